@@ -1,0 +1,55 @@
+# Needs Python, Java and make; everything else is fetched into .venv.
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+ANY_PYTHON = $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
+
+# What the caller's environment says about Python and Spark must not reach into the virtual environment.
+unexport PYTHONPATH PYTHONHOME SPARK_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench jar clean distclean tools
+.DELETE_ON_ERROR:
+
+help:  ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
+		printf '%-16s %s\n' "$$name" "$$text"; done
+
+demo: jar  ## run the purchases job, kill it three times, compare every row
+	$(RUN) examples/purchases.py
+
+test: lint jar  ## lint, then every test, on real Spark too
+	$(RUN) -m pytest -q python/tests integration-tests
+
+lint: $(INSTALLED)  ## ruff and mypy
+	$(RUN) -m ruff check python integration-tests examples
+	$(RUN) -m mypy --strict python
+
+bench: jar  ## compare batch times with Spark's own state stores; prints JSON lines
+	$(RUN) -m spark_cec.bench
+
+jar: $(INSTALLED)  ## build the jar of the JVM part, if it is not up to date
+	@$(RUN) -m spark_cec.build -q
+
+clean:  ## remove what was built, but not .venv
+	rm -rf python/spark_cec/jars build dist demo-output bench-output .gradle .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find python integration-tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean  ## remove .venv too
+	rm -rf $(VENV)
+
+$(INSTALLED): pyproject.toml | tools
+	@echo "setting up $(VENV), which takes some minutes the first time"
+	@$(PYTHON) -m venv $(VENV)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+tools:
+	@$(or $(ANY_PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "no Python 3.11 or newer (pyspark 4.3 needs that): install it (Debian 12, Ubuntu: apt-get install python3 python3-venv) or say make PYTHON=..." >&2; exit 1; }
+	@$(ANY_PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "$(ANY_PYTHON) cannot make virtual environments: install its venv module (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	@PYTHONPATH=python $(ANY_PYTHON) -B -m spark_cec.toolchain

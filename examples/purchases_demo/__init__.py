@@ -1,0 +1,1 @@
+"""The parts of `examples/purchases.py`: events, the two queries, the supervisor that kills them, and the comparison."""

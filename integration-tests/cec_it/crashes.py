@@ -1,0 +1,237 @@
+"""Running a job with SIGKILLs: when to kill, the killing, and what each life of the driver left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from cec_it.driver import Job, Query
+from purchases_demo.processes import Child
+
+ROOT = Path(__file__).resolve().parents[2]
+LIFE_TIMEOUT_S = 240.0
+_LOOK_EVERY_S = 0.002
+_PHASES = ("planned", "appending", "published", "committed")
+
+
+@dataclass(frozen=True, slots=True)
+class KillPoint:
+    """Kill when `query` is so far.
+
+    Phases: `planned`: the offsets of `batch` are there. `appending`: then `growths` further growths of the log were
+    seen. `published`: then a further manifest was seen (with the `cec` sink; else as `appending`). `committed`: Spark
+    has committed `batch`. `replaying`: Spark's logs were cut back and the replay is under way; `batch` is not used.
+    """
+
+    query: Query
+    batch: int
+    phase: str
+    growths: int = 1
+
+
+@dataclass(slots=True)
+class Life:
+    """One life of the driver. `committed`: per query, the last batch that had been committed before it began.
+
+    `recoveries` are the reports that it wrote, `failed` the errors of its queries.
+    """
+
+    committed: dict[str, int]
+    recoveries: dict[str, list[dict[str, object]]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    killed_at: KillPoint | None = None
+
+
+@dataclass(slots=True)
+class History:
+    """All lives of a job."""
+
+    job: Job
+    seed: int
+    lives: list[Life] = field(default_factory=list)
+
+    @property
+    def crashes(self) -> int:
+        return sum(life.killed_at is not None for life in self.lives)
+
+    def reports(self, query: Query) -> list[dict[str, object]]:
+        """The recovery reports of a query, oldest first."""
+        return [report for life in self.lives for report in life.recoveries.get(query.name, [])]
+
+    def replayed(self, query: Query) -> list[int]:
+        """How many batches each recovery of a query replayed."""
+        return [int(str(report["replayed_batches"])) for report in self.reports(query)]
+
+    def __str__(self) -> str:
+        points = [str(life.killed_at) for life in self.lives if life.killed_at]
+        return f"seed {self.seed}, killed at {points}, logs in {self.job.root}"
+
+
+def spread(seed: int, job: Job, kills: int) -> list[KillPoint]:
+    """`kills` points over the batches of a job, each at a random step of a random query's batch."""
+    dice = random.Random(seed)
+    width = (job.batches - 3) // kills
+    return [
+        KillPoint(
+            dice.choice(job.queries),
+            3 + i * width + dice.randrange(width),
+            dice.choice(_PHASES),
+            growths=dice.randint(1, 2),
+        )
+        for i in range(kills)
+    ]
+
+
+def run_with_kills(job: Job, points: Sequence[KillPoint], seed: int = 0) -> History:
+    """Run the job, killed at each of the points, then to its end; raises `AssertionError` if it ends too early."""
+    history = History(job, seed)
+    for number, point in enumerate([*points, None]):
+        life = Life({query.name: committed_batch(job.checkpoint(query)) for query in job.queries})
+        history.lives.append(life)
+        before = {query.name: set(_report_files(job, query)) for query in job.queries}
+        with driver(replace(job, life=number)) as child:
+            if point is not None:
+                follow(child, life, _watch(job, point), f"{history}; next {point}")
+                child.kill()
+                life.killed_at = point
+            else:
+                follow(child, life, None, str(history))
+        for query in job.queries:
+            new = [path for path in _report_files(job, query) if path not in before[query.name]]
+            life.recoveries[query.name] = [json.loads(path.read_text()) for path in new]
+    return history
+
+
+@contextmanager
+def driver(job: Job) -> Iterator[Driver]:
+    """A driver process for one life of a job; killed at the end whatever happens."""
+    root = Path(job.root)
+    root.mkdir(parents=True, exist_ok=True)
+    job_file = root / f"job-{job.life}.json"
+    job_file.write_text(job.to_json())
+    scratch = root / "scratch"
+    scratch.mkdir(exist_ok=True)
+    child = Driver(
+        [sys.executable, "-m", "cec_it.driver", str(job_file)], root / f"driver-{job.life}.log", environment(scratch)
+    )
+    try:
+        yield child
+    finally:
+        child.kill()
+
+
+def environment(scratch: Path) -> Mapping[str, str]:
+    """What drivers find in their environment, beside our own."""
+    paths = f"{ROOT / 'python'}{os.pathsep}{ROOT / 'integration-tests'}{os.pathsep}{ROOT / 'examples'}"
+    return {"PYTHONPATH": paths, "TMPDIR": str(scratch), "PYSPARK_PYTHON": sys.executable}
+
+
+class Driver(Child):
+    """A driver process in a process group of its own."""
+
+    def kill(self) -> int:
+        """SIGKILL the whole group at one moment (Python, JVM, agent), then whoever has left it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        return super().kill()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+
+def follow(child: Driver, life: Life, due: Callable[[], bool] | None, where: str) -> None:
+    """Take in the driver's words until `due` answers true, or, without it, until it ends."""
+    deadline = time.monotonic() + LIFE_TIMEOUT_S
+    while due is None or not due():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"the driver has not got there in {LIFE_TIMEOUT_S:.0f} s: {where}")
+        try:
+            heard = child.next_event(_LOOK_EVERY_S if due else LIFE_TIMEOUT_S)
+        except TimeoutError:
+            continue
+        if heard is None:
+            break
+        event = heard[1]
+        if event["event"] == "failed":
+            life.failed[str(event["query"])] = str(event["error"])
+    else:
+        return
+    if due is not None:
+        raise AssertionError(f"the driver ended before it was killed: {where}")
+
+
+def committed_batch(checkpoint: Path) -> int:
+    """The last batch that is committed, through a rewind: -1 if there is none."""
+    committed = newest(checkpoint / "commits")
+    saved = checkpoint / "cec" / "replay.json"
+    if saved.exists():
+        recording = json.loads(saved.read_text())
+        if int(recording["rewound_to"]) <= committed:
+            return max(committed, int(recording["committed_batch"]))
+    return committed
+
+
+def newest(directory: Path) -> int:
+    """The newest entry of one of Spark's logs, -1 if there is none."""
+    try:
+        return max((int(path.name) for path in directory.iterdir() if path.name.isdigit()), default=-1)
+    except FileNotFoundError:
+        return -1
+
+
+def log_bytes(checkpoint: Path) -> int:
+    """Bytes in all segments of a query's log."""
+    return sum(path.stat().st_size for path in (checkpoint / "cec" / "log" / "segments").glob("*"))
+
+
+def _watch(job: Job, point: KillPoint) -> Callable[[], bool]:
+    checkpoint = job.checkpoint(point.query)
+    if point.phase == "replaying":
+        # What the life before left on disk looks like a replay under way: wait for this life's own rewind.
+        runs = _runs(checkpoint)
+        return lambda: _runs(checkpoint) > runs and _is_replaying(checkpoint)
+    if point.phase == "committed":
+        return lambda: newest(checkpoint / "commits") >= point.batch
+    manifests = checkpoint / "cec" / "log" / "manifests"
+    by_manifest = point.phase == "published" and point.query.sink == "cec"
+    seen: list[int] = []
+
+    def due() -> bool:
+        if newest(checkpoint / "offsets") < point.batch or _is_replaying(checkpoint):
+            return False
+        if point.phase == "planned":
+            return True
+        now = len(list(manifests.glob("*"))) if by_manifest else log_bytes(checkpoint)
+        if not seen or seen[-1] != now:
+            seen.append(now)
+        return len(seen) > (1 if by_manifest else point.growths)
+
+    return due
+
+
+def _runs(checkpoint: Path) -> int:
+    """How many runs the query has begun; a run begins after its rewind."""
+    return len(list((checkpoint / "cec" / "generations").glob("*.json")))
+
+
+def _is_replaying(checkpoint: Path) -> bool:
+    saved = checkpoint / "cec" / "replay.json"
+    try:
+        recording = json.loads(saved.read_text())
+    except (FileNotFoundError, ValueError):
+        return False
+    return int(recording["rewound_to"]) <= newest(checkpoint / "commits") < int(recording["committed_batch"])
+
+
+def _report_files(job: Job, query: Query) -> list[Path]:
+    return sorted((job.checkpoint(query) / "cec" / "recoveries").glob("*.json"))

@@ -1,0 +1,61 @@
+"""Fixtures of the integration tests: one Spark session for all that need no kill, and the undisturbed results."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+LOG = "stderr.log"
+_OURS = [str(ROOT / "python"), str(HERE), str(ROOT / "examples")]
+sys.path[:0] = [path for path in _OURS if path not in sys.path]
+
+from pyspark.sql import SparkSession  # noqa: E402
+
+from cec_it.driver import session_builder  # noqa: E402
+from cec_it.references import References  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with the CEC provider. Use `newSession()` to set confs: they must not leak into other tests."""
+    scratch = tmp_path_factory.mktemp("spark")
+    saved = dict(os.environ)
+    os.environ.update(PYTHONPATH=os.pathsep.join(_OURS), PYSPARK_PYTHON=sys.executable, TMPDIR=str(scratch))
+    with _standard_error_into(scratch / LOG):
+        session = session_builder(scratch, "local[2]").getOrCreate()
+    yield session
+    session.stop()
+    os.environ.clear()
+    os.environ.update(saved)
+
+
+@pytest.fixture(scope="session")
+def spark_log(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that holds what the session's JVM, agent and workers write to standard error."""
+    return next(tmp_path_factory.getbasetemp().glob(f"spark*/{LOG}"))
+
+
+@contextmanager
+def _standard_error_into(path: Path) -> Iterator[None]:
+    """Processes that are started meanwhile have the file as their standard error for good."""
+    ours = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
+
+
+@pytest.fixture(scope="session")
+def references(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> References:
+    """Results of undisturbed runs with Spark's own provider."""
+    return References(spark, tmp_path_factory.mktemp("references"))

@@ -1,0 +1,177 @@
+package org.apache.spark.sql.cec.testing
+
+import java.io.{BufferedReader, InputStreamReader, PrintStream}
+import java.nio.charset.StandardCharsets.UTF_8
+import java.util.Properties
+import java.util.concurrent.{Callable, ConcurrentHashMap, Executors, ExecutorService, Future, TimeUnit}
+import java.util.concurrent.atomic.AtomicLong
+
+import scala.jdk.CollectionConverters._
+
+import com.fasterxml.jackson.databind.JsonNode
+import com.fasterxml.jackson.databind.node.ObjectNode
+import org.apache.hadoop.conf.Configuration
+
+import org.apache.spark.{SparkConf, SparkEnv, TaskContext, TaskContextImpl}
+import org.apache.spark.sql.cec.CecStateStoreProvider
+import org.apache.spark.sql.cec.agent.{Agent, Json}
+import org.apache.spark.sql.cec.state.{StoreLog, StoreState}
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.internal.SQLConf
+
+/**
+ * Stores for the tests in Python: one JSON object per line of standard input, one per line of standard output.
+ *
+ * A request names its operation in `op` and the thread that runs it in `thread`. The answer is `{"ok": ...}` or
+ * `{"error": [{"class", "message"}, ...]}`, causes included. With `"later": true` the answer is a ticket for `join`.
+ */
+object StoreDriver {
+  def main(arguments: Array[String]): Unit = {
+    val answers = new PrintStream(System.out, true, UTF_8)
+    System.setOut(System.err)
+    val driver = new StoreDriver
+    val requests = new BufferedReader(new InputStreamReader(System.in, UTF_8))
+    Iterator.continually(requests.readLine()).takeWhile(_ != null).foreach(line => answers.println(driver.answer(Json.parse(line))))
+    Runtime.getRuntime.halt(0)
+  }
+}
+
+private final class StoreDriver {
+  private val threads = new ConcurrentHashMap[String, ExecutorService]()
+  private val running = new ConcurrentHashMap[String, Thread]()
+  private val tickets = new ConcurrentHashMap[Long, Future[JsonNode]]()
+  private val nextTicket = new AtomicLong()
+  private val targets = new ConcurrentHashMap[String, Target]()
+  private val providers = new ConcurrentHashMap[String, CecStateStoreProvider]()
+
+  def answer(request: JsonNode): JsonNode = request.get("op").asText match {
+    case "join" =>
+      try tickets.remove(request.get("ticket").asLong).get(60, TimeUnit.SECONDS) catch { case e: Throwable => Answers.failure(e) }
+    case "blocked" => Answers.ok(blocked(request))
+    case _ =>
+      val done = submit(request)
+      if (request.path("later").asBoolean) {
+        val ticket = nextTicket.incrementAndGet()
+        tickets.put(ticket, done)
+        Answers.ok(Json.parse(ticket.toString))
+      } else done.get()
+  }
+
+  private def submit(request: JsonNode): Future[JsonNode] = {
+    val name = request.path("thread").asText("main")
+    val work: Callable[JsonNode] = () => {
+      running.put(name, Thread.currentThread)
+      try Answers.ok(run(request)) catch { case e: Throwable => Answers.failure(e) }
+    }
+    threads.computeIfAbsent(name, _ => Executors.newSingleThreadExecutor()).submit(work)
+  }
+
+  /** Waits until the ticket's work waits for a store's lease (true), or is done (false). */
+  private def blocked(request: JsonNode): JsonNode = {
+    val done = tickets.get(request.get("ticket").asLong)
+    val name = request.get("by").asText
+    def waits: Boolean = Option(running.get(name)).exists(_.getStackTrace.exists(_.getClassName.endsWith("state.Lease")))
+    while (!done.isDone && !waits) Thread.onSpinWait()
+    Json.parse((!done.isDone).toString)
+  }
+
+  private def run(request: JsonNode): JsonNode = request.get("op").asText match {
+    case "provider" =>
+      providers.put(request.get("name").asText, newProvider(request))
+      null
+    case "get_store" =>
+      targets.put(request.get("store").asText, new StoreTarget(openStore(request)))
+      null
+    case "state" =>
+      targets.put(request.get("name").asText, new StateTarget(newState(request)))
+      null
+    case "do" => targets.get(request.get("target").asText).run(request.get("steps"))
+    case "forget" =>
+      targets.remove(request.get("target").asText)
+      null
+    case "close_provider" =>
+      providers.get(request.get("name").asText).close()
+      null
+    case "agent_pid" => Json.parse(Agent.pid.map(_.toString).getOrElse("null"))
+    case "spool" => Json.obj().put("file", Agent.spoolFile(0, confOf(request)).toString).get("file")
+    case "task_begin" => beginTask(request)
+    case "task_end" => endTask()
+  }
+
+  private def confOf(request: JsonNode): Map[String, String] =
+    request.path("conf").properties.asScala.map(entry => entry.getKey -> entry.getValue.asText).toMap
+
+  private def idOf(request: JsonNode): StateStoreId =
+    StateStoreId(
+      request.path("root").asText("/none/state"), request.get("operator").asLong, request.get("partition").asInt,
+      request.path("store_name").asText(StateStoreId.DEFAULT_STORE_NAME))
+
+  private def newProvider(request: JsonNode): CecStateStoreProvider = {
+    val sqlConf = new SQLConf
+    confOf(request).foreach { case (key, value) => sqlConf.setConfString(key, value) }
+    val shape = new Shape(request.get("grouped").asBoolean)
+    val encoder = request.path("encoder").asText match {
+      case "range" => RangeKeyScanStateEncoderSpec(shape.keySchema, Seq(0))
+      case _ => shape.encoder
+    }
+    val provider = new CecStateStoreProvider
+    provider.init(
+      idOf(request), shape.keySchema, shape.valueSchema, encoder, request.path("families").asBoolean, new StateStoreConf(sqlConf),
+      new Configuration, request.path("multiple").asBoolean, None)
+    provider
+  }
+
+  private def openStore(request: JsonNode): ReadStateStore = {
+    val provider = providers.get(request.get("provider").asText)
+    val (version, id) = (request.get("version").asLong, Json.text(request.get("id")))
+    if (request.path("read").asBoolean) provider.getReadStore(version, id) else provider.getStore(version, id)
+  }
+
+  private def newState(request: JsonNode): StoreState = {
+    val shape = new Shape(request.get("grouped").asBoolean)
+    val id = idOf(request)
+    val log = new StoreLog(
+      id, request.get("home").asText, request.get("generation").asLong, shape.grouped, request.get("retained").asInt, confOf(request))
+    new StoreState(
+      id, log, shape.keySchema.length, shape.valueSchema.length, shape.prefix, order = None,
+      deferred = request.get("deferred").asBoolean, replayTo = request.get("replay_to").asLong)
+  }
+
+  private def beginTask(request: JsonNode): JsonNode = {
+    if (SparkEnv.get == null) SparkEnv.set(new SparkEnv("test", null, null, null, null, null, null, null, null, null, null, new SparkConf))
+    val properties = new Properties
+    request.path("properties").properties.asScala.foreach(entry => properties.setProperty(entry.getKey, entry.getValue.asText))
+    TaskContext.setTaskContext(
+      new TaskContextImpl(
+        0, 0, 0, request.get("task").asLong, 0, 1, null, properties, null, org.apache.spark.executor.TaskMetrics.empty,
+        resources = Map.empty))
+    null
+  }
+
+  private def endTask(): JsonNode = {
+    TaskContext.get().asInstanceOf[TaskContextImpl].markTaskCompleted(None)
+    TaskContext.unset()
+    null
+  }
+}
+
+private object Answers {
+  def ok(value: JsonNode): ObjectNode = {
+    val answer = Json.obj()
+    answer.set[JsonNode]("ok", value)
+    answer
+  }
+
+  def failure(thrown: Throwable): ObjectNode = {
+    val answer = Json.obj()
+    val causes = answer.putArray("error")
+    Iterator.iterate(thrown)(_.getCause).takeWhile(_ != null).take(8).foreach { each =>
+      val cause = causes.addObject().put("class", each.getClass.getSimpleName).put("message", String.valueOf(each.getMessage))
+      each match {
+        case ours: org.apache.spark.sql.cec.agent.CecException => cause.put("kind", ours.kind)
+        case _ =>
+      }
+    }
+    answer
+  }
+}

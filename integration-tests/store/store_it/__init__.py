@@ -1,0 +1,1 @@
+"""What the tests of the stores share: a JVM that holds stores, operators to run on them, and histories."""

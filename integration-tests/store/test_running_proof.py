@@ -1,0 +1,253 @@
+"""The proof on the running store: eventual checkpoint and replay under the hold rule give the undisturbed state."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+
+import pytest
+from store_it.history import AMPLE_MS, Bounds, History, LogReader, random_bounds, seeded
+from store_it.jvm import Refused, Stores, pairs
+from store_it.operators import Baskets, Batch, CountWindows, Deduplication, Lying, Operator, Sessions
+
+_operator_ids = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> LogReader:
+    """One log for all histories: their frames interleave."""
+    return LogReader(str(tmp_path_factory.mktemp("checkpoint") / "log"))
+
+
+def random_operator(rng: random.Random) -> Operator:
+    operators: list[Operator] = [
+        CountWindows(keys=rng.randint(1, 8), size=rng.randint(1, 6)),
+        CountWindows(keys=rng.randint(1, 12), size=50),
+        CountWindows(keys=3, size=2, most=4),
+        Sessions(keys=rng.randint(1, 5), gap=rng.randint(1, 6)),
+        Sessions(keys=2, gap=30),
+        Deduplication(keys=rng.randint(1, 30)),
+    ]
+    return rng.choice(operators)
+
+
+def garbage(rng: random.Random, history: History) -> None:
+    """A batch that is given up: its changes must leave no trace."""
+    batch = history.operator.batch(rng, rng.randrange(history.version + 2))
+    history.do(*history.operator.changes(pairs(history.do(("iterate",))[0]), batch), ("rollback",))
+
+
+def live_on(rng: random.Random, history: History, batches: int) -> None:
+    """New batches, with attempts that are given up and batches that are run again."""
+    for _ in range(batches):
+        batch = history.operator.batch(rng, history.version)
+        task_ms = rng.choice([AMPLE_MS, AMPLE_MS, 0])
+        if rng.random() < 0.15:
+            history.do(("begin", history.version, None))
+            garbage(rng, history)
+        if rng.random() < 0.15:
+            history.run_batch(history.version, history.operator.batch(rng, history.version), rng.choice([AMPLE_MS, 0]))
+        history.commit_next(batch, task_ms)
+
+
+def zombie_commits(rng: random.Random, history: History, successor: str) -> None:
+    """The store of the run before, still alive, commits something else at the version that comes next."""
+    history.target, present = successor, history.target
+    history.run_batch(history.version, history.operator.batch(rng, history.version))
+    history.target = present
+
+
+def crash_and_recover(rng: random.Random, history: History) -> int:
+    """A recovery with everything that may disturb it; answers how many batches were replayed."""
+    before, dirty_from = history.windows(), history.dirty_from()
+    first = rng.randint(max(dirty_from - 3, 0), dirty_from)
+    replayed = history.version - dirty_from
+
+    def rubbish(batch_id: int) -> Batch | None:
+        return history.operator.batch(rng, batch_id) if batch_id < dirty_from and rng.random() < 0.5 else None
+
+    if rng.random() < 0.3:
+        history.recover(first, rubbish, until=rng.randint(first, history.version))
+    history.start(history.version)
+    for batch_id in range(first, history.version):
+        batch = rubbish(batch_id) or history.batches[batch_id]
+        if rng.random() < 0.1:
+            history.do(("begin", batch_id, None))
+            garbage(rng, history)
+        history.run_batch(batch_id, batch)
+        if rng.random() < 0.1:
+            history.run_batch(batch_id, batch)
+    assert history.visible(history.version) == history.truth[-1]
+    assert history.windows() == before
+    assert set(history.verdicts()) == {True}
+    assert history.do(("replaying",)) == [False]
+    return replayed
+
+
+def run_history(jvm: Stores, log: LogReader, seed: int) -> int:
+    """A store that lives, crashes and recovers a few times; answers the longest replay in batches."""
+    rng = random.Random(seed)
+    history = History(jvm, log, next(_operator_ids), random_operator(rng), random_bounds(rng))
+    history.start(0)
+    longest = 0
+    for _ in range(rng.randint(1, 3)):
+        live_on(rng, history, rng.randint(1, 12))
+        former = history.target
+        longest = max(longest, crash_and_recover(rng, history))
+        if rng.random() < 0.3:
+            zombie_commits(rng, history, former)
+    live_on(rng, history, 2)
+    crash_and_recover(rng, history)
+    return longest
+
+
+@pytest.mark.parametrize("first_seed", range(0, 120, 20))
+def test_random_histories_recover_exactly(jvm: Stores, log: LogReader, first_seed: int) -> None:
+    longest = 0
+    for seed in range(first_seed, first_seed + 20):
+        with seeded(seed):
+            longest = max(longest, run_history(jvm, log, seed))
+    assert longest > 3, "these histories prove nothing: none replayed much"
+
+
+def test_a_replay_survives_the_death_of_its_agent(jvm: Stores, log: LogReader) -> None:
+    """The books of the stores die with the agent; the successor has them from the log."""
+    rng = random.Random(7)
+    history = History(jvm, log, next(_operator_ids), CountWindows(keys=6, size=9), Bounds(replay=30))
+    history.start(0)
+    live_on(rng, history, 6)
+    _kill_agent(jvm)
+    live_on(rng, history, 3)
+    _kill_agent(jvm)
+    dirty_from = history.dirty_from()
+    assert dirty_from < history.version
+    history.recover(dirty_from, until=dirty_from + 1)
+    _kill_agent(jvm)
+    history.recover(dirty_from)
+    _kill_agent(jvm)
+    live_on(rng, history, 3)
+    crash_and_recover(rng, history)
+
+
+def _kill_agent(jvm: Stores) -> None:
+    pid = jvm.agent_pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    "bounds", [Bounds(per_window=1.5, replay=5), Bounds(records=60, replay=40)], ids=["tight", "counted"]
+)
+@pytest.mark.parametrize(
+    "operator", [CountWindows(keys=20, size=10, most=30), Sessions(keys=8, gap=12, most=30)], ids=["count", "session"]
+)
+def test_bounds_hold_at_every_commit_with_time_enough(
+    jvm: Stores, log: LogReader, operator: Operator, bounds: Bounds
+) -> None:
+    rng = random.Random(3)
+    history = History(jvm, log, next(_operator_ids), operator, bounds)
+    history.start(0)
+    for _ in range(40):
+        history.commit_next(operator.batch(rng, history.version), AMPLE_MS)
+    crash_and_recover(rng, history)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "bounds"),
+    [
+        ((10,) * 10, Bounds(records=130, replay=4)),
+        ((1,) * 20 + (20,) * 3, Bounds(per_window=1.5, replay=3)),
+        ((1,) * 20 + (20,) * 3, Bounds(records=104, replay=3)),
+    ],
+    ids=["even", "uneven", "uneven, counted"],
+)
+def test_windows_of_many_rows_stay_within_q(
+    jvm: Stores, log: LogReader, sizes: tuple[int, ...], bounds: Bounds
+) -> None:
+    """Q counts records, and a window of a grouped store has one per row; some may have more than others."""
+    for seed in range(4):
+        rng = random.Random(seed)
+        history = History(jvm, log, next(_operator_ids), Baskets(sizes), bounds)
+        history.start(0)
+        with seeded(seed):
+            for _ in range(50):
+                history.commit_next(history.operator.batch(rng, history.version), AMPLE_MS)
+            crash_and_recover(rng, history)
+
+
+def test_windows_of_many_rows_are_not_written_at_every_commit(jvm: Stores, log: LogReader) -> None:
+    """Q=2x is twice what the state needs at least: 5 rows per window, so 10 records per window."""
+    operator = Baskets((5,) * 10, most=1)
+    history = History(jvm, log, next(_operator_ids), operator, Bounds(per_window=2.0))
+    history.start(0)
+    rng = random.Random(12)
+    for _ in range(40):
+        history.commit_next(operator.batch(rng, history.version), AMPLE_MS)
+    checked = sum(count for version, count in history.records.items() if version > 1)
+    assert checked <= 10 * 5 * 4, f"{checked} records for {sum(history.inputs.values())} updates"
+
+
+def test_without_time_only_openings_and_closings_are_written(jvm: Stores, log: LogReader) -> None:
+    operator = CountWindows(keys=10, size=1000)
+    history = History(jvm, log, next(_operator_ids), operator, Bounds(per_window=1.0, replay=1, checks=False))
+    history.start(0)
+    rng = random.Random(5)
+    for _ in range(30):
+        history.commit_next(operator.batch(rng, history.version), AMPLE_MS)
+    assert sum(history.records.values()) == len(history.truth[-1]) <= 10
+
+
+def test_batches_that_spark_would_forget_are_never_needed(jvm: Stores, log: LogReader) -> None:
+    """Whatever CI says, retention forces checks (`minBatchesToRetain` is 6, of which 4 are kept in hand)."""
+    operator = CountWindows(keys=10, size=1000)
+    history = History(jvm, log, next(_operator_ids), operator, Bounds(retained=6, checks=False))
+    history.start(0)
+    rng = random.Random(5)
+    for _ in range(30):
+        history.commit_next(operator.batch(rng, history.version), 0)
+        assert history.version - history.dirty_from() <= 2
+    assert sum(history.records.values()) > 10
+
+
+def lying_history(jvm: Stores, log: LogReader, rng: random.Random, operator: Operator) -> History:
+    history = History(jvm, log, next(_operator_ids), operator, Bounds(replay=1_000_000, per_window=4.0))
+    history.start(0)
+    live_on(rng, history, 8)
+    return history
+
+
+@pytest.mark.parametrize("lie", ["sum", "skip"])
+def test_a_replay_with_other_results_is_reported(jvm: Stores, log: LogReader, lie: str) -> None:
+    """Either the state is right and the log says so, or it is wrong and the log and a warning say so."""
+    wrong = 0
+    for seed in range(15):
+        rng = random.Random(seed)
+        history = lying_history(jvm, log, rng, CountWindows(keys=6, size=30))
+        before = history.windows()
+        history.recover(history.dirty_from(), operator=Lying(history.operator, lie))
+        right = history.visible(history.version) == history.truth[-1] and history.windows() == before
+        assert set(history.verdicts()) == {right}, f"seed {seed}"
+        wrong += not right
+    assert wrong > 5
+    assert "differs from what was committed" in jvm.errors.read_text()
+
+
+def test_a_replay_that_closes_an_open_window_stops(jvm: Stores, log: LogReader) -> None:
+    history = lying_history(jvm, log, random.Random(1), CountWindows(keys=4, size=30))
+    dirty_from = history.dirty_from()
+    assert dirty_from < history.version
+    with pytest.raises(Refused, match="the query gives other results for the same input") as refused:
+        history.recover(dirty_from, operator=Lying(history.operator, "close"))
+    assert refused.value.kind == "Divergence"
+    history.recover(dirty_from)
+    assert history.visible(history.version) == history.truth[-1]
+
+
+def test_dirty_windows_of_a_lost_executor_ask_for_a_restart(jvm: Stores, log: LogReader) -> None:
+    history = lying_history(jvm, log, random.Random(2), CountWindows(keys=4, size=30))
+    history.start(0)
+    with pytest.raises(Refused, match="Restart the query") as refused:
+        history.visible(history.version)
+    assert refused.value.kind == "RestartNeeded"

@@ -1,0 +1,67 @@
+"""Batches and tasks that run twice in one JVM, and queries that stop and start again in one session."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from cec_it import feeds, local, results
+from cec_it.crashes import Life, driver, follow
+from cec_it.driver import CEC, FOREACH, Job, Query, last_batch
+from cec_it.plans import PLANS
+from cec_it.references import References
+
+
+@pytest.mark.parametrize("plan", ["window-append", "sessions", "count-windows", "join", "chain"])
+def test_a_batch_that_is_evaluated_twice_is_the_same_twice(
+    plan: str, spark: SparkSession, references: References, tmp_path: Path
+) -> None:
+    query = Query(plan, feeds.RATE, FOREACH)
+    job = Job(str(tmp_path), (query,), local.BATCHES, local.ROWS)
+    seen: dict[int, list[list[str]]] = {}
+
+    def twice(frame: DataFrame, batch: int) -> None:
+        seen[batch] = [results.json_rows(frame), results.json_rows(frame)]
+
+    own = local.session(spark, local.OPENINGS_ONLY)
+    frame = PLANS[plan].build(lambda side: feeds.read_rate(own, side, job.batches, job.rows))
+    writer = frame.writeStream.outputMode(PLANS[plan].mode).option("checkpointLocation", str(job.checkpoint(query)))
+    for stop_after in (3, last_batch(job)):
+        streaming = writer.foreachBatch(twice).start()
+        try:
+            local.wait_for(streaming, stop_after)
+        finally:
+            streaming.stop()
+    assert all(first == second for first, second in seen.values())
+    wanted = references.get(query, job)
+    assert {batch: rows[0] for batch, rows in sorted(seen.items()) if rows[0] and batch <= max(wanted)} == wanted
+    assert local.reports(job.checkpoint(query), 1)[0]["digest_ok"] is True
+
+
+def test_tasks_that_fail_once_leave_no_trace(references: References, tmp_path: Path) -> None:
+    query = Query("stumbling", feeds.RATE, FOREACH)
+    job = Job(str(tmp_path), (query,), local.BATCHES, local.ROWS, master="local[2,3]", conf={CEC + "CI": "0ms"})
+    life = Life({query.name: -1})
+    with driver(job) as child:
+        follow(child, life, None, "tasks that fail once")
+    assert not life.failed, life.failed
+    stumbled = list((job.out(query).parents[1] / "scratch").glob("stumbled-*"))
+    assert len(stumbled) >= 4, "no task has failed: this test proves nothing"
+    assert results.last_recorded(job.out(query)) == references.get(replace(query, plan="window-update"), job)
+
+
+def test_a_query_starts_again_in_the_same_session(spark: SparkSession, references: References, tmp_path: Path) -> None:
+    query = Query("long-windows", feeds.RATE, FOREACH)
+    job = Job(str(tmp_path), (query,), local.BATCHES, local.ROWS)
+    own = local.session(spark, local.OPENINGS_ONLY)
+    for life, batch in enumerate((2, 4, 6, last_batch(job))):
+        local.run_to(own, replace(job, life=life), query, batch)
+    reports = local.reports(job.checkpoint(query), 3)
+    assert max(int(str(report["replayed_batches"])) for report in reports) > 1
+    assert {report["digest_ok"] for report in reports} == {True}
+    called = [batch for life in range(4) for batch in results.calls_of(job.out(query), life)]
+    assert sorted(set(called)) == list(range(called[-1] + 1))
+    assert results.last_recorded(job.out(query)) == references.get(query, job)

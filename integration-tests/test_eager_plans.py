@@ -1,0 +1,181 @@
+"""A plan that must be eager is eager, and says why; the rest is deferred."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+from pyspark.sql.streaming.state import GroupState
+
+from cec_it import feeds, local
+from cec_it.plans import PLANS
+
+Frame = Callable[[SparkSession, Path], DataFrame]
+SPECULATION = "spark.speculation"
+
+
+class Counter(SimpleDataSourceStreamReader):
+    """Five numbers a call."""
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"at": 0}
+
+    def read(self, start: dict[str, int]) -> tuple[Iterator[tuple[int]], dict[str, int]]:
+        return iter([(start["at"] + i,) for i in range(5)]), {"at": start["at"] + 5}
+
+    def readBetweenOffsets(self, start: dict[str, int], end: dict[str, int]) -> Iterator[tuple[int]]:  # noqa: N802
+        return iter([(i,) for i in range(start["at"], end["at"])])
+
+
+class CounterSource(DataSource):
+    """A source that Spark CEC has never heard of."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "it-counter"
+
+    def schema(self) -> str:
+        return "n LONG"
+
+    def simpleStreamReader(self, schema: object) -> Counter:  # noqa: N802
+        return Counter()
+
+
+def events(spark: SparkSession, root: Path) -> DataFrame:
+    return feeds.read_files(spark, root / "events", "left")
+
+
+def totals(*columns: str) -> Frame:
+    return lambda spark, root: events(spark, root).groupBy("key").agg(f.sum("amount"), *map(f.expr, columns))
+
+
+def on(plan: str) -> Frame:
+    return lambda spark, root: PLANS[plan].build(lambda side: feeds.read_files(spark, root / "events", side))
+
+
+def with_column(column: str) -> Frame:
+    return lambda spark, root: events(spark, root).withColumn("x", f.expr(column)).groupBy("key").agg(f.max("x"))
+
+
+def nondeterministic_udf(spark: SparkSession, root: Path) -> DataFrame:
+    guess = f.udf(lambda amount: amount, "long").asNondeterministic()
+    return events(spark, root).where(guess("amount") > 0).groupBy("key").agg(f.sum("amount"))
+
+
+def processing_time(spark: SparkSession, root: Path) -> DataFrame:
+    def pass_on(key: tuple[int], chunks: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        yield from ()
+
+    groups = events(spark, root).groupBy("key")
+    return groups.applyInPandasWithState(pass_on, "n LONG", "n LONG", "update", "ProcessingTimeTimeout")
+
+
+def counted(spark: SparkSession, root: Path) -> DataFrame:
+    spark.dataSource.register(CounterSource)
+    return spark.readStream.format("it-counter").load().groupBy((f.col("n") % 3).alias("k")).count()
+
+
+def cleaned(spark: SparkSession, root: Path) -> DataFrame:
+    (root / "events" / "left").mkdir(parents=True, exist_ok=True)
+    reader = spark.readStream.schema(feeds.SCHEMA).option("cleanSource", "delete")
+    return reader.json(str(root / "events" / "left")).groupBy("key").count()
+
+
+def limited(spark: SparkSession, root: Path) -> DataFrame:
+    return events(spark, root).limit(5)
+
+
+CASES: dict[str, tuple[Frame, str, dict[str, str], str, list[bool], str]] = {
+    # name: frame, output mode, settings, mode, deferred per operator, words of the reason
+    "aggregation": (totals(), "update", {}, "deferred", [True], "a replay gives the same state"),
+    "sessions": (on("sessions"), "append", {}, "deferred", [True], "same state"),
+    "deduplication": (on("distinct"), "append", {}, "deferred", [True], "same state"),
+    "deduplication within": (on("distinct-within"), "append", {}, "deferred", [True], "same state"),
+    "count windows": (on("count-windows"), "append", {}, "deferred", [True], "same state"),
+    "join": (on("join"), "append", {}, "eager", [False], "stream-stream join"),
+    "chain": (on("chain"), "append", {}, "mixed", [False, True], "fed by another stateful operator"),
+    "limit": (limited, "append", {}, "eager", [False], "limit"),
+    "rand": (with_column("rand()"), "update", {}, "eager", [False], "not deterministic: rand"),
+    "uuid": (with_column("uuid()"), "update", {}, "eager", [False], "not deterministic: uuid"),
+    "current_timestamp": (
+        with_column("current_timestamp()"),
+        "update",
+        {},
+        "eager",
+        [False],
+        "not deterministic: current_timestamp",
+    ),
+    "current_date": (with_column("current_date()"), "update", {}, "eager", [False], "not deterministic: current_date"),
+    "now": (with_column("now()"), "update", {}, "eager", [False], "not deterministic"),
+    "localtimestamp": (
+        with_column("localtimestamp()"),
+        "update",
+        {},
+        "eager",
+        [False],
+        "not deterministic: localtimestamp",
+    ),
+    "unix_timestamp": (with_column("unix_timestamp()"), "update", {}, "eager", [False], "not deterministic"),
+    "first": (totals("first(seq)"), "update", {}, "eager", [False], "not deterministic: first"),
+    "last": (totals("last(seq)"), "update", {}, "eager", [False], "not deterministic: last"),
+    "any_value": (totals("any_value(seq)"), "update", {}, "eager", [False], "not deterministic: any_value"),
+    "collect_list": (totals("collect_list(seq)"), "update", {}, "eager", [False], "not deterministic: collect_list"),
+    "nondeterministic udf": (nondeterministic_udf, "update", {}, "eager", [False], "not deterministic"),
+    "processing time": (processing_time, "update", {}, "eager", [False], "processing-time timeouts"),
+    "unknown source": (counted, "update", {}, "eager", [False], "'it-counter' is not known to be replayable"),
+    "vouched for": (counted, "update", {"sources.replayable": "kafka, it-counter"}, "deferred", [True], "same state"),
+    "cleanSource": (cleaned, "update", {}, "eager", [False], "cleanSource"),
+    "mode=eager": (totals(), "update", {"mode": "eager"}, "eager", [False], "cec.mode=eager"),
+    "mode=deferred": (totals(), "update", {"mode": "deferred"}, "deferred", [True], "same state"),
+}
+
+
+def decide(spark: SparkSession, root: Path, frame: Frame, mode: str, settings: dict[str, str]) -> dict[str, object]:
+    """Start the query, stop it, and see what was decided."""
+    own = local.session(spark, settings)
+    for side in feeds.SALTS:
+        (root / "events" / side).mkdir(parents=True, exist_ok=True)
+    checkpoint = root / "checkpoint"
+    writer = frame(own, root).writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint)).format("noop")
+    writer.start().stop()
+    return local.query_json(checkpoint)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_decision_and_its_reason(name: str, spark: SparkSession, tmp_path: Path) -> None:
+    frame, mode, settings, wanted, deferred, reason = CASES[name]
+    decided = decide(spark, tmp_path, frame, mode, settings)
+    assert decided["mode"] == wanted, decided
+    operators = decided["operators"]
+    assert isinstance(operators, list)
+    assert [each["deferred"] for each in operators] == deferred, decided
+    assert [each["operator"] for each in operators] == list(range(len(deferred)))
+    assert reason in str(decided["reason"]), decided
+
+
+def test_speculation_makes_every_operator_eager(spark: SparkSession, tmp_path: Path) -> None:
+    conf = spark.sparkContext._jsc.sc().conf()  # type: ignore[union-attr]
+    conf.set(SPECULATION, "true")
+    try:
+        decided = decide(spark, tmp_path, totals(), "update", {})
+    finally:
+        conf.remove(SPECULATION)
+    assert decided["mode"] == "eager"
+    assert "speculative execution is on" in str(decided["reason"])
+
+
+@pytest.mark.parametrize("name", ["join", "chain", "rand", "unknown source", "cleanSource", "processing time"])
+def test_deferral_is_refused_where_it_is_unsafe(name: str, spark: SparkSession, tmp_path: Path) -> None:
+    frame, mode, _, _, _, reason = CASES[name]
+    with pytest.raises(
+        Exception, match=rf"(?s)cec\.mode=deferred, but not all commits can be deferred.*{reason}.*mode=auto"
+    ) as refused:
+        decide(spark, tmp_path, frame, mode, {"mode": "deferred"})
+    assert not isinstance(refused.value, StreamingQueryException), "refused at start(), not when the query runs"
+    assert not local.files_in(tmp_path / "checkpoint")

@@ -1,0 +1,201 @@
+"""Reading a query's log with `format("cec")`: the views `output`, `windows` and `log`, in batch and as a stream."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from cec_it import feeds, local, results
+from cec_it.crashes import newest
+from cec_it.driver import Job, Query, last_batch, start
+from cec_it.references import References
+
+APPEND = Query("window-append", feeds.RATE, "cec")
+COMPLETE = Query("totals", feeds.RATE, "cec")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A job whose queries have written with the `cec` sink, stopped twice on the way."""
+
+    job: Job
+
+    def checkpoint(self, query: Query) -> str:
+        return str(self.job.checkpoint(query))
+
+
+@pytest.fixture(scope="module")
+def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    job = Job(str(tmp_path_factory.mktemp("written")), (APPEND, COMPLETE), local.BATCHES, local.ROWS)
+    own = local.session(spark, local.OPENINGS_ONLY)
+    for query in job.queries:
+        for batch in (5, last_batch(job)):
+            local.run_to(own, job, query, batch)
+    return Written(job)
+
+
+def read(spark: SparkSession, path: str, **options: object) -> DataFrame:
+    return spark.read.format("cec").options(**options).load(path)  # type: ignore[arg-type]
+
+
+def counted(frame: DataFrame) -> Counter[str]:
+    return results.union({0: results.json_rows(frame)})
+
+
+def test_output_has_every_row_once(written: Written, spark: SparkSession, references: References) -> None:
+    wanted = results.union(references.get(APPEND, written.job))
+    frame = read(spark, written.checkpoint(APPEND))
+    assert not results.difference(counted(frame), wanted)
+    assert frame.count() == wanted.total()
+    assert frame.select("n").agg(f.sum("n")).first()[0] == sum(json.loads(row)["n"] * n for row, n in wanted.items())
+    assert not results.difference(counted(read(spark, written.checkpoint(APPEND) + "/cec/log")), wanted)
+
+
+def test_complete_mode_shows_the_newest_batch(written: Written, spark: SparkSession, references: References) -> None:
+    wanted = references.get(COMPLETE, written.job)
+    assert results.json_rows(read(spark, written.checkpoint(COMPLETE))) == wanted[max(wanted)]
+
+
+def test_windows_are_the_eventual_checkpoint(written: Written, spark: SparkSession, references: References) -> None:
+    wanted = references.get(COMPLETE, written.job)
+    frame = read(spark, written.checkpoint(COMPLETE), view="windows")
+    assert frame.columns == ["key", "value", "partition", "footprint_version", "dirty"]
+    keys = sorted(row["key"]["key"] for row in frame.select("key").collect())
+    assert keys == sorted(json.loads(row)["key"] for row in wanted[max(wanted)])
+    committed = newest(written.job.checkpoint(COMPLETE) / "commits") + 1
+    footprints = [row[0] for row in frame.select("footprint_version").collect()]
+    assert min(footprints) >= 1 and max(footprints) <= committed
+    first = read(spark, written.checkpoint(COMPLETE), view="windows", version=1)
+    assert {row["footprint_version"] for row in first.collect()} == {1}
+    assert {row["dirty"] for row in first.collect()} == {False}
+
+
+def test_windows_of_an_eager_query_are_its_state(spark: SparkSession, references: References, tmp_path: Path) -> None:
+    job = Job(str(tmp_path), (COMPLETE,), local.BATCHES, local.ROWS)
+    local.run_to(local.session(spark, {"mode": "eager"}), job, COMPLETE, last_batch(job))
+    wanted = references.get(COMPLETE, job)
+    rows = read(spark, written_to := str(job.checkpoint(COMPLETE)), view="windows").collect()
+    assert {row["dirty"] for row in rows} == {False}
+    # The state of count and sum is count and sum.
+    state = {row["key"][0]: tuple(row["value"]) for row in rows}
+    final = [json.loads(row) for row in wanted[max(wanted)]]
+    assert state == {row["key"]: (row["n"], row["total"]) for row in final}, written_to
+
+
+def test_log_has_the_records_of_openings_and_closings(written: Written, spark: SparkSession) -> None:
+    frame = read(spark, written.checkpoint(APPEND), view="log")
+    records = frame.select("kind", "version", "window", "partition").collect()
+    opened = [(row["partition"], bytes(row["window"])) for row in records if row["kind"] == 1]
+    assert opened, "no window was opened"
+    kinds = {row["kind"] for row in records}
+    closed = [(row["partition"], bytes(row["window"])) for row in records if row["kind"] == max(kinds)]
+    assert 0 not in kinds
+    assert set(closed) <= set(opened)
+    assert len(closed) == read(spark, written.checkpoint(APPEND)).count(), (
+        "append mode: a window closes as its row goes out"
+    )
+    assert frame.where("offset < 0 OR segment IS NULL").isEmpty()
+
+
+def test_a_view_that_does_not_exist_is_refused(written: Written, spark: SparkSession) -> None:
+    with pytest.raises(Exception, match='option\\("view", "rows"\\): give output, windows or log'):
+        read(spark, written.checkpoint(APPEND), view="rows").schema  # noqa: B018
+    with pytest.raises(Exception, match="wants a path"):
+        spark.read.format("cec").load().schema  # noqa: B018
+
+
+def stream(spark: SparkSession, path: str, root: Path, **options: object) -> dict[int, list[str]]:
+    """Everything that the output view gives as a stream, by batch of the reading query."""
+    seen: dict[int, list[str]] = {}
+    frame = spark.readStream.format("cec").options(**options).load(path)  # type: ignore[arg-type]
+    writer = frame.writeStream.option("checkpointLocation", str(root)).trigger(availableNow=True)
+    streaming = writer.foreachBatch(lambda rows, batch: seen.update({batch: results.json_rows(rows)})).start()
+    assert streaming.awaitTermination(60)
+    assert streaming.exception() is None
+    return seen
+
+
+def test_output_as_a_stream_goes_on_where_it_was(
+    written: Written, spark: SparkSession, references: References, tmp_path: Path
+) -> None:
+    wanted = results.union(references.get(APPEND, written.job))
+    seen = stream(spark, written.checkpoint(APPEND), tmp_path / "a", maxBatchesPerTrigger=3)
+    assert len(seen) > 2
+    assert not results.difference(results.union(seen), wanted)
+    assert stream(spark, written.checkpoint(APPEND), tmp_path / "a") == {}
+
+
+def test_output_as_a_stream_from_a_point_in_time(written: Written, spark: SparkSession, tmp_path: Path) -> None:
+    manifests = sorted((written.job.checkpoint(APPEND) / "cec" / "log" / "manifests").iterdir())
+    walls = [manifest_field(path, "wall_ms") for path in manifests]
+    rows = [manifest_field(path, "rows") for path in manifests]
+    middle = len(walls) // 2
+    seen = stream(spark, written.checkpoint(APPEND), tmp_path / "a", startingTimestamp=walls[middle])
+    assert results.union(seen).total() == sum(rows[middle:])
+    assert 0 < sum(rows[middle:]) < sum(rows), "the point in time cuts nothing off"
+
+
+def manifest_field(path: Path, field: str) -> int:
+    """A number in a manifest, whose JSON may stand beside its checksum."""
+    text = path.read_text()
+    return int(json.loads(text[text.index("{") : text.rindex("}") + 1])[field])
+
+
+def test_a_batch_becomes_visible_as_a_whole(spark: SparkSession, references: References, tmp_path: Path) -> None:
+    query = Query("window-update", feeds.RATE, "cec")
+    job = Job(str(tmp_path), (query,), local.BATCHES, local.ROWS)
+    wanted = references.get(query, job)
+    sizes, total = {0}, 0
+    for _, rows in sorted(wanted.items()):
+        total += len(rows)
+        sizes.add(total)
+    streaming = start(local.session(spark, local.OPENINGS_ONLY), job, query)
+    seen: list[int] = []
+    try:
+        manifests = job.checkpoint(query) / "cec" / "log" / "manifests"
+        local.eventually(lambda: next(manifests.glob("*.json"), None), "a batch of output")
+        while (streaming.lastProgress or {"batchId": -1})["batchId"] < last_batch(job):
+            seen.append(read(spark, str(job.checkpoint(query))).count())
+            assert streaming.isActive
+    finally:
+        streaming.stop()
+    assert seen == sorted(seen)
+    assert set(seen) <= sizes, f"parts of batches were visible: {sorted(set(seen) - sizes)}"
+    assert len(set(seen)) > 1, "only one state was seen: this test proves nothing"
+
+
+@pytest.mark.parametrize("way", ["sink path", "log.path"])
+def test_another_home_for_the_log(way: str, spark: SparkSession, references: References, tmp_path: Path) -> None:
+    job = Job(str(tmp_path / "job"), (COMPLETE,), local.BATCHES, local.ROWS)
+    home = tmp_path / "home"
+    own = local.session(
+        spark, local.OPENINGS_ONLY if way == "sink path" else {**local.OPENINGS_ONLY, "log.path": str(home)}
+    )
+    frame = feeds.read_rate(own, "left", job.batches, job.rows).groupBy("key")
+    totals = frame.agg(f.count("*").alias("n"), f.sum("amount").alias("total"))
+    writer = (
+        totals.writeStream.format("cec")
+        .outputMode("complete")
+        .option("checkpointLocation", str(job.checkpoint(COMPLETE)))
+    )
+    if way == "sink path":
+        writer = writer.option("path", str(home))
+    for batch in (3, last_batch(job)):
+        streaming = writer.start()
+        try:
+            local.wait_for(streaming, batch)
+        finally:
+            streaming.stop()
+    assert list(home.rglob("segments/*.cec")), "the control records are not there"
+    assert not list(job.checkpoint(COMPLETE).rglob("*.cec"))
+    assert local.reports(job.checkpoint(COMPLETE), 1)[0]["digest_ok"] is True
+    wanted = references.get(COMPLETE, job)
+    paths = [str(job.checkpoint(COMPLETE)), *([str(home)] if way == "sink path" else [])]
+    for path in paths:
+        assert results.json_rows(read(spark, path)) == wanted[max(wanted)]

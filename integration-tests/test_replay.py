@@ -1,0 +1,260 @@
+"""What a replay must get right: batches without data, windows that close and open again, queries that lie."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.state import GroupState
+
+from cec_it import feeds, local, results
+from cec_it.driver import FOREACH, Job, Query, last_batch, start
+from cec_it.plans import close_full
+from cec_it.references import SPARKS_OWN, References
+
+PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
+EVENTS = "key LONG, amount LONG, seq LONG, ts TIMESTAMP"
+Rows = dict[int, list[tuple[object, ...]]]
+
+
+class Table:
+    """A directory of events that grows file by file."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._number = itertools.count()
+        self._seq = itertools.count()
+        root.mkdir(parents=True)
+
+    def add(self, *events: tuple[int, int, int]) -> None:
+        """Append a file of events, each with key, amount, and second of its time."""
+        lines = [
+            {
+                "key": key,
+                "amount": amount,
+                "seq": next(self._seq),
+                "ts": f"2024-01-01T00:{second // 60:02d}:{second % 60:02d}Z",
+            }
+            for key, amount, second in events
+        ]
+        hidden = self.root / ".next"
+        hidden.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        hidden.rename(self.root / f"{next(self._number):05d}.json")
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(EVENTS).json(str(self.root))
+
+
+def run(frame: DataFrame, mode: str, checkpoint: Path, into: Rows) -> StreamingQuery:
+    writer = frame.writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint))
+    return writer.foreachBatch(local.in_memory(into)).start()
+
+
+def step_by_step(table: Table, streaming: StreamingQuery, files: Iterable[Iterable[tuple[int, int, int]]]) -> None:
+    """Give the query one file after the other, each when all before is done, then stop it."""
+    try:
+        for events in files:
+            table.add(*events)
+            streaming.processAllAvailable()
+    finally:
+        streaming.stop()
+
+
+def remember_timeouts(key: tuple[int], chunks: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    """Counts rows, and timeouts by thousands: a timeout changes a window that stays open."""
+    (n,) = state.getOption or (0,)
+    n += 1000 if state.hasTimedOut else sum(len(rows) for rows in chunks)
+    state.update((n,))
+    state.setTimeoutTimestamp(state.getCurrentWatermarkMs() + 5_000)
+    yield pd.DataFrame([(key[0], n)], columns=["key", "n"])
+
+
+def timeouts(events: DataFrame) -> DataFrame:
+    groups = events.withWatermark("ts", "0 seconds").groupBy("key")
+    return groups.applyInPandasWithState(remember_timeouts, "key LONG, n LONG", "n LONG", "update", "EventTimeTimeout")
+
+
+def offsets(checkpoint: Path, batch: int) -> str:
+    return (checkpoint / "offsets" / str(batch)).read_text().splitlines()[2]
+
+
+def test_a_replay_may_begin_with_a_batch_without_data(spark: SparkSession, tmp_path: Path) -> None:
+    files = [[(1, 1, 0), (2, 1, 0)], [(3, 1, 20)], [(4, 1, 21)], [(3, 1, 22)]]
+    more = [[(1, 1, 40)], [(5, 1, 60)]]
+    found: dict[str, Rows] = {"cec": {}, "undisturbed": {}}
+    for name in found:
+        own = local.session(spark, local.OPENINGS_ONLY)
+        checkpoint = tmp_path / name / "checkpoint"
+        table = Table(tmp_path / name / "events")
+        if name == "undisturbed":
+            own.conf.set(PROVIDER_KEY, SPARKS_OWN)
+            step_by_step(table, run(timeouts(table.read(own)), "update", checkpoint, found[name]), [*files, *more])
+            continue
+        step_by_step(table, run(timeouts(table.read(own)), "update", checkpoint, found[name]), files)
+        before = {
+            int(path.name): offsets(checkpoint, int(path.name)) for path in (checkpoint / "offsets").glob("[0-9]*")
+        }
+        step_by_step(table, run(timeouts(table.read(own)), "update", checkpoint, found[name]), more)
+        report = local.reports(checkpoint, 1)[0]
+        first = int(str(report["rewound_to"])) + 1
+        assert before[first] == before[first - 1], f"batch {first} has data: this test proves nothing; {before}"
+        assert int(str(report["replayed_batches"])) > 1
+        assert report["digest_ok"] is True
+    assert found["cec"] == found["undisturbed"]
+
+
+def count_windows(events: DataFrame) -> DataFrame:
+    schema = "key LONG, first LONG, last LONG, total LONG"
+    return events.groupBy("key").applyInPandasWithState(
+        close_full, schema, "n LONG, total LONG, first LONG", "append", "NoTimeout"
+    )
+
+
+def test_windows_that_close_and_open_again_in_the_replayed_span(spark: SparkSession, tmp_path: Path) -> None:
+    # Key 9 is dirty from batch 1 on. Key 1 closes full in batch 2, opens in batch 3, is dirty in batch 4. Key 2 opens
+    # and closes within the span. Key 3 is open at the start of the span and gone at its end.
+    files = [
+        [(9, 1, 0)] + [(1, 10, 0)] * 3 + [(3, 5, 0)] * 4,
+        [(9, 2, 0), (3, 5, 0)],
+        [(1, 20, 0)] * 4 + [(2, 7, 0)],
+        [(1, 30, 0), (9, 3, 0)] + [(2, 7, 0)] * 6 + [(3, 5, 0)] * 2,
+        [(1, 40, 0)] * 2,
+    ]
+    more = [[(1, 50, 0)] * 4 + [(9, 4, 0)] * 3, [(1, 60, 0)] * 7 + [(2, 8, 0)] * 7 + [(3, 9, 0)] * 7 + [(9, 1, 0)] * 2]
+    found: dict[str, Rows] = {"cec": {}, "undisturbed": {}}
+    for name in found:
+        own = local.session(spark, local.OPENINGS_ONLY)
+        if name == "undisturbed":
+            own.conf.set(PROVIDER_KEY, SPARKS_OWN)
+        checkpoint = tmp_path / name / "checkpoint"
+        table = Table(tmp_path / name / "events")
+        for part in (files, more):
+            step_by_step(table, run(count_windows(table.read(own)), "append", checkpoint, found[name]), part)
+    report = local.reports(tmp_path / "cec" / "checkpoint", 1)[0]
+    assert (report["rewound_to"], report["replayed_batches"], report["digest_ok"]) == (0, 4, True)
+    assert sum(store["held"] for store in report["stores"]) > 0, "nothing was held back: the hold rule was not needed"
+    assert found["cec"] == found["undisturbed"]
+    assert sum(len(rows) for rows in found["cec"].values()) == 8
+
+
+@pytest.fixture
+def moody(tmp_path: Path) -> Path:
+    """A file whose number a query adds to every amount: nothing in its plan shows that."""
+    path = tmp_path / "mood"
+    path.write_text("1")
+    return path
+
+
+def test_a_query_that_lies_is_reported(spark: SparkSession, spark_log: Path, moody: Path, tmp_path: Path) -> None:
+    mood = str(moody)
+
+    @f.udf("long")
+    def lie(amount: int) -> int:
+        return amount + int(Path(mood).read_text())
+
+    own = local.session(spark, local.OPENINGS_ONLY)
+    table = Table(tmp_path / "events")
+    checkpoint = tmp_path / "checkpoint"
+    rows: Rows = {}
+
+    def lying() -> StreamingQuery:
+        totals = table.read(own).groupBy("key").agg(f.sum(lie("amount")).alias("total"))
+        return run(totals, "update", checkpoint, rows)
+
+    already = spark_log.stat().st_size
+    step_by_step(table, lying(), [[(1, 1, 0)], [(1, 1, 0)], [(1, 1, 0)]])
+    moody.write_text("100")
+    step_by_step(table, lying(), [[(2, 1, 0)]])
+    report = local.reports(checkpoint, 1)[0]
+    assert report["replayed_batches"] == 2
+    assert report["digest_ok"] is False
+    warning = local.eventually(
+        lambda: next(
+            (
+                line
+                for line in spark_log.read_text()[already:].splitlines()
+                if "differs from what was committed" in line
+            ),
+            None,
+        ),
+        "a warning in the log",
+    )
+    assert " WARN " in warning
+    assert local.query_json(checkpoint)["mode"] == "deferred"
+
+
+def test_a_lie_that_would_close_a_window_stops_the_query(spark: SparkSession, moody: Path, tmp_path: Path) -> None:
+    mood = str(moody)
+
+    def vanish(key: tuple[int], chunks: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        for _ in chunks:
+            pass
+        if Path(mood).read_text() == "1":
+            state.update(((state.getOption or (0,))[0] + 1,))
+        else:
+            state.remove()
+        yield pd.DataFrame([(key[0],)], columns=["key"])
+
+    own = local.session(spark, local.OPENINGS_ONLY)
+    table = Table(tmp_path / "events")
+    checkpoint = tmp_path / "checkpoint"
+
+    def lying() -> StreamingQuery:
+        groups = table.read(own).groupBy("key")
+        frame = groups.applyInPandasWithState(vanish, "key LONG", "n LONG", "append", "NoTimeout")
+        return run(frame, "append", checkpoint, {})
+
+    step_by_step(table, lying(), [[(1, 1, 0)], [(1, 1, 0)], [(1, 1, 0)]])
+    moody.write_text("gone")
+    with pytest.raises(StreamingQueryException, match=r"(?s)the replay of batch \d+ would close 1 .*cec\.mode=eager"):
+        step_by_step(table, lying(), [[(2, 1, 0)]])
+
+
+def test_available_now_replays_and_ends(spark: SparkSession, references: References, tmp_path: Path) -> None:
+    query = Query("count-windows", feeds.FILES, FOREACH)
+    job = Job(str(tmp_path), (query,), local.BATCHES, local.ROWS)
+    own = local.session(spark, local.OPENINGS_ONLY)
+    for side, number in itertools.product(feeds.SALTS, range(4)):
+        feeds.write_file(job.events / side, side, number, job.rows)
+    first = start(own, job, query)
+    first.processAllAvailable()
+    first.stop()
+    for life in (1, 2):
+        if life == 2:
+            for number in range(4, 8):
+                feeds.write_file(job.events / "left", "left", number, job.rows)
+        restarted = start(own, replace(job, life=life), query, availableNow=True)
+        assert restarted.awaitTermination(60), "availableNow does not end"
+        assert restarted.exception() is None
+    assert results.calls_of(job.out(query), 1) == [], "the sink is called for replayed batches"
+    assert results.calls_of(job.out(query), 2) == [4, 5, 6, 7]
+    assert results.union(results.last_recorded(job.out(query))) == results.union(references.get(query, job))
+    idle, busy = local.reports(job.checkpoint(query), 2)
+    assert (idle["committed_batch"], busy["committed_batch"]) == (3, 3)
+    assert int(str(idle["replayed_batches"])) > 1
+    assert (idle["digest_ok"], busy["digest_ok"]) == (True, True)
+
+
+@pytest.mark.parametrize("plan", ["long-windows", "sessions"])
+def test_state_store_checkpoint_format_2(
+    plan: str, spark: SparkSession, references: References, tmp_path: Path
+) -> None:
+    query = Query(plan, feeds.RATE, FOREACH)
+    job = Job(str(tmp_path), (query,), local.BATCHES, local.ROWS)
+    own = local.session(spark, local.OPENINGS_ONLY, **{"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"})
+    for life, batch in enumerate((2, 5, last_batch(job))):
+        local.run_to(own, replace(job, life=life), query, batch)
+    assert "stateUniqueIds" in (job.checkpoint(query) / "commits" / "3").read_text()
+    reports = local.reports(job.checkpoint(query), 2)
+    assert max(int(str(report["replayed_batches"])) for report in reports) > 1
+    assert {report["digest_ok"] for report in reports} == {True}
+    assert results.last_recorded(job.out(query)) == references.get(query, job)

@@ -1,0 +1,12 @@
+package org.apache.spark.sql.cec
+
+import org.apache.spark.sql.{SparkSessionExtensions, SparkSessionExtensionsProvider}
+import org.apache.spark.sql.cec.recovery.PrepareQuery
+
+/** Spark loads this by `META-INF/services`: one analyzer rule, which acts on queries with our provider only. */
+class CecExtensions extends SparkSessionExtensionsProvider {
+  override def apply(extensions: SparkSessionExtensions): Unit = {
+    BuildInfo.checkSpark()
+    extensions.injectPostHocResolutionRule(session => new PrepareQuery(session))
+  }
+}

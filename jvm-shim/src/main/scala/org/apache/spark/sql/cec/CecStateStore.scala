@@ -1,0 +1,175 @@
+package org.apache.spark.sql.cec
+
+import org.apache.hadoop.conf.Configuration
+
+import org.apache.spark.TaskContext
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.cec.agent.CecException
+import org.apache.spark.sql.cec.state.{BatchFacts, Lease, StoreMetrics, StoreState}
+import org.apache.spark.sql.errors.QueryExecutionErrors
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.types.StructType
+
+/** What reading and writing stores have in common: one column family, one value per key. */
+private[cec] abstract class CecStoreView(val id: StateStoreId, state: StoreState) extends ReadStateStore {
+  /** Refuses use after the end. */
+  protected def verifyReadable(): Unit
+
+  override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = {
+    verifyReadable()
+    verifyFamily(colFamilyName)
+    require(key != null, "the key may not be null")
+    state.live.get(key)
+  }
+
+  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    verifyReadable()
+    verifyFamily(colFamilyName)
+    new StateStoreIterator(state.live.iterator, () => ())
+  }
+
+  override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    verifyReadable()
+    verifyFamily(colFamilyName)
+    if (!state.hasPrefix) throw StateStoreErrors.unsupportedOperationException("prefixScan without a prefix", Unsupported.Name)
+    new StateStoreIterator(state.live.prefixScan(prefixKey), () => ())
+  }
+
+  override def rangeScan(
+      startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    verifyReadable()
+    verifyFamily(colFamilyName)
+    if (!state.hasOrder) throw StateStoreErrors.unsupportedOperationException("rangeScan without an order", Unsupported.Name)
+    new StateStoreIterator(state.live.rangeScan(startKey, endKey), () => ())
+  }
+
+  override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = refuse("valuesIterator")
+  override def prefixScanWithMultiValues(prefix: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    refuse("prefixScanWithMultiValues")
+  override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = refuse("iteratorWithMultiValues")
+  override def allColumnFamilyNames: Set[String] = Set(StateStore.DEFAULT_COL_FAMILY_NAME)
+
+  protected def refuse(operation: String): Nothing =
+    throw StateStoreErrors.unsupportedOperationException(operation, Unsupported.Name)
+
+  protected def verifyFamily(name: String): Unit =
+    if (name != StateStore.DEFAULT_COL_FAMILY_NAME) throw StateStoreErrors.multipleColumnFamiliesNotSupported(Unsupported.Name)
+}
+
+/** The windows of one version, to be read. */
+private[cec] final class CecReadStore(id: StateStoreId, state: StoreState, lease: Lease, val version: Long)
+    extends CecStoreView(id, state) {
+  private var ended = false
+
+  override def abort(): Unit = end()
+  override def release(): Unit = end()
+
+  override protected def verifyReadable(): Unit = require(!ended, s"store $id was released")
+
+  private def end(): Unit = if (!ended) {
+    ended = true
+    lease.release()
+  }
+}
+
+/** The windows of one version, to be changed into the next one. */
+private[cec] final class CecStateStore(
+    id: StateStoreId, state: StoreState, lease: Lease, val version: Long, storeConf: StateStoreConf, hadoopConf: Configuration)
+    extends CecStoreView(id, state) with StateStore with Logging {
+  private object Phase extends Enumeration {
+    val Updating, Committed, Aborted, Released = Value
+  }
+
+  @volatile private var phase = Phase.Updating
+  private val startedNs = System.nanoTime()
+  private val inputsBefore = CecStateStore.shuffleRecords
+  private var updates = 0L
+  private var info = StateStoreCheckpointInfo(id.partitionId, version, None, None)
+  private var metricsAtCommit = StateStoreMetrics(0, 0, Map.empty, Map.empty)
+
+  lease.atEnd(() => if (phase == Phase.Updating) abort())
+
+  override def put(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = {
+    verifyUpdating("put")
+    verifyFamily(colFamilyName)
+    require(key != null, "the key may not be null")
+    require(value != null, "the value may not be null")
+    updates += 1
+    state.live.put(key, value)
+  }
+
+  override def remove(key: UnsafeRow, colFamilyName: String): Unit = {
+    verifyUpdating("remove")
+    verifyFamily(colFamilyName)
+    require(key != null, "the key may not be null")
+    state.live.remove(key)
+  }
+
+  override def commit(): Long = {
+    verifyUpdating("commit")
+    try {
+      val committed = state.commit(BatchFacts(inputs, CecStateStore.UnknownWatermarkMs, startedNs))
+      phase = Phase.Committed
+      info = StateStoreCheckpointInfo(id.partitionId, committed, checkpointId(state.checkpointId), checkpointId(state.baseCheckpointId))
+      metricsAtCommit = StoreMetrics.of(state)
+      if (storeConf.commitValidationEnabled) StateStore.reportCommitToCoordinator(committed, id, hadoopConf)
+      lease.release()
+      committed
+    } catch {
+      case ours: CecException => throw ours // Spark's error for a failed commit would hide what ours says
+      case failure: Throwable => throw QueryExecutionErrors.failedToCommitStateFileError(this.toString, failure)
+    }
+  }
+
+  override def abort(): Unit = if (phase == Phase.Updating) {
+    phase = Phase.Aborted
+    state.rollback()
+    lease.release()
+  }
+
+  override def release(): Unit = if (phase == Phase.Updating) {
+    phase = Phase.Released
+    state.rollback()
+    lease.release()
+  }
+
+  override def hasCommitted: Boolean = phase == Phase.Committed
+
+  override def metrics: StateStoreMetrics = metricsAtCommit
+
+  override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = info
+
+  override def createColFamilyIfAbsent(
+      colFamilyName: String, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
+      useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit =
+    throw StateStoreErrors.multipleColumnFamiliesNotSupported(Unsupported.Name)
+  override def removeColFamilyIfExists(colFamilyName: String): Boolean =
+    throw StateStoreErrors.removingColumnFamiliesNotSupported(Unsupported.Name)
+  override def putList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = refuse("putList")
+  override def merge(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = refuse("merge")
+  override def mergeList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = refuse("mergeList")
+
+  override def toString: String = s"CecStateStore[id = $id, version = $version]"
+
+  override protected def verifyReadable(): Unit =
+    require(phase == Phase.Updating || phase == Phase.Committed, s"store $id was aborted or released")
+
+  private def verifyUpdating(what: String): Unit =
+    if (phase != Phase.Updating) throw new IllegalStateException(s"cannot $what: store $id is $phase")
+
+  /** Tuples that reached the operator: shuffle records that this task has read, or updates where there is no shuffle. */
+  private def inputs: Long = {
+    val shuffled = CecStateStore.shuffleRecords - inputsBefore
+    if (shuffled > 0) shuffled else updates
+  }
+
+  private def checkpointId(id: Option[String]): Option[String] = if (storeConf.enableStateStoreCheckpointIds) id else None
+}
+
+private object CecStateStore {
+  def shuffleRecords: Long = Option(TaskContext.get()).map(_.taskMetrics().shuffleReadMetrics.recordsRead).getOrElse(0L)
+
+  /** State stores are not told the watermark. */
+  val UnknownWatermarkMs: Long = -1L
+}

@@ -1,0 +1,57 @@
+package org.apache.spark.sql.cec
+
+import com.fasterxml.jackson.databind.JsonNode
+import scala.jdk.CollectionConverters._
+
+import org.apache.spark.{SparkContext, TaskContext}
+import org.apache.spark.sql.cec.agent.Json
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
+
+/**
+ * The word of the analyzer rule to the state stores of one run of one query. It travels as a local property: the stream's
+ * thread inherits it from the thread that calls `start()`, and Spark hands it to every task.
+ *
+ * @param checkpoint the query's checkpoint location
+ * @param home where its log is
+ * @param generation number of this run of the query
+ * @param replayTo version at which the replay ends (V + 1); nothing to replay if a store begins there
+ * @param deferred operators whose commits may be deferred; all others are eager
+ */
+private[cec] final case class RunContext(
+    checkpoint: String,
+    home: String,
+    generation: Long,
+    replayTo: Long,
+    deferred: Set[Long]) {
+
+  def announce(context: SparkContext): Unit = {
+    val node = Json.obj().put("checkpoint", checkpoint).put("home", home).put("generation", generation).put("replay_to", replayTo)
+    val operators = Json.arr()
+    deferred.foreach(operators.add)
+    node.set[JsonNode]("deferred", operators)
+    context.setLocalProperty(RunContext.Property, node.toString)
+  }
+}
+
+private[cec] object RunContext {
+  val Property = "spark.sql.cec.run"
+
+  /**
+   * The word for the query with this checkpoint, if this task is one of its stream's. The thread that called `start()`
+   * keeps the property too: its own jobs, which may read the same checkpoint, are told by the lack of a query id.
+   */
+  def ofTask(checkpoint: String): Option[RunContext] =
+    for {
+      task <- Option(TaskContext.get())
+      if task.getLocalProperty(StreamExecution.QUERY_ID_KEY) != null
+      run <- Option(task.getLocalProperty(Property)).map(read)
+      if run.checkpoint == checkpoint
+    } yield run
+
+  private def read(text: String): RunContext = {
+    val node = Json.parse(text)
+    RunContext(
+      node.get("checkpoint").asText, node.get("home").asText, node.get("generation").asLong, node.get("replay_to").asLong,
+      node.get("deferred").elements.asScala.map(_.asLong).toSet)
+  }
+}

@@ -1,0 +1,111 @@
+package org.apache.spark.sql.cec.agent
+
+import java.nio.file.Path
+import java.util.UUID
+import java.util.concurrent.ConcurrentHashMap
+
+import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
+
+import com.fasterxml.jackson.databind.JsonNode
+import com.fasterxml.jackson.databind.node.ObjectNode
+
+import org.apache.spark.internal.Logging
+
+/**
+ * This JVM's agent. Started when first needed; if it died, the next call starts a successor, which opens the same logs
+ * again, and the call is made once more with `retry` set, so that the agent looks in the log for what became of it.
+ */
+private[cec] object Agent extends Logging {
+  /** How long a call may take before the agent is taken for dead. */
+  private val DefaultTimeoutMs = 600000
+  private val TimeoutKey = "spark.sql.streaming.stateStore.cec.agent.timeout"
+
+  private var process: AgentProcess = _
+
+  /** Calls whose effect lasts, by what they are about: a successor of this agent must make them again. */
+  private val lasting = new ConcurrentHashMap[String, (String, ObjectNode)]()
+
+  /** Opens the log at `home`, now and in every successor of this agent. */
+  def openLog(home: String, conf: Map[String, String]): Unit = {
+    val arguments = Json.obj().put("home", home)
+    arguments.set[JsonNode]("conf", Json.map(conf))
+    call("open_log", arguments, conf)
+    lasting.put(home, ("open_log", arguments))
+  }
+
+  /** Takes the lease of a query's checkpoint, which no other process may have. */
+  def hold(checkpoint: String, conf: Map[String, String]): Unit = {
+    val arguments = Json.obj().put("checkpoint", checkpoint)
+    call("hold", arguments, conf)
+    lasting.put(leaseOf(checkpoint), ("hold", arguments))
+  }
+
+  /** Gives the lease back. */
+  def release(checkpoint: String, conf: Map[String, String]): Unit = {
+    lasting.remove(leaseOf(checkpoint))
+    call("release", Json.obj().put("checkpoint", checkpoint), conf)
+  }
+
+  private def leaseOf(checkpoint: String) = s"lease of $checkpoint"
+
+  /** Opens the log at `home` unless this JVM has opened it before. */
+  def ensureOpen(home: String, conf: Map[String, String]): Unit = if (!lasting.containsKey(home)) openLog(home, conf)
+
+  /** One call; throws [[CecException]] with the agent's own words if it fails. */
+  def call(name: String, arguments: ObjectNode, conf: Map[String, String]): JsonNode = {
+    val agent = running(conf)
+    val answer = try agent.call(name, arguments.toString) catch {
+      case refused: CecException => throw refused
+      case NonFatal(first) =>
+        logWarning(s"the agent did not answer '$name'; starting another", first)
+        try successor(agent, conf).call(name, arguments.deepCopy().put("retry", true).toString) catch {
+          case refused: CecException => throw refused
+          case NonFatal(second) =>
+            second.addSuppressed(first)
+            throw new CecException("AgentUnavailable",
+              s"the agent did not answer '$name', nor did the one started in its place: see the errors of " +
+                s"${AgentProcess.pythonOf(conf)} -m spark_cec.agent on standard error", second)
+        }
+    }
+    checked(Json.parse(answer))
+  }
+
+  /** A new file in the spool, for one call. */
+  def spoolFile(expectedBytes: Long, conf: Map[String, String]): Path = {
+    val agent = running(conf)
+    val roomy = agent.directory.toFile.getUsableSpace > 2 * expectedBytes
+    (if (roomy) agent.directory else agent.overflow).resolve(UUID.randomUUID().toString + ".arrow")
+  }
+
+  /** Process id of the running agent, for those who must watch it. */
+  def pid: Option[Long] = synchronized(Option(process).filter(_.isAlive).map(_.pid))
+
+  private def checked(answer: JsonNode): JsonNode = {
+    val error = answer.get("error")
+    if (error != null) throw new CecException(error.get("kind").asText, error.get("message").asText)
+    answer
+  }
+
+  private def running(conf: Map[String, String]): AgentProcess = synchronized {
+    if (process == null || !process.isAlive) begin(conf)
+    process
+  }
+
+  private def successor(failed: AgentProcess, conf: Map[String, String]): AgentProcess = synchronized {
+    if (process eq failed) {
+      failed.destroy()
+      begin(conf)
+    }
+    process
+  }
+
+  private def begin(conf: Map[String, String]): Unit = {
+    val spool = SpoolOptions(conf.get(AgentProcess.SpoolKey), Option(process).map(dead => (dead.directory, dead.overflow)))
+    process = new AgentProcess(AgentProcess.pythonOf(conf), spool, timeoutMs(conf))
+    lasting.values.asScala.foreach { case (name, arguments) => checked(Json.parse(process.call(name, arguments.toString))) }
+  }
+
+  private def timeoutMs(conf: Map[String, String]): Int =
+    conf.get(TimeoutKey).map(org.apache.spark.network.util.JavaUtils.timeStringAsMs(_).toInt).getOrElse(DefaultTimeoutMs)
+}

@@ -1,0 +1,119 @@
+package org.apache.spark.sql.cec.agent
+
+import java.io.{BufferedReader, InputStreamReader}
+import java.net.InetAddress
+import java.nio.charset.StandardCharsets.UTF_8
+import java.nio.file.{Path, Paths}
+import java.security.SecureRandom
+import java.util.Base64
+import java.util.concurrent.TimeUnit
+
+import com.fasterxml.jackson.databind.JsonNode
+import py4j.ClientServer
+
+import org.apache.spark.SparkEnv
+import org.apache.spark.sql.cec.BuildInfo
+
+/**
+ * One running agent: a Python process that this JVM started and that ends when this JVM does, because its standard
+ * input closes then. It listens on loopback only and serves nobody without the token.
+ */
+private[agent] final class AgentProcess(python: String, spool: SpoolOptions, timeoutMs: Int) {
+  private val token = AgentProcess.newToken()
+  private val process: Process = start()
+  private val hello: JsonNode = handshake()
+  private val connection = new ClientServer.ClientServerBuilder()
+    .javaPort(0)
+    .autoStartJavaServer(false)
+    .enableMemoryManagement(false)
+    .pythonAddress(InetAddress.getLoopbackAddress)
+    .pythonPort(hello.get("port").asInt)
+    .connectTimeout(timeoutMs)
+    .readTimeout(timeoutMs)
+    .authToken(token)
+    .build()
+  private val entryPoint: AgentCalls =
+    connection.getPythonServerEntryPoint(Array[Class[_]](classOf[AgentCalls])).asInstanceOf[AgentCalls]
+
+  /** Directory for spool files, private to this user; removed by the agent when it ends in good order. */
+  val directory: Path = Paths.get(hello.get("spool").asText)
+
+  /** Where files go that `directory` has no room for. */
+  val overflow: Path = Paths.get(hello.get("overflow").asText)
+
+  def pid: Long = process.pid()
+
+  def isAlive: Boolean = process.isAlive
+
+  def call(name: String, arguments: String): String = entryPoint.call(name, arguments)
+
+  def destroy(): Unit = {
+    try connection.shutdown() catch { case _: Exception => }
+    process.destroyForcibly()
+    process.waitFor(10, TimeUnit.SECONDS)
+  }
+
+  private def start(): Process = {
+    val builder = new ProcessBuilder((Seq(python, "-m", "spark_cec.agent") ++ spool.arguments): _*)
+    builder.redirectError(ProcessBuilder.Redirect.INHERIT)
+    try builder.start() catch {
+      case e: java.io.IOException =>
+        throw new CecException("AgentUnavailable",
+          s"cannot run $python (${e.getMessage}): set ${AgentProcess.PythonKey} to a Python that has spark-cec installed", e)
+    }
+  }
+
+  private def handshake(): JsonNode = {
+    val stdin = process.getOutputStream
+    try {
+      stdin.write((token + "\n").getBytes(UTF_8))
+      stdin.flush()
+    } catch { case _: java.io.IOException => } // the process has ended: its output says why
+    val line = new BufferedReader(new InputStreamReader(process.getInputStream, UTF_8)).readLine()
+    if (line == null) {
+      process.waitFor(10, TimeUnit.SECONDS)
+      val code = if (process.isAlive) "none yet" else process.exitValue().toString
+      throw new CecException("AgentUnavailable",
+        s"$python -m spark_cec.agent ended before it was ready (exit code $code; its standard error says why): " +
+          s"install spark-cec ${BuildInfo.version} for this Python, or set ${AgentProcess.PythonKey} to one that has it")
+    }
+    val answer = Json.parse(line)
+    if (answer.has("error")) throw new CecException("AgentUnavailable", answer.get("error").asText)
+    val version = answer.get("version").asText
+    if (version != BuildInfo.version) {
+      process.destroyForcibly()
+      throw new CecException("AgentUnavailable",
+        s"$python has spark-cec $version but the jar is ${BuildInfo.version}: install the same release on every machine")
+    }
+    answer
+  }
+}
+
+/**
+ * Where an agent keeps its spool.
+ *
+ * @param path where to make it, if the user says so
+ * @param inherited the directories of a predecessor that died: calls under way name files in them
+ */
+private[agent] final case class SpoolOptions(path: Option[String], inherited: Option[(Path, Path)]) {
+  def arguments: Seq[String] =
+    path.toSeq.flatMap(Seq("--spool-path", _)) ++
+      inherited.toSeq.flatMap { case (directory, overflow) => Seq("--inherit", directory.toString, overflow.toString) }
+}
+
+private[agent] object AgentProcess {
+  val PythonKey = "spark.sql.streaming.stateStore.cec.python"
+  val SpoolKey = "spark.sql.streaming.stateStore.cec.spool.path"
+
+  private def newToken(): String = {
+    val bytes = new Array[Byte](32)
+    new SecureRandom().nextBytes(bytes)
+    Base64.getUrlEncoder.withoutPadding().encodeToString(bytes)
+  }
+
+  /** The Python that runs the agent: ours if set, else the one that runs Spark's Python workers. */
+  def pythonOf(conf: Map[String, String]): String = {
+    def ofSpark = Option(SparkEnv.get).flatMap(_.conf.getOption("spark.pyspark.python"))
+    conf.get(PythonKey).orElse(ofSpark).orElse(sys.env.get("PYSPARK_PYTHON")).getOrElse("python3")
+  }
+}

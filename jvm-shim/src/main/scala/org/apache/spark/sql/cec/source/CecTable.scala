@@ -1,0 +1,42 @@
+package org.apache.spark.sql.cec.source
+
+import java.util
+
+import org.apache.spark.sql.connector.catalog.{SupportsRead, SupportsWrite, Table, TableCapability}
+import org.apache.spark.sql.connector.read.ScanBuilder
+import org.apache.spark.sql.connector.write.{LogicalWriteInfo, WriteBuilder}
+import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.util.CaseInsensitiveStringMap
+
+/** Where a query's sink writes: the home of its log, and the number of this run. */
+private[cec] final case class SinkTarget(home: String, generation: Long)
+
+/**
+ * A log as a table.
+ *
+ * @param target set by the analyzer rule, which alone knows the query's checkpoint
+ */
+private[cec] final class CecTable(tableSchema: StructType, options: CaseInsensitiveStringMap, target: Option[SinkTarget])
+    extends Table with SupportsRead with SupportsWrite {
+  /** The `path` option: for the sink, the home of the whole log. */
+  def path: Option[String] = Option(options.get("path"))
+
+  def writingTo(home: String, generation: Long): CecTable = new CecTable(tableSchema, options, Some(SinkTarget(home, generation)))
+
+  override def name: String = s"cec${path.map(" " + _).getOrElse("")}"
+
+  override def schema: StructType = tableSchema
+
+  override def capabilities: util.Set[TableCapability] = util.EnumSet.of(
+    TableCapability.BATCH_READ, TableCapability.MICRO_BATCH_READ, TableCapability.STREAMING_WRITE, TableCapability.ACCEPT_ANY_SCHEMA)
+
+  override def newScanBuilder(scanOptions: CaseInsensitiveStringMap): ScanBuilder =
+    new CecScanBuilder(View.of(scanOptions), tableSchema, scanOptions)
+
+  override def newWriteBuilder(info: LogicalWriteInfo): WriteBuilder = {
+    val writing = target.getOrElse(throw new IllegalStateException(
+      "the cec sink found no word from the Spark CEC extension: put the spark-cec jar on the class path before the session is made " +
+        "(spark.jars, --jars or $SPARK_HOME/jars)"))
+    new CecWriteBuilder(writing, info.schema, truncate = false)
+  }
+}

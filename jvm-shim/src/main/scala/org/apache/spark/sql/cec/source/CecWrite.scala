@@ -1,0 +1,128 @@
+package org.apache.spark.sql.cec.source
+
+import java.nio.channels.FileChannel
+import java.nio.file.{Files, Path, StandardOpenOption}
+
+import org.apache.arrow.vector.VectorSchemaRoot
+import org.apache.arrow.vector.ipc.ArrowStreamWriter
+
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.cec.agent.{Agent, Json}
+import org.apache.spark.sql.connector.write._
+import org.apache.spark.sql.connector.write.streaming.{StreamingDataWriterFactory, StreamingWrite}
+import org.apache.spark.sql.execution.arrow.ArrowWriter
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend
+import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.util.ArrowUtils
+
+private[source] final class CecWriteBuilder(target: SinkTarget, schema: StructType, truncate: Boolean)
+    extends WriteBuilder with SupportsTruncate with SupportsStreamingUpdateAsAppend {
+  override def truncate(): WriteBuilder = new CecWriteBuilder(target, schema, truncate = true)
+
+  override def build(): Write = new Write {
+    override def description: String = s"cec ${target.home}"
+    override def toStreaming: StreamingWrite = {
+      val conf = SQLConf.get.getAllConfs.filter(_._1.startsWith("spark.sql.streaming.stateStore."))
+      new CecStreamingWrite(target, schema, CecWriteBuilder.this.truncate, conf)
+    }
+  }
+}
+
+/** What one partition wrote: the id of its output frame, none for no rows. */
+private final case class FrameWritten(frame: Option[String], rows: Long) extends WriterCommitMessage
+
+/** Rows go to the log as output frames; the batch's manifest, first one wins, makes them visible. Keyed on the batch id. */
+private final class CecStreamingWrite(target: SinkTarget, schema: StructType, truncate: Boolean, conf: Map[String, String])
+    extends StreamingWrite {
+  override def createStreamingWriterFactory(info: PhysicalWriteInfo): StreamingDataWriterFactory =
+    new CecWriterFactory(target, schema, conf)
+
+  override def commit(epochId: Long, messages: Array[WriterCommitMessage]): Unit = {
+    val written = messages.collect { case message: FrameWritten => message }
+    val arguments = Json.obj()
+      .put("home", target.home).put("batch", epochId).put("rows", written.map(_.rows).sum).put("schema", schema.json)
+      .put("truncate", truncate).put("generation", target.generation)
+    arguments.set[com.fasterxml.jackson.databind.JsonNode]("frames", Json.strings(written.flatMap(_.frame)))
+    Agent.call("publish", arguments, conf)
+  }
+
+  /** Frames without a manifest are invisible: there is nothing to take back. */
+  override def abort(epochId: Long, messages: Array[WriterCommitMessage]): Unit = ()
+}
+
+private final class CecWriterFactory(target: SinkTarget, schema: StructType, conf: Map[String, String])
+    extends StreamingDataWriterFactory {
+  override def createWriter(partitionId: Int, taskId: Long, epochId: Long): DataWriter[InternalRow] =
+    new CecDataWriter(target, schema, conf, partitionId, taskId, epochId)
+}
+
+private final class CecDataWriter(
+    target: SinkTarget, schema: StructType, conf: Map[String, String], partition: Int, attempt: Long, batch: Long)
+    extends DataWriter[InternalRow] {
+  private var spool: RowSpool = _
+
+  override def write(row: InternalRow): Unit = {
+    if (spool == null) spool = new RowSpool(Agent.spoolFile(0L, conf), schema)
+    spool.write(row)
+  }
+
+  override def commit(): WriterCommitMessage =
+    if (spool == null) FrameWritten(None, 0)
+    else {
+      spool.finish()
+      Agent.ensureOpen(target.home, conf)
+      val arguments = Json.obj()
+        .put("home", target.home).put("batch", batch).put("partition", partition).put("attempt", attempt)
+        .put("generation", target.generation).put("spool", spool.file.toString)
+      val answer = Agent.call("write_output", arguments, conf)
+      FrameWritten(Json.text(answer.get("frame")), answer.get("rows").asLong)
+    }
+
+  override def abort(): Unit = close()
+
+  override def close(): Unit = if (spool != null) spool.close()
+}
+
+/** Rows on their way to the agent, as an Arrow IPC stream in a spool file. */
+private final class RowSpool(val file: Path, schema: StructType) extends AutoCloseable {
+  private val allocator = ArrowUtils.rootAllocator.newChildAllocator("cec output", 0, Long.MaxValue)
+  private val root = VectorSchemaRoot.create(ArrowUtils.toArrowSchema(schema, "UTC", true, false), allocator)
+  private val rows = ArrowWriter.create(root)
+  private val channel = FileChannel.open(file, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE)
+  private val stream = new ArrowStreamWriter(root, null, channel)
+  private var count = 0
+  private var closed = false
+  stream.start()
+
+  def write(row: InternalRow): Unit = {
+    rows.write(row)
+    count += 1
+    if (count == RowSpool.BatchRows) flush()
+  }
+
+  def finish(): Unit = {
+    if (count > 0) flush()
+    stream.end()
+    channel.close()
+  }
+
+  override def close(): Unit = if (!closed) {
+    closed = true
+    channel.close()
+    root.close()
+    allocator.close()
+    Files.deleteIfExists(file)
+  }
+
+  private def flush(): Unit = {
+    rows.finish()
+    stream.writeBatch()
+    rows.reset()
+    count = 0
+  }
+}
+
+private object RowSpool {
+  val BatchRows: Int = 10000
+}

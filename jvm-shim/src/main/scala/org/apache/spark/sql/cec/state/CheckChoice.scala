@@ -1,0 +1,57 @@
+package org.apache.spark.sql.cec.state
+
+import scala.collection.mutable
+
+/** Chooses the windows that a commit checks, and spools them as it goes: oldest first, within the plan and the budget. */
+private[state] final class CheckChoice(books: WindowBooks, budget: Budget, deferred: Boolean) {
+  /** Counts the rows of the windows with footprints before ascending versions, going over each window once. */
+  private def rowsBefore: Long => Long = {
+    val windows = books.withFootprintBefore(Long.MaxValue).buffered
+    var sum = 0L
+    before => {
+      while (windows.hasNext && windows.head.footprint < before) sum += windows.next().rowCount
+      sum
+    }
+  }
+
+  /** Numbers the calls of `choose`, so that a window is chosen once in each. */
+  private var round = 0L
+
+  /**
+   * @param version of the store before the commit
+   * @param spool holds the opened and closed windows already
+   * @param taskNs how long the store's task has run
+   * @param rows state keys after the commit
+   */
+  def choose(
+      version: Long, changes: Changes, plan: Option[CheckPlan], inputs: Long, taskNs: Long, rows: Long, spool: RecordSpool): Iterable[Window] = {
+    val chosen = mutable.ArrayBuffer.empty[Window]
+    round += 1
+    def check(window: Window): Unit = if (window.checkRound != round) {
+      window.checkRound = round
+      spool.check(window)
+      chosen += window
+    }
+    def dirtyBefore(before: Long): Iterator[Window] =
+      books.dirtyBefore(before) ++ (if (before > version) changes.newlyDirty.iterator else Iterator.empty)
+
+    if (!deferred) changes.dirty.foreach(check)
+    plan.foreach { asked =>
+      if (deferred) dirtyBefore(asked.forcedBefore).foreach(check)
+      val mayTakeNs = budget.grant(taskNs, asked.share, asked.floorMs)
+      val beganNs = System.nanoTime()
+      def inTime: Boolean = (chosen.size & CheckChoice.ClockMask) != 0 || System.nanoTime() - beganNs < mayTakeNs
+      if (asked.share > 0 && mayTakeNs > 0) {
+        if (deferred) dirtyBefore(asked.replayBefore(inputs)).takeWhile(_ => inTime).foreach(check)
+        books.withFootprintBefore(asked.extentBefore(spool.records, rows, rowsBefore)).takeWhile(_ => inTime).foreach(check)
+      }
+      budget.spend(System.nanoTime() - beganNs)
+    }
+    chosen
+  }
+}
+
+private object CheckChoice {
+  /** The clock is read once in so many checks. */
+  private val ClockMask = 63
+}

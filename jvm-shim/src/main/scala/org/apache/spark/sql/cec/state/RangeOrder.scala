@@ -1,0 +1,35 @@
+package org.apache.spark.sql.cec.state
+
+import org.apache.spark.sql.catalyst.expressions.{Ascending, BoundReference, InterpretedOrdering, NullsFirst, SortOrder, UnsafeProjection, UnsafeRow}
+import org.apache.spark.sql.types.StructType
+
+/**
+ * The order of a store with range scans: by some columns of the key, ascending, null first. Windows are sorted when they
+ * are asked for: no operator that runs on this provider scans ranges often.
+ *
+ * @param ordinals of the key's columns that order it
+ */
+private[cec] final class RangeOrder(keySchema: StructType, ordinals: Seq[Int]) {
+  private val columns = ordinals.map(keySchema(_))
+  private val project = UnsafeProjection.create(ordinals.map(i => BoundReference(i, keySchema(i).dataType, keySchema(i).nullable)))
+  private val order = new InterpretedOrdering(columns.zipWithIndex.map { case (column, i) =>
+    SortOrder(BoundReference(i, column.dataType, column.nullable), Ascending, NullsFirst, Seq.empty)
+  })
+
+  def sorted(windows: Iterator[Window]): Iterator[Window] =
+    windows.map(window => (columnsOf(window.id), window)).toArray.sortWith((a, b) => order.compare(a._1, b._1) < 0).iterator.map(_._2)
+
+  /** Whether a key has exactly these ordering columns. */
+  def hasPrefix(window: Window, prefix: UnsafeRow): Boolean = order.compare(columnsOf(window.id), bound(prefix)) == 0
+
+  /** Whether a key lies in [start, end); a bound that is not given does not bind. */
+  def within(window: Window, start: Option[UnsafeRow], end: Option[UnsafeRow]): Boolean = {
+    val key = columnsOf(window.id)
+    start.forall(row => order.compare(bound(row), key) <= 0) && end.forall(row => order.compare(key, bound(row)) < 0)
+  }
+
+  /** A bound is a whole key, or its ordering columns only. */
+  private def bound(row: UnsafeRow): UnsafeRow = if (row.numFields == keySchema.length) columnsOf(row) else row
+
+  private def columnsOf(key: UnsafeRow): UnsafeRow = project(key).copy()
+}

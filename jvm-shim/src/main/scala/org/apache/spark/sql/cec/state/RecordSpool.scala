@@ -1,0 +1,154 @@
+package org.apache.spark.sql.cec.state
+
+import java.nio.channels.FileChannel
+import java.nio.file.{Files, Path, StandardOpenOption}
+
+import scala.jdk.CollectionConverters._
+
+import org.apache.arrow.vector.{BigIntVector, TinyIntVector, VarBinaryVector, VectorSchemaRoot}
+import org.apache.arrow.vector.ipc.{ArrowStreamReader, ArrowStreamWriter}
+import org.apache.arrow.vector.types.pojo.{ArrowType, Field, FieldType, Schema}
+
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.util.ArrowUtils
+
+/** Kinds of a record, as the log numbers them. */
+private[state] object RecordKind {
+  val Open: Byte = 1
+  val Check: Byte = 2
+  val Close: Byte = 3
+}
+
+/**
+ * The records of one commit on their way to the agent: an Arrow IPC stream in a spool file. The file is begun with the
+ * first record.
+ */
+private[state] final class RecordSpool(grouped: Boolean, newFile: () => Path) extends AutoCloseable {
+  private var stream: RecordStream = _
+  private var file: Path = _
+
+  var opened, checked, closed: Long = 0L
+
+  def records: Long = opened + checked + closed
+
+  def open(window: Window): Unit = opened += rows(RecordKind.Open, window)
+
+  def check(window: Window): Unit = checked += rows(RecordKind.Check, window)
+
+  def close(window: Window): Unit = {
+    begun().add(RecordKind.Close, window.id, window.id, null)
+    closed += 1
+  }
+
+  /** Completes the file; None if there was nothing to write. */
+  def finish(): Option[Path] = {
+    if (stream != null) stream.finish()
+    Option(file)
+  }
+
+  /** Removes the file. */
+  override def close(): Unit = {
+    if (stream != null) stream.close()
+    if (file != null) Files.deleteIfExists(file)
+  }
+
+  private def rows(kind: Byte, window: Window): Long = {
+    var written = 0L
+    window.foreachRow { (key, value) =>
+      begun().add(kind, window.id, key, value)
+      written += 1
+    }
+    written
+  }
+
+  private def begun(): RecordStream = {
+    if (stream == null) {
+      file = newFile()
+      stream = new RecordStream(file, grouped)
+    }
+    stream
+  }
+}
+
+private final class RecordStream(file: Path, grouped: Boolean) extends AutoCloseable {
+  private def field(name: String, kind: ArrowType, nullable: Boolean) =
+    new Field(name, new FieldType(nullable, kind, null), null)
+
+  private val binary = new ArrowType.Binary
+  private val fields = Seq(field("kind", new ArrowType.Int(8, true), nullable = false), field("window", binary, nullable = false)) ++
+    (if (grouped) Seq(field("key", binary, nullable = false)) else Nil) :+ field("value", binary, nullable = true)
+  private val allocator = ArrowUtils.rootAllocator.newChildAllocator("cec commit", 0, Long.MaxValue)
+  private val root = VectorSchemaRoot.create(new Schema(fields.asJava), allocator)
+  private val kinds = root.getVector("kind").asInstanceOf[TinyIntVector]
+  private val windows = root.getVector("window").asInstanceOf[VarBinaryVector]
+  private val keys = if (grouped) root.getVector("key").asInstanceOf[VarBinaryVector] else null
+  private val values = root.getVector("value").asInstanceOf[VarBinaryVector]
+  private val channel = FileChannel.open(file, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE)
+  private val writer = new ArrowStreamWriter(root, null, channel)
+  private var count = 0
+  writer.start()
+
+  def add(kind: Byte, window: UnsafeRow, key: UnsafeRow, value: UnsafeRow): Unit = {
+    kinds.setSafe(count, kind)
+    windows.setSafe(count, window.getBytes)
+    if (keys != null) keys.setSafe(count, key.getBytes)
+    if (value == null) values.setNull(count) else values.setSafe(count, value.getBytes)
+    count += 1
+    if (count == RecordStream.BatchRows) flush()
+  }
+
+  def finish(): Unit = {
+    if (count > 0) flush()
+    writer.end()
+    channel.close()
+  }
+
+  override def close(): Unit = {
+    channel.close()
+    root.close()
+    allocator.close()
+  }
+
+  private def flush(): Unit = {
+    root.setRowCount(count)
+    writer.writeBatch()
+    root.clear()
+    count = 0
+  }
+}
+
+private object RecordStream {
+  val BatchRows: Int = 1 << 16
+}
+
+/** Reads the spool file of an eventual checkpoint, and removes it. */
+private[state] object CheckpointSpool {
+  /** Calls `visit(window id, key, value, footprint)` for every row. */
+  def foreach(file: Path)(visit: (Array[Byte], Array[Byte], Array[Byte], Long) => Unit): Unit = {
+    val allocator = ArrowUtils.rootAllocator.newChildAllocator("cec load", 0, Long.MaxValue)
+    val channel = FileChannel.open(file, StandardOpenOption.READ)
+    try {
+      val reader = new ArrowStreamReader(channel, allocator)
+      try {
+        while (reader.loadNextBatch()) batch(reader.getVectorSchemaRoot, visit)
+      } finally reader.close()
+    } finally {
+      channel.close()
+      allocator.close()
+      Files.deleteIfExists(file)
+    }
+  }
+
+  private def batch(root: VectorSchemaRoot, visit: (Array[Byte], Array[Byte], Array[Byte], Long) => Unit): Unit = {
+    val windows = root.getVector("window").asInstanceOf[VarBinaryVector]
+    val keys = root.getVector("key").asInstanceOf[VarBinaryVector]
+    val values = root.getVector("value").asInstanceOf[VarBinaryVector]
+    val footprints = root.getVector("footprint").asInstanceOf[BigIntVector]
+    var i = 0
+    while (i < root.getRowCount) {
+      val window = windows.get(i)
+      visit(window, if (keys == null) window else keys.get(i), values.get(i), footprints.get(i))
+      i += 1
+    }
+  }
+}

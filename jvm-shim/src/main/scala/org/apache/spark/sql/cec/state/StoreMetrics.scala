@@ -1,0 +1,33 @@
+package org.apache.spark.sql.cec.state
+
+import org.apache.spark.sql.execution.streaming.state.{StateStoreCustomMetric, StateStoreCustomSizeMetric, StateStoreCustomSumMetric, StateStoreCustomTimingMetric, StateStoreMetrics}
+
+/** The custom metrics in a query's progress; each is the sum over the operator's partitions. */
+private[cec] object StoreMetrics {
+  private val opened = StateStoreCustomSumMetric("cecOpened", "number of records of opened windows (G_open)")
+  private val checked = StateStoreCustomSumMetric("cecChecked", "number of records of checked windows (G_check)")
+  private val closed = StateStoreCustomSumMetric("cecClosed", "number of records of closed windows (R)")
+  private val extent = StateStoreCustomSumMetric("cecExtent", "log records that a recovery would scan (q)")
+  private val replay = StateStoreCustomSumMetric("cecReplay", "input tuples that a recovery would replay (u)")
+  private val dirty = StateStoreCustomSumMetric("cecDirty", "windows changed since their footprint")
+  private val logBytes = StateStoreCustomSizeMetric("cecLogBytes", "bytes appended to the log")
+  private val commitMs = StateStoreCustomTimingMetric("cecCommitMs", "time to commit")
+  private val agentMs = StateStoreCustomTimingMetric("cecAgentMs", "time of the agent in it")
+  private val held = StateStoreCustomSumMetric("cecHeld", "mutations held back in a replay")
+
+  val all: Seq[StateStoreCustomMetric] =
+    Seq(opened, checked, closed, extent, replay, dirty, logBytes, commitMs, agentMs, held)
+
+  /** Bytes of memory that a window takes beside its rows: the window, two rows, two arrays, its slots. */
+  private val WindowOverhead = 200L
+
+  def of(state: StoreState): StateStoreMetrics = {
+    val (last, sums) = (state.metrics, state.live.sums)
+    StateStoreMetrics(
+      sums.rows,
+      sums.bytes + sums.rows * WindowOverhead,
+      Map(
+        opened -> last.opened, checked -> last.checked, closed -> last.closed, extent -> last.extent, replay -> last.replay,
+        dirty -> last.dirty, logBytes -> last.logBytes, commitMs -> last.commitMs, agentMs -> (last.agentUs + 500) / 1000, held -> last.held))
+  }
+}

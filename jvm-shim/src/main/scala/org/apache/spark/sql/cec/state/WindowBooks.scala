@@ -1,0 +1,116 @@
+package org.apache.spark.sql.cec.state
+
+import scala.collection.mutable
+
+/** A window whose footprint a commit renewed, as it was before. */
+private[state] final class Renewed(val window: Window, val footprint: Long, val dirtySince: Long)
+
+/** The books of one store: which open windows have their footprint at which version, and which are dirty since when. */
+private[state] final class WindowBooks {
+  private val byFootprint = new VersionBuckets(_.footprint)
+  private val byDirty = new VersionBuckets(_.dirtySince)
+
+  def openWindows: Long = byFootprint.size
+
+  def dirtyWindows: Long = byDirty.size
+
+  /** Windows with footprints before a version, oldest first. */
+  def withFootprintBefore(version: Long): Iterator[Window] = byFootprint.below(version)
+
+  /** Windows dirty since before a version, oldest first. */
+  def dirtyBefore(version: Long): Iterator[Window] = byDirty.below(version)
+
+  /** The books as they will be after a commit, computed without touching them, so that a commit can fail. */
+  def after(version: Long, changes: Changes, checks: Iterable[Window]): NextBooks = {
+    val footprints, dirty = new Tally
+    changes.closed.foreach { window =>
+      footprints.add(window.footprint, -1)
+      if (window.isDirty) dirty.add(window.dirtySince, -1)
+    }
+    dirty.add(version, changes.newlyDirty.size)
+    footprints.add(version + 1, changes.opened.size)
+    checks.foreach { window =>
+      footprints.add(window.footprint, -1)
+      footprints.add(version + 1, 1)
+      if (window.isDirty) dirty.add(window.dirtySince, -1)
+      else if (window.touch >= 0) dirty.add(version, -1)
+    }
+    new NextBooks(
+      openWindows + changes.opened.size - changes.closed.size,
+      dirtyWindows + dirty.total,
+      oldest(dirty).getOrElse(version + 1),
+      whole => if (whole) (footprints ++ byFootprint.counts).nonZero else footprints.nonZero)
+  }
+
+  /** The books after a commit: opened, dirtied and closed windows, and the footprints of the checked ones. */
+  def apply(version: Long, changes: Changes, checks: Iterable[Window]): Iterable[Renewed] = {
+    markDirty(version, changes)
+    val renewed = checks.map(window => new Renewed(window, window.footprint, window.dirtySince)).toVector
+    checks.foreach(renew(_, version + 1))
+    changes.opened.foreach { window =>
+      window.footprint = version + 1
+      window.dirtySince = Window.Clean
+      byFootprint.add(window)
+    }
+    changes.closed.foreach { window =>
+      byFootprint.left(window.footprint)
+      if (window.isDirty) byDirty.left(window.dirtySince)
+    }
+    renewed
+  }
+
+  def markDirty(version: Long, changes: Changes): Unit = changes.newlyDirty.foreach { window =>
+    window.dirtySince = version
+    byDirty.add(window)
+  }
+
+  /** Writes the books anew from the windows. */
+  def rebuild(windows: Iterator[Window]): Unit = {
+    byFootprint.clear()
+    byDirty.clear()
+    windows.filter(_.isOpen).foreach { window =>
+      byFootprint.add(window)
+      if (window.isDirty) byDirty.add(window)
+    }
+  }
+
+  private def renew(window: Window, version: Long): Unit = {
+    val (footprint, dirtySince) = (window.footprint, window.dirtySince)
+    window.footprint = version
+    window.dirtySince = Window.Clean
+    byFootprint.left(footprint)
+    byFootprint.add(window)
+    if (dirtySince != Window.Clean) byDirty.left(dirtySince)
+  }
+
+  private def oldest(changes: Tally): Option[Long] =
+    (changes ++ byDirty.counts).nonZero.collect { case (at, count) if count > 0 => at }.minOption
+}
+
+/**
+ * The numbers of the books after a commit.
+ *
+ * @param dirtyFrom D: the first batch that some window misses, or the new version if none misses any
+ * @param live changes of the open windows per footprint version, or, asked with true, all of them
+ */
+private[state] final class NextBooks(
+    val openWindows: Long, val dirtyWindows: Long, val dirtyFrom: Long, val live: Boolean => Iterable[(Long, Int)])
+
+/** Sums per version. */
+private[state] final class Tally {
+  /** Cells of one number each: a map of plain numbers would box them. */
+  private val counts = mutable.LongMap.empty[Array[Int]]
+
+  def add(at: Long, count: Int): Unit = if (count != 0) counts.getOrElseUpdate(at, new Array[Int](1))(0) += count
+
+  def ++(more: Iterator[(Long, Int)]): Tally = {
+    val sum = new Tally
+    counts.foreach { case (at, count) => sum.add(at, count(0)) }
+    more.foreach { case (at, count) => sum.add(at, count) }
+    sum
+  }
+
+  def total: Long = counts.valuesIterator.map(_(0).toLong).sum
+
+  def nonZero: Iterable[(Long, Int)] = counts.iterator.collect { case (at, count) if count(0) != 0 => at -> count(0) }.toSeq
+}

@@ -1,0 +1,90 @@
+package org.apache.spark.sql.cec.state
+
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+
+/**
+ * A hash table of windows by id: open addressing, linear probing, no object per entry.
+ *
+ * Iteration goes over the slots as they were when it began: a window added meanwhile may be missed, a changed one is
+ * seen as it is, and nothing fails. Windows are removed only between batches.
+ */
+private[state] final class WindowTable {
+  private var slots = new Array[Window](WindowTable.InitialSlots)
+  private var count = 0
+
+  def size: Int = count
+
+  /** The window with this id, or null. */
+  def get(id: UnsafeRow, hash: Int): Window = {
+    val mask = slots.length - 1
+    var i = WindowTable.spread(hash) & mask
+    var window = slots(i)
+    while (window != null && !(window.hash == hash && window.id.equals(id))) {
+      i = (i + 1) & mask
+      window = slots(i)
+    }
+    window
+  }
+
+  /** Adds a window whose id is not there. */
+  def add(window: Window): Unit = {
+    if (2 * (count + 1) > slots.length) grow()
+    place(slots, window)
+    count += 1
+  }
+
+  /** Removes a window that is there, closing the gap that it leaves. */
+  def remove(window: Window): Unit = {
+    val mask = slots.length - 1
+    var gap = WindowTable.spread(window.hash) & mask
+    while (slots(gap) ne window) gap = (gap + 1) & mask
+    var i = (gap + 1) & mask
+    while (slots(i) != null) {
+      val home = WindowTable.spread(slots(i).hash) & mask
+      if (((i - home) & mask) >= ((i - gap) & mask)) {
+        slots(gap) = slots(i)
+        gap = i
+      }
+      i = (i + 1) & mask
+    }
+    slots(gap) = null
+    count -= 1
+  }
+
+  def iterator: Iterator[Window] = new Iterator[Window] {
+    private val seen = slots
+    private var i = 0
+    override def hasNext: Boolean = {
+      while (i < seen.length && seen(i) == null) i += 1
+      i < seen.length
+    }
+    override def next(): Window = {
+      if (!hasNext) throw new NoSuchElementException("no more windows")
+      i += 1
+      seen(i - 1)
+    }
+  }
+
+  private def grow(): Unit = {
+    val larger = new Array[Window](Math.multiplyExact(slots.length, 2))
+    slots.foreach(window => if (window != null) place(larger, window))
+    slots = larger
+  }
+
+  private def place(into: Array[Window], window: Window): Unit = {
+    val mask = into.length - 1
+    var i = WindowTable.spread(window.hash) & mask
+    while (into(i) != null) i = (i + 1) & mask
+    into(i) = window
+  }
+}
+
+private[state] object WindowTable {
+  private val InitialSlots = 64
+
+  /** Spark's row hash is good, but its low bits decide the partition too: use the high ones as well. */
+  private def spread(hash: Int): Int = {
+    val mixed = hash * 0x9E3779B9
+    mixed ^ (mixed >>> 15)
+  }
+}

@@ -1,0 +1,27 @@
+"""Spark CEC: Continuous Eventual Checkpointing for Spark Structured Streaming.
+
+`configure` and `jar_path` are fetched from `spark_cec.session` when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_cec.version import __version__
+
+if TYPE_CHECKING:
+    from spark_cec.session import configure, jar_path
+
+__all__ = ["__version__", "configure", "jar_path"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from spark_cec import session
+
+    return getattr(session, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,231 @@
+"""Storage by URL: this machine's file system, memory, and everything else that fsspec knows.
+
+fsspec promises neither durability nor create-if-absent nor atomic replacement. Local files therefore do not go
+through it (`local_storage`), and memory goes through a lock. Everywhere else a file is one object, written whole, and
+only where the store itself refuses to create an object twice: fsspec's own way of doing that, looking first, lets two
+creators both succeed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import fsspec
+
+from spark_cec.adapters.local_storage import LocalStorage
+from spark_cec.errors import AlreadyExists, LogLocationError
+from spark_cec.log.frame import Buffer
+from spark_cec.log.storage import Appender, Listing, Storage, StoredFile, probe
+
+_EXCLUSIVE = frozenset({"s3", "gs", "gcs", "abfs", "az"})
+"""Protocols whose `pipe_file(mode="create")` is a conditional write of the store (s3fs, gcsfs, adlfs)."""
+
+_ALIASES = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "abfs", "wasb": "abfs"}
+_MEMORY_LOCK = threading.RLock()
+
+
+def open_storage(url: str) -> Storage:
+    """The storage rooted at `url`: a path, `file:/x`, `file:///x`, `memory://x`, or another fsspec URL (s3a is s3).
+
+    Nothing is created. `LogLocationError` if the protocol is unknown, its package missing, or the URL malformed.
+    """
+    protocol, separator, rest = url.partition(":")
+    if not url.strip():
+        raise LogLocationError(url, "it is empty; give a directory")
+    if not separator or "/" in protocol or not rest.startswith("/"):
+        return LocalStorage(url, Path(url).absolute())
+    if protocol == "file":
+        return LocalStorage(url, _file_path(url, rest))
+    # Hadoop also writes a URL without a host as scheme:/path, which fsspec takes for a local path.
+    location = rest if rest.startswith("//") else f"//{rest}"
+    known = _ALIASES.get(protocol, protocol)
+    filesystem, root = _filesystem(url, f"{known}:{location}")
+    if protocol == "memory":
+        return MemoryStorage(url, filesystem, root)
+    return ObjectStorage(url, filesystem, root, exclusive=known in _EXCLUSIVE)
+
+
+def _file_path(url: str, rest: str) -> Path:
+    if rest.startswith("//") and not rest.startswith("///"):
+        raise LogLocationError(url, "a file URL has no host; write file:///directory")
+    return Path("/" + rest.lstrip("/"))
+
+
+def _filesystem(url: str, known_url: str) -> tuple[Any, str]:
+    try:
+        filesystem, root = fsspec.core.url_to_fs(known_url)
+    except ImportError as error:
+        raise LogLocationError(url, f"a package is missing on this machine ({error}); install it") from error
+    except Exception as error:
+        raise LogLocationError(url, f"{error}; use a directory, or a protocol that fsspec knows") from error
+    return filesystem, str(root).rstrip("/")
+
+
+class _FsspecStorage:
+    """What memory and objects have in common."""
+
+    def __init__(self, url: str, filesystem: Any, root: str) -> None:
+        self.url = url
+        self._filesystem = filesystem
+        self._root = root
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """A range of the file."""
+        if length == 0:
+            return b""
+        end = None if length is None else offset + length
+        return bytes(self._filesystem.cat_file(self._full(path), start=offset, end=end))
+
+    def size(self, path: str) -> int:
+        """Bytes in the file."""
+        return int(self._filesystem.info(self._full(path))["size"])
+
+    def list(self, directory: str) -> Listing:
+        """The files directly in a directory."""
+        try:
+            # A cached listing would break guarantee 5.
+            self._filesystem.invalidate_cache(self._full(directory))
+            found = self._filesystem.ls(self._full(directory), detail=True)
+        except FileNotFoundError:
+            return []
+        files = [
+            StoredFile(str(item["name"]).rsplit("/", 1)[-1], int(item["size"])) for item in found if _is_file(item)
+        ]
+        return sorted(file for file in files if file.name and not file.name.startswith("."))
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file."""
+        return bool(self._filesystem.isfile(self._full(path)))
+
+    def delete(self, path: str) -> None:
+        """Remove the file; missing is fine."""
+        with contextlib.suppress(FileNotFoundError):
+            self._filesystem.rm_file(self._full(path))
+
+    def local_path(self, path: str) -> str | None:
+        """None: not on this machine's file system."""
+        return None
+
+    def replace(self, path: str, data: Buffer) -> None:
+        """Write the object whole."""
+        self._make_parent(path)
+        self._filesystem.pipe_file(self._full(path), bytes(data))
+
+    def _full(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else self._root
+
+    def _make_parent(self, path: str) -> None:
+        self._filesystem.makedirs(self._full(path).rsplit("/", 1)[0], exist_ok=True)
+
+
+class MemoryStorage(_FsspecStorage):
+    """fsspec's memory file system, which all of this process shares; nothing in it outlives the process.
+
+    Reading takes the lock too: a file whose bytes are looked at cannot grow.
+    """
+
+    can_append = True
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """A range of the file."""
+        with _MEMORY_LOCK:
+            return super().read(path, offset, length)
+
+    def size(self, path: str) -> int:
+        """Bytes in the file."""
+        with _MEMORY_LOCK:
+            return super().size(path)
+
+    def list(self, directory: str) -> Listing:
+        """The files directly in a directory."""
+        with _MEMORY_LOCK:
+            return super().list(directory)
+
+    def create(self, path: str, data: Buffer) -> None:
+        """A new file, under the lock."""
+        with _MEMORY_LOCK:
+            if self._filesystem.exists(self._full(path)):
+                raise AlreadyExists(path)
+            self.replace(path, data)
+
+    def append_to_new(self, path: str) -> Appender:
+        """A new, empty file."""
+        self.create(path, b"")
+        return _MemoryAppender(self._filesystem, self._full(path))
+
+    def probe_writable(self) -> None:
+        """Create and delete a small file."""
+        probe(self)
+
+
+class _MemoryAppender:
+    """Grows a file of the memory file system, under the lock."""
+
+    def __init__(self, filesystem: Any, path: str) -> None:
+        self._filesystem = filesystem
+        self._path = path
+        self._known = filesystem.store.get(filesystem._strip_protocol(path))
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        """Add the buffers."""
+        with _MEMORY_LOCK:
+            file = self._file()
+            if file is not None:
+                file.seek(0, os.SEEK_END)
+                file.write(b"".join(buffers))
+
+    def still_linked(self) -> bool:
+        """Whether the file is still the one that was created."""
+        return self._file() is not None
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _file(self) -> Any:
+        present = self._filesystem.store.get(self._filesystem._strip_protocol(self._path))
+        return present if present is self._known else None
+
+
+class ObjectStorage(_FsspecStorage):
+    """Any other fsspec file system: whole objects only.
+
+    `exclusive`: the store itself refuses to create an object twice. Without it the log can be read but not written.
+    """
+
+    can_append = False
+
+    def __init__(self, url: str, filesystem: Any, root: str, *, exclusive: bool) -> None:
+        super().__init__(url, filesystem, root)
+        self._exclusive = exclusive
+
+    def create(self, path: str, data: Buffer) -> None:
+        """A new object, by the store's own conditional write. `LogLocationError` if it has none."""
+        if not self._exclusive:
+            raise LogLocationError(
+                self.url,
+                "this file system cannot create a file only if it is absent, and then two runs of a query could both "
+                "commit; put the log on a disk, S3, Google Cloud Storage or Azure (cec.log.path)",
+            )
+        self._make_parent(path)
+        try:
+            self._filesystem.pipe_file(self._full(path), bytes(data), mode="create")
+        except FileExistsError as error:
+            raise AlreadyExists(path) from error
+
+    def append_to_new(self, path: str) -> NoReturn:
+        """Not possible here."""
+        raise OSError(errno.ENOTSUP, f"{self.url} cannot append; write whole objects", path)
+
+    def probe_writable(self) -> None:
+        """Create and delete a small file."""
+        probe(self)
+
+
+def _is_file(item: dict[str, Any]) -> bool:
+    return item.get("type") == "file"

@@ -1,0 +1,193 @@
+"""Storage on this machine's file system, by the operating system's own calls."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from spark_cec.errors import AlreadyExists
+from spark_cec.log.frame import Buffer
+from spark_cec.log.storage import Appender, Listing, StoredFile, probe
+
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+_MAX_BUFFERS = 512
+
+
+class LocalStorage:
+    """This machine's file system: atomic by links and renames, durable by fsync of files and directories."""
+
+    can_append = True
+
+    def __init__(self, url: str, root: Path) -> None:
+        self.url = url
+        self._root = root
+
+    def create(self, path: str, data: Buffer) -> None:
+        """Write beside, then link: the name appears with the whole file or not at all."""
+        target = self._target(path)
+        beside = self._write_beside(target, data)
+        try:
+            target.hardlink_to(beside)
+        except FileExistsError as error:
+            raise AlreadyExists(path) from error
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            self._create_without_links(path, target, data)
+        finally:
+            beside.unlink()
+        _sync_directory(target.parent)
+
+    def replace(self, path: str, data: Buffer) -> None:
+        """Write beside, then rename over."""
+        target = self._target(path)
+        beside = self._write_beside(target, data)
+        try:
+            beside.replace(target)
+        except OSError:
+            beside.unlink()
+            raise
+        _sync_directory(target.parent)
+
+    def append_to_new(self, path: str) -> Appender:
+        """An exclusively created file."""
+        target = self._target(path)
+        try:
+            descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        except FileExistsError as error:
+            raise AlreadyExists(path) from error
+        try:
+            _sync_directory(target.parent)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return _LocalAppender(descriptor)
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """A range of the file."""
+        with self._full(path).open("rb", buffering=0) as file:
+            wanted = max(0, os.fstat(file.fileno()).st_size - offset) if length is None else length
+            parts: list[bytes] = []
+            while wanted > 0 and (part := os.pread(file.fileno(), wanted, offset)):
+                parts.append(part)
+                offset, wanted = offset + len(part), wanted - len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def size(self, path: str) -> int:
+        """Bytes in the file."""
+        return self._full(path).stat().st_size
+
+    def list(self, directory: str) -> Listing:
+        """The files directly in a directory."""
+        files: Listing = []
+        try:
+            with os.scandir(self._full(directory)) as entries:
+                for entry in entries:
+                    # A file may go between the listing and the look at its size.
+                    with contextlib.suppress(FileNotFoundError):
+                        if entry.is_file() and not entry.name.startswith("."):
+                            files.append(StoredFile(entry.name, entry.stat().st_size))
+        except FileNotFoundError:
+            return []
+        return sorted(files)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file."""
+        return self._full(path).is_file()
+
+    def delete(self, path: str) -> None:
+        """Remove the file; missing is fine."""
+        self._full(path).unlink(missing_ok=True)
+
+    def local_path(self, path: str) -> str | None:
+        """The file's absolute path."""
+        return str(self._full(path))
+
+    def probe_writable(self) -> None:
+        """Create and delete a small file."""
+        probe(self)
+
+    def _full(self, path: str) -> Path:
+        return self._root / path
+
+    def _target(self, path: str) -> Path:
+        target = self._full(path)
+        _make_directories(target.parent)
+        return target
+
+    def _write_beside(self, target: Path, data: Buffer) -> Path:
+        beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            _write_all(descriptor, [data])
+            os.fsync(descriptor)
+        except OSError:
+            beside.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+        return beside
+
+    def _create_without_links(self, path: str, target: Path, data: Buffer) -> None:
+        """For file systems without links: create-if-absent still holds, but a crash may leave a part of the file."""
+        try:
+            descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except FileExistsError as error:
+            raise AlreadyExists(path) from error
+        try:
+            _write_all(descriptor, [data])
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class _LocalAppender:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        """Write, then wait for the disk."""
+        _write_all(self._descriptor, buffers)
+        getattr(os, "fdatasync", os.fsync)(self._descriptor)
+
+    def still_linked(self) -> bool:
+        """Whether any name leads to the file."""
+        return os.fstat(self._descriptor).st_nlink > 0
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+def _write_all(descriptor: int, buffers: Sequence[Buffer]) -> None:
+    views = [view for view in (memoryview(buffer).cast("B") for buffer in buffers) if view.nbytes]
+    while views:
+        written = os.writev(descriptor, views[:_MAX_BUFFERS])
+        while views and written >= views[0].nbytes:
+            written -= views.pop(0).nbytes
+        if written:
+            views[0] = views[0][written:]
+
+
+def _make_directories(directory: Path) -> None:
+    """Make the directory and make its name durable; most often it is there already."""
+    if directory.is_dir():
+        return
+    _make_directories(directory.parent)
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir()
+    _sync_directory(directory.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,220 @@
+"""The timestamp index on disk, in RocksDB. A cache: whatever is wrong with it, it is emptied and filled again."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import rocksdict
+
+from spark_cec import index_keys as keys
+from spark_cec.ids import StoreId
+from spark_cec.index import (
+    BrokenIndexError,
+    CommitEntry,
+    Covered,
+    Index,
+    LoadedEntry,
+    MemoryIndex,
+    OutputEntry,
+)
+from spark_cec.log.meta import CommitMeta, FrameKind, LoadedMeta, Meta, OutputMeta
+from spark_cec.log.segment import Location
+
+
+def open_index(path: str, log_id: str) -> Index:
+    """The index of log `log_id` (32 hex digits) in directory `path`, which is the index's alone.
+
+    An index of another log, or one that cannot be opened, is emptied. Where another process holds it, or there can be
+    none at `path`, the index is in memory.
+    """
+    try:
+        return RocksDictIndex(path, log_id)
+    except BrokenIndexError as error:
+        if "lock" in str(error).lower():
+            return MemoryIndex(log_id)
+    try:
+        rocksdict.Rdict.destroy(path)
+        return RocksDictIndex(path, log_id)
+    except Exception:
+        return MemoryIndex(log_id)
+
+
+@contextlib.contextmanager
+def _guard() -> Iterator[None]:
+    """rocksdict raises plain `Exception`; rows that cannot be decoded are damage of the index too."""
+    try:
+        yield
+    except Exception as error:
+        raise BrokenIndexError(f"timestamp index: {error}") from error
+
+
+class RocksDictIndex:
+    """An `Index` in RocksDB. Rows are those of `index_keys`; what an `apply` writes is one atomic batch."""
+
+    def __init__(self, path: str, log_id: str) -> None:
+        self._log_id = log_id
+        self._lock = threading.RLock()
+        with _guard():
+            Path(path).absolute().parent.mkdir(parents=True, exist_ok=True)
+            self._rows: Any = rocksdict.Rdict(path, _options())
+        try:
+            self._covered = self._read_covered()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def log_id(self) -> str:
+        """As in `Index`, like all methods here."""
+        return self._log_id
+
+    def covered(self) -> Mapping[str, Covered]:
+        """What is covered, by segment."""
+        with self._lock:
+            return dict(self._covered)
+
+    def apply(self, segment: str, entries: Sequence[tuple[Meta, Location]], covered: Covered | None) -> None:
+        """Take in frames of a segment."""
+        with self._lock, _guard():
+            batch = rocksdict.WriteBatch(raw_mode=True)
+            for meta, location in entries:
+                batch.put(*keys.frame_row(meta, location))
+                for key in keys.frame_pointers(meta, location):
+                    batch.put(key, b"")
+            if covered is not None:
+                batch.put(*keys.covered_row(segment, covered))
+            self._rows.write(batch)
+            if covered is not None:
+                self._covered[segment] = covered
+
+    def forget(self, segment: str) -> None:
+        """Drop a segment and its entries."""
+        with self._lock, _guard():
+            batch = rocksdict.WriteBatch(raw_mode=True)
+            for meta, location in self.entries(segment):
+                batch.delete(keys.frame_row(meta, location)[0])
+                for key in keys.frame_pointers(meta, location):
+                    batch.delete(key)
+            batch.delete(keys.covered_key(segment))
+            self._rows.write(batch)
+            self._covered.pop(segment, None)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        with self._lock, _guard():
+            batch = rocksdict.WriteBatch(raw_mode=True)
+            batch.delete_range(b"", keys.LAST)
+            batch.put(keys.HEADER, keys.header_value(self._log_id))
+            self._rows.write(batch)
+            self._covered = {}
+
+    def entries(self, segment: str) -> list[tuple[Meta, Location]]:
+        """Everything known of a segment, by offset."""
+        with _guard():
+            return [keys.read_frame_row(key, value) for key, value in self._scan(keys.frames_prefix(segment))]
+
+    def stores(self) -> list[StoreId]:
+        """The stores that have a commit, sorted."""
+        found: list[StoreId] = []
+        start = keys.COMMITS
+        with _guard():
+            while (key := next((key for key, _ in self._scan(keys.COMMITS, start)), None)) is not None:
+                found.append(keys.read_store(key))
+                start = keys.store_prefix(found[-1]) + keys.LAST
+        return sorted(found)
+
+    def commits(self, store: StoreId, first: int, last: int) -> list[CommitEntry]:
+        """All attempts of versions first…last."""
+        prefix = keys.store_prefix(store)
+        with _guard():
+            frames = [
+                self._frame(key)
+                for key, _ in self._scan(prefix, prefix + keys.number(first), prefix + keys.number(last))
+            ]
+        return [CommitEntry(meta, location) for meta, location in frames if isinstance(meta, CommitMeta)]
+
+    def commit(self, store: StoreId, version: int, checkpoint_id: bytes) -> CommitEntry | None:
+        """The commit with that checkpoint id."""
+        found = [e for e in self.commits(store, version, version) if e.meta.checkpoint_id == checkpoint_id]
+        return min(found, key=lambda entry: entry.location, default=None)
+
+    def newest(self, store: StoreId, at_or_below: int) -> list[CommitEntry]:
+        """All attempts at the highest version that is not above `at_or_below`."""
+        prefix = keys.store_prefix(store)
+        with _guard():
+            back = self._rows.keys(from_key=prefix + keys.number(at_or_below) + keys.LAST, backwards=True)
+            key = next(iter(back), b"")
+        if not key.startswith(prefix):
+            return []
+        version = keys.read_number(key[len(prefix) :])
+        return self.commits(store, version, version)
+
+    def output(self, frame_id: bytes) -> OutputEntry | None:
+        """The output frame with that id."""
+        return next(iter(self._outputs(keys.output_prefix(frame_id))), None)
+
+    def outputs(self, batch: int) -> list[OutputEntry]:
+        """All output frames of a batch by position."""
+        return self._outputs(keys.batch_prefix(batch))
+
+    def loaded(self, generation: int) -> list[LoadedEntry]:
+        """How stores were loaded in that run of the query."""
+        with _guard():
+            frames = [self._frame(key) for key, _ in self._scan(keys.loaded_prefix(generation))]
+        return [LoadedEntry(meta, location) for meta, location in frames if isinstance(meta, LoadedMeta)]
+
+    def at(self, wall_ms: int) -> list[CommitEntry | OutputEntry]:
+        """The first commit and the first output at or after a wall clock."""
+        with _guard():
+            found = [self._first_at(FrameKind.COMMIT, wall_ms), self._first_at(FrameKind.OUTPUT, wall_ms)]
+        entries: list[CommitEntry | OutputEntry] = []
+        for meta, location in filter(None, found):
+            if isinstance(meta, CommitMeta):
+                entries.append(CommitEntry(meta, location))
+            if isinstance(meta, OutputMeta):
+                entries.append(OutputEntry(meta, location))
+        return entries
+
+    def close(self) -> None:
+        """Give the files and the lock back."""
+        with self._lock, contextlib.suppress(Exception):
+            self._rows.close()
+
+    def _outputs(self, prefix: bytes) -> list[OutputEntry]:
+        with _guard():
+            frames = [self._frame(key) for key, _ in self._scan(prefix)]
+        return [OutputEntry(meta, location) for meta, location in frames if isinstance(meta, OutputMeta)]
+
+    def _first_at(self, kind: FrameKind, wall_ms: int) -> tuple[Meta, Location] | None:
+        prefix = keys.times_prefix(kind)
+        key = next((key for key, _ in self._scan(prefix, prefix + keys.number(wall_ms))), None)
+        return None if key is None else self._frame(key)
+
+    def _frame(self, pointer: bytes) -> tuple[Meta, Location]:
+        key = keys.frame_key(pointer)
+        return keys.read_frame_row(key, self._rows[key])
+
+    def _scan(self, prefix: bytes, start: bytes = b"", last: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Rows with `prefix`, from `start` through every key that begins with `last`."""
+        behind = (last or prefix) + keys.LAST
+        for key, value in self._rows.items(from_key=max(start, prefix)):
+            if key > behind or not key.startswith(prefix):
+                return
+            yield key, value
+
+    def _read_covered(self) -> dict[str, Covered]:
+        with _guard():
+            if self._rows.get(keys.HEADER) != keys.header_value(self._log_id):
+                self.clear()
+            return dict(keys.read_covered(key, value) for key, value in self._scan(keys.COVERED))
+
+
+def _options() -> rocksdict.Options:
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_keep_log_file_num(1)
+    return options

@@ -1,0 +1,72 @@
+"""The agent's process: `python -m spark_cec.agent [--spool-path DIRECTORY] [--inherit DIRECTORY DIRECTORY]`.
+
+Token in on the first line of standard input, address out on the first line of standard output.
+
+It ends when its standard input closes, that is, when the JVM that started it has ended, however it ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import IO
+
+from spark_cec import __version__
+
+
+def main(stdin: IO[str], stdout: IO[str], arguments: Sequence[str] = ()) -> int:
+    """Serves until `stdin` ends. Exit code 3: a package is missing; the answer line says which."""
+    token = stdin.readline().strip()
+    if not token:
+        print(
+            json.dumps({"error": "no token on standard input: the agent is started by the Spark CEC shim"}),
+            file=stdout,
+            flush=True,
+        )
+        return 2
+    try:
+        from spark_cec.adapters.py4j_server import CallServer
+        from spark_cec.agent.calls import Calls
+    except ImportError as error:
+        print(
+            json.dumps(
+                {"error": f"{sys.executable}: {error}; install spark-cec with its dependencies for this python"}
+            ),
+            file=stdout,
+            flush=True,
+        )
+        return 3
+    options = _options(arguments)
+    calls = Calls(options.spool_path, options.inherit)
+    server = CallServer(calls.answer, token)
+    try:
+        hello = {
+            "port": server.port,
+            "pid": os.getpid(),
+            "version": __version__,
+            "spool": str(calls.spool.directory),
+            "overflow": str(calls.spool.overflow),
+        }
+        print(json.dumps(hello), file=stdout, flush=True)
+        while stdin.readline():
+            pass
+    finally:
+        calls.close()
+        server.close()
+    return 0
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m spark_cec.agent", description="Started by the Spark CEC shim.")
+    parser.add_argument("--spool-path", help="where to make the spool directory")
+    parser.add_argument("--inherit", nargs=2, default=(), help="the spool directories of an agent that died")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    code = main(sys.stdin, sys.stdout, sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(code)

@@ -1,0 +1,107 @@
+"""The spool: a private directory through which rows pass between the JVM and the agent.
+
+It lies in /dev/shm where that is present and large enough, else in the temp directory, with mode 0700. It is held by a
+file lock, so that the directory of a process that died can be told from a living one's, and removed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+ENOUGH_FREE_BYTES = 256 << 20
+"""Free space below which /dev/shm is passed over."""
+
+ABANDONED_AFTER_S = 600.0
+"""How long a directory that nobody holds must have been left alone before it is removed."""
+
+_LOCK = "lock"
+
+
+def _roomy(directory: Path, needed: int) -> bool:
+    try:
+        return os.access(directory, os.W_OK) and shutil.disk_usage(directory).free >= needed
+    except OSError:
+        return False
+
+
+class Spool:
+    """A private directory for files that live for one call, and one in the temp directory for those too large for it.
+
+    `where` overrides the choice between shared memory and the temp directory. `inherited` are the two directories of a
+    predecessor that died: its JVM may have named files there in a call that this process will be asked to answer.
+    """
+
+    def __init__(self, where: str | None = None, inherited: Sequence[str] = ()) -> None:
+        fallback = Path(tempfile.gettempdir())
+        shared = Path(where) if where else Path("/dev/shm")
+        parent = shared if where or _roomy(shared, ENOUGH_FREE_BYTES) else fallback
+        prefix = f"spark-cec-{os.getuid()}-"
+        taken_over = [_taken_over(Path(directory)) for directory in inherited]
+        for place in {parent, fallback}:
+            _remove_abandoned(place, prefix)
+        directory, overflow = (*taken_over, None, None)[:2]
+        self.directory, self._lock = directory or _locked_directory(parent, prefix)
+        self.overflow, self._overflow_lock = overflow or _locked_directory(fallback, prefix)
+
+    def new_file(self, expected_bytes: int = 0) -> str:
+        """A path for a file of about that size, which the receiver removes."""
+        roomy = _roomy(self.directory, 2 * expected_bytes)
+        return str((self.directory if roomy else self.overflow) / f"{uuid.uuid4().hex}.arrow")
+
+    def close(self) -> None:
+        """Removes the directories and all that is in them."""
+        for directory, lock in ((self.directory, self._lock), (self.overflow, self._overflow_lock)):
+            shutil.rmtree(directory, ignore_errors=True)
+            os.close(lock)
+
+
+def _taken_over(directory: Path) -> tuple[Path, int] | None:
+    """A directory that is there, with its lock; None if it is gone or another process has it."""
+    try:
+        lock = os.open(directory / _LOCK, os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return directory, lock
+
+
+def _locked_directory(parent: Path, prefix: str) -> tuple[Path, int]:
+    """A new directory with mode 0700, and the descriptor whose lock says that it is in use.
+
+    It gets its name when it is locked: under that name nobody ever sees it without.
+    """
+    unnamed = Path(tempfile.mkdtemp(prefix="." + prefix, dir=parent))
+    lock = os.open(unnamed / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    directory = parent / unnamed.name[1:]
+    unnamed.rename(directory)
+    return directory, lock
+
+
+def _remove_abandoned(parent: Path, prefix: str) -> None:
+    """Removes what nobody holds and nobody has touched for a while: a successor may be about to take it over."""
+    for directory in parent.glob(prefix + "*"):
+        try:
+            if time.time() - directory.stat().st_mtime < ABANDONED_AFTER_S:
+                continue
+            lock = os.open(directory / _LOCK, os.O_RDWR)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory, ignore_errors=True)
+        except OSError:
+            pass
+        finally:
+            os.close(lock)

@@ -1,0 +1,182 @@
+"""Calls of the state stores: load, append, loaded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+
+from spark_cec.agent.logs import OpenLog, OpenLogs, conf_of
+from spark_cec.agent.spool import Spool
+from spark_cec.checkpoint.commit import BooksMissing, CommitRequest, adopt_commit, commit_store
+from spark_cec.checkpoint.eventual import EventualCheckpoint, head_at, rebuild
+from spark_cec.checkpoint.footprints import Footprints
+from spark_cec.checkpoint.policy import Plan, plan_after
+from spark_cec.ids import NO_CHECKPOINT, StoreId
+from spark_cec.index import CommitEntry
+from spark_cec.log.frame import CommitMeta, FrameKind, LoadedMeta
+from spark_cec.recovery.report import LoadedStore, loaded_payload
+from spark_cec.settings import parse_settings
+
+SPOOL_ROWS = 1 << 16
+"""Rows per record batch in the spool file of an eventual checkpoint."""
+
+
+def store_of(arguments: Mapping[str, Any]) -> StoreId:
+    """The `store` argument: [operator, partition, name]."""
+    operator, partition, name = arguments["store"]
+    return StoreId(int(operator), int(partition), str(name))
+
+
+def _id(text: str | None) -> bytes:
+    return bytes.fromhex(text) if text else NO_CHECKPOINT
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
+    fields = asdict(plan)
+    fields["replay_steps"] = [[step.before, step.cost] for step in plan.replay_steps]
+    fields["extent_steps"] = [[step.before, step.cost, step.windows] for step in plan.extent_steps]
+    return fields
+
+
+class StoreCalls:
+    """What executors ask for."""
+
+    def __init__(self, logs: OpenLogs, spool: Spool) -> None:
+        self._logs = logs
+        self._spool = spool
+
+    def open_log(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """`home`, `conf`: opens the log; answers its id."""
+        return {"log_id": self._logs.get(arguments["home"], parse_settings(conf_of(arguments))).log_id}
+
+    def load(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """`home`, `conf`, `store`, `version`, `checkpoint_id`, `retained`: EC at that version, as a spool file of rows.
+
+        The answer holds the head's numbers, the checkpoint ids of the chain and the plan for the next commit.
+        """
+        started = time.perf_counter()
+        log = self._logs.get(arguments["home"], parse_settings(conf_of(arguments)))
+        checkpoint_id = bytes.fromhex(arguments["checkpoint_id"]) if arguments.get("checkpoint_id") else None
+        log.catalog.refresh()
+        head = head_at(log.catalog.index, store_of(arguments), int(arguments["version"]), checkpoint_id)
+        checkpoint = rebuild(log.storage, log.catalog.index, head)
+        meta = head.meta
+        history = [(e.meta.version, e.meta.records, e.meta.inputs) for e in checkpoint.chain]
+        ledger = Footprints.restore(history, checkpoint.live(), meta.dirty_from, meta.dirty_windows)
+        return {
+            "spool": self._write(checkpoint),
+            "rows": checkpoint.records.num_rows,
+            "scanned": checkpoint.scanned,
+            "open_windows": meta.open_windows,
+            "dirty_from": meta.dirty_from,
+            "dirty_windows": meta.dirty_windows,
+            "digest": str(meta.digest),
+            "checkpoint_ids": {str(e.meta.version): e.meta.checkpoint_id.hex() for e in checkpoint.chain},
+            "plan": _plan(plan_after(ledger, log.settings, int(arguments["retained"]))),
+            "agent_ms": (time.perf_counter() - started) * 1000,
+        }
+
+    def _write(self, checkpoint: EventualCheckpoint) -> str | None:
+        records = checkpoint.records
+        if not records.num_rows:
+            return None
+        path = self._spool.new_file(records.nbytes)
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, records.schema) as stream:
+            stream.write_table(records.combine_chunks(), max_chunksize=SPOOL_ROWS)
+        return path
+
+    def append(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """One commit of one store (see `commit_store`); answers when it is durable, with the plan for the next.
+
+        Where an agent that died may have written the frame (`retry`, or the books are sent anew), the log is searched
+        first.
+        """
+        started = time.perf_counter_ns()
+        log = self._logs.get_known(arguments["home"])
+        request = _request(arguments)
+        found = self._written_before(log, request) if arguments.get("retry") or request.live_is_whole else None
+        if found is not None:
+            if not request.live_is_whole:
+                raise BooksMissing(
+                    f"store {request.meta.store}: the frame is there; send the whole ledger to go on from it"
+                )
+            result = adopt_commit(
+                found,
+                request.live_changes,
+                request.retained_batches,
+                settings=log.settings,
+                index=log.catalog.index,
+                books=log.books,
+            )
+        else:
+            result = commit_store(
+                request,
+                lambda: _take(arguments.get("spool")),
+                settings=log.settings,
+                catalog=log.catalog,
+                writer=log.writer,
+                books=log.books,
+            )
+        return {
+            "plan": _plan(result.plan),
+            "extent": result.extent,
+            "replay": result.replay,
+            "bytes": result.entry.location.length,
+            "agent_us": (time.perf_counter_ns() - started) // 1000,
+        }
+
+    def _written_before(self, log: OpenLog, request: CommitRequest) -> CommitEntry | None:
+        log.catalog.refresh()
+        meta = request.meta
+        return log.catalog.index.commit(meta.store, meta.version, meta.checkpoint_id)
+
+    def loaded(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """How a store came back at a recovery: written to the log, where the driver's agent finds it."""
+        log = self._logs.get_known(arguments["home"])
+        loaded = LoadedStore(
+            store_of(arguments), int(arguments["version"]), float(arguments["ec_load_ms"]), arguments["digest_ok"],
+            int(arguments["held"]), int(time.time() * 1000),
+        )  # fmt: skip
+        meta = LoadedMeta(loaded.store, loaded.version, int(arguments["generation"]), loaded.wall_ms)
+        log.catalog.note(*log.writer.append(FrameKind.LOADED, meta, loaded_payload(loaded)))
+        return {}
+
+
+def _take(path: str | None) -> pa.Table | None:
+    if path is None:
+        return None
+    with pa.memory_map(path) as file, pa.ipc.open_stream(file) as stream:
+        return stream.read_all()
+
+
+def _request(arguments: Mapping[str, Any]) -> CommitRequest:
+    version = int(arguments["version"])
+    meta = CommitMeta(
+        store=store_of(arguments),
+        version=version,
+        checkpoint_id=_id(arguments["checkpoint_id"]),
+        base_checkpoint_id=_id(arguments["base_checkpoint_id"]),
+        generation=int(arguments["generation"]),
+        open_windows=int(arguments["open_windows"]),
+        dirty_from=int(arguments["dirty_from"]),
+        oldest_footprint=version,
+        opened=int(arguments["opened"]),
+        checked=int(arguments["checked"]),
+        closed=int(arguments["closed"]),
+        records=0,
+        inputs=int(arguments["inputs"]),
+        dirty_windows=int(arguments["dirty_windows"]),
+        wall_ms=int(time.time() * 1000),
+        watermark_ms=int(arguments["watermark_ms"]),
+        digest=int(arguments["digest"]),
+        elapsed_us=int(arguments["elapsed_us"]),
+        flags=int(arguments["flags"]),
+        extent=0,
+        replay=0,
+    )
+    live = {int(at): int(count) for at, count in arguments["live"]}
+    return CommitRequest(meta, live, bool(arguments["live_is_whole"]), int(arguments["retained"]))

@@ -1,0 +1,132 @@
+"""Calls of the reader: the views `output`, `windows` and `log` of a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from spark_cec.agent.driver import cec_directory, read_query
+from spark_cec.agent.logs import OpenLog, OpenLogs, conf_of
+from spark_cec.agent.spool import Spool
+from spark_cec.agent.stores import SPOOL_ROWS
+from spark_cec.checkpoint.eventual import head_at, rebuild
+from spark_cec.errors import LogLocationError
+from spark_cec.ids import StoreId
+from spark_cec.index import OutputEntry
+from spark_cec.log import manifest
+from spark_cec.log.frame import Location
+from spark_cec.log.home import absolute_home
+from spark_cec.settings import parse_settings
+from spark_cec.views import first_published_since, log_records, output_batches, window_rows
+
+SPLIT_BYTES = 32 << 20
+"""Stored bytes that one read task takes."""
+
+
+class ViewCalls:
+    """What `spark.read.format("cec")` and `readStream` ask for. Reading never writes to the log."""
+
+    def __init__(self, logs: OpenLogs, spool: Spool) -> None:
+        self._logs = logs
+        self._spool = spool
+
+    def _log(self, arguments: Mapping[str, Any]) -> OpenLog:
+        path = str(arguments["path"])
+        query = read_query(cec_directory(path))
+        home = absolute_home(path, query["log_home"]) if query else path
+        log = self._logs.existing(home, parse_settings(conf_of(arguments)))
+        if log is None:
+            raise LogLocationError(
+                path, "there is no log here: give the checkpoint of a query, or the `path` of its sink"
+            )
+        log.catalog.refresh()
+        return log
+
+    def schema(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """`path`: the schema (Spark's JSON) of the newest batch's rows; None if no batch is there yet."""
+        log = self._log(arguments)
+        batches = manifest.batches(log.storage)
+        return {"schema": manifest.load(log.storage, batches[-1]).schema_json if batches else None}
+
+    def offsets(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """`path`, `starting_timestamp_ms` or None: the first batch since then, and the newest; -1 for none."""
+        log = self._log(arguments)
+        batches = manifest.batches(log.storage)
+        if not batches:
+            return {"first": 0, "last": -1}
+        since = arguments.get("starting_timestamp_ms")
+        if since is None:
+            return {"first": batches[0], "last": batches[-1]}
+        hint = next((e.meta.batch for e in log.catalog.index.at(int(since)) if isinstance(e, OutputEntry)), None)
+        return {"first": first_published_since(log.storage, batches, int(since), hint), "last": batches[-1]}
+
+    def splits(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """`path`, `view`, and its bounds: the pieces of work of a read, each a JSON object for `read_split`.
+
+        Bounds: `first`, `last` batch for `output`; `operator`, `store`, `version` (or None) for `windows`.
+        """
+        log = self._log(arguments)
+        view = arguments["view"]
+        if view == "output":
+            entries = output_batches(
+                log.storage, log.catalog, int(arguments["first"]), int(arguments["last"]), bool(arguments["whole"])
+            )
+            pieces = [{"frames": piece} for piece in _pack(e.location for e in entries)]
+        elif view == "log":
+            found = [e for s in sorted(log.catalog.index.stores()) for e in log.catalog.index.commits(s, 0, 1 << 62)]
+            pieces = [{"frames": piece} for piece in _pack(e.location for e in found if e.meta.records)]
+        else:
+            pieces = _window_pieces(log, int(arguments["operator"]), str(arguments["store"]), arguments.get("version"))
+        return {"splits": [{"view": view, "home": log.home, **piece} for piece in pieces]}
+
+    def read_split(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """`split`, `columns`, `conf`: the rows as an Arrow IPC stream in a spool file, which the caller removes."""
+        split = arguments["split"]
+        log = self._logs.existing(split["home"], parse_settings(conf_of(arguments)))
+        if log is None:
+            raise LogLocationError(split["home"], "the log is gone")
+        if split["view"] == "windows":
+            log.catalog.refresh()
+            store = StoreId(int(split["operator"]), int(split["partition"]), split["store"])
+            rows = window_rows(
+                rebuild(log.storage, log.catalog.index, head_at(log.catalog.index, store, int(split["version"])))
+            )
+        else:
+            locations = [Location(segment, offset, length) for segment, offset, length in split["frames"]]
+            rows = log_records(log.storage, locations, columns=arguments.get("columns"), view=split["view"])
+        return {"spool": self._write(rows), "rows": rows.num_rows}
+
+    def _write(self, rows: pa.Table) -> str | None:
+        if not rows.num_rows:
+            return None
+        path = self._spool.new_file(rows.nbytes)
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, rows.schema) as stream:
+            stream.write_table(rows, max_chunksize=SPOOL_ROWS)
+        return path
+
+
+def _pack(locations: Iterable[Location]) -> list[list[Sequence[Any]]]:
+    pieces: list[list[Sequence[Any]]] = []
+    stored = SPLIT_BYTES
+    for location in locations:
+        if stored >= SPLIT_BYTES:
+            pieces.append([])
+            stored = 0
+        pieces[-1].append([location.segment, location.offset, location.length])
+        stored += location.length
+    return pieces
+
+
+def _window_pieces(log: OpenLog, operator: int, name: str, version: int | None) -> list[dict[str, Any]]:
+    index = log.catalog.index
+    stores = [store for store in sorted(index.stores()) if store.operator == operator and store.name == name]
+    if not stores:
+        known = sorted({f"operator {s.operator} store {s.name}" for s in index.stores()})
+        raise LogLocationError(
+            log.home, f"no store {name!r} of operator {operator}; there are: {', '.join(known) or 'none'}"
+        )
+    newest = min(index.newest(store, 1 << 62)[-1].meta.version for store in stores)
+    at = newest if version is None else int(version)
+    return [{"operator": s.operator, "partition": s.partition, "store": s.name, "version": at} for s in stores]

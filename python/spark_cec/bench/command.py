@@ -1,0 +1,196 @@
+"""The command: `python -m spark_cec.bench`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from spark_cec.bench.job import JobSpec
+from spark_cec.bench.measure import Measured, Say, Schedule, recovery, steady
+from spark_cec.bench.processes import BenchError
+from spark_cec.bench.providers import Provider, in_turn
+from spark_cec.bench.report import Report
+from spark_cec.bench.workloads import DEFAULTS, Shape, Workload
+from spark_cec.session import jar_path
+from spark_cec.toolchain import BuildError
+
+_HELP = """Compare Spark CEC with Spark's own state stores, in one run on this machine.
+
+Each round runs every provider once, in a process of its own: it opens all windows, lets the providers settle, then
+measures. One JSON line for each run goes to standard output, then a summary with the ratios (ours over theirs: the
+median over the rounds, the lowest and the highest), then a verdict by the budgets of the design. How far it is goes to
+standard error. The machine should have nothing else to do: `load` in each line shows whether that was so.
+
+\b
+uniform   300,000 updates a batch, spread over 2,000,000 windows
+slow      300,000 updates a batch on 200,000 windows, 1 in 1000 opens one: bytes written per batch
+fast      300,000 tuples a batch, each opens a window, and as many close (deduplication within the watermark)
+recovery  SIGKILL in the middle of a batch of uniform; start() to the end of the first new batch
+
+\b
+In a run's line: batch_ms is the median; cpu_ms (processor time of all processes), gc_ms, bytes_per_batch and
+files_per_batch (what the provider writes under the checkpoint; checkpoint_… with Spark's own logs) are means; metrics
+are medians of sums over the partitions.
+
+\b
+Examples:
+  python -m spark_cec.bench
+  python -m spark_cec.bench slow --partitions 32
+  python -m spark_cec.bench recovery --rounds 1 --provider cec --provider rocksdb
+  python -m spark_cec.bench uniform --keys 200000 --updates 30000 --json-out uniform.jsonl
+  python -m spark_cec.bench uniform --provider cec --rounds 1 --conf spark.sql.streaming.stateStore.cec.CI=0ms
+
+\b
+Exit codes:
+  0  it ran, whatever the verdict
+  1  a query failed
+  2  wrong usage
+"""
+
+
+class Task(str, Enum):
+    """What to measure."""
+
+    UNIFORM = "uniform"
+    SLOW = "slow"
+    FAST = "fast"
+    RECOVERY = "recovery"
+
+    @property
+    def shape(self) -> Shape:
+        """The workload behind it."""
+        return Shape.UNIFORM if self is Task.RECOVERY else Shape(self.value)
+
+    def has_sizes_of(self, workload: Workload) -> bool:
+        """Whether `workload` is as large as the design says; the partitions are not fixed there."""
+        return replace(DEFAULTS[self.shape], partitions=workload.partitions) == workload
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The whole benchmark: `spec` is every run's, but for the provider and the places of its files."""
+
+    task: Task
+    spec: JobSpec
+    schedule: Schedule
+    rounds: int
+    providers: tuple[Provider, ...]
+
+
+OUTPUT = Path("build/bench")
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@app.command(help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
+def bench(
+    task: Annotated[Task, typer.Argument(metavar="[TASK]", help="uniform, slow, fast or recovery.")] = Task.UNIFORM,
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each provider.")] = 3,
+    keys: Annotated[int | None, typer.Option(min=1, help="Open windows; default: the design's.")] = None,
+    updates: Annotated[int | None, typer.Option(min=1, help="Input tuples a batch; default: the design's.")] = None,
+    partitions: Annotated[int, typer.Option(min=1, help="Partitions of the state.")] = 2,
+    warm_up: Annotated[int, typer.Option(min=2, help="Batches after the fill that are not measured.")] = 8,
+    batches: Annotated[int, typer.Option(min=1, help="Batches that are measured.")] = 12,
+    provider: Annotated[list[Provider] | None, typer.Option(help="May be given more than once; default: all.")] = None,
+    memory: Annotated[str, typer.Option(help="The JVM's heap.")] = "8g",
+    conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="More Spark conf, for all.")] = None,
+    java_options: Annotated[str, typer.Option(help="More options for the JVM.")] = "",
+    json_out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON lines there too.")] = None,
+    output: Annotated[Path, typer.Option(metavar="DIR", help="For checkpoints; removed at the end.")] = OUTPUT,
+) -> None:
+    workload = _sized(task, keys, updates, partitions)
+    spec = JobSpec(
+        provider=Provider.CEC, workload=workload, checkpoint="", scratch="", jar="", memory=memory,
+        java_options=java_options, conf=tuple(_pair(each) for each in conf or ()), last_batch=None,
+    )  # fmt: skip
+    chosen = tuple(dict.fromkeys(provider or list(Provider)))
+    plan = Plan(task, spec, Schedule(workload.fill_batches, warm_up, batches), rounds, chosen)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        with _lines(json_out) as write, _work_directory(output) as work:
+            run_all(plan, work, write, _say)
+    except (BenchError, BuildError) as error:
+        _say(f"error: {error}")
+        raise typer.Exit(1) from None
+
+
+def run_all(plan: Plan, work: Path, write: Callable[[dict[str, Any]], None], say: Say) -> None:
+    """Run every round, writing a line for each run, then the summary and the verdict. Raises `BenchError`."""
+    # All rounds measure this jar, even if the sources change meanwhile.
+    spec = replace(plan.spec, jar=str(shutil.copy(jar_path(), work)))
+    report = Report(plan.task.value, spec.workload, plan.task.has_sizes_of(spec.workload))
+    for number in range(plan.rounds):
+        for provider in in_turn(plan.providers, number):
+            name, before = f"round {number + 1}/{plan.rounds}, {provider.value}: ", os.getloadavg()[0]
+            measured = _run_one(plan, replace(spec, provider=provider), work / "run", _after(name, say))
+            write(report.add(provider, number, measured, (before, os.getloadavg()[0])))
+    for line in report.closing():
+        write(line)
+
+
+def _after(name: str, say: Say) -> Say:
+    return lambda text: say(name + text)
+
+
+def _run_one(plan: Plan, spec: JobSpec, home: Path, say: Say) -> Measured:
+    home.mkdir()
+    try:
+        placed = replace(spec, checkpoint=str(home / "checkpoint"), scratch=str(home / "scratch"))
+        measure = recovery if plan.task is Task.RECOVERY else steady
+        return measure(placed, plan.schedule, home, say)
+    finally:
+        shutil.rmtree(home)
+
+
+def _sized(task: Task, keys: int | None, updates: int | None, partitions: int) -> Workload:
+    default = DEFAULTS[task.shape]
+    return replace(default, keys=keys or default.keys, updates=updates or default.updates, partitions=partitions)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise typer.BadParameter(f"{text!r}: give KEY=VALUE", param_hint="--conf")
+    return key, value
+
+
+@contextmanager
+def _work_directory(output: Path) -> Iterator[Path]:
+    """A directory of this benchmark's own below `output`, removed at the end."""
+    output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=output.resolve(), ignore_cleanup_errors=True) as work:
+        yield Path(work)
+
+
+@contextmanager
+def _lines(path: Path | None) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Writes JSON lines to standard output, and to the file at `path`."""
+    file = path.open("w") if path else None
+
+    def write(line: dict[str, Any]) -> None:
+        text = json.dumps(line)
+        print(text, flush=True)
+        if file:
+            print(text, file=file, flush=True)
+
+    try:
+        yield write
+    finally:
+        if file:
+            file.close()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,180 @@
+"""One run of one provider: a steady phase, or a recovery."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from spark_cec.bench.files import Look, Written, look, of_the_state, written
+from spark_cec.bench.job import JobSpec
+from spark_cec.bench.processes import BenchError, Child
+from spark_cec.bench.ratios import medians
+from spark_cec.bench.workloads import Workload
+
+_SILENCE_S = 600.0
+
+Say = Callable[[str], None]
+"""Takes a line about how far the run is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Batches to open all windows, then to settle, then to measure."""
+
+    fill: int
+    warm_up: int
+    timed: int
+
+    @property
+    def first_timed(self) -> int:
+        """Id of the first batch that is measured."""
+        return self.fill + self.warm_up
+
+    @property
+    def last(self) -> int:
+        """Id of the last batch."""
+        return self.first_timed + self.timed - 1
+
+    def describe(self, batch: int, batch_ms: float) -> str:
+        """How far a run is after `batch`."""
+        if batch < self.fill:
+            return f"fill {batch + 1}/{self.fill}"
+        if batch < self.first_timed:
+            return f"warm-up {batch - self.fill + 1}/{self.warm_up}"
+        return f"batch {batch - self.first_timed + 1}/{self.timed}: {batch_ms:.0f} ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a run has shown: `values` can be compared between providers, `details` explain them."""
+
+    values: Mapping[str, float]
+    details: Mapping[str, Any]
+
+
+class _Meter:
+    """What the processes have taken and written, between two marks."""
+
+    def __init__(self, child: Child, checkpoint: Path) -> None:
+        self._child = child
+        self._checkpoint = checkpoint
+        self._files: Look = {}
+        self._cpu_s = 0.0
+        self._gc_ms = 0
+        self._state = self._all = Written()
+
+    def begin(self, event: Mapping[str, Any]) -> None:
+        self._files, self._cpu_s, self._gc_ms = look(self._checkpoint), self._child.cpu_s(), int(event["gc_ms"])
+
+    def batch_ended(self) -> None:
+        """Looks at the files: more often than they are removed, so that none is missed."""
+        now = look(self._checkpoint)
+        self._all += written(self._files, now)
+        self._state += written(of_the_state(self._files), of_the_state(now))
+        self._files = now
+
+    def per_batch(self, event: Mapping[str, Any], batches: int) -> dict[str, float]:
+        """Means per batch up to the one that `event` tells of."""
+        return {
+            "cpu_ms": 1000.0 * (self._child.cpu_s() - self._cpu_s) / batches,
+            "gc_ms": (int(event["gc_ms"]) - self._gc_ms) / batches,
+            "bytes_per_batch": self._state.bytes / batches,
+            "files_per_batch": self._state.files / batches,
+            "checkpoint_bytes_per_batch": self._all.bytes / batches,
+            "checkpoint_files_per_batch": self._all.files / batches,
+        }
+
+
+def steady(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measured:
+    """Fill, settle, measure. Values: median `batch_ms`, and means per batch of processor time, collections and writes.
+
+    Raises `BenchError` if the query fails, or the windows were not all open when the measurement began.
+    """
+    timed: list[dict[str, Any]] = []
+    with _started(replace(spec, last_batch=schedule.last), home) as child:
+        meter = _Meter(child, Path(spec.checkpoint))
+        for event in child.events(_SILENCE_S):
+            batch = int(event["batch"])
+            say(schedule.describe(batch, event["batch_ms"]))
+            if batch < schedule.first_timed:
+                meter.begin(event)
+            else:
+                timed.append(event)
+                meter.batch_ended()
+            if batch == schedule.last:
+                means = meter.per_batch(event, schedule.timed)
+    check_state(spec.workload, timed[0])
+    each = [float(event["batch_ms"]) for event in timed]
+    return Measured(
+        {"batch_ms": statistics.median(each), **means},
+        {
+            "batch_ms_each": each,
+            "input_rows": timed[-1]["input_rows"],
+            "state_rows": timed[-1]["state_rows"],
+            "metrics": medians([event["metrics"] for event in timed]),
+        },
+    )
+
+
+def recovery(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measured:
+    """Run to the end of the schedule, SIGKILL in the middle of the next batch, start again.
+
+    Value: `recovery_s`, from the call of `start()` to the end of the first batch that had not been committed.
+    """
+    with _started(replace(spec, last_batch=None), home) as child:
+        for event in child.events(_SILENCE_S):
+            say(schedule.describe(int(event["batch"]), event["batch_ms"]))
+            if int(event["batch"]) >= schedule.last:
+                check_state(spec.workload, event)
+                time.sleep(event["batch_ms"] / 2000.0)
+                break
+    committed = committed_batch(Path(spec.checkpoint))
+    say("killed; starting again")
+    with _started(replace(spec, last_batch=committed + 1), home) as child:
+        again = list(child.events(_SILENCE_S))
+    return Measured(
+        {"recovery_s": float(again[-1]["since_start_s"])},
+        {
+            "committed_batch": committed,
+            "replayed_batches": sum(1 for event in again if event["batch"] <= committed),
+            "replayed_ms": sum(event["batch_ms"] for event in again if event["batch"] <= committed),
+            "first_new_batch_ms": again[-1]["batch_ms"],
+            "state_rows": again[-1]["state_rows"],
+        },
+    )
+
+
+def check_state(workload: Workload, event: Mapping[str, Any]) -> None:
+    """Raises `BenchError` if the windows that the workload promises are not open at a batch's end."""
+    expected = workload.expected_rows()
+    rows = event["state_rows"]
+    if expected is not None and rows != expected:
+        raise BenchError(f"batch {event['batch']}: the state has {rows} rows where the fill opened {expected}")
+
+
+def committed_batch(checkpoint: Path) -> int:
+    """The last batch that Spark has committed, from its commit log. Raises `BenchError` if there is none."""
+    batches = [int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdigit()]
+    if not batches:
+        raise BenchError(f"{checkpoint} has no committed batch")
+    return max(batches)
+
+
+@contextmanager
+def _started(spec: JobSpec, home: Path) -> Iterator[Child]:
+    """The job as a process of its own, with all its temporary files in `spec.scratch`, which goes when it ends."""
+    scratch = Path(spec.scratch)
+    scratch.mkdir(parents=True)
+    command = [sys.executable, "-m", "spark_cec.bench.job", spec.to_json()]
+    try:
+        with Child(command, home / "stderr.log", {"TMPDIR": spec.scratch}) as child:
+            yield child
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

@@ -1,0 +1,101 @@
+"""The workloads of the design, section 8: what they feed, and how many batches they need to be in their steady state.
+
+The source is Spark's `rate-micro-batch`: batch b has the values b·updates up to (b+1)·updates and the event time of b
+seconds, on every run and after every restart. All that looks random is a hash of the value.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+SEED = 20110627
+OPENINGS_PER_THOUSAND = 1
+"""Slow windows: updates in a thousand that open a window."""
+
+
+class Shape(str, Enum):
+    """`uniform`: updates spread evenly over all windows. `slow`: few openings, many updates. `fast`: each tuple
+    opens a window, and one closes for it.
+    """
+
+    UNIFORM = "uniform"
+    SLOW = "slow"
+    FAST = "fast"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """`keys` open windows, `updates` input tuples a batch, `partitions` of the state."""
+
+    shape: Shape
+    keys: int
+    updates: int
+    partitions: int = 2
+
+    @property
+    def delay_s(self) -> int:
+        """Fast windows: the watermark's delay that keeps about `keys` windows open, in seconds, one per batch.
+
+        A window of batch b expires at b + delay, and batch n has the watermark n - 1 - delay: 2 * delay + 1 batches are
+        open.
+        """
+        return max(1, round((self.keys / self.updates - 1) / 2))
+
+    @property
+    def fill_batches(self) -> int:
+        """Batches until all windows are open (fast windows: until as many close as open)."""
+        if self.shape is Shape.FAST:
+            return 2 * self.delay_s + 2
+        return math.ceil(self.keys / self.updates)
+
+    def expected_rows(self) -> int | None:
+        """State rows after the fill; None where openings go on."""
+        return self.keys if self.shape is Shape.UNIFORM else None
+
+
+DEFAULTS = {
+    Shape.UNIFORM: Workload(Shape.UNIFORM, keys=2_000_000, updates=300_000),
+    Shape.SLOW: Workload(Shape.SLOW, keys=200_000, updates=300_000),
+    Shape.FAST: Workload(Shape.FAST, keys=900_000, updates=300_000),
+}
+"""The sizes of the design."""
+
+
+def output_mode(workload: Workload) -> str:
+    """The output mode that the query is written for."""
+    return "append" if workload.shape is Shape.FAST else "update"
+
+
+def query(spark: SparkSession, workload: Workload) -> DataFrame:
+    """The streaming query: count and sum per key, or deduplication within the watermark for fast windows."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    source = (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", workload.updates)
+        .option("numPartitions", 2)
+        .option("startTimestamp", 0)
+        .load()
+    )
+    if workload.shape is Shape.FAST:
+        return source.withWatermark("timestamp", f"{workload.delay_s} seconds").dropDuplicatesWithinWatermark(["value"])
+    rows = source.select(_key(workload).alias("key"), (F.col("value") % 1000).alias("amount"))
+    return rows.groupBy("key").agg(F.count("*").alias("n"), F.sum("amount").alias("total"))
+
+
+def _key(workload: Workload) -> Column:
+    """The first `keys` values open a window each; later ones hit the open windows evenly."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    value = F.col("value")
+    key = F.when(value < workload.keys, value)
+    if workload.shape is Shape.SLOW:
+        opens = F.pmod(F.xxhash64(value, F.lit(SEED + 1)), F.lit(1000)) < OPENINGS_PER_THOUSAND
+        key = key.when(opens, value)
+    return key.otherwise(F.pmod(F.xxhash64(value, F.lit(SEED)), F.lit(workload.keys)))

@@ -1,0 +1,155 @@
+"""One commit of one store, as the agent does it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from spark_cec.checkpoint.eventual import chain_of
+from spark_cec.checkpoint.footprints import Footprints
+from spark_cec.checkpoint.policy import Plan, plan_after
+from spark_cec.errors import CecError, DamagedLog
+from spark_cec.ids import NO_CHECKPOINT, StoreId
+from spark_cec.index import CommitEntry, Index
+from spark_cec.log.catalog import Catalog
+from spark_cec.log.frame import CommitMeta, FrameKind
+from spark_cec.log.record import encode_records
+from spark_cec.log.writer import SegmentWriter
+from spark_cec.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """What the shim says of a commit besides its records.
+
+    `meta` lacks what only the agent knows (records, extent, replay). `live_changes` are changes of the open windows per
+    footprint version; if `live_is_whole` they are the whole ledger, which restarts the books of this store.
+    """
+
+    meta: CommitMeta
+    live_changes: Mapping[int, int]
+    live_is_whole: bool
+    retained_batches: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """The durable commit, and the plan for the next one. `extent` is q and `replay` is u after it."""
+
+    entry: CommitEntry
+    plan: Plan
+    extent: int
+    replay: int
+
+
+class BooksMissing(CecError):
+    """This process has no ledger of the store at the commit's base: send the commit again with the whole ledger."""
+
+
+class StoreBooks:
+    """The ledgers of the stores that this process commits."""
+
+    def __init__(self) -> None:
+        self._ledgers: dict[StoreId, tuple[bytes, Footprints]] = {}
+
+    def opened(self, index: Index, request: CommitRequest) -> Footprints:
+        """The ledger as it was before this commit; rebuilt from the log where the shim sends the whole of it."""
+        meta = request.meta
+        known_id, ledger = self._ledgers.pop(meta.store, (None, None))
+        if ledger is not None and not request.live_is_whole and known_id == meta.base_checkpoint_id:
+            return ledger
+        if not request.live_is_whole:
+            raise BooksMissing(
+                f"store {meta.store} version {meta.version}: this process has no books of it; send the whole ledger"
+            )
+        return Footprints.restore(_history(index, meta, request.live_changes), {}, meta.dirty_from, meta.dirty_windows)
+
+    def closed(self, meta: CommitMeta, ledger: Footprints) -> None:
+        """Keeps the ledger for the next commit."""
+        self._ledgers[meta.store] = (meta.checkpoint_id, ledger)
+
+
+def _history(index: Index, meta: CommitMeta, live: Mapping[int, int]) -> list[tuple[int, int, int]]:
+    """(version, records, inputs) of the commits that this one rests on, back to the oldest footprint or D."""
+    if meta.base_checkpoint_id == NO_CHECKPOINT or meta.version <= 1:
+        return []
+    base = index.commit(meta.store, meta.version - 1, meta.base_checkpoint_id)
+    if base is None:
+        raise DamagedLog(
+            f"store {meta.store}", -1, f"the commit frame of version {meta.version - 1}, the base of a commit, is lost"
+        )
+    oldest = min([meta.dirty_from, base.meta.dirty_from, base.meta.oldest_footprint, *live])
+    return [(e.meta.version, e.meta.records, e.meta.inputs) for e in chain_of(index, base, oldest)]
+
+
+def commit_store(
+    request: CommitRequest,
+    read_spool: Callable[[], pa.Table | None],
+    *,
+    settings: Settings,
+    catalog: Catalog,
+    writer: SegmentWriter,
+    books: StoreBooks,
+) -> CommitResult:
+    """One commit (design, section 5, steps 3 and 4). When it returns, the commit is durable.
+
+    1. Read the spool file's records.
+    2. Open the books: the footprint ledger before this commit.
+    3. Bring the ledger to the new version, which gives q and u.
+    4. Write the frame: encode, append, make durable.
+    5. Tell the index.
+    6. Ask the policy for the plan of the next commit, and close the books.
+
+    If a step fails the books stay open, and the next commit must bring the whole ledger.
+    """
+    started = time.perf_counter_ns()
+    records = read_spool()  # 1
+    rows = records.num_rows if records is not None else 0
+    ledger = books.opened(catalog.index, request)  # 2
+    if request.live_is_whole:
+        ledger.live = {}
+    meta = request.meta
+    ledger.commit(  # 3
+        meta.version, records=rows, inputs=meta.inputs, live_changes=request.live_changes,
+        dirty_from=meta.dirty_from, dirty_windows=meta.dirty_windows,
+    )  # fmt: skip
+    if ledger.open_windows != meta.open_windows:
+        raise ValueError(
+            f"store {meta.store} version {meta.version}: {meta.open_windows} open windows, "
+            f"the ledger has {ledger.open_windows}"
+        )
+    extent, replay = ledger.extent, ledger.replay
+    meta = replace(
+        meta, records=rows, oldest_footprint=ledger.oldest_footprint, extent=extent, replay=replay,
+        elapsed_us=meta.elapsed_us + (time.perf_counter_ns() - started) // 1000,
+    )  # fmt: skip
+    payload = encode_records(records, settings.compression) if records is not None and rows else b""  # 4
+    header, location = writer.append(FrameKind.COMMIT, meta, payload)
+    catalog.note(header, location)  # 5
+    plan = plan_after(ledger, settings, request.retained_batches)  # 6
+    books.closed(meta, ledger)
+    return CommitResult(CommitEntry(meta, location), plan, extent, replay)
+
+
+def adopt_commit(
+    entry: CommitEntry,
+    live: Mapping[int, int],
+    retained_batches: int,
+    *,
+    settings: Settings,
+    index: Index,
+    books: StoreBooks,
+) -> CommitResult:
+    """The result of a commit that is in the log already, written by an agent that died before it could say so.
+
+    `live` is the whole ledger after the commit: open windows per footprint version.
+    """
+    meta = entry.meta
+    chain = chain_of(index, entry, min(meta.oldest_footprint, meta.dirty_from))
+    history = [(e.meta.version, e.meta.records, e.meta.inputs) for e in chain]
+    ledger = Footprints.restore(history, live, meta.dirty_from, meta.dirty_windows)
+    books.closed(meta, ledger)
+    return CommitResult(entry, plan_after(ledger, settings, retained_batches), meta.extent, meta.replay)

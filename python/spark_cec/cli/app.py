@@ -1,0 +1,190 @@
+"""The commands and their help."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from spark_cec.cli.failures import ExitCode, explained
+from spark_cec.version import __version__
+
+_EXIT_CODES = """\b
+Exit codes:
+  0  ok
+  1  damage was found
+  2  wrong usage, or the log cannot be read
+"""
+
+_HELP = f"""Look at the log of a query that runs on Spark CEC, verify it, repair it.
+
+CHECKPOINT is the query's checkpoint location, or the home of its log: a directory, or a URL that fsspec knows.
+
+{_EXIT_CODES}"""
+
+_INSPECT = f"""Show the state of each store: open windows (N), extent (q, against Q) in log records, replay (u,
+against U) in input tuples, the version D from which a replay would start, dirty windows, bytes and segments.
+
+Numbers are those of the last batch that Spark has committed. Only frame headers are read, nothing is written: it is
+safe while the query runs. A torn end, which a crash leaves, is shown, but is no damage for the exit code.
+
+\b
+Examples:
+  cec inspect /checkpoints/clicks
+  cec inspect s3://bucket/checkpoints/clicks --json | jq '.stores[].replay_inputs'
+
+{_EXIT_CODES}"""
+
+_VERIFY = f"""Read every byte of the log, and rebuild every store as a recovery would.
+
+Checks all frames, manifests and log.json, that every output frame which a manifest names is there, and, for each store,
+that the chain of commits from the newest one down to its oldest footprint is whole. Writes nothing: it is safe while
+the query runs. Anything torn, corrupt or lost is named with its place.
+
+\b
+Examples:
+  cec verify /checkpoints/clicks
+  cec verify /checkpoints/clicks --json | jq '.damages'
+
+{_EXIT_CODES}"""
+
+_REPAIR = """Take damaged bytes out of the log. Stop the query first.
+
+Damaged ranges, torn ends included, are copied to broken/ under the log's home, then each damaged segment is replaced by
+its sound bytes. Sound segments are not touched. What was in the damaged bytes stays lost: run cec verify afterwards.
+
+\b
+Examples:
+  cec repair /checkpoints/clicks --dry-run
+  cec repair /checkpoints/clicks
+
+\b
+Exit codes:
+  0  nothing to repair, or repaired
+  1  --dry-run: there is something to repair
+  2  wrong usage, or the log cannot be read or written
+"""
+
+_HELP_OPTIONS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+
+Checkpoint = Annotated[
+    str, typer.Argument(metavar="CHECKPOINT", help="The query's checkpoint, or the home of its log.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings=_HELP_OPTIONS,
+)
+
+
+def main() -> None:
+    """Entry point of the script `cec`; ends the process with an `ExitCode`."""
+    app(prog_name="cec")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"cec {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help=_HELP)
+def cec(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """What is common to all commands."""
+
+
+@app.command(help=_INSPECT, short_help="Show the state of the log, store by store.")
+def inspect(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
+    """The state from frame headers."""
+    with explained("inspect", checkpoint):
+        from spark_cec.cli.findings import FindingKind
+        from spark_cec.cli.place import find_log
+        from spark_cec.cli.show import console, print_json
+        from spark_cec.cli.show_state import print_state, state_json
+        from spark_cec.cli.state import read_state
+
+        state = read_state(find_log(checkpoint))
+        if as_json:
+            print_json(state_json(state))
+        else:
+            print_state(console(), state)
+        _end(any(finding.kind is not FindingKind.TORN for finding in state.findings))
+
+
+@app.command(help=_VERIFY, short_help="Read every byte; say what is torn, corrupt or lost, and where.")
+def verify(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
+    """The full check."""
+    with explained("verify", checkpoint):
+        from dataclasses import replace
+
+        from spark_cec.cli.check import verify_log
+        from spark_cec.cli.meter import meter
+        from spark_cec.cli.place import find_log
+        from spark_cec.cli.show import console, print_json, print_verification, verification_json
+        from spark_cec.cli.watched import ReadOnlyStorage
+
+        place = find_log(checkpoint)
+        with meter(place.storage) as progress:
+            watched = replace(place, storage=ReadOnlyStorage(place.storage, progress.read))
+            result = verify_log(watched, progress.stores_begin, progress.store_done)
+        if as_json:
+            print_json(verification_json(result))
+        else:
+            print_verification(console(), result)
+        _end(bool(result.findings))
+
+
+@app.command(help=_REPAIR, short_help="Take damaged bytes out, and keep them aside. Stop the query first.")
+def repair(
+    checkpoint: Checkpoint,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be taken out.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """The only command that writes."""
+    with explained("repair", checkpoint, "read" if dry_run else "read and write"):
+        from spark_cec.adapters.fsspec_storage import open_storage
+        from spark_cec.cli.meter import meter
+        from spark_cec.cli.place import find_log
+        from spark_cec.cli.show import console, print_json, print_repair, repair_json
+        from spark_cec.cli.watched import WatchedStorage
+        from spark_cec.log.repair import repair as repair_log
+
+        place = find_log(checkpoint)
+        storage = place.storage if dry_run else open_storage(place.home)
+        with meter(storage) as progress:
+            report = repair_log(WatchedStorage(storage, progress.read), dry_run)
+        if as_json:
+            print_json(repair_json(place, report))
+        else:
+            print_repair(console(), place, report)
+        _end(dry_run and bool(report.removed))
+
+
+@app.command(
+    short_help="Advise on the checkpoint interval.",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
+)
+def tune(context: typer.Context) -> None:
+    """Hand everything over to the advice's own command: its libraries load slowly, and no other command needs them."""
+    from spark_cec.cli.commits import read_commits
+    from spark_cec.tuning.command import tune_app
+
+    command = typer.main.get_command(tune_app(read_commits))
+    code = command.main(args=context.args, prog_name="cec tune", standalone_mode=False, **_HELP_OPTIONS)
+    raise typer.Exit(code if isinstance(code, int) else ExitCode.OK)
+
+
+def _end(damaged: bool) -> None:
+    # Here a closed pipe is still an error that can be explained.
+    sys.stdout.flush()
+    raise typer.Exit(ExitCode.DAMAGE if damaged else ExitCode.OK)

@@ -1,0 +1,142 @@
+"""The full check of a log: every byte read, and every store rebuilt as a recovery would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from spark_cec.checkpoint.eventual import head_at, rebuild
+from spark_cec.cli.committed import Committed, all_stores, committed
+from spark_cec.cli.findings import Finding, of_damages, of_error
+from spark_cec.cli.place import Place
+from spark_cec.cli.state import ANY_VERSION, catalog_of
+from spark_cec.errors import DamagedLog, TransientError
+from spark_cec.ids import StoreId
+from spark_cec.index import Index
+from spark_cec.log import manifest
+from spark_cec.log.catalog import Catalog
+from spark_cec.log.reader import FoundFrame, SegmentReport, Torn, VerifyReport, scan, verify
+from spark_cec.log.segment import segment_path
+from spark_cec.log.storage import Storage
+
+Tell = Callable[[int], None]
+"""Takes the number of stores that are to be checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCheck:
+    """One eventual checkpoint that was rebuilt, or `damage` that prevents it. `scanned` counts log records read."""
+
+    store: StoreId
+    version: int
+    open_windows: int = 0
+    scanned: int = 0
+    damage: Finding | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What the full check found; `findings` has all of it, the stores' damage included."""
+
+    place: Place
+    committed: Committed | None
+    segments: tuple[SegmentReport, ...]
+    output_batches: int
+    stores: tuple[StoreCheck, ...]
+    findings: tuple[Finding, ...]
+
+
+def verify_log(place: Place, stores_begin: Tell, store_done: Callable[[], None]) -> Verification:
+    """Check the log at `place`; writes nothing.
+
+    1. Read every byte of the segments, every manifest and `log.json`. A frame that was in flight is looked at again.
+    2. Look for the output frames that manifests name.
+    3. Rebuild every store at the version that Spark has committed, and at the newest in the log.
+
+    Errors: `NewerFormat`; `TransientError` where the query removed what was being read.
+    """
+    storage = place.storage
+    try:
+        report = _settled(storage, verify(storage))  # 1
+    except FileNotFoundError as error:
+        gone = f"{place.home}: a file was removed while it was read ({error.filename or error})"
+        raise TransientError(f"{gone}: a running query trims its log; try again") from error
+    batches = manifest.batches(storage)  # 2
+    done = committed(place)
+    catalog = catalog_of(place)
+    catalog.refresh()
+    outputs = list(_missing_outputs(storage, catalog.index, batches))
+    stores = tuple(_check_stores(place, catalog, done, stores_begin, store_done))  # 3
+    known = {error.segment for error in report.files}
+    files = [*report.files, *([place.damage] if place.damage and place.damage.segment not in known else [])]
+    findings = [
+        *(of_error(error) for error in files),
+        *of_damages(report.damages, catalog.damages),
+        *outputs,
+        *(check.damage for check in stores if check.damage),
+    ]
+    return Verification(place, done, report.segments, len(batches), stores, tuple(findings))
+
+
+def _settled(storage: Storage, report: VerifyReport) -> VerifyReport:
+    """The report, with the ends of segments that have grown since read again: what looked torn was being written."""
+    return replace(report, segments=tuple(_settled_segment(storage, segment) for segment in report.segments))
+
+
+def _settled_segment(storage: Storage, report: SegmentReport) -> SegmentReport:
+    last = report.damages[-1] if report.damages else None
+    if not isinstance(last, Torn) or storage.size(segment_path(report.segment)) <= report.size:
+        return report
+    size = storage.size(segment_path(report.segment))
+    again = list(scan(storage, report.segment, last.offset, size, headers_only=False))
+    damages = tuple(item for item in again if not isinstance(item, FoundFrame))
+    frames = report.frames + len(again) - len(damages)
+    return SegmentReport(report.segment, size, frames, (*report.damages[:-1], *damages))
+
+
+def _missing_outputs(storage: Storage, index: Index, batches: list[int]) -> Iterator[Finding]:
+    for batch in batches:
+        try:
+            frames = manifest.load(storage, batch).frames
+        except (DamagedLog, FileNotFoundError):
+            # A damaged manifest is in the report already; one that is gone has been retired by the query.
+            continue
+        missing = [frame for frame in frames if index.output(bytes.fromhex(frame)) is None]
+        if missing and storage.exists(manifest.manifest_path(batch)):
+            reason = f"no segment holds {len(missing)} of its {len(frames)} output frames, {missing[0]} first"
+            yield of_error(DamagedLog(manifest.manifest_path(batch), -1, reason))
+
+
+def _check_stores(
+    place: Place, catalog: Catalog, done: Committed | None, stores_begin: Tell, store_done: Callable[[], None]
+) -> Iterator[StoreCheck]:
+    known = catalog.index.stores()
+    stores = known if done is None or done.version is None else all_stores(place, known)
+    stores_begin(len(stores))
+    for store in stores:
+        checks = _check(place.storage, catalog.index, store, done)
+        if any(check.damage for check in checks):
+            # A running query may have moved on and trimmed meanwhile: damage is what is wrong now, too.
+            now = committed(place)
+            catalog.refresh()
+            checks = _check(place.storage, catalog.index, store, now)
+        yield from checks
+        store_done()
+
+
+def _check(storage: Storage, index: Index, store: StoreId, done: Committed | None) -> list[StoreCheck]:
+    """The committed version, which must be there, and the newest one where that is later."""
+    newest = max((entry.meta.version for entry in index.newest(store, ANY_VERSION)), default=0)
+    wanted = newest if done is None or done.version is None else done.version
+    return [_rebuilt(storage, index, store, version) for version in sorted({wanted, max(wanted, newest)})]
+
+
+def _rebuilt(storage: Storage, index: Index, store: StoreId, version: int) -> StoreCheck:
+    try:
+        head = head_at(index, store, version)
+        checkpoint = rebuild(storage, index, head)
+    except DamagedLog as error:
+        place = f"{error.segment} at byte {error.offset}: " if error.offset >= 0 else ""
+        reason = f"version {version} cannot be rebuilt: {place}{error.reason}"
+        return StoreCheck(store, version, damage=of_error(DamagedLog(f"store {store}", -1, reason)))
+    return StoreCheck(store, version, head.meta.open_windows, checkpoint.scanned)

@@ -1,0 +1,27 @@
+"""The commits of a log, as the advice on the checkpoint interval wants them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spark_cec.cli.place import find_log
+from spark_cec.cli.state import ANY_VERSION, catalog_of
+from spark_cec.errors import LogLocationError
+from spark_cec.tuning.estimate import Commit
+
+
+def read_commits(checkpoint: Path) -> list[Commit]:
+    """Every store's commits that the log of a checkpoint still has, the last attempt of each; none without a log."""
+    try:
+        place = find_log(str(checkpoint))
+    except LogLocationError:
+        return []
+    catalog = catalog_of(place)
+    catalog.refresh()
+    index = catalog.index
+    metas = [entry.meta for store in index.stores() for entry in index.commits(store, 0, ANY_VERSION)]
+    last = {(meta.store, meta.version): meta for meta in metas}
+    return [
+        Commit(meta.version, meta.store.operator, meta.store.partition, meta.wall_ms / 1e3, meta.elapsed_us / 1e6)
+        for meta in last.values()
+    ]

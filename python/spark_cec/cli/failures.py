@@ -1,0 +1,55 @@
+"""Exit codes, and errors as one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+
+import typer
+
+from spark_cec.errors import CecError, DamagedLog
+
+
+class ExitCode(IntEnum):
+    """What a command says to whoever started it."""
+
+    OK = 0
+    DAMAGE = 1
+    UNREADABLE = 2
+    INTERRUPTED = 130
+    PIPE_CLOSED = 141
+
+
+@contextmanager
+def explained(command: str, path: str, access: str = "read") -> Iterator[None]:
+    """Turns an error into one line on standard error and an exit code; `access`: what the command needs to do."""
+    try:
+        yield
+    except (typer.Exit, typer.Abort):
+        raise
+    except BrokenPipeError:
+        _forget_output()
+        raise typer.Exit(ExitCode.PIPE_CLOSED) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except Exception as error:
+        print(f"cec {command}: {' '.join(_line(error, path, access).split())}", file=sys.stderr)
+        raise typer.Exit(ExitCode.DAMAGE if isinstance(error, DamagedLog) else ExitCode.UNREADABLE) from error
+
+
+def _line(error: Exception, path: str, access: str) -> str:
+    if isinstance(error, CecError):
+        return str(error)
+    if isinstance(error, OSError):
+        name = error.filename if isinstance(error.filename, str) and error.filename else path
+        return f"{name}: {error.strerror or error}; give a place that this user may {access}"
+    mend = "check the location, and whether `cec --version` is the release that wrote it"
+    return f"{path}: cannot be read ({type(error).__name__}: {error}); {mend}"
+
+
+def _forget_output() -> None:
+    """Who read standard output is gone; without this the interpreter would complain once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

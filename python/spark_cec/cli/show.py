@@ -1,0 +1,138 @@
+"""What the commands print: for people, and as one JSON object for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from spark_cec.cli.check import StoreCheck, Verification
+from spark_cec.cli.findings import Finding, FindingKind, of_damage
+from spark_cec.cli.place import Place
+from spark_cec.ids import StoreId
+from spark_cec.log.repair import RepairReport
+
+_STYLES = {FindingKind.TORN: "yellow", FindingKind.CORRUPT: "bold red", FindingKind.LOST: "bold red"}
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+class _Output(Console):
+    """A console that lets its caller say what a closed pipe means: rich would end with the exit code for damage."""
+
+    def on_broken_pipe(self) -> None:
+        """Called while the `BrokenPipeError` is handled."""
+        raise BrokenPipeError
+
+
+def console() -> Console:
+    """Standard output: coloured on a terminal only, and never wrapped, so that lines stay whole for other programs."""
+    return _Output(width=1_000, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """One JSON object on one line."""
+    print(json.dumps(value))
+
+
+def size(count: int) -> str:
+    """Bytes, in the largest unit that leaves at least 1."""
+    amount, unit = float(count), _UNITS[0]
+    for unit in _UNITS:
+        if amount < 1024 or unit == _UNITS[-1]:
+            break
+        amount /= 1024
+    return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def counted(count: int, thing: str, things: str | None = None) -> str:
+    """`1 store`, `2 stores`; `things` where the plural is another."""
+    return f"{count:,} {thing if count == 1 else things or f'{thing}s'}"
+
+
+def print_findings(out: Console, findings: Iterable[Finding]) -> None:
+    """One line each: kind, place, bytes, reason."""
+    for each in findings:
+        place = each.where if each.offset is None else f"{each.where} at byte {each.offset}"
+        lost = "" if each.bytes_lost is None else f"{counted(each.bytes_lost, 'byte')}, "
+        out.print(Text.assemble((f"{each.kind.value:8}", _STYLES[each.kind]), f"{place}: {lost}{each.reason}"))
+
+
+def verification_json(result: Verification) -> dict[str, Any]:
+    """The fields of `cec verify --json`."""
+    return {
+        **_place_json(result.place),
+        "ok": not result.findings,
+        "committed_batch": result.committed.batch if result.committed else None,
+        "damages": [finding.to_json() for finding in result.findings],
+        "segments": [
+            {"segment": each.segment, "bytes": each.size, "frames": each.frames, "damages": len(each.damages)}
+            for each in result.segments
+        ],
+        "output_batches": result.output_batches,
+        "stores": [_check_json(check) for check in result.stores],
+    }
+
+
+def print_verification(out: Console, result: Verification) -> None:
+    """The findings, then one line of sums."""
+    print_findings(out, result.findings)
+    sound = sum(check.damage is None for check in result.stores)
+    read = sum(segment.size for segment in result.segments)
+    frames = sum(segment.frames for segment in result.segments)
+    sums = [
+        f"{size(read)} in {counted(len(result.segments), 'segment')}",
+        counted(frames, "sound frame"),
+        counted(result.output_batches, "output batch", "output batches"),
+        f"{sound:,} of {counted(len(result.stores), 'store version')} rebuilt",
+    ]
+    count = len(result.findings)
+    verdict = Text(f"{counted(count, 'damage')} found: ", "bold red") if count else Text("ok: ", "green")
+    out.print(verdict + Text(", ".join(sums)))
+
+
+def repair_json(place: Place, report: RepairReport) -> dict[str, Any]:
+    """The fields of `cec repair --json`."""
+    return {
+        **_place_json(place),
+        "dry_run": report.dry_run,
+        "bytes_removed": report.bytes_removed,
+        "removed": [{**of_damage(each.damage).to_json(), "kept_as": each.kept_as} for each in report.removed],
+    }
+
+
+def print_repair(out: Console, place: Place, report: RepairReport) -> None:
+    """Each range that was taken out, or would be, and what to do next."""
+    for each in report.removed:
+        print_findings(out, [of_damage(each.damage)])
+        out.print(f"        {'would be kept' if report.dry_run else 'kept'} as {place.home}/{each.kept_as}")
+    if not report.removed:
+        out.print("nothing to repair: all bytes of all segments are sound")
+        return
+    what = f"{counted(report.bytes_removed, 'byte')} in {counted(len(report.removed), 'place')}"
+    if report.dry_run:
+        out.print(f"{what} would be taken out; run `cec repair` without --dry-run to do it")
+    else:
+        out.print(f"{what} taken out; run `cec verify` to see whether anything is still missing")
+
+
+def store_json(store: StoreId) -> dict[str, Any]:
+    """A store's three names."""
+    return {"operator": store.operator, "partition": store.partition, "store": store.name}
+
+
+def _check_json(check: StoreCheck) -> dict[str, Any]:
+    return {
+        **store_json(check.store),
+        "version": check.version,
+        "ok": check.damage is None,
+        "open_windows": None if check.damage else check.open_windows,
+        "scanned_records": None if check.damage else check.scanned,
+        "reason": check.damage.reason if check.damage else None,
+    }
+
+
+def _place_json(place: Place) -> dict[str, Any]:
+    return {"log_home": place.home, "log_id": place.log_id}

@@ -1,0 +1,144 @@
+"""What `cec inspect` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from spark_cec.cli.show import counted, print_findings, size, store_json
+from spark_cec.cli.state import LogState, StoreState
+from spark_cec.log.meta import CommitFlags
+
+_COLUMNS = (
+    "operator", "partition", "store", "version", "newest", "N", "q", "Q", "u", "U", "D", "dirty", "bytes", "segments",
+)  # fmt: skip
+
+
+def state_json(state: LogState) -> dict[str, Any]:
+    """The fields of `cec inspect --json`. Bounds are null where they are not known."""
+    query, done = state.place.query or {}, state.committed
+    return {
+        "log_home": state.place.home,
+        "log_id": state.place.log_id,
+        "mode": query.get("mode"),
+        "reason": query.get("reason"),
+        "settings": query.get("settings"),
+        "generation": query.get("generation"),
+        "release": query.get("release"),
+        "committed_batch": done.batch if done else None,
+        "replayed_from": done.replayed_from if done else None,
+        "recoveries": state.recoveries,
+        "output_batches": state.output_batches,
+        "stores": [_store_json(store) for store in state.stores],
+        "totals": {"stores": len(state.stores), **_totals(state)},
+        "damages": [finding.to_json() for finding in state.findings],
+    }
+
+
+def print_state(out: Console, state: LogState) -> None:
+    """What belongs to the query, then a table of its stores, then the damage that was met."""
+    for label, value in _head(state):
+        out.print(f"{label:12}{value}")
+    out.print()
+    if state.stores:
+        out.print(_table(state))
+    else:
+        out.print("no store has committed yet")
+    if any(_over(s.meta.extent, s.extent_bound) or _over(s.meta.replay, s.replay_bound) for s in state.stores):
+        out.print("! above its bound at this moment; the next commits bring it down as far as CI/CP allows")
+    if state.findings:
+        out.print()
+        print_findings(out, state.findings)
+        out.print("headers only were read; `cec verify` reads every byte")
+
+
+def _head(state: LogState) -> list[tuple[str, object]]:
+    query, done = state.place.query or {}, state.committed
+    lines: list[tuple[str, object]] = [("log", f"{state.place.home} (id {state.place.log_id})")]
+    if query:
+        lines.append(("mode", f"{query.get('mode', 'unknown')}: {query.get('reason', 'no reason recorded')}"))
+        lines.append(("settings", query.get("settings", "unknown")))
+        lines.append(("run", f"{query.get('generation', 'unknown')}, release {query.get('release', 'unknown')}"))
+    if done is None:
+        lines.append(("committed", "unknown, as no checkpoint was given; stores are shown at their newest versions"))
+    elif done.replayed_from is not None:
+        lines.append(("committed", f"batch {done.batch}; a recovery is replaying from batch {done.replayed_from}"))
+    else:
+        lines.append(("committed", f"batch {done.batch}" if done.batch >= 0 else "no batch yet"))
+    lines.append(("recoveries", state.recoveries))
+    lines.append(("output", counted(state.output_batches, "batch", "batches")))
+    return lines
+
+
+def _table(state: LogState) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", show_footer=len(state.stores) > 1, footer_style="bold")
+    totals = _totals(state)
+    feet = {
+        "operator": "total", "partition": counted(len(state.stores), "store"), "N": f"{totals['open_windows']:,}",
+        "q": f"{totals['extent_records']:,}", "u": f"{totals['replay_inputs']:,}",
+        "dirty": f"{totals['dirty_windows']:,}", "bytes": size(totals["commit_bytes"]),
+        "segments": f"{state.segments:,}",
+    }  # fmt: skip
+    for name in _COLUMNS:
+        table.add_column(name, feet.get(name, ""), justify="left" if name == "store" else "right", no_wrap=True)
+    for store in state.stores:
+        table.add_row(*_row(store))
+    return table
+
+
+def _row(state: StoreState) -> Sequence[Text | str]:
+    meta = state.meta
+    return [
+        str(meta.store.operator), str(meta.store.partition), meta.store.name,
+        str(meta.version), str(state.newest_version), f"{meta.open_windows:,}",
+        *_against(meta.extent, state.extent_bound), *_against(meta.replay, state.replay_bound),
+        str(meta.dirty_from), f"{meta.dirty_windows:,}", size(state.stored_bytes), f"{state.segments:,}",
+    ]  # fmt: skip
+
+
+def _against(value: int, bound: int | None) -> list[Text | str]:
+    shown = Text(f"{value:,}!", "bold yellow") if _over(value, bound) else Text(f"{value:,}")
+    return [shown, "?" if bound is None else f"{bound:,}"]
+
+
+def _over(value: int, bound: int | None) -> bool:
+    return bound is not None and value > bound
+
+
+def _store_json(state: StoreState) -> dict[str, Any]:
+    meta = state.meta
+    return {
+        **store_json(meta.store),
+        "version": meta.version,
+        "newest_version": state.newest_version,
+        "open_windows": meta.open_windows,
+        "extent_records": meta.extent,
+        "extent_bound": state.extent_bound,
+        "replay_inputs": meta.replay,
+        "replay_bound": state.replay_bound,
+        "dirty_from": meta.dirty_from,
+        "dirty_windows": meta.dirty_windows,
+        "oldest_footprint": meta.oldest_footprint,
+        "eager": bool(meta.flags & CommitFlags.EAGER),
+        "wall_ms": meta.wall_ms,
+        "watermark_ms": meta.watermark_ms,
+        "bytes": state.stored_bytes,
+        "segments": state.segments,
+    }
+
+
+def _totals(state: LogState) -> dict[str, int]:
+    metas = [store.meta for store in state.stores]
+    return {
+        "open_windows": sum(meta.open_windows for meta in metas),
+        "extent_records": sum(meta.extent for meta in metas),
+        "replay_inputs": sum(meta.replay for meta in metas),
+        "dirty_windows": sum(meta.dirty_windows for meta in metas),
+        "commit_bytes": sum(store.stored_bytes for store in state.stores),
+        "bytes": state.stored_bytes,
+        "segments": state.segments,
+    }

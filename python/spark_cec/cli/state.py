@@ -1,0 +1,112 @@
+"""The state of a log, from frame headers alone: what `cec inspect` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spark_cec.cli.committed import Committed, all_stores, committed, recoveries
+from spark_cec.cli.findings import Finding, of_damages, of_error
+from spark_cec.cli.place import Place
+from spark_cec.errors import DamagedLog
+from spark_cec.ids import StoreId
+from spark_cec.index import CommitEntry, Index, MemoryIndex
+from spark_cec.log import manifest
+from spark_cec.log.catalog import Catalog
+from spark_cec.log.meta import CommitMeta
+from spark_cec.log.segment import list_segments
+from spark_cec.settings import Settings
+
+ANY_VERSION = 1 << 62
+"""Above every version."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreState:
+    """One store at the last committed version, or at its newest where that one is not in the log.
+
+    `extent_bound` is Q in records and `replay_bound` U in input tuples, None if not known. `stored_bytes` and
+    `segments` count all of its commit frames, of every version.
+    """
+
+    meta: CommitMeta
+    newest_version: int
+    extent_bound: int | None
+    replay_bound: int | None
+    stored_bytes: int
+    segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """A whole log. `stored_bytes`: of all segments. `output_batches`: batches that have a manifest."""
+
+    place: Place
+    committed: Committed | None
+    recoveries: int
+    stores: tuple[StoreState, ...]
+    segments: int
+    stored_bytes: int
+    output_batches: int
+    findings: tuple[Finding, ...]
+
+
+def catalog_of(place: Place) -> Catalog:
+    """A catalog that leaves no trace: its index is in memory. Not yet refreshed."""
+    return Catalog(place.storage, MemoryIndex(place.log_id))
+
+
+def read_state(place: Place) -> LogState:
+    """The state of the log. What Spark has committed is read first: a frame is in the log before its batch commits."""
+    done = committed(place)
+    catalog = catalog_of(place)
+    catalog.refresh()
+    index, files = catalog.index, list_segments(place.storage)
+    stores = tuple(_state(index, store, done, place.settings) for store in index.stores())
+    findings = [*([of_error(place.damage)] if place.damage else []), *of_damages(catalog.damages)]
+    return LogState(
+        place=place,
+        committed=done,
+        recoveries=recoveries(place),
+        stores=stores,
+        segments=len(files),
+        stored_bytes=sum(file.size for file in files),
+        output_batches=len(manifest.batches(place.storage)),
+        findings=(*findings, *_lost(place, stores, done)),
+    )
+
+
+def heads_of(index: Index, store: StoreId, done: Committed | None) -> list[CommitEntry]:
+    """The newest attempts that stand for the store: at the committed version if the log has it, and at its newest."""
+    newest = index.newest(store, ANY_VERSION)[-1]
+    if done is None or done.version is None or done.version == newest.meta.version:
+        return [newest]
+    return [*index.commits(store, done.version, done.version)[-1:], newest]
+
+
+def _state(index: Index, store: StoreId, done: Committed | None, settings: Settings | None) -> StoreState:
+    heads = heads_of(index, store, done)
+    meta = heads[0].meta
+    frames = index.commits(store, 0, ANY_VERSION)
+    return StoreState(
+        meta=meta,
+        newest_version=heads[-1].meta.version,
+        extent_bound=int(settings.extent_bound.limit(meta.open_windows)) if settings else None,
+        replay_bound=settings.replay_bound if settings else None,
+        stored_bytes=sum(frame.location.length for frame in frames),
+        segments=len({frame.location.segment for frame in frames}),
+    )
+
+
+def _lost(place: Place, stores: Iterable[StoreState], done: Committed | None) -> list[Finding]:
+    """Stores whose commit of the committed version is missing."""
+    if done is None or done.version is None:
+        return []
+    shown = {state.meta.store: state.meta.version for state in stores}
+    newest = {state.meta.store: str(state.newest_version) for state in stores}
+    reason = f"no commit frame of version {done.version}, although Spark has committed batch {done.batch}; newest: "
+    return [
+        of_error(DamagedLog(f"store {store}", -1, reason + newest.get(store, "none")))
+        for store in all_stores(place, shown)
+        if shown.get(store) != done.version
+    ]

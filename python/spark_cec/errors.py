@@ -1,0 +1,80 @@
+"""Errors, each saying what the caller must do next.
+
+The five kinds: fix the call (`SettingsError`, `LogLocationError`, `UnsuitableCheckpoint`), try again
+(`TransientError`), look before trying again (`CommitOutcomeUnknown`), stop because a newer writer exists
+(`Fenced`), and damage (`DamagedLog`, `NewerFormat`).
+"""
+
+from __future__ import annotations
+
+
+class CecError(Exception):
+    """Base of all errors that Spark CEC raises on purpose."""
+
+
+class SettingsError(CecError):
+    """A `cec.*` setting is unknown or malformed: fix the named key.
+
+    Attributes: `key`, the full conf key; `value`, what was given.
+    """
+
+    def __init__(self, key: str, value: str, mend: str) -> None:
+        super().__init__(f"{key}={value!r}: {mend}")
+        self.key = key
+        self.value = value
+
+
+class LogLocationError(CecError):
+    """A log location cannot be used: fix the location or its permissions. Attribute: `url`."""
+
+    def __init__(self, url: str, mend: str) -> None:
+        super().__init__(f"log location {url!r}: {mend}")
+        self.url = url
+
+
+class AlreadyExists(CecError):
+    """A file that must be created exists already. Attribute: `path`."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path!r} exists already")
+        self.path = path
+
+
+class UnsuitableCheckpoint(CecError):
+    """The checkpoint belongs to another provider, or cannot be recovered in the wanted mode: see the message."""
+
+
+class TransientError(CecError):
+    """The operation failed without a trace: try it again."""
+
+
+class CommitOutcomeUnknown(CecError):
+    """A commit may or may not be in the log: look for its checkpoint id before writing it again."""
+
+
+class Fenced(CecError):
+    """A newer run of the same query owns the log: stop."""
+
+
+class DamagedLog(CecError):
+    """Bytes that should be in the log are missing or fail their checksum.
+
+    Attributes: `segment`, `offset` (bytes from its start, -1 where a whole frame is missing), `reason`.
+    """
+
+    def __init__(self, segment: str, offset: int, reason: str) -> None:
+        place = f"{segment} at byte {offset}" if offset >= 0 else segment
+        super().__init__(f"damaged log: {place}: {reason}; run `cec verify` on the checkpoint for the whole picture")
+        self.segment = segment
+        self.offset = offset
+        self.reason = reason
+
+
+class NewerFormat(CecError):
+    """The log was written by a newer release: read it with that. Attribute: `found`, the version or kind met."""
+
+    def __init__(self, place: str, found: str) -> None:
+        super().__init__(
+            f"{place}: {found} is newer than this release can read; use the release that wrote it, or newer"
+        )
+        self.found = found

@@ -1,0 +1,257 @@
+"""The timestamp index: where the log's frames are, by store and version, by output id, and by wall clock.
+
+An index is a cache. It may be deleted at any moment; `log.catalog` checks it against the log and fills it again.
+This module has the contract and the implementation in memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from spark_cec.errors import CecError
+from spark_cec.ids import StoreId
+from spark_cec.log.meta import CommitMeta, LoadedMeta, Meta, OutputMeta
+from spark_cec.log.segment import Location
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEntry:
+    """A commit frame's meta and where the frame is."""
+
+    meta: CommitMeta
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
+class OutputEntry:
+    """An output frame's meta and where the frame is."""
+
+    meta: OutputMeta
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEntry:
+    """The meta of a frame that says how a store was loaded, and where the frame is."""
+
+    meta: LoadedMeta
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """How far a segment is in the index: all bytes before `end`.
+
+    `last_offset` and `last_crc` (the prelude checksum) are those of the last frame before `end`; they tell whether the
+    segment is still the one that was read.
+    """
+
+    end: int
+    last_offset: int
+    last_crc: int
+
+
+class BrokenIndexError(CecError):
+    """The index cannot be read or written any more: throw it away and fill a new one from the log."""
+
+
+class Index(Protocol):
+    """Contract of an index of one log. Safe for use by several threads. Any method may raise `BrokenIndexError`.
+
+    Applying an entry again changes nothing. Positions order by segment name, then offset.
+    """
+
+    @property
+    def log_id(self) -> str:
+        """The log that this is an index of, 32 hex digits."""
+
+    def covered(self) -> Mapping[str, Covered]:
+        """What is covered, by segment."""
+
+    def apply(self, segment: str, entries: Sequence[tuple[Meta, Location]], covered: Covered | None) -> None:
+        """Take in frames of `segment`, all or none, and what is covered then; None leaves that as it was."""
+
+    def forget(self, segment: str) -> None:
+        """Drop a segment and its entries."""
+
+    def clear(self) -> None:
+        """Drop everything."""
+
+    def entries(self, segment: str) -> list[tuple[Meta, Location]]:
+        """Everything known of a segment, by offset."""
+
+    def stores(self) -> list[StoreId]:
+        """The stores that have a commit, sorted."""
+
+    def commits(self, store: StoreId, first: int, last: int) -> list[CommitEntry]:
+        """All attempts of versions first…last, ordered by version, generation, wall clock, position."""
+
+    def commit(self, store: StoreId, version: int, checkpoint_id: bytes) -> CommitEntry | None:
+        """The commit with that checkpoint id; the first by position if a frame was written twice."""
+
+    def newest(self, store: StoreId, at_or_below: int) -> list[CommitEntry]:
+        """All attempts at the highest version that is not above `at_or_below`, ordered as `commits`."""
+
+    def output(self, frame_id: bytes) -> OutputEntry | None:
+        """The output frame with that id; the first by position if it was written twice."""
+
+    def outputs(self, batch: int) -> list[OutputEntry]:
+        """All output frames of a batch by position, whether a manifest names them or not."""
+
+    def loaded(self, generation: int) -> list[LoadedEntry]:
+        """How stores were loaded in that run of the query, by wall clock and position."""
+
+    def at(self, wall_ms: int) -> list[CommitEntry | OutputEntry]:
+        """The first commit and the first output at or after a wall clock (ms since the epoch), those that there are."""
+
+    def close(self) -> None:
+        """Give files and locks back; more than once is harmless."""
+
+
+_Key: TypeAlias = "tuple[Any, ...]"
+
+
+class MemoryIndex:
+    """An `Index` in memory; for processes that cannot have one on disk. Every key ends in (segment, offset)."""
+
+    def __init__(self, log_id: str) -> None:
+        self._log_id = log_id
+        self._lock = threading.RLock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._covered: dict[str, Covered] = {}
+        self._frames: dict[str, dict[int, tuple[Meta, Location]]] = {}
+        self._commits: dict[StoreId, list[_Key]] = {}
+        self._outputs: dict[bytes, list[_Key]] = {}
+        self._batches: dict[int, list[_Key]] = {}
+        self._loaded: dict[int, list[_Key]] = {}
+        self._commit_times: list[_Key] = []
+        self._output_times: list[_Key] = []
+
+    @property
+    def log_id(self) -> str:
+        """As in `Index`, like all methods here."""
+        return self._log_id
+
+    def covered(self) -> Mapping[str, Covered]:
+        """What is covered, by segment."""
+        with self._lock:
+            return dict(self._covered)
+
+    def apply(self, segment: str, entries: Sequence[tuple[Meta, Location]], covered: Covered | None) -> None:
+        """Take in frames of a segment."""
+        with self._lock:
+            frames = self._frames.setdefault(segment, {})
+            for meta, location in entries:
+                self._drop(frames.get(location.offset))
+                frames[location.offset] = (meta, location)
+                for keys, key in self._rows(meta, location):
+                    insort(keys, key)
+            if covered is not None:
+                self._covered[segment] = covered
+
+    def forget(self, segment: str) -> None:
+        """Drop a segment and its entries."""
+        with self._lock:
+            self._covered.pop(segment, None)
+            for frame in self._frames.pop(segment, {}).values():
+                self._drop(frame)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        with self._lock:
+            self._reset()
+
+    def entries(self, segment: str) -> list[tuple[Meta, Location]]:
+        """Everything known of a segment, by offset."""
+        with self._lock:
+            return [frame for _, frame in sorted(self._frames.get(segment, {}).items())]
+
+    def stores(self) -> list[StoreId]:
+        """The stores that have a commit, sorted."""
+        with self._lock:
+            return sorted(store for store, keys in self._commits.items() if keys)
+
+    def commits(self, store: StoreId, first: int, last: int) -> list[CommitEntry]:
+        """All attempts of versions first…last."""
+        with self._lock:
+            keys = self._commits.get(store, [])
+            return [self._commit(key) for key in keys[bisect_left(keys, (first,)) : bisect_left(keys, (last + 1,))]]
+
+    def commit(self, store: StoreId, version: int, checkpoint_id: bytes) -> CommitEntry | None:
+        """The commit with that checkpoint id."""
+        found = [e for e in self.commits(store, version, version) if e.meta.checkpoint_id == checkpoint_id]
+        return min(found, key=lambda entry: entry.location, default=None)
+
+    def newest(self, store: StoreId, at_or_below: int) -> list[CommitEntry]:
+        """All attempts at the highest version that is not above `at_or_below`."""
+        with self._lock:
+            keys = self._commits.get(store, [])
+            behind = bisect_left(keys, (at_or_below + 1,))
+            return self.commits(store, keys[behind - 1][0], at_or_below) if behind else []
+
+    def output(self, frame_id: bytes) -> OutputEntry | None:
+        """The output frame with that id."""
+        with self._lock:
+            return next(self._output_entries(self._outputs.get(frame_id, [])), None)
+
+    def outputs(self, batch: int) -> list[OutputEntry]:
+        """All output frames of a batch by position."""
+        with self._lock:
+            return list(self._output_entries(self._batches.get(batch, [])))
+
+    def loaded(self, generation: int) -> list[LoadedEntry]:
+        """How stores were loaded in that run of the query."""
+        with self._lock:
+            frames = [self._frames[key[-2]][key[-1]] for key in self._loaded.get(generation, [])]
+        return [LoadedEntry(meta, location) for meta, location in frames if isinstance(meta, LoadedMeta)]
+
+    def at(self, wall_ms: int) -> list[CommitEntry | OutputEntry]:
+        """The first commit and the first output at or after a wall clock."""
+        with self._lock:
+            commits = [self._commit(key) for key in _first_from(self._commit_times, wall_ms)]
+            return [*commits, *self._output_entries(_first_from(self._output_times, wall_ms))]
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _commit(self, key: _Key) -> CommitEntry:
+        meta, location = self._frames[key[-2]][key[-1]]
+        assert isinstance(meta, CommitMeta)
+        return CommitEntry(meta, location)
+
+    def _output_entries(self, keys: Sequence[_Key]) -> Iterator[OutputEntry]:
+        for key in keys:
+            meta, location = self._frames[key[-2]][key[-1]]
+            assert isinstance(meta, OutputMeta)
+            yield OutputEntry(meta, location)
+
+    def _rows(self, meta: Meta, location: Location) -> list[tuple[list[_Key], _Key]]:
+        place = (location.segment, location.offset)
+        if isinstance(meta, CommitMeta):
+            key = (meta.version, meta.generation, meta.wall_ms, *place)
+            return [(self._commits.setdefault(meta.store, []), key), (self._commit_times, (meta.wall_ms, *place))]
+        if isinstance(meta, OutputMeta):
+            return [
+                (self._outputs.setdefault(meta.frame_id, []), place),
+                (self._batches.setdefault(meta.batch, []), place),
+                (self._output_times, (meta.wall_ms, *place)),
+            ]
+        if isinstance(meta, LoadedMeta):
+            return [(self._loaded.setdefault(meta.generation, []), (meta.wall_ms, *place))]
+        return []
+
+    def _drop(self, frame: tuple[Meta, Location] | None) -> None:
+        if frame is not None:
+            for keys, key in self._rows(*frame):
+                del keys[bisect_left(keys, key)]
+
+
+def _first_from(keys: list[_Key], wall_ms: int) -> list[_Key]:
+    start = bisect_left(keys, (wall_ms,))
+    return keys[start : start + 1]

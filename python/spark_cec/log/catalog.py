@@ -1,0 +1,183 @@
+"""The catalog: keeps an index in step with the segments there are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from spark_cec.index import BrokenIndexError, Covered, Index, MemoryIndex
+from spark_cec.log.frame import FrameHeader
+from spark_cec.log.meta import Meta, SegmentMeta, decode_meta
+from spark_cec.log.scan import Corrupt, Damage, FoundFrame, Scanned, Window, header_at, scan
+from spark_cec.log.segment import Location, SegmentName, list_segments, segment_frame_length, segment_path
+from spark_cec.log.storage import Listing, Storage, StoredFile
+
+_SCANS_AT_ONCE = 8
+
+
+class Catalog:
+    """A log's index and the way it follows the log; safe for use by several threads.
+
+    `index` is replaced by one in memory if it breaks, so ask for it each time.
+    """
+
+    def __init__(self, storage: Storage, index: Index) -> None:
+        self._storage = storage
+        self._index = index
+        self._lock = threading.RLock()
+        self._checked = False
+        self._damages: dict[str, list[Damage]] = {}
+        # Sizes at which a segment's damaged end was judged: unchanged, it need not be read again.
+        self._judged: dict[str, int] = {}
+        self._ahead: dict[str, dict[int, Covered]] = {}
+        self._books: tuple[dict[str, Any], ...] = (self._damages, self._judged, self._ahead)
+
+    @property
+    def index(self) -> Index:
+        """The index, as far as `refresh` and `note` have brought it."""
+        return self._index
+
+    @property
+    def damages(self) -> tuple[Damage, ...]:
+        """Damage met by this catalog, by segment and offset: in headers, in bytes that the index did not have."""
+        with self._lock:
+            return tuple(damage for segment in sorted(self._damages) for damage in self._damages[segment])
+
+    def refresh(self) -> None:
+        """Bring the index up to the segments' present ends. With nothing new this lists one directory.
+
+        1. On the first call, check the index against the last frame of each covered segment; if one differs, clear it.
+        2. Forget segments that are gone, or shorter than they were.
+        3. Scan the bytes that are new, headers only.
+
+        Errors: `NewerFormat`; `OSError` from the storage. Damage is no error: see `damages`.
+        """
+        with self._lock:
+            try:
+                self._refresh()
+            except BrokenIndexError:
+                self._replace_index()
+                self._refresh()
+
+    def note(self, header: FrameHeader, location: Location) -> None:
+        """Take in a frame of this process's own writer, without reading it back."""
+        with self._lock:
+            try:
+                self._note(decode_meta(header.kind, header.meta), header.prelude_crc, location)
+            except BrokenIndexError:
+                self._replace_index()
+                self._refresh()
+
+    def _refresh(self) -> None:
+        files = list_segments(self._storage)
+        if not self._checked:
+            self._check(files)
+            self._checked = True
+        covered = dict(self._index.covered())
+        sizes = {file.name: file.size for file in files}
+        for segment in [name for name, known in covered.items() if sizes.get(name, -1) < known.end]:
+            self._forget(segment)
+            del covered[segment]
+        for book in self._books:
+            for segment in book.keys() - sizes.keys():
+                del book[segment]
+        self._scan([file for file in files if self._is_new(file, covered)], covered)
+
+    def _is_new(self, file: StoredFile, covered: Mapping[str, Covered]) -> bool:
+        known = covered.get(file.name)
+        return file.size != (known.end if known else 0) and self._judged.get(file.name) != file.size
+
+    def _check(self, files: Listing) -> None:
+        sizes = {file.name: file.size for file in files}
+        for segment, known in self._index.covered().items():
+            if segment in sizes and not self._is_same(segment, sizes[segment], known):
+                self._index.clear()
+                return
+
+    def _is_same(self, segment: str, size: int, known: Covered) -> bool:
+        if size < known.end or known.last_offset >= size:
+            return False
+        window = Window(self._storage, segment_path(segment), size)
+        header = header_at(window, segment, known.last_offset)
+        return isinstance(header, FrameHeader) and header.prelude_crc == known.last_crc
+
+    def _scan(self, files: Sequence[StoredFile], covered: Mapping[str, Covered]) -> None:
+        starts = [covered[file.name].end if file.name in covered else 0 for file in files]
+        if len(files) <= 1:
+            scans = [self._scan_one(file, start) for file, start in zip(files, starts, strict=True)]
+        else:
+            with ThreadPoolExecutor(_SCANS_AT_ONCE) as pool:
+                scans = list(pool.map(self._scan_one, files, starts))
+        for file, start, scanned in zip(files, starts, scans, strict=True):
+            if scanned is None:
+                self._forget(file.name)
+            else:
+                self._take_in(file, start, scanned)
+
+    def _scan_one(self, file: StoredFile, start: int) -> list[Scanned] | None:
+        try:
+            return list(scan(self._storage, file.name, start, file.size))
+        except FileNotFoundError:
+            return None
+
+    def _take_in(self, file: StoredFile, start: int, scanned: Sequence[Scanned]) -> None:
+        segment = file.name
+        damages: list[Damage] = [damage for damage in self._damages.get(segment, ()) if damage.offset < start]
+        entries: list[tuple[Meta, Location]] = []
+        covered: Covered | None = None
+        for item in scanned:
+            if not isinstance(item, FoundFrame):
+                damages.append(item)
+                continue
+            covered = Covered(item.location.end, item.location.offset, item.header.prelude_crc)
+            try:
+                entries.append((decode_meta(item.header.kind, item.header.meta), item.location))
+            except ValueError as error:
+                damages.append(Corrupt(segment, item.location.offset, item.location.length, str(error)))
+        stranger = self._other_log(entries)
+        if stranger is not None:
+            damages, covered = [Corrupt(segment, 0, file.size, f"the segment belongs to log {stranger}")], None
+        if covered is not None:
+            self._index.apply(segment, entries, covered)
+        self._damages[segment] = damages
+        self._judged[segment] = file.size
+
+    def _other_log(self, entries: Sequence[tuple[Meta, Location]]) -> str | None:
+        ids = [meta.log_id for meta, _ in entries if isinstance(meta, SegmentMeta)]
+        return next((log_id for log_id in ids if log_id != self._index.log_id), None)
+
+    def _note(self, meta: Meta, prelude_crc: int, location: Location) -> None:
+        segment = location.segment
+        ahead = self._ahead.setdefault(segment, {})
+        ahead[location.offset] = Covered(location.end, location.offset, prelude_crc)
+        known = self._index.covered().get(segment)
+        end = known.end if known else _first_own_offset(segment)
+        covered: Covered | None = None
+        while end in ahead:
+            covered = ahead.pop(end)
+            end = covered.end
+        self._ahead[segment] = {offset: later for offset, later in ahead.items() if offset > end}
+        self._index.apply(segment, [(meta, location)], covered)
+        self._damages[segment] = [d for d in self._damages.get(segment, ()) if d.offset < location.offset]
+
+    def _forget(self, segment: str) -> None:
+        self._index.forget(segment)
+        for book in self._books:
+            book.pop(segment, None)
+
+    def _replace_index(self) -> None:
+        broken, self._index = self._index, MemoryIndex(self._index.log_id)
+        self._judged.clear()
+        self._ahead.clear()
+        self._checked = True
+        broken.close()
+
+
+def _first_own_offset(segment: str) -> int:
+    """Where the first frame behind the SEGMENT frame begins, in a segment that this release wrote."""
+    name = SegmentName.parse(segment)
+    if name is None:
+        raise ValueError(f"{segment!r} is no segment's name")
+    return segment_frame_length(name)

@@ -1,0 +1,51 @@
+"""The home of a log: the directory that holds `log.json`, `segments/` and `manifests/`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+from spark_cec.errors import AlreadyExists, DamagedLog, NewerFormat
+from spark_cec.ids import new_id
+from spark_cec.log.storage import Storage
+
+LOG_FILE = "log.json"
+FORMAT_VERSION = 1
+
+
+def read_log_id(storage: Storage) -> str | None:
+    """The id of the log at this home (32 hex digits), or None if there is no log. Never writes."""
+    if not storage.exists(LOG_FILE):
+        return None
+    try:
+        raw = json.loads(storage.read(LOG_FILE))
+        version, log_id = int(raw["format_version"]), str(raw["log_id"])
+        bytes.fromhex(log_id)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedLog(LOG_FILE, 0, f"cannot be read: {error}") from error
+    if version > FORMAT_VERSION:
+        raise NewerFormat(LOG_FILE, f"format version {version}")
+    return log_id
+
+
+def join_log(storage: Storage, log_id: str | None = None) -> str:
+    """The id of the log at this home; begins one (with `log_id`, if given) where there is none."""
+    found = read_log_id(storage)
+    if found is not None:
+        return found
+    text = json.dumps({"format_version": FORMAT_VERSION, "log_id": log_id or new_id().hex()})
+    with contextlib.suppress(AlreadyExists):
+        storage.create(LOG_FILE, text.encode())
+    begun = read_log_id(storage)
+    assert begun is not None, "log.json was just created"
+    return begun
+
+
+def relative_home(checkpoint: str, home: str) -> str:
+    """How a checkpoint names its log's home: relative where it lies inside, so that both can move together."""
+    return home.removeprefix(checkpoint.rstrip("/") + "/")
+
+
+def absolute_home(checkpoint: str, named: str) -> str:
+    """The inverse of `relative_home`."""
+    return named if "://" in named or named.startswith(("/", "file:")) else f"{checkpoint.rstrip('/')}/{named}"

@@ -1,0 +1,218 @@
+"""Metas: what a frame says about itself, one dataclass per frame kind (`FORMAT.md`, section 2, kinds)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Any, TypeAlias
+
+from spark_cec.ids import StoreId
+
+_TEXT = struct.Struct("<H")
+_STORE = struct.Struct("<qi")
+_SEGMENT = struct.Struct("<Iq")
+_COMMIT = struct.Struct("<q16s16s12qQqqqI")
+_OUTPUT = struct.Struct("<16sqiqqqq")
+_LOADED = struct.Struct("<qqq")
+
+
+class FrameKind(IntEnum):
+    """What a frame is; 0 is reserved so that zeroed bytes are never a frame."""
+
+    SEGMENT = 1
+    COMMIT = 2
+    OUTPUT = 3
+    LOADED = 4
+
+
+class CommitFlags(IntFlag):
+    """Bits of `CommitMeta.flags`. EAGER: every touched window was written. GROUPED: several rows per window."""
+
+    EAGER = 1
+    GROUPED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentMeta:
+    """First frame of a segment: which log and writer it belongs to.
+
+    `log_id`: 32 hex digits. `wall_ms`: when the segment was begun.
+    """
+
+    log_id: str
+    writer_id: str
+    seq: int
+    wall_ms: int
+
+    def encode(self) -> bytes:
+        """The bytes of this meta; `ValueError` if the log's id is not 16 bytes long."""
+        return _id("log id", bytes.fromhex(self.log_id)) + _text(self.writer_id) + _SEGMENT.pack(self.seq, self.wall_ms)
+
+    @classmethod
+    def decode(cls, data: bytes) -> SegmentMeta:
+        """Inverse of `encode`; trailing bytes are ignored, `ValueError` if too short."""
+        _need(data, 18)
+        writer_id, at = _read_text(data, 16)
+        return cls(data[:16].hex(), writer_id, *_unpack(_SEGMENT, data, at))
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMeta:
+    """One store's commit of one version: the footer that recovery plans with.
+
+    `open_windows` is the paper's N, `dirty_from` D, `oldest_footprint` O: an eventual checkpoint never needs a frame of
+    a version below O. `records` = `opened` + `checked` + `closed` = rows in the payload. `inputs` counts input tuples,
+    `wall_ms` and `watermark_ms` are ms since the epoch, `elapsed_us` is in microseconds, `digest` an unsigned 64-bit
+    hash. `extent` is q in records and `replay` u in input tuples, after this commit. `flags` holds `CommitFlags` bits;
+    unknown ones are kept.
+    """
+
+    store: StoreId
+    version: int
+    checkpoint_id: bytes
+    base_checkpoint_id: bytes
+    generation: int
+    open_windows: int
+    dirty_from: int
+    oldest_footprint: int
+    opened: int
+    checked: int
+    closed: int
+    records: int
+    inputs: int
+    dirty_windows: int
+    wall_ms: int
+    watermark_ms: int
+    digest: int = 0
+    elapsed_us: int = 0
+    extent: int = 0
+    replay: int = 0
+    flags: int = 0
+
+    def encode(self) -> bytes:
+        """The bytes of this meta; `ValueError` if an id is not 16 bytes long."""
+        return _store(self.store) + _COMMIT.pack(
+            self.version, _id("checkpoint id", self.checkpoint_id), _id("base checkpoint id", self.base_checkpoint_id),
+            self.generation, self.open_windows,
+            self.dirty_from, self.oldest_footprint, self.opened, self.checked, self.closed, self.records, self.inputs,
+            self.dirty_windows, self.wall_ms, self.watermark_ms, self.digest, self.elapsed_us, self.extent,
+            self.replay, self.flags,
+        )  # fmt: skip
+
+    @classmethod
+    def decode(cls, data: bytes) -> CommitMeta:
+        """Inverse of `encode`; trailing bytes are ignored, `ValueError` if too short."""
+        store, at = _read_store(data)
+        return cls(store, *_unpack(_COMMIT, data, at))
+
+
+@dataclass(frozen=True, slots=True)
+class OutputMeta:
+    """Rows that one sink partition wrote in one batch; they count only if the batch's manifest names `frame_id`."""
+
+    frame_id: bytes
+    batch: int
+    partition: int
+    attempt: int
+    generation: int
+    rows: int
+    wall_ms: int
+
+    def encode(self) -> bytes:
+        """The bytes of this meta; `ValueError` if the id is not 16 bytes long."""
+        return _OUTPUT.pack(
+            _id("frame id", self.frame_id),
+            self.batch,
+            self.partition,
+            self.attempt,
+            self.generation,
+            self.rows,
+            self.wall_ms,
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> OutputMeta:
+        """Inverse of `encode`; trailing bytes are ignored, `ValueError` if too short."""
+        return cls(*_unpack(_OUTPUT, data, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedMeta:
+    """A store was loaded at a recovery; the payload, UTF-8 JSON, says how."""
+
+    store: StoreId
+    version: int
+    generation: int
+    wall_ms: int
+
+    def encode(self) -> bytes:
+        """The bytes of this meta."""
+        return _store(self.store) + _LOADED.pack(self.version, self.generation, self.wall_ms)
+
+    @classmethod
+    def decode(cls, data: bytes) -> LoadedMeta:
+        """Inverse of `encode`; trailing bytes are ignored, `ValueError` if too short."""
+        store, at = _read_store(data)
+        return cls(store, *_unpack(_LOADED, data, at))
+
+
+Meta: TypeAlias = "SegmentMeta | CommitMeta | OutputMeta | LoadedMeta"
+
+_TYPES: dict[FrameKind, type[SegmentMeta] | type[CommitMeta] | type[OutputMeta] | type[LoadedMeta]] = {
+    FrameKind.SEGMENT: SegmentMeta,
+    FrameKind.COMMIT: CommitMeta,
+    FrameKind.OUTPUT: OutputMeta,
+    FrameKind.LOADED: LoadedMeta,
+}
+_KINDS = {kind_type: kind for kind, kind_type in _TYPES.items()}
+
+
+def kind_of(meta: Meta) -> FrameKind:
+    """The kind of the frame that such a meta belongs to."""
+    return _KINDS[type(meta)]
+
+
+def decode_meta(kind: FrameKind, data: bytes) -> Meta:
+    """The meta of a frame of this kind; `ValueError` if the bytes are too short or not text where text must be."""
+    return _TYPES[kind].decode(data)
+
+
+def _id(what: str, value: bytes) -> bytes:
+    # A struct would pad or cut it without a word.
+    if len(value) != 16:
+        raise ValueError(f"{what} {value.hex()!r} has {len(value)} bytes, not 16; take one from `ids.new_id`")
+    return value
+
+
+def _need(data: bytes, length: int) -> None:
+    if len(data) < length:
+        raise ValueError(f"the meta has {len(data)} bytes where at least {length} are needed")
+
+
+def _unpack(shape: struct.Struct, data: bytes, at: int) -> tuple[Any, ...]:
+    _need(data, at + shape.size)
+    return shape.unpack_from(data, at)
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    if len(data) > 0xFFFF:
+        raise ValueError(f"a name of {len(data)} bytes is too long for the log: {text[:40]!r}…; at most 65535")
+    return _TEXT.pack(len(data)) + data
+
+
+def _read_text(data: bytes, at: int) -> tuple[str, int]:
+    (length,) = _unpack(_TEXT, data, at)
+    _need(data, at + 2 + length)
+    return data[at + 2 : at + 2 + length].decode(), at + 2 + length
+
+
+def _store(store: StoreId) -> bytes:
+    return _STORE.pack(store.operator, store.partition) + _text(store.name)
+
+
+def _read_store(data: bytes) -> tuple[StoreId, int]:
+    operator, partition = _unpack(_STORE, data, 0)
+    name, at = _read_text(data, _STORE.size)
+    return StoreId(operator, partition, name), at

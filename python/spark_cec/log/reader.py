@@ -1,0 +1,165 @@
+"""Reading frames at known places, and reading the whole log. Reading never writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+
+from spark_cec.errors import DamagedLog, NewerFormat
+from spark_cec.log.frame import Bad, CommitFlags, CommitMeta, Frame, NeedMore, Newer, parse_frame
+from spark_cec.log.home import read_log_id
+from spark_cec.log.manifest import batches, load
+from spark_cec.log.record import decode_records, decode_table
+from spark_cec.log.scan import Corrupt, Damage, FoundFrame, Scanned, Torn, scan
+from spark_cec.log.segment import Location, list_segments, segment_path
+from spark_cec.log.storage import Storage
+
+__all__ = [
+    "Corrupt",
+    "Damage",
+    "FoundFrame",
+    "Scanned",
+    "SegmentReport",
+    "Torn",
+    "VerifyReport",
+    "commit_records",
+    "payload_table",
+    "read_frame",
+    "read_many",
+    "scan",
+    "verify",
+]
+
+_GAP_BYTES = 128 << 10
+_RUN_BYTES = 32 << 20
+
+
+def read_frame(storage: Storage, location: Location) -> Frame:
+    """The frame at a place, all checksums checked. `DamagedLog` if it is not there whole."""
+    return read_many(storage, [location], workers=1)[0]
+
+
+def read_many(storage: Storage, locations: Iterable[Location], workers: int = 4) -> list[Frame]:
+    """The frames at these places, in the order given; neighbours are fetched by one read, `workers` reads at a time.
+
+    Errors: `DamagedLog` with segment, offset and reason; `NewerFormat`.
+    """
+    wanted = list(locations)
+    runs = _runs(sorted(set(wanted)))
+    if len(runs) <= 1 or workers <= 1:
+        parts = [_read_run(storage, run) for run in runs]
+    else:
+        with ThreadPoolExecutor(min(workers, len(runs))) as pool:
+            parts = list(pool.map(lambda run: _read_run(storage, run), runs))
+    frames = {location: frame for part in parts for location, frame in part}
+    return [frames[location] for location in wanted]
+
+
+def commit_records(frame: Frame) -> pa.Table:
+    """The records of a COMMIT frame, columns as in `log.record.records_schema`. `DamagedLog` if they cannot be read."""
+    meta = frame.meta
+    if not isinstance(meta, CommitMeta):
+        raise ValueError(f"a {frame.kind.name} frame has no records; give a COMMIT frame")
+    try:
+        return decode_records(frame.payload, grouped=bool(meta.flags & CommitFlags.GROUPED))
+    except pa.ArrowException as error:
+        raise DamagedLog(f"commit of {meta.store} version {meta.version}", -1, f"no Arrow stream: {error}") from error
+
+
+def payload_table(frame: Frame) -> pa.Table:
+    """The payload of an OUTPUT or COMMIT frame as it is stored. `DamagedLog` if it is no Arrow stream."""
+    try:
+        return decode_table(frame.payload)
+    except pa.ArrowException as error:
+        raise DamagedLog(f"{frame.kind.name} frame", -1, f"no Arrow stream: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReport:
+    """What a full reading of one segment found; `size` in bytes."""
+
+    segment: str
+    size: int
+    frames: int
+    damages: tuple[Damage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What a full reading of the log found. `files`: damage of `log.json` and of manifests."""
+
+    segments: tuple[SegmentReport, ...]
+    files: tuple[DamagedLog, ...] = ()
+
+    @property
+    def damages(self) -> tuple[Damage, ...]:
+        """All damage of segments, by segment and offset."""
+        return tuple(damage for segment in self.segments for damage in segment.damages)
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is corrupt; a torn tail is no loss."""
+        return not self.files and not any(isinstance(damage, Corrupt) for damage in self.damages)
+
+
+def verify(storage: Storage) -> VerifyReport:
+    """Read every byte of every segment, every manifest and `log.json`. Errors: `NewerFormat`."""
+    segments = tuple(_verify(storage, file.name, file.size) for file in list_segments(storage))
+    files: list[DamagedLog] = []
+    checks: list[Callable[[], object]] = [
+        partial(read_log_id, storage),
+        *(partial(load, storage, batch) for batch in batches(storage)),
+    ]
+    for check in checks:
+        try:
+            check()
+        except DamagedLog as error:
+            files.append(error)
+    return VerifyReport(segments, tuple(files))
+
+
+def _verify(storage: Storage, segment: str, size: int) -> SegmentReport:
+    found = list(scan(storage, segment, size=size, headers_only=False))
+    damages = tuple(item for item in found if not isinstance(item, FoundFrame))
+    return SegmentReport(segment, size, len(found) - len(damages), damages)
+
+
+def _runs(locations: Sequence[Location]) -> list[list[Location]]:
+    """Sorted places, put together where one read for several is cheaper."""
+    runs: list[list[Location]] = []
+    for location in locations:
+        last = runs[-1] if runs else None
+        if (
+            last is not None
+            and last[-1].segment == location.segment
+            and location.offset - last[-1].end <= _GAP_BYTES
+            and location.end - last[0].offset <= _RUN_BYTES
+        ):
+            last.append(location)
+        else:
+            runs.append([location])
+    return runs
+
+
+def _read_run(storage: Storage, run: Sequence[Location]) -> list[tuple[Location, Frame]]:
+    first, last = run[0], run[-1]
+    try:
+        data = memoryview(storage.read(segment_path(first.segment), first.offset, last.end - first.offset))
+    except FileNotFoundError as error:
+        raise DamagedLog(first.segment, first.offset, "the segment is missing") from error
+    return [(location, _parse(data[location.offset - first.offset :], location)) for location in run]
+
+
+def _parse(data: memoryview, location: Location) -> Frame:
+    parsed = parse_frame(data[: location.length])
+    if isinstance(parsed, Newer):
+        raise NewerFormat(f"{location.segment} at byte {location.offset}", parsed.found)
+    if isinstance(parsed, NeedMore):
+        raise DamagedLog(location.segment, location.offset, f"{len(data)} bytes are there, {parsed.length} are needed")
+    if isinstance(parsed, Bad):
+        raise DamagedLog(location.segment, location.offset, parsed.reason)
+    return parsed

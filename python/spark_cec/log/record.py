@@ -1,0 +1,63 @@
+"""Records: the rows of a commit, as Arrow tables and as payload bytes (`FORMAT.md`, section 2, payload)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import pyarrow as pa
+
+
+class RecordKind(IntEnum):
+    """Kind of a record; the paper's G_open, G_check and R (Sebepou & Magoutis, section III). 0 is reserved."""
+
+    OPEN = 1
+    CHECK = 2
+    CLOSE = 3
+
+
+def records_schema(*, grouped: bool = False, families: bool = False) -> pa.Schema:
+    """Columns of a commit's records. `grouped`: several keys per window. `families`: several column families."""
+    fields = [pa.field("kind", pa.int8(), nullable=False), pa.field("window", pa.binary(), nullable=False)]
+    if grouped:
+        fields.append(pa.field("key", pa.binary(), nullable=False))
+    fields.append(pa.field("value", pa.binary()))
+    if families:
+        fields.append(pa.field("family", pa.int16(), nullable=False))
+    return pa.schema(fields)
+
+
+PLAIN_SCHEMA = records_schema()
+GROUPED_SCHEMA = records_schema(grouped=True)
+
+
+def encode_table(rows: pa.Table | pa.RecordBatch, compression: str | None = "lz4") -> memoryview:
+    """Payload of an OUTPUT frame: `rows` as an Arrow IPC stream, also if there are none.
+
+    `compression`: "lz4", "zstd", "none" or None.
+    """
+    codec = None if compression == "none" else compression
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write(rows)
+    return memoryview(sink.getvalue())
+
+
+def encode_records(rows: pa.Table | pa.RecordBatch, compression: str | None = "lz4") -> memoryview:
+    """Payload of a COMMIT frame: an Arrow IPC stream, or nothing if there are no rows."""
+    return encode_table(rows, compression) if rows.num_rows else memoryview(b"")
+
+
+def decode_table(payload: memoryview | bytes) -> pa.Table:
+    """Inverse of `encode_table`; columns are views into `payload` where it is not compressed.
+
+    Errors: `pyarrow.ArrowInvalid` if the bytes are no Arrow stream.
+    """
+    with pa.ipc.open_stream(pa.py_buffer(payload)) as reader:
+        return reader.read_all()
+
+
+def decode_records(payload: memoryview | bytes, *, grouped: bool = False) -> pa.Table:
+    """Inverse of `encode_records`; `grouped` gives the columns of a payload without rows."""
+    if len(payload) == 0:
+        return (GROUPED_SCHEMA if grouped else PLAIN_SCHEMA).empty_table()
+    return decode_table(payload)

@@ -1,0 +1,96 @@
+"""Repair: the only way in which bytes leave a segment. Explicit, and what it takes out it keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+
+from spark_cec.errors import AlreadyExists, TransientError
+from spark_cec.log.reader import SegmentReport, verify
+from spark_cec.log.scan import Damage
+from spark_cec.log.segment import segment_path
+from spark_cec.log.storage import Storage
+
+BROKEN = "broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Damaged bytes, and the file below the log's home that has them now (or would have, in a dry run)."""
+
+    damage: Damage
+    kept_as: str
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What a repair took out, or in a dry run would take out."""
+
+    dry_run: bool
+    removed: tuple[Removed, ...]
+
+    @property
+    def bytes_removed(self) -> int:
+        """Bytes taken out of segments."""
+        return sum(removed.damage.bytes_lost for removed in self.removed)
+
+
+def repair(storage: Storage, dry_run: bool) -> RepairReport:
+    """Take damaged bytes, torn tails included, out of the segments. For a log that no query is writing.
+
+    For each segment with damage:
+
+    1. Copy each damaged range to `broken/<segment>-<offset>`.
+    2. Replace the segment, atomically, by the bytes that are sound.
+
+    A crash in between leaves the segment as it was. Sound segments are not touched. Indexes notice and start anew.
+    Errors: `NewerFormat`, before anything is written; `TransientError` if a segment grew meanwhile.
+    """
+    removed: list[Removed] = []
+    for report in verify(storage).segments:
+        if report.damages:
+            removed += _plan(report) if dry_run else _repair(storage, report)
+    return RepairReport(dry_run, tuple(removed))
+
+
+def _plan(report: SegmentReport) -> list[Removed]:
+    return [Removed(damage, _broken_path(damage)) for damage in report.damages]
+
+
+def _repair(storage: Storage, report: SegmentReport) -> list[Removed]:
+    path = segment_path(report.segment)
+    data = memoryview(storage.read(path, 0, report.size))
+    removed = [
+        Removed(damage, _keep(storage, damage, data[damage.offset : damage.offset + damage.bytes_lost]))
+        for damage in report.damages
+    ]
+    if storage.size(path) != report.size:
+        raise TransientError(f"segment {report.segment} grew while it was repaired: stop the query, then repair again")
+    storage.replace(path, _sound(data, report))
+    return removed
+
+
+def _sound(data: memoryview, report: SegmentReport) -> bytes:
+    pieces: list[memoryview] = []
+    start = 0
+    for damage in report.damages:
+        pieces.append(data[start : damage.offset])
+        start = damage.offset + damage.bytes_lost
+    return b"".join([*pieces, data[start:]])
+
+
+def _broken_path(damage: Damage) -> str:
+    return f"{BROKEN}/{damage.segment}-{damage.offset}"
+
+
+def _keep(storage: Storage, damage: Damage, data: memoryview) -> str:
+    """Save the bytes; the same bytes may be there from a repair that was cut short, others from an earlier one."""
+    for attempt in count():
+        path = f"{_broken_path(damage)}{f'.{attempt}' if attempt else ''}"
+        try:
+            storage.create(path, data)
+        except AlreadyExists:
+            if storage.read(path) != data:
+                continue
+        return path
+    raise AssertionError("unreachable: numbers do not end")

@@ -1,0 +1,65 @@
+"""Segments: the files of the log, their names and places within them (`FORMAT.md`, section 1)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from spark_cec.ids import new_writer_id
+from spark_cec.log.frame import PRELUDE_LENGTH, TRAILER_LENGTH, Buffer, FrameKind, Location, encode_frame
+from spark_cec.log.meta import SegmentMeta
+from spark_cec.log.storage import Listing, Storage
+
+SEGMENTS = "segments"
+DEFAULT_SEGMENT_BYTES = 64 << 20
+
+_NAME = re.compile(r"(?P<writer>[0-9a-f]{12}-[0-9a-f]{16})-(?P<seq>[0-9]{8})\.cec")
+
+__all__ = [
+    "DEFAULT_SEGMENT_BYTES",
+    "SEGMENTS",
+    "Location",
+    "SegmentName",
+    "encode_segment_frame",
+    "list_segments",
+    "new_writer_id",
+    "segment_frame_length",
+    "segment_path",
+]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SegmentName:
+    """The parts of a segment's name. Names sort by the time their writer began, then by `seq`."""
+
+    writer_id: str
+    seq: int
+
+    def __str__(self) -> str:
+        return f"{self.writer_id}-{self.seq:08d}.cec"
+
+    @classmethod
+    def parse(cls, name: str) -> SegmentName | None:
+        """The parts of `name`, or None if it is no segment's name."""
+        match = _NAME.fullmatch(name)
+        return cls(match["writer"], int(match["seq"])) if match else None
+
+
+def segment_path(segment: str) -> str:
+    """Path of a segment below the log's home."""
+    return f"{SEGMENTS}/{segment}"
+
+
+def list_segments(storage: Storage) -> Listing:
+    """The segments there are, sorted by name; other files in the directory are left out."""
+    return [file for file in storage.list(SEGMENTS) if SegmentName.parse(file.name) is not None]
+
+
+def encode_segment_frame(log_id: str, name: SegmentName, wall_ms: int) -> list[Buffer]:
+    """The first frame of a segment; `log_id` is 32 hex digits."""
+    return encode_frame(FrameKind.SEGMENT, SegmentMeta(log_id, name.writer_id, name.seq, wall_ms).encode())
+
+
+def segment_frame_length(name: SegmentName) -> int:
+    """Bytes of the first frame that this release writes into the segment."""
+    return PRELUDE_LENGTH + len(SegmentMeta("0" * 32, name.writer_id, name.seq, 0).encode()) + TRAILER_LENGTH

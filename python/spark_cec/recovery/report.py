@@ -1,0 +1,71 @@
+"""The file that a user finds after each recovery: `<checkpoint>/cec/recoveries/<unix-ms>.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_cec.ids import StoreId
+from spark_cec.log.storage import Storage
+from spark_cec.recovery.plan import RecoveryPlan
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedStore:
+    """How a store came back: EC load time in ms, whether its digest was right (None: not checked), mutations held."""
+
+    store: StoreId
+    version: int
+    ec_load_ms: float
+    digest_ok: bool | None
+    held: int
+    wall_ms: int
+
+
+def loaded_payload(loaded: LoadedStore) -> bytes:
+    """The payload of a LOADED frame."""
+    return json.dumps({"ec_load_ms": loaded.ec_load_ms, "digest_ok": loaded.digest_ok, "held": loaded.held}).encode()
+
+
+def compose(plan: RecoveryPlan, loaded: Iterable[LoadedStore], started_ms: int) -> dict[str, Any]:
+    """The report as a JSON object; `started_ms` is the wall clock when `start()` was called."""
+    by_store: Mapping[StoreId, LoadedStore] = {each.store: each for each in loaded}
+    verdicts = [each.digest_ok for each in by_store.values()]
+    digest_ok = False if False in verdicts else (True if verdicts and None not in verdicts else None)
+    ended_ms = max((each.wall_ms for each in by_store.values()), default=started_ms)
+    stores = []
+    for head in plan.heads:
+        meta, back = head.meta, by_store.get(head.meta.store)
+        stores.append(
+            {
+                "operator": meta.store.operator,
+                "partition": meta.store.partition,
+                "store": meta.store.name,
+                "version": meta.version,
+                "open_windows": meta.open_windows,
+                "dirty_windows": meta.dirty_windows,
+                "extent_records": meta.extent,
+                "replay_inputs": meta.replay,
+                "ec_load_ms": back.ec_load_ms if back else None,
+                "digest_ok": back.digest_ok if back else None,
+                "held": back.held if back else None,
+            }
+        )
+    return {
+        "committed_batch": plan.committed_batch,
+        "rewound_to": plan.rewound_to,
+        "replayed_batches": plan.replayed_batches,
+        "started_unix_ms": started_ms,
+        "duration_ms": ended_ms - started_ms,
+        "digest_ok": digest_ok,
+        "stores": stores,
+    }
+
+
+def write_report(storage: Storage, report: Mapping[str, Any]) -> str:
+    """Writes the report under the checkpoint's `cec` directory; returns its path there."""
+    path = f"recoveries/{report['started_unix_ms']}.json"
+    storage.replace(path, json.dumps(report, indent=1).encode())
+    return path

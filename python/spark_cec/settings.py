@@ -1,0 +1,204 @@
+"""The `cec.*` settings: parsed once, into one frozen value.
+
+Keys are spelled without their common prefix `spark.sql.streaming.stateStore.cec.`; the prefix is what lets Spark
+carry them to the executors.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from spark_cec.errors import SettingsError
+
+PREFIX = "spark.sql.streaming.stateStore.cec."
+
+_DURATION_UNITS_MS = {"us": 0.001, "ms": 1.0, "s": 1_000.0, "min": 60_000.0, "h": 3_600_000.0}
+_SIZE_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 1 << 10,
+    "kib": 1 << 10,
+    "mb": 1 << 20,
+    "mib": 1 << 20,
+    "gb": 1 << 30,
+    "gib": 1 << 30,
+}
+
+
+class Mode(str, Enum):
+    """Whether commits may be deferred: decided per query, never, or insisted on."""
+
+    AUTO = "auto"
+    EAGER = "eager"
+    DEFERRED = "deferred"
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentBound:
+    """Q: the most log records that recovery may have to scan, per store.
+
+    Either `records`, a count, or `per_window`, a multiple of the open windows; the other one is 0.
+    """
+
+    records: int = 0
+    per_window: float = 0.0
+
+    def limit(self, open_windows: int) -> float:
+        """The bound in records; never below one record per open window, which is what a state needs at least."""
+        return max(float(self.records), self.per_window * open_windows, float(open_windows))
+
+    def __str__(self) -> str:
+        return f"{self.per_window:g}x" if self.per_window else str(self.records)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything a user can set, with units in the names and the defaults of the design, section 1."""
+
+    extent_bound: ExtentBound = ExtentBound(per_window=2.0)
+    replay_bound: int = 1_000_000
+    checkpoint_ms: float = 10.0
+    period_ms: float = 100.0
+    mode: Mode = Mode.AUTO
+    log_path: str | None = None
+    python: str | None = None
+    segment_bytes: int = 64 << 20
+    compression: str = "lz4"
+    retain_output_batches: int | None = None
+    replayable_sources: tuple[str, ...] = ()
+    index_path: str | None = None
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def checkpoint_share(self) -> float:
+        """CI/CP: the share of a store's task time that checkpointing may take."""
+        return self.checkpoint_ms / self.period_ms
+
+    def describe(self) -> str:
+        """The four numbers, as the log line at a query's start shows them."""
+        return (
+            f"Q={self.extent_bound} U={self.replay_bound} CI={self.checkpoint_ms:g}ms CP={self.period_ms:g}ms "
+            f"mode={self.mode.value}"
+        )
+
+
+def _duration_ms(key: str, value: str) -> float:
+    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([a-z]+)\s*", value.lower())
+    if not match or match[2] not in _DURATION_UNITS_MS:
+        raise SettingsError(PREFIX + key, value, "give a duration with a unit, such as 10ms, 1s or 5min")
+    return float(match[1]) * _DURATION_UNITS_MS[match[2]]
+
+
+def _whole_duration(key: str, value: str) -> None:
+    """Checks a duration that the JVM will parse, by Spark's rules: a whole number with a unit."""
+    if not re.fullmatch(r"\d{1,9}\s*(ms|s|m|min|h)", value.strip().lower()) or value.strip().startswith("0"):
+        raise SettingsError(PREFIX + key, value, "give a whole number with a unit, such as 90s or 10min")
+
+
+def _size(key: str, value: str) -> int:
+    match = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", value.lower())
+    if not match or match[2] not in _SIZE_UNITS:
+        raise SettingsError(PREFIX + key, value, "give a size such as 64MiB")
+    size = int(match[1]) * _SIZE_UNITS[match[2]]
+    if size < 4096:
+        raise SettingsError(PREFIX + key, value, "give at least 4KiB")
+    return size
+
+
+def _whole(value: str) -> int | None:
+    """The number, if it is a whole one of at least 1 that fits into the 64 bits that the JVM has for it."""
+    match = re.fullmatch(r"\s*([0-9]{1,25}(?:_[0-9]{1,25}){0,8})\s*", value)
+    number = int(match[1]) if match else 0
+    return number if 1 <= number < 1 << 63 else None
+
+
+def _count(key: str, value: str) -> int:
+    count = _whole(value)
+    if count is None:
+        raise SettingsError(PREFIX + key, value, "give a whole number of at least 1, below 2^63")
+    return count
+
+
+def _choice(key: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value.strip().lower() not in allowed:
+        raise SettingsError(PREFIX + key, value, f"give one of {', '.join(allowed)}")
+    return value.strip().lower()
+
+
+def _extent_bound(key: str, value: str) -> tuple[ExtentBound, tuple[str, ...]]:
+    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*x\s*", value.lower())
+    if not match:
+        records = _whole(value)
+        if records is None:
+            raise SettingsError(
+                PREFIX + key,
+                value,
+                "give a count of records such as 500000, or a multiple of the open windows such as 2x",
+            )
+        return ExtentBound(records=records), ()
+    if float(match[1]) >= 1.0:
+        return ExtentBound(per_window=float(match[1])), ()
+    warning = f"{PREFIX}{key}={value!r} cannot be attained: a state needs one record per open window; 1x is used"
+    return ExtentBound(per_window=1.0), (warning,)
+
+
+_KEYS = {
+    "Q", "U", "CI", "CP", "mode", "log.path", "python", "log.segmentBytes", "log.compression", "output.retainBatches",
+    "sources.replayable", "index.path", "spool.path", "agent.timeout",
+}  # fmt: skip
+
+
+def _refuse_unknown(given: Mapping[str, str]) -> None:
+    for key, value in given.items():
+        if key not in _KEYS:
+            nearest = difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.0)
+            by_case = [known for known in _KEYS if known.lower() == key.lower()]
+            raise SettingsError(
+                PREFIX + key, value, f"unknown setting; did you mean {PREFIX}{(by_case or nearest)[0]}?"
+            )
+
+
+def parse_settings(conf: Mapping[str, str]) -> Settings:
+    """Settings from a Spark conf; keys without the prefix `spark.sql.streaming.stateStore.cec.` are left alone.
+
+    Raises `SettingsError` for an unknown key (naming the nearest known one), a malformed value, or CI > CP.
+    """
+    given = {key[len(PREFIX) :]: value for key, value in conf.items() if key.startswith(PREFIX)}
+    _refuse_unknown(given)
+    if "agent.timeout" in given:  # the shim's own; it is only checked here
+        _whole_duration("agent.timeout", given["agent.timeout"])
+    default = Settings()
+    extent, warnings = _extent_bound("Q", given["Q"]) if "Q" in given else (default.extent_bound, ())
+    checkpoint_ms = _duration_ms("CI", given["CI"]) if "CI" in given else default.checkpoint_ms
+    period_ms = _duration_ms("CP", given["CP"]) if "CP" in given else default.period_ms
+    if period_ms <= 0:
+        raise SettingsError(PREFIX + "CP", given["CP"], "the period must be longer than 0")
+    if checkpoint_ms > period_ms:
+        raise SettingsError(
+            PREFIX + "CI",
+            given.get("CI", "10ms"),
+            f"CI may not exceed CP ({given.get('CP', '100ms')}): lower CI or raise CP",
+        )
+    return Settings(
+        extent_bound=extent,
+        replay_bound=_count("U", given["U"]) if "U" in given else default.replay_bound,
+        checkpoint_ms=checkpoint_ms,
+        period_ms=period_ms,
+        mode=Mode(_choice("mode", given.get("mode", "auto"), tuple(m.value for m in Mode))),
+        log_path=given.get("log.path"),
+        python=given.get("python"),
+        segment_bytes=_size("log.segmentBytes", given["log.segmentBytes"])
+        if "log.segmentBytes" in given
+        else default.segment_bytes,
+        compression=_choice("log.compression", given.get("log.compression", "lz4"), ("lz4", "zstd", "none")),
+        retain_output_batches=_count("output.retainBatches", given["output.retainBatches"])
+        if "output.retainBatches" in given
+        else None,
+        replayable_sources=tuple(s.strip() for s in given.get("sources.replayable", "").split(",") if s.strip()),
+        index_path=given.get("index.path"),
+        warnings=warnings,
+    )

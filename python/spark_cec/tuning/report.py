@@ -1,0 +1,99 @@
+"""What `cec tune` shows, as rich tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import count
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from spark_cec.tuning.advice import Advice, System
+from spark_cec.tuning.estimate import PRIOR_MEDIAN_PER_S, FailureRate
+from spark_cec.tuning.optimum import optimal_interval
+from spark_cec.tuning.paper import Comparison
+from spark_cec.tuning.quantities import format_duration, format_rate
+
+_DAY_S = 86400.0
+
+
+def inputs_table(advice: Advice, origins: dict[str, str]) -> Table:
+    """The five inputs and where each is from; `origins` is keyed by the fields of `System`."""
+    system = advice.system
+    rows = (
+        ("failure rate λ", format_rate(system.failures_per_s), "failures_per_s"),
+        ("checkpoint cost c", format_duration(system.checkpoint_s), "checkpoint_s"),
+        ("restart R", format_duration(system.restart_s), "restart_s"),
+        ("operators n", str(system.operators), "operators"),
+        ("delay δ", format_duration(system.delay_s), "delay_s"),
+    )
+    table = Table("input", "value", "from", box=None, pad_edge=False)
+    for name, value, field in rows:
+        table.add_row(name, value, origins[field])
+    return table
+
+
+def advice_table(advice: Advice) -> Table:
+    """T*, what it yields, and what the present interval loses."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_row("best interval T*", format_duration(advice.best_interval_s), "")
+    table.add_row("utilization at T*", f"{advice.best_utilization:.4f}", "")
+    table.add_row(
+        "share of time for checkpoints c/T*", f"{100.0 * advice.checkpoint_share:.4g} %", _period_hint(advice)
+    )
+    if advice.present_interval_s is not None and advice.lost is not None:
+        present = f"{advice.present_utilization:.4f}"
+        table.add_row("utilization at present", present, f"T = {format_duration(advice.present_interval_s)}")
+        table.add_row("lost against T*", f"{advice.lost:.4f}", f"{format_duration(advice.lost * _DAY_S)} of work a day")
+    return table
+
+
+def rate_line(system: System, rate: FailureRate) -> Text:
+    """How sure the failure rate is, and T* with it."""
+    shortest, longest = (
+        float(optimal_interval(checkpoint_s=system.checkpoint_s, failures_per_s=per_s))
+        for per_s in (rate.high_per_s, rate.low_per_s)
+    )
+    basis = f" (few failures: with a prior of {format_rate(PRIOR_MEDIAN_PER_S)})" if rate.prior else ""
+    return Text(
+        f"95 % interval of λ: {format_rate(rate.low_per_s)} to {format_rate(rate.high_per_s)}{basis}, "
+        f"so T* is from {format_duration(shortest)} to {format_duration(longest)}"
+    )
+
+
+def paper_table(comparisons: Iterable[Comparison]) -> RenderableType:
+    """Theirs beside ours, with numbered notes and a line that counts the verdicts."""
+    table = Table("where", "what", "paper", "ours", "verdict", "note", box=None, pad_edge=False)
+    numbers = count(1)
+    notes: dict[str, int] = {}
+    tally: Counter[str] = Counter()
+    for row in comparisons:
+        if row.note and row.note not in notes:
+            notes[row.note] = next(numbers)
+        verdict = _verdict(row)
+        tally[verdict] += 1
+        mark = str(notes[row.note]) if row.note else ""
+        table.add_row(row.place, row.quantity, row.printed or "-", row.ours_rounded, verdict, mark)
+    lines = [Text(f"{number}  {note}") for note, number in notes.items()]
+    summary = Text("  ".join(f"{verdict}: {times}" for verdict, times in sorted(tally.items())))
+    return Group(table, Text(), *lines, Text(), Text(_LEGEND), Text(), summary)
+
+
+_LEGEND = (
+    "same, DIFFERS: to the printed digits, with inputs that are stated or carried over from another number; "
+    "solved: the inputs were solved from this very number, so that agreement is by construction and tests nothing; "
+    "not at hand: no printed number to compare with."
+)
+
+
+def _verdict(row: Comparison) -> str:
+    if row.agrees is False:
+        return "DIFFERS"
+    return "same" if row.tests_the_model else row.basis.value
+
+
+def _period_hint(advice: Advice) -> str:
+    # In whole milliseconds, which the settings parser takes whatever the size.
+    return f"with CI=10ms: CP={10.0 / advice.checkpoint_share:.0f}ms"

@@ -1,0 +1,122 @@
+"""What a log shows to readers: output rows, windows, raw records. Pure reading, as Arrow tables."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_cec.checkpoint.eventual import EventualCheckpoint
+from spark_cec.errors import DamagedLog
+from spark_cec.index import OutputEntry
+from spark_cec.log import manifest
+from spark_cec.log.catalog import Catalog
+from spark_cec.log.frame import CommitMeta, Location
+from spark_cec.log.reader import commit_records, payload_table, read_many
+from spark_cec.log.storage import Storage
+
+
+def output_batches(storage: Storage, catalog: Catalog, first: int, last: int, whole: bool) -> list[OutputEntry]:
+    """The output frames that count in the batches `first` to `last`, in the order of batches and partitions.
+
+    With `whole`, the batches before the newest one that replaced all output (complete mode) are left out.
+    Raises `DamagedLog` if a manifest names a frame that the log does not hold.
+    """
+    manifests = [manifest.load(storage, batch) for batch in manifest.batches(storage) if first <= batch <= last]
+    if whole:
+        newest_whole = max((m.batch for m in manifests if m.truncate), default=first)
+        manifests = [m for m in manifests if m.batch >= newest_whole]
+    entries = []
+    for each in manifests:
+        for frame in each.frames:
+            entry = catalog.index.output(bytes.fromhex(frame))
+            if entry is None:
+                raise DamagedLog(
+                    f"output frame {frame} of batch {each.batch}", -1, "the manifest names it, but no segment holds it"
+                )
+            entries.append(entry)
+    return entries
+
+
+def first_published_since(storage: Storage, batches: Sequence[int], wall_ms: int, hint: int | None) -> int:
+    """The first of the ascending `batches` that was published at or after `wall_ms`; one behind the last if none was.
+
+    `hint`, from the timestamp index, spares a search if it is right. It may not be: the index also knows frames that no
+    manifest names.
+    """
+
+    def published(position: int) -> int:
+        return manifest.load(storage, batches[position]).wall_ms
+
+    guess = bisect_left(batches, hint) if hint is not None else len(batches)
+    if guess < len(batches) and published(guess) >= wall_ms and (guess == 0 or published(guess - 1) < wall_ms):
+        return batches[guess]
+    found = bisect_left(range(len(batches)), wall_ms, key=published)
+    return batches[found] if found < len(batches) else batches[-1] + 1
+
+
+def log_records(storage: Storage, locations: Sequence[Location], columns: Sequence[str] | None, view: str) -> pa.Table:
+    """The rows of frames: as the sink wrote them (`output`), or control records with their place (`log`)."""
+    frames = read_many(storage, locations)
+    tables = []
+    for location, frame in zip(locations, frames, strict=True):
+        meta = frame.meta
+        if view == "log":
+            assert isinstance(meta, CommitMeta)
+            tables.append(_with_place(commit_records(frame), meta, location))
+        else:
+            tables.append(payload_table(frame))
+    rows = pa.concat_tables(tables, promote_options="default")
+    return rows if columns is None else _project(rows, columns)
+
+
+def _project(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """The named columns; one that these frames lack is null. No columns at all still keeps the number of rows."""
+    if not columns:
+        return pa.table({"": pa.nulls(rows.num_rows, pa.int8())})
+    return pa.table({name: rows[name] if name in rows.column_names else pa.nulls(rows.num_rows) for name in columns})
+
+
+def _with_place(records: pa.Table, meta: CommitMeta, location: Location) -> pa.Table:
+    def every(value: object, kind: pa.DataType) -> pa.Array:
+        return pa.repeat(pa.scalar(value, kind), records.num_rows)
+
+    keys = records["key"] if "key" in records.column_names else records["window"]
+    return pa.table(
+        {
+            "segment": every(location.segment, pa.string()),
+            "offset": every(location.offset, pa.int64()),
+            "operator": every(meta.store.operator, pa.int64()),
+            "partition": every(meta.store.partition, pa.int32()),
+            "store": every(meta.store.name, pa.string()),
+            "version": every(meta.version, pa.int64()),
+            "kind": pc.cast(records["kind"], pa.int32()),
+            "window": records["window"],
+            "key": keys,
+            "value": records["value"],
+        }
+    )
+
+
+def window_rows(checkpoint: EventualCheckpoint) -> pa.Table:
+    """One row per state key of an EC: key, value, footprint, partition, and whether it may be older than the state.
+
+    `dirty` is false where the row is certainly the window's state at that version, and null where the window may have
+    changed since its footprint: the log does not say which windows are dirty, only how many.
+    """
+    meta, records = checkpoint.head.meta, checkpoint.records
+    if not records.num_rows:
+        return records
+    key = records["key"] if "key" in records.column_names else records["window"]
+    certain = pc.or_(pc.equal(records["footprint"], meta.version), pa.scalar(meta.dirty_windows == 0))
+    return pa.table(
+        {
+            "key": key,
+            "value": records["value"],
+            "partition": pa.repeat(pa.scalar(meta.store.partition, pa.int32()), records.num_rows),
+            "footprint_version": records["footprint"],
+            "dirty": pc.if_else(certain, pa.scalar(False), pa.scalar(None, pa.bool_())),
+        }
+    )

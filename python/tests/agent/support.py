@@ -1,0 +1,132 @@
+"""An agent without a process: its calls, JSON in and JSON out, with what a shim would send."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from spark_cec.agent.calls import Calls
+from spark_cec.ids import NO_CHECKPOINT, StoreId
+from spark_cec.settings import PREFIX
+from tests.checkpoint.support import Rows, Tip, record_table, request
+
+DECISION = {"mode": "deferred", "operators": [], "reason": "test"}
+
+
+class Refused(Exception):
+    """An answer that is an error. Attribute: `kind`."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Agent:
+    """The calls of one agent; `checkpoint` is the query's, `home` where its log is."""
+
+    def __init__(self, scratch: Path, checkpoint: Path | None = None) -> None:
+        self.scratch = scratch
+        self.checkpoint = str(checkpoint or scratch / "checkpoint")
+        self.home = f"{self.checkpoint}/cec/log"
+        (scratch / "spool").mkdir(exist_ok=True)
+        self.conf = {PREFIX + "index.path": str(scratch / "index")}
+        self.calls = Calls(str(scratch / "spool"))
+
+    def ask(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """One call; raises `Refused` if the answer is an error."""
+        known = {"home": self.home, "checkpoint": self.checkpoint, "path": self.checkpoint, "conf": self.conf}
+        answer = json.loads(self.calls.answer(name, json.dumps({**known, **arguments})))
+        assert isinstance(answer, dict)
+        if "error" in answer:
+            raise Refused(answer["error"]["kind"], answer["error"]["message"])
+        return answer
+
+    def begin_run(self) -> int:
+        """A run of the query begins; its generation."""
+        return int(self.ask("begin_run", decision=DECISION)["generation"])
+
+    def spool(self, table: pa.Table | None) -> str | None:
+        """A spool file with these rows."""
+        if table is None:
+            return None
+        path = self.calls.spool.new_file(table.nbytes)
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table)
+        return path
+
+    def append_arguments(
+        self,
+        store: StoreId,
+        before: Tip,
+        changes: dict[bytes, Rows],
+        checked: AbstractSet[bytes] = frozenset(),
+        *,
+        whole: bool = True,
+        grouped: bool = False,
+        inputs: int = 1,
+        generation: int = 1,
+    ) -> tuple[Tip, dict[str, Any]]:
+        """The tip after a batch and what the shim would send for its commit."""
+        after, records = before.next(changes, checked)
+        sent = request(store, before, after, records, grouped, whole=whole, inputs=inputs, generation=generation)
+        meta = sent.meta
+        base = None if meta.base_checkpoint_id == NO_CHECKPOINT else meta.base_checkpoint_id.hex()
+        arguments = {
+            "store": [store.operator, store.partition, store.name],
+            "version": meta.version,
+            "generation": generation,
+            "retained": 100,
+            "checkpoint_id": meta.checkpoint_id.hex(),
+            "base_checkpoint_id": base,
+            "spool": self.spool(record_table(grouped, records)),
+            "live": list(sent.live_changes.items()),
+            "live_is_whole": whole,
+            "digest": "17",
+            "flags": int(meta.flags),
+            **{
+                name: getattr(meta, name)
+                for name in (
+                    "open_windows",
+                    "dirty_from",
+                    "dirty_windows",
+                    "opened",
+                    "checked",
+                    "closed",
+                    "inputs",
+                    "watermark_ms",
+                    "elapsed_us",
+                )
+            },
+        }
+        return after, arguments
+
+    def append(
+        self,
+        store: StoreId,
+        before: Tip,
+        changes: dict[bytes, Rows],
+        checked: AbstractSet[bytes] = frozenset(),
+        **more: Any,
+    ) -> tuple[Tip, dict[str, Any]]:
+        """One commit; the tip after it, and the answer."""
+        after, arguments = self.append_arguments(store, before, changes, checked, **more)
+        return after, self.ask("append", **arguments)
+
+    def rows(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
+        """The rows of the spool file that an answer names."""
+        if answer["spool"] is None:
+            return []
+        with pa.memory_map(answer["spool"]) as file, pa.ipc.open_stream(file) as stream:
+            found = stream.read_all().to_pylist()
+        Path(answer["spool"]).unlink()
+        assert isinstance(found, list)
+        return found
+
+
+def window(name: bytes, value: bytes = b"1") -> dict[bytes, Rows]:
+    """A plain window with a value, as a change; without one it closes."""
+    return {name: {name: value} if value else {}}

@@ -1,0 +1,160 @@
+"""The spool: private, given back, and swept when its owner died, but never from under one who lives."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_cec.agent import spool as spool_module
+from spark_cec.agent.spool import Spool
+
+LONG_AGO = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """`shm` stands for shared memory, `tmp` for the temp directory."""
+    for name in ("shm", "tmp"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    yield tmp_path
+
+
+def dead_agents_spool(places: Path) -> tuple[Path, Path]:
+    """The directories of a process that was killed; a file for one of its calls is in the first."""
+    code = (
+        "import os, sys, tempfile; tempfile.tempdir = sys.argv[2]\n"
+        "from spark_cec.agent.spool import Spool\n"
+        "s = Spool(sys.argv[1]); print(s.directory); print(s.overflow, flush=True); os.kill(os.getpid(), 9)"
+    )
+    command = [sys.executable, "-c", code, str(places / "shm"), str(places / "tmp")]
+    path = str(Path(spool_module.__file__).parents[2])
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, check=False)
+    assert done.returncode == -9, done.stderr
+    directory, overflow = map(Path, done.stdout.split())
+    (directory / "pending.arrow").write_bytes(b"rows")
+    return directory, overflow
+
+
+def age(*directories: Path) -> None:
+    """As if the process had died long ago."""
+    for directory in directories:
+        for path in (*directory.iterdir(), directory):
+            os.utime(path, (LONG_AGO, LONG_AGO))
+
+
+def new_spool(places: Path, inherited: tuple[str, ...] = ()) -> Spool:
+    return Spool(str(places / "shm"), inherited)
+
+
+def test_directories_are_private_and_removed_at_the_end(places: Path) -> None:
+    spool = new_spool(places)
+    assert (spool.directory.parent, spool.overflow.parent) == (places / "shm", places / "tmp")
+    for directory in (spool.directory, spool.overflow):
+        assert directory.stat().st_mode & 0o777 == 0o700
+        assert directory.name.startswith(f"spark-cec-{os.getuid()}-")
+    Path(spool.new_file()).write_bytes(b"left over")
+    spool.close()
+    assert list((places / "shm").iterdir()) == list((places / "tmp").iterdir()) == []
+
+
+def test_new_files_have_names_of_their_own(places: Path) -> None:
+    spool = new_spool(places)
+    names = {spool.new_file() for _ in range(100)}
+    assert len(names) == 100
+    assert {Path(name).parent for name in names} == {spool.directory}
+    spool.close()
+
+
+def test_a_file_too_large_for_shared_memory_goes_elsewhere(places: Path) -> None:
+    spool = new_spool(places)
+    assert Path(spool.new_file(1 << 60)).parent == spool.overflow
+    spool.close()
+
+
+def test_without_room_in_shared_memory_all_is_in_the_temp_directory(
+    places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_module, "_roomy", lambda directory, needed: False)
+    spool = Spool()
+    assert spool.directory.parent == spool.overflow.parent == places / "tmp"
+    assert spool.directory != spool.overflow
+    spool.close()
+
+
+def test_the_spool_of_an_agent_that_died_long_ago_is_swept(places: Path) -> None:
+    left = dead_agents_spool(places)
+    age(*left)
+    spool = new_spool(places)
+    assert not any(directory.exists() for directory in left)
+    spool.close()
+
+
+def test_the_spool_of_a_living_agent_is_left_alone(places: Path) -> None:
+    living = new_spool(places)
+    file = Path(living.new_file())
+    file.write_bytes(b"rows")
+    age(living.directory, living.overflow)
+    other = new_spool(places)
+    other.close()
+    assert file.read_bytes() == b"rows"
+    assert living.overflow.exists()
+    living.close()
+
+
+def test_what_is_not_ours_is_left_alone(places: Path) -> None:
+    strange = places / "shm" / f"spark-cec-{os.getuid()}-strange"
+    strange.mkdir()
+    (strange / "file").write_bytes(b"x")
+    another = places / "shm" / "something-else"
+    another.mkdir()
+    age(strange, another)
+    new_spool(places).close()
+    assert (strange / "file").exists()
+    assert another.exists()
+
+
+def test_a_successor_takes_over_and_cleans_up(places: Path) -> None:
+    directory, overflow = dead_agents_spool(places)
+    successor = new_spool(places, (str(directory), str(overflow)))
+    assert (successor.directory, successor.overflow) == (directory, overflow)
+    assert (directory / "pending.arrow").read_bytes() == b"rows"
+    stranger = new_spool(places)
+    stranger.close()
+    assert (directory / "pending.arrow").exists(), "it is held again"
+    successor.close()
+    assert not directory.exists()
+    assert not overflow.exists()
+
+
+def test_a_successor_whose_inheritance_is_gone_has_a_spool_all_the_same(places: Path) -> None:
+    successor = new_spool(places, (str(places / "shm" / "gone"), str(places / "tmp" / "gone")))
+    assert successor.directory.is_dir()
+    assert successor.overflow.is_dir()
+    successor.close()
+
+
+def test_what_a_living_agent_holds_is_not_inherited(places: Path) -> None:
+    living = new_spool(places)
+    other = new_spool(places, (str(living.directory), str(living.overflow)))
+    assert other.directory != living.directory
+    assert other.overflow != living.overflow
+    other.close()
+    assert living.directory.is_dir()
+    living.close()
+
+
+def test_a_stranger_leaves_what_a_successor_is_about_to_inherit(places: Path) -> None:
+    """Another session's agent may start in the moment between an agent's death and its successor."""
+    directory, overflow = dead_agents_spool(places)
+    stranger = new_spool(places)
+    successor = new_spool(places, (str(directory), str(overflow)))
+    assert (successor.directory / "pending.arrow").read_bytes() == b"rows"
+    successor.close()
+    stranger.close()

@@ -1,0 +1,170 @@
+"""The calls of the state stores: open, append, load, loaded; and what an agent says that cannot."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_cec.ids import StoreId
+from spark_cec.settings import PREFIX
+from tests.agent.support import Agent, Refused, window
+from tests.checkpoint.support import Rows, Tip
+
+STORE = StoreId(0, 3)
+KEY = [0, 3, "default"]
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    made = Agent(tmp_path)
+    made.ask("open_log")
+    yield made
+    made.calls.close()
+
+
+def four_commits(agent: Agent) -> list[Tip]:
+    tips = [Tip()]
+    for batch in ({**window(b"a"), **window(b"b")}, window(b"a", b"2"), {**window(b"b", b""), **window(b"c")}, {}):
+        tips.append(agent.append(STORE, tips[-1], batch, inputs=5)[0])
+    return tips
+
+
+def test_what_was_appended_is_loaded(agent: Agent) -> None:
+    tips = four_commits(agent)
+    for tip in tips[1:]:
+        answer = agent.ask("load", store=KEY, version=tip.version, checkpoint_id=None, retained=100)
+        assert {row["window"]: row["footprint"] for row in agent.rows(answer)} == tip.footprints
+        assert answer["open_windows"] == len(tip.state)
+        assert answer["dirty_windows"] == len(tip.dirty)
+        assert answer["dirty_from"] == min(tip.dirty.values(), default=tip.version)
+        assert answer["digest"] == "17"
+        assert answer["checkpoint_ids"][str(tip.version)] == tip.checkpoint_id.hex()
+
+
+def test_a_load_plans_as_the_append_did(agent: Agent) -> None:
+    tip, appended = agent.append(STORE, Tip(), {**window(b"a"), **window(b"b")}, inputs=5)
+    for batch in (window(b"a", b"2"), window(b"b", b"2"), {}):
+        tip, appended = agent.append(STORE, tip, batch, inputs=5, whole=False)
+        loaded = agent.ask("load", store=KEY, version=tip.version, checkpoint_id=None, retained=100)
+        assert loaded["plan"] == appended["plan"]
+    assert appended["extent"] == 2
+    assert appended["replay"] == 15
+
+
+def test_a_store_without_windows_has_no_spool_file(agent: Agent) -> None:
+    tip, _ = agent.append(STORE, Tip(), {})
+    answer = agent.ask("load", store=KEY, version=1, checkpoint_id=tip.checkpoint_id.hex(), retained=100)
+    assert answer["spool"] is None
+    assert (answer["rows"], answer["open_windows"]) == (0, 0)
+
+
+def test_groups_keep_their_rows(agent: Agent) -> None:
+    group: Rows = {b"k%d" % i: b"v%d" % i for i in range(5)}
+    agent.append(STORE, Tip(), {b"g": group}, grouped=True)
+    rows = agent.rows(agent.ask("load", store=KEY, version=1, checkpoint_id=None, retained=100))
+    assert {row["key"]: row["value"] for row in rows} == group
+    assert {(row["window"], row["footprint"]) for row in rows} == {(b"g", 1)}
+
+
+def test_books_that_are_missing_are_asked_for(agent: Agent, tmp_path: Path) -> None:
+    tips = four_commits(agent)
+    successor = Agent(tmp_path)
+    successor.ask("open_log")
+    with pytest.raises(Refused, match="send the whole ledger") as refused:
+        successor.append(STORE, tips[-1], window(b"d"), whole=False)
+    assert refused.value.kind == "BooksMissing"
+    _tip, answer = successor.append(STORE, tips[-1], window(b"d"), whole=True)
+    assert answer["extent"] == 5
+    successor.calls.close()
+
+
+def test_a_retry_that_finds_its_frame_answers_as_the_first_time(agent: Agent, tmp_path: Path) -> None:
+    """The agent wrote the frame and died before it could answer; its successor is asked again."""
+    tip, _ = agent.append(STORE, Tip(), {**window(b"a"), **window(b"b")}, inputs=5)
+    tip, _ = agent.append(STORE, tip, window(b"a", b"2"), inputs=7, whole=False)
+    tip, arguments = agent.append_arguments(STORE, tip, {**window(b"b", b"2"), **window(b"c")}, inputs=9, whole=False)
+    first = agent.ask("append", **arguments)
+    successor = Agent(tmp_path)
+    successor.ask("open_log")
+    with pytest.raises(Refused, match="the frame is there; send the whole ledger") as refused:
+        successor.ask("append", **arguments, retry=True)
+    assert refused.value.kind == "BooksMissing"
+    whole = {**arguments, "live": list(Counter(tip.footprints.values()).items()), "live_is_whole": True}
+    again = successor.ask("append", **whole)
+    assert {**again, "agent_us": 0} == {**first, "agent_us": 0}
+    log = successor.ask("view_splits", view="log", path=agent.home)["splits"]
+    rows = [row for split in log for row in successor.rows(successor.ask("read_split", split=split, columns=None))]
+    assert [row["version"] for row in rows] == [1, 1, 3], "and nothing is written twice"
+    _, following = successor.append(STORE, tip, window(b"a", b"3"), inputs=1, whole=False)
+    assert (following["extent"], following["replay"]) == (3, 17)
+    successor.calls.close()
+
+
+def test_a_retry_that_finds_nothing_writes(agent: Agent) -> None:
+    tip, arguments = agent.append_arguments(STORE, Tip(), window(b"a"))
+    assert agent.ask("append", **arguments, retry=True)["extent"] == 1
+    assert agent.ask("load", store=KEY, version=tip.version, checkpoint_id=None, retained=100)["rows"] == 1
+
+
+def test_the_spool_file_stays_the_shims(agent: Agent) -> None:
+    """It may have to be read again by a successor."""
+    _, arguments = agent.append_arguments(STORE, Tip(), window(b"a"))
+    agent.ask("append", **arguments)
+    assert Path(arguments["spool"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "kind", "says"),
+    [
+        ("load", {"version": 9}, "DamagedLog", "no commit frame of version 9"),
+        ("load", {"checkpoint_id": "00" * 16}, "DamagedLog", "with checkpoint id 0000"),
+        ("load", {"store": [7, 7, "x"]}, "DamagedLog", "store 7/7/x: no commit frame of version 1"),
+        ("load", {"conf": {PREFIX + "Q": "none"}}, "SettingsError", "Q='none'"),
+        ("append", {"home": "/not/open"}, "UnknownLog", "log '/not/open' is not open in this agent"),
+        ("loaded", {"home": "/not/open"}, "UnknownLog", "not open"),
+        ("no such call", {}, "KeyError", "no such call"),
+    ],
+)
+def test_refusals_have_a_kind_and_say_what_is_wrong(
+    agent: Agent, name: str, change: dict[str, object], kind: str, says: str
+) -> None:
+    tip, arguments = agent.append_arguments(STORE, Tip(), window(b"a"))
+    agent.ask("append", **arguments)
+    with pytest.raises(Refused, match=says) as refused:
+        agent.ask(name, **{**arguments, "checkpoint_id": tip.checkpoint_id.hex(), **change})
+    assert refused.value.kind == kind
+
+
+@pytest.mark.parametrize("arguments", ["", "[]", "{", "null", '"x"', "{}"])
+def test_whatever_is_sent_there_is_an_answer(agent: Agent, arguments: str) -> None:
+    for name in (
+        "open_log",
+        "load",
+        "append",
+        "plan",
+        "check",
+        "report",
+        "trim",
+        "publish",
+        "view_splits",
+        "read_split",
+        "",
+    ):
+        answer = json.loads(agent.calls.answer(name, arguments))
+        assert set(answer["error"]) == {"kind", "message"}
+
+
+def test_how_a_store_came_back_is_in_the_log(agent: Agent) -> None:
+    agent.append(STORE, Tip(), window(b"a"))
+    agent.ask("loaded", store=KEY, version=1, generation=4, ec_load_ms=1.5, digest_ok=None, held=3)
+    plan = agent.ask("plan", last_commit=0, offsets={})
+    assert (plan["committed_batch"], plan["rewound_to"]) == (0, 0)
+    done = agent.ask("report", generation=4, committed_batch=0, last_commit=0)
+    assert done["done"] is True
+    report = json.loads(Path(agent.checkpoint, "cec", done["path"]).read_text())
+    assert report["stores"][0]["held"] == 3
+    assert report["digest_ok"] is None

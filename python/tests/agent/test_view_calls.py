@@ -1,0 +1,223 @@
+"""The calls of sink and reader: output becomes visible as a whole, and the three views show what is there."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_cec.agent import views as views_module
+from spark_cec.ids import StoreId
+from spark_cec.log.record import RecordKind
+from tests.agent.support import Agent, Refused, window
+from tests.checkpoint.support import Tip
+
+SCHEMA = '{"type":"struct","fields":[]}'
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    made = Agent(tmp_path)
+    made.begin_run()
+    yield made
+    made.calls.close()
+
+
+def write(agent: Agent, batch: int, *rows: int, partition: int = 0) -> str | None:
+    """An output frame; its id."""
+    spool = agent.spool(pa.table({"n": pa.array(rows, pa.int64())}))
+    answer = agent.ask("write_output", batch=batch, partition=partition, attempt=0, generation=1, spool=spool)
+    assert answer["rows"] == len(rows)
+    frame = answer["frame"]
+    assert frame is None or isinstance(frame, str)
+    return frame
+
+
+def publish(agent: Agent, batch: int, *frames: str | None, truncate: bool = False) -> bool:
+    named = [frame for frame in frames if frame]
+    return bool(
+        agent.ask("publish", batch=batch, frames=named, rows=0, schema=SCHEMA, truncate=truncate, generation=1)["first"]
+    )
+
+
+def read(agent: Agent, view: str, columns: list[str] | None = None, **bounds: Any) -> list[dict[str, Any]]:
+    splits = agent.ask("view_splits", view=view, **bounds)["splits"]
+    return [row for split in splits for row in agent.rows(agent.ask("read_split", split=split, columns=columns))]
+
+
+def numbers(agent: Agent, first: int = 0, last: int = 99, *, whole: bool = True) -> list[int]:
+    return [row["n"] for row in read(agent, "output", first=first, last=last, whole=whole)]
+
+
+def test_output_is_invisible_until_its_batch_is_published(agent: Agent) -> None:
+    frames = [write(agent, 0, 1, 2), write(agent, 0, 3, partition=1)]
+    assert agent.ask("view_schema")["schema"] is None
+    assert agent.ask("view_offsets", starting_timestamp_ms=None) == {"first": 0, "last": -1}
+    assert numbers(agent) == []
+    assert publish(agent, 0, *frames)
+    assert numbers(agent) == [1, 2, 3]
+    assert agent.ask("view_schema")["schema"] == SCHEMA
+
+
+def test_the_first_manifest_of_a_batch_wins(agent: Agent) -> None:
+    first, second = write(agent, 0, 1), write(agent, 0, 2)
+    assert publish(agent, 0, first)
+    assert not publish(agent, 0, second)
+    publish(agent, 0, first)
+    assert numbers(agent) == [1]
+
+
+def test_no_rows_are_no_frame_but_a_batch(agent: Agent) -> None:
+    assert write(agent, 0) is None
+    publish(agent, 0)
+    publish(agent, 1, write(agent, 1, 5))
+    assert agent.ask("view_offsets", starting_timestamp_ms=None) == {"first": 0, "last": 1}
+    assert numbers(agent) == [5]
+    assert numbers(agent, 0, 0) == []
+
+
+def test_bounds_of_batches(agent: Agent) -> None:
+    for batch in range(5):
+        publish(agent, batch, write(agent, batch, 10 * batch))
+    assert numbers(agent, 1, 3) == [10, 20, 30]
+    assert numbers(agent, 4, 4) == [40]
+    assert numbers(agent, 3, 2) == []
+
+
+def test_complete_mode_shows_the_newest_whole_output(agent: Agent) -> None:
+    for batch in range(4):
+        publish(agent, batch, write(agent, batch, batch, batch + 100), truncate=True)
+    assert numbers(agent) == [3, 103]
+    assert numbers(agent, 0, 2) == [2, 102]
+    assert numbers(agent, 1, 2, whole=False) == [1, 101, 2, 102], "a stream is handed every batch"
+
+
+def test_a_read_starts_where_the_clock_says(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    for batch in range(4):
+        monkeypatch.setattr(time, "time", lambda batch=batch: 1_000.0 + batch)
+        publish(agent, batch, write(agent, batch, batch))
+    for since_ms, first in ((0, 0), (1_000_000, 0), (1_000_001, 1), (1_002_500, 3), (1_003_001, 4)):
+        assert agent.ask("view_offsets", starting_timestamp_ms=since_ms) == {"first": first, "last": 3}, since_ms
+
+
+def test_a_late_frame_of_an_old_batch_does_not_turn_back_the_clock(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that everybody had given up writes its frame long after another attempt's was published."""
+    for batch in range(4):
+        monkeypatch.setattr(time, "time", lambda batch=batch: 1_000.0 + 10 * batch)
+        publish(agent, batch, write(agent, batch, batch))
+    monkeypatch.setattr(time, "time", lambda: 1_025.0)
+    write(agent, 0, 77)
+    assert agent.ask("view_offsets", starting_timestamp_ms=1_024_000) == {"first": 3, "last": 3}
+
+
+def test_columns_are_picked_and_missing_ones_are_null(agent: Agent) -> None:
+    publish(agent, 0, write(agent, 0, 1, 2))
+    bounds = {"first": 0, "last": 0, "whole": True}
+    assert read(agent, "output", ["n", "added later"], **bounds) == [
+        {"n": 1, "added later": None},
+        {"n": 2, "added later": None},
+    ]
+    (split,) = agent.ask("view_splits", view="output", **bounds)["splits"]
+    assert agent.ask("read_split", split=split, columns=[])["rows"] == 2, "a count needs no column"
+
+
+def test_large_output_is_split(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views_module, "SPLIT_BYTES", 1)
+    publish(agent, 0, *[write(agent, 0, n, partition=n) for n in range(4)])
+    assert len(agent.ask("view_splits", view="output", first=0, last=0, whole=True)["splits"]) == 4
+    assert numbers(agent) == [0, 1, 2, 3]
+
+
+def test_a_frame_that_is_gone_is_named(agent: Agent) -> None:
+    publish(agent, 0, "ab" * 16)
+    with pytest.raises(
+        Refused, match=r"output frame (ab)+ of batch 0: the manifest names it, but no segment holds it"
+    ) as refused:
+        numbers(agent)
+    assert refused.value.kind == "DamagedLog"
+
+
+def two_stores(agent: Agent) -> None:
+    for partition in (0, 1):
+        tip = Tip()
+        for batch in (window(b"a%d" % partition), window(b"b%d" % partition), window(b"a%d" % partition, b"2")):
+            tip, _ = agent.append(StoreId(0, partition), tip, batch)
+
+
+def test_the_windows_of_all_partitions(agent: Agent) -> None:
+    two_stores(agent)
+    rows = read(agent, "windows", operator=0, store="default", version=None)
+    found = {(row["partition"], row["key"]): (row["value"], row["footprint_version"], row["dirty"]) for row in rows}
+    assert found == {
+        (0, b"a0"): (b"1", 1, None),
+        (0, b"b0"): (b"1", 2, None),
+        (1, b"a1"): (b"1", 1, None),
+        (1, b"b1"): (b"1", 2, None),
+    }
+    older = read(agent, "windows", operator=0, store="default", version=2)
+    assert {row["dirty"] for row in older} == {False}
+    assert len(read(agent, "windows", operator=0, store="default", version=1)) == 2
+
+
+def test_a_store_that_is_not_there_is_told_from_those_that_are(agent: Agent) -> None:
+    two_stores(agent)
+    with pytest.raises(Refused, match=r"no store 'left' of operator 3; there are: operator 0 store default"):
+        read(agent, "windows", operator=3, store="left", version=None)
+
+
+def test_the_raw_log(agent: Agent) -> None:
+    tip, _ = agent.append(StoreId(0, 0), Tip(), {**window(b"a"), **window(b"b")})
+    tip, _ = agent.append(StoreId(0, 0), tip, {**window(b"a", b"")}, {b"b"})
+    agent.append(StoreId(4, 1, "left"), Tip(), {b"g": {b"k1": b"1", b"k2": b"2"}}, grouped=True)
+    rows = read(agent, "log")
+    found = sorted(
+        (r["operator"], r["partition"], r["store"], r["version"], r["kind"], r["window"], r["key"], r["value"])
+        for r in rows
+    )
+    check, opened, close = int(RecordKind.CHECK), int(RecordKind.OPEN), int(RecordKind.CLOSE)
+    assert found == [
+        (0, 0, "default", 1, opened, b"a", b"a", b"1"),
+        (0, 0, "default", 1, opened, b"b", b"b", b"1"),
+        (0, 0, "default", 2, check, b"b", b"b", b"1"),
+        (0, 0, "default", 2, close, b"a", b"a", None),
+        (4, 1, "left", 1, opened, b"g", b"k1", b"1"),
+        (4, 1, "left", 1, opened, b"g", b"k2", b"2"),
+    ]
+    assert {r["segment"] for r in rows} <= {path.name for path in Path(agent.home, "segments").iterdir()}
+
+
+def test_reading_begins_no_log(tmp_path: Path) -> None:
+    agent = Agent(tmp_path)
+    for name in ("view_schema", "view_splits", "view_offsets"):
+        with pytest.raises(
+            Refused, match="there is no log here: give the checkpoint of a query, or the `path` of its sink"
+        ) as refused:
+            agent.ask(name, view="log")
+        assert refused.value.kind == "LogLocationError"
+    assert not Path(agent.checkpoint).exists()
+    agent.calls.close()
+
+
+def test_reading_writes_nothing(agent: Agent) -> None:
+    two_stores(agent)
+    publish(agent, 0, write(agent, 0, 1))
+
+    def files() -> dict[str, tuple[int, int]]:
+        found = [path for path in Path(agent.checkpoint).rglob("*") if path.is_file()]
+        return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
+
+    before = files()
+    reader = Agent(agent.scratch)
+    assert numbers(reader) == [1]
+    assert len(read(reader, "windows", operator=0, store="default", version=None)) == 4
+    assert len(read(reader, "log")) == 4
+    reader.calls.close()
+    assert files() == before
+    assert json.loads(Path(agent.checkpoint, "cec", "query.json").read_text())["generation"] == 1

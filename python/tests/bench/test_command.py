@@ -1,0 +1,125 @@
+"""The command: its options, its lines, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from spark_cec.bench import command
+from spark_cec.bench.job import JobSpec
+from spark_cec.bench.measure import Measured, Say, Schedule
+from spark_cec.bench.processes import BenchError
+
+SPEED_MS = {"cec": 100.0, "rocksdb": 300.0, "hdfs": 200.0}
+
+
+class Runs:
+    """Stands in for the measured runs, and remembers what they were told."""
+
+    def __init__(self) -> None:
+        self.specs: list[JobSpec] = []
+        self.schedules: list[Schedule] = []
+        self.fail_at: int | None = None
+
+    def __call__(self, spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measured:
+        assert home.is_dir()
+        assert Path(spec.jar).read_text() == "jar"
+        assert not Path(spec.checkpoint).exists()
+        Path(spec.checkpoint).mkdir()
+        self.specs.append(spec)
+        self.schedules.append(schedule)
+        if len(self.specs) == self.fail_at:
+            raise BenchError("the query's process ended with exit code 1")
+        say("batch 1/1")
+        return Measured({"batch_ms": SPEED_MS[spec.provider.value]}, {})
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
+    jar = tmp_path / "spark-cec.jar"
+    jar.write_text("jar")
+    fake = Runs()
+    monkeypatch.setattr(command, "jar_path", lambda: str(jar))
+    monkeypatch.setattr(command, "steady", fake)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    return fake
+
+
+def _bench(tmp_path: Path, *options: str) -> tuple[int, list[dict[str, Any]], str]:
+    result = CliRunner().invoke(command.app, [*options, "--output", str(tmp_path / "out")])
+    return result.exit_code, [json.loads(line) for line in result.stdout.splitlines()], result.stderr
+
+
+def test_three_alternating_rounds_of_all_providers_by_default(runs: Runs, tmp_path: Path) -> None:
+    code, lines, errors = _bench(tmp_path)
+    assert code == 0
+    assert [line["kind"] for line in lines] == ["run"] * 9 + ["summary", "verdict"]
+    assert [line["provider"] for line in lines[:6]] == ["cec", "rocksdb", "hdfs", "rocksdb", "hdfs", "cec"]
+    assert [line["round"] for line in lines[:9]] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert (lines[-1]["must"], lines[-1]["sizes_of_the_design"]) == (True, True)
+    assert runs.schedules[0] == Schedule(fill=7, warm_up=8, timed=12)
+    assert errors.splitlines()[0] == "round 1/3, cec: batch 1/1"
+
+
+def test_a_bad_verdict_is_no_failure(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SPEED_MS, "cec", 1000.0)
+    code, lines, _ = _bench(tmp_path, "--rounds", "1")
+    assert (code, lines[-1]["must"]) == (0, False)
+
+
+def test_other_sizes_are_said_not_to_be_the_designs(runs: Runs, tmp_path: Path) -> None:
+    _, lines, _ = _bench(tmp_path, "--rounds", "1", "--keys", "100", "--updates", "10", "--provider", "hdfs")
+    assert [line["kind"] for line in lines] == ["run", "summary", "verdict"]
+    assert (lines[0]["keys"], lines[0]["updates"], lines[-1]["sizes_of_the_design"]) == (100, 10, False)
+    assert runs.schedules[0].fill == 10
+
+
+def test_partitions_do_not_make_another_size(runs: Runs, tmp_path: Path) -> None:
+    _, lines, _ = _bench(tmp_path, "slow", "--partitions", "32", "--rounds", "1")
+    assert lines[-1]["sizes_of_the_design"] is True
+    assert runs.specs[0].workload.partitions == 32
+
+
+def test_options_reach_every_run(runs: Runs, tmp_path: Path) -> None:
+    options = ("--memory", "2g", "--java-options", "-Xint", "--conf", "a.b=c=d", "--warm-up", "3", "--batches", "4")
+    _bench(tmp_path, "--rounds", "2", "--provider", "cec", "--provider", "cec", *options)
+    assert len(runs.specs) == 2
+    assert {(spec.memory, spec.java_options, spec.conf) for spec in runs.specs} == {("2g", "-Xint", (("a.b", "c=d"),))}
+    assert (runs.schedules[0].warm_up, runs.schedules[0].timed) == (3, 4)
+
+
+def test_the_lines_go_to_a_file_too(runs: Runs, tmp_path: Path) -> None:
+    _, lines, _ = _bench(tmp_path, "--rounds", "1", "--json-out", str(tmp_path / "lines.jsonl"))
+    assert [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()] == lines
+
+
+def test_nothing_stays_in_the_work_directory(runs: Runs, tmp_path: Path) -> None:
+    _bench(tmp_path)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_failed_run_is_exit_code_1_and_leaves_nothing(runs: Runs, tmp_path: Path) -> None:
+    runs.fail_at = 2
+    code, lines, errors = _bench(tmp_path)
+    assert (code, len(lines)) == (1, 1)
+    assert errors.splitlines()[-1] == "error: the query's process ended with exit code 1"
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "options", [("sideways",), ("--rounds", "0"), ("--provider", "oracle"), ("--conf", "novalue"), ("--conf", "=x")]
+)
+def test_wrong_usage(runs: Runs, tmp_path: Path, options: tuple[str, ...]) -> None:
+    code, lines, errors = _bench(tmp_path, *options)
+    assert (code, lines, runs.specs) == (2, [], [])
+    assert options[0] in errors
+
+
+def test_help_has_examples() -> None:
+    result = CliRunner().invoke(command.app, ["--help"])
+    assert result.exit_code == 0
+    assert "python -m spark_cec.bench recovery --rounds 1" in result.stdout

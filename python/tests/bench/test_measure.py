@@ -1,0 +1,36 @@
+"""The schedule of a run, and what is checked on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_cec.bench.measure import Schedule, check_state, committed_batch
+from spark_cec.bench.processes import BenchError
+from spark_cec.bench.workloads import Shape, Workload
+
+
+def test_the_schedule_numbers_batches_from_0() -> None:
+    schedule = Schedule(fill=7, warm_up=2, timed=3)
+    assert (schedule.first_timed, schedule.last) == (9, 11)
+    assert [schedule.describe(batch, 12.4) for batch in (0, 6, 7, 8, 9, 11)] == [
+        "fill 1/7", "fill 7/7", "warm-up 1/2", "warm-up 2/2", "batch 1/3: 12 ms", "batch 3/3: 12 ms",
+    ]  # fmt: skip
+
+
+def test_a_state_that_is_not_full_is_refused() -> None:
+    workload = Workload(Shape.UNIFORM, keys=100, updates=30)
+    check_state(workload, {"batch": 5, "state_rows": 100})
+    with pytest.raises(BenchError, match="batch 5: the state has 99 rows where the fill opened 100"):
+        check_state(workload, {"batch": 5, "state_rows": 99})
+    check_state(Workload(Shape.SLOW, keys=100, updates=30), {"batch": 5, "state_rows": 103})
+
+
+def test_the_committed_batch_is_the_largest_number(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="no committed batch"):
+        committed_batch(tmp_path)
+    (tmp_path / "commits").mkdir()
+    for name in ("9", "10", ".11.crc", "12.tmp", "checksum"):
+        (tmp_path / "commits" / name).touch()
+    assert committed_batch(tmp_path) == 10

@@ -1,0 +1,175 @@
+"""`cec inspect`: the right numbers of the right version, and no trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spark_cec.agent.driver import QUERY_FILE as WRITTEN_QUERY_FILE
+from spark_cec.agent.driver import DriverCalls
+from spark_cec.agent.logs import OpenLogs
+from spark_cec.cli.place import QUERY_FILE
+from spark_cec.log.frame import FrameKind
+from spark_cec.settings import PREFIX
+from tests.cli.support import CONF, STORES, Checkpoint, answer, files, make_checkpoint, query_json, run, write_log
+from tests.log.support import commit_meta, make_writer, payload_of
+
+OTHER_WRITER = "0198c0ffee09-00112233445566ff"
+
+
+def test_each_store_at_the_committed_version(checkpoint: Checkpoint) -> None:
+    result = run("inspect", str(checkpoint.path), "--json")
+    found = answer(result)
+    assert result.exit_code == 0
+    assert [(s["operator"], s["partition"], s["store"]) for s in found["stores"]] == [
+        (0, 0, "default"), (0, 1, "default"), (1, 0, "left"),
+    ]  # fmt: skip
+    for store in found["stores"]:
+        assert (store["version"], store["newest_version"], store["open_windows"]) == (4, 4, 4)
+        assert (store["extent_records"], store["extent_bound"]) == (4, 12)
+        assert (store["replay_inputs"], store["replay_bound"]) == (40, 25)
+        assert (store["dirty_from"], store["dirty_windows"], store["segments"]) == (1, 2, 1)
+    assert (found["committed_batch"], found["replayed_from"], found["recoveries"]) == (3, None, 2)
+    assert (found["mode"], found["reason"], found["output_batches"]) == ("deferred", "operator 0 (count) deferred", 4)
+    assert found["damages"] == []
+
+
+def test_totals_are_sums_and_bytes_are_those_of_the_files(checkpoint: Checkpoint) -> None:
+    found = answer(run("inspect", str(checkpoint.path), "--json"))
+    totals, stores = found["totals"], found["stores"]
+    assert totals["stores"] == len(STORES)
+    for name in ("open_windows", "extent_records", "replay_inputs", "dirty_windows"):
+        assert totals[name] == sum(store[name] for store in stores)
+    assert totals["commit_bytes"] == sum(store["bytes"] for store in stores)
+    assert totals["bytes"] == checkpoint.segment.stat().st_size > totals["commit_bytes"] > 0
+
+
+def test_an_uncommitted_batch_does_not_count(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path / "checkpoint", versions=6, last_commit=3)
+    stores = answer(run("inspect", str(checkpoint.path), "--json"))["stores"]
+    assert [(s["version"], s["newest_version"], s["open_windows"]) for s in stores] == [(4, 6, 4)] * 3
+
+
+def test_before_the_first_commit_the_newest_version_is_shown(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path / "checkpoint", versions=1, last_commit=-1)
+    result = run("inspect", str(checkpoint.path), "--json")
+    assert result.exit_code == 0
+    assert answer(result)["committed_batch"] == -1
+    assert {s["version"] for s in answer(result)["stores"]} == {1}
+    assert "no batch yet" in run("inspect", str(checkpoint.path)).stdout
+
+
+def test_the_last_attempt_of_a_version_stands_for_it(checkpoint: Checkpoint) -> None:
+    again = commit_meta(4, store=STORES[0], checkpoint_id=b"x" * 16, generation=2, dirty_windows=77)
+    make_writer(checkpoint.storage, writer_id=OTHER_WRITER).append(FrameKind.COMMIT, again, payload_of(4))
+    stores = answer(run("inspect", str(checkpoint.path), "--json"))["stores"]
+    assert [(s["dirty_windows"], s["segments"]) for s in stores] == [(77, 2), (2, 1), (2, 1)]
+
+
+def test_the_last_attempt_of_the_committed_version_counts_although_there_is_a_later_one(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path / "checkpoint", versions=5, last_commit=3)
+    again = commit_meta(4, store=STORES[0], checkpoint_id=b"x" * 16, generation=2, dirty_windows=77)
+    make_writer(checkpoint.storage, writer_id=OTHER_WRITER).append(FrameKind.COMMIT, again, payload_of(4))
+    store = answer(run("inspect", str(checkpoint.path), "--json"))["stores"][0]
+    assert (store["version"], store["newest_version"], store["dirty_windows"]) == (4, 5, 77)
+
+
+def test_a_lost_log_json_is_a_failure(checkpoint: Checkpoint) -> None:
+    (checkpoint.home / "log.json").unlink()
+    result = run("inspect", str(checkpoint.path), "--json")
+    assert result.exit_code == 1
+    assert [(d["kind"], d["where"]) for d in answer(result)["damages"]] == [("lost", "log.json")]
+    assert len(answer(result)["stores"]) == len(STORES)
+
+
+@pytest.mark.parametrize(
+    ("recording", "shown"),
+    [({"committed_batch": 3, "rewound_to": 0}, (3, 1, 4)), ({"committed_batch": 1, "rewound_to": 0}, (1, None, 2))],
+    ids=["replaying", "obsolete"],
+)
+def test_a_replay_does_not_undo_what_was_committed(
+    checkpoint: Checkpoint, recording: dict[str, int], shown: tuple[int, int | None, int]
+) -> None:
+    for batch in (2, 3):
+        (checkpoint.path / "commits" / str(batch)).unlink()
+    (checkpoint.path / "cec" / "replay.json").write_text(json.dumps({**recording, "offsets": {}}))
+    found = answer(run("inspect", str(checkpoint.path), "--json"))
+    assert (found["committed_batch"], found["replayed_from"], found["stores"][0]["version"]) == shown
+
+
+def test_people_get_a_table_that_is_never_wrapped(checkpoint: Checkpoint) -> None:
+    result = run("inspect", str(checkpoint.path))
+    lines = result.stdout.splitlines()
+    assert "\x1b" not in result.stdout
+    header = next(line for line in lines if line.startswith("operator"))
+    assert " ".join(header.split()) == "operator partition store version newest N q Q u U D dirty bytes segments"
+    rows = [line.split() for line in lines[lines.index(header) + 1 :]]
+    assert " ".join(rows[2][:12]) == "1 0 left 4 4 4 4 12 40! 25 1 2"
+    assert rows[3][:3] == ["total", "3", "stores"]
+    assert "! above its bound" in result.stdout
+    assert "committed   batch 3" in lines
+
+
+def test_a_torn_end_is_shown_and_is_no_failure(checkpoint: Checkpoint) -> None:
+    size = checkpoint.segment.stat().st_size
+    checkpoint.segment.write_bytes(checkpoint.segment.read_bytes() + b"\x89CECFRM\n")
+    result = run("inspect", str(checkpoint.path))
+    assert result.exit_code == 0
+    assert f"torn    {checkpoint.segment.name} at byte {size}: 8 bytes, unfinished" in result.stdout
+
+
+def test_a_store_without_its_committed_version_is_a_failure(checkpoint: Checkpoint) -> None:
+    checkpoint.commit(4)
+    result = run("inspect", str(checkpoint.path), "--json")
+    assert result.exit_code == 1
+    assert [(d["kind"], d["where"]) for d in answer(result)["damages"]] == [("lost", f"store {s}") for s in STORES]
+    assert answer(result)["damages"][0]["reason"].startswith("no commit frame of version 5, although Spark")
+    assert {s["version"] for s in answer(result)["stores"]} == {4}
+
+
+@pytest.mark.parametrize("arguments", [("inspect",), ("verify",), ("repair", "--dry-run")])
+@pytest.mark.parametrize("damaged", [False, True])
+def test_looking_leaves_no_trace(checkpoint: Checkpoint, arguments: tuple[str, ...], damaged: bool) -> None:
+    if damaged:
+        checkpoint.flip(-6)
+        (checkpoint.home / "log.json").unlink()
+        (checkpoint.path / "cec" / "replay.json").write_text('{"committed_batch":0,"rewound_to":0,"offsets":{}}')
+    before = files(checkpoint.path)
+    run(*arguments, str(checkpoint.path))
+    assert files(checkpoint.path) == before
+
+
+def test_bounds_that_nobody_recorded_are_unknown(checkpoint: Checkpoint) -> None:
+    query = checkpoint.path / "cec" / "query.json"
+    for conf in (None, {PREFIX + "fromTheFuture": "1"}):
+        query.write_text(query_json(str(checkpoint.home), settings_conf=conf))
+        store = answer(run("inspect", str(checkpoint.path), "--json"))["stores"][0]
+        assert (store["extent_bound"], store["replay_bound"]) == (None, None)
+    assert run("inspect", str(checkpoint.path)).stdout.count("?") == 2 * len(STORES)
+
+
+def test_the_bounds_are_those_that_the_driver_was_given(tmp_path: Path) -> None:
+    path, logs = str(tmp_path / "checkpoint"), OpenLogs()
+    conf = {**CONF, PREFIX + "index.path": str(tmp_path / "index"), "spark.app.name": "not ours"}
+    decision = {"mode": "eager", "reason": "because", "provider": True, "operators": []}
+    try:
+        DriverCalls(logs).begin_run(
+            {"checkpoint": path, "home": f"file:{path}/cec/log", "conf": conf, "decision": decision}
+        )
+    finally:
+        logs.close()
+    query = tmp_path / "checkpoint" / "cec" / QUERY_FILE
+    assert json.loads(query.read_text())["settings_conf"] == {k: v for k, v in conf.items() if k.startswith(PREFIX)}
+    assert "no store has committed yet" in run("inspect", path).stdout
+    raw = json.loads(query.read_text())
+    (tmp_path / "checkpoint" / "cec" / "log" / "log.json").unlink()
+    write_log(Checkpoint(tmp_path / "checkpoint").storage, 2)
+    query.write_text(json.dumps({**raw, "log_id": "0123456789abcdef0123456789abcdef"}))
+    found = answer(run("inspect", path, "--json"))
+    assert (found["stores"][0]["extent_bound"], found["stores"][0]["replay_bound"]) == (6, 25)
+
+
+def test_the_file_that_is_read_is_the_one_that_is_written() -> None:
+    assert QUERY_FILE == WRITTEN_QUERY_FILE

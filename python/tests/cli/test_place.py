@@ -1,0 +1,140 @@
+"""Which log is meant: by checkpoint, by home, after a copy, and where there is none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_cec.cli.place import find_log
+from spark_cec.cli.watched import ReadOnlyStorage
+from spark_cec.log.home import join_log, relative_home
+from tests.cli.support import Checkpoint, answer, query_json, run, write_log
+from tests.log.support import LOG_ID, memory_storage
+
+
+@pytest.mark.parametrize("spelling", ["{}", "{}/", "file:{}", "file://{}", "{}/cec/log", "file:{}/cec/log/"])
+def test_a_checkpoint_by_any_name(checkpoint: Checkpoint, spelling: str) -> None:
+    found = answer(run("inspect", spelling.format(checkpoint.path), "--json"))
+    assert (found["log_id"], found["committed_batch"], found["mode"]) == (LOG_ID, 3, "deferred")
+
+
+def test_a_relative_checkpoint(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(checkpoint.path.parent)
+    assert answer(run("inspect", "checkpoint", "--json"))["committed_batch"] == 3
+    monkeypatch.chdir(checkpoint.path)
+    assert answer(run("inspect", ".", "--json"))["committed_batch"] == 3
+
+
+def test_a_home_away_from_its_checkpoint(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    away = tmp_path / "away"
+    shutil.move(checkpoint.home, away)
+    (checkpoint.path / "cec" / "query.json").write_text(query_json(f"file:{away}"))
+    assert answer(run("inspect", str(checkpoint.path), "--json"))["committed_batch"] == 3
+    alone = run("inspect", str(away), "--json")
+    assert alone.exit_code == 0
+    assert (answer(alone)["committed_batch"], answer(alone)["mode"]) == (None, None)
+    assert [store["version"] for store in answer(alone)["stores"]] == [4] * 3
+    assert answer(run("verify", str(away), "--json"))["ok"]
+    assert "unknown, as no checkpoint was given" in run("inspect", str(away)).stdout
+
+
+def test_the_copy_of_a_checkpoint_means_its_own_log(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    copy = Checkpoint(tmp_path / "copy")
+    shutil.copytree(checkpoint.path, copy.path)
+    original = checkpoint.segment.read_bytes()
+    copy.cut(3)
+    assert run("verify", str(checkpoint.path)).exit_code == 0
+    assert run("verify", str(copy.path)).exit_code == 1
+    checkpoint.cut(3)
+    assert run("repair", str(copy.path)).exit_code == 0
+    assert checkpoint.segment.read_bytes() == original[:-3]
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_home_recorded_relative_to_its_checkpoint(checkpoint: Checkpoint, tmp_path: Path, moved: bool) -> None:
+    elsewhere = checkpoint.path / "elsewhere"
+    shutil.move(checkpoint.home, elsewhere)
+    recorded = relative_home(str(checkpoint.path), str(elsewhere))
+    assert recorded != str(elsewhere)
+    (checkpoint.path / "cec" / "query.json").write_text(query_json(recorded))
+    path = checkpoint.path.rename(tmp_path / "moved") if moved else checkpoint.path
+    found = answer(run("verify", str(path), "--json"))
+    assert (found["ok"], found["log_home"]) == (True, f"{path}/elsewhere")
+
+
+def test_a_lost_query_file_leaves_the_log_readable(checkpoint: Checkpoint) -> None:
+    (checkpoint.path / "cec" / "query.json").unlink()
+    found = answer(run("inspect", str(checkpoint.path), "--json"))
+    assert (found["committed_batch"], found["mode"], found["recoveries"]) == (3, None, 2)
+
+
+def test_the_log_of_another_query_is_refused(checkpoint: Checkpoint) -> None:
+    (checkpoint.path / "cec" / "query.json").write_text(query_json(str(checkpoint.home), log_id="e" * 32))
+    result = run("verify", str(checkpoint.path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"holds the log of another query (id {LOG_ID}, not {'e' * 32})" in result.stderr
+
+
+def test_a_log_that_is_gone_is_damage(checkpoint: Checkpoint) -> None:
+    shutil.rmtree(checkpoint.home)
+    result = run("inspect", str(checkpoint.path))
+    assert result.exit_code == 1
+    assert "the log is gone, although Spark has committed batches" in result.stderr
+
+
+def test_a_log_that_was_never_begun_is_no_damage(checkpoint: Checkpoint) -> None:
+    shutil.rmtree(checkpoint.home)
+    shutil.rmtree(checkpoint.path / "commits")
+    result = run("inspect", str(checkpoint.path))
+    assert result.exit_code == 2
+    assert "has begun no log here yet" in result.stderr
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"log_home": 1}', '{"log_home": "x", "log_id": "zz"}', "\xff"])
+def test_an_unreadable_query_file_is_named(checkpoint: Checkpoint, text: str) -> None:
+    (checkpoint.path / "cec" / "query.json").write_text(text, encoding="latin-1")
+    result = run("inspect", str(checkpoint.path))
+    assert result.exit_code == 2
+    assert "cec/query.json cannot be read" in result.stderr
+    assert "or give the home of the log instead" in result.stderr
+    assert answer(run("verify", str(checkpoint.home / "segments" / ".."), "--json"))["ok"]
+
+
+def test_without_log_json_the_segments_tell_the_id(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(checkpoint.home, home)
+    (home / "log.json").unlink()
+    place = find_log(str(home))
+    assert place.log_id == LOG_ID
+    assert place.damage is not None
+    assert run("verify", str(home)).exit_code == 1
+
+
+def test_where_nothing_tells_the_id_the_damage_is_the_answer(tmp_path: Path) -> None:
+    (tmp_path / "log.json").write_text(json.dumps({"format_version": 1}))
+    result = run("inspect", str(tmp_path))
+    assert result.exit_code == 1
+    assert result.stderr.startswith("cec inspect: damaged log: log.json at byte 0: cannot be read")
+
+
+def test_a_read_only_storage_lets_nothing_through() -> None:
+    inner = memory_storage()
+    write_log(inner, 1)
+    storage = ReadOnlyStorage(inner)
+    assert not storage.can_append
+    writes: list[Callable[[], object]] = [
+        lambda: storage.create("a", b""),
+        lambda: storage.replace("log.json", b""),
+        lambda: storage.append_to_new("a"),
+        lambda: storage.delete("log.json"),
+        storage.probe_writable,
+    ]
+    for write in writes:
+        with pytest.raises(OSError, match="was opened for reading only"):
+            write()
+    assert join_log(inner) == LOG_ID
+    assert not inner.exists("a")

@@ -1,0 +1,109 @@
+"""The golden log of format version 1: `golden/v1.cec` never changes, and is both read and written byte for byte.
+
+Its payloads are not compressed, because the bytes that a compressor makes may change with its release.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_cec.ids import NO_CHECKPOINT, StoreId
+from spark_cec.log.frame import CommitFlags, FrameKind, Meta, SegmentMeta
+from spark_cec.log.meta import kind_of
+from spark_cec.log.reader import commit_records, payload_table, read_frame
+from spark_cec.log.record import RecordKind, encode_records, encode_table, records_schema
+from spark_cec.log.scan import FoundFrame, scan
+from spark_cec.log.segment import segment_path
+from tests.log.support import (
+    LOG_ID,
+    SEGMENT,
+    STORE,
+    WRITER_ID,
+    checkpoint_id,
+    commit_meta,
+    loaded_meta,
+    make_writer,
+    memory_storage,
+    output_meta,
+    put_segment,
+    records,
+)
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "v1.cec"
+JOINED = StoreId(1, 7, "left-keyToNumValues")
+
+
+def _grouped() -> pa.Table:
+    """Two keys of one session window, in a store with column families."""
+    columns = {
+        "kind": pa.array([RecordKind.CHECK] * 2, pa.int8()),
+        "window": pa.array([b"user"] * 2, pa.binary()),
+        "key": pa.array([b"user-1", b"user-2"], pa.binary()),
+        "value": pa.array([b"\x00\x01", b""], pa.binary()),
+        "family": pa.array([0, 3], pa.int16()),
+    }
+    return pa.table(columns, schema=records_schema(grouped=True, families=True))
+
+
+def _output() -> pa.Table:
+    return pa.table({"word": pa.array(["a", None, "ü"]), "count": pa.array([1, 2, 3], pa.int64())})
+
+
+LAST = commit_meta(
+    9, store=JOINED, checkpoint_id=checkpoint_id(9, 1), base_checkpoint_id=checkpoint_id(8, 1), generation=2,
+    open_windows=4, dirty_from=6, oldest_footprint=2, opened=0, checked=2, records=2, inputs=2**40, dirty_windows=3,
+    wall_ms=1_700_000_000_123, watermark_ms=-1, digest=2**64 - 2, elapsed_us=1234, extent=17, replay=99,
+    flags=CommitFlags.EAGER | CommitFlags.GROUPED,
+)  # fmt: skip
+FRAMES: list[tuple[Meta, pa.Table | bytes]] = [
+    (commit_meta(1, base_checkpoint_id=NO_CHECKPOINT, opened=2, records=2), records(b"\x01", b"two")),
+    (commit_meta(2, opened=0, checked=1), records(b"two", kind=RecordKind.CHECK)),
+    (commit_meta(3, opened=0, records=0), records()),
+    (commit_meta(4, opened=0, closed=1), records(b"\x01", kind=RecordKind.CLOSE)),
+    (output_meta(77, batch=3, partition=5, attempt=1, generation=2), _output()),
+    (loaded_meta(store=STORE, version=4, generation=2, wall_ms=1_700_000_000_000), b'{"held":0}'),
+    (LAST, _grouped()),
+]
+
+
+def _payload(meta: Meta, rows: pa.Table | bytes) -> bytes | memoryview:
+    if isinstance(rows, bytes):
+        return rows
+    return (encode_records if kind_of(meta) is FrameKind.COMMIT else encode_table)(rows, None)
+
+
+def write_golden() -> bytes:
+    """The bytes of the golden log, as this release writes them."""
+    storage = memory_storage()
+    writer = make_writer(storage)
+    for meta, rows in FRAMES:
+        writer.append(kind_of(meta), meta, _payload(meta, rows))
+    return storage.read(segment_path(SEGMENT))
+
+
+def test_the_same_frames_are_the_same_bytes() -> None:
+    assert write_golden() == GOLDEN.read_bytes()
+
+
+@pytest.mark.parametrize("headers_only", [True, False])
+def test_the_golden_log_is_read(headers_only: bool) -> None:
+    storage = memory_storage()
+    put_segment(storage, GOLDEN.read_bytes())
+    found = list(scan(storage, SEGMENT, headers_only=headers_only))
+    assert all(isinstance(item, FoundFrame) for item in found)
+    frames = [read_frame(storage, item.location) for item in found if isinstance(item, FoundFrame)]
+    assert [frame.meta for frame in frames] == [SegmentMeta(LOG_ID, WRITER_ID, 0, 7), *(meta for meta, _ in FRAMES)]
+    for frame, (meta, rows) in zip(frames[1:], FRAMES, strict=True):
+        if isinstance(rows, bytes):
+            assert frame.payload == rows
+        else:
+            assert (commit_records(frame) if kind_of(meta) is FrameKind.COMMIT else payload_table(frame)).equals(rows)
+
+
+def test_the_golden_log_has_every_kind() -> None:
+    assert {kind_of(meta) for meta, _ in FRAMES} | {FrameKind.SEGMENT} == set(FrameKind)
+    tables = [rows for meta, rows in FRAMES if kind_of(meta) is FrameKind.COMMIT and not isinstance(rows, bytes)]
+    assert {kind for table in tables for kind in table["kind"].to_pylist()} == set(RecordKind)

@@ -1,0 +1,123 @@
+"""Manifests: first wins, whole or damaged."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.errors import DamagedLog, NewerFormat
+from spark_cec.log import manifest as manifests
+from spark_cec.log.frame import crc32c
+from spark_cec.log.manifest import Manifest, batches, load, manifest_path, publish, retire
+from tests.log.support import memory_storage
+
+ONE = Manifest(3, ("0a" * 16, "0b" * 16), 17, '{"type":"struct"}', False, 2, 1_700_000_000_000)
+
+
+def test_published_is_loaded() -> None:
+    storage = memory_storage()
+    assert publish(storage, ONE) is ONE
+    assert load(storage, 3) == ONE
+    assert batches(storage) == [3]
+    assert manifest_path(3) == "manifests/00000000000000000003.json"
+
+
+def test_the_first_manifest_wins() -> None:
+    storage = memory_storage()
+    publish(storage, ONE)
+    rival = dataclasses.replace(ONE, frames=(), rows=0, generation=3)
+    assert publish(storage, rival) == ONE
+    assert load(storage, 3) == ONE
+
+
+def test_of_many_publishers_all_learn_the_same(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    rivals = [dataclasses.replace(ONE, generation=number) for number in range(16)]
+    with ThreadPoolExecutor(8) as pool:
+        counting = set(pool.map(lambda rival: publish(storage, rival), rivals))
+    assert counting == {load(storage, 3)}
+
+
+def test_batches_are_sorted_and_other_files_do_not_count() -> None:
+    storage = memory_storage()
+    for batch in (11, 2, 10**19, 0):
+        publish(storage, dataclasses.replace(ONE, batch=batch))
+    for name in ("x.json", "3.json", "00000000000000000009.json.bak", "0000000000000000000x.json"):
+        storage.create(f"manifests/{name}", b"{}")
+    assert batches(storage) == [0, 2, 11, 10**19]
+    assert batches(memory_storage()) == []
+
+
+def test_a_missing_manifest() -> None:
+    with pytest.raises(FileNotFoundError):
+        load(memory_storage(), 3)
+
+
+def test_a_negative_batch_is_refused() -> None:
+    with pytest.raises(ValueError, match="-1"):
+        publish(memory_storage(), dataclasses.replace(ONE, batch=-1))
+
+
+def test_every_changed_byte_is_noticed() -> None:
+    storage = memory_storage()
+    publish(storage, ONE)
+    data = storage.read(manifest_path(3))
+    for place in range(len(data)):
+        storage.replace(manifest_path(3), data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        with pytest.raises(DamagedLog) as caught:
+            load(storage, 3)
+        assert caught.value.segment == manifest_path(3)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"{}", b"\xff\xfe", b'{"crc32c": 1}'])
+def test_what_is_no_manifest_is_damage(data: bytes) -> None:
+    storage = memory_storage()
+    storage.create(manifest_path(3), data)
+    with pytest.raises(DamagedLog):
+        load(storage, 3)
+    with pytest.raises(DamagedLog):
+        publish(storage, ONE)
+
+
+def test_every_cut_is_damage() -> None:
+    storage = memory_storage()
+    publish(storage, ONE)
+    data = storage.read(manifest_path(3))
+    for length in range(len(data)):
+        storage.replace(manifest_path(3), data[:length])
+        with pytest.raises(DamagedLog):
+            load(storage, 3)
+
+
+def test_a_manifest_under_another_batchs_name_is_damage() -> None:
+    storage = memory_storage()
+    publish(storage, ONE)
+    storage.create(manifest_path(4), storage.read(manifest_path(3)))
+    with pytest.raises(DamagedLog, match="manifest of batch 3"):
+        load(storage, 4)
+
+
+def test_a_newer_manifest() -> None:
+    storage = memory_storage()
+    publish(storage, ONE)
+    fields = json.loads(storage.read(manifest_path(3)))
+    fields.pop("crc32c")
+    fields["format_version"] = 2
+    fields["crc32c"] = crc32c(manifests._canonical(fields))
+    storage.replace(manifest_path(3), json.dumps(fields).encode())
+    with pytest.raises(NewerFormat, match="format version 2"):
+        load(storage, 3)
+
+
+def test_retiring() -> None:
+    storage = memory_storage()
+    for batch in range(5):
+        publish(storage, dataclasses.replace(ONE, batch=batch))
+    assert retire(storage, 3) == [0, 1, 2]
+    assert retire(storage, 3) == []
+    assert batches(storage) == [3, 4]

@@ -1,0 +1,262 @@
+"""Storages: the contract for each, and what only one of them can get wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from spark_cec.adapters import local_storage
+from spark_cec.adapters.fsspec_storage import MemoryStorage, ObjectStorage, open_storage
+from spark_cec.adapters.local_storage import LocalStorage
+from spark_cec.errors import AlreadyExists, LogLocationError
+from spark_cec.log.storage import Storage, StoredFile
+from tests.log.storage_contract import StorageContract
+from tests.log.support import CannotAppend, FaultyStorage, memory_storage
+
+
+class TestLocal(StorageContract):
+    @pytest.fixture
+    def storage(self, tmp_path: Path) -> Storage:
+        return open_storage(str(tmp_path / "not" / "yet" / "there"))
+
+
+class TestLocalWithoutLinks(StorageContract):
+    @pytest.fixture
+    def storage(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
+        def refuse(*_: object) -> None:
+            raise OSError(errno.EPERM, "no links here")
+
+        monkeypatch.setattr(Path, "hardlink_to", refuse)
+        return open_storage(str(tmp_path))
+
+
+class TestMemory(StorageContract):
+    @pytest.fixture
+    def storage(self) -> Storage:
+        return memory_storage()
+
+
+class ObjectStore(MemoryFileSystem):  # type: ignore[misc]
+    """Objects with conditional writes, as in S3; each instance has its own."""
+
+    cachable = False
+    conditional = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store: dict[str, Any] = {}
+        self.pseudo_dirs = [""]
+        self._lock = threading.Lock()
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        with self._lock:
+            if mode == "create" and self.conditional and self.isfile(path):
+                raise FileExistsError(path)
+            super().pipe_file(path, value)
+
+
+class TestObjects(StorageContract):
+    @pytest.fixture
+    def storage(self) -> Storage:
+        return ObjectStorage("s3://bucket", ObjectStore(), "bucket", exclusive=True)
+
+
+class TestFaultless(StorageContract):
+    @pytest.fixture
+    def storage(self) -> Storage:
+        return FaultyStorage(memory_storage())
+
+
+class TestCannotAppend(StorageContract):
+    @pytest.fixture
+    def storage(self) -> Storage:
+        return CannotAppend(memory_storage())
+
+
+@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "{}/"])
+def test_forms_of_a_local_location(tmp_path: Path, form: str) -> None:
+    home = tmp_path / "with space%20and:colon"
+    open_storage(form.format(home)).create("x", b"1")
+    assert (home / "x").read_bytes() == b"1"
+
+
+def test_a_relative_path_stays_where_it_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    storage = open_storage("here/log")
+    monkeypatch.chdir("/")
+    storage.create("x", b"1")
+    assert (tmp_path / "here" / "log" / "x").read_bytes() == b"1"
+
+
+def test_memory_roots_do_not_mix() -> None:
+    one, other = memory_storage(), memory_storage()
+    one.create("x", b"1")
+    assert isinstance(one, MemoryStorage)
+    assert not other.exists("x")
+    assert open_storage(one.url).read("x") == b"1"
+    assert open_storage(one.url.replace("memory://", "memory:/")).read("x") == b"1"
+
+
+@pytest.mark.parametrize(
+    ("url", "mend"),
+    [
+        ("nonsense://bucket/log", "protocol that fsspec knows"),
+        ("", "give a directory"),
+        ("file://host/log", "file:///directory"),
+    ],
+)
+def test_unusable_locations_say_what_to_do(url: str, mend: str) -> None:
+    with pytest.raises(LogLocationError, match=mend) as caught:
+        open_storage(url)
+    assert caught.value.url == url
+    assert repr(url) in str(caught.value)
+
+
+def test_a_protocol_whose_package_is_missing_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def missing(url: str) -> Any:
+        assert url == "s3://bucket/log"
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
+    with pytest.raises(LogLocationError, match="Install s3fs"):
+        open_storage("s3a://bucket/log")
+
+
+@pytest.mark.parametrize(("url", "exclusive"), [("s3a://b/x", True), ("gs://b/x", True), ("hdfs:/x", False)])
+def test_only_stores_with_conditional_writes_are_written(
+    url: str, exclusive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filesystem = ObjectStore()
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda _: (filesystem, "/b/x"))
+    storage = open_storage(url)
+    assert not storage.can_append
+    if exclusive:
+        storage.create("d/x", b"1")
+        assert storage.read("d/x") == b"1"
+        return
+    for write in (storage.probe_writable, lambda: storage.create("d/x", b"1")):
+        with pytest.raises(LogLocationError, match="only if it is absent"):
+            write()
+    assert filesystem.store == {}
+    filesystem.pipe_file("/b/x/d/x", b"2")
+    assert (storage.read("d/x"), storage.list("d")) == (b"2", [StoredFile("x", 1)])
+
+
+def test_a_probe_finds_out_a_store_that_ignores_the_condition() -> None:
+    filesystem = ObjectStore()
+    filesystem.conditional = False
+    storage = ObjectStorage("s3://bucket", filesystem, "bucket", exclusive=True)
+    with pytest.raises(LogLocationError, match="created twice"):
+        storage.probe_writable()
+    assert storage.list("") == []
+
+
+def test_a_file_system_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(_: str) -> Any:
+        raise OSError("unable to load libhdfs")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", unreachable)
+    with pytest.raises(LogLocationError, match="libhdfs"):
+        open_storage("hdfs://host/log")
+
+
+def test_opening_and_reading_write_nothing(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path / "log"))
+    assert storage.list("segments") == []
+    assert not storage.exists("log.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_location_that_is_a_file_cannot_be_probed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(LogLocationError, match="cannot be written"):
+        open_storage(str(tmp_path / "file")).probe_writable()
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_files_in_the_making_are_not_listed(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    storage.create("d/x", b"1")
+    (tmp_path / "d" / ".x.0011").write_bytes(b"half")
+    assert storage.list("d") == [StoredFile("x", 1)]
+
+
+def test_a_failed_write_leaves_nothing_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "disk full")
+
+    storage = open_storage(str(tmp_path))
+    monkeypatch.setattr(os, "writev", full)
+    for write in (storage.create, storage.replace):
+        with pytest.raises(OSError, match="disk full"):
+            write("x", b"1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = os.writev
+    monkeypatch.setattr(os, "writev", lambda fd, views: whole(fd, [views[0][:3]]))
+    appender = open_storage(str(tmp_path)).append_to_new("x")
+    appender.append([b"abcdefgh", b"", b"ij"])
+    appender.close()
+    assert (tmp_path / "x").read_bytes() == b"abcdefghij"
+
+
+def test_what_returns_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+
+    def note(sync: Any) -> Any:
+        def noting(descriptor: int) -> None:
+            synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+            sync(descriptor)
+
+        return noting
+
+    if not Path("/proc/self/fd").is_dir():
+        pytest.skip("needs /proc")
+    monkeypatch.setattr(os, "fsync", note(os.fsync))
+    monkeypatch.setattr(os, "fdatasync", note(os.fdatasync))
+    storage = LocalStorage("log", tmp_path / "home")
+    storage.create("d/x", b"1")
+    assert [name.split(".")[1] if name.startswith(".") else name for name in synced] == [
+        tmp_path.name,
+        "home",
+        "x",
+        "d",
+    ]
+    synced.clear()
+    appender = storage.append_to_new("d/y")
+    appender.append([b"1"])
+    appender.close()
+    assert synced == ["d", "y"]
+    synced.clear()
+    storage.replace("d/x", b"2")
+    assert [name.split(".")[1] if name.startswith(".") else name for name in synced] == ["x", "d"]
+
+
+def test_a_link_failure_of_another_kind_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "broken disk")
+
+    monkeypatch.setattr(Path, "hardlink_to", broken)
+    with pytest.raises(OSError, match="broken disk"):
+        open_storage(str(tmp_path)).create("x", b"1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_links_create_is_still_exclusive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert errno.EPERM in local_storage._NO_LINKS
+    monkeypatch.setattr(Path, "hardlink_to", lambda *_: (_ for _ in ()).throw(OSError(errno.EPERM, "no links")))
+    storage = open_storage(str(tmp_path))
+    storage.create("x", b"1")
+    with pytest.raises(AlreadyExists):
+        storage.create("x", b"2")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]

@@ -1,0 +1,231 @@
+"""The writer: segments, rolling, and what it does when an append fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.errors import CommitOutcomeUnknown, TransientError
+from spark_cec.log.frame import Buffer, Frame, FrameKind, Location, SegmentMeta, parse_frame
+from spark_cec.log.reader import read_frame, verify
+from spark_cec.log.scan import FoundFrame, scan
+from spark_cec.log.segment import SegmentName, list_segments, segment_path
+from spark_cec.log.storage import Appender, Storage
+from tests.log.support import (
+    LOG_ID,
+    SEGMENT,
+    WRITER_ID,
+    CannotAppend,
+    Fault,
+    FaultyAppender,
+    FaultyStorage,
+    append_commits,
+    commit_meta,
+    frame_bytes,
+    make_writer,
+    memory_storage,
+    payload_of,
+    segment_bytes,
+)
+
+
+def _names(storage: Storage) -> list[str]:
+    return [file.name for file in list_segments(storage)]
+
+
+def _failing(call: int, when: str) -> FaultyStorage:
+    return FaultyStorage(memory_storage(), Fault(call, when, error=lambda: OSError("disk on fire")))
+
+
+def test_a_writer_that_writes_nothing_leaves_nothing() -> None:
+    storage = memory_storage()
+    make_writer(storage).close()
+    assert storage.list("segments") == []
+
+
+def test_a_segment_is_its_first_frame_and_what_was_appended() -> None:
+    storage = memory_storage()
+    locations = append_commits(make_writer(storage), [1, 2])
+    frames = [frame_bytes(commit_meta(v), payload_of(v)) for v in (1, 2)]
+    assert storage.read(segment_path(SEGMENT)) == segment_bytes(frames)
+    lead = len(segment_bytes([]))
+    assert locations == [
+        Location(SEGMENT, lead, len(frames[0])),
+        Location(SEGMENT, lead + len(frames[0]), len(frames[1])),
+    ]
+
+
+def test_the_first_frame_says_who_writes() -> None:
+    storage = memory_storage()
+    append_commits(make_writer(storage), [1])
+    frame = parse_frame(storage.read(segment_path(SEGMENT)))
+    assert isinstance(frame, Frame)
+    assert frame.meta == SegmentMeta(LOG_ID, WRITER_ID, 0, 7)
+
+
+def test_the_returned_header_is_the_one_in_the_log() -> None:
+    storage = memory_storage()
+    appended = make_writer(storage).append(FrameKind.COMMIT, commit_meta(5), [payload_of(5)[:9], payload_of(5)[9:]])
+    frame = read_frame(storage, appended.location)
+    assert frame.header == appended.header
+    assert (frame.meta, bytes(frame.payload)) == (commit_meta(5), payload_of(5))
+
+
+def test_encoded_metas_are_taken_as_they_are() -> None:
+    storage = memory_storage()
+    location = make_writer(storage).append(FrameKind.COMMIT, commit_meta(5).encode() + b"newer").location
+    assert read_frame(storage, location).header.meta == commit_meta(5).encode() + b"newer"
+
+
+def test_segments_are_left_when_full() -> None:
+    storage = memory_storage()
+    frame = len(frame_bytes(commit_meta(1), payload_of(1)))
+    lead = len(segment_bytes([]))
+    locations = append_commits(make_writer(storage, segment_bytes=lead + 2 * frame), [1, 2, 3, 4, 5])
+    names = [str(SegmentName(WRITER_ID, seq)) for seq in (0, 0, 1, 1, 2)]
+    assert [location.segment for location in locations] == names
+    assert storage.size(segment_path(SEGMENT)) == lead + 2 * frame
+
+
+def test_a_frame_larger_than_a_segment_has_one_to_itself() -> None:
+    storage = memory_storage()
+    locations = append_commits(make_writer(storage, segment_bytes=1), [1, 2])
+    assert [location.segment for location in locations] == _names(storage)
+    assert verify(storage).clean
+
+
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+def test_after_a_failed_append_the_segment_is_never_touched_again(when: str) -> None:
+    storage = _failing(call=4, when=when)
+    writer = make_writer(storage)
+    first = append_commits(writer, [1, 2])
+    with pytest.raises(CommitOutcomeUnknown, match="disk on fire"):
+        append_commits(writer, [3])
+    left = storage.inner.read(segment_path(SEGMENT))
+    later = append_commits(writer, [4, 5])
+    assert storage.inner.read(segment_path(SEGMENT)) == left
+    assert {location.segment for location in later} == {str(SegmentName(WRITER_ID, 1))}
+    for version, location in zip((1, 2, 4, 5), [*first, *later], strict=True):
+        assert read_frame(storage.inner, location).meta == commit_meta(version)
+    assert verify(storage.inner).clean
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_segment_that_cannot_be_begun_is_no_commit(when: str) -> None:
+    storage = _failing(call=1, when=when)
+    writer = make_writer(storage)
+    with pytest.raises(TransientError, match="could not be begun"):
+        append_commits(writer, [1])
+    (location,) = append_commits(writer, [1])
+    assert read_frame(storage.inner, location).meta == commit_meta(1)
+    assert location.segment == str(SegmentName(WRITER_ID, 1))
+
+
+def test_a_name_that_is_taken_is_passed_over() -> None:
+    storage = memory_storage()
+    storage.create(segment_path(SEGMENT), b"someone else's")
+    writer = make_writer(storage)
+    with pytest.raises(TransientError):
+        append_commits(writer, [1])
+    assert append_commits(writer, [1])[0].segment == str(SegmentName(WRITER_ID, 1))
+    assert storage.read(segment_path(SEGMENT)) == b"someone else's"
+
+
+@pytest.mark.parametrize("url", ["memory", "local"])
+def test_a_segment_deleted_under_the_writer_is_left(url: str, tmp_path: Path) -> None:
+    storage = memory_storage() if url == "memory" else open_storage(str(tmp_path))
+    writer = make_writer(storage)
+    append_commits(writer, [1])
+    storage.delete(segment_path(SEGMENT))
+    (location,) = append_commits(writer, [2])
+    assert location.segment == str(SegmentName(WRITER_ID, 1))
+    assert read_frame(storage, location).meta == commit_meta(2)
+    assert _names(storage) == [location.segment]
+
+
+def test_a_segment_deleted_during_the_append_is_left_too() -> None:
+    storage = memory_storage()
+    deleted: list[str] = []
+
+    class Deleting(FaultyAppender):
+        def __init__(self, inner: Appender, path: str) -> None:
+            super().__init__(inner, Fault(0))
+            self.path = path
+
+        def append(self, buffers: Sequence[Buffer]) -> None:
+            super().append(buffers)
+            if not deleted:
+                deleted.append(self.path)
+                storage.delete(self.path)
+
+    class DeletesOnce(FaultyStorage):
+        def append_to_new(self, path: str) -> Appender:
+            return Deleting(self.inner.append_to_new(path), path)
+
+    (location,) = append_commits(make_writer(DeletesOnce(storage)), [1])
+    assert deleted == [segment_path(SEGMENT)]
+    assert read_frame(storage, location).meta == commit_meta(1)
+
+
+def test_segments_that_keep_vanishing_are_reported() -> None:
+    class Vanishing(FaultyStorage):
+        def append_to_new(self, path: str) -> Appender:
+            appender = self.inner.append_to_new(path)
+            self.inner.delete(path)
+            return appender
+
+    with pytest.raises(TransientError, match="who deletes them"):
+        append_commits(make_writer(Vanishing(memory_storage())), [1])
+
+
+def test_a_closed_writer_refuses() -> None:
+    writer = make_writer(memory_storage())
+    append_commits(writer, [1])
+    writer.close()
+    writer.close()
+    with pytest.raises(ValueError, match="closed"):
+        append_commits(writer, [2])
+
+
+def test_where_storage_cannot_append_each_frame_is_an_object() -> None:
+    storage = CannotAppend(memory_storage())
+    locations = append_commits(make_writer(storage), [1, 2, 3])
+    assert [location.segment for location in locations] == _names(storage)
+    assert storage.read(segment_path(SEGMENT)) == segment_bytes([frame_bytes(commit_meta(1), payload_of(1))])
+    for version, location in zip((1, 2, 3), locations, strict=True):
+        assert read_frame(storage, location).meta == commit_meta(version)
+    assert verify(storage).damages == ()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_object_that_may_have_been_written_is_an_unknown_outcome(when: str) -> None:
+    storage = CannotAppend(memory_storage(), Fault(2, when, error=lambda: OSError("no answer")))
+    writer = make_writer(storage)
+    append_commits(writer, [1])
+    with pytest.raises(CommitOutcomeUnknown, match="no answer"):
+        append_commits(writer, [2])
+    assert append_commits(writer, [2])[0].segment == str(SegmentName(WRITER_ID, 2))
+
+
+@pytest.mark.parametrize("segment_size", [1 << 20, 1500])
+def test_many_threads_lose_and_mix_nothing(segment_size: int, tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    writer = make_writer(storage, segment_size)
+
+    def append(version: int) -> Location:
+        return writer.append(FrameKind.COMMIT, commit_meta(version), payload_of(version)).location
+
+    versions = range(1, 161)
+    with ThreadPoolExecutor(8) as pool:
+        locations = list(pool.map(append, versions))
+    for version, location in zip(versions, locations, strict=True):
+        frame = read_frame(storage, location)
+        assert (frame.meta, bytes(frame.payload)) == (commit_meta(version), payload_of(version))
+    found = [item for name in _names(storage) for item in scan(storage, name, headers_only=False)]
+    assert all(isinstance(item, FoundFrame) for item in found)
+    assert len(found) == len(versions) + len(_names(storage))
+    assert (len(_names(storage)) == 1) == (segment_size == 1 << 20)

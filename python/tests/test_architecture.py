@@ -1,0 +1,223 @@
+"""The house of the design: imports point downward, nothing runs in a circle, foreign libraries stay in their rooms."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "spark_cec"
+
+FLOORS: tuple[tuple[str, ...], ...] = (
+    # 0 words; packages are here because their __init__ imports nothing
+    ("errors", "ids", "settings", "version", "log", "checkpoint", "recovery", "adapters", "agent"),
+    # 1 values
+    ("log.meta", "log.frame", "log.record", "checkpoint.footprints", "checkpoint.policy", "toolchain"),
+    # 2 contracts
+    ("log.storage", "log.segment", "index", "index_keys"),
+    # 3 log
+    ("log.scan", "log.home", "log.writer", "log.reader", "log.repair", "log.trim", "log.manifest", "log.catalog"),
+    # 4 engine
+    ("checkpoint.eventual", "checkpoint.commit", "recovery.plan", "recovery.report", "views", "tuning", "tuning.*"),
+    # 5 adapters
+    ("adapters.*",),
+    # 6 faces; "" is spark_cec/__init__.py
+    ("", "agent.*", "session", "cli", "cli.*", "build", "bench", "bench.*"),
+)
+"""Floors from the ground up, names below `spark_cec`: a module may import lower ones, and its own without a circle."""
+
+NEVER = (
+    ("log.reader", "log.writer"),
+    ("log.writer", "log.reader"),
+    ("log.reader", "log.repair"),
+    ("log.reader", "log.trim"),
+    *((each, "log.writer") for each in ("cli.place", "cli.state", "cli.check")),
+    *((each, "log.repair") for each in ("cli.place", "cli.state", "cli.check")),
+)
+"""(importer, imported) pairs that the floors would allow: reading and writing stay apart, and reading never removes."""
+
+LIBRARIES: dict[str, str] = {
+    "fsspec": "adapters.fsspec_storage",
+    "rocksdict": "adapters.rocksdict_index",
+    "py4j": "adapters.py4j_server",
+}
+"""Foreign libraries, and the one module that imports each."""
+
+SPARK_USERS = ("session", "bench", "bench.*")
+"""Who may import pyspark: the agent runs without it."""
+
+Imports = dict[str, set[str]]
+
+
+def _modules(package: Path) -> dict[str, Path]:
+    """Each module's name below the package, and its file."""
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def _imported(tree: ast.AST) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Every import of a module, wherever it stands: (module, names taken from it)."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, ()) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            dots = "." * node.level
+            yield dots + (node.module or ""), tuple(alias.name for alias in node.names)
+
+
+def imports_within(package: Path) -> Imports:
+    """For each module, the modules of the same package that it imports."""
+    modules = _modules(package)
+    graph: Imports = {name: set() for name in modules}
+    for name, path in modules.items():
+        for module, taken in _imported(ast.parse(path.read_text())):
+            if module.startswith("."):
+                raise AssertionError(f"{name}: relative import: write {package.name}. in full")
+            if module != package.name and not module.startswith(package.name + "."):
+                continue
+            target = module[len(package.name) + 1 :]
+            children = {f"{target}.{each}".lstrip(".") for each in taken} & modules.keys()
+            graph[name] |= children or {target}
+    return graph
+
+
+def floor_of(name: str) -> int:
+    """The floor of a module: an exact name before a pattern."""
+    for exact in (True, False):
+        for number, rooms in enumerate(FLOORS):
+            if any(room == name if exact else "*" in room and fnmatchcase(name, room) for room in rooms):
+                return number
+    raise AssertionError(f"spark_cec.{name} is on no floor: add it to the table FLOORS in {Path(__file__).name}")
+
+
+def upward(graph: Imports) -> list[str]:
+    """Imports of a higher floor."""
+    return [
+        f"{name} (floor {floor_of(name)}) imports {target} (floor {floor_of(target)})"
+        for name, targets in graph.items()
+        for target in sorted(targets)
+        if floor_of(target) > floor_of(name)
+    ]
+
+
+def circle(graph: Imports) -> list[str]:
+    """A circle of imports, or nothing."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def too_close(graph: Imports) -> list[str]:
+    """Imports of the table `NEVER`."""
+    return [f"{name} imports {target}" for name, target in NEVER if target in graph.get(name, ())]
+
+
+def users_of(library: str, package: Path) -> set[str]:
+    """The modules that import `library`, or something below it."""
+    return {
+        name
+        for name, path in _modules(package).items()
+        if any(module.split(".")[0] == library for module, _ in _imported(ast.parse(path.read_text())))
+    }
+
+
+def test_every_module_is_on_a_floor() -> None:
+    modules = _modules(PACKAGE)
+    assert {"", "errors", "log", "log.frame"} <= modules.keys()
+    for name in modules:
+        floor_of(name)
+
+
+def test_imports_point_downward() -> None:
+    assert upward(imports_within(PACKAGE)) == []
+
+
+def test_nothing_runs_in_a_circle() -> None:
+    assert circle(imports_within(PACKAGE)) == []
+
+
+def test_rooms_that_must_stay_apart_do() -> None:
+    assert too_close(imports_within(PACKAGE)) == []
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_foreign_library_is_imported_in_one_adapter(library: str) -> None:
+    assert users_of(library, PACKAGE) == {LIBRARIES[library]}
+
+
+def test_only_the_faces_to_spark_import_it() -> None:
+    strangers = {name for name in users_of("pyspark", PACKAGE) if not any(fnmatchcase(name, p) for p in SPARK_USERS)}
+    assert strangers == set()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Path:
+    """A small sound package to plant faults in."""
+    package = tmp_path / "spark_cec"
+    for name in ("", "log"):
+        (package / name).mkdir()
+        (package / name / "__init__.py").write_text("")
+    (package / "errors.py").write_text("import os\n")
+    (package / "log" / "storage.py").write_text("from spark_cec import errors\n")
+    (package / "log" / "reader.py").write_text("from spark_cec.log.storage import Storage\n")
+    (package / "log" / "writer.py").write_text("import spark_cec.log.storage\n")
+    return package
+
+
+def test_the_walk_sees_each_way_of_importing(house: Path) -> None:
+    graph = imports_within(house)
+    assert graph["log.storage"] == {"errors"}
+    assert graph["log.reader"] == graph["log.writer"] == {"log.storage"}
+    assert upward(graph) == circle(graph) == too_close(graph) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "found"),
+    [
+        ("errors", "from spark_cec.log import reader", ["errors (floor 0) imports log.reader (floor 3)"]),
+        ("errors", "def f():\n    import spark_cec.index", ["errors (floor 0) imports index (floor 2)"]),
+        ("ids", "from spark_cec import __version__", ["ids (floor 0) imports  (floor 6)"]),
+    ],
+)
+def test_an_upward_import_is_found(house: Path, module: str, code: str, found: list[str]) -> None:
+    (house / "index.py").write_text("")
+    (house / f"{module}.py").write_text(code)
+    assert upward(imports_within(house)) == found
+
+
+def test_a_circle_is_found_even_for_type_checking(house: Path) -> None:
+    lazy = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from spark_cec.log.scan import Found\n"
+    (house / "log" / "home.py").write_text(lazy)
+    (house / "log" / "scan.py").write_text("from spark_cec.log.home import Home\n")
+    assert set(circle(imports_within(house))) == {"log.home", "log.scan"}
+
+
+def test_a_reader_that_writes_is_found(house: Path) -> None:
+    (house / "log" / "reader.py").write_text("from spark_cec.log.writer import SegmentWriter\n")
+    assert too_close(imports_within(house)) == ["log.reader imports log.writer"]
+
+
+def test_an_unknown_module_is_found(house: Path) -> None:
+    (house / "attic.py").write_text("")
+    with pytest.raises(AssertionError, match=r"spark_cec\.attic is on no floor: add it to the table"):
+        upward(imports_within(house) | {"errors": {"attic"}})
+
+
+def test_a_relative_import_is_found(house: Path) -> None:
+    (house / "log" / "reader.py").write_text("from .storage import Storage\n")
+    with pytest.raises(AssertionError, match="relative import"):
+        imports_within(house)
+
+
+def test_a_stray_library_is_found(house: Path) -> None:
+    (house / "log" / "reader.py").write_text("def f():\n    from fsspec.core import url_to_fs\n")
+    assert users_of("fsspec", house) == {"log.reader"}

@@ -1,0 +1,42 @@
+"""The conf file and the README agree with the settings that the code knows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from spark_cec.session import PROVIDER, PROVIDER_KEY
+from spark_cec.settings import PREFIX, Settings, parse_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+CONF = (ROOT / "conf" / "cec-defaults.conf").read_text()
+EXAMPLES_ONLY = {
+    PREFIX + key
+    for key in ("log.path", "python", "output.retainBatches", "sources.replayable", "index.path", "spool.path")
+}
+"""Settings without a fixed default: the file shows an example."""
+
+
+def lines(pattern: str) -> dict[str, str]:
+    return dict(re.findall(pattern, CONF, flags=re.MULTILINE))
+
+
+def test_the_one_line_is_the_only_one_that_does_something() -> None:
+    assert lines(r"^([^#\s]\S*)\s+(\S+)$") == {PROVIDER_KEY: PROVIDER}
+
+
+def test_the_defaults_shown_are_the_defaults() -> None:
+    shown = lines(r"^# (spark\.\S+)\s+(\S+)$")
+    assert EXAMPLES_ONLY | {PREFIX + key for key in ("Q", "U", "CI", "CP", "mode")} <= shown.keys()
+    assert parse_settings({key: value for key, value in shown.items() if key not in EXAMPLES_ONLY}) == Settings()
+    parse_settings(shown)
+
+
+@pytest.mark.parametrize("key", ["Q", "U", "CI", "CP", "mode"])
+def test_the_readme_shows_the_same_default(key: str) -> None:
+    shown = lines(r"^# (spark\.\S+)\s+(\S+)$")[PREFIX + key]
+    row = re.search(rf"^\| `{key}` \|.*\| `([^`]+)` \|$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    assert row is not None
+    assert row[1] == shown

@@ -1,0 +1,111 @@
+"""`make` on a machine that lacks something: one line that says what, before anything is installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GOOD_JAVA = "echo 'openjdk version \"17.0.15\"' >&2"
+
+OLD_PYTHON = f"exec {sys.executable} -c 'import sys; sys.version_info = (3, 10, 13); exec(sys.argv[1])' \"$2\""
+
+
+class Machine:
+    """A fresh checkout, and a search path of its own with a shell, make, and what a test adds."""
+
+    def __init__(self, root: Path) -> None:
+        self.checkout, self.bin = root / "checkout", root / "bin"
+        self.checkout.mkdir()
+        self.bin.mkdir()
+        for name in ("Makefile", "pyproject.toml"):
+            shutil.copy(ROOT / name, self.checkout)
+        (self.checkout / "python").symlink_to(ROOT / "python")
+        for name in ("sh", "make", "sed"):
+            (self.bin / name).symlink_to(shutil.which(name) or pytest.fail(f"no {name}"))
+
+    def command(self, name: str, script: str) -> None:
+        path = self.bin / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    def make(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(self.bin / "make"), "-C", str(self.checkout), "--no-print-directory", *arguments],
+            env={"PATH": str(self.bin)}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    def complaint(self, *arguments: str) -> str:
+        """The one line that make prints before it gives up, having made nothing."""
+        done = self.make(*arguments)
+        assert done.returncode == 2
+        assert done.stdout == ""
+        said, gave_up = done.stderr.splitlines()
+        assert gave_up.startswith("make: ***")
+        assert not (self.checkout / ".venv").exists()
+        return said
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_help_is_the_default_and_needs_nothing(machine: Machine) -> None:
+    done = machine.make()
+    assert done.stdout == machine.make("help").stdout
+    named = [line.split()[1] for line in done.stdout.splitlines()]
+    assert {"help", "demo", "test", "lint", "bench", "jar", "clean"} <= set(named)
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "bench"])
+def test_no_python(machine: Machine, target: str) -> None:
+    assert machine.complaint(target).startswith("no Python 3.11 or newer (pyspark 4.3 needs that): install it")
+
+
+def test_an_old_python_is_no_python(machine: Machine) -> None:
+    machine.command("python3", OLD_PYTHON)
+    machine.command("python3.10", f'exec {sys.executable} "$@"')
+    assert "no Python 3.11 or newer" in machine.complaint("test")
+    assert "no Python 3.11 or newer" in machine.complaint("test", "PYTHON=python3")
+
+
+def test_the_newest_python_is_found_beside_an_old_one(machine: Machine) -> None:
+    machine.command("python3", OLD_PYTHON)
+    machine.command("python3.12", f'exec {sys.executable} "$@"')
+    assert machine.complaint("test").startswith("no `java`")
+
+
+def test_a_python_without_venv(machine: Machine) -> None:
+    machine.command("python3", f'case "$2" in *venv*) exit 1;; esac; exec {sys.executable} "$@"')
+    assert machine.complaint("test").startswith("python3 cannot make virtual environments: install its venv module")
+
+
+def test_no_java(machine: Machine) -> None:
+    machine.command("python3", f'exec {sys.executable} "$@"')
+    assert machine.complaint("demo").startswith("no `java` on the search path: install a JDK 17 or newer")
+
+
+def test_an_old_java(machine: Machine) -> None:
+    machine.command("python3", f'exec {sys.executable} "$@"')
+    machine.command("java", "echo 'java version \"1.8.0_392\"' >&2")
+    assert "is Java 8: " in machine.complaint("demo")
+
+
+def test_a_complete_machine_goes_on_to_the_set_up(machine: Machine) -> None:
+    machine.command("python3", f'test "$2" = venv && exit 7; exec {sys.executable} "$@"')
+    machine.command("java", GOOD_JAVA)
+    done = machine.make("test")
+    assert done.stdout.startswith("setting up .venv")
+    assert "Error 7" in done.stderr
+
+
+def test_continuous_integration_runs_make_test() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert script.read_text().splitlines()[-1] == "exec make test"

@@ -1,0 +1,215 @@
+"""Settings: every good value gives the number that it says, every bad one an error that names key, value and mend."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from spark_cec.errors import SettingsError
+from spark_cec.settings import PREFIX, ExtentBound, Mode, Settings, parse_settings
+
+KEYS = (
+    "Q",
+    "U",
+    "CI",
+    "CP",
+    "mode",
+    "log.path",
+    "python",
+    "log.segmentBytes",
+    "log.compression",
+    "output.retainBatches",
+    "sources.replayable",
+    "index.path",
+    "spool.path",
+    "agent.timeout",
+)
+
+
+def parse(**given: str) -> Settings:
+    """Settings from keys without their prefix; `__` stands for a dot."""
+    return parse_settings({PREFIX + key.replace("__", "."): value for key, value in given.items()})
+
+
+def test_nothing_set_gives_the_defaults_of_the_design() -> None:
+    assert parse() == Settings()
+    assert parse().describe() == "Q=2x U=1000000 CI=10ms CP=100ms mode=auto"
+    assert parse().checkpoint_share == 0.1
+    assert parse().warnings == ()
+
+
+def test_the_keys_of_others_are_left_alone() -> None:
+    conf = {
+        "spark.sql.streaming.stateStore.rocksdb.lockAcquireTimeoutMs": "x",
+        "spark.sql.shuffle.partitions": "?",
+        "cec.Q": "-",
+    }
+    assert parse_settings(conf) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "attribute", "wanted"),
+    [
+        ("Q", "500000", "extent_bound", ExtentBound(records=500_000)),
+        ("Q", " 1_000 ", "extent_bound", ExtentBound(records=1_000)),
+        ("Q", "2x", "extent_bound", ExtentBound(per_window=2.0)),
+        ("Q", "1.5X", "extent_bound", ExtentBound(per_window=1.5)),
+        ("Q", "1x", "extent_bound", ExtentBound(per_window=1.0)),
+        ("U", "1", "replay_bound", 1),
+        ("U", "9223372036854775807", "replay_bound", 2**63 - 1),
+        ("CI", "0ms", "checkpoint_ms", 0.0),
+        ("CI", "100ms", "checkpoint_ms", 100.0),
+        ("CI", "0.5ms", "checkpoint_ms", 0.5),
+        ("CI", "250us", "checkpoint_ms", 0.25),
+        ("CP", "1s", "period_ms", 1_000.0),
+        ("CP", "5min", "period_ms", 300_000.0),
+        ("CP", "1 h", "period_ms", 3_600_000.0),
+        ("mode", " Eager", "mode", Mode.EAGER),
+        ("mode", "deferred", "mode", Mode.DEFERRED),
+        ("log.path", "s3://b/x", "log_path", "s3://b/x"),
+        ("log.segmentBytes", "4096", "segment_bytes", 4096),
+        ("log.segmentBytes", "64 MiB", "segment_bytes", 64 << 20),
+        ("log.segmentBytes", "1gb", "segment_bytes", 1 << 30),
+        ("log.compression", "ZSTD", "compression", "zstd"),
+        ("log.compression", "none", "compression", "none"),
+        ("output.retainBatches", "7", "retain_output_batches", 7),
+        ("sources.replayable", "a, b,,c ", "replayable_sources", ("a", "b", "c")),
+    ],
+)
+def test_good_values(key: str, value: str, attribute: str, wanted: Any) -> None:
+    settings = parse_settings({PREFIX + key: value})
+    assert getattr(settings, attribute) == wanted
+    assert dataclasses.replace(settings, **{attribute: getattr(Settings(), attribute)}) == Settings(), (
+        "and nothing else changed"
+    )
+
+
+COUNT_OR_MULTIPLE = "give a count of records such as 500000, or a multiple of the open windows such as 2x"
+WHOLE_DURATION = "give a whole number with a unit, such as 90s or 10min"
+DURATION = "give a duration with a unit, such as 10ms, 1s or 5min"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "mend"),
+    [
+        *[
+            ("Q", value, COUNT_OR_MULTIPLE)
+            for value in ("", "0", "-1", "x", "2.5", "1e6", "2xx", "-1x", "nanx", "_", "1__0", "2 0")
+        ],
+        *[
+            ("U", value, "give a whole number of at least 1, below 2^63")
+            for value in ("", "0", "-1", "1.5", "many", "1e6", "_", "_1", "1__0")
+        ],
+        *[("CI", value, DURATION) for value in ("", "10", "ms", "-1ms", "10 apples", "1.ms", "infms", "1ms2")],
+        *[("agent.timeout", value, WHOLE_DURATION) for value in ("10", "soon", "1.5s", "0s", "-1s", "5us")],
+        ("CP", "0ms", "the period must be longer than 0"),
+        ("mode", "lazy", "give one of auto, eager, deferred"),
+        ("log.compression", "gzip", "give one of lz4, zstd, none"),
+        *[("log.segmentBytes", value, "give a size such as 64MiB") for value in ("", "1.5MiB", "64XB", "-1")],
+        *[("log.segmentBytes", value, "give at least 4KiB") for value in ("4095", "3KiB", "0")],
+        ("output.retainBatches", "0", "give a whole number of at least 1, below 2^63"),
+    ],
+)
+def test_bad_values(key: str, value: str, mend: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        parse_settings({PREFIX + key: value})
+    assert str(refused.value) == f"{PREFIX}{key}={value!r}: {mend}"
+    assert (refused.value.key, refused.value.value) == (PREFIX + key, value)
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "message"),
+    [
+        ({"CI": "2s", "CP": "1s"}, "CI", "='2s': CI may not exceed CP (1s): lower CI or raise CP"),
+        ({"CI": "101ms"}, "CI", "='101ms': CI may not exceed CP (100ms): lower CI or raise CP"),
+        ({"CP": "9ms"}, "CI", "='10ms': CI may not exceed CP (9ms): lower CI or raise CP"),
+    ],
+)
+def test_checkpointing_takes_no_more_than_the_period(given: dict[str, str], key: str, message: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        parse(**given)
+    assert str(refused.value) == PREFIX + key + message
+
+
+@pytest.mark.parametrize(
+    ("unknown", "nearest"),
+    [
+        ("q", "Q"),
+        ("cp", "CP"),
+        ("Mode", "mode"),
+        ("modus", "mode"),
+        ("log.segmentbytes", "log.segmentBytes"),
+        ("log.segment.bytes", "log.segmentBytes"),
+        ("logpath", "log.path"),
+        ("output.retain", "output.retainBatches"),
+        ("source.replayable", "sources.replayable"),
+        ("timeout", "agent.timeout"),
+        ("compression", "log.compression"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest(unknown: str, nearest: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        parse_settings({PREFIX + unknown: "1"})
+    assert str(refused.value) == f"{PREFIX}{unknown}='1': unknown setting; did you mean {PREFIX}{nearest}?"
+
+
+@pytest.mark.parametrize("key", ["", "zzz", "🦉"])
+def test_any_unknown_key_is_refused(key: str) -> None:
+    with pytest.raises(SettingsError, match="unknown setting; did you mean"):
+        parse_settings({PREFIX + key: "1"})
+
+
+@pytest.mark.parametrize("value", ["0.5x", "0x", "0.99x"])
+def test_less_than_one_record_per_window_is_warned_of(value: str) -> None:
+    settings = parse(Q=value)
+    assert settings.extent_bound == ExtentBound(per_window=1.0)
+    wanted = f"{PREFIX}Q={value!r} cannot be attained: a state needs one record per open window; 1x is used"
+    assert settings.warnings == (wanted,)
+
+
+@pytest.mark.parametrize(
+    ("bound", "open_windows", "limit"),
+    [
+        (ExtentBound(records=100), 10, 100),
+        (ExtentBound(records=100), 200, 200),
+        (ExtentBound(per_window=1.5), 10, 15),
+        (ExtentBound(per_window=2.0), 0, 0),
+    ],
+)
+def test_the_limit_is_never_below_the_open_windows(bound: ExtentBound, open_windows: int, limit: float) -> None:
+    assert bound.limit(open_windows) == limit
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(KEYS), st.text(max_size=12) | st.from_regex(r"[0-9_.]{0,4} ?[a-zA-Z]{0,3}", fullmatch=True)
+    )
+)
+@example({"Q": "²"})
+@example({"U": "²"})
+@example({"CI": "²ms"})
+@example({"log.segmentBytes": "²"})
+@example({"U": "9" * 20})
+@example({"Q": "9" * 20})
+@example({"Q": "9" * 400 + "x"})
+@example({"CP": "9" * 400 + "s"})
+def test_whatever_is_given_there_are_settings_or_an_error_that_names_the_key(given: dict[str, str]) -> None:
+    try:
+        settings = parse_settings({PREFIX + key: value for key, value in given.items()})
+    except SettingsError as error:
+        assert error.key.removeprefix(PREFIX) in {*given, "CI"}
+    else:
+        assert 0 <= settings.checkpoint_share <= 1
+        assert 1 <= settings.replay_bound < 2**63, "the JVM takes it as a long"
+        assert 0 <= settings.extent_bound.records < 2**63
+        assert math.isfinite(settings.extent_bound.per_window)
+        assert math.isfinite(settings.period_ms)
+
+
+def test_a_timeout_is_the_shims_own_but_checked() -> None:
+    assert parse(agent__timeout="2s") == Settings()
