@@ -123,11 +123,14 @@ def test_a_killed_run_equals_an_undisturbed_one(
 def test_the_sink_is_not_called_for_replayed_batches(group: str, query: Query, histories: Histories) -> None:
     history = histories(group)
     out = history.job.out(query)
+    called_after_a_crash = 0
     for number, life in enumerate(history.lives):
         calls = results.calls_of(out, number)
         first = life.committed[query.name] + 1
         assert calls == list(range(first, first + len(calls))), f"life {number} of {query.name}: {history}"
-    assert calls, f"the last life of {query.name} has not called the sink at all: {history}"
+        called_after_a_crash += len(calls) if number else 0
+    # Not asked of the last life alone: a query may have been through before the last crash of another.
+    assert called_after_a_crash, f"no life of {query.name} has called the sink after a crash: {history}"
 
 
 @pytest.mark.parametrize("group", GROUPS)

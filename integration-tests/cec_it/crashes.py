@@ -167,7 +167,13 @@ def follow(child: Driver, life: Life, due: Callable[[], bool] | None, where: str
     else:
         return
     if due is not None:
-        raise AssertionError(f"the driver ended before it was killed: {where}")
+        raise AssertionError(
+            f"the driver ended before it was killed: {where}; failed: {life.failed}; its log ends:\n{_end_of(child.log)}"
+        )
+
+
+def _end_of(log: Path, lines: int = 40) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
 
 def committed_batch(checkpoint: Path) -> int:
