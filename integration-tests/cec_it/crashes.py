@@ -168,7 +168,7 @@ def follow(child: Driver, life: Life, due: Callable[[], bool] | None, where: str
         return
     if due is not None:
         raise AssertionError(
-            f"the driver ended before it was killed: {where}; failed: {life.failed}; its log ends:\n{_end_of(child.log)}"
+            f"the driver ended before it was killed: {where}; {life.failed}; its log ends:\n{_end_of(child.log)}"
         )
 
 
