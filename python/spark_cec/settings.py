@@ -71,6 +71,8 @@ class Settings:
     retain_output_batches: int | None = None
     replayable_sources: tuple[str, ...] = ()
     index_path: str | None = None
+    recovery_target_ms: float | None = None
+    autotune: bool = False
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -79,11 +81,14 @@ class Settings:
         return self.checkpoint_ms / self.period_ms
 
     def describe(self) -> str:
-        """The four numbers, as the log line at a query's start shows them."""
-        return (
-            f"Q={self.extent_bound} U={self.replay_bound} CI={self.checkpoint_ms:g}ms CP={self.period_ms:g}ms "
-            f"mode={self.mode.value}"
+        """The four numbers, or what stands in for them, as the log line at a query's start shows them."""
+        bounds = (
+            f"Q={self.extent_bound} U={self.replay_bound}"
+            if self.recovery_target_ms is None
+            else f"recoveryTarget={self.recovery_target_ms:g}ms"
         )
+        period = "autotune" if self.autotune else f"CP={self.period_ms:g}ms"
+        return f"{bounds} CI={self.checkpoint_ms:g}ms {period} mode={self.mode.value}"
 
 
 def _duration_ms(key: str, value: str) -> float:
@@ -148,7 +153,7 @@ def _extent_bound(key: str, value: str) -> tuple[ExtentBound, tuple[str, ...]]:
 
 _KEYS = {
     "Q", "U", "CI", "CP", "mode", "log.path", "python", "log.segmentBytes", "log.compression", "output.retainBatches",
-    "sources.replayable", "index.path", "spool.path", "agent.timeout",
+    "sources.replayable", "index.path", "spool.path", "agent.timeout", "recoveryTarget", "autotune",
 }  # fmt: skip
 
 
@@ -162,10 +167,32 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
             )
 
 
+def _recovery_target_ms(given: Mapping[str, str]) -> float | None:
+    if "recoveryTarget" not in given:
+        return None
+    for bound in ("Q", "U"):
+        if bound in given:
+            raise SettingsError(
+                PREFIX + bound, given[bound], "recoveryTarget stands in for Q and U: give that, or these two"
+            )
+    target = _duration_ms("recoveryTarget", given["recoveryTarget"])
+    if target <= 0:
+        raise SettingsError(PREFIX + "recoveryTarget", given["recoveryTarget"], "give a time above 0, such as 5s")
+    return target
+
+
+def _autotune(given: Mapping[str, str]) -> bool:
+    on = _choice("autotune", given.get("autotune", "off"), ("on", "off")) == "on"
+    if on and "CP" in given:
+        raise SettingsError(PREFIX + "CP", given["CP"], "autotune=on sets the period itself: give one of the two")
+    return on
+
+
 def parse_settings(conf: Mapping[str, str]) -> Settings:
     """Settings from a Spark conf; keys without the prefix `spark.sql.streaming.stateStore.cec.` are left alone.
 
-    Raises `SettingsError` for an unknown key (naming the nearest known one), a malformed value, or CI > CP.
+    Raises `SettingsError` for an unknown key (naming the nearest known one), a malformed value, CI > CP, or two that
+    rule each other out. With a recovery target and nothing said of CI and CP, checks may take what the target needs.
     """
     given = {key[len(PREFIX) :]: value for key, value in conf.items() if key.startswith(PREFIX)}
     _refuse_unknown(given)
@@ -173,7 +200,10 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
         _whole_duration("agent.timeout", given["agent.timeout"])
     default = Settings()
     extent, warnings = _extent_bound("Q", given["Q"]) if "Q" in given else (default.extent_bound, ())
+    target_ms, autotune = _recovery_target_ms(given), _autotune(given)
+    unlimited = target_ms is not None and not autotune and not {"CI", "CP"} & set(given)
     checkpoint_ms = _duration_ms("CI", given["CI"]) if "CI" in given else default.checkpoint_ms
+    checkpoint_ms = default.period_ms if unlimited else checkpoint_ms
     period_ms = _duration_ms("CP", given["CP"]) if "CP" in given else default.period_ms
     if period_ms <= 0:
         raise SettingsError(PREFIX + "CP", given["CP"], "the period must be longer than 0")
@@ -200,5 +230,7 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
         else None,
         replayable_sources=tuple(s.strip() for s in given.get("sources.replayable", "").split(",") if s.strip()),
         index_path=given.get("index.path"),
+        recovery_target_ms=target_ms,
+        autotune=autotune,
         warnings=warnings,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from spark_cec import __version__
@@ -20,6 +21,7 @@ from spark_cec.log.reader import read_frame
 from spark_cec.log.storage import Storage
 from spark_cec.log.trim import TrimHorizon, trim
 from spark_cec.recovery import report
+from spark_cec.recovery.forecast import forecast
 from spark_cec.recovery.plan import (
     Recording,
     RecoveryPlan,
@@ -140,7 +142,10 @@ class DriverCalls:
         return {}
 
     def begin_run(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `home`, `conf`, `decision`: allots the generation, writes `query.json`, begins the log."""
+        """`checkpoint`, `home`, `conf`, `decision`, `load_waves`: allots the generation, writes `query.json`.
+
+        The log is begun where there is none. Answers the generation, and what earlier recoveries foretell.
+        """
         settings = parse_settings(conf_of(arguments))
         own = cec_directory(arguments["checkpoint"])
         query = read_query(own)
@@ -162,7 +167,8 @@ class DriverCalls:
                 f"{arguments['home']} was taken by another query at this moment: give each query a log of its own"
             )
         self._logs.get(arguments["home"], settings)
-        return {"generation": generation, "log_id": log_id}
+        expected = forecast(own, float(arguments.get("load_waves", 1.0)), autotune=settings.autotune)
+        return {"generation": generation, "log_id": log_id, "forecast": asdict(expected)}
 
     def report(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`checkpoint`, `home`, `generation`, `committed_batch`: writes the report once every store is back."""

@@ -15,6 +15,7 @@ from spark_cec.checkpoint.commit import BooksMissing, CommitRequest, adopt_commi
 from spark_cec.checkpoint.eventual import EventualCheckpoint, head_at, rebuild
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.checkpoint.policy import Plan, plan_after
+from spark_cec.checkpoint.target import Forecast
 from spark_cec.ids import NO_CHECKPOINT, StoreId
 from spark_cec.index import CommitEntry
 from spark_cec.log.frame import CommitMeta, FrameKind, LoadedMeta
@@ -67,6 +68,9 @@ class StoreCalls:
         meta = head.meta
         history = [(e.meta.version, e.meta.records, e.meta.inputs) for e in checkpoint.chain]
         ledger = Footprints.restore(history, checkpoint.live(), meta.dirty_from, meta.dirty_windows)
+        calibration = log.books.calibration(log.catalog.index, meta.store, meta.version, meta.checkpoint_id)
+        bounds = calibration.bounds(log.settings, Forecast.from_json(arguments.get("forecast")), ledger)
+        calibration.scanned = checkpoint.scanned
         return {
             "spool": self._write(checkpoint),
             "rows": checkpoint.records.num_rows,
@@ -76,7 +80,8 @@ class StoreCalls:
             "dirty_windows": meta.dirty_windows,
             "digest": str(meta.digest),
             "checkpoint_ids": {str(e.meta.version): e.meta.checkpoint_id.hex() for e in checkpoint.chain},
-            "plan": _plan(plan_after(ledger, log.settings, int(arguments["retained"]))),
+            "plan": _plan(plan_after(ledger, bounds, int(arguments["retained"]))),
+            "recovery_estimate_ms": meta.recovery_estimate_ms,
             "agent_ms": (time.perf_counter() - started) * 1000,
         }
 
@@ -104,14 +109,7 @@ class StoreCalls:
                 raise BooksMissing(
                     f"store {request.meta.store}: the frame is there; send the whole ledger to go on from it"
                 )
-            result = adopt_commit(
-                found,
-                request.live_changes,
-                request.retained_batches,
-                settings=log.settings,
-                index=log.catalog.index,
-                books=log.books,
-            )
+            result = adopt_commit(found, request, settings=log.settings, index=log.catalog.index, books=log.books)
         else:
             result = commit_store(
                 request,
@@ -121,10 +119,12 @@ class StoreCalls:
                 writer=log.writer,
                 books=log.books,
             )
+        meta = result.entry.meta
         return {
             "plan": _plan(result.plan),
-            "extent": result.extent,
-            "replay": result.replay,
+            "extent": meta.extent,
+            "replay": meta.replay,
+            "recovery_estimate_ms": meta.recovery_estimate_ms,
             "bytes": result.entry.location.length,
             "agent_us": (time.perf_counter_ns() - started) // 1000,
         }
@@ -141,6 +141,7 @@ class StoreCalls:
             store_of(arguments), int(arguments["version"]), float(arguments["ec_load_ms"]), arguments["digest_ok"],
             int(arguments["held"]), int(time.time() * 1000),
         )  # fmt: skip
+        log.books.note_load(loaded.store, loaded.ec_load_ms, Forecast.from_json(arguments.get("forecast")))
         meta = LoadedMeta(loaded.store, loaded.version, int(arguments["generation"]), loaded.wall_ms)
         log.catalog.note(*log.writer.append(FrameKind.LOADED, meta, loaded_payload(loaded)))
         return {}
@@ -179,4 +180,13 @@ def _request(arguments: Mapping[str, Any]) -> CommitRequest:
         replay=0,
     )
     live = {int(at): int(count) for at, count in arguments["live"]}
-    return CommitRequest(meta, live, bool(arguments["live_is_whole"]), int(arguments["retained"]))
+    timed = arguments.get("timed_batch")
+    return CommitRequest(
+        meta,
+        live,
+        bool(arguments["live_is_whole"]),
+        int(arguments["retained"]),
+        Forecast.from_json(arguments.get("forecast")),
+        (int(timed[0]), float(timed[1])) if timed else None,
+        float(arguments.get("since_start_ms", 0.0)),
+    )

@@ -11,6 +11,7 @@ import pyarrow as pa
 from spark_cec.checkpoint.eventual import chain_of
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.checkpoint.policy import Plan, plan_after
+from spark_cec.checkpoint.target import NEVER_FAILED, Calibration, Forecast
 from spark_cec.errors import CecError, DamagedLog
 from spark_cec.ids import NO_CHECKPOINT, StoreId
 from spark_cec.index import CommitEntry, Index
@@ -27,22 +28,25 @@ class CommitRequest:
 
     `meta` lacks what only the agent knows (records, extent, replay). `live_changes` are changes of the open windows per
     footprint version; if `live_is_whole` they are the whole ledger, which restarts the books of this store.
+    `timed_batch` is the newest batch that the driver has timed, and its time in ms; `since_start_ms` is the time since
+    the query's start.
     """
 
     meta: CommitMeta
     live_changes: Mapping[int, int]
     live_is_whole: bool
     retained_batches: int
+    forecast: Forecast = NEVER_FAILED
+    timed_batch: tuple[int, float] | None = None
+    since_start_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The durable commit, and the plan for the next one. `extent` is q and `replay` is u after it."""
+    """The durable commit, whose footer has q, u and the estimate of a recovery, and the plan for the next one."""
 
     entry: CommitEntry
     plan: Plan
-    extent: int
-    replay: int
 
 
 class BooksMissing(CecError):
@@ -54,6 +58,20 @@ class StoreBooks:
 
     def __init__(self) -> None:
         self._ledgers: dict[StoreId, tuple[bytes, Footprints]] = {}
+        self._calibrations: dict[StoreId, Calibration] = {}
+
+    def calibration(self, index: Index, store: StoreId, version: int, checkpoint_id: bytes) -> Calibration:
+        """What was measured for a store; first by the footer of the commit that made `version`."""
+        known = self._calibrations.get(store)
+        if known is None:
+            base = index.commit(store, version, checkpoint_id) if version > 0 else None
+            known = self._calibrations[store] = Calibration.of(base.meta if base is not None else None)
+        return known
+
+    def note_load(self, store: StoreId, ms: float, forecast: Forecast) -> None:
+        """How long the load of a store's eventual checkpoint took, by the clock of the shim."""
+        if store in self._calibrations:
+            self._calibrations[store].note_load(ms, forecast)
 
     def opened(self, index: Index, request: CommitRequest) -> Footprints:
         """The ledger as it was before this commit; rebuilt from the log where the shim sends the whole of it."""
@@ -101,7 +119,7 @@ def commit_store(
     3. Bring the ledger to the new version, which gives q and u.
     4. Write the frame: encode, append, make durable.
     5. Tell the index.
-    6. Ask the policy for the plan of the next commit, and close the books.
+    6. Bring the bounds to what was measured, ask the policy for the plan of the next commit, and close the books.
 
     If a step fails the books stay open, and the next commit must bring the whole ledger.
     """
@@ -121,23 +139,28 @@ def commit_store(
             f"store {meta.store} version {meta.version}: {meta.open_windows} open windows, "
             f"the ledger has {ledger.open_windows}"
         )
-    extent, replay = ledger.extent, ledger.replay
+    calibration = books.calibration(catalog.index, meta.store, meta.version - 1, meta.base_checkpoint_id)
+    if request.timed_batch is not None:
+        calibration.note_batch(*request.timed_batch)
+    calibration.note_start(request.since_start_ms, request.forecast)
     meta = replace(
-        meta, records=rows, oldest_footprint=ledger.oldest_footprint, extent=extent, replay=replay,
+        meta, records=rows, oldest_footprint=ledger.oldest_footprint, extent=ledger.extent, replay=ledger.replay,
         elapsed_us=meta.elapsed_us + (time.perf_counter_ns() - started) // 1000,
     )  # fmt: skip
+    meta = calibration.signed(meta, request.forecast)
     payload = encode_records(records, settings.compression) if records is not None and rows else b""  # 4
     header, location = writer.append(FrameKind.COMMIT, meta, payload)
     catalog.note(header, location)  # 5
-    plan = plan_after(ledger, settings, request.retained_batches)  # 6
+    calibration.note_commit(meta)  # 6
+    bounds = calibration.bounds(settings, request.forecast, ledger)
+    plan = plan_after(ledger, bounds, request.retained_batches)
     books.closed(meta, ledger)
-    return CommitResult(CommitEntry(meta, location), plan, extent, replay)
+    return CommitResult(CommitEntry(meta, location), plan)
 
 
 def adopt_commit(
     entry: CommitEntry,
-    live: Mapping[int, int],
-    retained_batches: int,
+    request: CommitRequest,
     *,
     settings: Settings,
     index: Index,
@@ -145,11 +168,13 @@ def adopt_commit(
 ) -> CommitResult:
     """The result of a commit that is in the log already, written by an agent that died before it could say so.
 
-    `live` is the whole ledger after the commit: open windows per footprint version.
+    The request must bring the whole ledger after the commit.
     """
     meta = entry.meta
     chain = chain_of(index, entry, min(meta.oldest_footprint, meta.dirty_from))
     history = [(e.meta.version, e.meta.records, e.meta.inputs) for e in chain]
-    ledger = Footprints.restore(history, live, meta.dirty_from, meta.dirty_windows)
+    ledger = Footprints.restore(history, request.live_changes, meta.dirty_from, meta.dirty_windows)
     books.closed(meta, ledger)
-    return CommitResult(entry, plan_after(ledger, settings, retained_batches), meta.extent, meta.replay)
+    calibration = books.calibration(index, meta.store, meta.version, meta.checkpoint_id)
+    bounds = calibration.bounds(settings, request.forecast, ledger)
+    return CommitResult(entry, plan_after(ledger, bounds, request.retained_batches))

@@ -13,6 +13,7 @@ _TEXT = struct.Struct("<H")
 _STORE = struct.Struct("<qi")
 _SEGMENT = struct.Struct("<Iq")
 _COMMIT = struct.Struct("<q16s16s12qQqqqI")
+_FORECAST = struct.Struct("<dddd")
 _OUTPUT = struct.Struct("<16sqiqqqq")
 _LOADED = struct.Struct("<qqq")
 
@@ -66,6 +67,10 @@ class CommitMeta:
     `wall_ms` and `watermark_ms` are ms since the epoch, `elapsed_us` is in microseconds, `digest` an unsigned 64-bit
     hash. `extent` is q in records and `replay` u in input tuples, after this commit. `flags` holds `CommitFlags` bits;
     unknown ones are kept.
+
+    The last four are what the writer had measured by then, 0 where it had not: microseconds that a recovery waits per
+    record of the extent and per input tuple of the replay, ms of a recovery beside those two, and its estimate in ms of
+    a recovery from this commit.
     """
 
     store: StoreId
@@ -89,6 +94,10 @@ class CommitMeta:
     extent: int = 0
     replay: int = 0
     flags: int = 0
+    load_us_per_record: float = 0.0
+    replay_us_per_tuple: float = 0.0
+    recovery_base_ms: float = 0.0
+    recovery_estimate_ms: float = 0.0
 
     def encode(self) -> bytes:
         """The bytes of this meta; `ValueError` if an id is not 16 bytes long."""
@@ -98,13 +107,18 @@ class CommitMeta:
             self.dirty_from, self.oldest_footprint, self.opened, self.checked, self.closed, self.records, self.inputs,
             self.dirty_windows, self.wall_ms, self.watermark_ms, self.digest, self.elapsed_us, self.extent,
             self.replay, self.flags,
+        ) + _FORECAST.pack(
+            self.load_us_per_record, self.replay_us_per_tuple, self.recovery_base_ms, self.recovery_estimate_ms
         )  # fmt: skip
 
     @classmethod
     def decode(cls, data: bytes) -> CommitMeta:
         """Inverse of `encode`; trailing bytes are ignored, `ValueError` if too short."""
         store, at = _read_store(data)
-        return cls(store, *_unpack(_COMMIT, data, at))
+        forecast_at = at + _COMMIT.size
+        # Frames of before the forecast was kept end here.
+        forecast = _unpack(_FORECAST, data, forecast_at) if len(data) > forecast_at else ()
+        return cls(store, *_unpack(_COMMIT, data, at), *forecast)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from spark_cec.checkpoint.target import PRIOR_LOAD_US_PER_RECORD
 from spark_cec.ids import StoreId
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.plan import RecoveryPlan
@@ -59,9 +60,26 @@ def compose(plan: RecoveryPlan, loaded: Iterable[LoadedStore], started_ms: int) 
         "replayed_batches": plan.replayed_batches,
         "started_unix_ms": started_ms,
         "duration_ms": ended_ms - started_ms,
+        "predicted_ms": _predicted_ms(plan),
+        "predicted_work_ms": _predicted_work_ms(plan),
         "digest_ok": digest_ok,
         "stores": stores,
     }
+
+
+def _predicted_ms(plan: RecoveryPlan) -> float | None:
+    """What the footers at the crash had foretold: the slowest store counts; None if one of them did not know."""
+    estimates = [head.meta.recovery_estimate_ms for head in plan.heads]
+    return max(estimates) if estimates and all(estimates) else None
+
+
+def _predicted_work_ms(plan: RecoveryPlan) -> float | None:
+    """The part of it that is load and replay, each by its own slowest store, at the pace of the first time."""
+    metas = [head.meta for head in plan.heads]
+    if not metas or any(meta.replay and not meta.replay_us_per_tuple for meta in metas):
+        return None
+    load_us = max((meta.load_us_per_record or PRIOR_LOAD_US_PER_RECORD) * meta.extent for meta in metas)
+    return (load_us + max(meta.replay_us_per_tuple * meta.replay for meta in metas)) / 1000
 
 
 def write_report(storage: Storage, report: Mapping[str, Any]) -> str:

@@ -101,7 +101,7 @@ class CecStateStoreProvider extends StateStoreProvider with Logging {
       case spec: RangeKeyScanStateEncoderSpec => Some(new RangeOrder(keySchema, spec.orderingOrdinals))
       case _ => None
     }
-    val log = new StoreLog(id, home, generation, prefix.isDefined, storeConf.minVersionsToRetain, conf)
+    val log = new StoreLog(id, home, generation, prefix.isDefined, storeConf.minVersionsToRetain, run, conf)
     new StoreState(
       id, log, keySchema.length, valueSchema.length, prefix, order,
       deferred = run.exists(r => r.deferred.contains(id.operatorId) && id.storeName == StateStoreId.DEFAULT_STORE_NAME),

@@ -16,25 +16,37 @@ import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
  * @param generation number of this run of the query
  * @param replayTo version at which the replay ends (V + 1); nothing to replay if a store begins there
  * @param deferred operators whose commits may be deferred; all others are eager
+ * @param startedMs wall clock when the run began
+ * @param forecast what the agent told of earlier recoveries, for the agents that write
  */
 private[cec] final case class RunContext(
     checkpoint: String,
     home: String,
     generation: Long,
     replayTo: Long,
-    deferred: Set[Long]) {
+    deferred: Set[Long],
+    startedMs: Long,
+    forecast: JsonNode) {
 
   def announce(context: SparkContext): Unit = {
     val node = Json.obj().put("checkpoint", checkpoint).put("home", home).put("generation", generation).put("replay_to", replayTo)
     val operators = Json.arr()
     deferred.foreach(operators.add)
     node.set[JsonNode]("deferred", operators)
+    node.put("started_ms", startedMs).set[JsonNode]("forecast", forecast)
     context.setLocalProperty(RunContext.Property, node.toString)
   }
 }
 
 private[cec] object RunContext {
   val Property = "spark.sql.cec.run"
+
+  /** The newest batch that Spark has timed, and its time in ms: a property beside that of the run. */
+  val TimedBatch = "spark.sql.cec.timedBatch"
+
+  /** The newest timed batch, as this task was told: [batch, ms]. */
+  def timedBatch: Option[JsonNode] =
+    Option(TaskContext.get()).flatMap(task => Option(task.getLocalProperty(TimedBatch))).map(Json.parse)
 
   /**
    * The word for the query with this checkpoint, if this task is one of its stream's. The thread that called `start()`
@@ -52,6 +64,6 @@ private[cec] object RunContext {
     val node = Json.parse(text)
     RunContext(
       node.get("checkpoint").asText, node.get("home").asText, node.get("generation").asLong, node.get("replay_to").asLong,
-      node.get("deferred").elements.asScala.map(_.asLong).toSet)
+      node.get("deferred").elements.asScala.map(_.asLong).toSet, node.get("started_ms").asLong, node.get("forecast"))
   }
 }

@@ -40,6 +40,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   private val logs = new SparkLogs(session, checkpoint)
   private val sessionUsesUs = session.sessionState.conf.stateStoreProviderClass == PrepareQuery.Provider
   private val ourSink = Option(write.sink).collect { case table: CecTable => table }
+  private val clock = new BatchClock(session.sparkContext)
   private lazy val isStateful = write.inputQuery.exists(Stateful.kind(_).isDefined)
 
   /**
@@ -54,6 +55,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
    */
   def prepare(): WriteToStream = {
     if (!concernsUs) return write
+    val startedMs = System.currentTimeMillis()
     val checked = check() // 1
     val home = checked.get("home").asText
     val decision = decide(checked) // 2
@@ -63,7 +65,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     }
     val plan = planRecovery(home, checked) // 3
     val recording = new Recording(session, checkpoint, rewind(plan)) // 4
-    val generation = beginRun(home, decision, plan, checked) // 5
+    val generation = beginRun(home, decision, plan, checked, startedMs) // 5
     wrap(home, generation, decision, plan, recording) // 6
   }
 
@@ -160,24 +162,29 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     }
   }
 
-  private def beginRun(home: String, decision: Decision, plan: JsonNode, checked: JsonNode): Long = {
-    val request = arguments("home" -> home)
+  private def beginRun(home: String, decision: Decision, plan: JsonNode, checked: JsonNode, startedMs: Long): Long = {
+    val request = arguments("home" -> home).put("load_waves", loadWaves)
     val content = Json.obj().put("mode", decision.mode).put("reason", decision.reason).put("provider", usesOurState)
     val operators = content.putArray("operators")
     decision.operators.foreach { op =>
       operators.addObject().put("operator", op.id).put("kind", op.kind).put("deferred", op.deferred).put("reason", op.reason)
     }
     request.set[JsonNode]("decision", content)
-    val generation = Agent.call("begin_run", request, conf).get("generation").asLong
+    val begun = Agent.call("begin_run", request, conf)
+    val generation = begun.get("generation").asLong
     Agent.openLog(home, conf)
     val committed = plan.get("committed_batch").asLong
-    val run = RunContext(checkpoint, home, generation, committed + 1, decision.deferred)
+    val run = RunContext(checkpoint, home, generation, committed + 1, decision.deferred, startedMs, begun.get("forecast"))
     run.announce(session.sparkContext)
     logInfo(s"Spark CEC: ${decision.mode} (${decision.reason}); ${checked.get("describe").asText}; log at $home; last committed batch " +
       s"$committed, replay from batch ${plan.get("rewound_to").asLong + 1}")
-    if (usesOurState) QueryWatch.of(session).expect(run, conf, session.sessionState.conf.minBatchesToRetain)
+    if (usesOurState) QueryWatch.of(session).expect(run, conf, session.sessionState.conf.minBatchesToRetain, clock)
     generation
   }
+
+  /** How many stores of an operator a core loads one after another. */
+  private def loadWaves: Double =
+    Math.max(1.0, session.sessionState.conf.numShufflePartitions.toDouble / Math.max(session.sparkContext.defaultParallelism, 1))
 
   private def wrap(home: String, generation: Long, decision: Decision, plan: JsonNode, recording: Recording): WriteToStream = {
     val committed = plan.get("committed_batch").asLong
@@ -187,7 +194,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
       if (decision.deferred.isEmpty && recording.offsets.isEmpty) write.inputQuery
       else {
         val acknowledgements = new Acknowledgements(home, conf, recording)
-        ReplayableSources.wrap(write.inputQuery, position => new SourceControl(position, recording, acknowledgements))
+        ReplayableSources.wrap(write.inputQuery, position => new SourceControl(position, recording, acknowledgements, clock))
       }
     val prepared = write.copy(sink = gated, inputQuery = input)
     prepared.setTagValue(PrepareQuery.Done, true)

@@ -21,7 +21,7 @@ import org.apache.spark.sql.streaming.StreamingQueryListener._
  * to trim the log. Nothing that it does is needed for a result to be right.
  */
 private[recovery] final class QueryWatch(session: SparkSession) extends StreamingQueryListener with Logging {
-  private final class Watched(val run: RunContext, val conf: Map[String, String], val retained: Int) {
+  private final class Watched(val run: RunContext, val conf: Map[String, String], val retained: Int, val clock: BatchClock) {
     @volatile var reported: Boolean = run.replayTo == 0
   }
 
@@ -29,14 +29,15 @@ private[recovery] final class QueryWatch(session: SparkSession) extends Streamin
   private val running = new ConcurrentHashMap[UUID, Watched]()
 
   /** The run of a query that is about to start. */
-  def expect(run: RunContext, conf: Map[String, String], retained: Int): Unit =
-    expected.put(run.checkpoint, new Watched(run, conf, retained))
+  def expect(run: RunContext, conf: Map[String, String], retained: Int, clock: BatchClock): Unit =
+    expected.put(run.checkpoint, new Watched(run, conf, retained, clock))
 
   override def onQueryStarted(event: QueryStartedEvent): Unit = ()
 
   override def onQueryProgress(event: QueryProgressEvent): Unit = {
     val progress = event.progress
     try watched(progress.runId, progress.id).foreach { query =>
+      query.clock.note(progress)
       if (!query.reported && progress.batchId >= query.run.replayTo - 1) report(query, progress.batchId)
       if (progress.batchId % QueryWatch.TrimEvery == QueryWatch.TrimEvery - 1) trim(query, progress.batchId)
     } catch {

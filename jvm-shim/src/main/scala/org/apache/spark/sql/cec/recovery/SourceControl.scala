@@ -7,12 +7,14 @@ import org.apache.spark.sql.cec.agent.{Agent, CecException, Json}
 import org.apache.spark.sql.connector.read.streaming.Offset
 
 /** What the wrapper of one source does: hands out recorded offsets, and holds acknowledgements back. */
-private[recovery] final class SourceControl(position: Int, recording: Recording, acknowledgements: Acknowledgements) {
+private[recovery] final class SourceControl(
+    position: Int, recording: Recording, acknowledgements: Acknowledgements, clock: BatchClock) {
   private var idleBatch = -1L
   @volatile private var usedUp = recording.offsets.isEmpty
 
   /** The offset that the batch being built must end at, or None when the recording is used up. */
-  def recorded(start: Offset, deserialize: String => Offset): Option[Offset] =
+  def recorded(start: Offset, deserialize: String => Offset): Option[Offset] = {
+    clock.announce() // Spark asks here, in the stream's thread, before every batch
     if (usedUp) None
     else {
       val batch = recording.batchBeingBuilt()
@@ -26,6 +28,7 @@ private[recovery] final class SourceControl(position: Int, recording: Recording,
           Some(if (start != null && start.json == json) start else deserialize(json))
       }
     }
+  }
 
   def commit(acknowledge: () => Unit): Unit = acknowledgements.hold(acknowledge)
 

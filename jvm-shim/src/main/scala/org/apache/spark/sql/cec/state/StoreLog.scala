@@ -8,6 +8,7 @@ import scala.jdk.CollectionConverters._
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 
+import org.apache.spark.sql.cec.RunContext
 import org.apache.spark.sql.cec.agent.{Agent, Json}
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
@@ -29,7 +30,8 @@ private[cec] final case class CommitNumbers(
     liveIsWhole: Boolean)
 
 /** What the agent says of a durable commit. */
-private[cec] final case class CommitAnswer(plan: CheckPlan, extent: Long, replay: Long, bytes: Long, agentUs: Long)
+private[cec] final case class CommitAnswer(
+    plan: CheckPlan, extent: Long, replay: Long, recoveryEstimateMs: Long, bytes: Long, agentUs: Long)
 
 /** An eventual checkpoint as the agent hands it over. */
 private[cec] final case class CheckpointAnswer(
@@ -39,15 +41,21 @@ private[cec] final case class CheckpointAnswer(
     dirtyWindows: Long,
     digest: Long,
     checkpointIds: Map[Long, String],
+    recoveryEstimateMs: Long,
     plan: CheckPlan)
 
-/** One store's side of the conversation with the agent. */
+/**
+ * One store's side of the conversation with the agent.
+ *
+ * @param run the word of the analyzer rule, if there was one
+ */
 private[cec] final class StoreLog(
     id: StateStoreId,
     val home: String,
     val generation: Long,
     grouped: Boolean,
     retained: Int,
+    run: Option[RunContext],
     conf: Map[String, String]) {
   Agent.openLog(home, conf)
 
@@ -67,6 +75,7 @@ private[cec] final class StoreLog(
       answer.get("dirty_windows").asLong,
       java.lang.Long.parseUnsignedLong(answer.get("digest").asText),
       answer.get("checkpoint_ids").properties.asScala.map(entry => entry.getKey.toLong -> entry.getValue.asText).toMap,
+      answer.get("recovery_estimate_ms").asDouble.round,
       new CheckPlan(answer.get("plan")))
   }
 
@@ -89,11 +98,13 @@ private[cec] final class StoreLog(
       .put("flags", (if (numbers.eager) StoreLog.Eager else 0) | (if (grouped) StoreLog.Grouped else 0))
       .put("live_is_whole", numbers.liveIsWhole)
     val live = arguments.putArray("live")
+    RunContext.timedBatch.foreach(arguments.set[JsonNode]("timed_batch", _))
+    run.foreach(context => arguments.put("since_start_ms", Math.max(System.currentTimeMillis() - context.startedMs, 0L)))
     numbers.live.foreach { case (at, count) => live.addArray().add(at).add(count) }
     val answer = Agent.call("append", arguments, conf)
     CommitAnswer(
       new CheckPlan(answer.get("plan")), answer.get("extent").asLong, answer.get("replay").asLong,
-      answer.get("bytes").asLong, answer.get("agent_us").asLong)
+      answer.get("recovery_estimate_ms").asDouble.round, answer.get("bytes").asLong, answer.get("agent_us").asLong)
   }
 
   /** Reports how the store came back at a recovery. */
@@ -108,6 +119,7 @@ private[cec] final class StoreLog(
 
   private def about(version: Long): ObjectNode = {
     val arguments = Json.obj().put("home", home).put("version", version).put("generation", generation).put("retained", retained)
+    run.foreach(context => arguments.set[JsonNode]("forecast", context.forecast))
     arguments.putArray("store").add(id.operatorId).add(id.partitionId).add(id.storeName)
     arguments
   }

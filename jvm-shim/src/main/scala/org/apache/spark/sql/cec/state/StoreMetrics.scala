@@ -13,10 +13,11 @@ private[cec] object StoreMetrics {
   private val logBytes = StateStoreCustomSizeMetric("cecLogBytes", "bytes appended to the log")
   private val commitMs = StateStoreCustomTimingMetric("cecCommitMs", "time to commit")
   private val agentMs = StateStoreCustomTimingMetric("cecAgentMs", "time of the agent in it")
+  private val estimate = MaxMetric("cecRecoveryEstimateMs", "estimated time of a recovery from here")
   private val held = StateStoreCustomSumMetric("cecHeld", "mutations held back in a replay")
 
   val all: Seq[StateStoreCustomMetric] =
-    Seq(opened, checked, closed, extent, replay, dirty, logBytes, commitMs, agentMs, held)
+    Seq(opened, checked, closed, extent, replay, dirty, logBytes, commitMs, agentMs, held, estimate)
 
   /** Bytes of memory that a window takes beside its rows: the window, two rows, two arrays, its slots. */
   private val WindowOverhead = 200L
@@ -28,6 +29,7 @@ private[cec] object StoreMetrics {
       sums.bytes + sums.rows * WindowOverhead,
       Map(
         opened -> last.opened, checked -> last.checked, closed -> last.closed, extent -> last.extent, replay -> last.replay,
-        dirty -> last.dirty, logBytes -> last.logBytes, commitMs -> last.commitMs, agentMs -> (last.agentUs + 500) / 1000, held -> last.held))
+        dirty -> last.dirty, logBytes -> last.logBytes, commitMs -> last.commitMs, agentMs -> (last.agentUs + 500) / 1000, held -> last.held,
+        estimate -> last.recoveryEstimateMs))
   }
 }

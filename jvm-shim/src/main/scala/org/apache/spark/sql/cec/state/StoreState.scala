@@ -14,7 +14,7 @@ private[cec] final case class BatchFacts(inputs: Long, watermarkMs: Long, starte
 /** What a user sees of the last commit. */
 private[cec] final case class CommitMetrics(
     opened: Long = 0, checked: Long = 0, closed: Long = 0, extent: Long = 0, replay: Long = 0, dirty: Long = 0,
-    logBytes: Long = 0, commitMs: Long = 0, agentUs: Long = 0, held: Long = 0)
+    logBytes: Long = 0, commitMs: Long = 0, agentUs: Long = 0, held: Long = 0, recoveryEstimateMs: Long = 0)
 
 /** Enough to take back the last commit in memory, for a batch that is run again. */
 private final class LastCommit(
@@ -113,7 +113,7 @@ private[cec] final class StoreState(
       plan = Some(answer.plan)
       metrics = CommitMetrics(
         spool.opened, spool.checked, spool.closed, answer.extent, answer.replay, books.dirtyWindows, answer.bytes,
-        (System.nanoTime() - startedNs) / 1000000, answer.agentUs, 0L)
+        (System.nanoTime() - startedNs) / 1000000, answer.agentUs, 0L, answer.recoveryEstimateMs)
     } finally spool.close()
     version
   }
@@ -153,7 +153,8 @@ private[cec] final class StoreState(
     books.markDirty(version, changes)
     advance(changes, Nil)
     checkpointId = chain.get(version).orElse(checkpointId)
-    metrics = CommitMetrics(dirty = books.dirtyWindows, held = windows.hold.map(_.held).getOrElse(0L))
+    metrics = CommitMetrics(
+      dirty = books.dirtyWindows, held = windows.hold.map(_.held).getOrElse(0L), recoveryEstimateMs = metrics.recoveryEstimateMs)
     if (version == replayTo) endReplay()
     version
   }
@@ -247,6 +248,7 @@ private[cec] final class StoreState(
     }
     chain = checkpoint.checkpointIds
     plan = Some(checkpoint.plan)
+    metrics = CommitMetrics(recoveryEstimateMs = checkpoint.recoveryEstimateMs)
     wantedDigest = checkpoint.digest
     wantedDirty = checkpoint.dirtyWindows
     if (replaying) {

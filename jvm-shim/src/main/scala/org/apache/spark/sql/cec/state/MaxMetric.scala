@@ -1,0 +1,30 @@
+package org.apache.spark.sql.cec.state
+
+import org.apache.spark.SparkContext
+import org.apache.spark.sql.execution.metric.SQLMetric
+import org.apache.spark.sql.execution.streaming.state.StateStoreCustomMetric
+import org.apache.spark.util.AccumulatorV2
+
+/** A metric of an operator that is the largest of its partitions' values, where Spark's own kinds are sums. */
+private[state] final case class MaxMetric(name: String, desc: String) extends StateStoreCustomMetric {
+  override def withNewDesc(desc: String): MaxMetric = copy(desc = desc)
+
+  override def createSQLMetric(sparkContext: SparkContext): SQLMetric = {
+    val metric = new LargestValue
+    metric.register(sparkContext, name = Some(desc))
+    metric
+  }
+}
+
+/** Counts nothing up: keeps the largest value that it has seen. */
+private[state] final class LargestValue extends SQLMetric("timing") {
+  override def copy(): SQLMetric = {
+    val other = new LargestValue
+    other.set(value)
+    other
+  }
+
+  override def add(v: Long): Unit = set(Math.max(value, v))
+
+  override def merge(other: AccumulatorV2[Long, Long]): Unit = add(other.value)
+}
