@@ -57,11 +57,17 @@ def feed(
 
 
 @app.command()
-def query(output: Output) -> None:
+def query(
+    output: Output,
+    bound: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A cec.* setting, such as U=800; for both queries.")
+    ] = None,
+) -> None:
     """Run both queries until everything that was fed is processed."""
     from purchases_demo.queries import run_queries
 
-    run_queries(Layout(output.absolute()))
+    pairs = [each.partition("=") for each in bound or ()]
+    run_queries(Layout(output.absolute()), {key: value for key, _, value in pairs} if pairs else None)
 
 
 @app.command()

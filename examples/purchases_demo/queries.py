@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
@@ -63,15 +63,20 @@ def open_session(layout: Layout) -> SparkSession:
     return spark
 
 
-def run_queries(layout: Layout) -> None:
+def run_queries(layout: Layout, bounds: Mapping[str, str] | None = None) -> None:
     """Run both queries until the feeder has ended and everything it wrote is processed.
+
+    `bounds` are `cec.*` settings, keys without their prefix; without any each query has those of its `QuerySpec`.
 
     Prints a JSON line per micro-batch (`query`, `batch`, `files` consumed so far, `rows`) and `{"query", "done"}` when
     a query has nothing left to do. Raises `StreamingQueryException` if a query fails.
     """
     spark = open_session(layout)
     spark.streams.addListener(_ProgressPrinter())
-    running = [_start(spark, layout, BY_MINUTE, averages_by_minute), _start(spark, layout, BY_TEN, averages_by_ten)]
+    running = [
+        _start(spark, layout, spec, transform, {"Q": spec.q, "U": str(spec.u)} if bounds is None else bounds)
+        for spec, transform in ((BY_MINUTE, averages_by_minute), (BY_TEN, averages_by_ten))
+    ]
     while not layout.fed.exists():
         spark.streams.awaitAnyTermination(_FED_POLL_S)
     with ThreadPoolExecutor(len(running)) as pool:
@@ -123,10 +128,14 @@ def read_rows(layout: Layout) -> None:
 
 
 def _start(
-    spark: SparkSession, layout: Layout, spec: QuerySpec, transform: Callable[[DataFrame], DataFrame]
+    spark: SparkSession,
+    layout: Layout,
+    spec: QuerySpec,
+    transform: Callable[[DataFrame], DataFrame],
+    bounds: Mapping[str, str],
 ) -> StreamingQuery:
-    spark.conf.set("spark.sql.streaming.stateStore.cec.Q", spec.q)
-    spark.conf.set("spark.sql.streaming.stateStore.cec.U", str(spec.u))
+    for key, value in bounds.items():
+        spark.conf.set(f"spark.sql.streaming.stateStore.cec.{key}", value)
     events = spark.readStream.schema(_EVENT_SCHEMA).option("maxFilesPerTrigger", 1).json(str(layout.events))
     return (
         transform(events)

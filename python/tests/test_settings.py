@@ -28,6 +28,8 @@ KEYS = (
     "index.path",
     "spool.path",
     "agent.timeout",
+    "recoveryTarget",
+    "autotune",
 )
 
 
@@ -41,6 +43,37 @@ def test_nothing_set_gives_the_defaults_of_the_design() -> None:
     assert parse().describe() == "Q=2x U=1000000 CI=10ms CP=100ms mode=auto"
     assert parse().checkpoint_share == 0.1
     assert parse().warnings == ()
+
+
+def test_a_recovery_target_stands_in_for_the_bounds_and_may_take_what_it_needs() -> None:
+    settings = parse(recoveryTarget="5s")
+    assert settings.recovery_target_ms == 5_000
+    assert settings.checkpoint_share == 1.0
+    assert settings.describe() == "recoveryTarget=5000ms CI=100ms CP=100ms mode=auto"
+    assert parse(recoveryTarget="5s", CP="200ms").checkpoint_share == 0.05
+    assert parse(recoveryTarget="5s", autotune="on").checkpoint_share == 0.1
+
+
+def test_autotune_stands_in_for_the_period() -> None:
+    assert parse(autotune="ON").autotune
+    assert not parse(autotune="off").autotune
+    assert parse(autotune="on", CI="20ms").describe() == "Q=2x U=1000000 CI=20ms autotune mode=auto"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"recoveryTarget": "5s", "Q": "2x"}, "cec.Q='2x'.*recoveryTarget stands in"),
+        ({"recoveryTarget": "5s", "U": "9"}, "cec.U='9'.*recoveryTarget stands in"),
+        ({"recoveryTarget": "0s"}, "above 0"),
+        ({"recoveryTarget": "5"}, "duration with a unit"),
+        ({"autotune": "on", "CP": "1s"}, "cec.CP='1s'.*autotune"),
+        ({"autotune": "yes"}, "one of on, off"),
+    ],
+)
+def test_what_rules_each_other_out_is_refused(given: dict[str, str], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        parse(**given)
 
 
 def test_the_keys_of_others_are_left_alone() -> None:

@@ -1,0 +1,149 @@
+"""Bounds from measured costs: a simulated store, whose true costs are known, must stay under its target."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from spark_cec.checkpoint.footprints import Footprints
+from spark_cec.checkpoint.target import AIM, NEVER_FAILED, PRIOR_LOAD_US_PER_RECORD, Calibration, Forecast, Rate
+from spark_cec.settings import ExtentBound, Settings
+from spark_cec.tuning.optimum import optimal_interval
+from tests.log.support import commit_meta
+
+TARGET = Settings(recovery_target_ms=5_000.0)
+TUNED = Settings(autotune=True)
+
+
+def ledger(windows: int) -> Footprints:
+    return Footprints(version=1, dirty_from=1, live={1: windows})
+
+
+def measured(*, base_ms: float = 1_000.0, load_us: float = 4.0, replay_us: float = 50.0) -> Calibration:
+    return Calibration(load_us, base_ms, Rate(replay_us * 10, 10))
+
+
+def test_the_estimate_is_the_sum_of_its_parts() -> None:
+    assert measured().estimate_ms(500_000, 20_000, NEVER_FAILED) == 1_000 + 2_000 + 1_000
+    assert measured().estimate_ms(500_000, 20_000, Forecast(replay_ratio=0.5)) == 1_000 + 2_000 + 500
+    assert measured(load_us=0.0).estimate_ms(1_000_000, 0, NEVER_FAILED) == 1_000 + PRIOR_LOAD_US_PER_RECORD * 1_000
+
+
+def test_nothing_is_foretold_of_a_replay_that_was_never_timed() -> None:
+    assert measured(replay_us=0.0).estimate_ms(10, 1, NEVER_FAILED) == 0.0
+    assert measured(replay_us=0.0).estimate_ms(0, 0, NEVER_FAILED) == 1_000.0
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_bounds_that_are_kept_keep_the_estimate_under_the_target(seed: int) -> None:
+    dice = random.Random(seed)
+    windows = dice.randrange(1, 200_000)
+    calibration = measured(
+        base_ms=dice.uniform(0, 2_000), load_us=dice.uniform(0.5, 8), replay_us=dice.choice([0.01, 1, 60, 3_000])
+    )
+    forecast = Forecast(replay_ratio=dice.uniform(0.3, 3))
+    bounds = calibration.bounds(TARGET, forecast, ledger(windows))
+    extent, replay = bounds.extent_bound.records, bounds.replay_bound
+    assert extent >= windows, f"seed {seed}: fewer records than a state needs"
+    foretold = calibration.estimate_ms(extent, replay, forecast)
+    assert foretold <= AIM * 5_000 + calibration.replay.value * 3 / 1_000, f"seed {seed}: {foretold} ms"
+    assert replay == TARGET.replay_bound or foretold > 0.7 * AIM * 5_000, f"seed {seed}: {foretold} ms wastes the target"
+
+
+def test_a_target_out_of_reach_asks_for_all_that_can_be_done() -> None:
+    bounds = measured(base_ms=9_000).bounds(TARGET, NEVER_FAILED, ledger(1_000))
+    assert (bounds.extent_bound, bounds.replay_bound) == (ExtentBound(records=1_000), 1)
+
+
+def test_without_target_and_autotune_the_settings_stay() -> None:
+    settings = Settings(ExtentBound(records=7), 8)
+    assert measured().bounds(settings, NEVER_FAILED, ledger(3)) is settings
+
+
+def test_the_rates_follow_what_is_seen() -> None:
+    calibration = Calibration()
+    for version in range(2, 60):
+        calibration.note_commit(commit_meta(version, inputs=1_000, records=10, elapsed_us=500))
+        calibration.note_batch(version - 1, 40.0 if version < 20 else 80.0)
+    assert calibration.replay.value == pytest.approx(80.0, rel=0.02)
+    assert calibration.write.value == pytest.approx(50.0)
+
+
+def test_a_batch_counts_once_and_only_if_it_was_first_run_here() -> None:
+    calibration = Calibration()
+    calibration.note_commit(commit_meta(5, inputs=100))
+    for batch in (3, 4, 4, 5):
+        calibration.note_batch(batch, 1.0)
+    assert (calibration.replay.us, calibration.replay.things) == (1_000.0, 100.0)
+
+
+def test_batches_without_input_make_the_others_dearer() -> None:
+    calibration = Calibration()
+    calibration.note_commit(commit_meta(2, inputs=100))
+    calibration.note_commit(commit_meta(3, inputs=0))
+    calibration.note_batch(1, 10.0)
+    calibration.note_batch(2, 9.0)
+    assert calibration.replay.value == pytest.approx((9_000 + 9_000) / 90)
+
+
+def test_batches_that_nobody_times_are_forgotten() -> None:
+    calibration = Calibration()
+    for version in range(1, 1_000):
+        calibration.note_commit(commit_meta(version, inputs=1))
+    calibration.note_batch(1, 5.0)
+    assert calibration.replay.value == 0.0
+
+
+def test_the_base_is_the_first_commit_until_there_was_a_recovery() -> None:
+    calibration = Calibration()
+    for elapsed in (900.0, 5_000.0):
+        calibration.note_start(elapsed, NEVER_FAILED)
+    assert calibration.base_ms == 900.0
+    calibration.note_start(5_000.0, Forecast(base_ms=1_200.0))
+    assert calibration.base_ms == 1_200.0
+
+
+def test_a_footer_brings_everything_back_after_a_restart() -> None:
+    before = measured()
+    meta = before.signed(commit_meta(7, inputs=50, extent=10, replay=20), NEVER_FAILED)
+    assert meta.recovery_estimate_ms == before.estimate_ms(10, 20, NEVER_FAILED)
+    after = Calibration.of(meta)
+    assert (after.load_us_per_record, after.base_ms, after.replay.value) == (4.0, 1_000.0, pytest.approx(50.0))
+    assert Calibration.of(None) == Calibration()
+
+
+def test_loads_that_wait_for_each_other_are_dearer() -> None:
+    calibration = Calibration()
+    calibration.note_load(10.0, NEVER_FAILED)
+    assert calibration.load_us_per_record == 0.0, "nothing was scanned"
+    calibration.scanned = 1_000
+    calibration.note_load(10.0, Forecast(load_waves=3.0))
+    assert calibration.load_us_per_record == pytest.approx(30.0)
+
+
+def test_autotune_spends_the_share_of_t_star() -> None:
+    calibration = replace(measured(), write=Rate(2.0 * 100, 100))
+    forecast = Forecast(failures_per_s=1 / 600)
+    bounds = calibration.bounds(TUNED, forecast, ledger(1_000_000))
+    best_s = float(optimal_interval(checkpoint_s=2.0, failures_per_s=1 / 600))
+    assert bounds.checkpoint_share == pytest.approx(2.0 / best_s)
+    assert bounds.replay_bound == int(best_s * 1e6 / 50)
+
+
+@pytest.mark.parametrize(
+    ("calibration", "forecast"),
+    [
+        (measured(), Forecast(failures_per_s=1.0)),
+        (replace(measured(), write=Rate(1, 1)), NEVER_FAILED),
+    ],
+    ids=["cost unknown", "rate unknown"],
+)
+def test_autotune_waits_for_numbers(calibration: Calibration, forecast: Forecast) -> None:
+    assert calibration.bounds(TUNED, forecast, ledger(9)) is TUNED
+
+
+def test_autotune_never_takes_more_than_all_the_time() -> None:
+    calibration = replace(measured(), write=Rate(1e6, 1))
+    assert calibration.bounds(TUNED, Forecast(failures_per_s=10.0), ledger(1_000)).checkpoint_share <= 1.0
