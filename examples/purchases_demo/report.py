@@ -22,7 +22,10 @@ class CrashRow:
 
 def recovery_table(rows: list[CrashRow]) -> Table:
     """One line per crash and query."""
-    table = Table(title="Recoveries (q and u: the store nearest to its bound, at the crash)")
+    table = Table(
+        title="Recoveries (q and u: the store nearest to its bound, at the crash)",
+        caption="A commit that alone writes more than Q records lifts q above Q until the next one.",
+    )
     table.add_column("crash", justify="right")
     table.add_column("query")
     for heading in ("V", "T", "replayed batches", "q/Q", "u/U", "EC load ms", "first new batch s"):

@@ -22,7 +22,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     # 3 log
     ("log.scan", "log.home", "log.writer", "log.reader", "log.repair", "log.trim", "log.manifest", "log.catalog"),
     # 4 engine
-    ("checkpoint.eventual", "checkpoint.commit", "checkpoint.target", "recovery.plan", "recovery.report", "recovery.forecast", "views", "tuning", "tuning.*"),
+    (
+        *("checkpoint.eventual", "checkpoint.commit", "checkpoint.target"),
+        *("recovery.plan", "recovery.report", "recovery.forecast", "views", "tuning", "tuning.*"),
+    ),
     # 5 adapters
     ("adapters.*",),
     # 6 faces; "" is spark_cec/__init__.py

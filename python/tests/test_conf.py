@@ -14,7 +14,15 @@ ROOT = Path(__file__).resolve().parents[2]
 CONF = (ROOT / "conf" / "cec-defaults.conf").read_text()
 EXAMPLES_ONLY = {
     PREFIX + key
-    for key in ("log.path", "python", "output.retainBatches", "sources.replayable", "index.path", "spool.path")
+    for key in (
+        "log.path",
+        "python",
+        "output.retainBatches",
+        "sources.replayable",
+        "index.path",
+        "spool.path",
+        "recoveryTarget",
+    )
 }
 """Settings without a fixed default: the file shows an example."""
 
@@ -31,7 +39,7 @@ def test_the_defaults_shown_are_the_defaults() -> None:
     shown = lines(r"^# (spark\.\S+)\s+(\S+)$")
     assert EXAMPLES_ONLY | {PREFIX + key for key in ("Q", "U", "CI", "CP", "mode")} <= shown.keys()
     assert parse_settings({key: value for key, value in shown.items() if key not in EXAMPLES_ONLY}) == Settings()
-    parse_settings(shown)
+    parse_settings({key: value for key, value in shown.items() if key not in {PREFIX + "Q", PREFIX + "U"}})
 
 
 @pytest.mark.parametrize("key", ["Q", "U", "CI", "CP", "mode"])

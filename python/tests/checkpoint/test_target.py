@@ -49,7 +49,7 @@ def test_bounds_that_are_kept_keep_the_estimate_under_the_target(seed: int) -> N
     assert extent >= windows, f"seed {seed}: fewer records than a state needs"
     foretold = calibration.estimate_ms(extent, replay, forecast)
     assert foretold <= AIM * 5_000 + calibration.replay.value * 3 / 1_000, f"seed {seed}: {foretold} ms"
-    assert replay == TARGET.replay_bound or foretold > 0.7 * AIM * 5_000, f"seed {seed}: {foretold} ms wastes the target"
+    assert replay == TARGET.replay_bound or foretold > 0.7 * AIM * 5_000, f"seed {seed}: {foretold} ms is too little"
 
 
 def test_a_target_out_of_reach_asks_for_all_that_can_be_done() -> None:
@@ -110,7 +110,8 @@ def test_a_footer_brings_everything_back_after_a_restart() -> None:
     meta = before.signed(commit_meta(7, inputs=50, extent=10, replay=20), NEVER_FAILED)
     assert meta.recovery_estimate_ms == before.estimate_ms(10, 20, NEVER_FAILED)
     after = Calibration.of(meta)
-    assert (after.load_us_per_record, after.base_ms, after.replay.value) == (4.0, 1_000.0, pytest.approx(50.0))
+    assert (after.load_us_per_record, after.base_ms) == (4.0, 1_000.0)
+    assert after.replay.value == pytest.approx(50.0)
     assert Calibration.of(None) == Calibration()
 
 
