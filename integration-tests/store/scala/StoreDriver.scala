@@ -131,7 +131,8 @@ private final class StoreDriver {
     val shape = new Shape(request.get("grouped").asBoolean)
     val id = idOf(request)
     val log = new StoreLog(
-      id, request.get("home").asText, request.get("generation").asLong, shape.grouped, request.get("retained").asInt, confOf(request))
+      id, request.get("home").asText, request.get("generation").asLong, shape.grouped, request.get("retained").asInt, run = None,
+      confOf(request))
     new StoreState(
       id, log, shape.keySchema.length, shape.valueSchema.length, shape.prefix, order = None,
       deferred = request.get("deferred").asBoolean, replayTo = request.get("replay_to").asLong)
