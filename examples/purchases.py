@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -79,6 +78,7 @@ def read(output: Output) -> None:
 
 
 def _demo(seed: int | None, crashes: int, batches: int, items: int, output: Path, keep: bool) -> int:
+    from purchases_demo.processes import exit_on_sigterm
     from purchases_demo.supervisor import Settings, Supervisor
 
     console = Console(width=None if sys.stdout.isatty() else 120)
@@ -95,7 +95,7 @@ def _demo(seed: int | None, crashes: int, batches: int, items: int, output: Path
         return 2
     names = " and ".join(spec.name for spec in QUERIES)
     console.print(f"seed {seed}: {batches} files for {names}, {crashes} crashes; in {output}", soft_wrap=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    exit_on_sigterm()
     right = Supervisor(settings, layout, Path(__file__).absolute(), console).run()
     if right and not keep:
         shutil.rmtree(output)

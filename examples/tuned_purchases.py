@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import sys
 from pathlib import Path
 from statistics import median
@@ -20,6 +19,7 @@ import typer
 from purchases_demo.events import Stream
 from purchases_demo.layout import Layout
 from purchases_demo.lives import UNDISTURBED, VARIANTS, LifeError, kill_times, measure_target, measure_work
+from purchases_demo.processes import exit_on_sigterm
 
 app = typer.Typer(add_completion=False, help=__doc__, no_args_is_help=True)
 
@@ -95,7 +95,7 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    exit_on_sigterm()
     try:
         app()
     except (LifeError, FileExistsError) as error:

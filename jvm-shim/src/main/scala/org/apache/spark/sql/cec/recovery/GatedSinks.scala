@@ -11,14 +11,18 @@ import org.apache.spark.sql.connector.metric.{CustomMetric, CustomTaskMetric}
 import org.apache.spark.sql.connector.write._
 import org.apache.spark.sql.connector.write.streaming.{StreamingDataWriterFactory, StreamingWrite}
 import org.apache.spark.sql.execution.streaming.Sink
+import org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter
 import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend
 import org.apache.spark.sql.types.StructType
 
 /**
- * Wraps the sink of a query that replays: batches up to the last committed one run, so that state is rebuilt, but write
- * nothing. From the next batch on the sink is as it was.
+ * Wraps the sink of a query whose state may be ahead of the log: batches up to the last committed one run, so that state
+ * is rebuilt, but write nothing. From the next batch on the sink is as it was, except that a batch which a V1 sink does
+ * not run is run for the state's sake: a sink that has the batch already, since a crash came between its own commit and
+ * Spark's, may pass it over (the file sink does), and what the batch did to the stores was in memory alone.
  */
 private[recovery] object GatedSinks {
+  /** @param lastSilent the last committed batch, V */
   def wrap(sink: Table, lastSilent: Long): Table = sink match {
     case v1: Sink => new GatedSink(v1, lastSilent)
     case v2: Table with SupportsWrite => new GatedTable(v2, lastSilent)
@@ -30,8 +34,21 @@ private[recovery] object GatedSinks {
 private final class GatedSink(inner: Sink, lastSilent: Long) extends Sink {
   override def name: String = s"gated ${inner.getClass.getSimpleName}"
   override def toString: String = inner.toString
-  override def addBatch(batchId: Long, data: DataFrame): Unit =
-    if (batchId <= lastSilent) data.queryExecution.toRdd.foreach(_ => ()) else inner.addBatch(batchId, data)
+  override def addBatch(batchId: Long, data: DataFrame): Unit = {
+    if (batchId > lastSilent) inner.addBatch(batchId, data)
+    if (!hasRun(data)) data.queryExecution.toRdd.foreach(_ => ())
+  }
+
+  /** Whether every stateful operator of the batch has committed a store. */
+  private def hasRun(data: DataFrame): Boolean = {
+    val operators = data.queryExecution.executedPlan.collect { case writer: StateStoreWriter => writer }
+    operators.nonEmpty && operators.forall(_.longMetric(GatedSink.Committed).value > 0)
+  }
+}
+
+private object GatedSink {
+  /** Spark's metric that counts the stores that an operator has committed. */
+  val Committed = "numStateStoreInstances"
 }
 
 private final class GatedTable(inner: Table with SupportsWrite, lastSilent: Long) extends Table with SupportsWrite {

@@ -13,6 +13,7 @@ import org.apache.spark.sql.catalyst.trees.TreeNodeTag
 import org.apache.spark.sql.cec.{CecStateStoreProvider, RunContext}
 import org.apache.spark.sql.cec.agent.{Agent, CecException, Json}
 import org.apache.spark.sql.cec.source.CecTable
+import org.apache.spark.sql.execution.streaming.Sink
 import org.apache.spark.sql.internal.SQLConf
 
 /**
@@ -189,7 +190,9 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   private def wrap(home: String, generation: Long, decision: Decision, plan: JsonNode, recording: Recording): WriteToStream = {
     val committed = plan.get("committed_batch").asLong
     val sink = ourSink.map(_.writingTo(home, generation)).getOrElse(write.sink)
-    val gated = if (plan.get("rewound_to").asLong < committed) GatedSinks.wrap(sink, committed) else sink
+    val replays = plan.get("rewound_to").asLong < committed
+    val mayPassOver = decision.deferred.nonEmpty && sink.isInstanceOf[Sink]
+    val gated = if (replays || mayPassOver) GatedSinks.wrap(sink, committed) else sink
     val input =
       if (decision.deferred.isEmpty && recording.offsets.isEmpty) write.inputQuery
       else {
