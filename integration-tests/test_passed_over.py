@@ -16,7 +16,7 @@ from cec_it.references import References
 from test_rewind import cut
 
 STOPPED_AFTER = 5
-QUERIES = [Query(plan, feeds.RATE, "json") for plan in ("long-windows", "count-windows", "chain")]
+QUERIES = [Query(plan, feeds.RATE, "json") for plan in ("long-windows", "chain")]
 
 
 def take_back_last_commit(checkpoint: Path, out: Path | None = None) -> int:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -117,13 +118,18 @@ def bench(
     )  # fmt: skip
     chosen = tuple(dict.fromkeys(provider or list(Provider)))
     plan = Plan(task, spec, Schedule(workload.fill_batches, warm_up, batches), rounds, chosen)
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    signal.signal(signal.SIGTERM, _exit_once)
     try:
         with _lines(json_out) as write, _work_directory(output) as work:
             run_all(plan, work, write, _say)
     except (BenchError, BuildError) as error:
         _say(f"error: {error}")
         raise typer.Exit(1) from None
+
+
+def _exit_once(number: int, _: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not cut the cleaning up short
+    sys.exit(128 + number)
 
 
 def run_all(plan: Plan, work: Path, write: Callable[[dict[str, Any]], None], say: Say) -> None:
