@@ -62,6 +62,9 @@ def _head(state: LogState) -> list[tuple[str, object]]:
     if query:
         lines.append(("mode", f"{query.get('mode', 'unknown')}: {query.get('reason', 'no reason recorded')}"))
         lines.append(("settings", query.get("settings", "unknown")))
+        if any(store.meta.recovery_estimate_ms for store in state.stores):
+            longest = max(store.meta.recovery_estimate_ms for store in state.stores)
+            lines.append(("recovery", f"from here estimated at {longest / 1000:.1f} s"))
         lines.append(("run", f"{query.get('generation', 'unknown')}, release {query.get('release', 'unknown')}"))
     if done is None:
         lines.append(("committed", "unknown, as no checkpoint was given; stores are shown at their newest versions"))
@@ -120,6 +123,7 @@ def _store_json(state: StoreState) -> dict[str, Any]:
         "extent_bound": state.extent_bound,
         "replay_inputs": meta.replay,
         "replay_bound": state.replay_bound,
+        "recovery_estimate_ms": meta.recovery_estimate_ms or None,
         "dirty_from": meta.dirty_from,
         "dirty_windows": meta.dirty_windows,
         "oldest_footprint": meta.oldest_footprint,

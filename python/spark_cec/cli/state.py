@@ -25,8 +25,8 @@ ANY_VERSION = 1 << 62
 class StoreState:
     """One store at the last committed version, or at its newest where that one is not in the log.
 
-    `extent_bound` is Q in records and `replay_bound` U in input tuples, None if not known. `stored_bytes` and
-    `segments` count all of its commit frames, of every version.
+    `extent_bound` is Q in records and `replay_bound` U in input tuples, None if not known or not fixed. `stored_bytes`
+    and `segments` count all of its commit frames, of every version.
     """
 
     meta: CommitMeta
@@ -88,11 +88,13 @@ def _state(index: Index, store: StoreId, done: Committed | None, settings: Setti
     heads = heads_of(index, store, done)
     meta = heads[0].meta
     frames = index.commits(store, 0, ANY_VERSION)
+    # Under a recovery target the bounds are the writer's own, and change with what it measures.
+    bounded = settings if settings and settings.recovery_target_ms is None else None
     return StoreState(
         meta=meta,
         newest_version=heads[-1].meta.version,
-        extent_bound=int(settings.extent_bound.limit(meta.open_windows)) if settings else None,
-        replay_bound=settings.replay_bound if settings else None,
+        extent_bound=int(bounded.extent_bound.limit(meta.open_windows)) if bounded else None,
+        replay_bound=bounded.replay_bound if bounded else None,
         stored_bytes=sum(frame.location.length for frame in frames),
         segments=len({frame.location.segment for frame in frames}),
     )

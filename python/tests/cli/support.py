@@ -56,7 +56,10 @@ def write_log(storage: Storage, versions: int, stores: Sequence[StoreId] = STORE
         for frame in frames:
             writer.append(FrameKind.OUTPUT, frame, payload_of(version))
         for store in stores:
-            meta = commit_meta(version, store=store, extent=version, replay=10 * version, dirty_from=1, dirty_windows=2)
+            meta = commit_meta(
+                version, store=store, extent=version, replay=10 * version, dirty_from=1, dirty_windows=2,
+                recovery_estimate_ms=1_100.0 * version + store.partition,
+            )  # fmt: skip
             writer.append(FrameKind.COMMIT, meta, payload_of(version))
         publish(storage, Manifest(batch, tuple(f.frame_id.hex() for f in frames), 6, "{}", False, 1, 1_000 * version))
     writer.close()

@@ -150,6 +150,15 @@ def test_bounds_that_nobody_recorded_are_unknown(checkpoint: Checkpoint) -> None
     assert run("inspect", str(checkpoint.path)).stdout.count("?") == 2 * len(STORES)
 
 
+def test_under_a_recovery_target_no_bound_is_fixed_and_the_estimate_is_shown(checkpoint: Checkpoint) -> None:
+    query = checkpoint.path / "cec" / "query.json"
+    query.write_text(query_json(str(checkpoint.home), settings_conf={PREFIX + "recoveryTarget": "5s"}))
+    stores = answer(run("inspect", str(checkpoint.path), "--json"))["stores"]
+    assert {(store["extent_bound"], store["replay_bound"]) for store in stores} == {(None, None)}
+    assert [store["recovery_estimate_ms"] for store in stores] == [4_400, 4_401, 4_400]
+    assert "recovery    from here estimated at 4.4 s" in run("inspect", str(checkpoint.path)).stdout
+
+
 def test_the_bounds_are_those_that_the_driver_was_given(tmp_path: Path) -> None:
     path, logs = str(tmp_path / "checkpoint"), OpenLogs()
     conf = {**CONF, PREFIX + "index.path": str(tmp_path / "index"), "spark.app.name": "not ours"}
