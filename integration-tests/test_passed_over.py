@@ -7,13 +7,18 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
 
 from cec_it import feeds, local, results
 from cec_it.crashes import newest
 from cec_it.driver import Job, Query, last_batch
 from cec_it.plans import PLANS
 from cec_it.references import References
-from test_rewind import cut
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.recovery.plan import Recording, save_recording
+from test_replay import Table, step_by_step
+from test_rewind import cut, offsets_of
 
 STOPPED_AFTER = 5
 QUERIES = [Query(plan, feeds.RATE, "json") for plan in ("long-windows", "chain")]
@@ -86,3 +91,38 @@ def _run_to(spark: SparkSession, checkpoint: Path, write: Callable[[DataFrame, i
         local.wait_for(streaming, batch)
     finally:
         streaming.stop()
+
+
+def test_a_batch_that_the_sink_has_is_planned_again_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    """A crash after the replay's last batch and before the one that was never committed is planned again.
+
+    Only the recording knows by then how far that batch went; new input must not get into it.
+    """
+    table = Table(tmp_path / "events")
+    written: dict[int, list[tuple[object, ...]]] = {}
+    checkpoint = tmp_path / "checkpoint"
+
+    def run() -> StreamingQuery:
+        own = local.session(spark, local.OPENINGS_ONLY)
+        totals = table.read(own).groupBy("key").agg(f.sum("amount").alias("total"), f.count("*").alias("n"))
+        writer = totals.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint))
+        return writer.foreachBatch(local.in_memory(written)).start()
+
+    files = [[(key, 10 * number + key, number) for key in range(5)] for number in range(STOPPED_AFTER + 1)]
+    step_by_step(table, run(), files)
+    last = take_back_last_commit(checkpoint)
+    recorded = {batch: offsets_of(checkpoint, batch) for batch in range(1, last + 1)}
+    save_recording(open_storage(str(checkpoint / "cec")), Recording(last - 1, 0, recorded))
+    cut(checkpoint / "offsets", [last])
+    later = [(key, 1_000, 99) for key in range(3)]
+    table.add(*later)
+    streaming = run()
+    try:
+        streaming.processAllAvailable()  # `in_memory` refuses a batch that comes again with other rows
+    finally:
+        streaming.stop()
+    assert newest(checkpoint / "commits") == last + 1
+    totals: dict[int, int] = {}
+    for key, amount, _ in [event for each in [*files, later] for event in each]:
+        totals[key] = totals.get(key, 0) + amount
+    assert {row[0]: row[1] for row in written[last + 1]} == {key: totals[key] for key in range(3)}

@@ -199,3 +199,44 @@ def test_another_home_for_the_log(way: str, spark: SparkSession, references: Ref
     paths = [str(job.checkpoint(COMPLETE)), *([str(home)] if way == "sink path" else [])]
     for path in paths:
         assert results.json_rows(read(spark, path)) == wanted[max(wanted)]
+
+
+def test_columns_that_are_structs(spark: SparkSession, tmp_path: Path) -> None:
+    """Whole, and single fields of them, over many frames: what is read is what foreachBatch was given."""
+    own = local.session(spark, local.OPENINGS_ONLY)
+    windows = (
+        feeds.read_rate(own, "left", local.BATCHES, local.ROWS)
+        .withWatermark("ts", "10 seconds")
+        .groupBy(f.window("ts", "20 seconds"), "key")
+        .agg(f.count("*").alias("n"), f.sum("amount").alias("total"))
+        .select(
+            "window", "key", f.struct("n", f.struct("total", f.lit("x").alias("text")).alias("inner")).alias("nested")
+        )
+    )
+    wanted: dict[int, list[tuple[object, ...]]] = {}
+    checkpoint = str(tmp_path / "cec")
+    for writer in (
+        windows.writeStream.foreachBatch(local.in_memory(wanted)).option("checkpointLocation", str(tmp_path / "plain")),
+        windows.writeStream.format("cec").option("checkpointLocation", checkpoint),
+    ):
+        streaming = writer.outputMode("append").start()
+        try:
+            local.wait_for(streaming, local.BATCHES + 1)
+        finally:
+            streaming.stop()
+    rows = sorted(row for batch in wanted.values() for row in batch)
+    frame = spark.read.format("cec").load(checkpoint)
+    found = sorted(tuple(row) for row in frame.collect())
+    assert len({row[0] for row in found}) > 2, "one window proves little"
+    few, many = sorted((found, rows), key=len)
+    assert few == [row for row in many if row in few], "one run may have seen a batch more"
+    ends = sorted((row[0].end, row[2].inner.total) for row in found)  # type: ignore[attr-defined]
+    fields = frame.select("window.end", "nested.inner.total")
+    assert sorted(tuple(row) for row in fields.collect()) == ends
+    assert frame.agg(f.sum("nested.n")).collect()[0][0] == sum(row[2].n for row in found)  # type: ignore[attr-defined]
+    state = spark.read.format("cec").option("view", "windows").load(checkpoint)
+    whole = state.collect()
+    assert whole
+    for part, name in (("key", state.schema["key"].dataType.names[-1]), ("value", "sum")):
+        picked = sorted(row[0] for row in state.select(f"{part}.{name}").collect())
+        assert picked == sorted(row[part][name] for row in whole), f"{part}.{name}"

@@ -112,16 +112,17 @@ class DriverCalls:
         self._leases.close()
 
     def plan(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`conf`, `checkpoint`, `home`, `last_commit`, `offsets` (batch -> offsets in Spark's log).
+        """`conf`, `checkpoint`, `home`, `last_commit`, `last_offset`, `offsets` (batch -> offsets in Spark's log).
 
         Answers V, T, the recording of a recovery that was cut short (or None), and each store's numbers at the crash.
         """
         log = self._logs.get(arguments["home"], parse_settings(conf_of(arguments)))
         log.catalog.refresh()
-        recording = pending_recording(cec_directory(arguments["checkpoint"]), int(arguments["last_commit"]))
+        own, last_commit = cec_directory(arguments["checkpoint"]), int(arguments["last_commit"])
+        recording = pending_recording(own, last_commit, int(arguments["last_offset"]))
         if recording is not None:
             check_recording(recording, {int(batch): each for batch, each in arguments["offsets"].items()})
-        plan = make_plan(log.catalog.index, recording, int(arguments["last_commit"]))
+        plan = make_plan(log.catalog.index, recording, last_commit)
         _refuse_output_from_the_future(log, plan.committed_batch)
         self._pending[(arguments["checkpoint"], plan.committed_batch)] = (plan, int(time.time() * 1000))
         return {
@@ -196,7 +197,7 @@ class DriverCalls:
         del self._pending[key]
         own = cec_directory(arguments["checkpoint"])
         path = report.write_report(own, report.compose(plan, loaded, started_ms))
-        pending_recording(own, int(arguments["last_commit"]))
+        pending_recording(own, int(arguments["last_commit"]), int(arguments["last_commit"]))
         return {"done": True, "path": path}
 
     def acknowledge(self, arguments: dict[str, Any]) -> Mapping[str, Any]:

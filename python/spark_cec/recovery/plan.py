@@ -58,16 +58,20 @@ class RecoveryPlan:
         return self.committed_batch - self.rewound_to
 
 
-def pending_recording(storage: Storage, last_commit: int) -> Recording | None:
+def pending_recording(storage: Storage, last_commit: int, last_offset: int) -> Recording | None:
     """The recording of a recovery that was cut short, or None.
 
-    A recording is obsolete, and removed, as soon as Spark's commit log has reached its V again. `storage` is rooted at
-    the checkpoint's `cec` directory; `last_commit` is the newest batch in Spark's commit log, -1 if there is none.
+    A recording is obsolete, and removed, as soon as Spark's commit log has reached its V again *and* its offset log L:
+    until then nothing else knows how far batch L went, which a sink may have already. `storage` is rooted at the
+    checkpoint's `cec` directory; `last_commit` and `last_offset` are the newest batches in Spark's logs, -1 if there
+    are none (for the second one any batch that is known to be there will do).
     """
     if not storage.exists(REPLAY_FILE):
         return None
     recording = Recording.from_json(storage.read(REPLAY_FILE).decode())
-    if recording.rewound_to <= last_commit < recording.committed_batch:
+    replayed = last_commit >= recording.committed_batch
+    planned_again = last_offset >= max(recording.offsets, default=-1)
+    if recording.rewound_to <= last_commit <= recording.committed_batch and not (replayed and planned_again):
         return recording
     storage.delete(REPLAY_FILE)
     return None

@@ -94,15 +94,15 @@ def test_every_run_has_a_generation_of_its_own(agent: Agent, tmp_path: Path) -> 
 def test_the_plan_rewinds_to_the_oldest_batch_that_a_window_misses(agent: Agent, batches: int, rewound_to: int) -> None:
     """The first store's window opened in batch 0 and is dirty from batch 1 on."""
     run_batches(agent, batches)
-    plan = agent.ask("plan", last_commit=batches - 1, offsets={})
+    plan = agent.ask("plan", last_commit=batches - 1, last_offset=batches - 1 + 1, offsets={})
     assert (plan["committed_batch"], plan["rewound_to"], plan["recorded"]) == (batches - 1, rewound_to, None)
     assert plan["stores"] == [[0, 0, "default", 1], [0, 1, "default", batches]]
 
 
 def test_a_batch_that_spark_did_not_commit_does_not_count(agent: Agent) -> None:
     run_batches(agent, 3)
-    assert agent.ask("plan", last_commit=1, offsets={})["committed_batch"] == 1
-    assert agent.ask("plan", last_commit=-1, offsets={})["rewound_to"] == -1
+    assert agent.ask("plan", last_commit=1, last_offset=1 + 1, offsets={})["committed_batch"] == 1
+    assert agent.ask("plan", last_commit=-1, last_offset=-1 + 1, offsets={})["rewound_to"] == -1
 
 
 def test_a_store_whose_frame_is_missing_is_damage(agent: Agent) -> None:
@@ -111,7 +111,7 @@ def test_a_store_whose_frame_is_missing_is_damage(agent: Agent) -> None:
     with pytest.raises(
         Refused, match="store 0/1/default: no commit frame of version 3; newest at or below it: 2"
     ) as refused:
-        agent.ask("plan", last_commit=2, offsets={})
+        agent.ask("plan", last_commit=2, last_offset=2 + 1, offsets={})
     assert refused.value.kind == "DamagedLog"
 
 
@@ -120,11 +120,11 @@ def test_a_recording_is_obeyed_until_spark_has_caught_up(agent: Agent) -> None:
     recorded = {str(batch): [str(10 * batch), None] for batch in range(1, 7)}
     agent.ask("record", committed_batch=5, rewound_to=0, offsets=recorded)
     for last_commit in (0, 3, 4):
-        plan = agent.ask("plan", last_commit=last_commit, offsets={"1": ["10", None]})
+        plan = agent.ask("plan", last_commit=last_commit, last_offset=last_commit + 1, offsets={"1": ["10", None]})
         assert (plan["committed_batch"], plan["rewound_to"], plan["recorded"]) == (5, 0, recorded), last_commit
     with pytest.raises(Refused, match="records offsets for batch 2 that differ from Spark's offset log"):
-        agent.ask("plan", last_commit=3, offsets={"1": ["10", None], "2": ["21", None]})
-    assert agent.ask("plan", last_commit=5, offsets={"2": ["21", None]})["recorded"] is None
+        agent.ask("plan", last_commit=3, last_offset=3 + 1, offsets={"1": ["10", None], "2": ["21", None]})
+    assert agent.ask("plan", last_commit=5, last_offset=5 + 1, offsets={"2": ["21", None]})["recorded"] is None
     assert not Path(agent.checkpoint, "cec", "replay.json").exists()
 
 
@@ -132,12 +132,12 @@ def test_output_that_spark_never_committed_is_refused(agent: Agent) -> None:
     run_batches(agent, 1)
     agent.ask("publish", batch=2, frames=[], rows=0, schema="{}", truncate=False, generation=1)
     with pytest.raises(Refused, match="holds output of batch 2, but Spark's commit log ends at batch 0"):
-        agent.ask("plan", last_commit=0, offsets={})
+        agent.ask("plan", last_commit=0, last_offset=0 + 1, offsets={})
 
 
 def test_the_report_waits_for_every_store(agent: Agent) -> None:
     run_batches(agent, 3)
-    agent.ask("plan", last_commit=2, offsets={})
+    agent.ask("plan", last_commit=2, last_offset=2 + 1, offsets={})
     arguments = {"generation": 2, "committed_batch": 2, "last_commit": 2}
     assert agent.ask("report", **arguments) == {"done": False}
     for partition, ok in ((0, True), (1, False)):
@@ -162,7 +162,7 @@ def test_the_report_waits_for_every_store(agent: Agent) -> None:
 
 def test_the_word_of_another_run_does_not_end_the_wait(agent: Agent) -> None:
     run_batches(agent, 1)
-    agent.ask("plan", last_commit=0, offsets={})
+    agent.ask("plan", last_commit=0, last_offset=0 + 1, offsets={})
     for partition in (0, 1):
         agent.ask(
             "loaded", store=[0, partition, "default"], version=1, generation=1, ec_load_ms=0.5, digest_ok=True, held=0
@@ -188,7 +188,7 @@ def test_of_several_attempts_the_one_that_needs_most_is_not_acknowledged_away(
     for checks in ({b"a"}, set()) if checked_first else (set(), {b"a"}):
         agent.append(STORES[0], tips[STORES[0]], {}, checks)
     agent.append(STORES[1], tips[STORES[1]], {})
-    replays_from = agent.ask("plan", last_commit=4, offsets={})["rewound_to"] + 1
+    replays_from = agent.ask("plan", last_commit=4, last_offset=4 + 1, offsets={})["rewound_to"] + 1
     assert agent.ask("acknowledge", version=5)["dirty_from"] <= replays_from
 
 
@@ -219,9 +219,9 @@ def test_a_checkpoint_that_was_deleted_begins_anew(agent: Agent, tmp_path: Path)
     run_batches(agent, 3)
     shutil.rmtree(agent.checkpoint)
     generation = agent.begin_run()
-    assert agent.ask("plan", last_commit=-1, offsets={})["stores"] == []
+    assert agent.ask("plan", last_commit=-1, last_offset=-1 + 1, offsets={})["stores"] == []
     run_batches(agent, 2, generation=generation)
     restarted = Agent(tmp_path)
-    plan = restarted.ask("plan", last_commit=1, offsets={})
+    plan = restarted.ask("plan", last_commit=1, last_offset=1 + 1, offsets={})
     assert (plan["committed_batch"], len(plan["stores"])) == (1, 2)
     restarted.calls.close()

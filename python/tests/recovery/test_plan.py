@@ -87,20 +87,31 @@ def test_a_recovery_that_was_cut_short_is_planned_again_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last_commit", "pending"),
-    [(5, True), (6, True), (8, True), (9, False), (10, False), (400, False), (4, False), (-1, False)],
+    ("last_commit", "last_offset", "pending"),
+    [
+        *((5, 6, True), (6, 7, True), (8, 9, True), (8, 10, True), (9, 9, True)),
+        *((9, 10, False), (10, 10, False), (400, 401, False), (4, 5, False), (-1, -1, False)),
+    ],
 )
-def test_a_recording_is_pending_until_the_commit_log_has_reached_its_end(last_commit: int, pending: bool) -> None:
+def test_a_recording_is_pending_until_both_logs_have_reached_its_end(
+    last_commit: int, last_offset: int, pending: bool
+) -> None:
     """An obsolete one is removed, so that it can never be obeyed later, should the numbers fit again."""
     storage = memory_storage()
     save_recording(storage, RECORDING)
-    assert pending_recording(storage, last_commit) == (RECORDING if pending else None)
+    assert pending_recording(storage, last_commit, last_offset) == (RECORDING if pending else None)
     assert storage.exists(REPLAY_FILE) == pending
-    assert pending_recording(storage, 7) == (RECORDING if pending else None)
+    assert pending_recording(storage, 7, 8) == (RECORDING if pending else None)
+
+
+def test_a_recording_without_an_uncommitted_batch_ends_with_the_replay() -> None:
+    storage = memory_storage()
+    save_recording(storage, Recording(9, 5, {6: ("a",), 9: ("b",)}))
+    assert pending_recording(storage, 9, 9) is None
 
 
 def test_without_a_recording_nothing_is_pending() -> None:
-    assert pending_recording(memory_storage(), 3) is None
+    assert pending_recording(memory_storage(), 3, 3) is None
 
 
 @given(
@@ -136,7 +147,7 @@ def test_a_recording_that_cannot_be_read_stops_the_recovery(text: str) -> None:
     with pytest.raises(
         UnsuitableCheckpoint, match=r"cec/replay\.json cannot be read \(.*\): restore it from a copy of the checkpoint"
     ):
-        pending_recording(storage, 3)
+        pending_recording(storage, 3, 4)
     assert storage.exists(REPLAY_FILE)
 
 
@@ -145,7 +156,7 @@ def test_a_recording_is_there_whole_or_not_at_all(when: str) -> None:
     storage = FaultyStorage(memory_storage(), Fault(1, when, error=lambda: OSError("no")))
     with pytest.raises(OSError, match="no"):
         save_recording(storage, RECORDING)
-    assert pending_recording(storage.inner, 6) == (RECORDING if when == "after" else None)
+    assert pending_recording(storage.inner, 6, 7) == (RECORDING if when == "after" else None)
 
 
 @pytest.mark.parametrize(

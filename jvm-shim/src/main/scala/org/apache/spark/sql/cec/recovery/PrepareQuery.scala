@@ -132,7 +132,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     }
 
   private def planRecovery(home: String, checked: JsonNode): JsonNode = {
-    val request = arguments("home" -> home).put("last_commit", logs.lastCommit)
+    val request = arguments("home" -> home).put("last_commit", logs.lastCommit).put("last_offset", logs.lastOffset)
     val first = Math.max(logs.lastOffset - 1, 0)
     request.set[JsonNode]("offsets", offsetsNode(logs.offsetsOf(first, logs.lastOffset)))
     if (!checked.get("log_exists").asBoolean) {

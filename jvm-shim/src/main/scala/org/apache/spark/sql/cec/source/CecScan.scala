@@ -3,6 +3,7 @@ package org.apache.spark.sql.cec.source
 import java.nio.channels.FileChannel
 import java.nio.file.{Files, Paths, StandardOpenOption}
 
+import org.apache.arrow.vector.ValueVector
 import org.apache.arrow.vector.ipc.ArrowStreamReader
 
 import org.apache.spark.sql.catalyst.InternalRow
@@ -21,7 +22,8 @@ private[source] final class CecScanBuilder(view: View, schema: StructType, optio
     extends ScanBuilder with SupportsPushDownRequiredColumns {
   private var wanted = schema
 
-  override def pruneColumns(requiredSchema: StructType): Unit = wanted = requiredSchema
+  /** Whole columns only: Spark may ask for some fields of a struct, but what comes from the log has all of them. */
+  override def pruneColumns(requiredSchema: StructType): Unit = wanted = StructType(requiredSchema.map(column => schema(column.name)))
 
   override def build(): Scan = new CecScan(view, wanted, options)
 }
@@ -66,7 +68,7 @@ private final class ArrowReader(spool: Option[String], schema: StructType) exten
   private val channel = spool.map(file => FileChannel.open(Paths.get(file), StandardOpenOption.READ))
   private val reader = channel.map(new ArrowStreamReader(_, allocator))
   private lazy val vectors: Array[ColumnVector] = schema.fieldNames.map { name =>
-    new ArrowColumnVector(reader.get.getVectorSchemaRoot.getVector(name)): ColumnVector
+    new LentVector(reader.get.getVectorSchemaRoot.getVector(name)): ColumnVector
   }
 
   override def next(): Boolean = reader.exists(_.loadNextBatch())
@@ -79,6 +81,11 @@ private final class ArrowReader(spool: Option[String], schema: StructType) exten
     allocator.close()
     spool.foreach(file => Files.deleteIfExists(Paths.get(file)))
   }
+}
+
+/** A vector that its reader fills again and again: whoever is through with a batch must not take it apart. */
+private final class LentVector(vector: ValueVector) extends ArrowColumnVector(vector) {
+  override def close(): Unit = ()
 }
 
 private final class WindowReader(inner: ArrowReader, view: WindowsView, schema: StructType) extends PartitionReader[InternalRow] {
