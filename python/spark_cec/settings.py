@@ -87,8 +87,13 @@ class Settings:
             if self.recovery_target_ms is None
             else f"recoveryTarget={self.recovery_target_ms:g}ms"
         )
-        period = "autotune" if self.autotune else f"CP={self.period_ms:g}ms"
-        return f"{bounds} CI={self.checkpoint_ms:g}ms {period} mode={self.mode.value}"
+        if self.autotune:
+            share = f"CI={self.checkpoint_ms:g}ms autotune"
+        elif self.recovery_target_ms is not None and self.checkpoint_share == 1.0:
+            share = "CI/CP=as the target needs"
+        else:
+            share = f"CI={self.checkpoint_ms:g}ms CP={self.period_ms:g}ms"
+        return f"{bounds} {share} mode={self.mode.value}"
 
 
 def _duration_ms(key: str, value: str) -> float:

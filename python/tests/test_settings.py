@@ -49,7 +49,7 @@ def test_a_recovery_target_stands_in_for_the_bounds_and_may_take_what_it_needs()
     settings = parse(recoveryTarget="5s")
     assert settings.recovery_target_ms == 5_000
     assert settings.checkpoint_share == 1.0
-    assert settings.describe() == "recoveryTarget=5000ms CI=100ms CP=100ms mode=auto"
+    assert settings.describe() == "recoveryTarget=5000ms CI/CP=as the target needs mode=auto"
     assert parse(recoveryTarget="5s", CP="200ms").checkpoint_share == 0.05
     assert parse(recoveryTarget="5s", autotune="on").checkpoint_share == 0.1
 

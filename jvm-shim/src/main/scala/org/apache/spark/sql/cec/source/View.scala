@@ -61,7 +61,7 @@ private[source] final case class OutputView(path: String, conf: Map[String, Stri
   override def name: String = "output"
   override def schema(): StructType = Json.text(call("view_schema", about).get("schema")) match {
     case Some(json) => DataType.fromJson(json).asInstanceOf[StructType]
-    case None => throw new IllegalArgumentException(s"$path holds no batch of output yet: give the schema, or wait for the first batch")
+    case None => throw new IllegalArgumentException(s"$path holds no output: if its query writes with the cec sink, wait for the first batch or give the schema; other sinks' rows are not in it")
   }
 }
 
