@@ -16,6 +16,9 @@ from cec_it.driver import Job, Query, last_batch
 from cec_it.plans import PLANS
 from cec_it.references import References
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.index import MemoryIndex
+from spark_cec.log.catalog import Catalog
+from spark_cec.log.home import read_log_id
 from spark_cec.recovery.plan import Recording, save_recording
 from test_replay import Table, step_by_step
 from test_rewind import cut, offsets_of
@@ -81,9 +84,44 @@ def test_a_function_that_skips_what_it_has(spark: SparkSession, tmp_path: Path) 
     assert {batch: crashed[batch] for batch in common} == {batch: undisturbed[batch] for batch in common}
 
 
-def _run_to(spark: SparkSession, checkpoint: Path, write: Callable[[DataFrame, int], None], batch: int) -> None:
+def test_a_function_that_looks_at_some_rows_only(spark: SparkSession, tmp_path: Path) -> None:
+    seen: dict[int, dict[object, object]] = {}
+
+    def peek(frame: DataFrame, batch: int) -> None:
+        if batch % 2:
+            frame.take(1)
+        else:
+            seen[batch] = {row[0]: tuple(row) for row in frame.collect()}
+
+    _run_to(spark, tmp_path / "peeking", peek, STOPPED_AFTER)
+    _run_to(spark, tmp_path / "peeking", peek, STOPPED_AFTER + 3)
+    whole: dict[int, list[tuple[object, ...]]] = {}
+    _run_to(spark, tmp_path / "whole", local.in_memory(whole), STOPPED_AFTER + 3)
+    common = seen.keys() & whole.keys()
+    assert max(common) > STOPPED_AFTER
+    for batch in common:
+        assert seen[batch] == {row[0]: row for row in whole[batch]}, f"batch {batch}"
+
+
+@pytest.mark.parametrize("plan", ["totals", "grand-total"])
+def test_a_batch_is_not_run_twice_without_need(plan: str, spark: SparkSession, tmp_path: Path) -> None:
+    """Every store commits a version once; an aggregation without keys has one store, however many partitions."""
+    runs: dict[int, list[tuple[object, ...]]] = {}
+    _run_to(spark, tmp_path, local.in_memory(runs), 3, plan)
+    stored = open_storage(f"{tmp_path}/cec/log")
+    index = MemoryIndex(str(read_log_id(stored)))
+    Catalog(stored, index).refresh()
+    commits = [(str(store), each.meta.version) for store in index.stores() for each in index.commits(store, 0, 99)]
+    assert len(index.stores()) == (1 if plan == "grand-total" else 2)
+    assert len(commits) > 3
+    assert len(commits) == len(set(commits)), commits
+
+
+def _run_to(
+    spark: SparkSession, checkpoint: Path, write: Callable[[DataFrame, int], None], batch: int, plan: str = "totals"
+) -> None:
     own = local.session(spark, local.OPENINGS_ONLY)
-    frame = PLANS["totals"].build(lambda side: feeds.read_rate(own, side, local.BATCHES, local.ROWS))
+    frame = PLANS[plan].build(lambda side: feeds.read_rate(own, side, local.BATCHES, local.ROWS))
     streaming = (
         frame.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint)).foreachBatch(write).start()
     )

@@ -154,7 +154,9 @@ def moody(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_query_that_lies_is_reported(spark: SparkSession, spark_log: Path, moody: Path, tmp_path: Path) -> None:
+def test_a_query_that_lies_is_stopped_and_recovers_once_it_tells_the_truth(
+    spark: SparkSession, moody: Path, tmp_path: Path
+) -> None:
     mood = str(moody)
 
     @f.udf("long")
@@ -170,26 +172,67 @@ def test_a_query_that_lies_is_reported(spark: SparkSession, spark_log: Path, moo
         totals = table.read(own).groupBy("key").agg(f.sum(lie("amount")).alias("total"))
         return run(totals, "update", checkpoint, rows)
 
-    already = spark_log.stat().st_size
     step_by_step(table, lying(), [[(1, 1, 0)], [(1, 1, 0)], [(1, 1, 0)]])
     moody.write_text("100")
-    step_by_step(table, lying(), [[(2, 1, 0)]])
-    report = local.reports(checkpoint, 1)[0]
-    assert report["replayed_batches"] == 2
-    assert report["digest_ok"] is False
-    warning = local.eventually(
-        lambda: next(
-            (
-                line
-                for line in spark_log.read_text()[already:].splitlines()
-                if "differs from what was committed" in line
-            ),
-            None,
-        ),
-        "a warning in the log",
-    )
-    assert " WARN " in warning
+    with pytest.raises(StreamingQueryException, match="differs from what was committed at version 3 after the replay"):
+        step_by_step(table, lying(), [[(2, 1, 0)]])
     assert local.query_json(checkpoint)["mode"] == "deferred"
+    assert sorted(rows) == [0, 1, 2], "a replay that went wrong has written"
+    moody.write_text("1")
+    step_by_step(table, lying(), [[(1, 1, 0)]])
+    report = local.reports(checkpoint, 1)[-1]
+    assert (report["replayed_batches"], report["digest_ok"]) == (2, True)
+    totals = {key: total for batch in sorted(rows) for key, total in rows[batch]}
+    assert totals == {1: 8, 2: 2}
+
+
+def test_an_input_file_that_is_gone_stops_the_replay(spark: SparkSession, tmp_path: Path) -> None:
+    own = local.session(spark, local.OPENINGS_ONLY)
+    table = Table(tmp_path / "events")
+    rows: Rows = {}
+
+    def totals() -> StreamingQuery:
+        return run(table.read(own).groupBy("key").agg(f.sum("amount")), "update", tmp_path / "checkpoint", rows)
+
+    step_by_step(table, totals(), [[(1, 1, 0)], [(1, 10, 0)], [(1, 100, 0)]])
+    gone = (table.root / "00001.json").rename(tmp_path / "kept.json")
+    with pytest.raises(StreamingQueryException, match=r"differs from what was committed|FILE_NOT_EXIST"):
+        step_by_step(table, totals(), [[(1, 1_000, 0)]])
+    gone.rename(table.root / "00001.json")
+    step_by_step(table, totals(), [[(1, 10_000, 0)]])
+    assert rows[max(rows)][-1][-1] == 11_111
+
+
+def test_sums_of_floating_point_numbers_that_differ_are_reported(
+    spark: SparkSession, spark_log: Path, moody: Path, tmp_path: Path
+) -> None:
+    mood = str(moody)
+
+    @f.udf("double")
+    def shift(amount: int) -> float:
+        return float(amount) + float(Path(mood).read_text())
+
+    own = local.session(spark, local.OPENINGS_ONLY)
+    table = Table(tmp_path / "events")
+    checkpoint = tmp_path / "checkpoint"
+    rows: Rows = {}
+
+    def shifting() -> StreamingQuery:
+        totals = table.read(own).groupBy("key").agg(f.sum(shift("amount")).alias("total"))
+        return run(totals, "update", checkpoint, rows)
+
+    already = spark_log.stat().st_size
+    step_by_step(table, shifting(), [[(1, 1, 0)], [(1, 1, 0)], [(1, 1, 0)]])
+    moody.write_text("1.0000001")
+    step_by_step(table, shifting(), [[(2, 1, 0)]])
+    report = local.reports(checkpoint, 1)[0]
+    assert (report["replayed_batches"], report["digest_ok"]) == (2, False)
+
+    def warned() -> str | None:
+        lines = spark_log.read_text()[already:].splitlines()
+        return next((line for line in lines if "differs from what was committed" in line), None)
+
+    assert " WARN " in local.eventually(warned, "a warning in the log")
 
 
 def test_a_lie_that_would_close_a_window_stops_the_query(spark: SparkSession, moody: Path, tmp_path: Path) -> None:

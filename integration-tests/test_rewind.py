@@ -178,3 +178,16 @@ def test_an_obsolete_recording_is_not_obeyed(
     assert (report["committed_batch"], report["rewound_to"]) == (crashed.committed, crashed.rewound_to)
     assert results.last_recorded(job.out(QUERY)) == references.get(QUERY, job)
     assert not (job.checkpoint(QUERY) / "cec" / "replay.json").exists()
+
+
+def test_a_replay_that_spark_would_forget_in_the_middle_is_refused(
+    spark: SparkSession, crashed: Crashed, tmp_path: Path
+) -> None:
+    checkpoint = shutil.copytree(crashed.checkpoint, tmp_path / "checkpoint")
+    job = replace(crashed.job, root=str(tmp_path / "job"), life=1)
+    shutil.copytree(checkpoint, job.checkpoint(QUERY))
+    before = {path: path.read_bytes() for path in local.files_in(job.checkpoint(QUERY) / "commits")}
+    own = local.session(spark, local.OPENINGS_ONLY, **{"spark.sql.streaming.minBatchesToRetain": "2"})
+    with pytest.raises(Exception, match=r"minBatchesToRetain=2 is too few for this start.*Set it to at least \d+"):
+        local.run_to(own, job, QUERY, last_batch(job))
+    assert {path: path.read_bytes() for path in local.files_in(job.checkpoint(QUERY) / "commits")} == before

@@ -24,8 +24,9 @@ def recovery_table(rows: list[CrashRow]) -> Table:
     """One line per crash and query."""
     table = Table(
         title="Recoveries (q and u: the store nearest to its bound, at the crash)",
-        caption="V: last committed batch. The replay begins after T. q: log records to scan, u: tuples to replay. A commit "
-        "that alone writes more than Q lifts q above Q until the next one. First new batch: since the new driver began.",
+        caption="V: last committed batch. The replay begins after T. q: log records to scan, u: tuples to replay.\n"
+        "A commit that alone writes more than Q lifts q above Q until the next one.\n"
+        "First new batch: since the new driver began.",
     )
     table.add_column("crash", justify="right")
     table.add_column("query")

@@ -134,7 +134,7 @@ private final class StoreDriver {
       id, request.get("home").asText, request.get("generation").asLong, shape.grouped, request.get("retained").asInt, run = None,
       confOf(request))
     new StoreState(
-      id, log, shape.keySchema.length, shape.valueSchema.length, shape.prefix, order = None,
+      id, log, shape.keySchema.length, shape.valueSchema.length, shape.prefix, order = None, exact = true,
       deferred = request.get("deferred").asBoolean, replayTo = request.get("replay_to").asLong)
   }
 

@@ -12,7 +12,7 @@ from spark_cec import __version__
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import CheckpointLeases
 from spark_cec.agent.logs import OpenLog, OpenLogs, conf_of, home_of
-from spark_cec.errors import AlreadyExists, DamagedLog, UnsuitableCheckpoint
+from spark_cec.errors import AlreadyExists, DamagedLog, Fenced, UnsuitableCheckpoint
 from spark_cec.ids import StoreId, new_id
 from spark_cec.index import Index
 from spark_cec.log import manifest
@@ -98,8 +98,21 @@ class DriverCalls:
         return {"home": absolute_home(arguments["checkpoint"], query["log_home"]), "generation": query["generation"]}
 
     def hold(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`: takes the lease of a query's checkpoint; raises `Fenced` if another process has it."""
-        self._leases.hold(arguments["checkpoint"], cec_directory(arguments["checkpoint"]))
+        """`checkpoint`, `generation`: takes the lease of a query's checkpoint; `Fenced` if another process has it.
+
+        The generation is that of a run under way whose agent died, and the lease with it: if a later run has begun in
+        the meantime, it has rewound Spark's logs under this one, which must not go on.
+        """
+        checkpoint = str(arguments["checkpoint"])
+        own = cec_directory(checkpoint)
+        self._leases.hold(checkpoint, own)
+        newest, generation = _newest_generation(own), arguments.get("generation")
+        if generation is not None and newest > int(generation):
+            self._leases.release(checkpoint)
+            raise Fenced(
+                f"run {newest} of the query with checkpoint {checkpoint} began while run {generation} had no agent: "
+                f"stop all runs of it, and start one"
+            )
         return {}
 
     def release(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
@@ -237,8 +250,7 @@ def _refuse_output_from_the_future(log: OpenLog, committed_batch: int) -> None:
 
 def _next_generation(own: Storage) -> int:
     """A number that no other run of this query has had, larger than all before; create-if-absent makes it unique."""
-    taken = [int(file.name.removesuffix(".json")) for file in own.list("generations")]
-    generation = max(taken, default=0) + 1
+    generation = _newest_generation(own) + 1
     while True:
         try:
             own.create(
@@ -247,6 +259,10 @@ def _next_generation(own: Storage) -> int:
             return generation
         except AlreadyExists:
             generation += 1
+
+
+def _newest_generation(own: Storage) -> int:
+    return max((int(file.name.removesuffix(".json")) for file in own.list("generations")), default=0)
 
 
 def _oldest_needed(index: Index, first: int, last: int) -> dict[StoreId, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from spark_cec.checkpoint.eventual import head_at, rebuild
@@ -65,7 +65,7 @@ def verify_log(place: Place, stores_begin: Tell, store_done: Callable[[], None])
     done = committed(place)
     catalog = catalog_of(place)
     catalog.refresh()
-    outputs = list(_missing_outputs(storage, catalog.index, batches))
+    outputs = [*_missing_manifests(storage, batches), *_missing_outputs(storage, catalog.index, batches)]
     stores = tuple(_check_stores(place, catalog, done, stores_begin, store_done))  # 3
     known = {error.segment for error in report.files}
     files = [*report.files, *([place.damage] if place.damage and place.damage.segment not in known else [])]
@@ -92,6 +92,16 @@ def _settled_segment(storage: Storage, report: SegmentReport) -> SegmentReport:
     damages = tuple(item for item in again if not isinstance(item, FoundFrame))
     frames = report.frames + len(again) - len(damages)
     return SegmentReport(report.segment, size, frames, (*report.damages[:-1], *damages))
+
+
+def _missing_manifests(storage: Storage, batches: Sequence[int]) -> Iterator[Finding]:
+    """Every batch has a manifest, also one without rows, and only the oldest are ever retired: a gap is a loss."""
+    if batches:
+        for batch in sorted(set(range(batches[0], batches[-1])) - set(batches)):
+            if storage.exists(manifest.manifest_path(batch)):
+                continue  # the listing was taken while it was being published
+            reason = f"the manifest of batch {batch} is missing, so that the rows of that batch are not seen"
+            yield of_error(DamagedLog(manifest.manifest_path(batch), -1, reason))
 
 
 def _missing_outputs(storage: Storage, index: Index, batches: list[int]) -> Iterator[Finding]:

@@ -279,3 +279,12 @@ def test_partitions_that_an_aggregation_without_keys_does_not_use_are_not_missed
     checkpoint.commit(0)
     _metadata(checkpoint, 'v1\n{"stateStoreInfo":[{"storeName":"default","numColsPrefixKey":0,"numPartitions":5}]}')
     assert run("verify", str(checkpoint.path)).exit_code == 0
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_manifest_that_is_lost_is_found_by_the_gap(checkpoint: Checkpoint, batch: int) -> None:
+    (path,) = (checkpoint.home / "manifests").glob(f"*{batch:020d}*")
+    path.unlink()
+    result = run("verify", str(checkpoint.path), "--json")
+    assert result.exit_code == 1
+    assert f"the manifest of batch {batch} is missing" in result.stdout

@@ -8,7 +8,7 @@ import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjecti
 import org.apache.spark.sql.cec.agent.{Agent, Json}
 import org.apache.spark.sql.cec.state.{Lease, RangeOrder, StoreLog, StoreMetrics, StoreState}
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.types.{DoubleType, FloatType, StructType}
 
 /**
  * The state store provider of Spark CEC: one instance per state store and run of a query.
@@ -104,6 +104,7 @@ class CecStateStoreProvider extends StateStoreProvider with Logging {
     val log = new StoreLog(id, home, generation, prefix.isDefined, storeConf.minVersionsToRetain, run, conf)
     new StoreState(
       id, log, keySchema.length, valueSchema.length, prefix, order,
+      exact = !valueSchema.existsRecursively(kind => kind == FloatType || kind == DoubleType),
       deferred = run.exists(r => r.deferred.contains(id.operatorId) && id.storeName == StateStoreId.DEFAULT_STORE_NAME),
       replayTo = run.map(_.replayTo).getOrElse(0L))
   }

@@ -34,17 +34,32 @@ private[cec] object Agent extends Logging {
     lasting.put(home, ("open_log", arguments))
   }
 
-  /** Takes the lease of a query's checkpoint, which no other process may have. */
-  def hold(checkpoint: String, conf: Map[String, String]): Unit = {
+  /** By checkpoint, the turn of the run that has its lease: the latest one to ask. */
+  private val turns = new ConcurrentHashMap[String, java.lang.Long]()
+  private var lastTurn = 0L
+  private val leases = new Object
+
+  /** Takes the lease of a query's checkpoint, which no other process may have; answers the turn to give it back with. */
+  def hold(checkpoint: String, conf: Map[String, String]): Long = leases.synchronized {
     val arguments = Json.obj().put("checkpoint", checkpoint)
     call("hold", arguments, conf)
     lasting.put(leaseOf(checkpoint), ("hold", arguments))
+    lastTurn += 1
+    turns.put(checkpoint, lastTurn)
+    lastTurn
   }
 
-  /** Gives the lease back. */
-  def release(checkpoint: String, conf: Map[String, String]): Unit = {
-    lasting.remove(leaseOf(checkpoint))
-    call("release", Json.obj().put("checkpoint", checkpoint), conf)
+  /** From now on a successor of the agent wins the lease back only if no later run has begun in the meantime. */
+  def holdAs(checkpoint: String, generation: Long): Unit = leases.synchronized {
+    lasting.put(leaseOf(checkpoint), ("hold", Json.obj().put("checkpoint", checkpoint).put("generation", generation)))
+  }
+
+  /** Gives the lease back, unless a later run in this JVM has taken it over. */
+  def release(checkpoint: String, turn: Long, conf: Map[String, String]): Unit = leases.synchronized {
+    if (turns.remove(checkpoint, turn)) {
+      lasting.remove(leaseOf(checkpoint))
+      call("release", Json.obj().put("checkpoint", checkpoint), conf)
+    }
   }
 
   private def leaseOf(checkpoint: String) = s"lease of $checkpoint"
@@ -102,8 +117,14 @@ private[cec] object Agent extends Logging {
 
   private def begin(conf: Map[String, String]): Unit = {
     val spool = SpoolOptions(conf.get(AgentProcess.SpoolKey), Option(process).map(dead => (dead.directory, dead.overflow)))
-    process = new AgentProcess(AgentProcess.pythonOf(conf), spool, timeoutMs(conf))
-    lasting.values.asScala.foreach { case (name, arguments) => checked(Json.parse(process.call(name, arguments.toString))) }
+    val begun = new AgentProcess(AgentProcess.pythonOf(conf), spool, timeoutMs(conf))
+    try lasting.values.asScala.foreach { case (name, arguments) => checked(Json.parse(begun.call(name, arguments.toString))) }
+    catch {
+      case failure: Throwable =>
+        begun.destroy() // an agent without the leases of the one before it must not serve anybody
+        throw failure
+    }
+    process = begun
   }
 
   private def timeoutMs(conf: Map[String, String]): Int =

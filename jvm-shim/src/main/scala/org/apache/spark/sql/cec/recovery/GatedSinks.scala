@@ -39,10 +39,13 @@ private final class GatedSink(inner: Sink, lastSilent: Long) extends Sink {
     if (!hasRun(data)) data.queryExecution.toRdd.foreach(_ => ())
   }
 
-  /** Whether every stateful operator of the batch has committed a store. */
+  /** Whether every stateful operator of the batch has committed all its stores: a sink may have looked at some rows only. */
   private def hasRun(data: DataFrame): Boolean = {
     val operators = data.queryExecution.executedPlan.collect { case writer: StateStoreWriter => writer }
-    operators.nonEmpty && operators.forall(_.longMetric(GatedSink.Committed).value > 0)
+    operators.nonEmpty && operators.forall { operator =>
+      val partitions = operator.children.head.outputPartitioning.numPartitions
+      operator.longMetric(GatedSink.Committed).value >= Math.max(partitions, 1)
+    }
   }
 }
 

@@ -60,15 +60,26 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val checked = check() // 1
     val home = checked.get("home").asText
     val decision = decide(checked) // 2
-    if (usesOurState) {
-      stopActiveRun()
-      Agent.hold(checkpoint, conf)
+    holdingTheLease { turn =>
+      val plan = planRecovery(home, checked) // 3
+      val recording = new Recording(session, checkpoint, rewind(plan)) // 4
+      val generation = beginRun(home, decision, plan, checked, startedMs, turn) // 5
+      wrap(home, generation, decision, plan, recording) // 6
     }
-    val plan = planRecovery(home, checked) // 3
-    val recording = new Recording(session, checkpoint, rewind(plan)) // 4
-    val generation = beginRun(home, decision, plan, checked, startedMs) // 5
-    wrap(home, generation, decision, plan, recording) // 6
   }
+
+  /** Whoever uses our state has its lease from here to the query's end; a start that fails gives it back at once. */
+  private def holdingTheLease(start: Long => WriteToStream): WriteToStream =
+    if (!usesOurState) start(0L)
+    else {
+      stopActiveRun()
+      val turn = Agent.hold(checkpoint, conf)
+      try start(turn) catch {
+        case failure: Throwable =>
+          Agent.release(checkpoint, turn, conf)
+          throw failure
+      }
+    }
 
   private def concernsUs: Boolean = {
     val recorded = logs.recordedProvider
@@ -153,6 +164,12 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
           s"Spark's offset log in $checkpoint no longer has batch ${missing.min}, which the recovery of batch $committed must replay: " +
             "restore the checkpoint whole from a copy")
       }
+      val retained = session.sessionState.conf.minBatchesToRetain
+      if (retained < committed - rewoundTo + 2) {
+        throw new CecException("UnsuitableCheckpoint",
+          s"${SQLConf.MIN_BATCHES_TO_RETAIN.key}=$retained is too few for this start: the recovery of batch $committed replays from batch " +
+            s"${rewoundTo + 1}, and Spark would forget its offsets before the replay is over. Set it to at least ${committed - rewoundTo + 2}")
+      }
       if (pending.isEmpty) {
         val request = arguments().put("committed_batch", committed).put("rewound_to", rewoundTo)
         request.set[JsonNode]("offsets", offsetsNode(recorded))
@@ -163,7 +180,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     }
   }
 
-  private def beginRun(home: String, decision: Decision, plan: JsonNode, checked: JsonNode, startedMs: Long): Long = {
+  private def beginRun(home: String, decision: Decision, plan: JsonNode, checked: JsonNode, startedMs: Long, turn: Long): Long = {
     val request = arguments("home" -> home).put("load_waves", loadWaves)
     val content = Json.obj().put("mode", decision.mode).put("reason", decision.reason).put("provider", usesOurState)
     val operators = content.putArray("operators")
@@ -179,7 +196,10 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     run.announce(session.sparkContext)
     logInfo(s"Spark CEC: ${decision.mode} (${decision.reason}); ${checked.get("describe").asText}; log at $home; last committed batch " +
       s"$committed, replay from batch ${plan.get("rewound_to").asLong + 1}")
-    if (usesOurState) QueryWatch.of(session).expect(run, conf, session.sessionState.conf.minBatchesToRetain, clock)
+    if (usesOurState) {
+      Agent.holdAs(checkpoint, generation)
+      QueryWatch.of(session).expect(run, conf, session.sessionState.conf.minBatchesToRetain, clock, turn)
+    }
     generation
   }
 

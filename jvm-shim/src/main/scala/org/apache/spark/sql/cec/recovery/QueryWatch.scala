@@ -21,7 +21,7 @@ import org.apache.spark.sql.streaming.StreamingQueryListener._
  * to trim the log. Nothing that it does is needed for a result to be right.
  */
 private[recovery] final class QueryWatch(session: SparkSession) extends StreamingQueryListener with Logging {
-  private final class Watched(val run: RunContext, val conf: Map[String, String], val retained: Int, val clock: BatchClock) {
+  private final class Watched(val run: RunContext, val conf: Map[String, String], val retained: Int, val clock: BatchClock, val turn: Long) {
     @volatile var reported: Boolean = run.replayTo == 0
   }
 
@@ -29,8 +29,8 @@ private[recovery] final class QueryWatch(session: SparkSession) extends Streamin
   private val running = new ConcurrentHashMap[UUID, Watched]()
 
   /** The run of a query that is about to start. */
-  def expect(run: RunContext, conf: Map[String, String], retained: Int, clock: BatchClock): Unit =
-    expected.put(run.checkpoint, new Watched(run, conf, retained, clock))
+  def expect(run: RunContext, conf: Map[String, String], retained: Int, clock: BatchClock, turn: Long): Unit =
+    expected.put(run.checkpoint, new Watched(run, conf, retained, clock, turn))
 
   override def onQueryStarted(event: QueryStartedEvent): Unit = ()
 
@@ -49,10 +49,11 @@ private[recovery] final class QueryWatch(session: SparkSession) extends Streamin
     val ended = watched(event.runId, event.id)
     running.remove(event.runId)
     ended.foreach { query =>
-      // A run that took its place, begun in the meantime, keeps the lease.
-      if (!expected.containsKey(query.run.checkpoint) && !running.values.asScala.exists(_.run.checkpoint == query.run.checkpoint)) {
-        Agent.release(query.run.checkpoint, query.conf)
+      if (!query.reported && event.exception.isEmpty) {
+        logWarning(s"Spark CEC: query ${event.id} was stopped before its replay was over, so the next start begins it again. A start " +
+          "that runs one batch only, as Trigger.Once does, gets no further that way: use Trigger.AvailableNow")
       }
+      Agent.release(query.run.checkpoint, query.turn, query.conf)
     }
   }
 

@@ -35,7 +35,8 @@ private[state] final class CheckChoice(books: WindowBooks, budget: Budget, defer
     def dirtyBefore(before: Long): Iterator[Window] =
       books.dirtyBefore(before) ++ (if (before > version) changes.newlyDirty.iterator else Iterator.empty)
 
-    if (!deferred) changes.dirty.foreach(check)
+    // Also what was left dirty by a run that deferred: eager, nothing is dirty after a commit.
+    if (!deferred) dirtyBefore(Long.MaxValue).foreach(check)
     plan.foreach { asked =>
       if (deferred) dirtyBefore(asked.forcedBefore).foreach(check)
       val mayTakeNs = budget.grant(taskNs, asked.share, asked.floorMs)

@@ -29,6 +29,7 @@ private final class LastCommit(
  * @param valueFields fields of a value row
  * @param prefixFields fields of a prefix row, and how to get it from a key; None in a store without prefix
  * @param order of the keys in a store with range scans
+ * @param exact whether values that are equal have equal bytes however they were summed up: no floating-point numbers
  * @param deferred whether touched windows may be left dirty by a commit
  * @param replayTo version at which this run's replay ends
  */
@@ -39,6 +40,7 @@ private[cec] final class StoreState(
     valueFields: Int,
     prefixFields: Option[(Int, UnsafeRow => UnsafeRow)],
     order: Option[RangeOrder],
+    exact: Boolean,
     deferred: Boolean,
     replayTo: Long) extends Logging {
   private var windows = newWindows()
@@ -165,9 +167,15 @@ private[cec] final class StoreState(
     val digest = windows.sums.digest
     val right = digest == wantedDigest && books.dirtyWindows == wantedDirty
     if (!right) {
-      logWarning(s"store $id differs from what was committed at version $version after the replay: digest " +
-        f"$digest%016x for $wantedDigest%016x, ${books.dirtyWindows} dirty windows for $wantedDirty. Sums of floating-point numbers may " +
-        "differ in their last bit; anything else means that the query gives other results for the same input")
+      val differs = s"store $id differs from what was committed at version $version after the replay: digest " +
+        f"$digest%016x for $wantedDigest%016x, ${books.dirtyWindows} dirty windows for $wantedDirty"
+      if (exact || books.dirtyWindows != wantedDirty) {
+        throw new CecException("Divergence",
+          s"$differs. The query, its input or its functions are not what they were: give them back as they were and restart (nothing " +
+            "was written by this replay). To change a query, run it as it was with mode=eager until it has committed a batch, and change it then")
+      }
+      logWarning(s"$differs. Sums of floating-point numbers may differ in their last bit; anything else means that the query gives " +
+        "other results for the same input")
     }
     log.loaded(version, ecLoadMs, Some(right), held)
   }

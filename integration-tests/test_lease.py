@@ -1,0 +1,82 @@
+"""One living run per checkpoint: who has the lease, through restarts in one application and an agent's death."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+
+from cec_it import feeds, local
+
+
+def start(spark: SparkSession, checkpoint: Path, **conf: str) -> StreamingQuery:
+    own = local.session(spark, local.OPENINGS_ONLY, **conf)
+    totals = feeds.read_rate(own, "left", local.BATCHES, local.ROWS).groupBy("key").agg(f.sum("amount"))
+    return totals.writeStream.format("noop").outputMode("update").option("checkpointLocation", str(checkpoint)).start()
+
+
+def is_held(checkpoint: Path) -> bool:
+    with (checkpoint / "cec" / "lock").open("r+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
+def all_events_told(spark: SparkSession) -> None:
+    """Wait until every listener has been told of everything: the end of a run is told late."""
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(60_000)  # type: ignore[union-attr]
+
+
+def test_a_run_that_takes_the_place_of_another_keeps_the_lease(spark: SparkSession, tmp_path: Path) -> None:
+    first = start(spark, tmp_path)
+    streaming = first
+    try:
+        local.wait_for(first, 1)
+        for batch in (2, 3, 4):
+            streaming = start(spark, tmp_path)
+            local.wait_for(streaming, batch)
+            all_events_told(spark)
+            assert is_held(tmp_path), f"the lease was given back when the run before batch {batch} ended"
+    finally:
+        streaming.stop()
+    all_events_told(spark)
+    local.eventually(lambda: None if is_held(tmp_path) else True, "the lease is given back at the end")
+
+
+def test_a_start_that_fails_gives_the_lease_back(spark: SparkSession, tmp_path: Path) -> None:
+    streaming = start(spark, tmp_path)
+    try:
+        local.wait_for(streaming, 3)
+    finally:
+        streaming.stop()
+    with pytest.raises(Exception, match="minBatchesToRetain=1 is too few"):
+        start(spark, tmp_path, **{"spark.sql.streaming.minBatchesToRetain": "1"})
+    all_events_told(spark)
+    local.eventually(lambda: None if is_held(tmp_path) else True, "the lease is given back after a failed start")
+
+
+def test_an_agent_that_comes_back_does_not_go_on_under_a_later_run(spark: SparkSession, tmp_path: Path) -> None:
+    """As after a second driver that got the lease while the first one's agent was dead, rewound, and died."""
+    streaming = start(spark, tmp_path)
+    try:
+        local.wait_for(streaming, 1)
+        generations = tmp_path / "cec" / "generations"
+        newest = max(int(path.stem) for path in generations.glob("*.json"))
+        (generations / f"{newest + 1:010d}.json").write_text(json.dumps({"started_unix_ms": 0}))
+        local.kill(local.agent_pid(spark))
+        failure = local.eventually(lambda: streaming.exception() if not streaming.isActive else None, "the end")
+        assert "began while run" in str(failure)
+    finally:
+        streaming.stop()
+    again = start(spark, tmp_path)
+    try:
+        local.wait_for(again, 3)
+    finally:
+        again.stop()
