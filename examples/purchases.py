@@ -30,7 +30,7 @@ Interval = Annotated[float, typer.Option(min=0.0, help="Seconds from one file to
 def demo(
     seed: Annotated[int | None, typer.Option(help="Seed of events and crashes; a new one if not given.")] = None,
     crashes: Annotated[int, typer.Option(min=1, help="How often to kill the driver.")] = 3,
-    batches: Batches = 40,
+    batches: Batches = 32,
     items: Items = 20_000,
     output: Output = Path("demo-output"),
     keep: Annotated[bool, typer.Option("--keep", help="Keep the output directory also when all is well.")] = False,

@@ -103,7 +103,7 @@ def test_a_function_that_looks_at_some_rows_only(spark: SparkSession, tmp_path: 
         assert seen[batch] == {row[0]: row for row in whole[batch]}, f"batch {batch}"
 
 
-@pytest.mark.parametrize("plan", ["totals", "grand-total"])
+@pytest.mark.parametrize("plan", ["totals", "grand-total", "distinct", "distinct-within", "sessions", "count-windows"])
 def test_a_batch_is_not_run_twice_without_need(plan: str, spark: SparkSession, tmp_path: Path) -> None:
     """Every store commits a version once; an aggregation without keys has one store, however many partitions."""
     runs: dict[int, list[tuple[object, ...]]] = {}
@@ -123,7 +123,10 @@ def _run_to(
     own = local.session(spark, local.OPENINGS_ONLY)
     frame = PLANS[plan].build(lambda side: feeds.read_rate(own, side, local.BATCHES, local.ROWS))
     streaming = (
-        frame.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint)).foreachBatch(write).start()
+        frame.writeStream.outputMode("update" if plan == "totals" else PLANS[plan].mode)
+        .option("checkpointLocation", str(checkpoint))
+        .foreachBatch(write)
+        .start()
     )
     try:
         local.wait_for(streaming, batch)

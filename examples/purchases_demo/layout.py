@@ -37,7 +37,7 @@ class QuerySpec:
 
 
 BY_MINUTE = QuerySpec("by_minute", q="2x", u=800_000, key=("window_start", "item_id"))
-BY_TEN = QuerySpec("by_ten", q="2x", u=800, key=("item_id", "first_seq"))
+BY_TEN = QuerySpec("by_ten", q="2x", u=500, key=("item_id", "first_seq"))
 QUERIES = (BY_MINUTE, BY_TEN)
 
 

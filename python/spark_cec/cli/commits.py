@@ -7,6 +7,7 @@ from pathlib import Path
 from spark_cec.cli.place import find_log
 from spark_cec.cli.state import ANY_VERSION, catalog_of
 from spark_cec.errors import LogLocationError
+from spark_cec.log.meta import CommitFlags
 from spark_cec.tuning.estimate import Commit
 
 
@@ -22,6 +23,13 @@ def read_commits(checkpoint: Path) -> list[Commit]:
     metas = [entry.meta for store in index.stores() for entry in index.commits(store, 0, ANY_VERSION)]
     last = {(meta.store, meta.version): meta for meta in metas}
     return [
-        Commit(meta.version, meta.store.operator, meta.store.partition, meta.wall_ms / 1e3, meta.elapsed_us / 1e6)
+        Commit(
+            meta.version,
+            meta.store.operator,
+            meta.store.partition,
+            meta.wall_ms / 1e3,
+            meta.elapsed_us / 1e6,
+            whole=bool(meta.flags & CommitFlags.EAGER),
+        )
         for meta in last.values()
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from spark_cec.tuning.paper import comparisons
 from spark_cec.tuning.plots import save_png, terminal_plot
 from spark_cec.tuning.quantities import format_duration, parse_duration, parse_rate
 from spark_cec.tuning.recoveries import CommitReader, Evidence, gather
-from spark_cec.tuning.report import advice_table, inputs_table, paper_table, rate_line
+from spark_cec.tuning.report import advice_json, advice_table, inputs_table, paper_table, rate_line
 
 _OPTIONS = {
     "failures_per_s": "--failure-rate",
@@ -31,6 +32,28 @@ _OPTIONS = {
     "interval_s": "--interval",
     "observed_s": "--observed",
 }
+
+
+_DEFERRED = (
+    "this query defers: a commit writes only some of the windows that changed, so c is too low; give --checkpoint-cost "
+    "as the time to write all of them, or set cec.autotune=on, which measures it"
+)
+
+_HELP = """Print the best checkpoint interval T*, what it yields, and what the present interval loses.
+
+\b
+Examples:
+  cec tune --failure-rate 0.5/day --checkpoint-cost 800ms --restart 30s
+  cec tune --failure-rate 0.5/day --checkpoint-cost 800ms --restart 30s --operators 3 --delay 20ms --interval 10s
+  cec tune --from /data/checkpoints/totals --png tune.png
+  cec tune --from /data/checkpoints/totals --json
+  cec tune paper
+
+\b
+Exit codes:
+  0  advice was given
+  2  wrong usage, or nothing to be read
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +73,9 @@ def tune_app(read_commits: CommitReader | None = None) -> typer.Typer:
     `read_commits` reads the commits of the log under a checkpoint, for c, n, δ and the present interval. Without it
     `--from` still yields λ and R, and c has to be given.
     """
-    app = typer.Typer(add_completion=False, help="How often to checkpoint.")
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, help="How often to checkpoint.")
 
-    @app.callback(invoke_without_command=True)
+    @app.callback(invoke_without_command=True, help=_HELP)
     def tune(
         context: typer.Context,
         failure_rate: Annotated[str | None, typer.Option(help="λ, such as 0.5/day.")] = None,
@@ -64,8 +87,8 @@ def tune_app(read_commits: CommitReader | None = None) -> typer.Typer:
         checkpoint: Annotated[Path | None, typer.Option("--from", help="A checkpoint to read them from.")] = None,
         observed: Annotated[str | None, typer.Option(help="With --from: how long the query was watched.")] = None,
         png: Annotated[Path | None, typer.Option(help="Also write the plot to this file.")] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables and plot.")] = False,
     ) -> None:
-        """Print the best checkpoint interval T*, what it yields, and what the present interval loses."""
         if context.invoked_subcommand is not None:
             return
         with _explained():
@@ -79,7 +102,7 @@ def tune_app(read_commits: CommitReader | None = None) -> typer.Typer:
             measured = Measured({}, {})
             if checkpoint is not None:
                 measured = _measure(gather(checkpoint, read_commits), _seconds(observed))
-            _show(given, measured, _seconds(interval), png)
+            _show(given, measured, _seconds(interval), png, as_json)
 
     @app.command()
     def paper(
@@ -117,10 +140,14 @@ def _measure(evidence: Evidence, observed_s: float | None) -> Measured:
         source = f"{len(evidence.commits)} commits of the log"
         origins |= dict.fromkeys(("checkpoint_s", "operators", "delay_s"), source)
     remarks = tuple(f"left out, not a readable recovery record: {name}" for name in evidence.unreadable)
+    if any(not commit.whole for commit in evidence.commits):
+        remarks = (_DEFERRED, *remarks)
     return Measured(values, origins, rate, present, remarks)
 
 
-def _show(given: dict[str, float | None], measured: Measured, interval_s: float | None, png: Path | None) -> None:
+def _show(
+    given: dict[str, float | None], measured: Measured, interval_s: float | None, png: Path | None, as_json: bool
+) -> None:
     stated = {field: value for field, value in given.items() if value is not None}
     values: dict[str, float] = {"restart_s": 0.0, "operators": 1, "delay_s": 0.0} | measured.values | stated
     origins = dict.fromkeys(given, "default") | measured.origins | {field: _OPTIONS[field] for field in stated}
@@ -130,16 +157,20 @@ def _show(given: dict[str, float | None], measured: Measured, interval_s: float 
     whole = int(values.pop("operators"))
     system = System(**values, operators=whole)
     advice = advise(system, measured.interval_s if interval_s is None else interval_s)
-    console = Console(soft_wrap=True)
-    console.print(inputs_table(advice, origins), "")
     rate = None if "failures_per_s" in stated else measured.rate
-    console.print(advice_table(advice), *([rate_line(system, rate)] if rate else []), "")
-    console.print(Text(terminal_plot(advice)))
-    for remark in measured.remarks:
-        console.print(Text(remark))
+    remarks = [each for each in measured.remarks if each != _DEFERRED or "checkpoint_s" not in stated]
+    if as_json:
+        typer.echo(json.dumps(advice_json(advice, origins, rate, remarks)))
+    else:
+        console = Console(soft_wrap=True)
+        console.print(inputs_table(advice, origins), "")
+        console.print(advice_table(advice), *([rate_line(system, rate)] if rate else []), "")
+        console.print(Text(terminal_plot(advice)))
+        for remark in remarks:
+            console.print(Text(remark))
     if png is not None:
         save_png(advice, png)
-        typer.echo(f"wrote {png}")
+        typer.echo(f"wrote {png}", err=as_json)
 
 
 @contextmanager

@@ -37,13 +37,17 @@ class FailureRate:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One store's commit of one version: when it was durable (seconds since the epoch) and how long it took."""
+    """One store's commit of one version: when it was durable (seconds since the epoch) and how long it took.
+
+    `whole`: it wrote every window that had changed, as an eager query's does.
+    """
 
     version: int
     operator: int
     partition: int
     wall_unix_s: float
     seconds: float
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)

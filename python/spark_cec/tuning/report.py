@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict
 from itertools import count
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -33,6 +35,24 @@ def inputs_table(advice: Advice, origins: dict[str, str]) -> Table:
     for name, value, field in rows:
         table.add_row(name, value, origins[field])
     return table
+
+
+def advice_json(
+    advice: Advice, origins: dict[str, str], rate: FailureRate | None, remarks: Iterable[str]
+) -> dict[str, Any]:
+    """The same numbers for a program; times in seconds, rates per second, null where not known."""
+    return {
+        **asdict(advice.system),
+        "from": origins,
+        "best_interval_s": advice.best_interval_s,
+        "best_utilization": advice.best_utilization,
+        "checkpoint_share": advice.checkpoint_share,
+        "present_interval_s": advice.present_interval_s,
+        "present_utilization": advice.present_utilization,
+        "lost": advice.lost,
+        "failure_rate_interval_per_s": [rate.low_per_s, rate.high_per_s] if rate else None,
+        "remarks": list(remarks),
+    }
 
 
 def advice_table(advice: Advice) -> Table:

@@ -186,3 +186,27 @@ def test_every_figure_is_drawn(tmp_path: Path) -> None:
         data = path.read_bytes()
         assert data.startswith(PNG)
         assert 10_000 < len(data) < 80_000
+
+
+def test_the_same_numbers_for_a_program() -> None:
+    result = run("--failure-rate", "0.005/min", "--checkpoint-cost", "5min", "--restart", "10min", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["best_interval_s"] == pytest.approx(46.452 * 60, abs=0.03)
+    assert found["best_utilization"] == pytest.approx(0.7541, abs=5e-5)
+    assert (found["checkpoint_s"], found["from"]["checkpoint_s"]) == (300.0, "--checkpoint-cost")
+    assert (found["present_utilization"], found["failure_rate_interval_per_s"], found["remarks"]) == (None, None, [])
+
+
+def test_the_cost_of_a_query_that_defers_is_not_passed_off_as_a_checkpoints(tmp_path: Path) -> None:
+    commits = [Commit(version, 0, 0, START_S + version, 0.01, whole=False) for version in range(1, 9)]
+    (tmp_path / "metadata").write_text("{}")
+    deferring = tune_app(lambda _: commits)
+    assert "so c is too low" in run("--from", str(tmp_path), on=deferring).output
+    assert "so c is too low" not in run("--from", str(tmp_path), "--checkpoint-cost", "1s", on=deferring).output
+
+
+def test_help_has_examples_and_exit_codes() -> None:
+    shown = run("--help").output
+    assert "cec tune --from" in shown
+    assert "Exit codes:" in shown
