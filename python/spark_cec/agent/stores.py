@@ -15,7 +15,7 @@ from spark_cec.checkpoint.commit import BooksMissing, CommitRequest, adopt_commi
 from spark_cec.checkpoint.eventual import EventualCheckpoint, head_at, rebuild
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.checkpoint.policy import Plan, plan_after
-from spark_cec.checkpoint.target import Forecast
+from spark_cec.checkpoint.target import Forecast, load_tuning
 from spark_cec.ids import NO_CHECKPOINT, StoreId
 from spark_cec.index import CommitEntry
 from spark_cec.log.frame import CommitMeta, FrameKind, LoadedMeta
@@ -52,7 +52,10 @@ class StoreCalls:
 
     def open_log(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`home`, `conf`: opens the log; answers its id."""
-        return {"log_id": self._logs.get(arguments["home"], parse_settings(conf_of(arguments))).log_id}
+        settings = parse_settings(conf_of(arguments))
+        if settings.autotune:
+            load_tuning()
+        return {"log_id": self._logs.get(arguments["home"], settings).log_id}
 
     def load(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`home`, `conf`, `store`, `version`, `checkpoint_id`, `retained`: EC at that version, as a spool file of rows.

@@ -31,6 +31,11 @@ _REMEMBERED = 32
 """Versions whose input counts are kept until Spark says how long their batch took."""
 
 
+def load_tuning() -> None:
+    """Loads what autotuning needs, which takes a while, so that no commit waits for it."""
+    import spark_cec.tuning.optimum  # noqa: F401
+
+
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """What the driver knew when the run began, from the recoveries before it.
