@@ -185,10 +185,15 @@ class DriverCalls:
         return {"generation": generation, "log_id": log_id, "forecast": asdict(expected)}
 
     def report(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `home`, `generation`, `committed_batch`: writes the report once every store is back."""
-        key = (arguments["checkpoint"], int(arguments["committed_batch"]))
+        """`checkpoint`, `home`, `generation`, `committed_batch`, `last_commit`: writes the report once all is back.
+
+        `done` is false while a store is missing, and while the recording of the recovery must stay: ask again after
+        the next batch.
+        """
+        checkpoint, last_commit = str(arguments["checkpoint"]), int(arguments["last_commit"])
+        own, key = cec_directory(checkpoint), (checkpoint, int(arguments["committed_batch"]))
         if key not in self._pending:
-            return {"done": True}
+            return {"done": pending_recording(own, last_commit, last_commit) is None}
         plan, started_ms = self._pending[key]
         log = self._logs.get_known(arguments["home"])
         log.catalog.refresh()
@@ -208,10 +213,8 @@ class DriverCalls:
         if {head.meta.store for head in plan.heads} - {each.store for each in loaded}:
             return {"done": False}
         del self._pending[key]
-        own = cec_directory(arguments["checkpoint"])
         path = report.write_report(own, report.compose(plan, loaded, started_ms))
-        pending_recording(own, int(arguments["last_commit"]), int(arguments["last_commit"]))
-        return {"done": True, "path": path}
+        return {"done": pending_recording(own, last_commit, last_commit) is None, "path": path}
 
     def acknowledge(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`home`, `version`: the lowest D of all stores at that version; no replay begins before that batch."""

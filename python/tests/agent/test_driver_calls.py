@@ -160,6 +160,23 @@ def test_the_report_waits_for_every_store(agent: Agent) -> None:
     assert agent.ask("report", **arguments) == {"done": True}, "once is enough"
 
 
+def test_a_report_is_done_when_the_recording_is_gone(agent: Agent) -> None:
+    """Batch 3 was planned, not committed, at the crash: its offsets stay until Spark has planned it again."""
+    run_batches(agent, 3)
+    agent.ask("record", committed_batch=2, rewound_to=0, offsets={str(batch): ["1"] for batch in (1, 2, 3)})
+    agent.ask("plan", last_commit=1, last_offset=2, offsets={})
+    for partition in (0, 1):
+        agent.ask(
+            "loaded", store=[0, partition, "default"], version=3, generation=2, ec_load_ms=0.5, digest_ok=True, held=0
+        )
+    arguments, recording = {"generation": 2, "committed_batch": 2}, Path(agent.checkpoint, "cec", "replay.json")
+    first = agent.ask("report", **arguments, last_commit=2)
+    assert (first["done"], Path(agent.checkpoint, "cec", first["path"]).exists()) == (False, True)
+    assert recording.exists()
+    assert agent.ask("report", **arguments, last_commit=3) == {"done": True}
+    assert not recording.exists()
+
+
 def test_the_word_of_another_run_does_not_end_the_wait(agent: Agent) -> None:
     run_batches(agent, 1)
     agent.ask("plan", last_commit=0, last_offset=0 + 1, offsets={})

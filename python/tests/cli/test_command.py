@@ -216,7 +216,7 @@ def test_tune_is_the_command_of_the_advice() -> None:
 def test_tune_reads_the_commits_of_the_log(checkpoint: Checkpoint) -> None:
     found = commits.read_commits(checkpoint.path)
     assert sorted({(c.operator, c.partition) for c in found}) == sorted({(s.operator, s.partition) for s in STORES})
-    assert found[0] == Commit(version=1, operator=0, partition=0, wall_unix_s=1.0, seconds=0.0)
+    assert found[0] == Commit(version=1, operator=0, partition=0, wall_unix_s=1.0, seconds=0.0, whole=False)
     assert len(found) == 4 * len(STORES)
 
 

@@ -198,7 +198,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
       s"$committed, replay from batch ${plan.get("rewound_to").asLong + 1}")
     if (usesOurState) {
       Agent.holdAs(checkpoint, generation)
-      QueryWatch.of(session).expect(run, conf, session.sessionState.conf.minBatchesToRetain, clock, turn)
+      QueryWatch.of(session).expect(run, replays(plan), conf, session.sessionState.conf.minBatchesToRetain, clock, turn)
     }
     generation
   }
@@ -207,12 +207,13 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   private def loadWaves: Double =
     Math.max(1.0, session.sessionState.conf.numShufflePartitions.toDouble / Math.max(session.sparkContext.defaultParallelism, 1))
 
+  private def replays(plan: JsonNode): Boolean = plan.get("rewound_to").asLong < plan.get("committed_batch").asLong
+
   private def wrap(home: String, generation: Long, decision: Decision, plan: JsonNode, recording: Recording): WriteToStream = {
     val committed = plan.get("committed_batch").asLong
     val sink = ourSink.map(_.writingTo(home, generation)).getOrElse(write.sink)
-    val replays = plan.get("rewound_to").asLong < committed
     val mayPassOver = decision.deferred.nonEmpty && sink.isInstanceOf[Sink]
-    val gated = if (replays || mayPassOver) GatedSinks.wrap(sink, committed) else sink
+    val gated = if (replays(plan) || mayPassOver) GatedSinks.wrap(sink, committed) else sink
     val input =
       if (decision.deferred.isEmpty && recording.offsets.isEmpty) write.inputQuery
       else {

@@ -21,16 +21,18 @@ import org.apache.spark.sql.streaming.StreamingQueryListener._
  * to trim the log. Nothing that it does is needed for a result to be right.
  */
 private[recovery] final class QueryWatch(session: SparkSession) extends StreamingQueryListener with Logging {
-  private final class Watched(val run: RunContext, val conf: Map[String, String], val retained: Int, val clock: BatchClock, val turn: Long) {
+  private final class Watched(
+      val run: RunContext, replays: Boolean, val conf: Map[String, String], val retained: Int, val clock: BatchClock, val turn: Long) {
     @volatile var reported: Boolean = run.replayTo == 0
+    @volatile var replaying: Boolean = replays
   }
 
   private val expected = new ConcurrentHashMap[String, Watched]()
   private val running = new ConcurrentHashMap[UUID, Watched]()
 
-  /** The run of a query that is about to start. */
-  def expect(run: RunContext, conf: Map[String, String], retained: Int, clock: BatchClock, turn: Long): Unit =
-    expected.put(run.checkpoint, new Watched(run, conf, retained, clock, turn))
+  /** The run of a query that is about to start; `replays` tells whether it begins with batches that were committed before. */
+  def expect(run: RunContext, replays: Boolean, conf: Map[String, String], retained: Int, clock: BatchClock, turn: Long): Unit =
+    expected.put(run.checkpoint, new Watched(run, replays, conf, retained, clock, turn))
 
   override def onQueryStarted(event: QueryStartedEvent): Unit = ()
 
@@ -38,7 +40,10 @@ private[recovery] final class QueryWatch(session: SparkSession) extends Streamin
     val progress = event.progress
     try watched(progress.runId, progress.id).foreach { query =>
       query.clock.note(progress)
-      if (!query.reported && progress.batchId >= query.run.replayTo - 1) report(query, progress.batchId)
+      if (progress.batchId >= query.run.replayTo - 1) {
+        query.replaying = false
+        if (!query.reported) report(query, progress.batchId)
+      }
       if (progress.batchId % QueryWatch.TrimEvery == QueryWatch.TrimEvery - 1) trim(query, progress.batchId)
     } catch {
       case NonFatal(e) => logWarning(s"Spark CEC: after batch ${progress.batchId} of query ${progress.id}", e)
@@ -49,7 +54,7 @@ private[recovery] final class QueryWatch(session: SparkSession) extends Streamin
     val ended = watched(event.runId, event.id)
     running.remove(event.runId)
     ended.foreach { query =>
-      if (!query.reported && event.exception.isEmpty) {
+      if (query.replaying && event.exception.isEmpty) {
         logWarning(s"Spark CEC: query ${event.id} was stopped before its replay was over, so the next start begins it again. A start " +
           "that runs one batch only, as Trigger.Once does, gets no further that way: use Trigger.AvailableNow")
       }
