@@ -96,7 +96,7 @@ def _demo(seed: int | None, crashes: int, batches: int, items: int, output: Path
     names = " and ".join(spec.name for spec in QUERIES)
     console.print(f"seed {seed}: {batches} files for {names}, {crashes} crashes; in {output}", soft_wrap=True)
     exit_on_sigterm()
-    right = Supervisor(settings, layout, Path(__file__).absolute(), console).run()
+    right = Supervisor(settings, layout, console).run()
     if right and not keep:
         shutil.rmtree(output)
     return 0 if right else 1

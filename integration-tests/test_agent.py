@@ -12,10 +12,11 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from cec_it import feeds, local, results
-from cec_it.crashes import driver, log_bytes, newest
+from cec_it.crashes import driver, log_bytes
 from cec_it.driver import FOREACH, Job, Query, last_batch, start
 from cec_it.plans import PLANS
 from cec_it.references import References
+from purchases_demo.crashes import newest
 
 QUERY = Query("window-append", feeds.RATE, FOREACH)
 

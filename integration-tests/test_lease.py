@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -27,6 +28,14 @@ def is_held(checkpoint: Path) -> bool:
         except BlockingIOError:
             return True
         return False
+
+
+def run_to(spark: SparkSession, checkpoint: Path, batch: int) -> None:
+    streaming = start(spark, checkpoint)
+    try:
+        local.wait_for(streaming, batch)
+    finally:
+        streaming.stop()
 
 
 def all_events_told(spark: SparkSession) -> None:
@@ -51,12 +60,8 @@ def test_a_run_that_takes_the_place_of_another_keeps_the_lease(spark: SparkSessi
 
 
 def test_a_start_that_fails_gives_the_lease_back(spark: SparkSession, tmp_path: Path) -> None:
-    streaming = start(spark, tmp_path)
-    try:
-        local.wait_for(streaming, 3)
-    finally:
-        streaming.stop()
-    with pytest.raises(Exception, match="minBatchesToRetain=1 is too few"):
+    run_to(spark, tmp_path, 3)
+    with pytest.raises(AnalysisException, match="minBatchesToRetain=1 is too few"):
         start(spark, tmp_path, **{"spark.sql.streaming.minBatchesToRetain": "1"})
     all_events_told(spark)
     local.eventually(lambda: None if is_held(tmp_path) else True, "the lease is given back after a failed start")

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from cec_it import feeds, local, results
-from cec_it.crashes import newest
 from cec_it.driver import Job, Query, last_batch, start
 from cec_it.references import References
+from purchases_demo.crashes import newest
 
 APPEND = Query("window-append", feeds.RATE, "cec")
 COMPLETE = Query("totals", feeds.RATE, "cec")

@@ -11,11 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from cec_it import local
-from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.index import CommitEntry, MemoryIndex
-from spark_cec.log.catalog import Catalog
-from spark_cec.log.home import read_log_id
+from cec_it import local, log
+from spark_cec.index import CommitEntry
 
 BATCHES = 6
 
@@ -44,15 +41,11 @@ def run_to(spark: SparkSession, checkpoint: Path, batch: int) -> list[dict[str, 
     return [json.loads(each.json) for each in query.recentProgress]
 
 
-def commits(checkpoint: Path) -> dict[int, list[CommitEntry]]:
+def by_version(checkpoint: Path) -> dict[int, list[CommitEntry]]:
     """The commits of all stores, by version."""
-    storage = open_storage(f"{checkpoint}/cec/log")
-    index = MemoryIndex(str(read_log_id(storage)))
-    Catalog(storage, index).refresh()
     found: dict[int, list[CommitEntry]] = {}
-    for store in index.stores():
-        for entry in index.commits(store, 0, 1 << 40):
-            found.setdefault(entry.meta.version, []).append(entry)
+    for entry in log.commits(checkpoint):
+        found.setdefault(entry.meta.version, []).append(entry)
     return found
 
 
@@ -63,7 +56,7 @@ def reports(checkpoint: Path) -> list[dict[str, Any]]:
 
 def test_progress_shows_the_slowest_partitions_estimate(spark: SparkSession, tmp_path: Path) -> None:
     progress = run_to(local.session(spark, {"recoveryTarget": "1h"}), tmp_path, BATCHES)
-    found = commits(tmp_path)
+    found = by_version(tmp_path)
     compared = 0
     for each in progress:
         entries = found.get(each["batchId"] + 1, [])
@@ -80,7 +73,7 @@ def test_progress_shows_the_slowest_partitions_estimate(spark: SparkSession, tmp
 
 def test_a_target_out_of_reach_leaves_nothing_to_replay(spark: SparkSession, tmp_path: Path) -> None:
     run_to(local.session(spark, {"recoveryTarget": "1ms"}), tmp_path, BATCHES)
-    found = commits(tmp_path)
+    found = by_version(tmp_path)
     # The plan that a commit obeys was made at the one before it: what was learned shows from then on.
     late = [entry.meta for version, entries in found.items() if version > BATCHES // 2 for entry in entries]
     assert late
@@ -90,16 +83,18 @@ def test_a_target_out_of_reach_leaves_nothing_to_replay(spark: SparkSession, tmp
 def test_a_report_has_what_was_foretold_and_the_next_run_learns_from_it(spark: SparkSession, tmp_path: Path) -> None:
     patient = local.session(spark, {"recoveryTarget": "1h"})
     run_to(patient, tmp_path, BATCHES)
-    before = commits(tmp_path)
+    before = by_version(tmp_path)
     run_to(patient, tmp_path, 2 * BATCHES)
     (report,) = reports(tmp_path)
     heads = [entry.meta for entry in before[report["committed_batch"] + 1]]
     assert report["replayed_batches"] > 1, "a recovery without a replay proves nothing"
     assert report["predicted_ms"] == max(meta.recovery_estimate_ms for meta in heads)
     assert report["digest_ok"]
-    known = commits(tmp_path)
+    known = by_version(tmp_path)
     run_to(patient, tmp_path, 3 * BATCHES)
-    after = [entry.meta for version, entries in commits(tmp_path).items() if version not in known for entry in entries]
+    after = [
+        entry.meta for version, entries in by_version(tmp_path).items() if version not in known for entry in entries
+    ]
     assert after
     base_ms = max(report["duration_ms"] - report["predicted_work_ms"], 0)
     assert [meta.recovery_base_ms for meta in after] == [pytest.approx(base_ms)] * len(after)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import LongType, StructField, StructType
@@ -48,7 +49,7 @@ def job_in(root: Path, query: Query = QUERY) -> Job:
 
 def refused(spark: SparkSession, job: Job, words: str, query: Query = QUERY) -> None:
     """The query does not start, for this reason."""
-    with pytest.raises(Exception, match=f"(?s){words}"):
+    with pytest.raises(AnalysisException, match=f"(?s){words}"):
         start(spark, job, query).stop()
 
 
@@ -159,7 +160,7 @@ def test_transform_with_state_is_refused(spark: SparkSession, tmp_path: Path) ->
         .transformWithStateInPandas(Passing(), StructType([StructField("key", LongType())]), "append", "None")
     )
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
-    with pytest.raises(Exception, match=r"transformWithState cannot run on Spark CEC: .*Use flatMapGroupsWithState"):
+    with pytest.raises(AnalysisException, match=r"transformWithState cannot run on Spark CEC: .*Use flatMapGroups"):
         writer.start()
     assert not local.files_in(tmp_path / "checkpoint")
 

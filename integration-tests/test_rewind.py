@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from cec_it import feeds, local, results
-from cec_it.crashes import newest
 from cec_it.driver import FOREACH, Job, Query, last_batch
 from cec_it.references import References
+from purchases_demo.crashes import newest
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.recovery.plan import Recording, save_recording
 
@@ -188,6 +189,8 @@ def test_a_replay_that_spark_would_forget_in_the_middle_is_refused(
     shutil.copytree(checkpoint, job.checkpoint(QUERY))
     before = {path: path.read_bytes() for path in local.files_in(job.checkpoint(QUERY) / "commits")}
     own = local.session(spark, local.OPENINGS_ONLY, **{"spark.sql.streaming.minBatchesToRetain": "2"})
-    with pytest.raises(Exception, match=r"minBatchesToRetain=2 is too few for this start.*Set it to at least \d+"):
+    with pytest.raises(
+        AnalysisException, match=r"minBatchesToRetain=2 is too few for this start.*Set it to at least \d"
+    ):
         local.run_to(own, job, QUERY, last_batch(job))
     assert {path: path.read_bytes() for path in local.files_in(job.checkpoint(QUERY) / "commits")} == before

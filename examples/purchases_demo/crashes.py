@@ -51,11 +51,21 @@ def crash_points(seed: int, crashes: int, files: int) -> list[CrashPoint]:
     ]
 
 
-def committed_batch(checkpoint: Path) -> int:
-    """The last batch in Spark's own commit log, -1 if there is none."""
-    commits = checkpoint / "commits"
-    names = (entry.name for entry in commits.iterdir()) if commits.is_dir() else iter(())
+def newest(directory: Path) -> int:
+    """The newest batch in one of Spark's logs, -1 if there is none."""
+    names = (entry.name for entry in directory.iterdir()) if directory.is_dir() else iter(())
     return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+def committed_batch(checkpoint: Path) -> int:
+    """The last batch that was committed, -1 if there is none; a recovery may have cut Spark's own log back."""
+    committed = newest(checkpoint / "commits")
+    saved = checkpoint / "cec" / "replay.json"
+    if saved.exists():
+        recording = json.loads(saved.read_text())
+        if int(recording["rewound_to"]) <= committed:
+            return max(committed, int(recording["committed_batch"]))
+    return committed
 
 
 def recovery_files(checkpoint: Path) -> set[Path]:

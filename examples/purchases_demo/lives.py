@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 from purchases_demo.crashes import committed_batch, recovery_files
 from purchases_demo.layout import QUERIES, Layout
+from purchases_demo.parts import part
 from purchases_demo.processes import Child
-
-SCRIPT = Path(__file__).resolve().parents[1] / "purchases.py"
 
 Say = Callable[[str], None]
 
@@ -82,10 +79,10 @@ def measure_target(
     The queries run with `recoveryTarget=target`. `feed` are the feeder's options.
     """
     dice = random.Random(f"lives of {seed}")
-    with _child(layout, "feed", "feed", *feed):
+    with part(layout, "feed", "feed", *feed):
         for crash in range(crashes + 1):
             before = {spec.name: recovery_files(layout.checkpoint(spec.name)) for spec in QUERIES}
-            with _child(layout, "query", f"query-{crash}", "--bound", f"recoveryTarget={target}") as driver:
+            with part(layout, "query", f"query-{crash}", "--bound", f"recoveryTarget={target}") as driver:
                 _until_back(driver, None if crash == 0 else lambda before=before: _all_reported(layout, before))
                 _let_live(driver, dice.expovariate(1.0 / life_s) if crash < crashes else 0.0)
                 driver.kill()
@@ -140,7 +137,7 @@ def measure_work(layout: Layout, variant: Variant, seconds: float, kills_at: Ite
     bounds = [text for key, value in variant.bounds.items() for text in ("--bound", f"{key}={value}")]
     moments = [*(at for at in kills_at if at < seconds), seconds]
     for number, moment in enumerate(moments):
-        with _child(layout, "query", f"query-{number}", *bounds) as driver:
+        with part(layout, "query", f"query-{number}", *bounds) as driver:
             _let_live(driver, moment - (time.monotonic() - begin))
             driver.kill()
         say(f"{variant.name}: {moment:.0f} of {seconds:.0f} s, {_files(layout)} files")
@@ -182,13 +179,7 @@ def _all_reported(layout: Layout, before: Mapping[str, set[Path]]) -> bool:
 
 def _files(layout: Layout) -> int:
     """Files that the queries have committed: one a batch, through a rewind."""
-    return sum(_committed(layout.checkpoint(spec.name)) + 1 for spec in QUERIES)
-
-
-def _committed(checkpoint: Path) -> int:
-    saved = checkpoint / "cec" / "replay.json"
-    recorded = int(json.loads(saved.read_text())["committed_batch"]) if saved.exists() else -1
-    return max(committed_batch(checkpoint), recorded)
+    return sum(committed_batch(layout.checkpoint(spec.name)) + 1 for spec in QUERIES)
 
 
 def _until_back(driver: Child, back: Callable[[], bool] | None) -> None:
@@ -204,13 +195,3 @@ def _until_back(driver: Child, back: Callable[[], bool] | None) -> None:
 def _let_live(driver: Child, seconds: float) -> None:
     if seconds > 0 and driver.ends_within(seconds):
         raise LifeError(f"the driver ended before it was killed: see {driver.log}")
-
-
-@contextmanager
-def _child(layout: Layout, command: str, name: str, *options: object) -> Iterator[Child]:
-    line = [sys.executable, str(SCRIPT), command, "--output", str(layout.root), *map(str, options)]
-    child = Child(line, layout.log(name), {"TMPDIR": str(layout.scratch)})
-    try:
-        yield child
-    finally:
-        child.kill()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from rich.console import Console
 
 from purchases_demo.crashes import CrashPoint, committed_batch, crash_points, load_recovery, recovery_files
 from purchases_demo.layout import QUERIES, Layout
+from purchases_demo.parts import part
 from purchases_demo.processes import Child
 from purchases_demo.reference import Comparison, compare, expected, load_events
 from purchases_demo.report import CrashRow, complaints, last_line, recovery_table
@@ -70,12 +69,11 @@ class _Run:
 
 
 class Supervisor:
-    """Runs the whole demo in `layout`; `script` is the entry point whose commands it starts."""
+    """Runs the whole demo in `layout`."""
 
-    def __init__(self, settings: Settings, layout: Layout, script: Path, console: Console) -> None:
+    def __init__(self, settings: Settings, layout: Layout, console: Console) -> None:
         self._settings = settings
         self._layout = layout
-        self._script = script
         self._console = console
         self._deadline = time.monotonic() + settings.timeout_s
         self._crash_rows: list[CrashRow] = []
@@ -101,11 +99,14 @@ class Supervisor:
         points = crash_points(settings.seed, settings.crashes, settings.batches)
         feed = ("--seed", settings.seed, "--batches", settings.batches, "--items", settings.items)
         pace = ("--lines", settings.lines, "--interval", settings.interval_s)
-        with self._child("feed", "feed", *feed, *pace) as feeder, ProgressView(self._console, settings.batches) as view:
+        with (
+            part(self._layout, "feed", "feed", *feed, *pace) as feeder,
+            ProgressView(self._console, settings.batches) as view,
+        ):
             for number, point in enumerate([*points, None]):
                 # Read before the driver starts: a recovery cuts the commit log back for a while.
                 committed, reports = self._committed(), self._reports()
-                with self._child("query", f"query-{number}") as driver:
+                with part(self._layout, "query", f"query-{number}") as driver:
                     run = _Run(driver, committed, reports)
                     for _ in self._follow(run, point):
                         view.update(run.files)
@@ -157,7 +158,7 @@ class Supervisor:
             self._crash_rows.append(CrashRow(crash, recovery, run.first_new_s.get(spec.name)))
 
     def _compare(self) -> Comparison:
-        with self._child("read", "read") as reader:
+        with part(self._layout, "read", "read") as reader:
             if (code := reader.exit_code(self._left())) != 0:
                 raise DemoError(f"reading back ended with exit code {code}: see {reader.log}")
         wanted = expected(load_events(self._layout))
@@ -170,15 +171,6 @@ class Supervisor:
             self._console.print(f"{spec.name}: {len(wanted[spec.name])} rows expected, {found.rows} found")
             total += found
         return total
-
-    @contextmanager
-    def _child(self, command: str, name: str, *options: object) -> Iterator[Child]:
-        line = [sys.executable, str(self._script), command, "--output", str(self._layout.root), *map(str, options)]
-        child = Child(line, self._layout.log(name), {"TMPDIR": str(self._layout.scratch)})
-        try:
-            yield child
-        finally:
-            child.kill()
 
     def _committed(self) -> dict[str, int]:
         return {spec.name: committed_batch(self._layout.checkpoint(spec.name)) for spec in QUERIES}

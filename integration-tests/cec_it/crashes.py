@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cec_it.driver import Job, Query
+from purchases_demo.crashes import committed_batch, newest
 from purchases_demo.processes import Child
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,25 +175,6 @@ def follow(child: Driver, life: Life, due: Callable[[], bool] | None, where: str
 
 def _end_of(log: Path, lines: int = 40) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
-
-
-def committed_batch(checkpoint: Path) -> int:
-    """The last batch that is committed, through a rewind: -1 if there is none."""
-    committed = newest(checkpoint / "commits")
-    saved = checkpoint / "cec" / "replay.json"
-    if saved.exists():
-        recording = json.loads(saved.read_text())
-        if int(recording["rewound_to"]) <= committed:
-            return max(committed, int(recording["committed_batch"]))
-    return committed
-
-
-def newest(directory: Path) -> int:
-    """The newest entry of one of Spark's logs, -1 if there is none."""
-    try:
-        return max((int(path.name) for path in directory.iterdir() if path.name.isdigit()), default=-1)
-    except FileNotFoundError:
-        return -1
 
 
 def log_bytes(checkpoint: Path) -> int:

@@ -11,7 +11,7 @@ import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.catalyst.streaming.WriteToStream
 import org.apache.spark.sql.catalyst.trees.TreeNodeTag
 import org.apache.spark.sql.cec.{CecStateStoreProvider, RunContext}
-import org.apache.spark.sql.cec.agent.{Agent, CecException, Json}
+import org.apache.spark.sql.cec.agent.{Agent, CecException, Json, Refused}
 import org.apache.spark.sql.cec.source.CecTable
 import org.apache.spark.sql.execution.streaming.Sink
 import org.apache.spark.sql.internal.SQLConf
@@ -22,7 +22,8 @@ import org.apache.spark.sql.internal.SQLConf
  */
 case class PrepareQuery(session: SparkSession) extends Rule[LogicalPlan] with Logging {
   override def apply(plan: LogicalPlan): LogicalPlan = plan match {
-    case write: WriteToStream if write.getTagValue(PrepareQuery.Done).isEmpty => new Preparation(session, write).prepare()
+    case write: WriteToStream if write.getTagValue(PrepareQuery.Done).isEmpty =>
+      Refused.orResult(new Preparation(session, write).prepare())
     case other => other
   }
 }

@@ -1,0 +1,20 @@
+"""What the log under a checkpoint holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.index import CommitEntry, MemoryIndex
+from spark_cec.log.catalog import Catalog
+from spark_cec.log.home import read_log_id
+
+_ANY_VERSION = 1 << 40
+
+
+def commits(checkpoint: Path) -> list[CommitEntry]:
+    """The commits of all stores, every attempt, in the order of stores and versions."""
+    storage = open_storage(f"{checkpoint}/cec/log")
+    index = MemoryIndex(str(read_log_id(storage)))
+    Catalog(storage, index).refresh()
+    return [entry for store in index.stores() for entry in index.commits(store, 0, _ANY_VERSION)]
