@@ -2,7 +2,8 @@
 
 `target`: kill the driver at random moments and compare each recovery's time with what was foretold, and with the
 target. `utilization`: the work that gets done on a backlog under kills, as a share of what an undisturbed run without
-checkpoints does, with autotune and with fixed shares. JSON lines go to standard output, progress to standard error.
+checkpoints does, with autotune and with fixed shares. JSON lines go to standard output, progress to standard error;
+`plot` draws them.
 """
 
 from __future__ import annotations
@@ -78,6 +79,21 @@ def utilization(
     for name, found in shares.items():
         _write({"variant": name, "utilization": median(found), "lowest": min(found), "highest": max(found)})
     shutil.rmtree(output.absolute())
+
+
+@app.command()
+def plot(
+    lines: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="What an experiment has printed.")],
+    png: Annotated[Path, typer.Option(help="The picture's file.")],
+) -> None:
+    """Draw an experiment's picture from its JSON lines."""
+    from purchases_demo.figures import draw
+
+    try:
+        draw([json.loads(line) for line in lines.read_text().splitlines()], png)
+    except ValueError as error:
+        _say(f"{lines}: {error}")
+        raise typer.Exit(2) from None
 
 
 def _layout(output: Path, facts: dict[str, object]) -> Layout:

@@ -184,13 +184,35 @@ def test_an_obsolete_recording_is_not_obeyed(
 def test_a_replay_that_spark_would_forget_in_the_middle_is_refused(
     spark: SparkSession, crashed: Crashed, tmp_path: Path
 ) -> None:
-    checkpoint = shutil.copytree(crashed.checkpoint, tmp_path / "checkpoint")
     job = replace(crashed.job, root=str(tmp_path / "job"), life=1)
-    shutil.copytree(checkpoint, job.checkpoint(QUERY))
-    before = {path: path.read_bytes() for path in local.files_in(job.checkpoint(QUERY) / "commits")}
+    checkpoint = shutil.copytree(crashed.checkpoint, job.checkpoint(QUERY))
+    before = _contents(checkpoint)
     own = local.session(spark, local.OPENINGS_ONLY, **{"spark.sql.streaming.minBatchesToRetain": "2"})
     with pytest.raises(
         AnalysisException, match=r"minBatchesToRetain=2 is too few for this start.*Set it to at least \d"
     ):
         local.run_to(own, job, QUERY, last_batch(job))
-    assert {path: path.read_bytes() for path in local.files_in(job.checkpoint(QUERY) / "commits")} == before
+    assert _contents(checkpoint) == before
+
+
+@pytest.mark.parametrize("log", ["offsets", "commits"])
+def test_a_rewind_to_a_batch_that_spark_forgot_is_refused(
+    log: str, spark: SparkSession, crashed: Crashed, tmp_path: Path
+) -> None:
+    """As when `minBatchesToRetain` was too low once: Spark could not go on from there, and the way back was cut."""
+    job = replace(crashed.job, root=str(tmp_path / "job"), life=1)
+    checkpoint = shutil.copytree(crashed.checkpoint, job.checkpoint(QUERY))
+    cut(checkpoint / log, list(range(crashed.rewound_to + 1)))
+    before = _contents(checkpoint)
+    own = local.session(spark, local.OPENINGS_ONLY)
+    with pytest.raises(
+        AnalysisException, match=rf"no longer have batch {crashed.rewound_to}\b.*restore the checkpoint"
+    ):
+        local.run_to(own, job, QUERY, last_batch(job))
+    assert _contents(checkpoint) == before
+
+
+def _contents(checkpoint: Path) -> dict[Path, bytes]:
+    """Every file of Spark's logs, and the recording if there is one."""
+    files = [*local.files_in(checkpoint / "commits"), *local.files_in(checkpoint / "offsets")]
+    return {path: path.read_bytes() for path in [*files, *(checkpoint / "cec").glob("replay.json")]}

@@ -15,7 +15,11 @@ from spark_cec.log import manifest
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import CommitMeta, Location
 from spark_cec.log.reader import commit_records, payload_table, read_many
+from spark_cec.log.record import RecordKind
 from spark_cec.log.storage import Storage
+
+_KIND_NAMES = pa.array([None, *(kind.name for kind in sorted(RecordKind))])
+"""The names of the kinds, each at its number; 0 is reserved."""
 
 
 def output_batches(storage: Storage, catalog: Catalog, first: int, last: int, whole: bool) -> list[OutputEntry]:
@@ -92,7 +96,7 @@ def _with_place(records: pa.Table, meta: CommitMeta, location: Location) -> pa.T
             "partition": every(meta.store.partition, pa.int32()),
             "store": every(meta.store.name, pa.string()),
             "version": every(meta.version, pa.int64()),
-            "kind": pc.cast(records["kind"], pa.int32()),
+            "kind": _KIND_NAMES.take(records["kind"].combine_chunks()),
             "window": records["window"],
             "key": keys,
             "value": records["value"],

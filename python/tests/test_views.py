@@ -68,7 +68,7 @@ def test_log_records_of_plain_and_grouped_stores_are_one_table() -> None:
     places = [entry.location for entry in log.catalog.index.commits(STORE, 0, 9)]
     rows = log_records(log.storage, places, None, "log").to_pylist()
     assert sorted((row["version"], row["kind"], row["window"], row["key"], row["value"]) for row in rows) == [
-        (1, 1, b"a", b"a", b"1"), (1, 1, b"g", b"k", b"2"), (2, 3, b"a", b"a", None),
+        (1, "OPEN", b"a", b"a", b"1"), (1, "OPEN", b"g", b"k", b"2"), (2, "CLOSE", b"a", b"a", None),
     ]  # fmt: skip
     assert {(row["segment"], row["offset"]) for row in rows} == {(place.segment, place.offset) for place in places}
 

@@ -13,7 +13,6 @@ import pytest
 
 from spark_cec.agent import views as views_module
 from spark_cec.ids import StoreId
-from spark_cec.log.record import RecordKind
 from tests.agent.support import Agent, Refused, window
 from tests.checkpoint.support import Tip
 
@@ -181,14 +180,13 @@ def test_the_raw_log(agent: Agent) -> None:
         (r["operator"], r["partition"], r["store"], r["version"], r["kind"], r["window"], r["key"], r["value"])
         for r in rows
     )
-    check, opened, close = int(RecordKind.CHECK), int(RecordKind.OPEN), int(RecordKind.CLOSE)
     assert found == [
-        (0, 0, "default", 1, opened, b"a", b"a", b"1"),
-        (0, 0, "default", 1, opened, b"b", b"b", b"1"),
-        (0, 0, "default", 2, check, b"b", b"b", b"1"),
-        (0, 0, "default", 2, close, b"a", b"a", None),
-        (4, 1, "left", 1, opened, b"g", b"k1", b"1"),
-        (4, 1, "left", 1, opened, b"g", b"k2", b"2"),
+        (0, 0, "default", 1, "OPEN", b"a", b"a", b"1"),
+        (0, 0, "default", 1, "OPEN", b"b", b"b", b"1"),
+        (0, 0, "default", 2, "CHECK", b"b", b"b", b"1"),
+        (0, 0, "default", 2, "CLOSE", b"a", b"a", None),
+        (4, 1, "left", 1, "OPEN", b"g", b"k1", b"1"),
+        (4, 1, "left", 1, "OPEN", b"g", b"k2", b"2"),
     ]
     assert {r["segment"] for r in rows} <= {path.name for path in Path(agent.home, "segments").iterdir()}
 

@@ -159,11 +159,11 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     if (rewoundTo >= committed) pending.getOrElse(Map.empty)
     else {
       val recorded = pending.getOrElse(logs.offsetsOf(rewoundTo + 1, logs.lastOffset))
-      val missing = (rewoundTo + 1 to committed).filterNot(recorded.contains)
+      val missing = (rewoundTo + 1 to committed).filterNot(recorded.contains) ++ Some(rewoundTo).filterNot(logs.has)
       if (missing.nonEmpty) {
         throw new CecException("UnsuitableCheckpoint",
-          s"Spark's offset log in $checkpoint no longer has batch ${missing.min}, which the recovery of batch $committed must replay: " +
-            "restore the checkpoint whole from a copy")
+          s"Spark's logs in $checkpoint no longer have batch ${missing.min}, which the recovery of batch $committed begins with or " +
+            "replays: restore the checkpoint whole from a copy")
       }
       val retained = session.sessionState.conf.minBatchesToRetain
       if (retained < committed - rewoundTo + 2) {

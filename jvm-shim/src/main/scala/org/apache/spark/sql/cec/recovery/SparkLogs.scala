@@ -25,6 +25,9 @@ private[recovery] final class SparkLogs(session: SparkSession, checkpoint: Strin
   def offsetsOf(first: Long, last: Long): Map[Long, Seq[Option[String]]] =
     (first to last).flatMap(batch => offsets.get(batch).map(batch -> _.offsets.map(_.map(_.json)))).toMap
 
+  /** Whether a batch is in both logs: Spark goes on only from one that is. */
+  def has(batch: Long): Boolean = offsets.get(batch).isDefined && commits.get(batch).isDefined
+
   /** Cuts the logs so that Spark goes on with batch `rewoundTo` + 1 as it was planned. */
   def rewind(rewoundTo: Long): Unit = {
     commits.purgeAfter(rewoundTo)

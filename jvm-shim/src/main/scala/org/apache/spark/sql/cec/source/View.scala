@@ -70,7 +70,7 @@ private[source] final case class LogView(path: String, conf: Map[String, String]
   override def name: String = "log"
   override def schema(): StructType = new StructType()
     .add("segment", StringType).add("offset", LongType).add("operator", LongType).add("partition", IntegerType).add("store", StringType)
-    .add("version", LongType).add("kind", IntegerType).add("window", BinaryType).add("key", BinaryType).add("value", BinaryType)
+    .add("version", LongType).add("kind", StringType).add("window", BinaryType).add("key", BinaryType).add("value", BinaryType)
 }
 
 /** The windows of an eventual checkpoint, by the schema of the state that Spark stored. */
