@@ -81,7 +81,8 @@ class Rate:
 class Calibration:
     """What was measured for one store; restored from the newest commit's footer.
 
-    `scanned`: records that the last load of an eventual checkpoint went over.
+    `scanned`: records that the last load of an eventual checkpoint went over. `checked`: windows that the newest commit
+    checked.
     """
 
     load_us_per_record: float = 0.0
@@ -89,6 +90,7 @@ class Calibration:
     replay: Rate = field(default_factory=Rate)
     write: Rate = field(default_factory=Rate)
     scanned: int = 0
+    checked: int = 0
     _inputs: dict[int, int] = field(default_factory=dict)
 
     @classmethod
@@ -111,6 +113,7 @@ class Calibration:
         self._inputs[meta.version - 1] = meta.inputs
         while len(self._inputs) > _REMEMBERED:
             del self._inputs[next(iter(self._inputs))]
+        self.checked = meta.checked
         if meta.records:
             self.write.add(meta.elapsed_us, meta.records)
 
@@ -169,8 +172,12 @@ class Calibration:
         )
 
     def _autotuned(self, settings: Settings, forecast: Forecast, ledger: Footprints) -> Settings:
-        """The whole state is written once in T*, which is the share c/T* of the time; what came before T* is clean."""
-        cost_s = self.write.value * ledger.open_windows / 1e6
+        """What has changed is written once in T*, which is the share c/T* of the time; what came before T* is clean.
+
+        c is what it takes to write the windows that are dirty, and those that the newest commit has just made clean:
+        clean windows need no writing, so c grows with T, and is followed from commit to commit to where they agree.
+        """
+        cost_s = self.write.value * (ledger.dirty_windows + self.checked) / 1e6
         if cost_s <= 0 or forecast.failures_per_s <= 0 or settings.checkpoint_ms <= 0:
             return settings
         # Imported where it is needed: few queries are tuned, and scipy takes a while to load.

@@ -17,8 +17,8 @@ TARGET = Settings(recovery_target_ms=5_000.0)
 TUNED = Settings(autotune=True)
 
 
-def ledger(windows: int) -> Footprints:
-    return Footprints(version=1, dirty_from=1, live={1: windows})
+def ledger(windows: int, dirty: int = 0) -> Footprints:
+    return Footprints(version=1, dirty_from=1, dirty_windows=dirty, live={1: windows})
 
 
 def measured(*, base_ms: float = 1_000.0, load_us: float = 4.0, replay_us: float = 50.0) -> Calibration:
@@ -127,7 +127,7 @@ def test_loads_that_wait_for_each_other_are_dearer() -> None:
 def test_autotune_spends_the_share_of_t_star() -> None:
     calibration = replace(measured(), write=Rate(2.0 * 100, 100))
     forecast = Forecast(failures_per_s=1 / 600)
-    bounds = calibration.bounds(TUNED, forecast, ledger(1_000_000))
+    bounds = calibration.bounds(TUNED, forecast, ledger(5_000_000, dirty=1_000_000))
     best_s = float(optimal_interval(checkpoint_s=2.0, failures_per_s=1 / 600))
     assert bounds.checkpoint_share == pytest.approx(2.0 / best_s)
     assert bounds.replay_bound == int(best_s * 1e6 / 50)
@@ -142,9 +142,26 @@ def test_autotune_spends_the_share_of_t_star() -> None:
     ids=["cost unknown", "rate unknown"],
 )
 def test_autotune_waits_for_numbers(calibration: Calibration, forecast: Forecast) -> None:
-    assert calibration.bounds(TUNED, forecast, ledger(9)) is TUNED
+    assert calibration.bounds(TUNED, forecast, ledger(9, dirty=9)) is TUNED
 
 
 def test_autotune_never_takes_more_than_all_the_time() -> None:
     calibration = replace(measured(), write=Rate(1e6, 1))
-    assert calibration.bounds(TUNED, Forecast(failures_per_s=10.0), ledger(1_000)).checkpoint_share <= 1.0
+    assert calibration.bounds(TUNED, Forecast(failures_per_s=10.0), ledger(1_000, dirty=1_000)).checkpoint_share <= 1.0
+
+
+@pytest.mark.parametrize(("open_windows", "changed", "hot"), [(100_000, 600, False), (600, 600, True)])
+def test_autotune_finds_the_cost_of_what_changes(open_windows: int, changed: int, hot: bool) -> None:
+    """`changed` windows a batch: others each time, or always the same. Only what changes in T* is paid for."""
+    calibration, forecast = replace(measured(), write=Rate(20.0, 1.0)), Forecast(failures_per_s=1 / 60)
+    dirty, checkpoints, since, interval_s = 0, 0, 0, 1.0
+    for version in range(2, 2_000):  # a batch a second; a replay runs as fast
+        dirty, since, checked = changed if hot else min(dirty + changed, open_windows), since + 1, 0
+        if since >= interval_s:
+            checked, dirty, since, checkpoints = dirty, 0, 0, checkpoints + 1
+        calibration.note_commit(commit_meta(version, inputs=20_000, records=0, checked=checked))
+        bounds = calibration.bounds(TUNED, forecast, ledger(open_windows, dirty))
+        interval_s = bounds.replay_bound / 20_000
+    mean_s = 2_000 / checkpoints
+    best_s = float(optimal_interval(checkpoint_s=20e-6 * changed * (1 if hot else mean_s), failures_per_s=1 / 60))
+    assert max(best_s, 1.0) / 2 < mean_s < max(best_s, 1.0) * 2
