@@ -7,12 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cec_it import feeds, local
+from purchases_demo.crashes import newest
 
 
 def start(spark: SparkSession, checkpoint: Path, **conf: str) -> StreamingQuery:
@@ -67,15 +68,20 @@ def test_a_start_that_fails_gives_the_lease_back(spark: SparkSession, tmp_path: 
     local.eventually(lambda: None if is_held(tmp_path) else True, "the lease is given back after a failed start")
 
 
+def begin_elsewhere(spark: SparkSession, checkpoint: Path) -> None:
+    """As if another driver had begun a run, after this one's agent had died, and the lease with it."""
+    generations = checkpoint / "cec" / "generations"
+    latest = max(int(path.stem) for path in generations.glob("*.json"))
+    local.kill(local.agent_pid(spark))
+    (generations / f"{latest + 1:010d}.json").write_text(json.dumps({"started_unix_ms": 0}))
+
+
 def test_an_agent_that_comes_back_does_not_go_on_under_a_later_run(spark: SparkSession, tmp_path: Path) -> None:
     """As after a second driver that got the lease while the first one's agent was dead, rewound, and died."""
     streaming = start(spark, tmp_path)
     try:
         local.wait_for(streaming, 1)
-        generations = tmp_path / "cec" / "generations"
-        newest = max(int(path.stem) for path in generations.glob("*.json"))
-        (generations / f"{newest + 1:010d}.json").write_text(json.dumps({"started_unix_ms": 0}))
-        local.kill(local.agent_pid(spark))
+        begin_elsewhere(spark, tmp_path)
         failure = local.eventually(lambda: streaming.exception() if not streaming.isActive else None, "the end")
         assert "began while run" in str(failure)
     finally:
@@ -85,3 +91,33 @@ def test_an_agent_that_comes_back_does_not_go_on_under_a_later_run(spark: SparkS
         local.wait_for(again, 3)
     finally:
         again.stop()
+
+
+def test_a_batch_that_ended_under_a_later_run_is_not_committed(spark: SparkSession, tmp_path: Path) -> None:
+    """The sink of a paused driver wakes up: Spark's logs may have been cut in the meantime."""
+
+    def write(_: DataFrame, batch: int) -> None:
+        if batch == 3:
+            begin_elsewhere(spark, tmp_path)
+
+    own = local.session(spark, local.OPENINGS_ONLY)
+    totals = feeds.read_rate(own, "left", local.BATCHES, local.ROWS).groupBy("key").agg(f.sum("amount"))
+    writer = totals.writeStream.foreachBatch(write).outputMode("update").option("checkpointLocation", str(tmp_path))
+    streaming = writer.start()
+    try:
+        with pytest.raises(StreamingQueryException, match="began while run"):
+            local.wait_for(streaming, 3)
+    finally:
+        streaming.stop()
+    assert newest(tmp_path / "commits") == 2
+
+
+def test_a_start_that_is_refused_the_lease_says_so_and_takes_it_never(spark: SparkSession, tmp_path: Path) -> None:
+    """`agent.timeout` below the time that a start waits for the lease: the agent must not be taken for dead."""
+    (tmp_path / "cec").mkdir()
+    with (tmp_path / "cec" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(AnalysisException, match="is running already"):
+            start(spark, tmp_path, **{"agent.timeout": "3s"})
+    assert not is_held(tmp_path)
+    run_to(spark, tmp_path, 1)

@@ -65,7 +65,7 @@ class LocalStorage:
         except OSError:
             os.close(descriptor)
             raise
-        return _LocalAppender(descriptor)
+        return _LocalAppender(descriptor, target)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         """A range of the file."""
@@ -146,8 +146,9 @@ class LocalStorage:
 
 
 class _LocalAppender:
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, path: Path) -> None:
         self._descriptor = descriptor
+        self._path = path
 
     def append(self, buffers: Sequence[Buffer]) -> None:
         """Write, then wait for the disk."""
@@ -155,8 +156,11 @@ class _LocalAppender:
         getattr(os, "fdatasync", os.fsync)(self._descriptor)
 
     def still_linked(self) -> bool:
-        """Whether any name leads to the file."""
-        return os.fstat(self._descriptor).st_nlink > 0
+        """Whether its name still leads to the file: a directory may have been moved, and a copy be in its place."""
+        try:
+            return os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
+        except FileNotFoundError:
+            return False
 
     def close(self) -> None:
         """Close the file."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from spark_cec import __version__
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.agent.lease import CheckpointLeases
+from spark_cec.agent.lease import WAIT_S, CheckpointLeases
 from spark_cec.agent.logs import OpenLog, OpenLogs, conf_of, home_of
 from spark_cec.errors import AlreadyExists, DamagedLog, Fenced, UnsuitableCheckpoint
 from spark_cec.ids import StoreId, new_id
@@ -29,6 +29,7 @@ from spark_cec.recovery.plan import (
     first_missed,
     make_plan,
     pending_recording,
+    refuse_a_log_that_is_ahead,
     save_recording,
 )
 from spark_cec.settings import PREFIX, parse_settings
@@ -98,14 +99,14 @@ class DriverCalls:
         return {"home": absolute_home(arguments["checkpoint"], query["log_home"]), "generation": query["generation"]}
 
     def hold(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `generation`: takes the lease of a query's checkpoint; `Fenced` if another process has it.
+        """`checkpoint`, `generation`, `wait_s`: takes the lease of a query's checkpoint; `Fenced` if another has it.
 
         The generation is that of a run under way whose agent died, and the lease with it: if a later run has begun in
         the meantime, it has rewound Spark's logs under this one, which must not go on.
         """
         checkpoint = str(arguments["checkpoint"])
         own = cec_directory(checkpoint)
-        self._leases.hold(checkpoint, own)
+        self._leases.hold(checkpoint, own, float(arguments.get("wait_s", WAIT_S)))
         newest, generation = _newest_generation(own), arguments.get("generation")
         if generation is not None and newest > int(generation):
             self._leases.release(checkpoint)
@@ -125,17 +126,19 @@ class DriverCalls:
         self._leases.close()
 
     def plan(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`conf`, `checkpoint`, `home`, `last_commit`, `last_offset`, `offsets` (batch -> offsets in Spark's log).
+        """`conf`, `checkpoint`, `home`, `commits` (in Spark's log), `last_offset`, `offsets` (of the newest).
 
         Answers V, T, the recording of a recovery that was cut short (or None), and each store's numbers at the crash.
         """
         log = self._logs.get(arguments["home"], parse_settings(conf_of(arguments)))
         log.catalog.refresh()
-        own, last_commit = cec_directory(arguments["checkpoint"]), int(arguments["last_commit"])
-        recording = pending_recording(own, last_commit, int(arguments["last_offset"]))
+        own, commits = cec_directory(arguments["checkpoint"]), {int(batch) for batch in arguments["commits"]}
+        recording = pending_recording(own, commits, int(arguments["last_offset"]))
         if recording is not None:
             check_recording(recording, {int(batch): each for batch, each in arguments["offsets"].items()})
-        plan = make_plan(log.catalog.index, recording, last_commit)
+        committed = recording.committed_batch if recording else max(commits, default=-1)
+        refuse_a_log_that_is_ahead(log.catalog.index, committed, _newest_generation(own))
+        plan = make_plan(log.catalog.index, recording, committed)
         _refuse_output_from_the_future(log, plan.committed_batch)
         self._pending[(arguments["checkpoint"], plan.committed_batch)] = (plan, int(time.time() * 1000))
         return {
@@ -193,7 +196,7 @@ class DriverCalls:
         checkpoint, last_commit = str(arguments["checkpoint"]), int(arguments["last_commit"])
         own, key = cec_directory(checkpoint), (checkpoint, int(arguments["committed_batch"]))
         if key not in self._pending:
-            return {"done": pending_recording(own, last_commit, last_commit) is None}
+            return {"done": pending_recording(own, range(last_commit + 1), last_commit) is None}
         plan, started_ms = self._pending[key]
         log = self._logs.get_known(arguments["home"])
         log.catalog.refresh()
@@ -214,7 +217,7 @@ class DriverCalls:
             return {"done": False}
         del self._pending[key]
         path = report.write_report(own, report.compose(plan, loaded, started_ms))
-        return {"done": pending_recording(own, last_commit, last_commit) is None, "path": path}
+        return {"done": pending_recording(own, range(last_commit + 1), last_commit) is None, "path": path}
 
     def acknowledge(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`home`, `version`: the lowest D of all stores at that version; no replay begins before that batch."""

@@ -18,7 +18,7 @@ from spark_cec.log.storage import Storage
 LOCK_FILE = "lock"
 
 WAIT_S = 15.0
-"""How long a start waits for the agent of a run that was just killed to be gone."""
+"""How long a start waits, at most, for the agent of a run that was just killed to be gone."""
 
 _POLL_S = 0.05
 
@@ -26,12 +26,14 @@ _POLL_S = 0.05
 class CheckpointLeases:
     """The leases of this process, by checkpoint."""
 
-    def __init__(self, wait_s: float = WAIT_S) -> None:
+    def __init__(self) -> None:
         self._held: dict[str, int] = {}
-        self._wait_s = wait_s
 
-    def hold(self, checkpoint: str, own: Storage) -> None:
-        """Takes the lease, unless this process has it or the storage has no locks; `Fenced` if another has it."""
+    def hold(self, checkpoint: str, own: Storage, wait_s: float = WAIT_S) -> None:
+        """Takes the lease, unless this process has it or the storage has no locks; `Fenced` if another has it.
+
+        Waits no longer than `wait_s`, nor than `WAIT_S`: whoever asked must still be there to hear the answer.
+        """
         if checkpoint in self._held:
             return
         place = own.local_path(LOCK_FILE)
@@ -40,7 +42,7 @@ class CheckpointLeases:
         path = Path(place)
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
-        deadline = time.monotonic() + self._wait_s
+        deadline = time.monotonic() + min(wait_s, WAIT_S)
         while not _locked(descriptor):
             if time.monotonic() > deadline:
                 holder = os.pread(descriptor, 100, 0).decode(errors="replace")

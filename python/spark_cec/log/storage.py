@@ -29,7 +29,7 @@ class Appender(Protocol):
         """Write the buffers in order at the end; durable on return. If it raises, any part may have been written."""
 
     def still_linked(self) -> bool:
-        """False if the file was deleted or replaced, so that what is appended here can never be read."""
+        """False if the file was deleted, replaced or moved, so that what is appended here can never be read."""
 
     def close(self) -> None:
         """Give the file back; more than once is harmless."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from spark_cec.checkpoint.eventual import head_at
@@ -58,20 +58,23 @@ class RecoveryPlan:
         return self.committed_batch - self.rewound_to
 
 
-def pending_recording(storage: Storage, last_commit: int, last_offset: int) -> Recording | None:
+def pending_recording(storage: Storage, commits: Collection[int], last_offset: int) -> Recording | None:
     """The recording of a recovery that was cut short, or None.
 
     A recording is obsolete, and removed, as soon as Spark's commit log has reached its V again *and* its offset log L:
-    until then nothing else knows how far batch L went, which a sink may have already. `storage` is rooted at the
-    checkpoint's `cec` directory; `last_commit` and `last_offset` are the newest batches in Spark's logs, -1 if there
-    are none (for the second one any batch that is known to be there will do).
+    until then nothing else knows how far batch L went, which a sink may have already. To have reached V takes all
+    batches up to it: a run that was thought dead may have committed a batch after the log was cut.
+    `storage` is rooted at the checkpoint's `cec` directory, `commits` are the batches in Spark's commit log,
+    `last_offset` is the newest one in its offset log (any that is known to be there will do), -1 if there is none.
     """
     if not storage.exists(REPLAY_FILE):
         return None
     recording = Recording.from_json(storage.read(REPLAY_FILE).decode())
-    replayed = last_commit >= recording.committed_batch
+    committed, last_commit = recording.committed_batch, max(commits, default=-1)
+    # Spark forgets the oldest batches; from the oldest that it has, none may be missing.
+    replayed = all(b in commits for b in range(max(recording.rewound_to, min(commits, default=0)), committed + 1))
     planned_again = last_offset >= max(recording.offsets, default=-1)
-    if recording.rewound_to <= last_commit <= recording.committed_batch and not (replayed and planned_again):
+    if last_commit >= recording.rewound_to and not (replayed and planned_again):
         return recording
     storage.delete(REPLAY_FILE)
     return None
@@ -95,6 +98,23 @@ def make_plan(index: Index, recording: Recording | None, last_commit: int) -> Re
     heads = tuple(head_at(index, store, committed + 1) for store in sorted(index.stores()))
     rewound_to = min((first_missed(index, head) for head in heads), default=committed + 1) - 1
     return RecoveryPlan(committed, rewound_to, heads, recording)
+
+
+def refuse_a_log_that_is_ahead(index: Index, committed: int, generation: int) -> None:
+    """Refuses a log that knows more than a crash after batch `committed` can leave; `generation`: the newest known run.
+
+    A checkpoint that was restored from an older copy, without its log, would repeat the numbers of runs and versions:
+    commits of the history that was given up could be taken for its own.
+    """
+    for store in index.stores():
+        for entry in index.commits(store, 0, 1 << 62):
+            meta = entry.meta
+            if meta.generation > generation or (meta.generation == generation and meta.version > committed + 2):
+                raise UnsuitableCheckpoint(
+                    f"the log is ahead of the checkpoint: store {store} has version {meta.version} by run "
+                    f"{meta.generation}, but the checkpoint ends at batch {committed} and run {generation}; restore "
+                    f"both from one copy, or start a new checkpoint with a log of its own"
+                )
 
 
 def first_missed(index: Index, head: CommitEntry) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 def check(agent: Agent, **settings: str) -> dict[str, Any]:
     conf = {**agent.conf, **{PREFIX + key.replace("__", "."): value for key, value in settings.items()}}
-    return agent.ask("check", conf=conf, sink_path=None, last_commit=-1)
+    return agent.ask("check", conf=conf, sink_path=None)
 
 
 def run_batches(agent: Agent, batches: int, tips: dict[StoreId, Tip] | None = None, **more: Any) -> dict[StoreId, Tip]:
@@ -67,7 +68,7 @@ def test_the_log_must_stay_where_it_is(agent: Agent, tmp_path: Path) -> None:
 def test_the_log_of_another_query_is_refused(agent: Agent, tmp_path: Path) -> None:
     other = Agent(tmp_path, tmp_path / "other checkpoint")
     with pytest.raises(Refused, match="holds the log of another query") as refused:
-        other.ask("check", sink_path=agent.home, last_commit=-1)
+        other.ask("check", sink_path=agent.home)
     assert refused.value.kind == "UnsuitableCheckpoint"
     other.calls.close()
 
@@ -77,7 +78,7 @@ def test_a_sinks_path_may_end_in_a_slash_or_not(tmp_path: Path) -> None:
     agent.home = str(tmp_path / "out")
     agent.begin_run()
     for path in (f"{agent.home}/", agent.home):
-        assert agent.ask("check", sink_path=path, last_commit=-1)["log_exists"] is True
+        assert agent.ask("check", sink_path=path)["log_exists"] is True
     agent.calls.close()
 
 
@@ -94,15 +95,32 @@ def test_every_run_has_a_generation_of_its_own(agent: Agent, tmp_path: Path) -> 
 def test_the_plan_rewinds_to_the_oldest_batch_that_a_window_misses(agent: Agent, batches: int, rewound_to: int) -> None:
     """The first store's window opened in batch 0 and is dirty from batch 1 on."""
     run_batches(agent, batches)
-    plan = agent.ask("plan", last_commit=batches - 1, last_offset=batches - 1 + 1, offsets={})
+    plan = agent.ask("plan", commits=list(range(batches)), last_offset=batches, offsets={})
     assert (plan["committed_batch"], plan["rewound_to"], plan["recorded"]) == (batches - 1, rewound_to, None)
     assert plan["stores"] == [[0, 0, "default", 1], [0, 1, "default", batches]]
 
 
 def test_a_batch_that_spark_did_not_commit_does_not_count(agent: Agent) -> None:
-    run_batches(agent, 3)
-    assert agent.ask("plan", last_commit=1, last_offset=1 + 1, offsets={})["committed_batch"] == 1
-    assert agent.ask("plan", last_commit=-1, last_offset=-1 + 1, offsets={})["rewound_to"] == -1
+    run_batches(agent, 1)
+    assert agent.ask("plan", commits=[], last_offset=0, offsets={})["rewound_to"] == -1
+    run_batches(agent, 2)
+    assert agent.ask("plan", commits=[0, 1], last_offset=2, offsets={})["committed_batch"] == 1
+
+
+@pytest.mark.parametrize(("batches", "generation", "ahead"), [(5, 1, False), (6, 1, True), (3, 2, True)])
+def test_a_log_that_is_ahead_of_the_checkpoint_is_refused(
+    agent: Agent, batches: int, generation: int, ahead: bool
+) -> None:
+    """As after a checkpoint was restored from a copy taken at batch 3 by run 1, and the log was not."""
+    run_batches(agent, batches, generation=generation)
+    plan = functools.partial(agent.ask, "plan", commits=[0, 1, 2, 3], last_offset=4, offsets={})
+    if ahead:
+        words = f"the log is ahead of the checkpoint.* by run {generation}, but the checkpoint ends at batch 3 and"
+        with pytest.raises(Refused, match=words) as refused:
+            plan()
+        assert refused.value.kind == "UnsuitableCheckpoint"
+    else:
+        assert plan()["committed_batch"] == 3
 
 
 def test_a_store_whose_frame_is_missing_is_damage(agent: Agent) -> None:
@@ -111,7 +129,7 @@ def test_a_store_whose_frame_is_missing_is_damage(agent: Agent) -> None:
     with pytest.raises(
         Refused, match="store 0/1/default: no commit frame of version 3; newest at or below it: 2"
     ) as refused:
-        agent.ask("plan", last_commit=2, last_offset=2 + 1, offsets={})
+        agent.ask("plan", commits=[0, 1, 2], last_offset=3, offsets={})
     assert refused.value.kind == "DamagedLog"
 
 
@@ -120,11 +138,13 @@ def test_a_recording_is_obeyed_until_spark_has_caught_up(agent: Agent) -> None:
     recorded = {str(batch): [str(10 * batch), None] for batch in range(1, 7)}
     agent.ask("record", committed_batch=5, rewound_to=0, offsets=recorded)
     for last_commit in (0, 3, 4):
-        plan = agent.ask("plan", last_commit=last_commit, last_offset=last_commit + 1, offsets={"1": ["10", None]})
+        plan = agent.ask(
+            "plan", commits=list(range(last_commit + 1)), last_offset=last_commit + 1, offsets={"1": ["10", None]}
+        )
         assert (plan["committed_batch"], plan["rewound_to"], plan["recorded"]) == (5, 0, recorded), last_commit
     with pytest.raises(Refused, match="records offsets for batch 2 that differ from Spark's offset log"):
-        agent.ask("plan", last_commit=3, last_offset=3 + 1, offsets={"1": ["10", None], "2": ["21", None]})
-    assert agent.ask("plan", last_commit=5, last_offset=5 + 1, offsets={"2": ["21", None]})["recorded"] is None
+        agent.ask("plan", commits=[0, 1, 2, 3], last_offset=4, offsets={"1": ["10", None], "2": ["21", None]})
+    assert agent.ask("plan", commits=[0, 1, 2, 3, 4, 5], last_offset=6, offsets={"2": ["21", None]})["recorded"] is None
     assert not Path(agent.checkpoint, "cec", "replay.json").exists()
 
 
@@ -132,12 +152,12 @@ def test_output_that_spark_never_committed_is_refused(agent: Agent) -> None:
     run_batches(agent, 1)
     agent.ask("publish", batch=2, frames=[], rows=0, schema="{}", truncate=False, generation=1)
     with pytest.raises(Refused, match="holds output of batch 2, but Spark's commit log ends at batch 0"):
-        agent.ask("plan", last_commit=0, last_offset=0 + 1, offsets={})
+        agent.ask("plan", commits=[0], last_offset=1, offsets={})
 
 
 def test_the_report_waits_for_every_store(agent: Agent) -> None:
     run_batches(agent, 3)
-    agent.ask("plan", last_commit=2, last_offset=2 + 1, offsets={})
+    agent.ask("plan", commits=[0, 1, 2], last_offset=3, offsets={})
     arguments = {"generation": 2, "committed_batch": 2, "last_commit": 2}
     assert agent.ask("report", **arguments) == {"done": False}
     for partition, ok in ((0, True), (1, False)):
@@ -164,7 +184,7 @@ def test_a_report_is_done_when_the_recording_is_gone(agent: Agent) -> None:
     """Batch 3 was planned, not committed, at the crash: its offsets stay until Spark has planned it again."""
     run_batches(agent, 3)
     agent.ask("record", committed_batch=2, rewound_to=0, offsets={str(batch): ["1"] for batch in (1, 2, 3)})
-    agent.ask("plan", last_commit=1, last_offset=2, offsets={})
+    agent.ask("plan", commits=[0, 1], last_offset=2, offsets={})
     for partition in (0, 1):
         agent.ask(
             "loaded", store=[0, partition, "default"], version=3, generation=2, ec_load_ms=0.5, digest_ok=True, held=0
@@ -179,7 +199,7 @@ def test_a_report_is_done_when_the_recording_is_gone(agent: Agent) -> None:
 
 def test_the_word_of_another_run_does_not_end_the_wait(agent: Agent) -> None:
     run_batches(agent, 1)
-    agent.ask("plan", last_commit=0, last_offset=0 + 1, offsets={})
+    agent.ask("plan", commits=[0], last_offset=1, offsets={})
     for partition in (0, 1):
         agent.ask(
             "loaded", store=[0, partition, "default"], version=1, generation=1, ec_load_ms=0.5, digest_ok=True, held=0
@@ -205,7 +225,7 @@ def test_of_several_attempts_the_one_that_needs_most_is_not_acknowledged_away(
     for checks in ({b"a"}, set()) if checked_first else (set(), {b"a"}):
         agent.append(STORES[0], tips[STORES[0]], {}, checks)
     agent.append(STORES[1], tips[STORES[1]], {})
-    replays_from = agent.ask("plan", last_commit=4, last_offset=4 + 1, offsets={})["rewound_to"] + 1
+    replays_from = agent.ask("plan", commits=[0, 1, 2, 3, 4], last_offset=5, offsets={})["rewound_to"] + 1
     assert agent.ask("acknowledge", version=5)["dirty_from"] <= replays_from
 
 
@@ -236,9 +256,9 @@ def test_a_checkpoint_that_was_deleted_begins_anew(agent: Agent, tmp_path: Path)
     run_batches(agent, 3)
     shutil.rmtree(agent.checkpoint)
     generation = agent.begin_run()
-    assert agent.ask("plan", last_commit=-1, last_offset=-1 + 1, offsets={})["stores"] == []
+    assert agent.ask("plan", commits=[], last_offset=0, offsets={})["stores"] == []
     run_batches(agent, 2, generation=generation)
     restarted = Agent(tmp_path)
-    plan = restarted.ask("plan", last_commit=1, last_offset=1 + 1, offsets={})
+    plan = restarted.ask("plan", commits=[0, 1], last_offset=2, offsets={})
     assert (plan["committed_batch"], len(plan["stores"])) == (1, 2)
     restarted.calls.close()

@@ -159,9 +159,10 @@ def test_whatever_is_sent_there_is_an_answer(agent: Agent, arguments: str) -> No
 
 
 def test_how_a_store_came_back_is_in_the_log(agent: Agent) -> None:
+    agent.begin_run()
     agent.append(STORE, Tip(), window(b"a"))
     agent.ask("loaded", store=KEY, version=1, generation=4, ec_load_ms=1.5, digest_ok=None, held=3)
-    plan = agent.ask("plan", last_commit=0, last_offset=0 + 1, offsets={})
+    plan = agent.ask("plan", commits=[0], last_offset=1, offsets={})
     assert (plan["committed_batch"], plan["rewound_to"]) == (0, 0)
     done = agent.ask("report", generation=4, committed_batch=0, last_commit=0)
     assert done["done"] is True

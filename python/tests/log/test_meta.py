@@ -26,7 +26,8 @@ SPECIAL: dict[str, Any] = {
 
 
 def _metas(kind: type[Any]) -> st.SearchStrategy[Any]:
-    fields = {field.name: SPECIAL.get(field.name, I64) for field in dataclasses.fields(kind)}
+    types = {"float": st.floats(allow_nan=False), "int": I64}
+    fields = {f.name: SPECIAL[f.name] if f.name in SPECIAL else types[str(f.type)] for f in dataclasses.fields(kind)}
     if kind is OutputMeta:
         fields["partition"] = st.integers(-(2**31), 2**31 - 1)
     return st.builds(kind, **fields)

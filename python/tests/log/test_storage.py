@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -260,3 +261,16 @@ def test_without_links_create_is_still_exclusive(tmp_path: Path, monkeypatch: py
     with pytest.raises(AlreadyExists):
         storage.create("x", b"2")
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_file_that_was_moved_away_is_not_the_one_in_its_place(tmp_path: Path) -> None:
+    """`mv` and `cp -r` back, while the file is open: what is appended must reach the copy, not the original."""
+    storage = open_storage(str(tmp_path / "log"))
+    appender = storage.append_to_new("segments/one")
+    appender.append([b"abc"])
+    assert appender.still_linked()
+    (tmp_path / "log").rename(tmp_path / "moved")
+    assert not appender.still_linked()
+    shutil.copytree(tmp_path / "moved", tmp_path / "log")
+    assert not appender.still_linked()
+    appender.close()

@@ -41,7 +41,7 @@ private[cec] object Agent extends Logging {
 
   /** Takes the lease of a query's checkpoint, which no other process may have; answers the turn to give it back with. */
   def hold(checkpoint: String, conf: Map[String, String]): Long = leases.synchronized {
-    val arguments = Json.obj().put("checkpoint", checkpoint)
+    val arguments = holding(checkpoint, conf)
     call("hold", arguments, conf)
     lasting.put(leaseOf(checkpoint), ("hold", arguments))
     lastTurn += 1
@@ -50,9 +50,17 @@ private[cec] object Agent extends Logging {
   }
 
   /** From now on a successor of the agent wins the lease back only if no later run has begun in the meantime. */
-  def holdAs(checkpoint: String, generation: Long): Unit = leases.synchronized {
-    lasting.put(leaseOf(checkpoint), ("hold", Json.obj().put("checkpoint", checkpoint).put("generation", generation)))
+  def holdAs(checkpoint: String, generation: Long, conf: Map[String, String]): Unit = leases.synchronized {
+    lasting.put(leaseOf(checkpoint), ("hold", holding(checkpoint, conf).put("generation", generation)))
   }
+
+  /** Fails if the run of that generation has lost its lease: whatever it does from now on would be done under another run. */
+  def confirm(checkpoint: String, generation: Long, conf: Map[String, String]): Unit =
+    call("hold", holding(checkpoint, conf).put("generation", generation), conf)
+
+  /** The agent must answer before it is taken for dead: it would win the lease later, for a start that has failed. */
+  private def holding(checkpoint: String, conf: Map[String, String]): ObjectNode =
+    Json.obj().put("checkpoint", checkpoint).put("wait_s", timeoutMs(conf) / 3000.0)
 
   /** Gives the lease back, unless a later run in this JVM has taken it over. */
   def release(checkpoint: String, turn: Long, conf: Map[String, String]): Unit = leases.synchronized {

@@ -6,7 +6,7 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Path, Paths}
 import java.security.SecureRandom
 import java.util.Base64
-import java.util.concurrent.TimeUnit
+import java.util.concurrent.{CompletableFuture, TimeUnit, TimeoutException}
 
 import com.fasterxml.jackson.databind.JsonNode
 import py4j.ClientServer
@@ -69,7 +69,15 @@ private[agent] final class AgentProcess(python: String, spool: SpoolOptions, tim
       stdin.write((token + "\n").getBytes(UTF_8))
       stdin.flush()
     } catch { case _: java.io.IOException => } // the process has ended: its output says why
-    val line = new BufferedReader(new InputStreamReader(process.getInputStream, UTF_8)).readLine()
+    val answered = CompletableFuture.supplyAsync[String](() =>
+      new BufferedReader(new InputStreamReader(process.getInputStream, UTF_8)).readLine())
+    val line = try answered.get(timeoutMs, TimeUnit.MILLISECONDS) catch {
+      case _: TimeoutException =>
+        process.destroyForcibly()
+        throw new CecException("AgentUnavailable",
+          s"$python -m spark_cec.agent was not ready within ${timeoutMs / 1000.0} s: see its standard error, or raise " +
+            "spark.sql.streaming.stateStore.cec.agent.timeout")
+    }
     if (line == null) {
       process.waitFor(10, TimeUnit.SECONDS)
       val code = if (process.isAlive) "none yet" else process.exitValue().toString

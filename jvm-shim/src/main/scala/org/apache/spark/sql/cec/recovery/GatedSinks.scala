@@ -22,21 +22,25 @@ import org.apache.spark.sql.types.StructType
  * Spark's, may pass it over (the file sink does), and what the batch did to the stores was in memory alone.
  */
 private[recovery] object GatedSinks {
-  /** @param lastSilent the last committed batch, V */
-  def wrap(sink: Table, lastSilent: Long): Table = sink match {
-    case v1: Sink => new GatedSink(v1, lastSilent)
+  /**
+   * @param lastSilent the last committed batch, V
+   * @param confirm fails if another run has begun meanwhile: Spark must not commit the batch then, into logs that were cut
+   */
+  def wrap(sink: Table, lastSilent: Long, confirm: () => Unit): Table = sink match {
+    case v1: Sink => new GatedSink(v1, lastSilent, confirm)
     case v2: Table with SupportsWrite => new GatedTable(v2, lastSilent)
     case other => throw new UnsupportedOperationException(
         s"cannot silence the sink ${other.getClass.getName} during a replay: set spark.sql.streaming.stateStore.cec.mode=eager")
   }
 }
 
-private final class GatedSink(inner: Sink, lastSilent: Long) extends Sink {
+private final class GatedSink(inner: Sink, lastSilent: Long, confirm: () => Unit) extends Sink {
   override def name: String = s"gated ${inner.getClass.getSimpleName}"
   override def toString: String = inner.toString
   override def addBatch(batchId: Long, data: DataFrame): Unit = {
     if (batchId > lastSilent) inner.addBatch(batchId, data)
     if (!hasRun(data)) data.queryExecution.toRdd.foreach(_ => ())
+    confirm()
   }
 
   /** Whether every stateful operator of the batch has committed all its stores: a sink may have looked at some rows only. */

@@ -144,7 +144,9 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     }
 
   private def planRecovery(home: String, checked: JsonNode): JsonNode = {
-    val request = arguments("home" -> home).put("last_commit", logs.lastCommit).put("last_offset", logs.lastOffset)
+    val request = arguments("home" -> home).put("last_offset", logs.lastOffset)
+    val committed = request.putArray("commits")
+    logs.committed.foreach(committed.add)
     val first = Math.max(logs.lastOffset - 1, 0)
     request.set[JsonNode]("offsets", offsetsNode(logs.offsetsOf(first, logs.lastOffset)))
     if (!checked.get("log_exists").asBoolean) {
@@ -198,7 +200,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     logInfo(s"Spark CEC: ${decision.mode} (${decision.reason}); ${checked.get("describe").asText}; log at $home; last committed batch " +
       s"$committed, replay from batch ${plan.get("rewound_to").asLong + 1}")
     if (usesOurState) {
-      Agent.holdAs(checkpoint, generation)
+      Agent.holdAs(checkpoint, generation, conf)
       QueryWatch.of(session).expect(run, replays(plan), conf, session.sessionState.conf.minBatchesToRetain, clock, turn)
     }
     generation
@@ -214,7 +216,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val committed = plan.get("committed_batch").asLong
     val sink = ourSink.map(_.writingTo(home, generation)).getOrElse(write.sink)
     val mayPassOver = decision.deferred.nonEmpty && sink.isInstanceOf[Sink]
-    val gated = if (replays(plan) || mayPassOver) GatedSinks.wrap(sink, committed) else sink
+    val gated = if (replays(plan) || mayPassOver) GatedSinks.wrap(sink, committed, () => Agent.confirm(checkpoint, generation, conf)) else sink
     val input =
       if (decision.deferred.isEmpty && recording.offsets.isEmpty) write.inputQuery
       else {

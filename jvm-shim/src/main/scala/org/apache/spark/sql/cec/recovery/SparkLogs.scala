@@ -14,6 +14,9 @@ private[recovery] final class SparkLogs(session: SparkSession, checkpoint: Strin
   /** The newest committed batch, -1 if there is none. */
   def lastCommit: Long = commits.getLatestBatchId().getOrElse(-1L)
 
+  /** The committed batches that the log still has. */
+  def committed: Seq[Long] = commits.listBatchesOnDisk.toSeq
+
   /** The newest batch that was planned, -1 if there is none. */
   def lastOffset: Long = offsets.getLatestBatchId().getOrElse(-1L)
 
