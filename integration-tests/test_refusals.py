@@ -182,13 +182,27 @@ def test_real_time_mode_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     ],
 )
 def test_an_agent_that_cannot_run_is_named(python: str, words: str, tmp_path: Path) -> None:
-    job = replace(job_in(tmp_path), conf={CEC + "python": python})
+    failure = failure_of(job_in(tmp_path), {CEC + "python": python})
+    assert words in failure
+    assert CEC + "python" in failure
+
+
+def test_an_agent_that_never_answers_is_given_up(tmp_path: Path) -> None:
+    mute = tmp_path / "mute"
+    mute.write_text("#!/bin/sh\nexec sleep 600\n")
+    mute.chmod(0o755)
+    failure = failure_of(job_in(tmp_path), {CEC + "python": str(mute), CEC + "agent.timeout": "2s"})
+    assert f"{mute} -m spark_cec.agent was not ready within 2.0 s" in failure
+    assert CEC + "agent.timeout" in failure
+
+
+def failure_of(job: Job, conf: dict[str, str]) -> str:
+    """Why the query does not start in a driver of its own; it has written nothing then."""
     life = Life({QUERY.name: -1})
-    with driver(job) as child:
+    with driver(replace(job, conf=conf)) as child:
         follow(child, life, None, "an agent that cannot run")
-    assert words in life.failed[QUERY.name]
-    assert CEC + "python" in life.failed[QUERY.name]
     assert not local.files_in(job.checkpoint(QUERY))
+    return life.failed[QUERY.name]
 
 
 def test_output_of_a_batch_that_was_never_run_is_refused(spark: SparkSession, tmp_path: Path) -> None:
