@@ -118,6 +118,6 @@ def test_a_start_that_is_refused_the_lease_says_so_and_takes_it_never(spark: Spa
     with (tmp_path / "cec" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(AnalysisException, match="is running already"):
-            start(spark, tmp_path, **{"agent.timeout": "3s"})
+            start(spark, tmp_path, **{"agent.timeout": "12s"})
     assert not is_held(tmp_path)
     run_to(spark, tmp_path, 1)
