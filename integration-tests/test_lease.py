@@ -72,8 +72,8 @@ def begin_elsewhere(spark: SparkSession, checkpoint: Path) -> None:
     """As if another driver had begun a run, after this one's agent had died, and the lease with it."""
     generations = checkpoint / "cec" / "generations"
     latest = max(int(path.stem) for path in generations.glob("*.json"))
-    local.kill(local.agent_pid(spark))
     (generations / f"{latest + 1:010d}.json").write_text(json.dumps({"started_unix_ms": 0}))
+    local.kill(local.agent_pid(spark))
 
 
 def test_an_agent_that_comes_back_does_not_go_on_under_a_later_run(spark: SparkSession, tmp_path: Path) -> None:

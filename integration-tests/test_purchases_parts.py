@@ -19,7 +19,9 @@ from purchases_demo.count_windows import close_windows
 from purchases_demo.crashes import Recovery, committed_batch, crash_points, load_recovery
 from purchases_demo.events import Stream
 from purchases_demo.feeder import feed
+from purchases_demo.figures import draw
 from purchases_demo.layout import BY_MINUTE, BY_TEN, WATERMARK_DELAY_MS, WINDOW_MS, Layout, QuerySpec
+from purchases_demo.lives import Foretold, Verdict
 from purchases_demo.processes import Child
 from purchases_demo.reference import Comparison, compare, load_events, minute_averages, ten_averages
 from purchases_demo.report import CrashRow, complaints, last_line
@@ -259,3 +261,30 @@ def test_a_layout_replaces_an_earlier_one(layout: Layout) -> None:
     layout.fed.touch()
     layout.create({})
     assert not layout.fed.exists()
+
+
+def test_the_verdict_on_a_target_sums_up_each_query() -> None:
+    found = [Foretold("by_ten", 10.0, 8.0, 3), Foretold("by_ten", 10.0, 20.0, 5), Foretold("by_minute", 4.0, 5.0, 0)]
+    verdict = Verdict(15.0, crashes=2, recoveries=tuple(found), unforetold=1, slow=1).to_json()
+    assert (verdict["recoveries"], verdict["foretold"], verdict["share_under_target"]) == (4, 3, 0.75)
+    assert verdict["by_query"]["by_ten"] == {
+        "foretold": 2, "median_predicted_ms": 10.0, "median_measured_ms": 14.0, "shortest_measured_ms": 8.0,
+        "longest_measured_ms": 20.0, "median_error": 0.375, "replayed_batches": [3, 5],
+    }  # fmt: skip
+    assert verdict["by_query"]["by_minute"]["median_error"] == pytest.approx(0.2)
+
+
+RECOVERIES = [{"query": "by_ten", "predicted_ms": 9.0, "measured_ms": 8.0, "replayed_batches": 3}, {"target_ms": 15.0}]
+SHARES = [{"variant": "autotune", "utilization": 0.6, "lowest": 0.5, "highest": 0.9}]
+
+
+@pytest.mark.parametrize("lines", [RECOVERIES, SHARES], ids=["target", "utilization"])
+def test_each_experiment_has_a_picture(lines: list[dict[str, object]], tmp_path: Path) -> None:
+    draw(lines, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_lines_of_no_experiment_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="give a file with what one of them has printed"):
+        draw([{"round": 1}], tmp_path / "picture.png")
+    assert not (tmp_path / "picture.png").exists()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.state import GroupState
@@ -52,6 +52,11 @@ class Table:
 
     def read(self, spark: SparkSession) -> DataFrame:
         return spark.readStream.schema(EVENTS).json(str(self.root))
+
+
+def run_totals(spark: SparkSession, table: Table, amount: Column, checkpoint: Path, into: Rows) -> StreamingQuery:
+    """Sums by key, in update mode."""
+    return run(table.read(spark).groupBy("key").agg(f.sum(amount).alias("total")), "update", checkpoint, into)
 
 
 def run(frame: DataFrame, mode: str, checkpoint: Path, into: Rows) -> StreamingQuery:
@@ -169,8 +174,7 @@ def test_a_query_that_lies_is_stopped_and_recovers_once_it_tells_the_truth(
     rows: Rows = {}
 
     def lying() -> StreamingQuery:
-        totals = table.read(own).groupBy("key").agg(f.sum(lie("amount")).alias("total"))
-        return run(totals, "update", checkpoint, rows)
+        return run_totals(own, table, lie("amount"), checkpoint, rows)
 
     step_by_step(table, lying(), [[(1, 1, 0)], [(1, 1, 0)], [(1, 1, 0)]])
     moody.write_text("100")
@@ -192,7 +196,7 @@ def test_an_input_file_that_is_gone_stops_the_replay(spark: SparkSession, tmp_pa
     rows: Rows = {}
 
     def totals() -> StreamingQuery:
-        return run(table.read(own).groupBy("key").agg(f.sum("amount")), "update", tmp_path / "checkpoint", rows)
+        return run_totals(own, table, f.col("amount"), tmp_path / "checkpoint", rows)
 
     step_by_step(table, totals(), [[(1, 1, 0)], [(1, 10, 0)], [(1, 100, 0)]])
     gone = (table.root / "00001.json").rename(tmp_path / "kept.json")
@@ -218,8 +222,7 @@ def test_sums_of_floating_point_numbers_that_differ_are_reported(
     rows: Rows = {}
 
     def shifting() -> StreamingQuery:
-        totals = table.read(own).groupBy("key").agg(f.sum(shift("amount")).alias("total"))
-        return run(totals, "update", checkpoint, rows)
+        return run_totals(own, table, shift("amount"), checkpoint, rows)
 
     already = spark_log.stat().st_size
     step_by_step(table, shifting(), [[(1, 1, 0)], [(1, 1, 0)], [(1, 1, 0)]])

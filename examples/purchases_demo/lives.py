@@ -61,7 +61,27 @@ class Verdict:
             "median_measured_ms": median(measured) if measured else None,
             "longest_measured_ms": measured[-1] if measured else None,
             "median_replayed_batches": median(each.replayed_batches for each in self.recoveries) if measured else None,
+            "by_query": {
+                spec.name: _summary([each for each in self.recoveries if each.query == spec.name]) for spec in QUERIES
+            },
         }
+
+
+def _summary(recoveries: Sequence[Foretold]) -> dict[str, object] | None:
+    """One query's part of the verdict; None if it had no recovery that was foretold."""
+    if not recoveries:
+        return None
+    measured = [each.measured_ms for each in recoveries]
+    replayed = [each.replayed_batches for each in recoveries]
+    return {
+        "foretold": len(recoveries),
+        "median_predicted_ms": median(each.predicted_ms for each in recoveries),
+        "median_measured_ms": median(measured),
+        "shortest_measured_ms": min(measured),
+        "longest_measured_ms": max(measured),
+        "median_error": median(each.error for each in recoveries),
+        "replayed_batches": [min(replayed), max(replayed)],
+    }
 
 
 def measure_target(

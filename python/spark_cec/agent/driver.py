@@ -60,7 +60,7 @@ class DriverCalls:
         self._pending: dict[tuple[str, int], tuple[RecoveryPlan, int]] = {}
 
     def check(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`conf`, `checkpoint`, `sink_path`, `last_commit`: refuses what cannot work, before anything is written.
+        """`conf`, `checkpoint`, `sink_path`: refuses what cannot work, before anything is written.
 
         Answers the log's home, whether a log is there, the settings in one line, and warnings.
         """
@@ -106,10 +106,11 @@ class DriverCalls:
         """
         checkpoint = str(arguments["checkpoint"])
         own = cec_directory(checkpoint)
-        self._leases.hold(checkpoint, own, float(arguments.get("wait_s", WAIT_S)))
+        taken = self._leases.hold(checkpoint, own, float(arguments.get("wait_s", WAIT_S)))
         newest, generation = _newest_generation(own), arguments.get("generation")
         if generation is not None and newest > int(generation):
-            self._leases.release(checkpoint)
+            if taken:  # else it is that of a later run in this application
+                self._leases.release(checkpoint)
             raise Fenced(
                 f"run {newest} of the query with checkpoint {checkpoint} began while run {generation} had no agent: "
                 f"stop all runs of it, and start one"

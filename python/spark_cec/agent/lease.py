@@ -29,16 +29,15 @@ class CheckpointLeases:
     def __init__(self) -> None:
         self._held: dict[str, int] = {}
 
-    def hold(self, checkpoint: str, own: Storage, wait_s: float = WAIT_S) -> None:
+    def hold(self, checkpoint: str, own: Storage, wait_s: float = WAIT_S) -> bool:
         """Takes the lease, unless this process has it or the storage has no locks; `Fenced` if another has it.
 
-        Waits no longer than `wait_s`, nor than `WAIT_S`: whoever asked must still be there to hear the answer.
+        Waits no longer than `wait_s`, nor than `WAIT_S`: whoever asked must still be there to hear the answer. Answers
+        whether this call took it.
         """
-        if checkpoint in self._held:
-            return
         place = own.local_path(LOCK_FILE)
-        if place is None:
-            return
+        if checkpoint in self._held or place is None:
+            return False
         path = Path(place)
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
@@ -55,6 +54,7 @@ class CheckpointLeases:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         self._held[checkpoint] = descriptor
+        return True
 
     def release(self, checkpoint: str) -> None:
         """Gives the lease back, if this process has it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import json
 import shutil
@@ -89,6 +90,16 @@ def test_every_run_has_a_generation_of_its_own(agent: Agent, tmp_path: Path) -> 
     assert (query["generation"], query["mode"], query["reason"]) == (4, "deferred", "test")
     assert agent.ask("resolve")["home"] == agent.home
     other.calls.close()
+
+
+def test_an_earlier_run_does_not_give_away_the_lease_of_a_later_one(agent: Agent) -> None:
+    latest = agent.begin_run()
+    agent.ask("hold", generation=latest)
+    with pytest.raises(Refused, match=f"run {latest} of the query .* began while run {latest - 1} had no agent"):
+        agent.ask("hold", generation=latest - 1)
+    lock = Path(agent.checkpoint, "cec", "lock")
+    with lock.open("r+") as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @pytest.mark.parametrize(("batches", "rewound_to"), [(1, 0), (2, 0), (5, 0)])
