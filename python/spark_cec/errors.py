@@ -1,6 +1,7 @@
 """Errors, each saying what the caller must do next.
 
-The five kinds: fix the call (`SettingsError`, `LogLocationError`, `UnsuitableCheckpoint`), try again
+The six kinds: fix the call (`SettingsError`, `LogLocationError`, `UnsuitableCheckpoint`), give back what is missing
+(`InputGone`), try again
 (`TransientError`), look before trying again (`CommitOutcomeUnknown`), stop because a newer writer exists
 (`Fenced`), and damage (`DamagedLog`, `NewerFormat`).
 """
@@ -42,6 +43,10 @@ class AlreadyExists(CecError):
 
 class UnsuitableCheckpoint(CecError):
     """The checkpoint belongs to another provider, or cannot be recovered in the wanted mode: see the message."""
+
+
+class InputGone(CecError):
+    """Input that a recovery needs is not at its source any more: give it back, or accept a state without it."""
 
 
 class TransientError(CecError):

@@ -81,20 +81,29 @@ class Index(Protocol):
     def clear(self) -> None:
         """Drop everything."""
 
-    def entries(self, segment: str) -> list[tuple[Meta, Location]]:
-        """Everything known of a segment, by offset."""
+    def entries(self, segment: str, start: int = 0) -> list[tuple[Meta, Location]]:
+        """Everything known of a segment from byte `start` on, by offset."""
 
     def stores(self) -> list[StoreId]:
         """The stores that have a commit, sorted."""
 
-    def commits(self, store: StoreId, first: int, last: int) -> list[CommitEntry]:
-        """All attempts of versions first…last, ordered by version, generation, wall clock, position."""
-
-    def commit(self, store: StoreId, version: int, checkpoint_id: bytes) -> CommitEntry | None:
-        """The commit with that checkpoint id; the first by position if a frame was written twice."""
+    def frames(self, store: StoreId, first: int, last: int) -> list[CommitEntry]:
+        """All attempts of versions first…last, ordered by version, generation, wall clock, position; flushes too."""
 
     def newest(self, store: StoreId, at_or_below: int) -> list[CommitEntry]:
-        """All attempts at the highest version that is not above `at_or_below`, ordered as `commits`."""
+        """All attempts at the highest version that is not above `at_or_below`, ordered as `frames`; no flushes."""
+
+    def commits(self, store: StoreId, first: int, last: int) -> list[CommitEntry]:
+        """As `frames`, without flushes."""
+        return [entry for entry in self.frames(store, first, last) if not entry.meta.is_flush]
+
+    def commit(self, store: StoreId, version: int, checkpoint_id: bytes) -> CommitEntry | None:
+        """The commit with that checkpoint id, by the newest run; the first by position if it wrote the frame twice."""
+        return first_of(self.frames(store, version, version), checkpoint_id, flush=False)
+
+    def flush(self, store: StoreId, version: int, checkpoint_id: bytes) -> CommitEntry | None:
+        """The flush of the commit with that checkpoint id, by the newest run; the first by position of several."""
+        return first_of(self.frames(store, version, version), checkpoint_id, flush=True)
 
     def output(self, frame_id: bytes) -> OutputEntry | None:
         """The output frame with that id; the first by position if it was written twice."""
@@ -112,10 +121,16 @@ class Index(Protocol):
         """Give files and locks back; more than once is harmless."""
 
 
+def first_of(frames: Sequence[CommitEntry], checkpoint_id: bytes, *, flush: bool) -> CommitEntry | None:
+    """What `Index.commit`, or with `flush` `Index.flush`, finds among the frames of one version."""
+    found = [e for e in frames if e.meta.checkpoint_id == checkpoint_id and e.meta.is_flush == flush]
+    return min(found, key=lambda entry: (-entry.meta.generation, entry.location), default=None)
+
+
 _Key: TypeAlias = "tuple[Any, ...]"
 
 
-class MemoryIndex:
+class MemoryIndex(Index):
     """An `Index` in memory; for processes that cannot have one on disk. Every key ends in (segment, offset)."""
 
     def __init__(self, log_id: str) -> None:
@@ -167,26 +182,21 @@ class MemoryIndex:
         with self._lock:
             self._reset()
 
-    def entries(self, segment: str) -> list[tuple[Meta, Location]]:
-        """Everything known of a segment, by offset."""
+    def entries(self, segment: str, start: int = 0) -> list[tuple[Meta, Location]]:
+        """Everything known of a segment from `start` on."""
         with self._lock:
-            return [frame for _, frame in sorted(self._frames.get(segment, {}).items())]
+            return [frame for offset, frame in sorted(self._frames.get(segment, {}).items()) if offset >= start]
 
     def stores(self) -> list[StoreId]:
         """The stores that have a commit, sorted."""
         with self._lock:
             return sorted(store for store, keys in self._commits.items() if keys)
 
-    def commits(self, store: StoreId, first: int, last: int) -> list[CommitEntry]:
-        """All attempts of versions first…last."""
+    def frames(self, store: StoreId, first: int, last: int) -> list[CommitEntry]:
+        """All attempts of versions first…last, and their flushes."""
         with self._lock:
             keys = self._commits.get(store, [])
             return [self._commit(key) for key in keys[bisect_left(keys, (first,)) : bisect_left(keys, (last + 1,))]]
-
-    def commit(self, store: StoreId, version: int, checkpoint_id: bytes) -> CommitEntry | None:
-        """The commit with that checkpoint id."""
-        found = [e for e in self.commits(store, version, version) if e.meta.checkpoint_id == checkpoint_id]
-        return min(found, key=lambda entry: entry.location, default=None)
 
     def newest(self, store: StoreId, at_or_below: int) -> list[CommitEntry]:
         """All attempts at the highest version that is not above `at_or_below`."""

@@ -69,6 +69,11 @@ def frames_prefix(segment: str) -> bytes:
     return _FRAME + _segment(segment)
 
 
+def offset(start: int) -> bytes:
+    """An offset in the key of a frame, after `frames_prefix`."""
+    return _NUMBER.pack(start)
+
+
 def read_frame_row(key: bytes, value: bytes) -> tuple[Meta, Location]:
     """Inverse of `frame_row`."""
     kind, length = _FRAME_VALUE.unpack_from(value)

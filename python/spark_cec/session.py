@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,18 @@ if TYPE_CHECKING:
 PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
 PROVIDER = "org.apache.spark.sql.cec.CecStateStoreProvider"
 PYTHON_KEY = PREFIX + "python"
+DRIVER_PYTHON_KEY = PREFIX + "driver.python"
+SPARK_PYTHON_KEY = "spark.pyspark.python"
+SPARK_PYTHON_VARIABLE = "PYSPARK_PYTHON"
 JARS_KEY = "spark.jars"
 
 
 def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
-    """Add the jar, the state store provider and the agent's Python to `builder`; returns the same builder.
+    """Add the jar, the state store provider and the agents' Pythons to `builder`; returns the same builder.
+
+    The driver's agent runs in this Python. Those of the executors run in the Python that executors were given:
+    `cec.python` or `spark.pyspark.python` of the builder, else `PYSPARK_PYTHON`, and only if none of these says
+    anything in this one. It may be a path in an archive that executors unpack, such as `./environment/bin/python`.
 
     Call it before the first session of the process: a JVM that runs already takes no more jars on its class path. Under
     `spark-submit` it does run already, so give the jar there (`--jars`, see `jar_path`). Jars that the
@@ -33,8 +41,15 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     return (
         builder.config(JARS_KEY, ",".join(jars))
         .config(PROVIDER_KEY, PROVIDER)
-        .config(PYTHON_KEY, sys.executable)
-    )  # fmt: skip
+        .config(PYTHON_KEY, _python_of_executors(builder))
+        .config(DRIVER_PYTHON_KEY, str(_option(builder, DRIVER_PYTHON_KEY) or sys.executable))
+    )
+
+
+def _python_of_executors(builder: SparkSession.Builder) -> str:
+    """In Spark's order: its conf counts before its environment variable."""
+    said = (_option(builder, PYTHON_KEY), _option(builder, SPARK_PYTHON_KEY), os.environ.get(SPARK_PYTHON_VARIABLE))
+    return next((str(python) for python in said if python), sys.executable)
 
 
 def _option(builder: SparkSession.Builder, key: str) -> object:

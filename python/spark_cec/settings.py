@@ -57,12 +57,18 @@ class ExtentBound:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything a user can set, with units in the names and the defaults of the design, section 1."""
+    """Everything a user can set, with units in the names and the defaults of the design, section 1.
+
+    `footprint_age`: the most versions that the newest footprint of an open window may lie behind the store's version.
+    `sources_margin`: what is dirty is written when a source has less than this share of its past beyond what a recovery
+    needs (`recovery.margin`); 0: never.
+    """
 
     extent_bound: ExtentBound = ExtentBound(per_window=2.0)
     replay_bound: int = 1_000_000
     checkpoint_ms: float = 10.0
     period_ms: float = 100.0
+    footprint_age: int = 1_000
     mode: Mode = Mode.AUTO
     log_path: str | None = None
     python: str | None = None
@@ -70,9 +76,12 @@ class Settings:
     compression: str = "lz4"
     retain_output_batches: int | None = None
     replayable_sources: tuple[str, ...] = ()
+    sources_margin: float = 0.1
     index_path: str | None = None
     recovery_target_ms: float | None = None
     autotune: bool = False
+    accepts_divergence: bool = False
+    flush_at_stop: bool = True
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -133,6 +142,13 @@ def _count(key: str, value: str) -> int:
     return count
 
 
+def _share(key: str, value: str) -> float:
+    match = re.fullmatch(r"\s*([01](?:\.[0-9]{1,15})?)\s*", value)
+    if not match or float(match[1]) > 1.0:
+        raise SettingsError(PREFIX + key, value, "give a share between 0 and 1, such as 0.1; 0 turns it off")
+    return float(match[1])
+
+
 def _choice(key: str, value: str, allowed: tuple[str, ...]) -> str:
     if value.strip().lower() not in allowed:
         raise SettingsError(PREFIX + key, value, f"give one of {', '.join(allowed)}")
@@ -157,8 +173,9 @@ def _extent_bound(key: str, value: str) -> tuple[ExtentBound, tuple[str, ...]]:
 
 
 _KEYS = {
-    "Q", "U", "CI", "CP", "mode", "log.path", "python", "log.segmentBytes", "log.compression", "output.retainBatches",
-    "sources.replayable", "index.path", "spool.path", "agent.timeout", "recoveryTarget", "autotune",
+    "Q", "U", "CI", "CP", "footprintAge", "mode", "log.path", "python", "log.segmentBytes", "log.compression",
+    "output.retainBatches", "sources.replayable", "sources.margin", "index.path", "spool.path", "agent.timeout",
+    "recoveryTarget", "autotune", "onDivergence", "stop.flush", "driver.python",
 }  # fmt: skip
 
 
@@ -223,6 +240,9 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
         replay_bound=_count("U", given["U"]) if "U" in given else default.replay_bound,
         checkpoint_ms=checkpoint_ms,
         period_ms=period_ms,
+        footprint_age=_count("footprintAge", given["footprintAge"])
+        if "footprintAge" in given
+        else default.footprint_age,
         mode=Mode(_choice("mode", given.get("mode", "auto"), tuple(m.value for m in Mode))),
         log_path=given.get("log.path"),
         python=given.get("python"),
@@ -234,8 +254,13 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
         if "output.retainBatches" in given
         else None,
         replayable_sources=tuple(s.strip() for s in given.get("sources.replayable", "").split(",") if s.strip()),
+        sources_margin=_share("sources.margin", given["sources.margin"])
+        if "sources.margin" in given
+        else default.sources_margin,
         index_path=given.get("index.path"),
         recovery_target_ms=target_ms,
         autotune=autotune,
+        accepts_divergence=_choice("onDivergence", given.get("onDivergence", "fail"), ("fail", "accept")) == "accept",
+        flush_at_stop=_choice("stop.flush", given.get("stop.flush", "on"), ("on", "off")) == "on",
         warnings=warnings,
     )

@@ -28,7 +28,7 @@ def output_batches(storage: Storage, catalog: Catalog, first: int, last: int, wh
     With `whole`, the batches before the newest one that replaced all output (complete mode) are left out.
     Raises `DamagedLog` if a manifest names a frame that the log does not hold.
     """
-    manifests = [manifest.load(storage, batch) for batch in manifest.batches(storage) if first <= batch <= last]
+    manifests = manifest.load_between(storage, first, last)
     if whole:
         newest_whole = max((m.batch for m in manifests if m.truncate), default=first)
         manifests = [m for m in manifests if m.batch >= newest_whole]

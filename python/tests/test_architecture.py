@@ -23,8 +23,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("log.scan", "log.home", "log.writer", "log.reader", "log.repair", "log.trim", "log.manifest", "log.catalog"),
     # 4 engine
     (
-        *("checkpoint.eventual", "checkpoint.commit", "checkpoint.target"),
-        *("recovery.plan", "recovery.report", "recovery.forecast", "views", "tuning", "tuning.*"),
+        *("checkpoint.eventual", "checkpoint.commit", "checkpoint.flush", "checkpoint.target"),
+        *("recovery.plan", "recovery.fallback", "recovery.generations", "recovery.report", "recovery.requests"),
+        *("recovery.forecast", "recovery.margin", "recovery.reach", "recovery.sources"),
+        *("views", "tuning", "tuning.*"),
     ),
     # 5 adapters
     ("adapters.*",),

@@ -17,6 +17,7 @@ EXAMPLES_ONLY = {
     for key in (
         "log.path",
         "python",
+        "driver.python",
         "output.retainBatches",
         "sources.replayable",
         "index.path",
@@ -25,6 +26,8 @@ EXAMPLES_ONLY = {
     )
 }
 """Settings without a fixed default: the file shows an example."""
+SHOWN = ("Q", "U", "CI", "CP", "footprintAge", "mode", "sources.margin")
+"""Settings whose default the file and the README show."""
 
 
 def lines(pattern: str) -> dict[str, str]:
@@ -37,12 +40,12 @@ def test_the_one_line_is_the_only_one_that_does_something() -> None:
 
 def test_the_defaults_shown_are_the_defaults() -> None:
     shown = lines(r"^# (spark\.\S+)\s+(\S+)$")
-    assert EXAMPLES_ONLY | {PREFIX + key for key in ("Q", "U", "CI", "CP", "mode")} <= shown.keys()
+    assert EXAMPLES_ONLY | {PREFIX + key for key in SHOWN} <= shown.keys()
     assert parse_settings({key: value for key, value in shown.items() if key not in EXAMPLES_ONLY}) == Settings()
     parse_settings({key: value for key, value in shown.items() if key not in {PREFIX + "Q", PREFIX + "U"}})
 
 
-@pytest.mark.parametrize("key", ["Q", "U", "CI", "CP", "mode"])
+@pytest.mark.parametrize("key", SHOWN)
 def test_the_readme_shows_the_same_default(key: str) -> None:
     shown = lines(r"^# (spark\.\S+)\s+(\S+)$")[PREFIX + key]
     row = re.search(rf"^\| `{key}` \|.*\| `([^`]+)` \|$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)

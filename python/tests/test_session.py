@@ -42,12 +42,47 @@ def configured(builder: FakeBuilder) -> dict[str, Any]:
     return builder._options
 
 
-def test_it_sets_the_jar_the_provider_and_the_python_and_nothing_else() -> None:
+@pytest.fixture(autouse=True)
+def nothing_said_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+
+
+def test_it_sets_the_jar_the_provider_and_the_pythons_and_nothing_else() -> None:
     assert configured(FakeBuilder()) == {
         "spark.jars": JAR,
         PREFIX + "providerClass": "org.apache.spark.sql.cec.CecStateStoreProvider",
         PREFIX + "cec.python": sys.executable,
+        PREFIX + "cec.driver.python": sys.executable,
     }
+
+
+PACKED = "./environment/bin/python"
+ENVIRONMENTS: list[tuple[dict[str, str], str | None, str]] = [
+    ({}, None, sys.executable),
+    ({}, PACKED, PACKED),
+    ({"spark.pyspark.python": PACKED}, None, PACKED),
+    ({"spark.pyspark.python": PACKED}, "/opt/other/python", PACKED),
+    ({PREFIX + "cec.python": PACKED}, "/opt/other/python", PACKED),
+    ({PREFIX + "cec.python": PACKED, "spark.pyspark.python": "/opt/other/python"}, None, PACKED),
+]
+"""What the builder has, what `PYSPARK_PYTHON` says, and which Python executors must be told."""
+
+
+@pytest.mark.parametrize(("said", "environment", "wanted"), ENVIRONMENTS)
+def test_executors_run_the_agent_in_the_python_that_they_were_given(
+    said: dict[str, str], environment: str | None, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if environment is not None:
+        monkeypatch.setenv("PYSPARK_PYTHON", environment)
+    options = configured(FakeBuilder(**said))
+    assert options[PREFIX + "cec.python"] == wanted
+    assert options[PREFIX + "cec.driver.python"] == sys.executable
+    assert options.get("spark.pyspark.python") == said.get("spark.pyspark.python")
+
+
+def test_what_the_builder_says_of_the_drivers_python_stays() -> None:
+    key = PREFIX + "cec.driver.python"
+    assert configured(FakeBuilder(**{key: "/opt/other/python"}))[key] == "/opt/other/python"
 
 
 @pytest.mark.parametrize(

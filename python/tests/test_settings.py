@@ -25,6 +25,7 @@ KEYS = (
     "log.compression",
     "output.retainBatches",
     "sources.replayable",
+    "sources.margin",
     "index.path",
     "spool.path",
     "agent.timeout",
@@ -102,6 +103,8 @@ def test_the_keys_of_others_are_left_alone() -> None:
         ("CP", "1s", "period_ms", 1_000.0),
         ("CP", "5min", "period_ms", 300_000.0),
         ("CP", "1 h", "period_ms", 3_600_000.0),
+        ("footprintAge", "1", "footprint_age", 1),
+        ("footprintAge", "50", "footprint_age", 50),
         ("mode", " Eager", "mode", Mode.EAGER),
         ("mode", "deferred", "mode", Mode.DEFERRED),
         ("log.path", "s3://b/x", "log_path", "s3://b/x"),
@@ -112,6 +115,9 @@ def test_the_keys_of_others_are_left_alone() -> None:
         ("log.compression", "none", "compression", "none"),
         ("output.retainBatches", "7", "retain_output_batches", 7),
         ("sources.replayable", "a, b,,c ", "replayable_sources", ("a", "b", "c")),
+        ("sources.margin", "0", "sources_margin", 0.0),
+        ("sources.margin", " 0.25 ", "sources_margin", 0.25),
+        ("sources.margin", "1", "sources_margin", 1.0),
     ],
 )
 def test_good_values(key: str, value: str, attribute: str, wanted: Any) -> None:
@@ -125,6 +131,7 @@ def test_good_values(key: str, value: str, attribute: str, wanted: Any) -> None:
 COUNT_OR_MULTIPLE = "give a count of records such as 500000, or a multiple of the open windows such as 2x"
 WHOLE_DURATION = "give a whole number with a unit, such as 90s or 10min"
 DURATION = "give a duration with a unit, such as 10ms, 1s or 5min"
+SHARE = "give a share between 0 and 1, such as 0.1; 0 turns it off"
 
 
 @pytest.mark.parametrize(
@@ -145,6 +152,7 @@ DURATION = "give a duration with a unit, such as 10ms, 1s or 5min"
         ("log.compression", "gzip", "give one of lz4, zstd, none"),
         *[("log.segmentBytes", value, "give a size such as 64MiB") for value in ("", "1.5MiB", "64XB", "-1")],
         *[("log.segmentBytes", value, "give at least 4KiB") for value in ("4095", "3KiB", "0")],
+        *[("sources.margin", value, SHARE) for value in ("", "1.01", "-0.1", "10%", "nan", "1e-1", "all", ".")],
         ("output.retainBatches", "0", "give a whole number of at least 1, below 2^63"),
     ],
 )
@@ -238,6 +246,7 @@ def test_whatever_is_given_there_are_settings_or_an_error_that_names_the_key(giv
         assert error.key.removeprefix(PREFIX) in {*given, "CI"}
     else:
         assert 0 <= settings.checkpoint_share <= 1
+        assert 0 <= settings.sources_margin <= 1
         assert 1 <= settings.replay_bound < 2**63, "the JVM takes it as a long"
         assert 0 <= settings.extent_bound.records < 2**63
         assert math.isfinite(settings.extent_bound.per_window)

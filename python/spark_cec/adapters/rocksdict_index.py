@@ -24,6 +24,11 @@ from spark_cec.index import (
 from spark_cec.log.meta import CommitMeta, FrameKind, LoadedMeta, Meta, OutputMeta
 from spark_cec.log.segment import Location
 
+_ANY_VERSION = (1 << 63) - 1
+
+_WRITE_BUFFER_BYTES = 8 << 20
+"""Rows in memory before they are sorted away: what an agent's memory, and the time to open an index, grow to."""
+
 
 def open_index(path: str, log_id: str) -> Index:
     """The index of log `log_id` (32 hex digits) in directory `path`, which is the index's alone.
@@ -52,12 +57,14 @@ def _guard() -> Iterator[None]:
         raise BrokenIndexError(f"timestamp index: {error}") from error
 
 
-class RocksDictIndex:
+class RocksDictIndex(Index):
     """An `Index` in RocksDB. Rows are those of `index_keys`; what an `apply` writes is one atomic batch."""
 
     def __init__(self, path: str, log_id: str) -> None:
         self._log_id = log_id
         self._lock = threading.RLock()
+        self._stores: set[StoreId] | None = None
+        self._doubted = False
         with _guard():
             Path(path).absolute().parent.mkdir(parents=True, exist_ok=True)
             self._rows: Any = rocksdict.Rdict(path, _options())
@@ -90,6 +97,8 @@ class RocksDictIndex:
             self._rows.write(batch)
             if covered is not None:
                 self._covered[segment] = covered
+            if self._stores is not None:
+                self._stores.update(meta.store for meta, _ in entries if isinstance(meta, CommitMeta))
 
     def forget(self, segment: str) -> None:
         """Drop a segment and its entries."""
@@ -101,6 +110,7 @@ class RocksDictIndex:
                     batch.delete(key)
             batch.delete(keys.covered_key(segment))
             self._rows.write(batch)
+            self._doubted = True
             self._covered.pop(segment, None)
 
     def clear(self) -> None:
@@ -111,24 +121,34 @@ class RocksDictIndex:
             batch.put(keys.HEADER, keys.header_value(self._log_id))
             self._rows.write(batch)
             self._covered = {}
+            self._stores = None
 
-    def entries(self, segment: str) -> list[tuple[Meta, Location]]:
-        """Everything known of a segment, by offset."""
+    def entries(self, segment: str, start: int = 0) -> list[tuple[Meta, Location]]:
+        """Everything known of a segment from `start` on."""
+        prefix = keys.frames_prefix(segment)
         with _guard():
-            return [keys.read_frame_row(key, value) for key, value in self._scan(keys.frames_prefix(segment))]
+            return [keys.read_frame_row(key, value) for key, value in self._scan(prefix, prefix + keys.offset(start))]
 
     def stores(self) -> list[StoreId]:
-        """The stores that have a commit, sorted."""
+        """The stores that have a commit, sorted. Known by heart: a search would go over all that was ever deleted."""
+        with self._lock, _guard():
+            if self._stores is None:
+                self._stores = set(self._find_stores())
+            if self._doubted:
+                self._stores = {store for store in self._stores if self._newest_key(store, _ANY_VERSION)}
+                self._doubted = False
+            return sorted(self._stores)
+
+    def _find_stores(self) -> list[StoreId]:
         found: list[StoreId] = []
         start = keys.COMMITS
-        with _guard():
-            while (key := next((key for key, _ in self._scan(keys.COMMITS, start)), None)) is not None:
-                found.append(keys.read_store(key))
-                start = keys.store_prefix(found[-1]) + keys.LAST
-        return sorted(found)
+        while (key := next((key for key, _ in self._scan(keys.COMMITS, start)), None)) is not None:
+            found.append(keys.read_store(key))
+            start = keys.store_prefix(found[-1]) + keys.LAST
+        return found
 
-    def commits(self, store: StoreId, first: int, last: int) -> list[CommitEntry]:
-        """All attempts of versions first…last."""
+    def frames(self, store: StoreId, first: int, last: int) -> list[CommitEntry]:
+        """All attempts of versions first…last, and their flushes."""
         prefix = keys.store_prefix(store)
         with _guard():
             frames = [
@@ -137,21 +157,20 @@ class RocksDictIndex:
             ]
         return [CommitEntry(meta, location) for meta, location in frames if isinstance(meta, CommitMeta)]
 
-    def commit(self, store: StoreId, version: int, checkpoint_id: bytes) -> CommitEntry | None:
-        """The commit with that checkpoint id."""
-        found = [e for e in self.commits(store, version, version) if e.meta.checkpoint_id == checkpoint_id]
-        return min(found, key=lambda entry: entry.location, default=None)
-
     def newest(self, store: StoreId, at_or_below: int) -> list[CommitEntry]:
         """All attempts at the highest version that is not above `at_or_below`."""
-        prefix = keys.store_prefix(store)
         with _guard():
-            back = self._rows.keys(from_key=prefix + keys.number(at_or_below) + keys.LAST, backwards=True)
-            key = next(iter(back), b"")
-        if not key.startswith(prefix):
+            key = self._newest_key(store, at_or_below)
+        if not key:
             return []
-        version = keys.read_number(key[len(prefix) :])
+        version = keys.read_number(key[len(keys.store_prefix(store)) :])
         return self.commits(store, version, version)
+
+    def _newest_key(self, store: StoreId, at_or_below: int) -> bytes:
+        prefix = keys.store_prefix(store)
+        back = self._rows.keys(from_key=prefix + keys.number(at_or_below) + keys.LAST, backwards=True)
+        key: bytes = next(iter(back), b"")
+        return key if key.startswith(prefix) else b""
 
     def output(self, frame_id: bytes) -> OutputEntry | None:
         """The output frame with that id."""
@@ -217,4 +236,5 @@ def _options() -> rocksdict.Options:
     options = rocksdict.Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_keep_log_file_num(1)
+    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
     return options

@@ -2,19 +2,26 @@
 
 Token in on the first line of standard input, address out on the first line of standard output.
 
-It ends when its standard input closes, that is, when the JVM that started it has ended, however it ended.
+It ends when its standard input closes, that is, when the JVM that started it has ended, however it ended. Signals that
+ask a whole process group or container to end do not end it: its JVM has them too, and may have windows to write first.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from typing import IO
 
 from spark_cec import __version__
+
+TIDY_EVERY_S = 60.0
 
 
 def main(stdin: IO[str], stdout: IO[str], arguments: Sequence[str] = ()) -> int:
@@ -51,12 +58,21 @@ def main(stdin: IO[str], stdout: IO[str], arguments: Sequence[str] = ()) -> int:
             "overflow": str(calls.spool.overflow),
         }
         print(json.dumps(hello), file=stdout, flush=True)
+        threading.Thread(target=_tidy, args=(calls.tidy,), daemon=True).start()
         while stdin.readline():
             pass
     finally:
         calls.close()
         server.close()
     return 0
+
+
+def _tidy(tidy: Callable[[], None]) -> None:
+    """An idle agent gets no calls, but must not hold files for ever."""
+    while True:
+        time.sleep(TIDY_EVERY_S)
+        with contextlib.suppress(Exception):  # a log that cannot be looked at fails the calls for it
+            tidy()
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -67,6 +83,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     code = main(sys.stdin, sys.stdout, sys.argv[1:])
     sys.stdout.flush()
     os._exit(code)

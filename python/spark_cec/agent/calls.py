@@ -21,6 +21,10 @@ from spark_cec.errors import CecError
 Answer = Mapping[str, Any]
 
 
+_WITHOUT_LEASE = frozenset({"check", "hold", "release"})
+"""Calls of a start before it has the lease, and of an end when it may have lost it."""
+
+
 class Calls:
     """Dispatches calls by name; safe to use from several threads."""
 
@@ -33,16 +37,23 @@ class Calls:
         self._by_name: dict[str, Callable[[dict[str, Any]], Answer]] = {
             "check": driver.check,
             "resolve": driver.resolve,
-            "hold": driver.hold,
+            "hold": self._hold,
             "release": driver.release,
             "plan": driver.plan,
-            "record": driver.record,
+            "sources_at_start": driver.sources_at_start,
+            "sources_now": driver.sources_now,
+            "batch_input": driver.batch_input,
             "begin_run": driver.begin_run,
+            "replaying": driver.replaying,
             "report": driver.report,
+            "flush_requested": driver.flush_requested,
+            "flush_done": driver.flush_done,
             "acknowledge": driver.acknowledge,
             "trim": driver.trim,
             "open_log": stores.open_log,
+            "close_log": stores.close_log,
             "load": stores.load,
+            "footer": stores.footer,
             "append": stores.append,
             "loaded": stores.loaded,
             "write_output": output.write,
@@ -56,11 +67,35 @@ class Calls:
     def answer(self, name: str, arguments: str) -> str:
         """One call; never raises."""
         try:
-            return json.dumps(self._by_name[name](json.loads(arguments)))
+            parsed = json.loads(arguments)
+            if name not in _WITHOUT_LEASE:
+                self._logs.refuse_fenced(parsed.get("checkpoint"))
+            with self._logs.serving():
+                return json.dumps(self._by_name[name](parsed))
         except CecError as error:
             return _failure(error, str(error))
         except Exception as error:  # the JVM must always get an answer, with the place where it went wrong
             return _failure(error, "".join(traceback.format_exception(error)))
+
+    def _hold(self, arguments: dict[str, Any]) -> Answer:
+        """As `DriverCalls.hold`; while a run has lost its lease, calls for its checkpoint or log fail, and no others.
+
+        A start, which has no generation yet, has nothing to lose; with the lease, it ends what an earlier run lost.
+        """
+        checkpoint = str(arguments["checkpoint"])
+        try:
+            answer = self._driver.hold(arguments)
+        except Exception as error:
+            runs = arguments.get("generation") is not None
+            if runs and not self._driver.has_lease(checkpoint):  # else a later run in this application has it
+                self._logs.fence(checkpoint, arguments.get("home"), str(error))
+            raise
+        self._logs.unfence(checkpoint)
+        return answer
+
+    def tidy(self) -> None:
+        """To be called now and then: closes what nobody has used for long."""
+        self._logs.tidy()
 
     def close(self) -> None:
         """Closes all logs and removes the spool."""

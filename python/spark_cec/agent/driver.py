@@ -12,7 +12,8 @@ from spark_cec import __version__
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import WAIT_S, CheckpointLeases
 from spark_cec.agent.logs import OpenLog, OpenLogs, conf_of, home_of
-from spark_cec.errors import AlreadyExists, DamagedLog, Fenced, UnsuitableCheckpoint
+from spark_cec.checkpoint.eventual import completed
+from spark_cec.errors import DamagedLog, Fenced, UnsuitableCheckpoint
 from spark_cec.ids import StoreId, new_id
 from spark_cec.index import Index
 from spark_cec.log import manifest
@@ -21,17 +22,19 @@ from spark_cec.log.reader import read_frame
 from spark_cec.log.storage import Storage
 from spark_cec.log.trim import TrimHorizon, trim
 from spark_cec.recovery import report
+from spark_cec.recovery.fallback import pending_fallback
 from spark_cec.recovery.forecast import forecast
+from spark_cec.recovery.generations import newest_generation, next_generation
 from spark_cec.recovery.plan import (
-    Recording,
     RecoveryPlan,
-    check_recording,
     first_missed,
     make_plan,
-    pending_recording,
     refuse_a_log_that_is_ahead,
-    save_recording,
+    refuse_an_unfinished_rewind,
 )
+from spark_cec.recovery.reach import describe_batches, read_reach
+from spark_cec.recovery.requests import answer_flush, flush_request
+from spark_cec.recovery.sources import at_start, parse_sources, while_running
 from spark_cec.settings import PREFIX, parse_settings
 
 QUERY_FILE = "query.json"
@@ -60,16 +63,17 @@ class DriverCalls:
         self._pending: dict[tuple[str, int], tuple[RecoveryPlan, int]] = {}
 
     def check(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`conf`, `checkpoint`, `sink_path`: refuses what cannot work, before anything is written.
+        """`conf`, `checkpoint`, `sink_path`, `committed_batch`: refuses what cannot work, before anything is written.
 
-        Answers the log's home, whether a log is there, the settings in one line, and warnings.
+        A query that has committed nothing (-1) may have its log elsewhere than at its last start. Answers the log's
+        home, whether a log is there, the settings in one line, and warnings.
         """
         settings = parse_settings(conf_of(arguments))
         checkpoint = str(arguments["checkpoint"])
         query = read_query(cec_directory(checkpoint))
         home = home_of(checkpoint, settings, arguments.get("sink_path"))
         recorded = absolute_home(checkpoint, query["log_home"]) if query is not None else home
-        if recorded != home:
+        if recorded != home and int(arguments["committed_batch"]) >= 0:
             raise UnsuitableCheckpoint(
                 f"the log of {checkpoint} is at {recorded}, but this query's settings place it at {home}: give "
                 f"back the sink's `path` and cec.log.path as they were"
@@ -87,16 +91,24 @@ class DriverCalls:
             "log_exists": log_id is not None,
             "mode": settings.mode.value,
             "describe": settings.describe(),
+            "accept": settings.accepts_divergence,
+            "flush_at_stop": settings.flush_at_stop,
+            "sources_margin": settings.sources_margin,
             "warnings": list(settings.warnings),
             "replayable_sources": list(settings.replayable_sources),
         }
 
     def resolve(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `conf`: home and generation for a store without word from the rule."""
+        """`checkpoint`, `conf`: home, log and generation for a store without word from the rule.
+
+        `log_id` is None where no run of the query is known: then a log may be begun.
+        """
         query = read_query(cec_directory(arguments["checkpoint"]))
         if query is None:
-            return {"home": home_of(arguments["checkpoint"], parse_settings(conf_of(arguments)), None), "generation": 0}
-        return {"home": absolute_home(arguments["checkpoint"], query["log_home"]), "generation": query["generation"]}
+            home = home_of(arguments["checkpoint"], parse_settings(conf_of(arguments)), None)
+            return {"home": home, "log_id": None, "generation": 0}
+        home = absolute_home(arguments["checkpoint"], query["log_home"])
+        return {"home": home, "log_id": query["log_id"], "generation": query["generation"]}
 
     def hold(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`checkpoint`, `generation`, `wait_s`: takes the lease of a query's checkpoint; `Fenced` if another has it.
@@ -107,7 +119,7 @@ class DriverCalls:
         checkpoint = str(arguments["checkpoint"])
         own = cec_directory(checkpoint)
         taken = self._leases.hold(checkpoint, own, float(arguments.get("wait_s", WAIT_S)))
-        newest, generation = _newest_generation(own), arguments.get("generation")
+        newest, generation = newest_generation(own), arguments.get("generation")
         if generation is not None and newest > int(generation):
             if taken:  # else it is that of a later run in this application
                 self._leases.release(checkpoint)
@@ -122,42 +134,66 @@ class DriverCalls:
         self._leases.release(arguments["checkpoint"])
         return {}
 
+    def has_lease(self, checkpoint: str) -> bool:
+        """Whether this process holds the lease of the checkpoint."""
+        return self._leases.has(checkpoint)
+
     def close(self) -> None:
         """Gives back all leases."""
         self._leases.close()
 
     def plan(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`conf`, `checkpoint`, `home`, `commits` (in Spark's log), `last_offset`, `offsets` (of the newest).
+        """`conf`, `checkpoint`, `home`, `committed_batch` (V; -1 for none).
 
-        Answers V, T, the recording of a recovery that was cut short (or None), and each store's numbers at the crash.
+        Answers V, T, the version that stores begin from, and each store's D there.
         """
         log = self._logs.get(arguments["home"], parse_settings(conf_of(arguments)))
         log.catalog.refresh()
-        own, commits = cec_directory(arguments["checkpoint"]), {int(batch) for batch in arguments["commits"]}
-        recording = pending_recording(own, commits, int(arguments["last_offset"]))
-        if recording is not None:
-            check_recording(recording, {int(batch): each for batch, each in arguments["offsets"].items()})
-        committed = recording.committed_batch if recording else max(commits, default=-1)
-        refuse_a_log_that_is_ahead(log.catalog.index, committed, _newest_generation(own))
-        plan = make_plan(log.catalog.index, recording, committed)
-        _refuse_output_from_the_future(log, plan.committed_batch)
-        self._pending[(arguments["checkpoint"], plan.committed_batch)] = (plan, int(time.time() * 1000))
+        own, committed = cec_directory(arguments["checkpoint"]), int(arguments["committed_batch"])
+        refuse_an_unfinished_rewind(own, committed)
+        refuse_a_log_that_is_ahead(log.catalog.index, committed, newest_generation(own))
+        with log.catalog.naming_places():
+            fallback = pending_fallback(own, log.catalog.index, committed)
+            plan = make_plan(log.catalog.index, committed, fallback.version if fallback else None)
+        _refuse_output_from_the_future(log, committed)
+        self._pending[(arguments["checkpoint"], committed)] = (plan, int(time.time() * 1000))
         return {
             "committed_batch": plan.committed_batch,
             "rewound_to": plan.rewound_to,
-            "recorded": None if recording is None else {str(b): list(o) for b, o in recording.offsets.items()},
+            "base": plan.base,
             "stores": [
                 [h.meta.store.operator, h.meta.store.partition, h.meta.store.name, h.meta.dirty_from]
                 for h in plan.heads
             ],
         }
 
-    def record(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `committed_batch`, `rewound_to`, `offsets`: makes the recording durable."""
-        offsets = {int(batch): tuple(each) for batch, each in arguments["offsets"].items()}
-        recording = Recording(int(arguments["committed_batch"]), int(arguments["rewound_to"]), offsets)
-        save_recording(cec_directory(arguments["checkpoint"]), recording)
-        return {}
+    def sources_at_start(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """`conf`, `checkpoint`, `first` (D), `committed_batch`, `sources`: what a recovery needs against what there is.
+
+        `sources` as for `parse_sources`. Answers a `line` for the user, and whether it `warns`. `InputGone` if a replay
+        is due, what it needs is gone, and that is not accepted.
+        """
+        settings, checkpoint = parse_settings(conf_of(arguments)), open_storage(str(arguments["checkpoint"]))
+        reach = read_reach(checkpoint, int(arguments["first"]), int(arguments["committed_batch"]))
+        sources, now_ms = parse_sources(arguments["sources"]), int(time.time() * 1000)
+        return asdict(at_start(reach, sources, settings.sources_margin, settings.accepts_divergence, now_ms))
+
+    def sources_now(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """`checkpoint`, `home`, `version` (committed by Spark, at least 1), `sources`: the same while the query runs.
+
+        Answers why what is dirty should be written (`thin`), None if there is no need.
+        """
+        first = self.acknowledge(arguments)["dirty_from"]
+        if first is None:
+            return {"thin": None}
+        reach = read_reach(open_storage(str(arguments["checkpoint"])), int(first), int(arguments["version"]) - 1)
+        share = self._logs.get_known(arguments["home"]).settings.sources_margin
+        return {"thin": while_running(reach, parse_sources(arguments["sources"]), share)}
+
+    def batch_input(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """`checkpoint`, `first`, `last`, `sources` (names, in Spark's order): in words, what these batches read."""
+        checkpoint, names = open_storage(str(arguments["checkpoint"])), [str(name) for name in arguments["sources"]]
+        return {"words": describe_batches(checkpoint, int(arguments["first"]), int(arguments["last"]), names)}
 
     def begin_run(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`checkpoint`, `home`, `conf`, `decision`, `load_waves`: allots the generation, writes `query.json`.
@@ -169,7 +205,7 @@ class DriverCalls:
         query = read_query(own)
         log_storage = open_storage(arguments["home"])
         log_id = query["log_id"] if query else read_log_id(log_storage) or new_id().hex()
-        generation = _next_generation(own)
+        generation = next_generation(own)
         content = {
             "log_home": relative_home(arguments["checkpoint"], arguments["home"]),
             "log_id": log_id,
@@ -189,15 +225,14 @@ class DriverCalls:
         return {"generation": generation, "log_id": log_id, "forecast": asdict(expected)}
 
     def report(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `home`, `generation`, `committed_batch`, `last_commit`: writes the report once all is back.
+        """`checkpoint`, `home`, `generation`, `committed_batch`: writes the report once all stores are back.
 
-        `done` is false while a store is missing, and while the recording of the recovery must stay: ask again after
-        the next batch.
+        `done` is false while a store is missing: ask again after the next batch.
         """
-        checkpoint, last_commit = str(arguments["checkpoint"]), int(arguments["last_commit"])
+        checkpoint = str(arguments["checkpoint"])
         own, key = cec_directory(checkpoint), (checkpoint, int(arguments["committed_batch"]))
         if key not in self._pending:
-            return {"done": pending_recording(own, range(last_commit + 1), last_commit) is None}
+            return {"done": True}
         plan, started_ms = self._pending[key]
         log = self._logs.get_known(arguments["home"])
         log.catalog.refresh()
@@ -210,15 +245,32 @@ class DriverCalls:
                 payload["digest_ok"],
                 payload["held"],
                 e.meta.wall_ms,
+                tuple(payload.get("unsure", ())),
             )
             for e in entries
             for payload in [json.loads(bytes(read_frame(log.storage, e.location).payload))]
         ]
-        if {head.meta.store for head in plan.heads} - {each.store for each in loaded}:
+        if set(plan.stores) - {each.store for each in loaded}:
             return {"done": False}
         del self._pending[key]
         path = report.write_report(own, report.compose(plan, loaded, started_ms))
-        return {"done": pending_recording(own, range(last_commit + 1), last_commit) is None, "path": path}
+        return {"done": True, "path": path}
+
+    def replaying(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """`checkpoint`, `generation`, `first`, `last`, `done`: how far a replay is."""
+        numbers = (int(arguments[name]) for name in ("generation", "first", "last", "done"))
+        report.note_progress(cec_directory(arguments["checkpoint"]), report.ReplayProgress(*numbers))
+        return {}
+
+    def flush_requested(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """`checkpoint`: the request for a flush that waits, or None."""
+        return {"request": flush_request(cec_directory(arguments["checkpoint"]))}
+
+    def flush_done(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """`checkpoint`, `request`, `version`, `failed`: answers a request."""
+        own = cec_directory(arguments["checkpoint"])
+        answer_flush(own, str(arguments["request"]), int(arguments["version"]), [str(e) for e in arguments["failed"]])
+        return {}
 
     def acknowledge(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`home`, `version`: the lowest D of all stores at that version; no replay begins before that batch."""
@@ -226,7 +278,7 @@ class DriverCalls:
         log.catalog.refresh()
         index, version = log.catalog.index, int(arguments["version"])
         stores = index.stores()
-        heads = [attempts[-1] for store in stores if (attempts := index.newest(store, version))]
+        heads = [completed(index, attempts[-1]) for store in stores if (attempts := index.newest(store, version))]
         if not heads or len(heads) < len(stores) or any(head.meta.version != version for head in heads):
             return {"dirty_from": None}
         return {"dirty_from": min(first_missed(index, head) for head in heads)}
@@ -241,8 +293,9 @@ class DriverCalls:
             stores=_oldest_needed(log.catalog.index, max(version - int(arguments["retained"]), 1), version),
             generation=int(arguments["generation"]),
             output_before=None if keep_batches is None else version - keep_batches,
+            now_ms=int(time.time() * 1000),
         )
-        return {"removed": trim(log.storage, log.catalog.index, horizon)}
+        return {"removed": trim(log.storage, log.catalog.index, horizon, log.summaries)}
 
 
 def _refuse_output_from_the_future(log: OpenLog, committed_batch: int) -> None:
@@ -250,26 +303,9 @@ def _refuse_output_from_the_future(log: OpenLog, committed_batch: int) -> None:
     batches = manifest.batches(log.storage)
     if batches and batches[-1] > committed_batch + 1:
         raise UnsuitableCheckpoint(
-            f"{log.home} holds output of batch {batches[-1]}, but Spark's commit log ends at batch {committed_batch}: "
+            f"{log.home} holds output of batch {batches[-1]}, but the checkpoint ends at batch {committed_batch}: "
             f"the checkpoint was changed by hand; restore it whole, or start a new one with a log of its own"
         )
-
-
-def _next_generation(own: Storage) -> int:
-    """A number that no other run of this query has had, larger than all before; create-if-absent makes it unique."""
-    generation = _newest_generation(own) + 1
-    while True:
-        try:
-            own.create(
-                f"generations/{generation:010d}.json", json.dumps({"started_unix_ms": int(time.time() * 1000)}).encode()
-            )
-            return generation
-        except AlreadyExists:
-            generation += 1
-
-
-def _newest_generation(own: Storage) -> int:
-    return max((int(file.name.removesuffix(".json")) for file in own.list("generations")), default=0)
 
 
 def _oldest_needed(index: Index, first: int, last: int) -> dict[StoreId, int]:

@@ -56,6 +56,10 @@ class CheckpointLeases:
         self._held[checkpoint] = descriptor
         return True
 
+    def has(self, checkpoint: str) -> bool:
+        """Whether this process holds the lease."""
+        return checkpoint in self._held
+
     def release(self, checkpoint: str) -> None:
         """Gives the lease back, if this process has it."""
         descriptor = self._held.pop(checkpoint, None)
@@ -66,6 +70,24 @@ class CheckpointLeases:
         """Gives back all leases."""
         for checkpoint in list(self._held):
             self.release(checkpoint)
+
+
+def is_held(own: Storage) -> bool | None:
+    """Whether some process has the lease of a checkpoint; None where the storage has no locks.
+
+    `own` is rooted at the checkpoint's `cec` directory.
+    """
+    place = own.local_path(LOCK_FILE)
+    if place is None:
+        return None
+    try:
+        descriptor = os.open(place, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _locked(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _locked(descriptor: int) -> bool:

@@ -4,33 +4,44 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.adapters.rocksdict_index import open_index
 from spark_cec.checkpoint.commit import StoreBooks
-from spark_cec.errors import CecError
+from spark_cec.errors import CecError, Fenced, LogLocationError
 from spark_cec.ids import new_writer_id
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.home import join_log, read_log_id
+from spark_cec.log.manifest import Published
 from spark_cec.log.storage import Storage
+from spark_cec.log.trim import Summaries
 from spark_cec.log.writer import SegmentWriter
 from spark_cec.settings import Settings
 
+IDLE_S = 600.0
+"""How long a log that nobody keeps open stays open after its last use."""
+
 
 class UnknownLog(CecError):
-    """This process has not opened the log: call `open_log` first (the agent may be a successor of the one that had)."""
+    """This process has not opened the log, or has closed it: call `open_log`, and make the call again."""
 
     def __init__(self, home: str) -> None:
         super().__init__(f"log {home!r} is not open in this agent")
 
 
 class OpenLog:
-    """One log: storage, catalog, and, from the first write on, a writer of its own segments."""
+    """One log: storage, catalog, and, from the first write on, a writer of its own segments.
+
+    `kept`: the JVM has it open, and will say when it has not. `users`: calls under way that have it. `retired`: to be
+    closed when the last of them is done. All three are in the care of `OpenLogs`.
+    """
 
     def __init__(self, home: str, settings: Settings, storage: Storage, log_id: str) -> None:
         self.home = home
@@ -39,6 +50,12 @@ class OpenLog:
         self.log_id = log_id
         self.catalog = Catalog(self.storage, open_index(index_path(settings, home, self.log_id), self.log_id))
         self.books = StoreBooks()
+        self.summaries = Summaries()
+        self.published = Published(storage)
+        self.kept = False
+        self.users = 0
+        self.retired = False
+        self.used_at = 0.0
         self._writer: SegmentWriter | None = None
         self.catalog.refresh()
 
@@ -55,6 +72,11 @@ class OpenLog:
                 self.settings.segment_bytes,
             )
         return self._writer
+
+    def leave_idle_segment(self) -> None:
+        """Closes the file of a segment that nothing was appended to for long."""
+        if self._writer is not None:
+            self._writer.leave_if_idle()
 
     def close(self) -> None:
         """Closes writer and index."""
@@ -87,21 +109,80 @@ def home_of(checkpoint: str, settings: Settings, sink_path: str | None) -> str:
 
 
 class OpenLogs:
-    """All open logs of this process, by home."""
+    """All open logs of this process, by home.
 
-    def __init__(self) -> None:
+    A log is closed when the JVM says so, or, where it was opened only to be read or planned with, when nobody has used
+    it for `IDLE_S`; never under a call that has it. One log that cannot be opened concerns no other.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._logs: dict[str, OpenLog] = {}
+        self._fenced: dict[str, tuple[str, str]] = {}
         self._lock = threading.Lock()
+        self._clock = clock
+        self._this_call = threading.local()
 
-    def get(self, home: str, settings: Settings) -> OpenLog:
-        """The log at `home`, opened (and its index caught up) when first asked for, begun if there is none."""
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Around one call: the logs that it asks for stay open until it is done."""
+        lent: list[OpenLog] = []
+        self._this_call.lent = lent
+        try:
+            yield
+        finally:
+            self._this_call.lent = None
+            with self._lock:
+                for log in lent:
+                    log.users -= 1
+                    self._close_if_over(log)
+
+    def keep(self, home: str) -> None:
+        """The log stays open until `close_log`."""
+        with self._lock:
+            if home in self._logs:
+                self._logs[home].kept = True
+
+    def close_log(self, home: str) -> bool:
+        """Closes the log and forgets it, as soon as no call has it any more; whether it was open."""
+        with self._lock:
+            log = self._logs.pop(home, None)
+            if log is not None:
+                self._retire(log)
+            return log is not None
+
+    def fence(self, checkpoint: str, home: str | None, reason: str) -> None:
+        """From now on every call for this checkpoint or home fails: their query has lost its lease."""
+        with self._lock:
+            self._fenced.update({place: (checkpoint, reason) for place in (checkpoint, home) if place})
+
+    def unfence(self, checkpoint: str) -> None:
+        """The lease is back, or a later run has it."""
+        with self._lock:
+            self._fenced = {place: lost for place, lost in self._fenced.items() if lost[0] != checkpoint}
+
+    def refuse_fenced(self, place: str | None) -> None:
+        """`Fenced` if the checkpoint or home is."""
+        if place in self._fenced:
+            raise Fenced(self._fenced[place][1])
+
+    def get(self, home: str, settings: Settings, log_id: str | None = None) -> OpenLog:
+        """The log at `home`, opened (and its index caught up) when first asked for.
+
+        With a `log_id` it must be there and have that id, else `LogLocationError`; without one it is begun if there is
+        none.
+        """
         with self._lock:
             log = self._still_there(home)
             if log is None:
                 storage = open_storage(home)
-                log = self._logs[home] = OpenLog(home, settings, storage, join_log(storage))
+                found = join_log(storage) if log_id is None else read_log_id(storage)
+                if found is None or log_id not in (None, found):
+                    raise _not_shared(home, log_id, found)
+                log = self._open(home, settings, storage, found)
+            elif log_id not in (None, log.log_id):
+                raise _not_shared(home, log_id, log.log_id)
             log.settings = settings
-            return log
+            return self._lent(log)
 
     def existing(self, home: str, settings: Settings) -> OpenLog | None:
         """The log at `home` for reading, or None if there is none; never begins one."""
@@ -112,29 +193,73 @@ class OpenLogs:
                 log_id = read_log_id(storage)
                 if log_id is None:
                     return None
-                log = self._logs[home] = OpenLog(home, settings, storage, log_id)
-            return log
+                log = self._open(home, settings, storage, log_id)
+            return self._lent(log)
+
+    def tidy(self) -> None:
+        """What is to be done now and then, without a call: closes what has been idle for long."""
+        with self._lock:
+            self._retire_idle()
+            for log in self._logs.values():
+                log.leave_idle_segment()
+
+    def _retire_idle(self) -> None:
+        now = self._clock()
+        for idle in [log for log in self._logs.values() if not log.kept and now - log.used_at > IDLE_S]:
+            self._retire(self._logs.pop(idle.home))
+
+    def _open(self, home: str, settings: Settings, storage: Storage, log_id: str) -> OpenLog:
+        self._retire_idle()
+        log = self._logs[home] = OpenLog(home, settings, storage, log_id)
+        return log
+
+    def _lent(self, log: OpenLog) -> OpenLog:
+        log.used_at = self._clock()
+        lent: list[OpenLog] | None = getattr(self._this_call, "lent", None)
+        if lent is not None:
+            log.users += 1
+            lent.append(log)
+        return log
+
+    def _retire(self, log: OpenLog) -> None:
+        log.retired = True
+        self._close_if_over(log)
+
+    def _close_if_over(self, log: OpenLog) -> None:
+        if log.retired and not log.users:
+            log.close()
 
     def _still_there(self, home: str) -> OpenLog | None:
         """The open log at `home`, unless it was removed or another one was begun in its place since."""
+        self.refuse_fenced(home)
         log = self._logs.get(home)
         if log is not None and read_log_id(log.storage) != log.log_id:
-            del self._logs[home]
-            log.close()
+            self._retire(self._logs.pop(home))
             return None
         return log
 
     def get_known(self, home: str) -> OpenLog:
         """The log at `home`, which must have been opened before."""
         with self._lock:
+            self.refuse_fenced(home)
             if home not in self._logs:
                 raise UnknownLog(home)
-            return self._logs[home]
+            return self._lent(self._logs[home])
 
     def close(self) -> None:
         """Closes them all."""
         for log in self._logs.values():
             log.close()
+
+
+def _not_shared(home: str, wanted: str | None, found: str | None) -> LogLocationError:
+    there = "no log" if found is None else f"log {found}"
+    return LogLocationError(
+        home,
+        f"the query writes log {wanted}, but {socket.gethostname()} finds {there} there. If it was removed, restore "
+        f"it. Else the location is not the same on every machine: mount one place there on all of them; or, for a "
+        f"query that has committed nothing yet, set cec.log.path to storage that the driver and all executors share",
+    )
 
 
 def conf_of(arguments: Mapping[str, object]) -> dict[str, str]:

@@ -12,14 +12,23 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import pyarrow as pa
 
 ENOUGH_FREE_BYTES = 256 << 20
 """Free space below which /dev/shm is passed over."""
 
 ABANDONED_AFTER_S = 600.0
 """How long a directory that nobody holds must have been left alone before it is removed."""
+
+SPOOL_ROWS = 1 << 16
+"""Most rows per record batch of a spool file."""
+
+SPOOL_BYTES = 64 << 20
+"""Most bytes per record batch of a spool file, but for a batch of one row: the JVM reads a batch into one buffer, whose
+size is an int, and takes as much of its direct memory for it."""
 
 _LOCK = "lock"
 
@@ -105,3 +114,35 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
             pass
         finally:
             os.close(lock)
+
+
+def write_rows(path: str, rows: pa.Table) -> None:
+    """Writes a spool file: `rows` as an Arrow IPC stream."""
+    with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, rows.schema) as stream:
+        for batch in record_batches(rows):
+            stream.write_batch(batch)
+
+
+def record_batches(
+    rows: pa.Table, most_rows: int = SPOOL_ROWS, most_bytes: int = SPOOL_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """The rows in batches as large as they may be; one that has too many bytes has one row."""
+    pile: list[pa.RecordBatch] = []
+    count = size = 0
+    for piece in (each for batch in rows.to_batches(max_chunksize=most_rows) for each in _split(batch, most_bytes)):
+        if pile and (count + piece.num_rows > most_rows or size + piece.nbytes > most_bytes):
+            yield pa.concat_batches(pile)
+            pile, count, size = [], 0, 0
+        pile.append(piece)
+        count, size = count + piece.num_rows, size + piece.nbytes
+    if pile:
+        yield pa.concat_batches(pile)
+
+
+def _split(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    if batch.nbytes <= most_bytes or batch.num_rows <= 1:
+        yield batch
+    else:
+        half = batch.num_rows // 2
+        yield from _split(batch.slice(0, half), most_bytes)
+        yield from _split(batch.slice(half), most_bytes)

@@ -10,20 +10,19 @@ from typing import Any
 import pyarrow as pa
 
 from spark_cec.agent.logs import OpenLog, OpenLogs, conf_of
-from spark_cec.agent.spool import Spool
-from spark_cec.checkpoint.commit import BooksMissing, CommitRequest, adopt_commit, commit_store
-from spark_cec.checkpoint.eventual import EventualCheckpoint, head_at, rebuild
+from spark_cec.agent.spool import Spool, write_rows
+from spark_cec.checkpoint.commit import BooksMissing, CommitRequest, CommitResult, adopt_commit, commit_store
+from spark_cec.checkpoint.eventual import EventualCheckpoint, chain_of, head_at, rebuild
+from spark_cec.checkpoint.flush import flush_store
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.checkpoint.policy import Plan, plan_after
 from spark_cec.checkpoint.target import Forecast, load_tuning
+from spark_cec.errors import DamagedLog, LogLocationError
 from spark_cec.ids import NO_CHECKPOINT, StoreId
-from spark_cec.index import CommitEntry
-from spark_cec.log.frame import CommitMeta, FrameKind, LoadedMeta
+from spark_cec.index import CommitEntry, Index
+from spark_cec.log.frame import CommitFlags, CommitMeta, FrameKind, LoadedMeta
 from spark_cec.recovery.report import LoadedStore, loaded_payload
 from spark_cec.settings import parse_settings
-
-SPOOL_ROWS = 1 << 16
-"""Rows per record batch in the spool file of an eventual checkpoint."""
 
 
 def store_of(arguments: Mapping[str, Any]) -> StoreId:
@@ -51,23 +50,38 @@ class StoreCalls:
         self._spool = spool
 
     def open_log(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`home`, `conf`: opens the log; answers its id."""
-        settings = parse_settings(conf_of(arguments))
+        """`home`, `conf`, `log_id` or None, `again`, `keep`: opens the log, which must be that one; answers its id.
+
+        `keep`: until `close_log`. `again`: this JVM has had it open before, so that a log that is not there is gone,
+        and none is begun.
+        """
+        settings, home, log_id = parse_settings(conf_of(arguments)), str(arguments["home"]), arguments.get("log_id")
         if settings.autotune:
             load_tuning()
-        return {"log_id": self._logs.get(arguments["home"], settings).log_id}
+        if arguments.get("again") and self._logs.existing(home, settings) is None:
+            raise LogLocationError(home, "the log is gone; has a file system been unmounted, or a directory deleted?")
+        log = self._logs.get(home, settings, log_id)
+        if arguments.get("keep", True):
+            self._logs.keep(home)
+        return {"log_id": log.log_id}
+
+    def close_log(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """`home`: nobody in this JVM needs the log any more; answers whether it was open."""
+        return {"closed": self._logs.close_log(str(arguments["home"]))}
 
     def load(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`home`, `conf`, `store`, `version`, `checkpoint_id`, `retained`: EC at that version, as a spool file of rows.
 
-        The answer holds the head's numbers, the checkpoint ids of the chain and the plan for the next commit.
+        With `log_id` no other log is read. The answer holds the head's numbers, the input tuples of the versions that a
+        replay makes again, and the plan for the next commit.
         """
         started = time.perf_counter()
-        log = self._logs.get(arguments["home"], parse_settings(conf_of(arguments)))
+        log = self._logs.get(arguments["home"], parse_settings(conf_of(arguments)), arguments.get("log_id"))
         checkpoint_id = bytes.fromhex(arguments["checkpoint_id"]) if arguments.get("checkpoint_id") else None
         log.catalog.refresh()
-        head = head_at(log.catalog.index, store_of(arguments), int(arguments["version"]), checkpoint_id)
-        checkpoint = rebuild(log.storage, log.catalog.index, head)
+        with log.catalog.naming_places():
+            head = head_at(log.catalog.index, store_of(arguments), int(arguments["version"]), checkpoint_id)
+            checkpoint = rebuild(log.storage, log.catalog.index, head)
         meta = head.meta
         history = [(e.meta.version, e.meta.records, e.meta.inputs) for e in checkpoint.chain]
         ledger = Footprints.restore(history, checkpoint.live(), meta.dirty_from, meta.dirty_windows)
@@ -78,23 +92,36 @@ class StoreCalls:
             "spool": self._write(checkpoint),
             "rows": checkpoint.records.num_rows,
             "scanned": checkpoint.scanned,
-            "open_windows": meta.open_windows,
+            "chain": len(checkpoint.chain),
+            **_footer(meta),
             "dirty_from": meta.dirty_from,
             "dirty_windows": meta.dirty_windows,
-            "digest": str(meta.digest),
-            "checkpoint_ids": {str(e.meta.version): e.meta.checkpoint_id.hex() for e in checkpoint.chain},
+            "inputs": _inputs(log.catalog.index, head),
             "plan": _plan(plan_after(ledger, bounds, int(arguments["retained"]))),
             "recovery_estimate_ms": meta.recovery_estimate_ms,
             "agent_ms": (time.perf_counter() - started) * 1000,
         }
+
+    def footer(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """`home`, `store`, `version`, `checkpoint_id` or None: the numbers of what stands for a store at a version.
+
+        Its records may be damaged. `checkpoint_id` is None in the answer, and nothing else, where the frame is lost.
+        """
+        log = self._logs.get_known(arguments["home"])
+        log.catalog.refresh()
+        checkpoint_id = bytes.fromhex(arguments["checkpoint_id"]) if arguments.get("checkpoint_id") else None
+        try:
+            meta = head_at(log.catalog.index, store_of(arguments), int(arguments["version"]), checkpoint_id).meta
+        except DamagedLog:
+            return {"checkpoint_id": None}
+        return _footer(meta)
 
     def _write(self, checkpoint: EventualCheckpoint) -> str | None:
         records = checkpoint.records
         if not records.num_rows:
             return None
         path = self._spool.new_file(records.nbytes)
-        with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, records.schema) as stream:
-            stream.write_table(records.combine_chunks(), max_chunksize=SPOOL_ROWS)
+        write_rows(path, records)
         return path
 
     def append(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
@@ -105,23 +132,7 @@ class StoreCalls:
         """
         started = time.perf_counter_ns()
         log = self._logs.get_known(arguments["home"])
-        request = _request(arguments)
-        found = self._written_before(log, request) if arguments.get("retry") or request.live_is_whole else None
-        if found is not None:
-            if not request.live_is_whole:
-                raise BooksMissing(
-                    f"store {request.meta.store}: the frame is there; send the whole ledger to go on from it"
-                )
-            result = adopt_commit(found, request, settings=log.settings, index=log.catalog.index, books=log.books)
-        else:
-            result = commit_store(
-                request,
-                lambda: _take(arguments.get("spool")),
-                settings=log.settings,
-                catalog=log.catalog,
-                writer=log.writer,
-                books=log.books,
-            )
+        result = self._commit(log, _request(arguments), arguments)
         meta = result.entry.meta
         return {
             "plan": _plan(result.plan),
@@ -132,22 +143,70 @@ class StoreCalls:
             "agent_us": (time.perf_counter_ns() - started) // 1000,
         }
 
+    def _commit(self, log: OpenLog, request: CommitRequest, arguments: Mapping[str, Any]) -> CommitResult:
+        if request.meta.is_flush:
+            return flush_store(
+                request,
+                _take(arguments.get("spool")),
+                settings=log.settings,
+                catalog=log.catalog,
+                writer=log.writer,
+                books=log.books,
+            )
+        found = self._written_before(log, request) if arguments.get("retry") or request.live_is_whole else None
+        if found is not None:
+            if not request.live_is_whole:
+                raise BooksMissing(
+                    f"store {request.meta.store}: the frame is there; send the whole ledger to go on from it"
+                )
+            return adopt_commit(found, request, settings=log.settings, index=log.catalog.index, books=log.books)
+        return commit_store(
+            request,
+            lambda: _take(arguments.get("spool")),
+            settings=log.settings,
+            catalog=log.catalog,
+            writer=log.writer,
+            books=log.books,
+        )
+
     def _written_before(self, log: OpenLog, request: CommitRequest) -> CommitEntry | None:
         log.catalog.refresh()
         meta = request.meta
-        return log.catalog.index.commit(meta.store, meta.version, meta.checkpoint_id)
+        found = log.catalog.index.commit(meta.store, meta.version, meta.checkpoint_id)
+        return found if found is not None and found.meta.generation == meta.generation else None
 
     def loaded(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """How a store came back at a recovery: written to the log, where the driver's agent finds it."""
         log = self._logs.get_known(arguments["home"])
         loaded = LoadedStore(
             store_of(arguments), int(arguments["version"]), float(arguments["ec_load_ms"]), arguments["digest_ok"],
-            int(arguments["held"]), int(time.time() * 1000),
+            int(arguments["held"]), int(time.time() * 1000), tuple(arguments["unsure"]),
         )  # fmt: skip
         log.books.note_load(loaded.store, loaded.ec_load_ms, Forecast.from_json(arguments.get("forecast")))
         meta = LoadedMeta(loaded.store, loaded.version, int(arguments["generation"]), loaded.wall_ms)
         log.catalog.note(*log.writer.append(FrameKind.LOADED, meta, loaded_payload(loaded)))
         return {}
+
+
+def _footer(meta: CommitMeta) -> dict[str, Any]:
+    return {
+        "checkpoint_id": meta.checkpoint_id.hex(),
+        "open_windows": meta.open_windows,
+        "digest": str(meta.digest),
+        "sketched": bool(meta.flags & CommitFlags.SKETCHED),
+        "sketch": meta.sketch,
+    }
+
+
+def _inputs(index: Index, head: CommitEntry) -> dict[str, int]:
+    """Input tuples per version that a replay up to the head makes again; those that the log still has."""
+    meta = head.meta
+    if meta.dirty_from >= meta.version:
+        return {}
+    counts: dict[str, int] = {}
+    for entry in chain_of(index, head, meta.dirty_from + 1):
+        counts[str(entry.meta.version)] = counts.get(str(entry.meta.version), 0) + entry.meta.inputs
+    return counts
 
 
 def _take(path: str | None) -> pa.Table | None:
@@ -181,6 +240,7 @@ def _request(arguments: Mapping[str, Any]) -> CommitRequest:
         flags=int(arguments["flags"]),
         extent=0,
         replay=0,
+        sketch=int(arguments["sketch"]),
     )
     live = {int(at): int(count) for at, count in arguments["live"]}
     timed = arguments.get("timed_batch")

@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from spark_cec.agent.driver import cec_directory, read_query
 from spark_cec.agent.logs import OpenLog, OpenLogs, conf_of
-from spark_cec.agent.spool import Spool
-from spark_cec.agent.stores import SPOOL_ROWS
+from spark_cec.agent.spool import Spool, write_rows
 from spark_cec.checkpoint.eventual import head_at, rebuild
 from spark_cec.errors import LogLocationError
 from spark_cec.ids import StoreId
@@ -47,18 +46,18 @@ class ViewCalls:
     def schema(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`path`: the schema (Spark's JSON) of the newest batch's rows; None if no batch is there yet."""
         log = self._log(arguments)
-        batches = manifest.batches(log.storage)
-        return {"schema": manifest.load(log.storage, batches[-1]).schema_json if batches else None}
+        bounds = log.published.bounds()
+        return {"schema": manifest.load(log.storage, bounds[1]).schema_json if bounds else None}
 
     def offsets(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`path`, `starting_timestamp_ms` or None: the first batch since then, and the newest; -1 for none."""
-        log = self._log(arguments)
-        batches = manifest.batches(log.storage)
-        if not batches:
+        log, since = self._log(arguments), arguments.get("starting_timestamp_ms")
+        bounds = log.published.bounds()
+        if bounds is None:
             return {"first": 0, "last": -1}
-        since = arguments.get("starting_timestamp_ms")
         if since is None:
-            return {"first": batches[0], "last": batches[-1]}
+            return {"first": bounds[0], "last": bounds[1]}
+        batches = manifest.batches(log.storage)
         hint = next((e.meta.batch for e in log.catalog.index.at(int(since)) if isinstance(e, OutputEntry)), None)
         return {"first": first_published_since(log.storage, batches, int(since), hint), "last": batches[-1]}
 
@@ -102,8 +101,7 @@ class ViewCalls:
         if not rows.num_rows:
             return None
         path = self._spool.new_file(rows.nbytes)
-        with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, rows.schema) as stream:
-            stream.write_table(rows, max_chunksize=SPOOL_ROWS)
+        write_rows(path, rows)
         return path
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from spark_cec.checkpoint.eventual import chain_of
+from spark_cec.checkpoint.eventual import chain_of, completed
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.checkpoint.policy import Plan, plan_after
 from spark_cec.checkpoint.target import NEVER_FAILED, Calibration, Forecast
@@ -16,7 +16,7 @@ from spark_cec.errors import CecError, DamagedLog
 from spark_cec.ids import NO_CHECKPOINT, StoreId
 from spark_cec.index import CommitEntry, Index
 from spark_cec.log.catalog import Catalog
-from spark_cec.log.frame import CommitMeta, FrameKind
+from spark_cec.log.frame import CommitFlags, CommitMeta, FrameKind
 from spark_cec.log.record import encode_records
 from spark_cec.log.writer import SegmentWriter
 from spark_cec.settings import Settings
@@ -89,6 +89,10 @@ class StoreBooks:
         """Keeps the ledger for the next commit."""
         self._ledgers[meta.store] = (meta.checkpoint_id, ledger)
 
+    def forget(self, store: StoreId) -> None:
+        """Drops the ledger of a store: the next commit must bring the whole of it."""
+        self._ledgers.pop(store, None)
+
 
 def _history(index: Index, meta: CommitMeta, live: Mapping[int, int]) -> list[tuple[int, int, int]]:
     """(version, records, inputs) of the commits that this one rests on, back to the oldest footprint or D."""
@@ -101,6 +105,14 @@ def _history(index: Index, meta: CommitMeta, live: Mapping[int, int]) -> list[tu
         )
     oldest = min([meta.dirty_from, base.meta.dirty_from, base.meta.oldest_footprint, *live])
     return [(e.meta.version, e.meta.records, e.meta.inputs) for e in chain_of(index, base, oldest)]
+
+
+def _rests_on_a_flush(index: Index, meta: CommitMeta) -> bool:
+    """Whether the base was completed: after a flush, the next commit brings the whole ledger."""
+    if meta.base_checkpoint_id == NO_CHECKPOINT:
+        return False
+    base = index.commit(meta.store, meta.version - 1, meta.base_checkpoint_id)
+    return base is not None and completed(index, base) is not base
 
 
 def commit_store(
@@ -143,8 +155,10 @@ def commit_store(
     if request.timed_batch is not None:
         calibration.note_batch(*request.timed_batch)
     calibration.note_start(request.since_start_ms, request.forecast)
+    on_flush = CommitFlags.ON_FLUSH if request.live_is_whole and _rests_on_a_flush(catalog.index, meta) else 0
     meta = replace(
         meta, records=rows, oldest_footprint=ledger.oldest_footprint, extent=ledger.extent, replay=ledger.replay,
+        flags=meta.flags | on_flush,
         elapsed_us=meta.elapsed_us + (time.perf_counter_ns() - started) // 1000,
     )  # fmt: skip
     meta = calibration.signed(meta, request.forecast)

@@ -15,10 +15,13 @@ import pyarrow.compute as pc
 
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
-from spark_cec.index import CommitEntry, Index
+from spark_cec.index import CommitEntry, Index, first_of
+from spark_cec.log.meta import CommitFlags
 from spark_cec.log.reader import commit_records, read_many
 from spark_cec.log.record import RecordKind
 from spark_cec.log.storage import Storage
+
+_ANY_GENERATION = 1 << 63
 
 READ_BYTES = 64 << 20
 """Stored bytes read and decoded together; bounds the memory of a rebuild beside its result."""
@@ -46,7 +49,7 @@ class EventualCheckpoint:
 
 
 def head_at(index: Index, store: StoreId, version: int, checkpoint_id: bytes | None = None) -> CommitEntry:
-    """The commit frame that stands for `store` at `version`: the one named, or else the newest run's last attempt.
+    """What stands for `store` at `version`: the commit named, or else the newest run's last attempt, or its flush.
 
     Raises `DamagedLog` if there is none: Spark says the version was committed, so its frame is lost.
     """
@@ -54,7 +57,7 @@ def head_at(index: Index, store: StoreId, version: int, checkpoint_id: bytes | N
     if checkpoint_id is not None:
         attempts = [e for e in attempts if e.meta.checkpoint_id == checkpoint_id]
     if attempts:
-        return attempts[-1]
+        return completed(index, attempts[-1])
     known = [e.meta.version for e in index.newest(store, version)]
     wanted = f" with checkpoint id {checkpoint_id.hex()}" if checkpoint_id else ""
     raise DamagedLog(
@@ -64,21 +67,55 @@ def head_at(index: Index, store: StoreId, version: int, checkpoint_id: bytes | N
     )
 
 
+def completed(index: Index, commit: CommitEntry) -> CommitEntry:
+    """The flush of a commit, which has all that was dirty after it; the commit itself if there is none.
+
+    A flush by an earlier run than the commit's belongs to the frame that this one took the place of.
+    """
+    return _completed(commit, index.frames(commit.meta.store, commit.meta.version, commit.meta.version))
+
+
+def _completed(commit: CommitEntry, frames: Sequence[CommitEntry]) -> CommitEntry:
+    flush = first_of(frames, commit.meta.checkpoint_id, flush=True)
+    return flush if flush is not None and flush.meta.generation >= commit.meta.generation else commit
+
+
 def chain_of(index: Index, head: CommitEntry, oldest: int | None = None) -> list[CommitEntry]:
-    """The commits that `head` rests on, newest first, back to version `oldest` (default: its oldest footprint)."""
-    back_to = head.meta.oldest_footprint if oldest is None else oldest
-    chain = [head]
-    while chain[-1].meta.version > max(back_to, 1):
-        meta = chain[-1].meta
-        base = index.commit(meta.store, meta.version - 1, meta.base_checkpoint_id)
-        if base is None:
+    """The frames that `head` rests on, newest first, back to version `oldest` (default: its oldest footprint).
+
+    The flush of a commit comes right before it.
+    """
+    meta = head.meta
+    back_to = max(meta.oldest_footprint if oldest is None else oldest, 1)
+    chain: list[CommitEntry] = []
+    by_version: dict[int, list[CommitEntry]] = {}
+    for entry in index.frames(meta.store, back_to, meta.version):
+        by_version.setdefault(entry.meta.version, []).append(entry)
+    version, checkpoint_id = meta.version, meta.checkpoint_id
+    newest, on_flush = _ANY_GENERATION, False
+    while True:
+        frames = [entry for entry in by_version.get(version, []) if entry.meta.generation <= newest]
+        commit = head if head.meta.version == version and not meta.is_flush else None
+        commit = commit or first_of(frames, checkpoint_id, flush=False)
+        if commit is None:
+            above = chain[-1].meta.version if chain else version
             raise DamagedLog(
                 f"store {meta.store}",
                 -1,
-                f"the commit frame of version {meta.version - 1}, which version {meta.version} rests on, is lost",
+                f"the commit frame of version {version}, which version {above} rests on, is lost",
             )
-        chain.append(base)
-    return chain
+        flush = _completed(commit, frames)
+        if on_flush and flush is commit:
+            raise DamagedLog(
+                f"store {meta.store}",
+                -1,
+                f"the flush of version {version}, which version {version + 1} rests on, is lost",
+            )
+        chain += [flush, commit] if flush is not commit else [commit]
+        if version <= back_to:
+            return chain
+        version, checkpoint_id = version - 1, commit.meta.base_checkpoint_id
+        newest, on_flush = commit.meta.generation, bool(commit.meta.flags & CommitFlags.ON_FLUSH)
 
 
 def rebuild(storage: Storage, index: Index, head: CommitEntry) -> EventualCheckpoint:
@@ -160,11 +197,13 @@ def _newest_per_window(records: pa.Table) -> pa.Table:
 
 
 def _one_row_per_window(records: pa.Table) -> pa.Table:
-    """The first row of each window; all of them where every window has one row."""
+    """Identity and footprint of the first row of each window, not its value: `take` makes one chunk of each column,
+    and a binary column of 2 GB or more has no room in one.
+    """
     if "key" not in records.column_names or not records.num_rows:
         return records
     codes, _ = _window_codes(records)
-    return records.take(pa.array(np.unique(codes, return_index=True)[1]))
+    return records.select([*_identity(records), "footprint"]).take(pa.array(np.unique(codes, return_index=True)[1]))
 
 
 def _not_decided(records: pa.Table, decided: Sequence[pa.Table]) -> pa.Table:

@@ -85,10 +85,11 @@ class Footprints:
         dirty_from: int,
         dirty_windows: int,
     ) -> Footprints:
-        """The ledger from a log: `history` holds (version, records, inputs) per commit, `live` comes from the EC."""
+        """The ledger from a log: `history` holds (version, records, inputs) per frame, `live` comes from the EC."""
         ledger = cls(dirty_from=dirty_from, dirty_windows=dirty_windows, live=dict(live))
         for version, records, inputs in sorted(history):
-            ledger.records[version] = records
-            ledger.inputs[version] = inputs
+            # A commit and its flush are of one version.
+            ledger.records[version] = ledger.records.get(version, 0) + records
+            ledger.inputs[version] = ledger.inputs.get(version, 0) + inputs
             ledger.version = max(ledger.version, version)
         return ledger

@@ -20,6 +20,12 @@ MAX_STEPS = 48
 REPLAY_MARGIN = 4
 """Batches between D and the oldest one that Spark's offset log still has, for a crash in the middle of things."""
 
+FALLBACK_SHARE = 4
+"""Of the batches that Spark's offset log has, D leaves one in so many alone: an older version's D is then there, too.
+
+A lost frame of so many versions back costs a longer replay (`recovery.fallback`), and not the state.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -41,7 +47,9 @@ class Plan:
     `replay_steps`: check the dirty windows first dirtied before `before`; the replay is then `cost` tuples plus those
     of the batch itself. `extent_steps`: write again the windows with footprints before `before`; the extent is then
     `cost` records plus those of the commit itself. `forced_before`: dirty windows that must be checked whatever the
-    time budget says, because Spark's offset log will forget the batches that they need. `share`: CI/CP, `floor_ms`: CI.
+    time budget says, because Spark's offset log will forget the batches that they need. `rewrite_windows`: so many
+    windows, oldest footprint first, dirty or not, must be written again whatever the budget says, so that no footprint
+    grows older than `Settings.footprint_age`. `share`: CI/CP, `floor_ms`: CI.
     Q is `extent_records`, or `extent_per_window` times the open windows after the commit.
     """
 
@@ -52,6 +60,7 @@ class Plan:
     share: float
     floor_ms: float
     forced_before: int
+    rewrite_windows: int
     replay_steps: tuple[Step, ...]
     extent_steps: tuple[Step, ...]
 
@@ -90,6 +99,21 @@ def _extent_steps(ledger: Footprints) -> tuple[Step, ...]:
     )
 
 
+def _due_for_age(ledger: Footprints, most_versions: int) -> int:
+    """How many of the oldest windows the next commit must write, so that no footprint lies over `most_versions` back.
+
+    What was opened together grows old together: from half of that age on it is written in equal parts, so that no
+    commit has to write it all.
+    """
+    half = most_versions // 2
+    due = older = 0
+    for version in sorted(version for version in ledger.live if ledger.version - version >= half):
+        older += ledger.live[version]
+        commits_left = max(version + most_versions + 1 - ledger.version, 1)
+        due = max(due, -(-older // commits_left))
+    return due
+
+
 def plan_after(ledger: Footprints, settings: Settings, retained_batches: int) -> Plan:
     """The plan for the commit after `ledger.version`.
 
@@ -102,7 +126,10 @@ def plan_after(ledger: Footprints, settings: Settings, retained_batches: int) ->
         extent_per_window=settings.extent_bound.per_window,
         share=settings.checkpoint_share,
         floor_ms=settings.checkpoint_ms,
-        forced_before=ledger.version + 1 - max(retained_batches - REPLAY_MARGIN, 0),
+        forced_before=ledger.version
+        + 1
+        - max(retained_batches - REPLAY_MARGIN - retained_batches // FALLBACK_SHARE, 0),
+        rewrite_windows=_due_for_age(ledger, settings.footprint_age),
         replay_steps=_replay_steps(ledger),
         extent_steps=_extent_steps(ledger),
     )

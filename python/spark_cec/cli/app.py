@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -52,7 +53,11 @@ Examples:
 _REPAIR = """Take damaged bytes out of the log. Stop the query first.
 
 Damaged ranges, torn ends included, are copied to broken/ under the log's home, then each damaged segment is replaced by
-its sound bytes. Sound segments are not touched. What was in the damaged bytes stays lost: run cec verify afterwards.
+its sound bytes. Sound segments are not touched.
+
+Where a store cannot be rebuilt any more, it says so, and has the next start of the query begin from the newest version
+that the log still has of all stores: a longer replay, whose cost it says, brings back what is lost. It needs the input
+of those batches, and Spark's offset log of them. A query that runs is refused.
 
 \b
 Examples:
@@ -62,8 +67,25 @@ Examples:
 \b
 Exit codes:
   0  nothing to repair, or repaired
-  1  --dry-run: there is something to repair
+  1  --dry-run: there is something to repair; else: a store is lost, and the log has no version to begin from
   2  wrong usage, or the log cannot be read or written
+"""
+
+_FLUSH = """Have a running query write what is dirty, so that a recovery from here replays nothing.
+
+The query does it between two batches, and goes on. Before a planned kill of its machines, a copy of its checkpoint, or
+a look at its state with Spark's statestore reader. A query that is stopped does it by itself.
+
+\b
+Examples:
+  cec flush /checkpoints/clicks
+  cec flush s3://bucket/checkpoints/clicks --timeout 300
+
+\b
+Exit codes:
+  0  all is written
+  1  not all is written: no answer in time, or an executor is gone
+  2  wrong usage, or the query is not running
 """
 
 _HELP_OPTIONS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
@@ -152,21 +174,58 @@ def repair(
     """The only command that writes."""
     with explained("repair", checkpoint, "read" if dry_run else "read and write"):
         from spark_cec.adapters.fsspec_storage import open_storage
+        from spark_cec.cli.mend import begin_from, find_mending, while_no_run_has_it
         from spark_cec.cli.meter import meter
         from spark_cec.cli.place import find_log
-        from spark_cec.cli.show import console, print_json, print_repair, repair_json
+        from spark_cec.cli.show import console, print_json
+        from spark_cec.cli.show_repair import print_mending, print_repair, repair_json
         from spark_cec.cli.watched import WatchedStorage
         from spark_cec.log.repair import repair as repair_log
 
         place = find_log(checkpoint)
         storage = place.storage if dry_run else open_storage(place.home)
-        with meter(storage) as progress:
-            report = repair_log(WatchedStorage(storage, progress.read), dry_run)
+        with nullcontext() if dry_run else while_no_run_has_it(place):
+            mending = find_mending(place)
+            with meter(storage) as progress:
+                report = repair_log(WatchedStorage(storage, progress.read), dry_run)
+            if mending is not None and not dry_run:
+                begin_from(place, mending)
         if as_json:
-            print_json(repair_json(place, report))
+            print_json(repair_json(place, report, mending))
         else:
-            print_repair(console(), place, report)
-        _end(dry_run and bool(report.removed))
+            print_repair(console(), place, report, whole=mending is None)
+            if mending is not None:
+                print_mending(console(), mending, dry_run=dry_run)
+        _end(bool(report.removed or mending) if dry_run else mending is not None and mending.cost is None)
+
+
+@app.command(help=_FLUSH, short_help="Have a running query write what is dirty.")
+def flush(
+    checkpoint: Checkpoint,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait.")] = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Ask, and wait for the answer."""
+    with explained("flush", checkpoint, "read and write"):
+        from rich.console import Console
+
+        from spark_cec.cli.flush import flush_query
+        from spark_cec.cli.place import find_log
+        from spark_cec.cli.show import print_json
+
+        result = flush_query(checkpoint, find_log(checkpoint), timeout, Console(stderr=True))
+        answer = result.answer
+        failed = (
+            list(answer.failed) if answer else [f"the query has not answered within {timeout:g} s: is a batch so long?"]
+        )
+        if as_json:
+            version = answer.version if answer else None
+            print_json({"version": version, "failed": failed, "seconds": round(result.seconds, 3)})
+        elif not failed and answer:
+            print(f"all is written up to batch {answer.version - 1}, after {result.seconds:.1f} s")
+        else:
+            print("\n".join(f"not written: {line}" for line in failed))
+        _end(bool(failed))
 
 
 @app.command(

@@ -7,18 +7,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from spark_cec.cli.place import OWN_DIRECTORY, Place, spark_commits
+from spark_cec.cli.place import OWN_DIRECTORY, Place, committed_batch
 from spark_cec.ids import StoreId
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.plan import REPLAY_FILE, Recording
+from spark_cec.recovery.report import ReplayProgress, read_progress
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The newest batch V that counts, -1 if there is none. `replayed_from`: the first batch of a replay under way."""
+    """The newest batch V that Spark has committed, -1 if there is none. `replay`: how far one is, if there is one."""
 
     batch: int
-    replayed_from: int | None = None
+    replay: ReplayProgress | None = None
 
     @property
     def version(self) -> int | None:
@@ -27,18 +27,12 @@ class Committed:
 
 
 def committed(place: Place) -> Committed | None:
-    """The last committed batch, None where no checkpoint is known.
-
-    During a replay Spark's commit log is cut back: V is then the recorded one (design, section 6, step 2).
-    Errors: `UnsuitableCheckpoint` if `replay.json` cannot be read.
-    """
+    """The last committed batch, None where no checkpoint is known."""
     if place.checkpoint is None:
         return None
-    last = spark_commits(place.checkpoint)
-    recording = _recording(place.checkpoint)
-    if recording is not None and recording.rewound_to <= last < recording.committed_batch:
-        return Committed(recording.committed_batch, recording.rewound_to + 1)
-    return Committed(last)
+    runs = place.checkpoint.list(f"{OWN_DIRECTORY}/generations")
+    newest = max((int(file.name.removesuffix(".json")) for file in runs), default=0)
+    return Committed(committed_batch(place.checkpoint), read_progress(place.checkpoint, newest, OWN_DIRECTORY))
 
 
 def all_stores(place: Place, known: Iterable[StoreId]) -> list[StoreId]:
@@ -77,12 +71,3 @@ def _stores_in(operator: int, metadata: bytes) -> list[StoreId]:
     except (ValueError, KeyError, TypeError):
         return []
     return [StoreId(operator, partition, name) for name, partitions in sizes for partition in range(partitions)]
-
-
-def _recording(checkpoint: Storage) -> Recording | None:
-    path = f"{OWN_DIRECTORY}/{REPLAY_FILE}"
-    try:
-        text = checkpoint.read(path)
-    except FileNotFoundError:
-        return None
-    return Recording.from_json(text.decode(errors="replace"))

@@ -96,9 +96,20 @@ def read_query(checkpoint: str) -> dict[str, Any] | None:
         ) from error
 
 
-def spark_commits(checkpoint: Storage) -> int:
-    """The newest batch in Spark's commit log, -1 if there is none."""
-    names = [file.name for file in checkpoint.list("commits")]
+def committed_batch(checkpoint: Storage) -> int:
+    """V, the newest batch that Spark does not run again, -1 if there is none; the shim's `SparkLogs` has the same rule.
+
+    As Spark has it at a start: the newest batch of the offset log if that is the newest commit too, else the one before
+    it, whatever other commits there are. The commits are read first: where the query goes on meanwhile, and has planned
+    a newer batch by then, the batch before that one is committed.
+    """
+    committed = _newest_batch(checkpoint, "commits")
+    planned = _newest_batch(checkpoint, "offsets")
+    return planned if planned == committed else max(planned - 1, -1)
+
+
+def _newest_batch(checkpoint: Storage, log: str) -> int:
+    names = [file.name for file in checkpoint.list(log)]
     return max((int(name) for name in names if name.isascii() and name.isdigit()), default=-1)
 
 
@@ -110,7 +121,7 @@ def _of_query(checkpoint: str, query: Mapping[str, Any]) -> Place:
     for home in (recorded, f"{checkpoint}/{OWN_LOG}"):
         if _holds_log(open_to_read(home)):
             return _checked(_place(home, storage, query), checkpoint)
-    if query.get("provider") and spark_commits(storage) >= 0:
+    if query.get("provider") and committed_batch(storage) >= 0:
         raise DamagedLog(recorded, -1, "the log is gone, although Spark has committed batches: restore it from a copy")
     raise LogLocationError(recorded, f"the query of {checkpoint} has begun no log here yet; start it first, or {_GIVE}")
 

@@ -10,10 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from spark_cec.cli.check import StoreCheck, Verification
-from spark_cec.cli.findings import Finding, FindingKind, of_damage
+from spark_cec.cli.findings import Finding, FindingKind
 from spark_cec.cli.place import Place
 from spark_cec.ids import StoreId
-from spark_cec.log.repair import RepairReport
 
 _STYLES = {FindingKind.TORN: "yellow", FindingKind.CORRUPT: "bold red", FindingKind.LOST: "bold red"}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -63,7 +62,7 @@ def print_findings(out: Console, findings: Iterable[Finding]) -> None:
 def verification_json(result: Verification) -> dict[str, Any]:
     """The fields of `cec verify --json`."""
     return {
-        **_place_json(result.place),
+        **place_json(result.place),
         "ok": not result.findings,
         "committed_batch": result.committed.batch if result.committed else None,
         "damages": [finding.to_json() for finding in result.findings],
@@ -93,31 +92,6 @@ def print_verification(out: Console, result: Verification) -> None:
     out.print(verdict + Text(", ".join(sums)))
 
 
-def repair_json(place: Place, report: RepairReport) -> dict[str, Any]:
-    """The fields of `cec repair --json`."""
-    return {
-        **_place_json(place),
-        "dry_run": report.dry_run,
-        "bytes_removed": report.bytes_removed,
-        "removed": [{**of_damage(each.damage).to_json(), "kept_as": each.kept_as} for each in report.removed],
-    }
-
-
-def print_repair(out: Console, place: Place, report: RepairReport) -> None:
-    """Each range that was taken out, or would be, and what to do next."""
-    for each in report.removed:
-        print_findings(out, [of_damage(each.damage)])
-        out.print(f"        {'would be kept' if report.dry_run else 'kept'} as {place.home}/{each.kept_as}")
-    if not report.removed:
-        out.print("nothing to repair: all bytes of all segments are sound")
-        return
-    what = f"{counted(report.bytes_removed, 'byte')} in {counted(len(report.removed), 'place')}"
-    if report.dry_run:
-        out.print(f"{what} would be taken out; run `cec repair` without --dry-run to do it")
-    else:
-        out.print(f"{what} taken out; run `cec verify` to see whether anything is still missing")
-
-
 def store_json(store: StoreId) -> dict[str, Any]:
     """A store's three names."""
     return {"operator": store.operator, "partition": store.partition, "store": store.name}
@@ -134,5 +108,6 @@ def _check_json(check: StoreCheck) -> dict[str, Any]:
     }
 
 
-def _place_json(place: Place) -> dict[str, Any]:
+def place_json(place: Place) -> dict[str, Any]:
+    """Which log it is."""
     return {"log_home": place.home, "log_id": place.log_id}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +14,7 @@ from rich.text import Text
 from spark_cec.cli.show import counted, print_findings, size, store_json
 from spark_cec.cli.state import LogState, StoreState
 from spark_cec.log.meta import CommitFlags
+from spark_cec.recovery.reach import Reach
 
 _COLUMNS = (
     "operator", "partition", "store", "version", "newest", "N", "q", "Q", "u", "U", "D", "dirty", "bytes", "segments",
@@ -30,7 +33,8 @@ def state_json(state: LogState) -> dict[str, Any]:
         "generation": query.get("generation"),
         "release": query.get("release"),
         "committed_batch": done.batch if done else None,
-        "replayed_from": done.replayed_from if done else None,
+        "replay": asdict(done.replay) if done and done.replay else None,
+        "needs_input": _reach_json(state.reach) if state.reach else None,
         "recoveries": state.recoveries,
         "output_batches": state.output_batches,
         "stores": [_store_json(store) for store in state.stores],
@@ -68,10 +72,18 @@ def _head(state: LogState) -> list[tuple[str, object]]:
         lines.append(("run", f"{query.get('generation', 'unknown')}, release {query.get('release', 'unknown')}"))
     if done is None:
         lines.append(("committed", "unknown, as no checkpoint was given; stores are shown at their newest versions"))
-    elif done.replayed_from is not None:
-        lines.append(("committed", f"batch {done.batch}; a recovery is replaying from batch {done.replayed_from}"))
+    elif done.replay is not None:
+        replay = done.replay
+        lines.append(
+            (
+                "committed",
+                f"batch {done.batch}; a replay of batches {replay.first} to {replay.last} was at batch {replay.done}",
+            )
+        )
     else:
         lines.append(("committed", f"batch {done.batch}" if done.batch >= 0 else "no batch yet"))
+    if state.reach is not None:
+        lines.append(("input", state.reach.describe(int(time.time() * 1000))))
     lines.append(("recoveries", state.recoveries))
     lines.append(("output", counted(state.output_batches, "batch", "batches")))
     return lines
@@ -110,6 +122,28 @@ def _against(value: int, bound: int | None) -> list[Text | str]:
 
 def _over(value: int, bound: int | None) -> bool:
     return bound is not None and value > bound
+
+
+def _reach_json(reach: Reach) -> dict[str, Any]:
+    """`since_batch` is D. `from` and `to` are as the source writes its offsets; `offsets`: those of Kafka's form."""
+    return {
+        "since_batch": reach.first,
+        "batches": max(reach.committed + 1 - reach.first, 0),
+        "since_unix_ms": reach.timestamp_ms,
+        "sources": [
+            {
+                "from": source.start,
+                "to": source.end,
+                "offsets": None
+                if source.partitions is None
+                else [
+                    {"topic": each.topic, "partition": each.partition, "from": each.offset, "to": each.end}
+                    for each in source.partitions
+                ],
+            }
+            for source in reach.sources
+        ],
+    }
 
 
 def _store_json(state: StoreState) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from spark_cec.checkpoint.eventual import completed
 from spark_cec.cli.committed import Committed, all_stores, committed, recoveries
 from spark_cec.cli.findings import Finding, of_damages, of_error
 from spark_cec.cli.place import Place
@@ -15,6 +16,8 @@ from spark_cec.log import manifest
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.meta import CommitMeta
 from spark_cec.log.segment import list_segments
+from spark_cec.recovery.plan import make_plan
+from spark_cec.recovery.reach import Reach, read_reach
 from spark_cec.settings import Settings
 
 ANY_VERSION = 1 << 62
@@ -39,7 +42,11 @@ class StoreState:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """A whole log. `stored_bytes`: of all segments. `output_batches`: batches that have a manifest."""
+    """A whole log. `stored_bytes`: of all segments. `output_batches`: batches that have a manifest.
+
+    `reach`: what a recovery would need of the sources; None where no checkpoint or no committed batch is known, no
+    store has committed, or one has lost its commit.
+    """
 
     place: Place
     committed: Committed | None
@@ -49,6 +56,7 @@ class LogState:
     stored_bytes: int
     output_batches: int
     findings: tuple[Finding, ...]
+    reach: Reach | None
 
 
 def catalog_of(place: Place) -> Catalog:
@@ -73,6 +81,7 @@ def read_state(place: Place) -> LogState:
         stored_bytes=sum(file.size for file in files),
         output_batches=len(manifest.batches(place.storage)),
         findings=(*findings, *_lost(place, stores, done)),
+        reach=_reach(place, index, done),
     )
 
 
@@ -86,7 +95,7 @@ def heads_of(index: Index, store: StoreId, done: Committed | None) -> list[Commi
 
 def _state(index: Index, store: StoreId, done: Committed | None, settings: Settings | None) -> StoreState:
     heads = heads_of(index, store, done)
-    meta = heads[0].meta
+    meta = completed(index, heads[0]).meta
     frames = index.commits(store, 0, ANY_VERSION)
     # Under a recovery target the bounds are the writer's own, and change with what it measures.
     bounded = settings if settings and settings.recovery_target_ms is None else None
@@ -98,6 +107,16 @@ def _state(index: Index, store: StoreId, done: Committed | None, settings: Setti
         stored_bytes=sum(frame.location.length for frame in frames),
         segments=len({frame.location.segment for frame in frames}),
     )
+
+
+def _reach(place: Place, index: Index, done: Committed | None) -> Reach | None:
+    if place.checkpoint is None or done is None or done.version is None or not index.stores():
+        return None
+    try:
+        plan = make_plan(index, done.batch)
+    except DamagedLog:
+        return None
+    return read_reach(place.checkpoint, plan.rewound_to + 1, done.batch)
 
 
 def _lost(place: Place, stores: Iterable[StoreState], done: Committed | None) -> list[Finding]:

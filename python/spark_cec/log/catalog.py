@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
+from spark_cec.errors import DamagedLog
 from spark_cec.index import BrokenIndexError, Covered, Index, MemoryIndex
 from spark_cec.log.frame import FrameHeader
 from spark_cec.log.meta import Meta, SegmentMeta, decode_meta
@@ -44,6 +46,17 @@ class Catalog:
         """Damage met by this catalog, by segment and offset: in headers, in bytes that the index did not have."""
         with self._lock:
             return tuple(damage for segment in sorted(self._damages) for damage in self._damages[segment])
+
+    @contextmanager
+    def naming_places(self) -> Iterator[None]:
+        """A frame that is missing has no place: its `DamagedLog` gets those where this catalog met damaged bytes."""
+        try:
+            yield
+        except DamagedLog as error:
+            places = [f"{d.segment} at byte {d.offset}" for d in self.damages if isinstance(d, Corrupt)]
+            if error.offset >= 0 or not places:
+                raise
+            raise DamagedLog(error.segment, -1, f"{error.reason}; damaged bytes are in {', '.join(places)}") from error
 
     def refresh(self) -> None:
         """Bring the index up to the segments' present ends. With nothing new this lists one directory.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +16,10 @@ from spark_cec.log.storage import Storage
 MANIFESTS = "manifests"
 FORMAT_VERSION = 1
 
+RELIST_S = 30.0
+"""How long `Published` believes that nothing but the next batch can be new."""
+
+_FEW = 1_000
 _DIGITS = 20
 _SUFFIX = ".json"
 
@@ -59,6 +66,53 @@ def batches(storage: Storage) -> list[int]:
     """The batches that have a manifest, sorted; from one directory listing."""
     stems = [file.name.removesuffix(_SUFFIX) for file in storage.list(MANIFESTS) if file.name.endswith(_SUFFIX)]
     return sorted(int(stem) for stem in stems if len(stem) == _DIGITS and stem.isascii() and stem.isdigit())
+
+
+class Published:
+    """The first and the newest batch that has a manifest, followed without listing them all each time.
+
+    From the newest known batch on, the next ones are asked for by name. A listing finds what that misses, such as
+    batches behind a gap: at first, when the first known one is retired, and after `RELIST_S` without news.
+    """
+
+    def __init__(self, storage: Storage, clock: Callable[[], float] = time.monotonic) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._bounds: tuple[int, int] | None = None
+        self._listed_at = 0.0
+
+    def bounds(self) -> tuple[int, int] | None:
+        """(first, newest), None if there is no manifest."""
+        with self._lock:
+            if self._bounds is None or not self._storage.exists(manifest_path(self._bounds[0])):
+                return self._list()
+            first, newest = self._bounds
+            while self._storage.exists(manifest_path(newest + 1)):
+                newest += 1
+            if newest == self._bounds[1] and self._clock() - self._listed_at >= RELIST_S:
+                return self._list()
+            self._bounds = first, newest
+            return self._bounds
+
+    def _list(self) -> tuple[int, int] | None:
+        found = batches(self._storage)
+        self._listed_at = self._clock()
+        self._bounds = (found[0], found[-1]) if found else None
+        return self._bounds
+
+
+def load_between(storage: Storage, first: int, last: int) -> list[Manifest]:
+    """The manifests that there are of the batches `first` to `last`, in order; a few are asked for by name."""
+    if last - first >= _FEW:
+        return [load(storage, batch) for batch in batches(storage) if first <= batch <= last]
+    found = []
+    for batch in range(max(first, 0), last + 1):
+        try:
+            found.append(load(storage, batch))
+        except FileNotFoundError:
+            continue
+    return found
 
 
 def retire(storage: Storage, before: int) -> list[int]:

@@ -14,6 +14,7 @@ _STORE = struct.Struct("<qi")
 _SEGMENT = struct.Struct("<Iq")
 _COMMIT = struct.Struct("<q16s16s12qQqqqI")
 _FORECAST = struct.Struct("<dddd")
+_SKETCH = struct.Struct("<q")
 _OUTPUT = struct.Struct("<16sqiqqqq")
 _LOADED = struct.Struct("<qqq")
 
@@ -28,10 +29,18 @@ class FrameKind(IntEnum):
 
 
 class CommitFlags(IntFlag):
-    """Bits of `CommitMeta.flags`. EAGER: every touched window was written. GROUPED: several rows per window."""
+    """Bits of `CommitMeta.flags`.
+
+    EAGER: every touched window was written. GROUPED: several rows per window. FLUSH: the rest of the commit with the
+    same checkpoint id: all windows that were dirty after it. SKETCHED: the digest leaves floating-point columns to the
+    sketch. ON_FLUSH: the commit rests on the flush of its base.
+    """
 
     EAGER = 1
     GROUPED = 2
+    FLUSH = 4
+    SKETCHED = 8
+    ON_FLUSH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +77,10 @@ class CommitMeta:
     hash. `extent` is q in records and `replay` u in input tuples, after this commit. `flags` holds `CommitFlags` bits;
     unknown ones are kept.
 
-    The last four are what the writer had measured by then, 0 where it had not: microseconds that a recovery waits per
-    record of the extent and per input tuple of the replay, ms of a recovery beside those two, and its estimate in ms of
-    a recovery from this commit.
+    The four before the last are what the writer had measured by then, 0 where it had not: microseconds that a recovery
+    waits per record of the extent and per input tuple of the replay, ms of a recovery beside those two, and its
+    estimate in ms of a recovery from this commit. `sketch`: the order-free sum over floating-point columns, a signed
+    64-bit number.
     """
 
     store: StoreId
@@ -98,6 +108,12 @@ class CommitMeta:
     replay_us_per_tuple: float = 0.0
     recovery_base_ms: float = 0.0
     recovery_estimate_ms: float = 0.0
+    sketch: int = 0
+
+    @property
+    def is_flush(self) -> bool:
+        """Whether this is the rest of a commit, written later."""
+        return bool(self.flags & CommitFlags.FLUSH)
 
     def encode(self) -> bytes:
         """The bytes of this meta; `ValueError` if an id is not 16 bytes long."""
@@ -109,16 +125,18 @@ class CommitMeta:
             self.replay, self.flags,
         ) + _FORECAST.pack(
             self.load_us_per_record, self.replay_us_per_tuple, self.recovery_base_ms, self.recovery_estimate_ms
-        )  # fmt: skip
+        ) + _SKETCH.pack(self.sketch)  # fmt: skip
 
     @classmethod
     def decode(cls, data: bytes) -> CommitMeta:
         """Inverse of `encode`; trailing bytes are ignored, `ValueError` if too short."""
         store, at = _read_store(data)
         forecast_at = at + _COMMIT.size
-        # Frames of before the forecast was kept end here.
+        sketch_at = forecast_at + _FORECAST.size
+        # Frames of before the forecast, or the sketch, was kept end here.
         forecast = _unpack(_FORECAST, data, forecast_at) if len(data) > forecast_at else ()
-        return cls(store, *_unpack(_COMMIT, data, at), *forecast)
+        sketch = _unpack(_SKETCH, data, sketch_at) if len(data) > sketch_at else ()
+        return cls(store, *_unpack(_COMMIT, data, at), *forecast, *sketch)
 
 
 @dataclass(frozen=True, slots=True)

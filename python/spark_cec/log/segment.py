@@ -13,11 +13,23 @@ from spark_cec.log.storage import Listing, Storage
 SEGMENTS = "segments"
 DEFAULT_SEGMENT_BYTES = 64 << 20
 
+SEGMENT_FRAMES = 1 << 14
+"""Frames at which a segment is ended however small they are: only whole segments are trimmed."""
+
+LEFT_AFTER_IDLE_MS = 300_000
+"""A writer does not append to a segment to which it has not appended for so long; it begins another."""
+
+GIVEN_UP_AFTER_IDLE_MS = 3_600_000
+"""A segment whose newest frame is older than this counts as left, though its writer may live: clocks differ."""
+
 _NAME = re.compile(r"(?P<writer>[0-9a-f]{12}-[0-9a-f]{16})-(?P<seq>[0-9]{8})\.cec")
 
 __all__ = [
     "DEFAULT_SEGMENT_BYTES",
+    "GIVEN_UP_AFTER_IDLE_MS",
+    "LEFT_AFTER_IDLE_MS",
     "SEGMENTS",
+    "SEGMENT_FRAMES",
     "Location",
     "SegmentName",
     "encode_segment_frame",

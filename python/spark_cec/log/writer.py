@@ -19,6 +19,8 @@ from spark_cec.log.frame import (
 from spark_cec.log.meta import Meta
 from spark_cec.log.segment import (
     DEFAULT_SEGMENT_BYTES,
+    LEFT_AFTER_IDLE_MS,
+    SEGMENT_FRAMES,
     Location,
     SegmentName,
     encode_segment_frame,
@@ -39,8 +41,9 @@ class Appended(NamedTuple):
 class SegmentWriter:
     """Appends frames to segments of its own; safe for use by several threads.
 
-    A segment is begun with its first frame and left when it has `segment_bytes` or an append to it failed. Where the
-    storage cannot append, each frame is a segment. `log_id` is 32 hex digits, `clock` gives ms since the epoch.
+    A segment is begun with its first frame and left when it has `segment_bytes` or `SEGMENT_FRAMES`, when nothing was
+    appended to it for `LEFT_AFTER_IDLE_MS`, or when an append to it failed. Where the storage cannot append, each frame
+    is a segment. `log_id` is 32 hex digits, `clock` gives ms since the epoch.
     """
 
     def __init__(
@@ -60,6 +63,8 @@ class SegmentWriter:
         self._next_seq = 0
         self._open: tuple[SegmentName, Appender] | None = None
         self._end = 0
+        self._frames = 0
+        self._appended_ms = 0
         self._closed = False
 
     def append(
@@ -79,6 +84,12 @@ class SegmentWriter:
             write = self._append if self._storage.can_append else self._create
             return Appended(header, write(buffers, length))
 
+    def leave_if_idle(self) -> None:
+        """Leave the open segment, if the next append would begin another one anyway: its file need not stay open."""
+        with self._lock:
+            if self._open is not None and self._is_over(0, self._clock()):
+                self._leave()
+
     def close(self) -> None:
         """Leave the open segment; more than once is harmless."""
         with self._lock:
@@ -94,7 +105,8 @@ class SegmentWriter:
 
     def _append_once(self, buffers: list[Buffer], length: int) -> Location | None:
         """The frame's place, or None if the segment was deleted meanwhile, so that the frame is nowhere."""
-        if self._open is not None and self._end + length > self._segment_bytes:
+        now_ms = self._clock()
+        if self._open is not None and self._is_over(length, now_ms):
             self._leave()
         if self._open is None:
             name, appender, lead = self._begin()
@@ -115,7 +127,15 @@ class SegmentWriter:
             _close_quietly(appender)
             return None
         self._open, self._end = (name, appender), offset + length
+        self._frames, self._appended_ms = self._frames + 1, now_ms
         return Location(str(name), offset, length)
+
+    def _is_over(self, length: int, now_ms: int) -> bool:
+        return (
+            self._end + length > self._segment_bytes
+            or self._frames >= SEGMENT_FRAMES
+            or not 0 <= now_ms - self._appended_ms < LEFT_AFTER_IDLE_MS
+        )
 
     def _begin(self) -> tuple[SegmentName, Appender, list[Buffer]]:
         name = self._take_name()
@@ -123,7 +143,7 @@ class SegmentWriter:
             appender = self._storage.append_to_new(segment_path(str(name)))
         except Exception as error:
             raise TransientError(f"segment {name} could not be begun: {error}") from error
-        self._end = 0
+        self._end = self._frames = 0
         return name, appender, encode_segment_frame(self._log_id, name, self._clock())
 
     def _create(self, buffers: list[Buffer], length: int) -> Location:

@@ -27,9 +27,9 @@ def forecast(own: Storage, load_waves: float, *, autotune: bool) -> Forecast:
 
     λ is looked for only where something follows it.
     """
-    reports = _reports(own)
-    base_ms, ratio = fit(_points(reports[-NEWEST:]))
-    return Forecast(base_ms, ratio, _failures_per_s(own, len(reports)) if autotune else 0.0, load_waves)
+    names = sorted(file.name for file in own.list("recoveries"))
+    base_ms, ratio = fit(_points(_newest_reports(own, names)))
+    return Forecast(base_ms, ratio, _failures_per_s(own, len(names)) if autotune else 0.0, load_waves)
 
 
 def fit(points: Sequence[Point]) -> tuple[float | None, float]:
@@ -42,16 +42,18 @@ def fit(points: Sequence[Point]) -> tuple[float | None, float]:
     return (max(median(y - ratio * x for x, y in points), 0.0), ratio) if points else (None, 1.0)
 
 
-def _reports(own: Storage) -> list[Mapping[str, Any]]:
-    """The recovery reports, oldest first; one that cannot be read says nothing."""
+def _newest_reports(own: Storage, names: Sequence[str]) -> list[Mapping[str, Any]]:
+    """The newest recovery reports, oldest first; one that cannot be read says nothing. The others are not read."""
     reports: list[Mapping[str, Any]] = []
-    for file in sorted(own.list("recoveries"), key=lambda file: file.name):
+    for name in reversed(names):
+        if len(reports) == NEWEST:
+            break
         try:
-            report = json.loads(own.read(f"recoveries/{file.name}"))
+            report = json.loads(own.read(f"recoveries/{name}"))
         except (OSError, ValueError):
             continue
         if isinstance(report, dict):
-            reports.append(report)
+            reports.insert(0, report)
     return reports
 
 
@@ -65,8 +67,7 @@ def _failures_per_s(own: Storage, failures: int) -> float:
     # Imported where it is needed: few queries are tuned, and scipy takes a while to load.
     from spark_cec.tuning.estimate import failure_rate
 
-    began = [
-        json.loads(own.read(f"generations/{file.name}")).get("started_unix_ms") for file in own.list("generations")
-    ]
-    observed_s = max(time.time() - min(began) / 1000.0, 1.0) if began else 0.0
+    first = min((file.name for file in own.list("generations")), default=None)
+    began_ms = json.loads(own.read(f"generations/{first}")).get("started_unix_ms") if first else None
+    observed_s = max(time.time() - began_ms / 1000.0, 1.0) if began_ms is not None else 0.0
     return failure_rate(failures, observed_s).per_s if observed_s else 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from spark_cec.checkpoint.target import PRIOR_LOAD_US_PER_RECORD
@@ -15,7 +15,10 @@ from spark_cec.recovery.plan import RecoveryPlan
 
 @dataclass(frozen=True, slots=True)
 class LoadedStore:
-    """How a store came back: EC load time in ms, whether its digest was right (None: not checked), mutations held."""
+    """How a store came back: EC load time in ms, whether its digest was right (None: not checked), mutations held.
+
+    `unsure`: windows that may differ from what was committed, where a replay was accepted as it was.
+    """
 
     store: StoreId
     version: int
@@ -23,11 +26,13 @@ class LoadedStore:
     digest_ok: bool | None
     held: int
     wall_ms: int
+    unsure: tuple[str, ...] = ()
 
 
 def loaded_payload(loaded: LoadedStore) -> bytes:
     """The payload of a LOADED frame."""
-    return json.dumps({"ec_load_ms": loaded.ec_load_ms, "digest_ok": loaded.digest_ok, "held": loaded.held}).encode()
+    fields = {"ec_load_ms": loaded.ec_load_ms, "digest_ok": loaded.digest_ok, "held": loaded.held}
+    return json.dumps({**fields, "unsure": list(loaded.unsure)} if loaded.unsure else fields).encode()
 
 
 def compose(plan: RecoveryPlan, loaded: Iterable[LoadedStore], started_ms: int) -> dict[str, Any]:
@@ -52,11 +57,13 @@ def compose(plan: RecoveryPlan, loaded: Iterable[LoadedStore], started_ms: int) 
                 "ec_load_ms": back.ec_load_ms if back else None,
                 "digest_ok": back.digest_ok if back else None,
                 "held": back.held if back else None,
+                **({"accepted_windows": list(back.unsure)} if back and back.unsure else {}),
             }
         )
     return {
         "committed_batch": plan.committed_batch,
         "rewound_to": plan.rewound_to,
+        **({"fell_back_to_version": plan.base} if plan.base <= plan.committed_batch else {}),
         "replayed_batches": plan.replayed_batches,
         "started_unix_ms": started_ms,
         "duration_ms": ended_ms - started_ms,
@@ -80,6 +87,45 @@ def _predicted_work_ms(plan: RecoveryPlan) -> float | None:
         return None
     load_us = max((meta.load_us_per_record or PRIOR_LOAD_US_PER_RECORD) * meta.extent for meta in metas)
     return (load_us + max(meta.replay_us_per_tuple * meta.replay for meta in metas)) / 1000
+
+
+PROGRESS_FILE = "replaying.json"
+"""How far the replay of the newest run is, while there is one: for people to look at, obeyed by nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayProgress:
+    """A replay under way: of batches `first` to `last`, in run `generation`; `done` is the newest that has run."""
+
+    generation: int
+    first: int
+    last: int
+    done: int
+
+    @property
+    def over(self) -> bool:
+        """Whether it has come to its end."""
+        return self.done >= self.last
+
+
+def note_progress(storage: Storage, progress: ReplayProgress) -> None:
+    """Says how far a replay is; `storage` is rooted at the checkpoint's `cec` directory."""
+    if progress.over:
+        storage.delete(PROGRESS_FILE)
+    else:
+        storage.replace(PROGRESS_FILE, json.dumps(asdict(progress)).encode())
+
+
+def read_progress(storage: Storage, generation: int, directory: str) -> ReplayProgress | None:
+    """How far the replay of that run is; None if it has none, or what is there cannot be read.
+
+    `directory`: the checkpoint's `cec` directory below the storage's root.
+    """
+    try:
+        progress = ReplayProgress(**json.loads(storage.read(f"{directory}/{PROGRESS_FILE}")))
+    except (OSError, ValueError, TypeError):
+        return None
+    return progress if progress.generation == generation else None
 
 
 def write_report(storage: Storage, report: Mapping[str, Any]) -> str:

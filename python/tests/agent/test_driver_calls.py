@@ -28,9 +28,9 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
     made.calls.close()
 
 
-def check(agent: Agent, **settings: str) -> dict[str, Any]:
+def check(agent: Agent, committed: int = 0, **settings: str) -> dict[str, Any]:
     conf = {**agent.conf, **{PREFIX + key.replace("__", "."): value for key, value in settings.items()}}
-    return agent.ask("check", conf=conf, sink_path=None)
+    return agent.ask("check", conf=conf, sink_path=None, committed_batch=committed)
 
 
 def run_batches(agent: Agent, batches: int, tips: dict[StoreId, Tip] | None = None, **more: Any) -> dict[StoreId, Tip]:
@@ -66,10 +66,16 @@ def test_the_log_must_stay_where_it_is(agent: Agent, tmp_path: Path) -> None:
     assert check(agent)["log_exists"] is True
 
 
+def test_before_the_first_commit_the_log_may_be_elsewhere(agent: Agent, tmp_path: Path) -> None:
+    """As after the refusal of a place that the executors do not share."""
+    found = check(agent, committed=-1, log__path=str(tmp_path / "elsewhere"))
+    assert (found["log_exists"], found["home"].startswith(str(tmp_path / "elsewhere"))) == (False, True)
+
+
 def test_the_log_of_another_query_is_refused(agent: Agent, tmp_path: Path) -> None:
     other = Agent(tmp_path, tmp_path / "other checkpoint")
     with pytest.raises(Refused, match="holds the log of another query") as refused:
-        other.ask("check", sink_path=agent.home)
+        other.ask("check", sink_path=agent.home, committed_batch=-1)
     assert refused.value.kind == "UnsuitableCheckpoint"
     other.calls.close()
 
@@ -79,7 +85,7 @@ def test_a_sinks_path_may_end_in_a_slash_or_not(tmp_path: Path) -> None:
     agent.home = str(tmp_path / "out")
     agent.begin_run()
     for path in (f"{agent.home}/", agent.home):
-        assert agent.ask("check", sink_path=path)["log_exists"] is True
+        assert agent.ask("check", sink_path=path, committed_batch=-1)["log_exists"] is True
     agent.calls.close()
 
 
@@ -106,16 +112,16 @@ def test_an_earlier_run_does_not_give_away_the_lease_of_a_later_one(agent: Agent
 def test_the_plan_rewinds_to_the_oldest_batch_that_a_window_misses(agent: Agent, batches: int, rewound_to: int) -> None:
     """The first store's window opened in batch 0 and is dirty from batch 1 on."""
     run_batches(agent, batches)
-    plan = agent.ask("plan", commits=list(range(batches)), last_offset=batches, offsets={})
-    assert (plan["committed_batch"], plan["rewound_to"], plan["recorded"]) == (batches - 1, rewound_to, None)
+    plan = agent.ask("plan", committed_batch=batches - 1)
+    assert (plan["committed_batch"], plan["rewound_to"]) == (batches - 1, rewound_to)
     assert plan["stores"] == [[0, 0, "default", 1], [0, 1, "default", batches]]
 
 
 def test_a_batch_that_spark_did_not_commit_does_not_count(agent: Agent) -> None:
     run_batches(agent, 1)
-    assert agent.ask("plan", commits=[], last_offset=0, offsets={})["rewound_to"] == -1
+    assert agent.ask("plan", committed_batch=-1)["rewound_to"] == -1
     run_batches(agent, 2)
-    assert agent.ask("plan", commits=[0, 1], last_offset=2, offsets={})["committed_batch"] == 1
+    assert agent.ask("plan", committed_batch=1)["committed_batch"] == 1
 
 
 @pytest.mark.parametrize(("batches", "generation", "ahead"), [(5, 1, False), (6, 1, True), (3, 2, True)])
@@ -124,7 +130,7 @@ def test_a_log_that_is_ahead_of_the_checkpoint_is_refused(
 ) -> None:
     """As after a checkpoint was restored from a copy taken at batch 3 by run 1, and the log was not."""
     run_batches(agent, batches, generation=generation)
-    plan = functools.partial(agent.ask, "plan", commits=[0, 1, 2, 3], last_offset=4, offsets={})
+    plan = functools.partial(agent.ask, "plan", committed_batch=3)
     if ahead:
         words = f"the log is ahead of the checkpoint.* by run {generation}, but the checkpoint ends at batch 3 and"
         with pytest.raises(Refused, match=words) as refused:
@@ -140,36 +146,21 @@ def test_a_store_whose_frame_is_missing_is_damage(agent: Agent) -> None:
     with pytest.raises(
         Refused, match="store 0/1/default: no commit frame of version 3; newest at or below it: 2"
     ) as refused:
-        agent.ask("plan", commits=[0, 1, 2], last_offset=3, offsets={})
+        agent.ask("plan", committed_batch=2)
     assert refused.value.kind == "DamagedLog"
-
-
-def test_a_recording_is_obeyed_until_spark_has_caught_up(agent: Agent) -> None:
-    run_batches(agent, 6)
-    recorded = {str(batch): [str(10 * batch), None] for batch in range(1, 7)}
-    agent.ask("record", committed_batch=5, rewound_to=0, offsets=recorded)
-    for last_commit in (0, 3, 4):
-        plan = agent.ask(
-            "plan", commits=list(range(last_commit + 1)), last_offset=last_commit + 1, offsets={"1": ["10", None]}
-        )
-        assert (plan["committed_batch"], plan["rewound_to"], plan["recorded"]) == (5, 0, recorded), last_commit
-    with pytest.raises(Refused, match="records offsets for batch 2 that differ from Spark's offset log"):
-        agent.ask("plan", commits=[0, 1, 2, 3], last_offset=4, offsets={"1": ["10", None], "2": ["21", None]})
-    assert agent.ask("plan", commits=[0, 1, 2, 3, 4, 5], last_offset=6, offsets={"2": ["21", None]})["recorded"] is None
-    assert not Path(agent.checkpoint, "cec", "replay.json").exists()
 
 
 def test_output_that_spark_never_committed_is_refused(agent: Agent) -> None:
     run_batches(agent, 1)
     agent.ask("publish", batch=2, frames=[], rows=0, schema="{}", truncate=False, generation=1)
-    with pytest.raises(Refused, match="holds output of batch 2, but Spark's commit log ends at batch 0"):
-        agent.ask("plan", commits=[0], last_offset=1, offsets={})
+    with pytest.raises(Refused, match="holds output of batch 2, but the checkpoint ends at batch 0"):
+        agent.ask("plan", committed_batch=0)
 
 
 def test_the_report_waits_for_every_store(agent: Agent) -> None:
     run_batches(agent, 3)
-    agent.ask("plan", commits=[0, 1, 2], last_offset=3, offsets={})
-    arguments = {"generation": 2, "committed_batch": 2, "last_commit": 2}
+    agent.ask("plan", committed_batch=2)
+    arguments = {"generation": 2, "committed_batch": 2}
     assert agent.ask("report", **arguments) == {"done": False}
     for partition, ok in ((0, True), (1, False)):
         assert agent.ask("report", **arguments) == {"done": False}
@@ -181,41 +172,33 @@ def test_the_report_waits_for_every_store(agent: Agent) -> None:
             ec_load_ms=0.5,
             digest_ok=ok,
             held=partition,
+            unsure=[] if ok else ["[a]"],
         )
     done = agent.ask("report", **arguments)
     report = json.loads(Path(agent.checkpoint, "cec", done["path"]).read_text())
     assert (report["committed_batch"], report["rewound_to"], report["replayed_batches"]) == (2, 0, 2)
     assert report["digest_ok"] is False
     assert [store["digest_ok"] for store in report["stores"]] == [True, False]
+    assert [store.get("accepted_windows") for store in report["stores"]] == [None, ["[a]"]]
     assert [store["replay_inputs"] for store in report["stores"]] == [20, 0]
     assert agent.ask("report", **arguments) == {"done": True}, "once is enough"
 
 
-def test_a_report_is_done_when_the_recording_is_gone(agent: Agent) -> None:
-    """Batch 3 was planned, not committed, at the crash: its offsets stay until Spark has planned it again."""
-    run_batches(agent, 3)
-    agent.ask("record", committed_batch=2, rewound_to=0, offsets={str(batch): ["1"] for batch in (1, 2, 3)})
-    agent.ask("plan", commits=[0, 1], last_offset=2, offsets={})
-    for partition in (0, 1):
-        agent.ask(
-            "loaded", store=[0, partition, "default"], version=3, generation=2, ec_load_ms=0.5, digest_ok=True, held=0
-        )
-    arguments, recording = {"generation": 2, "committed_batch": 2}, Path(agent.checkpoint, "cec", "replay.json")
-    first = agent.ask("report", **arguments, last_commit=2)
-    assert (first["done"], Path(agent.checkpoint, "cec", first["path"]).exists()) == (False, True)
-    assert recording.exists()
-    assert agent.ask("report", **arguments, last_commit=3) == {"done": True}
-    assert not recording.exists()
-
-
 def test_the_word_of_another_run_does_not_end_the_wait(agent: Agent) -> None:
     run_batches(agent, 1)
-    agent.ask("plan", commits=[0], last_offset=1, offsets={})
+    agent.ask("plan", committed_batch=0)
     for partition in (0, 1):
         agent.ask(
-            "loaded", store=[0, partition, "default"], version=1, generation=1, ec_load_ms=0.5, digest_ok=True, held=0
+            "loaded",
+            store=[0, partition, "default"],
+            version=1,
+            generation=1,
+            ec_load_ms=0.5,
+            digest_ok=True,
+            held=0,
+            unsure=[],
         )
-    assert agent.ask("report", generation=2, committed_batch=0, last_commit=0) == {"done": False}
+    assert agent.ask("report", generation=2, committed_batch=0) == {"done": False}
 
 
 def test_acknowledged_is_what_no_replay_will_ask_for(agent: Agent) -> None:
@@ -236,8 +219,45 @@ def test_of_several_attempts_the_one_that_needs_most_is_not_acknowledged_away(
     for checks in ({b"a"}, set()) if checked_first else (set(), {b"a"}):
         agent.append(STORES[0], tips[STORES[0]], {}, checks)
     agent.append(STORES[1], tips[STORES[1]], {})
-    replays_from = agent.ask("plan", commits=[0, 1, 2, 3, 4], last_offset=5, offsets={})["rewound_to"] + 1
+    replays_from = agent.ask("plan", committed_batch=4)["rewound_to"] + 1
     assert agent.ask("acknowledge", version=5)["dirty_from"] <= replays_from
+
+
+def kafka(agent: Agent, first: int) -> list[dict[str, Any]]:
+    """The sources as the shim tells of them: one, of which the first offset that is there is `first`."""
+    checkpoint = Path(agent.checkpoint)
+    (checkpoint / "offsets").mkdir(exist_ok=True)
+    for batch in range(3):
+        offsets = json.dumps({"t": {"0": 10 * batch + 10}})
+        (checkpoint / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{offsets}")
+    available = {"t": {"retention_ms": None, "partitions": {"0": [first, 100]}}}
+    return [{"name": "KafkaV2[Subscribe[t]]", "available": json.dumps(available)}]
+
+
+def test_a_start_says_what_it_needs_of_the_sources_or_that_it_is_gone(agent: Agent) -> None:
+    run_batches(agent, 3)
+    plan = {"first": agent.ask("plan", committed_batch=2)["rewound_to"] + 1, "committed_batch": 2}
+    said = agent.ask("sources_at_start", **plan, sources=kafka(agent, 0))
+    line = "a recovery now would need input since batch 1 (t-0 from offset 10)"
+    assert said == {"line": line, "warns": False}
+    with pytest.raises(Refused, match="t-0 begins at offset 11, and is needed from 10 on") as refused:
+        agent.ask("sources_at_start", **plan, sources=kafka(agent, 11))
+    assert refused.value.kind == "InputGone"
+    accepting = {**agent.conf, PREFIX + "onDivergence": "accept"}
+    assert agent.ask("sources_at_start", **plan, sources=kafka(agent, 11), conf=accepting)["warns"] is True
+
+
+def test_while_it_runs_a_thin_margin_is_a_reason_to_write(agent: Agent) -> None:
+    run_batches(agent, 3)
+    assert agent.ask("sources_now", version=3, sources=kafka(agent, 0))["thin"] is None
+    assert "t-0 is needed from offset 10 on" in agent.ask("sources_now", version=3, sources=kafka(agent, 9))["thin"]
+    assert agent.ask("sources_now", version=4, sources=kafka(agent, 9))["thin"] is None, "no store is there yet"
+
+
+def test_what_a_batch_reads(agent: Agent) -> None:
+    kafka(agent, 0)
+    words = "batch 1 reads K, where 10 rows are expected (t-0 10 to 19)"
+    assert agent.ask("batch_input", first=1, last=1, sources=["K"])["words"] == words
 
 
 def test_trimming_keeps_what_a_retained_version_may_need(tmp_path: Path) -> None:
@@ -267,9 +287,9 @@ def test_a_checkpoint_that_was_deleted_begins_anew(agent: Agent, tmp_path: Path)
     run_batches(agent, 3)
     shutil.rmtree(agent.checkpoint)
     generation = agent.begin_run()
-    assert agent.ask("plan", commits=[], last_offset=0, offsets={})["stores"] == []
+    assert agent.ask("plan", committed_batch=-1)["stores"] == []
     run_batches(agent, 2, generation=generation)
     restarted = Agent(tmp_path)
-    plan = restarted.ask("plan", commits=[0, 1], last_offset=2, offsets={})
+    plan = restarted.ask("plan", committed_batch=1)
     assert (plan["committed_batch"], len(plan["stores"])) == (1, 2)
     restarted.calls.close()

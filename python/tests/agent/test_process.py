@@ -73,6 +73,16 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
         process.kill()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_it_outlives_the_signals_that_a_whole_group_is_ended_with(agent: Agent, number: int) -> None:
+    agent.process.send_signal(number)
+    assert "UnknownLog" in speak(agent.hello["port"], TOKEN, "acknowledge", '{"home": "/nowhere", "version": 1}')[1]
+    assert agent.process.poll() is None
+    assert agent.process.stdin is not None
+    agent.process.stdin.close()
+    assert agent.ends() == 0
+
+
 def test_hello_says_where_it_is(agent: Agent, tmp_path: Path) -> None:
     assert agent.hello["pid"] == agent.process.pid
     assert agent.hello["version"] == __version__

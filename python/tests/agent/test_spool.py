@@ -9,10 +9,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from spark_cec.agent import spool as spool_module
-from spark_cec.agent.spool import Spool
+from spark_cec.agent.spool import Spool, record_batches
 
 LONG_AGO = 1_000_000
 
@@ -158,3 +159,24 @@ def test_a_stranger_leaves_what_a_successor_is_about_to_inherit(places: Path) ->
     assert (successor.directory / "pending.arrow").read_bytes() == b"rows"
     successor.close()
     stranger.close()
+
+
+def binary(*sizes: int) -> pa.Table:
+    return pa.table({"window": pa.array([bytes([i % 256]) * size for i, size in enumerate(sizes)], pa.binary())})
+
+
+def test_batches_end_by_rows_and_by_bytes() -> None:
+    rows = pa.concat_tables([binary(*[10] * 7), binary(500), binary(*[10] * 5), binary(*[90] * 4)])
+    batches = list(record_batches(rows, most_rows=6, most_bytes=200))
+    assert pa.Table.from_batches(batches).equals(rows)
+    assert max(batch.num_rows for batch in batches) == 6
+    assert [batch.num_rows for batch in batches if batch.nbytes > 200] == [1], "only one row alone may be too large"
+    assert len(batches) == 6, "small pieces are put together"
+
+
+def test_a_chunk_larger_than_a_batch_is_split() -> None:
+    rows = binary(*[1000] * 1000)
+    batches = list(record_batches(rows, most_bytes=64_000))
+    assert pa.Table.from_batches(batches).equals(rows.combine_chunks())
+    assert all(30_000 < batch.nbytes <= 64_000 for batch in batches)
+    assert list(record_batches(rows.slice(0, 0))) == []

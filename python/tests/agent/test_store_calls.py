@@ -42,7 +42,7 @@ def test_what_was_appended_is_loaded(agent: Agent) -> None:
         assert answer["dirty_windows"] == len(tip.dirty)
         assert answer["dirty_from"] == min(tip.dirty.values(), default=tip.version)
         assert answer["digest"] == "17"
-        assert answer["checkpoint_ids"][str(tip.version)] == tip.checkpoint_id.hex()
+        assert answer["checkpoint_id"] == tip.checkpoint_id.hex()
 
 
 def test_a_load_plans_as_the_append_did(agent: Agent) -> None:
@@ -161,8 +161,8 @@ def test_whatever_is_sent_there_is_an_answer(agent: Agent, arguments: str) -> No
 def test_how_a_store_came_back_is_in_the_log(agent: Agent) -> None:
     agent.begin_run()
     agent.append(STORE, Tip(), window(b"a"))
-    agent.ask("loaded", store=KEY, version=1, generation=4, ec_load_ms=1.5, digest_ok=None, held=3)
-    plan = agent.ask("plan", commits=[0], last_offset=1, offsets={})
+    agent.ask("loaded", store=KEY, version=1, generation=4, ec_load_ms=1.5, digest_ok=None, held=3, unsure=[])
+    plan = agent.ask("plan", committed_batch=0)
     assert (plan["committed_batch"], plan["rewound_to"]) == (0, 0)
     done = agent.ask("report", generation=4, committed_batch=0, last_commit=0)
     assert done["done"] is True

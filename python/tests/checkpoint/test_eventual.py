@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 from hypothesis import settings as budget
 from hypothesis import strategies as st
@@ -242,3 +243,12 @@ def test_a_chain_goes_no_further_back_than_it_must() -> None:
     checkpoint = rebuild(log.storage, log.catalog.index, head)
     assert checkpoint.scanned == 10
     assert set(checkpoint.live()) == {11}
+
+
+def test_values_are_not_put_together_to_count_windows() -> None:
+    """`take` makes one chunk of each column, and 2 GB of values have no room in one: no grouped store would load."""
+    rows = pa.table(
+        {"window": [b"a", b"a", b"b"], "key": [b"1", b"2", b"3"], "value": [b"x"] * 3, "footprint": [1] * 3}
+    )
+    first = eventual._one_row_per_window(rows)
+    assert first.to_pydict() == {"window": [b"a", b"b"], "footprint": [1, 1]}

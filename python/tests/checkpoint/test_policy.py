@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from spark_cec.checkpoint.footprints import Footprints
-from spark_cec.checkpoint.policy import MAX_STEPS, REPLAY_MARGIN, Plan, Step, plan_after
+from spark_cec.checkpoint.policy import FALLBACK_SHARE, MAX_STEPS, REPLAY_MARGIN, Plan, Step, plan_after
 from spark_cec.settings import ExtentBound, Settings
 
 FOREVER = 100
@@ -98,7 +98,7 @@ def test_stairs_are_short_and_end_with_everything(span: int) -> None:
     assert costs == sorted(costs, reverse=True)
 
 
-@pytest.mark.parametrize(("retained", "forced"), [(100, -85), (6, 9), (5, 10), (4, 11), (2, 11), (1, 11)])
+@pytest.mark.parametrize(("retained", "forced"), [(100, -60), (12, 6), (6, 10), (5, 11), (4, 11), (1, 11)])
 def test_what_must_be_checked_before_spark_forgets(retained: int, forced: int) -> None:
     plan = plan_after(ledger([(v, 1, 1) for v in range(1, 11)], {1: 1}, 1), Settings(), retained)
     assert plan.forced_before == forced
@@ -163,6 +163,7 @@ class Obedient:
         if plan is None:
             return set()
         checks = {window for window in kept if self.dirty.get(window, FOREVER**3) < plan.forced_before}
+        checks |= set(sorted(kept, key=lambda window: self.footprint[window])[: plan.rewrite_windows])
         if plan.share > 0:
             before = _look_up(plan.replay_steps, lambda step: step.cost + inputs <= plan.replay_bound)
             checks |= {window for window in kept if self.dirty.get(window, FOREVER**3) < before}
@@ -184,6 +185,19 @@ def random_store(rng: random.Random, **settings: float) -> Obedient:
     )
     replay = rng.choice([1, 7, 40, 1_000_000])
     return Obedient(Settings(bound, replay, settings.get("ci", 10.0), 10.0), rng.choice([5, 6, 10, FOREVER]))
+
+
+def reach(retained: int) -> int:
+    """How far D may lie back: an older version must be within Spark's memory too, should a frame be lost."""
+    return max(retained - REPLAY_MARGIN - retained // FALLBACK_SHARE, 0)
+
+
+def quiet_store(windows: int, age: int) -> Obedient:
+    """All its windows were opened by one commit; nothing but their age asks for checks."""
+    settings = Settings(ExtentBound(records=10**9), 10**9, 0.0, 10.0, footprint_age=age)
+    store = Obedient(settings, FOREVER)
+    store.batch([], [], windows, windows)
+    return store
 
 
 def random_batch(rng: random.Random, store: Obedient) -> tuple[int, int]:
@@ -211,7 +225,7 @@ def test_a_store_that_obeys_stays_within_both_bounds(first_seed: int) -> None:
             )
             assert store.books.replay <= store.settings.replay_bound, f"seed {seed}: u = {store.books.replay}"
             behind = store.books.version - store.books.dirty_from
-            assert behind <= max(store.retained - REPLAY_MARGIN, 0), f"seed {seed}: D is {behind} batches behind"
+            assert behind <= reach(store.retained), f"seed {seed}: D is {behind} batches behind"
 
 
 def test_without_time_a_store_writes_openings_and_what_is_forced() -> None:
@@ -222,9 +236,43 @@ def test_without_time_a_store_writes_openings_and_what_is_forced() -> None:
             checked = store.checked
             random_batch(rng, store)
             assert store.checked == checked or store.retained != FOREVER, f"seed {seed}"
-            assert store.books.version - store.books.dirty_from <= max(store.retained - REPLAY_MARGIN, 0), (
-                f"seed {seed}"
-            )
+            assert store.books.version - store.books.dirty_from <= reach(store.retained), f"seed {seed}"
+
+
+@pytest.mark.parametrize("age", [1, 2, 3, 10, 41])
+def test_no_footprint_grows_old_whatever_the_budget_says(age: int) -> None:
+    """With windows that are touched, closed and left alone at random, and no time for checks at all."""
+    for seed in range(40):
+        rng = random.Random(seed)
+        store = random_store(rng, ci=rng.choice([0.0, 10.0]))
+        store.settings = replace(store.settings, footprint_age=age)
+        for _ in range(rng.randint(2, 4 * age + 20)):
+            random_batch(rng, store)
+            behind = store.books.version - store.books.oldest_footprint
+            assert behind <= age, f"seed {seed}: a footprint {behind} versions back at version {store.books.version}"
+            assert len(store.books.records) <= age + 1, f"seed {seed}: the ledger does not forget"
+
+
+@pytest.mark.parametrize(("age", "windows"), [(100, 1_000), (100, 7), (1_000, 10)])
+def test_a_quiet_store_is_written_again_a_little_at_a_time(age: int, windows: int) -> None:
+    """Never touched: each window is written about every `age`/2 to `age` versions, and never many in one commit."""
+    store = quiet_store(windows, age)
+    per_commit = []
+    for _ in range(6 * age):
+        checked = store.checked
+        store.batch([], [], 0, 0)
+        per_commit.append(store.checked - checked)
+    assert max(per_commit) <= -(-2 * windows // age) + 1
+    assert 5 * windows <= store.checked <= 12 * windows
+    assert store.books.version - store.books.oldest_footprint <= age
+
+
+def test_a_store_whose_windows_are_young_rewrites_nothing_for_its_age() -> None:
+    """Windows that live for less than half of the bound."""
+    store = quiet_store(0, 100)
+    for _ in range(300):
+        store.batch([], [window for window, at in store.footprint.items() if store.books.version - at > 40], 3, 3)
+    assert store.checked == 0
 
 
 def test_loose_bounds_cost_nothing() -> None:

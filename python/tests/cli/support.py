@@ -13,6 +13,8 @@ from typer.testing import CliRunner, Result
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.cli.app import app
 from spark_cec.ids import StoreId
+from spark_cec.index import MemoryIndex
+from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import FrameKind
 from spark_cec.log.home import join_log
 from spark_cec.log.manifest import Manifest, publish
@@ -103,19 +105,28 @@ class Checkpoint:
         data[offset] ^= 0x40
         self.segment.write_bytes(data)
 
+    def lose(self, store: StoreId, version: int) -> None:
+        """Damage the payload of a commit's frame."""
+        catalog = Catalog(self.storage, MemoryIndex(LOG_ID))
+        catalog.refresh()
+        (entry,) = catalog.index.commits(store, version, version)
+        self.flip(entry.location.end - 6)
+
     def cut(self, count: int) -> None:
         """Take so many bytes off the segment's end."""
         self.segment.write_bytes(self.segment.read_bytes()[:-count])
 
     def commit(self, batch: int) -> None:
-        """Spark commits a batch."""
-        (self.path / "commits" / str(batch)).write_text("v1\n{}")
+        """Spark plans and commits a batch."""
+        for log in ("offsets", "commits"):
+            (self.path / log).mkdir(exist_ok=True)
+            (self.path / log / str(batch)).write_text("v1\n{}")
 
 
 def make_checkpoint(path: Path, versions: int = 4, last_commit: int = 3) -> Checkpoint:
     """A checkpoint with Spark's commits 0…last_commit, two recoveries, and a log of `versions` versions."""
     checkpoint = Checkpoint(path)
-    for directory in ("commits", "cec/recoveries"):
+    for directory in ("commits", "offsets", "cec/recoveries"):
         (path / directory).mkdir(parents=True)
     for batch in range(last_commit + 1):
         checkpoint.commit(batch)

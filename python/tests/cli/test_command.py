@@ -74,10 +74,6 @@ def _newer_frame(checkpoint: Checkpoint) -> None:
     checkpoint.segment.write_bytes(checkpoint.segment.read_bytes() + bytes(frame))
 
 
-def _broken_replay(checkpoint: Checkpoint) -> None:
-    (checkpoint.path / "cec" / "replay.json").write_bytes(b"\xff")
-
-
 def _file_for_directory(checkpoint: Checkpoint) -> None:
     for each in (checkpoint.home / "segments").iterdir():
         each.unlink()
@@ -104,14 +100,6 @@ def test_what_cannot_be_read_is_2_in_one_line(
     assert result.stderr.startswith(f"cec {arguments[0]}: ")
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("command", ["inspect", "verify"])
-def test_an_unreadable_replay_file_is_named(checkpoint: Checkpoint, command: str) -> None:
-    _broken_replay(checkpoint)
-    result = run(command, str(checkpoint.path))
-    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "cec/replay.json cannot be read" in result.stderr
 
 
 @pytest.mark.parametrize("place", ["/nowhere/at/all", "nonsense://x/y", "file://host/x", ""])

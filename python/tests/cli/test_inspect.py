@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from spark_cec.agent.driver import DriverCalls
 from spark_cec.agent.logs import OpenLogs
 from spark_cec.cli.place import QUERY_FILE
 from spark_cec.log.frame import FrameKind
+from spark_cec.log.meta import CommitFlags
 from spark_cec.settings import PREFIX
 from tests.cli.support import CONF, STORES, Checkpoint, answer, files, make_checkpoint, query_json, run, write_log
 from tests.log.support import commit_meta, make_writer, payload_of
@@ -31,7 +33,7 @@ def test_each_store_at_the_committed_version(checkpoint: Checkpoint) -> None:
         assert (store["extent_records"], store["extent_bound"]) == (4, 12)
         assert (store["replay_inputs"], store["replay_bound"]) == (40, 25)
         assert (store["dirty_from"], store["dirty_windows"], store["segments"]) == (1, 2, 1)
-    assert (found["committed_batch"], found["replayed_from"], found["recoveries"]) == (3, None, 2)
+    assert (found["committed_batch"], found["replay"], found["recoveries"]) == (3, None, 2)
     assert (found["mode"], found["reason"], found["output_batches"]) == ("deferred", "operator 0 (count) deferred", 4)
     assert found["damages"] == []
 
@@ -76,6 +78,54 @@ def test_the_last_attempt_of_the_committed_version_counts_although_there_is_a_la
     assert (store["version"], store["newest_version"], store["dirty_windows"]) == (4, 5, 77)
 
 
+def plan_batches(checkpoint: Checkpoint, batches: int) -> None:
+    """Spark's offset log: each batch reads 10 of one partition, and 1 of another."""
+    for batch in range(batches):
+        planned = json.dumps({"batchTimestampMs": 1_700_000_000_000 + batch, "conf": {}})
+        offsets = json.dumps({"t": {"0": 10 * batch + 10, "1": batch + 1}})
+        (checkpoint.path / "offsets" / str(batch)).write_text(f"v1\n{planned}\n{offsets}")
+
+
+def test_what_a_recovery_would_need_of_the_sources(checkpoint: Checkpoint) -> None:
+    plan_batches(checkpoint, 4)
+    needed = {"topic": "t", "partition": 0, "from": 10, "to": 40}, {"topic": "t", "partition": 1, "from": 1, "to": 4}
+    assert answer(run("inspect", str(checkpoint.path), "--json"))["needs_input"] == {
+        "since_batch": 1, "batches": 3, "since_unix_ms": 1_700_000_000_001,
+        "sources": [
+            {"from": '{"t": {"0": 10, "1": 1}}', "to": '{"t": {"0": 40, "1": 4}}', "offsets": list(needed)},
+        ],
+    }  # fmt: skip
+    (line,) = [each for each in run("inspect", str(checkpoint.path)).stdout.splitlines() if each.startswith("input")]
+    words = "input       a recovery now would need input since batch 1 (t-0 from offset 10, t-1 from offset 1), "
+    assert line.startswith(words)
+    assert line.endswith(" days ago")
+
+
+def test_after_a_flush_nothing_old_is_needed(checkpoint: Checkpoint) -> None:
+    plan_batches(checkpoint, 4)
+    writer = make_writer(checkpoint.storage, writer_id=OTHER_WRITER)
+    for store in STORES:
+        flush = commit_meta(4, store=store, dirty_from=4, dirty_windows=0, flags=CommitFlags.FLUSH)
+        writer.append(FrameKind.COMMIT, flush, payload_of(4))
+    writer.close()
+    found = answer(run("inspect", str(checkpoint.path), "--json"))
+    assert {(store["dirty_from"], store["dirty_windows"]) for store in found["stores"]} == {(4, 0)}
+    assert (found["needs_input"]["since_batch"], found["needs_input"]["batches"]) == (4, 0)
+    assert (
+        "replay nothing, and need input since batch 4 (t-0 from offset 40"
+        in run("inspect", str(checkpoint.path)).stdout
+    )
+
+
+def test_what_is_needed_is_unknown_without_a_checkpoint_or_a_commit(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    copied = tmp_path / "log alone"
+    shutil.copytree(checkpoint.home, copied)
+    fresh = make_checkpoint(tmp_path / "fresh", versions=1, last_commit=-1)
+    ahead = make_checkpoint(tmp_path / "ahead", versions=3, last_commit=3)
+    for path in (copied, fresh.path, ahead.path):
+        assert answer(run("inspect", str(path), "--json"))["needs_input"] is None
+
+
 def test_a_lost_log_json_is_a_failure(checkpoint: Checkpoint) -> None:
     (checkpoint.home / "log.json").unlink()
     result = run("inspect", str(checkpoint.path), "--json")
@@ -84,19 +134,27 @@ def test_a_lost_log_json_is_a_failure(checkpoint: Checkpoint) -> None:
     assert len(answer(result)["stores"]) == len(STORES)
 
 
+PROGRESS = {"generation": 2, "first": 1, "last": 3, "done": 1}
+
+
 @pytest.mark.parametrize(
-    ("recording", "shown"),
-    [({"committed_batch": 3, "rewound_to": 0}, (3, 1, 4)), ({"committed_batch": 1, "rewound_to": 0}, (1, None, 2))],
-    ids=["replaying", "obsolete"],
+    ("text", "shown"),
+    [
+        (json.dumps(PROGRESS), PROGRESS),
+        (json.dumps({**PROGRESS, "generation": 1}), None),
+        ("{", None),
+        ("[]", None),
+    ],
+    ids=["of this run", "of an earlier run", "torn", "strange"],
 )
-def test_a_replay_does_not_undo_what_was_committed(
-    checkpoint: Checkpoint, recording: dict[str, int], shown: tuple[int, int | None, int]
-) -> None:
-    for batch in (2, 3):
-        (checkpoint.path / "commits" / str(batch)).unlink()
-    (checkpoint.path / "cec" / "replay.json").write_text(json.dumps({**recording, "offsets": {}}))
+def test_how_far_a_replay_is(checkpoint: Checkpoint, text: str, shown: dict[str, int] | None) -> None:
+    (checkpoint.path / "cec" / "generations").mkdir(exist_ok=True)
+    (checkpoint.path / "cec" / "generations" / "0000000002.json").write_text("{}")
+    (checkpoint.path / "cec" / "replaying.json").write_text(text)
     found = answer(run("inspect", str(checkpoint.path), "--json"))
-    assert (found["committed_batch"], found["replayed_from"], found["stores"][0]["version"]) == shown
+    assert (found["committed_batch"], found["replay"]) == (3, shown)
+    words = "batch 3; a replay of batches 1 to 3 was at batch 1"
+    assert (words in run("inspect", str(checkpoint.path)).stdout) == (shown is not None)
 
 
 def test_people_get_a_table_that_is_never_wrapped(checkpoint: Checkpoint) -> None:
@@ -135,7 +193,7 @@ def test_looking_leaves_no_trace(checkpoint: Checkpoint, arguments: tuple[str, .
     if damaged:
         checkpoint.flip(-6)
         (checkpoint.home / "log.json").unlink()
-        (checkpoint.path / "cec" / "replay.json").write_text('{"committed_batch":0,"rewound_to":0,"offsets":{}}')
+        (checkpoint.path / "cec" / "replaying.json").write_text(json.dumps(PROGRESS))
     before = files(checkpoint.path)
     run(*arguments, str(checkpoint.path))
     assert files(checkpoint.path) == before

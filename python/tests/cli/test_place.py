@@ -50,7 +50,7 @@ def test_the_copy_of_a_checkpoint_means_its_own_log(checkpoint: Checkpoint, tmp_
     assert run("verify", str(checkpoint.path)).exit_code == 0
     assert run("verify", str(copy.path)).exit_code == 1
     checkpoint.cut(3)
-    assert run("repair", str(copy.path)).exit_code == 0
+    assert run("repair", str(copy.path)).exit_code == 0, "the bytes are taken out, and the next start falls back"
     assert checkpoint.segment.read_bytes() == original[:-3]
 
 
@@ -64,6 +64,12 @@ def test_a_home_recorded_relative_to_its_checkpoint(checkpoint: Checkpoint, tmp_
     path = checkpoint.path.rename(tmp_path / "moved") if moved else checkpoint.path
     found = answer(run("verify", str(path), "--json"))
     assert (found["ok"], found["log_home"]) == (True, f"{path}/elsewhere")
+
+
+def test_a_checkpoint_that_has_lost_its_commits_goes_on_before_its_newest_batch(checkpoint: Checkpoint) -> None:
+    shutil.rmtree(checkpoint.path / "commits")
+    found = answer(run("inspect", str(checkpoint.path), "--json"))
+    assert (found["committed_batch"], [store["version"] for store in found["stores"]]) == (2, [3] * 3)
 
 
 def test_a_lost_query_file_leaves_the_log_readable(checkpoint: Checkpoint) -> None:
@@ -88,7 +94,8 @@ def test_a_log_that_is_gone_is_damage(checkpoint: Checkpoint) -> None:
 
 def test_a_log_that_was_never_begun_is_no_damage(checkpoint: Checkpoint) -> None:
     shutil.rmtree(checkpoint.home)
-    shutil.rmtree(checkpoint.path / "commits")
+    for log in ("commits", "offsets"):
+        shutil.rmtree(checkpoint.path / log)
     result = run("inspect", str(checkpoint.path))
     assert result.exit_code == 2
     assert "has begun no log here yet" in result.stderr

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 from pathlib import Path
 
+import pytest
+
 from spark_cec.log.frame import PRELUDE_LENGTH
-from tests.cli.support import Checkpoint, answer, files, make_checkpoint, run
+from spark_cec.recovery.fallback import FALLBACK_FILE
+from tests.cli.support import STORES, Checkpoint, answer, files, make_checkpoint, run
 
 
 def test_a_dry_run_announces_what_the_repair_then_does(checkpoint: Checkpoint) -> None:
@@ -23,10 +28,15 @@ def test_a_dry_run_announces_what_the_repair_then_does(checkpoint: Checkpoint) -
     assert run("verify", str(checkpoint.path)).exit_code == 0
 
 
-def test_what_is_lost_stays_lost_and_verify_says_so(checkpoint: Checkpoint) -> None:
+def test_what_is_lost_for_good_stays_lost_and_verify_says_so(checkpoint: Checkpoint) -> None:
     checkpoint.flip(-6)
+    for batch in range(3):
+        (checkpoint.path / "offsets" / str(batch)).unlink()
     result = run("repair", str(checkpoint.path))
-    assert result.exit_code == 0
+    assert result.exit_code == 1
+    assert "the state of batch 3 is lost" in result.stdout
+    assert "but Spark's offset log begins at batch 3; restore the checkpoint from a copy" in result.stdout
+    assert not (checkpoint.path / "cec" / FALLBACK_FILE).exists()
     assert result.stdout.startswith("corrupt ")
     assert f"kept as {checkpoint.path}/cec/log/broken/" in result.stdout
     assert "run `cec verify` to see whether anything is still missing" in result.stdout
@@ -39,7 +49,9 @@ def test_a_sound_log_is_left_alone(checkpoint: Checkpoint) -> None:
     for arguments in ((), ("--dry-run",)):
         result = run("repair", str(checkpoint.path), *arguments)
         assert (result.exit_code, result.stdout) == (0, "nothing to repair: all bytes of all segments are sound\n")
-    assert files(checkpoint.path) == before
+    left = files(checkpoint.path)
+    assert left.pop("cec/lock", None), "no lease was held"
+    assert left == before
 
 
 def test_a_dry_run_says_how_to_go_on(tmp_path: Path) -> None:
@@ -48,3 +60,50 @@ def test_a_dry_run_says_how_to_go_on(tmp_path: Path) -> None:
     result = run("repair", str(checkpoint.path), "--dry-run")
     assert "would be kept as" in result.stdout
     assert "run `cec repair` without --dry-run to do it" in result.stdout
+
+
+@pytest.mark.parametrize(("version", "base"), [(4, 3), (3, 2), (1, 0)])
+def test_a_lost_frame_costs_a_longer_replay(checkpoint: Checkpoint, version: int, base: int) -> None:
+    """Every window is dirty since batch 1 by the footers: from version 0 on all batches are run again."""
+    checkpoint.lose(STORES[0], version)
+    looked = run("repair", str(checkpoint.path), "--dry-run", "--json")
+    assert looked.exit_code == 1
+    assert not (checkpoint.path / "cec" / FALLBACK_FILE).exists()
+    dry = answer(looked)
+    first = 1 if base else 0
+    assert dry["fallback"] == {
+        "version": base, "committed_batch": 3, "replay_from": first, "batches": 4 - first,
+        "input_tuples": 30 * (4 - first),
+    }  # fmt: skip
+    assert [(lost["operator"], lost["partition"], lost["store"]) for lost in dry["lost"]] == [(0, 0, "default")]
+    done = run("repair", str(checkpoint.path), "--json")
+    assert done.exit_code == 0
+    assert answer(done) == {**dry, "dry_run": False}
+    recorded = json.loads((checkpoint.path / "cec" / FALLBACK_FILE).read_text())
+    assert (recorded["version"], recorded["committed_batch"]) == (base, 3)
+    again = answer(run("repair", str(checkpoint.path), "--json"))
+    assert (again["removed"], again["fallback"]["version"]) == ([], base), "the bytes are gone, the loss is not"
+
+
+def test_what_falling_back_costs_is_said(checkpoint: Checkpoint) -> None:
+    checkpoint.lose(STORES[1], 3)
+    result = run("repair", str(checkpoint.path))
+    assert result.exit_code == 0
+    assert "lost    store 0/1/default: " in result.stdout
+    assert (
+        "the log still has all stores at version 2: the next start of the query begins from there, and a replay of "
+        "batches 1 to 3 (3 batches, about 90 input tuples) brings back what is lost" in result.stdout
+    )
+
+
+def test_a_query_that_runs_is_not_repaired(checkpoint: Checkpoint) -> None:
+    checkpoint.lose(STORES[0], 3)
+    before = files(checkpoint.path)
+    with (checkpoint.path / "cec" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = run("repair", str(checkpoint.path))
+    assert result.exit_code == 2
+    assert "is running already" in result.stderr
+    left = files(checkpoint.path)
+    left.pop("cec/lock")
+    assert left == before

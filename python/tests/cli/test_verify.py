@@ -57,6 +57,7 @@ def _memory_checkpoint() -> tuple[str, bytes]:
     write_log(home, 3, STORES[:2])
     storage.create("cec/query.json", query_json(f"{url}/cec/log").encode())
     for batch in range(3):
+        storage.create(f"offsets/{batch}", b"")
         storage.create(f"commits/{batch}", b"")
     return url, home.read(segment_path(SEGMENT))
 
@@ -275,7 +276,6 @@ def test_partitions_that_an_aggregation_without_keys_does_not_use_are_not_missed
     checkpoint = Checkpoint(tmp_path / "checkpoint")
     write_log(checkpoint.storage, 1, STORES[:1])
     (checkpoint.path / "cec" / "query.json").write_text(query_json(f"file:{checkpoint.home}"))
-    (checkpoint.path / "commits").mkdir()
     checkpoint.commit(0)
     _metadata(checkpoint, 'v1\n{"stateStoreInfo":[{"storeName":"default","numColsPrefixKey":0,"numPartitions":5}]}')
     assert run("verify", str(checkpoint.path)).exit_code == 0

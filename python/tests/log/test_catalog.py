@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from spark_cec.adapters.rocksdict_index import open_index
-from spark_cec.errors import NewerFormat
+from spark_cec.errors import DamagedLog, NewerFormat
 from spark_cec.index import BrokenIndexError, Covered, Index, MemoryIndex
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import FrameKind, Location, Meta, encode_frame
@@ -164,6 +164,23 @@ def test_corrupt_bytes_are_named_and_passed() -> None:
     assert _versions(catalog) == [1, 3]
     assert catalog.damages == (Corrupt(SEGMENT, at, len(frames[1]), "no frame begins here"),)
     assert catalog.index.covered()[SEGMENT].end == len(data)
+
+
+def test_a_frame_that_is_missing_gets_the_places_of_damage_that_was_met() -> None:
+    storage = memory_storage()
+    frames = [frame_bytes(commit_meta(v), payload_of(v)) for v in (1, 2, 3)]
+    data = bytearray(segment_bytes(frames))
+    at = len(data) - 2 * len(frames[2])
+    data[at] ^= 1
+    put_segment(storage, bytes(data))
+    catalog = _fresh(storage)
+    with (
+        pytest.raises(DamagedLog, match=f"the frame is lost; damaged bytes are in {SEGMENT} at byte {at};"),
+        catalog.naming_places(),
+    ):
+        raise DamagedLog("store 0/0/default", -1, "the frame is lost")
+    with pytest.raises(DamagedLog, match="elsewhere at byte 7: bad;"), catalog.naming_places():
+        raise DamagedLog("elsewhere", 7, "bad")
 
 
 def test_a_meta_that_is_too_short_is_damage() -> None:

@@ -1,6 +1,6 @@
-"""The golden logs of format version 1, which never change: `v1.cec` is read, `v1-forecast.cec` is written too.
+"""The golden logs of format version 1, which never change: all are read, the newest is written too.
 
-In the first one the metas of commits end before the forecast, which came later.
+In `v1.cec` the metas of commits end before the forecast, in `v1-forecast.cec` before the sketch: these came later.
 
 Its payloads are not compressed, because the bytes that a compressor makes may change with its release.
 """
@@ -35,7 +35,8 @@ from tests.log.support import (
 )
 
 FIRST = Path(__file__).parents[1] / "golden" / "v1.cec"
-GOLDEN = FIRST.with_name("v1-forecast.cec")
+SECOND = FIRST.with_name("v1-forecast.cec")
+GOLDEN = FIRST.with_name("v1-sketch.cec")
 JOINED = StoreId(1, 7, "left-keyToNumValues")
 
 
@@ -70,7 +71,7 @@ FRAMES: list[tuple[Meta, pa.Table | bytes]] = [
     (loaded_meta(store=STORE, version=4, generation=2, wall_ms=1_700_000_000_000), b'{"held":0}'),
     (LAST, _grouped()),
 ]
-FRAMES_NOW: list[tuple[Meta, pa.Table | bytes]] = [
+FRAMES_SECOND: list[tuple[Meta, pa.Table | bytes]] = [
     *FRAMES,
     (
         commit_meta(
@@ -80,6 +81,11 @@ FRAMES_NOW: list[tuple[Meta, pa.Table | bytes]] = [
         records(),
     ),
 ]  # fmt: skip
+FLUSH = commit_meta(
+    5, opened=0, checked=1, records=1, inputs=0, dirty_from=5, flags=CommitFlags.FLUSH | CommitFlags.SKETCHED,
+    sketch=-(2**63) + 5,
+)  # fmt: skip
+FRAMES_NOW = [*FRAMES_SECOND, (FLUSH, records(b"two", kind=RecordKind.CHECK))]
 
 
 def _payload(meta: Meta, rows: pa.Table | bytes) -> bytes | memoryview:
@@ -101,7 +107,7 @@ def test_the_same_frames_are_the_same_bytes() -> None:
     assert write_golden() == GOLDEN.read_bytes()
 
 
-@pytest.mark.parametrize(("golden", "written"), [(FIRST, FRAMES), (GOLDEN, FRAMES_NOW)], ids=["first", "now"])
+@pytest.mark.parametrize(("golden", "written"), [(FIRST, FRAMES), (SECOND, FRAMES_SECOND), (GOLDEN, FRAMES_NOW)])
 @pytest.mark.parametrize("headers_only", [True, False])
 def test_the_golden_log_is_read(headers_only: bool, golden: Path, written: list[tuple[Meta, pa.Table | bytes]]) -> None:
     storage = memory_storage()

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,18 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.errors import DamagedLog, NewerFormat
 from spark_cec.log import manifest as manifests
 from spark_cec.log.frame import crc32c
-from spark_cec.log.manifest import Manifest, batches, load, manifest_path, publish, retire
+from spark_cec.log.manifest import (
+    RELIST_S,
+    Manifest,
+    Published,
+    batches,
+    load,
+    load_between,
+    manifest_path,
+    publish,
+    retire,
+)
+from spark_cec.log.storage import Storage
 from tests.log.support import memory_storage
 
 ONE = Manifest(3, ("0a" * 16, "0b" * 16), 17, '{"type":"struct"}', False, 2, 1_700_000_000_000)
@@ -121,3 +133,47 @@ def test_retiring() -> None:
     assert retire(storage, 3) == [0, 1, 2]
     assert retire(storage, 3) == []
     assert batches(storage) == [3, 4]
+
+
+class Listings:
+    """A storage that counts how often a directory is listed."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def list(self, directory: str) -> Any:
+        self.count += 1
+        return self._storage.list(directory)
+
+
+def test_new_batches_are_found_without_listing_all() -> None:
+    storage: Any = Listings(memory_storage())
+    now = [0.0]
+    published = Published(storage, lambda: now[0])
+    assert published.bounds() is None
+    publish(storage, dataclasses.replace(ONE, batch=3))
+    assert published.bounds() == (3, 3)
+    listed = storage.count
+    for batch in range(4, 40):
+        publish(storage, dataclasses.replace(ONE, batch=batch))
+        assert published.bounds() == (3, batch)
+    assert storage.count == listed
+    retire(storage, 10)
+    assert published.bounds() == (10, 39)
+    publish(storage, dataclasses.replace(ONE, batch=41))
+    assert published.bounds() == (10, 39), "behind a gap"
+    now[0] = RELIST_S
+    assert published.bounds() == (10, 41)
+
+
+@pytest.mark.parametrize(("first", "last", "wanted"), [(0, 2, []), (2, 5, [3, 5]), (0, 10**9, [3, 5, 8]), (-5, 3, [3])])
+def test_manifests_between_two_batches(first: int, last: int, wanted: list[int]) -> None:
+    storage: Any = Listings(memory_storage())
+    for batch in (3, 5, 8):
+        publish(storage, dataclasses.replace(ONE, batch=batch))
+    assert [each.batch for each in load_between(storage, first, last)] == wanted
+    assert storage.count == (last > 10)

@@ -48,15 +48,20 @@ def test_metas_round_trip_and_may_grow(meta: Meta, growth: bytes) -> None:
 @pytest.mark.parametrize("meta", EXAMPLES, ids=[kind_of(meta).name for meta in EXAMPLES])
 def test_a_short_meta_says_so(meta: Meta) -> None:
     whole = meta.encode()
-    without_forecast = len(whole) - 4 * 8 if isinstance(meta, CommitMeta) else None
-    for length in set(range(len(whole))) - {without_forecast}:
+    earlier = {len(whole) - 8, len(whole) - 5 * 8} if isinstance(meta, CommitMeta) else set()
+    for length in set(range(len(whole))) - earlier:
         with pytest.raises(ValueError, match="at least"):
             decode_meta(kind_of(meta), whole[:length])
 
 
 def test_a_commit_from_before_the_forecast_was_kept_is_read() -> None:
-    meta = commit_meta(recovery_base_ms=7.5)
-    assert decode_meta(FrameKind.COMMIT, meta.encode()[: -4 * 8]) == commit_meta()
+    meta = commit_meta(recovery_base_ms=7.5, sketch=-8)
+    assert decode_meta(FrameKind.COMMIT, meta.encode()[: -5 * 8]) == commit_meta()
+
+
+def test_a_commit_from_before_the_sketch_was_kept_is_read() -> None:
+    meta = commit_meta(recovery_base_ms=7.5, sketch=-8)
+    assert decode_meta(FrameKind.COMMIT, meta.encode()[:-8]) == commit_meta(recovery_base_ms=7.5)
 
 
 def test_each_kind_has_a_meta() -> None:

@@ -14,9 +14,9 @@ from spark_cec.index import MemoryIndex
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import FrameKind
 from spark_cec.log.manifest import Manifest, batches, publish
-from spark_cec.log.segment import SegmentName, list_segments, segment_path
+from spark_cec.log.segment import GIVEN_UP_AFTER_IDLE_MS, SegmentName, list_segments, segment_path
 from spark_cec.log.storage import Storage
-from spark_cec.log.trim import SegmentSummary, TrimHorizon, removable_segments, summarize, trim
+from spark_cec.log.trim import SegmentSummary, Summaries, TrimHorizon, removable_segments, summarize, trim
 from tests.log.support import (
     LOG_ID,
     SEGMENT,
@@ -87,6 +87,42 @@ def test_writers_of_earlier_runs_keep_nothing() -> None:
     assert _gone(_segment(OLD, 0, generation=1), _segment(OLD, 1, generation=1)) == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("silent_ms", "gone"), [(0, [0]), (GIVEN_UP_AFTER_IDLE_MS, [0]), (GIVEN_UP_AFTER_IDLE_MS + 1, [0, 1])]
+)
+def test_a_writer_that_is_silent_for_long_keeps_nothing(silent_ms: int, gone: list[int]) -> None:
+    """Its executor is idle for the rest of the run, or was taken away."""
+    segments = [_segment(NEW, seq, generation=2, commits={STORE: 1}, wall_ms=1_000 + seq) for seq in range(2)]
+    assert _gone(*segments, now_ms=1_001 + silent_ms) == gone
+
+
+def test_a_trimming_looks_at_new_frames_only() -> None:
+    storage = memory_storage()
+    catalog = Catalog(storage, MemoryIndex(LOG_ID))
+    writer, summaries, seen = make_writer(storage, 1 << 20, NEW), Summaries(), list[int]()
+
+    class Watched:
+        """An index that notes how many entries were asked for."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(catalog.index, name)
+
+        def entries(self, segment: str, start: int = 0) -> Any:
+            found = catalog.index.entries(segment, start)
+            seen.append(len(found))
+            return found
+
+    for round_ in range(5):
+        for version in range(10 * round_ + 1, 10 * round_ + 11):
+            catalog.note(*writer.append(FrameKind.COMMIT, commit_meta(version, generation=round_), payload_of(version)))
+        index: Any = Watched()
+        (name,) = catalog.index.covered()
+        assert summaries.of(index, [name])[name] == summarize(name, catalog.index.entries(name))
+    assert max(seen[1:]) == 10, seen
+    index = Watched()
+    assert summaries.of(index, []) == {}
+
+
 def test_summaries() -> None:
     where = Any
     entries: list[Any] = [
@@ -98,7 +134,7 @@ def test_summaries() -> None:
         (output_meta(batch=6, generation=5), where),
         (loaded_meta(version=50, generation=6), where),
     ]
-    expected = SegmentSummary(SegmentName.parse(SEGMENT), 6, {STORE: 9, OTHER: 2}, 7)  # type: ignore[arg-type]
+    expected = SegmentSummary(SegmentName.parse(SEGMENT), 6, {STORE: 9, OTHER: 2}, 7, 9_000)  # type: ignore[arg-type]
     assert summarize(SEGMENT, entries) == expected
     assert summarize(SEGMENT, []).output_batch is None
     with pytest.raises(ValueError, match="no segment's name"):

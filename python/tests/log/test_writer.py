@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -13,8 +14,9 @@ from spark_cec.errors import CommitOutcomeUnknown, TransientError
 from spark_cec.log.frame import Buffer, Frame, FrameKind, Location, SegmentMeta, parse_frame
 from spark_cec.log.reader import read_frame, verify
 from spark_cec.log.scan import FoundFrame, scan
-from spark_cec.log.segment import SegmentName, list_segments, segment_path
+from spark_cec.log.segment import LEFT_AFTER_IDLE_MS, SegmentName, list_segments, segment_path
 from spark_cec.log.storage import Appender, Storage
+from spark_cec.log.writer import SegmentWriter
 from tests.log.support import (
     LOG_ID,
     SEGMENT,
@@ -89,6 +91,46 @@ def test_segments_are_left_when_full() -> None:
     names = [str(SegmentName(WRITER_ID, seq)) for seq in (0, 0, 1, 1, 2)]
     assert [location.segment for location in locations] == names
     assert storage.size(segment_path(SEGMENT)) == lead + 2 * frame
+
+
+def test_segments_are_left_when_they_have_many_frames() -> None:
+    """Small frames would fill a segment over weeks, and only whole segments are trimmed."""
+    with mock.patch("spark_cec.log.writer.SEGMENT_FRAMES", 3):
+        locations = append_commits(make_writer(memory_storage()), list(range(1, 9)))
+    assert [location.segment for location in locations] == [
+        str(SegmentName(WRITER_ID, seq)) for seq in (0, 0, 0, 1, 1, 1, 2, 2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pause_ms", "left"), [(LEFT_AFTER_IDLE_MS - 1, False), (LEFT_AFTER_IDLE_MS, True), (-1, True)]
+)
+def test_a_segment_that_was_idle_is_left(pause_ms: int, left: bool) -> None:
+    """Who trims the log may have taken it for left; -1: the clock was put back."""
+    now, storage = [10**12], memory_storage()
+    writer = SegmentWriter(storage, LOG_ID, WRITER_ID, lambda: now[0])
+    first = append_commits(writer, [1, 2])
+    now[0] += pause_ms
+    assert (append_commits(writer, [3])[0].segment != first[0].segment) == left
+    now[0] += LEFT_AFTER_IDLE_MS // 2
+    assert append_commits(writer, [4])[0].segment == append_commits(writer, [5])[0].segment
+
+
+def test_an_idle_segments_file_is_closed(tmp_path: Path) -> None:
+    now = [10**12]
+    writer = SegmentWriter(open_storage(str(tmp_path)), LOG_ID, WRITER_ID, lambda: now[0])
+    append_commits(writer, [1])
+
+    def is_open() -> bool:
+        return any(
+            str(tmp_path) in str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()
+        )
+
+    writer.leave_if_idle()
+    assert is_open()
+    now[0] += LEFT_AFTER_IDLE_MS
+    writer.leave_if_idle()
+    assert not is_open()
 
 
 def test_a_frame_larger_than_a_segment_has_one_to_itself() -> None:

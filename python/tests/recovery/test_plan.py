@@ -1,31 +1,27 @@
-"""The recovery plan: V, T, and the recording of a recovery that was cut short."""
+"""The recovery plan: V and T, and what an unfinished recovery of release 0.1 has left."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
 from spark_cec.ids import StoreId, new_id
 from spark_cec.index import Index
 from spark_cec.log.frame import FrameKind
-from spark_cec.log.storage import Storage
+from spark_cec.log.meta import CommitFlags
 from spark_cec.recovery.plan import (
-    REPLAY_FILE,
-    Recording,
-    check_recording,
+    REWIND_FILE,
     make_plan,
-    pending_recording,
-    save_recording,
+    refuse_a_log_that_is_ahead,
+    refuse_an_unfinished_rewind,
 )
 from tests.checkpoint.support import Log
-from tests.log.support import Fault, FaultyStorage, commit_meta, memory_storage
+from tests.log.support import commit_meta, memory_storage
 
 FIRST, SECOND = StoreId(0, 0), StoreId(1, 0)
-RECORDING = Recording(9, 5, {6: ("a", None), 7: ("b", '{"x": 1}'), 10: ("c", "d")})
 
 
 def index_of(*commits: tuple[StoreId, int, int, int]) -> Index:
@@ -60,7 +56,7 @@ def index_of(*commits: tuple[StoreId, int, int, int]) -> Index:
 def test_how_far_a_query_is_rewound(
     commits: list[tuple[StoreId, int, int, int]], last_commit: int, committed: int, rewound_to: int
 ) -> None:
-    plan = make_plan(index_of(*commits), None, last_commit)
+    plan = make_plan(index_of(*commits), last_commit)
     assert (plan.committed_batch, plan.rewound_to) == (committed, rewound_to)
     assert plan.replayed_batches == committed - rewound_to
     assert len(plan.heads) == (len({store for store, *_ in commits}) if last_commit >= 0 else 0)
@@ -76,126 +72,109 @@ def test_a_store_that_lacks_a_committed_version_is_damage(
     with pytest.raises(
         DamagedLog, match=rf"store 1/0/default: no commit frame of version 5; newest at or below it: {newest}"
     ):
-        make_plan(index_of(*commits), None, 4)
+        make_plan(index_of(*commits), 4)
 
 
-def test_a_recovery_that_was_cut_short_is_planned_again_as_it_was() -> None:
-    index = index_of((FIRST, 8, 8, 1), (FIRST, 10, 6, 1))
-    plan = make_plan(index, RECORDING, 7)
-    assert (plan.committed_batch, plan.rewound_to, plan.recording) == (9, 5, RECORDING)
-    assert plan.heads[0].meta.version == 10
+@pytest.mark.parametrize(("flushed", "rewound_to"), [((), 1), ((0,), 1), ((0, 1), 4)])
+def test_a_commit_that_was_flushed_needs_no_replay(flushed: tuple[int, ...], rewound_to: int) -> None:
+    """Two attempts at version 5, D = 2 and D = 2: either may be loaded, so both must be whole."""
+    log, ids = Log(), [new_id(), new_id()]
+    for attempt in ids:
+        meta = commit_meta(5, store=FIRST, dirty_from=2, dirty_windows=1, checkpoint_id=attempt)
+        log.catalog.note(*log.writer.append(FrameKind.COMMIT, meta))
+    for number in flushed:
+        meta = commit_meta(5, store=FIRST, dirty_from=5, checkpoint_id=ids[number], flags=int(CommitFlags.FLUSH))
+        log.catalog.note(*log.writer.append(FrameKind.COMMIT, meta))
+    plan = make_plan(log.catalog.index, 4)
+    assert plan.rewound_to == rewound_to
+    assert plan.heads[0].meta.is_flush == (1 in flushed)
 
 
-@pytest.mark.parametrize(
-    ("last_commit", "last_offset", "pending"),
-    [
-        *((5, 6, True), (6, 7, True), (8, 9, True), (8, 10, True), (9, 9, True)),
-        *((9, 10, False), (10, 10, False), (400, 401, False), (4, 5, False), (-1, -1, False)),
-    ],
-)
-def test_a_recording_is_pending_until_both_logs_have_reached_its_end(
-    last_commit: int, last_offset: int, pending: bool
-) -> None:
-    """An obsolete one is removed, so that it can never be obeyed later, should the numbers fit again."""
-    storage = memory_storage()
-    save_recording(storage, RECORDING)
-    assert pending_recording(storage, range(last_commit + 1), last_offset) == (RECORDING if pending else None)
-    assert storage.exists(REPLAY_FILE) == pending
-    assert pending_recording(storage, range(8), 8) == (RECORDING if pending else None)
-
-
-@pytest.mark.parametrize(
-    ("commits", "pending"),
-    [
-        ({0, 5, 10}, True),
-        ({5, 6, 7, 8, 10}, True),
-        ({4, 5, 6, 7, 8, 9, 10}, False),
-        ({8, 9, 10}, False),
-        ({400, 401}, False),
-    ],
-)
-def test_a_commit_by_a_run_that_was_thought_dead_does_not_end_the_recording(commits: set[int], pending: bool) -> None:
-    """Such a run may write one more entry into the log that was cut; batches that Spark forgot are no gap."""
-    storage = memory_storage()
-    save_recording(storage, RECORDING)
-    assert pending_recording(storage, commits, 11) == (RECORDING if pending else None)
-    assert storage.exists(REPLAY_FILE) == pending
-
-
-def test_a_recording_without_an_uncommitted_batch_ends_with_the_replay() -> None:
-    storage = memory_storage()
-    save_recording(storage, Recording(9, 5, {6: ("a",), 9: ("b",)}))
-    assert pending_recording(storage, range(10), 9) is None
-
-
-def test_without_a_recording_nothing_is_pending() -> None:
-    assert pending_recording(memory_storage(), range(4), 3) is None
-
-
-@given(
-    st.integers(-1, 1 << 40),
-    st.integers(-1, 1 << 40),
-    st.dictionaries(st.integers(0, 1 << 40), st.lists(st.none() | st.text(), max_size=3).map(tuple)),
-)
-def test_a_recording_survives_its_text(
-    committed: int, rewound_to: int, offsets: Mapping[int, tuple[str | None, ...]]
-) -> None:
-    recording = Recording(committed, rewound_to, offsets)
-    assert Recording.from_json(recording.to_json()) == recording
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "[]",
-        "null",
-        "7",
-        '{"committed_batch": 1}',
-        '{"committed_batch": 1, "rewound_to": 0, "offsets": [1]}',
-        '{"committed_batch": "x", "rewound_to": 0, "offsets": {}}',
-        '{"committed_batch": 1, "rewound_to": 0, "offsets": {"x": []}}',
-        '{"committed_batch": 1, "rewound_to": 0, "offsets": {"1": null}}',
-    ],
-)
-def test_a_recording_that_cannot_be_read_stops_the_recovery(text: str) -> None:
-    storage: Storage = memory_storage()
-    storage.replace(REPLAY_FILE, text.encode())
-    with pytest.raises(
-        UnsuitableCheckpoint, match=r"cec/replay\.json cannot be read \(.*\): restore it from a copy of the checkpoint"
-    ):
-        pending_recording(storage, range(4), 4)
-    assert storage.exists(REPLAY_FILE)
-
-
-@pytest.mark.parametrize("when", ["before", "during", "after"])
-def test_a_recording_is_there_whole_or_not_at_all(when: str) -> None:
-    storage = FaultyStorage(memory_storage(), Fault(1, when, error=lambda: OSError("no")))
-    with pytest.raises(OSError, match="no"):
-        save_recording(storage, RECORDING)
-    assert pending_recording(storage.inner, range(7), 7) == (RECORDING if when == "after" else None)
-
-
-@pytest.mark.parametrize(
-    ("in_offset_log", "agrees"),
-    [
-        ({}, True),
-        ({6: ["a", None]}, True),
-        ({6: ("a", None), 7: ("b", '{"x": 1}')}, True),
-        ({5: ["?"], 8: ["?"]}, True),
-        ({6: ["A", None]}, False),
-        ({6: ["a"]}, False),
-        ({6: [None, "a"]}, False),
-        ({6: ["a", None], 10: ["c", "D"]}, False),
-    ],
-)
-def test_a_recording_must_agree_with_the_offset_log(in_offset_log: dict[int, list[str | None]], agrees: bool) -> None:
-    if agrees:
-        check_recording(RECORDING, in_offset_log)
+@pytest.mark.parametrize(("committed", "refused"), [(-1, True), (5, True), (8, True), (9, False), (30, False)])
+def test_what_release_0_1_has_cut_must_be_finished_with_it(committed: int, refused: bool) -> None:
+    own = memory_storage()
+    own.replace(REWIND_FILE, b'{"committed_batch": 9, "rewound_to": 5, "offsets": {}}')
+    if not refused:
+        refuse_an_unfinished_rewind(own, committed)
         return
-    batch = max(in_offset_log)
-    with pytest.raises(
-        UnsuitableCheckpoint, match=f"records offsets for batch {batch} that differ from Spark's offset log"
-    ):
-        check_recording(RECORDING, in_offset_log)
+    with pytest.raises(UnsuitableCheckpoint, match="start the query with that release until it has committed batch 9"):
+        refuse_an_unfinished_rewind(own, committed)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "7", '{"rewound_to": 1}', '{"committed_batch": "x"}'])
+def test_a_recording_of_release_0_1_that_cannot_be_read_is_refused(text: str) -> None:
+    own = memory_storage()
+    own.replace(REWIND_FILE, text.encode())
+    with pytest.raises(UnsuitableCheckpoint, match=r"cec/replay\.json cannot be read"):
+        refuse_an_unfinished_rewind(own, 4)
+
+
+def test_without_one_nothing_is_refused() -> None:
+    refuse_an_unfinished_rewind(memory_storage(), 4)
+
+
+def random_runs(rng: random.Random) -> tuple[list[tuple[StoreId, int, int, int]], list[tuple[int, int]]]:
+    """Commits of runs that crashed and began again, and (run, last batch) as a copy of the checkpoint may have them.
+
+    A run that was thought dead may still commit the version that it was at.
+    """
+    commits: list[tuple[StoreId, int, int, int]] = []
+    copies: list[tuple[int, int]] = []
+    committed, zombies = -1, list[tuple[StoreId, int, int, int]]()
+    for run in range(1, rng.randint(2, 5)):
+        copies.append((run, committed))
+        for _ in range(rng.randint(0, 4)):
+            commits += [(store, committed + 2, committed + 2, run) for store in (FIRST, SECOND)]
+            committed += 1
+            copies.append((run, committed))
+            if zombies and rng.random() < 0.3:
+                commits.append(zombies.pop())
+        begun = [(store, committed + 2, committed + 2, run) for store in (FIRST, SECOND) if rng.random() < 0.5]
+        commits += begun[:1]
+        zombies += begun[1:]
+    return commits, copies
+
+
+def is_ahead(index: Index, committed: int, run: int) -> bool:
+    try:
+        refuse_a_log_that_is_ahead(index, committed, run)
+    except UnsuitableCheckpoint:
+        return True
+    return False
+
+
+def test_the_newest_commits_tell_whether_a_log_is_ahead_as_well_as_all_do() -> None:
+    answers = set()
+    for seed in range(300):
+        commits, copies = random_runs(random.Random(seed))
+        index = index_of(*commits)
+        for run, committed in copies:
+            wanted = any(by > run or (by == run and version > committed + 2) for _, version, _, by in commits)
+            assert is_ahead(index, committed, run) == wanted, f"seed {seed}: run {run}, batch {committed}"
+            answers.add(wanted)
+    assert answers == {True, False}
+
+
+class CountingIndex:
+    """An index that counts the commits that it hands out."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self.handed_out = 0
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._index, name)
+
+        def counted(*arguments: Any) -> Any:
+            answer = call(*arguments)
+            self.handed_out += len(answer) if name in {"commits", "newest", "entries"} else 0
+            return answer
+
+        return counted
+
+
+def test_whether_a_log_is_ahead_does_not_take_longer_with_its_age() -> None:
+    for versions in (3, 300):
+        index: Any = CountingIndex(index_of(*((FIRST, version, version, 1) for version in range(1, versions + 1))))
+        refuse_a_log_that_is_ahead(index, versions - 1, 1)
+        assert index.handed_out == 1, versions

@@ -21,7 +21,7 @@ def plan() -> RecoveryPlan:
         CommitEntry(commit_meta(9, store=store, extent=40 + i, replay=7 * i, dirty_windows=i), Location(SEGMENT, i, 1))
         for i, store in enumerate(STORES)
     )
-    return RecoveryPlan(8, 5, heads, None)
+    return RecoveryPlan(8, 5, 9, tuple(head.meta.store for head in heads), heads)
 
 
 def loaded(store: StoreId, ok: bool | None, wall_ms: int = 1_500) -> LoadedStore:

@@ -29,9 +29,7 @@ def test_the_page_has_its_two_examples() -> None:
     assert [arguments.split()[0] for arguments, _ in CONSOLE] == ["--failure-rate", "paper"]
 
 
-def test_every_picture_exists_and_every_figure_is_shown() -> None:
+def test_every_figure_is_shown() -> None:
     shown = re.findall(r"!\[[^]]+\]\((images/[^)]+)\)", TEXT)
-    assert all((PAGE.parent / picture).is_file() for picture in shown)
-    assert sorted(shown) == sorted(f"images/{picture.name}" for picture in (PAGE.parent / "images").iterdir())
     figures = [picture for picture in shown if picture.startswith("images/tuning-")]
     assert sorted(figures) == [f"images/tuning-fig{number:02d}.png" for number in (4, 5, 10, 11, 12, 13, 14, 15, 16)]

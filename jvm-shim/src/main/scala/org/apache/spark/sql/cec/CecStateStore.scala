@@ -6,7 +6,8 @@ import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.cec.agent.CecException
-import org.apache.spark.sql.cec.state.{BatchFacts, Lease, StoreMetrics, StoreState}
+import org.apache.spark.sql.cec.exchange.DurableVersions
+import org.apache.spark.sql.cec.state.{BatchFacts, CommittedStores, Lease, RowLimit, StoreMetrics, StoreState}
 import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
@@ -21,6 +22,12 @@ private[cec] abstract class CecStoreView(val id: StateStoreId, state: StoreState
     verifyFamily(colFamilyName)
     require(key != null, "the key may not be null")
     state.live.get(key)
+  }
+
+  override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = {
+    verifyReadable()
+    verifyFamily(colFamilyName)
+    keys.iterator.map(get(_, colFamilyName))
   }
 
   override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
@@ -75,7 +82,8 @@ private[cec] final class CecReadStore(id: StateStoreId, state: StoreState, lease
 
 /** The windows of one version, to be changed into the next one. */
 private[cec] final class CecStateStore(
-    id: StateStoreId, state: StoreState, lease: Lease, val version: Long, storeConf: StateStoreConf, hadoopConf: Configuration)
+    id: StateStoreId, state: StoreState, lease: Lease, val version: Long, storeConf: StateStoreConf, hadoopConf: Configuration,
+    durable: DurableVersions)
     extends CecStoreView(id, state) with StateStore with Logging {
   private object Phase extends Enumeration {
     val Updating, Committed, Aborted, Released = Value
@@ -94,7 +102,8 @@ private[cec] final class CecStateStore(
     verifyUpdating("put")
     verifyFamily(colFamilyName)
     require(key != null, "the key may not be null")
-    require(value != null, "the value may not be null")
+    require(value != null, "Cannot put a null value")
+    RowLimit.check(id, key, value)
     updates += 1
     state.live.put(key, value)
   }
@@ -109,11 +118,14 @@ private[cec] final class CecStateStore(
   override def commit(): Long = {
     verifyUpdating("commit")
     try {
-      val committed = state.commit(BatchFacts(inputs, CecStateStore.UnknownWatermarkMs, startedNs))
+      val named = storeConf.enableStateStoreCheckpointIds
+      val committed = state.commit(BatchFacts(inputs, shuffled, CecStateStore.UnknownWatermarkMs, startedNs, named))
       phase = Phase.Committed
       info = StateStoreCheckpointInfo(id.partitionId, committed, checkpointId(state.checkpointId), checkpointId(state.baseCheckpointId))
       metricsAtCommit = StoreMetrics.of(state)
+      CommittedStores.note(id)
       if (storeConf.commitValidationEnabled) StateStore.reportCommitToCoordinator(committed, id, hadoopConf)
+      durable.note(committed)
       lease.release()
       committed
     } catch {
@@ -158,11 +170,11 @@ private[cec] final class CecStateStore(
   private def verifyUpdating(what: String): Unit =
     if (phase != Phase.Updating) throw new IllegalStateException(s"cannot $what: store $id is $phase")
 
-  /** Tuples that reached the operator: shuffle records that this task has read, or updates where there is no shuffle. */
-  private def inputs: Long = {
-    val shuffled = CecStateStore.shuffleRecords - inputsBefore
-    if (shuffled > 0) shuffled else updates
-  }
+  /** Shuffle records that this task has read. */
+  private def shuffled: Long = CecStateStore.shuffleRecords - inputsBefore
+
+  /** Tuples that reached the operator: by a shuffle, or, where there is none, as many as there were updates. */
+  private def inputs: Long = if (shuffled > 0) shuffled else updates
 
   private def checkpointId(id: Option[String]): Option[String] = if (storeConf.enableStateStoreCheckpointIds) id else None
 }

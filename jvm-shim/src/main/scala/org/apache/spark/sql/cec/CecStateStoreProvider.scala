@@ -4,11 +4,14 @@ import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
+import org.apache.spark.sql.catalyst.CatalystTypeConverters
 import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjection, UnsafeRow}
-import org.apache.spark.sql.cec.agent.{Agent, Json}
-import org.apache.spark.sql.cec.state.{Lease, RangeOrder, StoreLog, StoreMetrics, StoreState}
+import org.apache.spark.sql.cec.agent.{Agent, CecException, Json}
+import org.apache.spark.sql.cec.exchange.{DurableVersions, HostedStore, StoreHost}
+import org.apache.spark.sql.cec.state.{
+  Lease, LoadFailure, PartitionDirectory, RangeOrder, Recovery, RowDigest, StoreLog, StoreMetrics, StoreState}
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.types.{DoubleType, FloatType, StructType}
+import org.apache.spark.sql.types.StructType
 
 /**
  * The state store provider of Spark CEC: one instance per state store and run of a query.
@@ -16,7 +19,7 @@ import org.apache.spark.sql.types.{DoubleType, FloatType, StructType}
  * It holds the windows of one version in memory and obeys the contract of [[StateStore]]; what is durable is the agent's.
  * A class that Spark makes by name, and also on the driver, only to ask for its metrics: nothing happens before `init`.
  */
-class CecStateStoreProvider extends StateStoreProvider with Logging {
+class CecStateStoreProvider extends StateStoreProvider with HostedStore with Logging {
   private var id: StateStoreId = _
   private var keySchema: StructType = _
   private var valueSchema: StructType = _
@@ -24,6 +27,9 @@ class CecStateStoreProvider extends StateStoreProvider with Logging {
   private var storeConf: StateStoreConf = _
   private var hadoopConf: Configuration = _
   private var state: StoreState = _
+  private var run: Option[RunContext] = None
+  private lazy val directory = new PartitionDirectory(id, hadoopConf)
+  private lazy val durable = new DurableVersions(id, storeConf, hadoopConf)
   private lazy val lease = new Lease(id.toString, StoreConfs.leaseTimeoutMs(storeConf))
 
   override def init(
@@ -54,7 +60,8 @@ class CecStateStoreProvider extends StateStoreProvider with Logging {
       forceSnapshotOnCommit: Boolean,
       loadEmpty: Boolean): StateStore = {
     if (loadEmpty) throw StateStoreErrors.unsupportedOperationException("getStore with loadEmpty", Unsupported.Name)
-    new CecStateStore(id, begin(version, stateStoreCkptId), lease, version, storeConf, hadoopConf)
+    directory.make()
+    new CecStateStore(id, begin(version, stateStoreCkptId), lease, version, storeConf, hadoopConf, durable)
   }
 
   override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore =
@@ -62,36 +69,87 @@ class CecStateStoreProvider extends StateStoreProvider with Logging {
 
   override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = StoreMetrics.all
 
-  override def close(): Unit = synchronized { state = null }
+  override def checkpoint: String = StoreConfs.checkpointOf(id)
+
+  override def generation: Option[Long] = synchronized(run).map(_.generation)
+
+  override def flush(version: Long): Unit = betweenBatches(flushed(version))
+
+  override def handOver(version: Long): Boolean = betweenBatches {
+    val here = flushed(version)
+    if (here) drop()
+    here
+  }
+
+  override def end(version: Long, write: Boolean): Unit = betweenBatches(try if (write) flushed(version) finally drop())
+
+  private def flushed(version: Long): Boolean = {
+    val here = state != null && state.goesBackTo(version)
+    if (here) state.flush()
+    here
+  }
+
+  private def betweenBatches[A](body: => A): A = {
+    lease.acquire()
+    try synchronized(body) finally lease.release()
+  }
+
+  /**
+   * Spark lets go of a store when another executor has it, or its query has ended. The other one may be about to ask for
+   * what is dirty here, and a query that has ended has asked already.
+   */
+  override def close(): Unit = betweenBatches {
+    try if (state != null) state.settle() catch {
+      case failure: CecException => logWarning(s"store $id is closed with windows that are not in the log: a restart of its query replays them", failure)
+    } finally {
+      drop()
+      StoreHost.remove(this)
+    }
+  }
 
   override def toString: String = s"CecStateStoreProvider[id = $id]"
 
   private def begin(version: Long, checkpointId: Option[String]): StoreState = {
-    if (version < 0) throw new IllegalArgumentException(s"store $id: version $version is negative")
+    if (version < 0) throw LoadFailure.negative(id, version)
     lease.acquire()
     try {
       synchronized {
-        if (state == null) state = open()
-        state.begin(version, checkpointId)
+        LoadFailure.orResult(checkpoint) {
+          val isNew = state == null
+          if (isNew) state = open(version)
+          state.begin(version, checkpointId)
+          if (isNew) validateFirstRow()
+        }
         state
       }
     } catch {
       case failure: Throwable =>
-        synchronized { state = null }
+        drop()
         lease.release()
         throw failure
     }
   }
 
-  private def open(): StoreState = {
+  /** As Spark's own providers do, of what they load first: a schema that was changed past Spark's check would read garbage. */
+  private def validateFirstRow(): Unit =
+    state.live.iterator.nextOption().foreach(row => StateStoreProvider.validateStateRowFormat(row.key, keySchema, row.value, valueSchema, id, storeConf))
+
+  /** Lets the windows go, and the log with them. */
+  private def drop(): Unit = synchronized {
+    val dropped = Option(state)
+    state = null
+    dropped.foreach(_.close())
+  }
+
+  private def open(version: Long): StoreState = {
     val conf = storeConf.sqlConfs
-    val checkpoint = StoreConfs.checkpointOf(id)
-    val run = RunContext.ofTask(checkpoint)
-    val (home, generation) = run.map(r => (r.home, r.generation)).getOrElse {
+    directory.verifyAll(checkpoint, version, conf)
+    run = RunContext.ofTask(checkpoint)
+    val (home, logId, generation) = run.map(r => (r.home, Option(r.logId), r.generation)).getOrElse {
       val arguments = Json.obj().put("checkpoint", checkpoint)
       arguments.set[com.fasterxml.jackson.databind.JsonNode]("conf", Json.map(conf))
       val answer = Agent.call("resolve", arguments, conf)
-      (answer.get("home").asText, answer.get("generation").asLong)
+      (answer.get("home").asText, Json.text(answer.get("log_id")), answer.get("generation").asLong)
     }
     val prefix = encoder match {
       case spec: PrefixKeyScanStateEncoderSpec => Some((spec.numColsPrefixKey, prefixOf(spec)))
@@ -101,12 +159,29 @@ class CecStateStoreProvider extends StateStoreProvider with Logging {
       case spec: RangeKeyScanStateEncoderSpec => Some(new RangeOrder(keySchema, spec.orderingOrdinals))
       case _ => None
     }
-    val log = new StoreLog(id, home, generation, prefix.isDefined, storeConf.minVersionsToRetain, run, conf)
+    val log = new StoreLog(id, home, logId, generation, prefix.isDefined, storeConf.minVersionsToRetain, run, conf)
+    if (run.isDefined) StoreHost.add(this)
     new StoreState(
-      id, log, keySchema.length, valueSchema.length, prefix, order,
-      exact = !valueSchema.existsRecursively(kind => kind == FloatType || kind == DoubleType),
+      id, log, keySchema.length, valueSchema.length, prefix, order, new RowDigest(valueSchema),
       deferred = run.exists(r => r.deferred.contains(id.operatorId) && id.storeName == StateStoreId.DEFAULT_STORE_NAME),
-      replayTo = run.map(_.replayTo).getOrElse(0L))
+      run.map(recoveryOf).getOrElse(Recovery(0L, 0L, None, counted = false, accept = false)),
+      version => run.isDefined && StoreHost.recall(this, version),
+      describe)
+  }
+
+  private def recoveryOf(run: RunContext): Recovery = {
+    val attempt = run.attempts.get(id.operatorId).flatMap(_.lift(id.partitionId)).flatMap(_.lift(StoreConfs.placeOf(id.storeName)))
+    Recovery(run.replayTo, run.base, attempt, run.counted.contains(id.operatorId), run.accept)
+  }
+
+  /** The id of a window, for people: the key, or its prefix. */
+  private lazy val describe: UnsafeRow => String = {
+    val schema = encoder match {
+      case spec: PrefixKeyScanStateEncoderSpec => StructType(keySchema.take(spec.numColsPrefixKey))
+      case _ => keySchema
+    }
+    val convert = CatalystTypeConverters.createToScalaConverter(schema)
+    row => String.valueOf(convert(row))
   }
 
   private def prefixOf(spec: PrefixKeyScanStateEncoderSpec): UnsafeRow => UnsafeRow = {
@@ -122,6 +197,11 @@ private[cec] object StoreConfs {
 
   /** How long a task waits for another one to let go of a store: the same as RocksDB's, under its key. */
   def leaseTimeoutMs(conf: StateStoreConf): Long = conf.sqlConfs.get(LeaseTimeoutKey).map(_.toLong).getOrElse(60000L)
+
+  /** Where Spark's commit log has the checkpoint id of a store, among those of its partition: a join has four stores. */
+  def placeOf(storeName: String): Int =
+    if (storeName == StateStoreId.DEFAULT_STORE_NAME) 0
+    else Seq("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue").indexOf(storeName)
 
   /** The query's checkpoint location, from a store's: `<checkpoint>/state`. */
   def checkpointOf(id: StateStoreId): String = new org.apache.hadoop.fs.Path(id.checkpointRootLocation).getParent.toString

@@ -13,8 +13,9 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.spark.internal.Logging
 
 /**
- * This JVM's agent. Started when first needed; if it died, the next call starts a successor, which opens the same logs
- * again, and the call is made once more with `retry` set, so that the agent looks in the log for what became of it.
+ * This JVM's agent. Started when first needed; if it died, the next call starts a successor, and the call is made once
+ * more with `retry` set, so that the agent looks in the log for what became of it. An agent that does not know the log of a
+ * call, or has closed it, is told to open it then: a log that cannot be opened fails the calls for it, and no others.
  */
 private[cec] object Agent extends Logging {
   /** How long a call may take before the agent is taken for dead. */
@@ -23,15 +24,38 @@ private[cec] object Agent extends Logging {
 
   private var process: AgentProcess = _
 
-  /** Calls whose effect lasts, by what they are about: a successor of this agent must make them again. */
-  private val lasting = new ConcurrentHashMap[String, (String, ObjectNode)]()
+  /** By checkpoint, the lease that a successor of this agent must win back: arguments of the call `hold`. */
+  private val lasting = new ConcurrentHashMap[String, ObjectNode]()
 
-  /** Opens the log at `home`, now and in every successor of this agent. */
-  def openLog(home: String, conf: Map[String, String]): Unit = {
-    val arguments = Json.obj().put("home", home)
+  /** How often the log at a home was opened here and not closed yet, and the id that it must have, where that is known. */
+  private val opened = new ConcurrentHashMap[String, (Int, Option[String])]()
+
+  /**
+   * Opens the log at `home`, which must be the one with that id; without one, begins it where there is none. To be followed by
+   * one [[closeLog]] when it is not needed any more.
+   */
+  def openLog(home: String, logId: Option[String], conf: Map[String, String]): Unit = {
+    call("open_log", opening(home, logId, conf), conf)
+    opened.merge(home, (1, logId), (before, more) => (before._1 + more._1, more._2.orElse(before._2)))
+  }
+
+  /** The opposite of one [[openLog]]: with the last one the agent closes the log. Never fails, and never starts an agent. */
+  def closeLog(home: String): Unit = if (opened.containsKey(home)) {
+    val left = opened.computeIfPresent(home, (_, known) => if (known._1 > 1) (known._1 - 1, known._2) else null)
+    if (left == null) synchronized(Option(process).filter(_.isAlive)).foreach { agent =>
+      try agent.call("close_log", Json.obj().put("home", home).toString) catch {
+        case NonFatal(e) => logWarning(s"the agent did not close the log at $home", e)
+      }
+    }
+  }
+
+  /** Logs that are open here, for those who must watch it. */
+  def openLogs: Set[String] = opened.keySet.asScala.toSet
+
+  private def opening(home: String, logId: Option[String], conf: Map[String, String]): ObjectNode = {
+    val arguments = Json.obj().put("home", home).put("log_id", logId.orNull)
     arguments.set[JsonNode]("conf", Json.map(conf))
-    call("open_log", arguments, conf)
-    lasting.put(home, ("open_log", arguments))
+    arguments
   }
 
   /** By checkpoint, the turn of the run that has its lease: the latest one to ask. */
@@ -43,15 +67,18 @@ private[cec] object Agent extends Logging {
   def hold(checkpoint: String, conf: Map[String, String]): Long = leases.synchronized {
     val arguments = holding(checkpoint, conf)
     call("hold", arguments, conf)
-    lasting.put(leaseOf(checkpoint), ("hold", arguments))
+    lasting.put(checkpoint, arguments)
     lastTurn += 1
     turns.put(checkpoint, lastTurn)
     lastTurn
   }
 
-  /** From now on a successor of the agent wins the lease back only if no later run has begun in the meantime. */
-  def holdAs(checkpoint: String, generation: Long, conf: Map[String, String]): Unit = leases.synchronized {
-    lasting.put(leaseOf(checkpoint), ("hold", holding(checkpoint, conf).put("generation", generation)))
+  /**
+   * From now on a successor of the agent wins the lease back only if no later run has begun in the meantime. If it does not,
+   * it refuses the calls for the log at `home`, and no others.
+   */
+  def holdAs(checkpoint: String, generation: Long, home: String, conf: Map[String, String]): Unit = leases.synchronized {
+    lasting.put(checkpoint, holding(checkpoint, conf).put("generation", generation).put("home", home))
   }
 
   /** Fails if the run of that generation has lost its lease: whatever it does from now on would be done under another run. */
@@ -65,24 +92,19 @@ private[cec] object Agent extends Logging {
   /** Gives the lease back, unless a later run in this JVM has taken it over. */
   def release(checkpoint: String, turn: Long, conf: Map[String, String]): Unit = leases.synchronized {
     if (turns.remove(checkpoint, turn)) {
-      lasting.remove(leaseOf(checkpoint))
+      lasting.remove(checkpoint)
       call("release", Json.obj().put("checkpoint", checkpoint), conf)
     }
   }
 
-  private def leaseOf(checkpoint: String) = s"lease of $checkpoint"
-
-  /** Opens the log at `home` unless this JVM has opened it before. */
-  def ensureOpen(home: String, conf: Map[String, String]): Unit = if (!lasting.containsKey(home)) openLog(home, conf)
-
   /** One call; throws [[CecException]] with the agent's own words if it fails. */
   def call(name: String, arguments: ObjectNode, conf: Map[String, String]): JsonNode = {
     val agent = running(conf)
-    val answer = try agent.call(name, arguments.toString) catch {
+    val answer = try ask(agent, name, arguments, conf) catch {
       case refused: CecException => throw refused
       case NonFatal(first) =>
         logWarning(s"the agent did not answer '$name'; starting another", first)
-        try successor(agent, conf).call(name, arguments.deepCopy().put("retry", true).toString) catch {
+        try ask(successor(agent, conf), name, arguments.deepCopy().put("retry", true), conf) catch {
           case refused: CecException => throw refused
           case NonFatal(second) =>
             second.addSuppressed(first)
@@ -91,7 +113,21 @@ private[cec] object Agent extends Logging {
                 s"${AgentProcess.pythonOf(conf)} -m spark_cec.agent on standard error", second)
         }
     }
-    checked(Json.parse(answer))
+    checked(answer)
+  }
+
+  /** The agent's answer; where it does not know the log of the call, the log is opened and the call made again. */
+  private def ask(agent: AgentProcess, name: String, arguments: ObjectNode, conf: Map[String, String]): JsonNode = {
+    val answer = Json.parse(agent.call(name, arguments.toString))
+    if (answer.path("error").path("kind").asText != "UnknownLog" || !arguments.hasNonNull("home")) answer
+    else {
+      val home = arguments.get("home").asText
+      val known = Option(opened.get(home))
+      val logId = known.flatMap(_._2).orElse(Json.text(arguments.get("log_id")))
+      val again = opening(home, logId, conf).put("again", true).put("keep", known.isDefined)
+      checked(Json.parse(agent.call("open_log", again.toString)))
+      Json.parse(agent.call(name, arguments.toString))
+    }
   }
 
   /** A new file in the spool, for one call. */
@@ -126,10 +162,13 @@ private[cec] object Agent extends Logging {
   private def begin(conf: Map[String, String]): Unit = {
     val spool = SpoolOptions(conf.get(AgentProcess.SpoolKey), Option(process).map(dead => (dead.directory, dead.overflow)))
     val begun = new AgentProcess(AgentProcess.pythonOf(conf), spool, timeoutMs(conf))
-    try lasting.values.asScala.foreach { case (name, arguments) => checked(Json.parse(begun.call(name, arguments.toString))) }
-    catch {
+    try lasting.asScala.foreach { case (checkpoint, arguments) =>
+      val answer = Json.parse(begun.call("hold", arguments.toString))
+      // The agent refuses what that query asks of it from now on; the others are not concerned.
+      if (answer.has("error")) logWarning(s"the lease of $checkpoint was not won back: ${answer.get("error").get("message").asText}")
+    } catch {
       case failure: Throwable =>
-        begun.destroy() // an agent without the leases of the one before it must not serve anybody
+        begun.destroy()
         throw failure
     }
     process = begun

@@ -7,11 +7,12 @@ import java.nio.file.{Path, Paths}
 import java.security.SecureRandom
 import java.util.Base64
 import java.util.concurrent.{CompletableFuture, TimeUnit, TimeoutException}
+import javax.net.SocketFactory
 
 import com.fasterxml.jackson.databind.JsonNode
-import py4j.ClientServer
+import py4j.{CallbackClient, Gateway}
 
-import org.apache.spark.SparkEnv
+import org.apache.spark.{SparkContext, SparkEnv}
 import org.apache.spark.sql.cec.BuildInfo
 
 /**
@@ -22,18 +23,16 @@ private[agent] final class AgentProcess(python: String, spool: SpoolOptions, tim
   private val token = AgentProcess.newToken()
   private val process: Process = start()
   private val hello: JsonNode = handshake()
-  private val connection = new ClientServer.ClientServerBuilder()
-    .javaPort(0)
-    .autoStartJavaServer(false)
-    .enableMemoryManagement(false)
-    .pythonAddress(InetAddress.getLoopbackAddress)
-    .pythonPort(hello.get("port").asInt)
-    .connectTimeout(timeoutMs)
-    .readTimeout(timeoutMs)
-    .authToken(token)
-    .build()
+
+  /**
+   * A pool: as many connections as there were ever calls at once. Py4J's `ClientServer` has one for each thread that ever
+   * called, and keeps it when the thread has ended; a JVM's tasks and queries have new threads for ever. Without a time after which
+   * idle ones end: that would be a thread of Py4J's which keeps a JVM from ending.
+   */
+  private val connections = new CallbackClient(
+    hello.get("port").asInt, InetAddress.getLoopbackAddress, token, 0L, TimeUnit.SECONDS, SocketFactory.getDefault, false, timeoutMs)
   private val entryPoint: AgentCalls =
-    connection.getPythonServerEntryPoint(Array[Class[_]](classOf[AgentCalls])).asInstanceOf[AgentCalls]
+    connections.getPythonServerEntryPoint(new Gateway(null, connections), Array[Class[_]](classOf[AgentCalls])).asInstanceOf[AgentCalls]
 
   /** Directory for spool files, private to this user; removed by the agent when it ends in good order. */
   val directory: Path = Paths.get(hello.get("spool").asText)
@@ -48,7 +47,7 @@ private[agent] final class AgentProcess(python: String, spool: SpoolOptions, tim
   def call(name: String, arguments: String): String = entryPoint.call(name, arguments)
 
   def destroy(): Unit = {
-    try connection.shutdown() catch { case _: Exception => }
+    try connections.shutdown() catch { case _: Exception => }
     process.destroyForcibly()
     process.waitFor(10, TimeUnit.SECONDS)
   }
@@ -111,6 +110,7 @@ private[agent] final case class SpoolOptions(path: Option[String], inherited: Op
 
 private[agent] object AgentProcess {
   val PythonKey = "spark.sql.streaming.stateStore.cec.python"
+  val DriverPythonKey = "spark.sql.streaming.stateStore.cec.driver.python"
   val SpoolKey = "spark.sql.streaming.stateStore.cec.spool.path"
 
   private def newToken(): String = {
@@ -119,9 +119,24 @@ private[agent] object AgentProcess {
     Base64.getUrlEncoder.withoutPadding().encodeToString(bytes)
   }
 
-  /** The Python that runs the agent: ours if set, else the one that runs Spark's Python workers. */
+  /**
+   * The Python that runs the agent: ours if set, else the one that runs Spark's Python code in this JVM. Driver and executors
+   * are asked apart, because an environment that executors unpack is not there on the driver.
+   */
   def pythonOf(conf: Map[String, String]): String = {
-    def ofSpark = Option(SparkEnv.get).flatMap(_.conf.getOption("spark.pyspark.python"))
-    conf.get(PythonKey).orElse(ofSpark).orElse(sys.env.get("PYSPARK_PYTHON")).getOrElse("python3")
+    val env = Option(SparkEnv.get)
+    def ofSpark(key: String) = env.flatMap(_.conf.getOption(key))
+    def ofDriver = conf.get(DriverPythonKey)
+      .orElse(conf.get(PythonKey))
+      .orElse(ofSpark("spark.pyspark.driver.python").filter(isPython))
+      .orElse(sys.env.get("PYSPARK_DRIVER_PYTHON").filter(isPython))
+    def ofExecutor = conf.get(PythonKey)
+    (if (env.forall(_.executorId == SparkContext.DRIVER_IDENTIFIER)) ofDriver else ofExecutor)
+      .orElse(ofSpark("spark.pyspark.python"))
+      .orElse(sys.env.get("PYSPARK_PYTHON"))
+      .getOrElse("python3")
   }
+
+  /** A driver's Python may be named as a notebook or another shell. */
+  private def isPython(command: String): Boolean = Paths.get(command).getFileName.toString.startsWith("python")
 }

@@ -19,6 +19,12 @@ private[cec] object Json {
     node
   }
 
+  def longs(values: Iterable[Long]): ArrayNode = {
+    val node = arr()
+    values.foreach(node.add)
+    node
+  }
+
   def map(values: Map[String, String]): ObjectNode = {
     val node = obj()
     values.foreach { case (key, value) => node.put(key, value) }

@@ -12,8 +12,9 @@ import org.apache.spark.sql.catalyst.streaming.WriteToStream
 import org.apache.spark.sql.catalyst.trees.TreeNodeTag
 import org.apache.spark.sql.cec.{CecStateStoreProvider, RunContext}
 import org.apache.spark.sql.cec.agent.{Agent, CecException, Json, Refused}
+import org.apache.spark.sql.cec.exchange.StoreDirectory
 import org.apache.spark.sql.cec.source.CecTable
-import org.apache.spark.sql.execution.streaming.Sink
+import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
 import org.apache.spark.sql.internal.SQLConf
 
 /**
@@ -35,6 +36,14 @@ private[cec] object PrepareQuery {
   val Provider: String = classOf[CecStateStoreProvider].getName
 }
 
+/** Spark's own error for a second start of a query that runs: it checks after the rule, which must not touch the checkpoint then. */
+private object AlreadyActive {
+  def error(id: java.util.UUID): IllegalStateException = new IllegalStateException(
+    s"Cannot start query with id $id as another query with same id is already active. Perhaps you are attempting to restart a query from " +
+      "checkpoint that is already active. You may stop the old query by setting the SQL configuration: " +
+      s"""spark.conf.set("${SQLConf.STREAMING_STOP_ACTIVE_RUN_ON_RESTART.key}", true) and retry.""")
+}
+
 /** The preparation of one start of one query. */
 private final class Preparation(session: SparkSession, write: WriteToStream) extends Logging {
   private val checkpoint = write.resolvedCheckpointLocation
@@ -51,9 +60,9 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
    *  1. Refuse what cannot work, before anything is written.
    *  1. Decide which operators may be deferred. From here on no other run of this query may be alive.
    *  1. Plan the recovery: V, T.
-   *  1. Rewind: save the recorded offsets, then cut Spark's logs.
+   *  1. Compare what it needs of the sources with what they have. Up to here nothing is changed.
    *  1. Begin the run: generation, `query.json`, the word to the state stores.
-   *  1. Wrap the sources and the sink.
+   *  1. Wrap the sources, before the first of which the replay runs, and the sink.
    */
   def prepare(): WriteToStream = {
     if (!concernsUs) return write
@@ -63,9 +72,9 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val decision = decide(checked) // 2
     holdingTheLease { turn =>
       val plan = planRecovery(home, checked) // 3
-      val recording = new Recording(session, checkpoint, rewind(plan)) // 4
-      val generation = beginRun(home, decision, plan, checked, startedMs, turn) // 5
-      wrap(home, generation, decision, plan, recording) // 6
+      compareSources(decision, plan) // 4
+      val run = beginRun(home, decision, plan, checked, startedMs, turn) // 5
+      wrap(run, decision, plan, checked) // 6
     }
   }
 
@@ -89,6 +98,12 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
         s"the checkpoint $checkpoint was begun with the state store provider ${recorded.get}, and Spark goes on with that one: start a " +
           s"new checkpoint to use ${PrepareQuery.Provider}, or set ${SQLConf.STATE_STORE_PROVIDER_CLASS.key}=${recorded.get}")
     }
+    if (sessionUsesUs && isStateful && logs.namesNoProvider) {
+      throw new CecException("UnsuitableCheckpoint",
+        s"the checkpoint $checkpoint was begun by an old release of Spark, which recorded no state store provider in it: its state is that of " +
+          s"another provider. Start a new checkpoint to use ${PrepareQuery.Provider}, or set ${SQLConf.STATE_STORE_PROVIDER_CLASS.key} to the " +
+          "provider that it was begun with (by default org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider)")
+    }
     if (!sessionUsesUs && isStateful && recorded.contains(PrepareQuery.Provider)) {
       throw new CecException("UnsuitableCheckpoint",
         s"the checkpoint $checkpoint was begun with ${PrepareQuery.Provider}, and its state is in a Spark CEC log: set " +
@@ -105,10 +120,10 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
             "flatMapGroupsWithState or applyInPandasWithState, or that provider for this query")
       }
     }
-    val answer = Agent.call("check", arguments("sink_path" -> ourSink.flatMap(_.path).orNull), conf)
+    val committed = logs.lastCommitted
+    val answer = Agent.call("check", arguments("sink_path" -> ourSink.flatMap(_.path).orNull).put("committed_batch", committed), conf)
     answer.get("warnings").elements.asScala.foreach(warning => logWarning(warning.asText))
-    val started = logs.lastCommit >= 0
-    if (usesOurState && started && !answer.get("log_exists").asBoolean) {
+    if (usesOurState && committed >= 0 && !answer.get("log_exists").asBoolean) {
       val why = if (logs.hasForeignState) "it holds state of another provider" else "its log is gone"
       throw new CecException("UnsuitableCheckpoint",
         s"the checkpoint $checkpoint has committed batches but no Spark CEC log at ${answer.get("home").asText}: $why. Restore the " +
@@ -124,7 +139,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val vouchedFor = checked.get("replayable_sources").elements.asScala.map(_.asText).toSeq
     val speculation = session.sparkContext.conf.getBoolean("spark.speculation", false)
     val decision =
-      if (usesOurState) new Deferral(write.inputQuery, session.sessionState.conf, speculation, mode, vouchedFor).decide()
+      if (usesOurState) new Deferral(write, session.sessionState.conf, speculation, mode, vouchedFor).decide()
       else Decision(Nil)
     if (mode == "deferred" && decision.operators.exists(!_.deferred)) {
       throw new CecException("Unsupported",
@@ -138,52 +153,42 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   private def stopActiveRun(): Unit =
     session.sharedState.activeStreamingQueries.values.asScala.filter(_.resolvedCheckpointRoot == checkpoint).foreach { run =>
       if (!session.sessionState.conf.getConf(SQLConf.STREAMING_STOP_ACTIVE_RUN_ON_RESTART)) {
-        throw new CecException("Fenced", s"the query with checkpoint $checkpoint is running already in this application: stop it first")
+        throw AlreadyActive.error(run.id)
       }
       run.stop()
     }
 
-  private def planRecovery(home: String, checked: JsonNode): JsonNode = {
-    val request = arguments("home" -> home).put("last_offset", logs.lastOffset)
-    val committed = request.putArray("commits")
-    logs.committed.foreach(committed.add)
-    val first = Math.max(logs.lastOffset - 1, 0)
-    request.set[JsonNode]("offsets", offsetsNode(logs.offsetsOf(first, logs.lastOffset)))
-    if (!checked.get("log_exists").asBoolean) {
-      Json.obj().put("committed_batch", logs.lastCommit).put("rewound_to", logs.lastCommit)
-    } else Agent.call("plan", request, conf).asInstanceOf[ObjectNode]
-  }
-
-  /** Saves the recording, then cuts Spark's logs; answers the recorded offsets. A crash in between runs the same steps again. */
-  private def rewind(plan: JsonNode): Map[Long, Seq[Option[String]]] = {
-    val (committed, rewoundTo) = (plan.get("committed_batch").asLong, plan.get("rewound_to").asLong)
-    val pending = Option(plan.get("recorded")).filterNot(_.isNull).map(offsetsOf)
-    if (rewoundTo >= committed) pending.getOrElse(Map.empty)
+  private def planRecovery(home: String, checked: JsonNode): RecoveryPlan = {
+    val committed = logs.lastCommitted
+    if (!checked.get("log_exists").asBoolean) RecoveryPlan(committed, committed, committed + 1)
     else {
-      val recorded = pending.getOrElse(logs.offsetsOf(rewoundTo + 1, logs.lastOffset))
-      val missing = (rewoundTo + 1 to committed).filterNot(recorded.contains) ++ Some(rewoundTo).filterNot(logs.has)
-      if (missing.nonEmpty) {
+      val answer = Agent.call("plan", arguments("home" -> home).put("committed_batch", committed), conf)
+      val plan = RecoveryPlan(committed, answer.get("rewound_to").asLong, answer.get("base").asLong)
+      // The batch before the first one too: a batch is what lies between two offsets.
+      val forgotten = if (plan.isDue) logs.forgotten(Math.max(plan.replayFrom - 1, 0), committed) else Nil
+      if (forgotten.nonEmpty) {
         throw new CecException("UnsuitableCheckpoint",
-          s"Spark's logs in $checkpoint no longer have batch ${missing.min}, which the recovery of batch $committed begins with or " +
-            "replays: restore the checkpoint whole from a copy")
+          s"Spark's offset log in $checkpoint no longer has batch ${forgotten.min}, but the recovery of batch $committed replays from batch " +
+            s"${plan.replayFrom}: restore the checkpoint whole from a copy")
       }
-      val retained = session.sessionState.conf.minBatchesToRetain
-      if (retained < committed - rewoundTo + 2) {
-        throw new CecException("UnsuitableCheckpoint",
-          s"${SQLConf.MIN_BATCHES_TO_RETAIN.key}=$retained is too few for this start: the recovery of batch $committed replays from batch " +
-            s"${rewoundTo + 1}, and Spark would forget its offsets before the replay is over. Set it to at least ${committed - rewoundTo + 2}")
-      }
-      if (pending.isEmpty) {
-        val request = arguments().put("committed_batch", committed).put("rewound_to", rewoundTo)
-        request.set[JsonNode]("offsets", offsetsNode(recorded))
-        Agent.call("record", request, conf)
-      }
-      logs.rewind(rewoundTo)
-      recorded
+      plan
     }
   }
 
-  private def beginRun(home: String, decision: Decision, plan: JsonNode, checked: JsonNode, startedMs: Long, turn: Long): Long = {
+  /**
+   * Says what a recovery would need of the sources, and refuses one whose input is gone. Those of an eager query are not
+   * asked: it needs nothing old.
+   */
+  private def compareSources(decision: Decision, plan: RecoveryPlan): Unit = if (usesOurState && plan.committed >= 0) {
+    val request = arguments().put("first", plan.replayFrom).put("committed_batch", plan.committed)
+    request.set[JsonNode]("sources", if (plan.isDue || decision.deferred.nonEmpty) AskedSources.once(write.inputQuery) else Json.arr())
+    val said = Agent.call("sources_at_start", request, conf)
+    val line = s"Spark CEC: ${said.get("line").asText}"
+    if (said.get("warns").asBoolean) logWarning(line) else logInfo(line)
+  }
+
+  private def beginRun(
+      home: String, decision: Decision, plan: RecoveryPlan, checked: JsonNode, startedMs: Long, turn: Long): RunContext = {
     val request = arguments("home" -> home).put("load_waves", loadWaves)
     val content = Json.obj().put("mode", decision.mode).put("reason", decision.reason).put("provider", usesOurState)
     val operators = content.putArray("operators")
@@ -192,38 +197,45 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     }
     request.set[JsonNode]("decision", content)
     val begun = Agent.call("begin_run", request, conf)
-    val generation = begun.get("generation").asLong
-    Agent.openLog(home, conf)
-    val committed = plan.get("committed_batch").asLong
-    val run = RunContext(checkpoint, home, generation, committed + 1, decision.deferred, startedMs, begun.get("forecast"))
+    val logId = begun.get("log_id").asText
+    Agent.openLog(home, Some(logId), conf)
+    val run = RunContext(
+      checkpoint, home, logId, begun.get("generation").asLong, plan.committed + 1, plan.base, decision.deferred, decision.counted,
+      checked.get("accept").asBoolean, logs.committedAttempts, startedMs, begun.get("forecast"))
     run.announce(session.sparkContext)
-    logInfo(s"Spark CEC: ${decision.mode} (${decision.reason}); ${checked.get("describe").asText}; log at $home; last committed batch " +
-      s"$committed, replay from batch ${plan.get("rewound_to").asLong + 1}")
-    if (usesOurState) {
-      Agent.holdAs(checkpoint, generation, conf)
-      QueryWatch.of(session).expect(run, replays(plan), conf, session.sessionState.conf.minBatchesToRetain, clock, turn)
+    PlannedQueries.expect(session, checkpoint, decision)
+    if (run.fellBack) {
+      logWarning(s"Spark CEC: the log has lost a part of version ${plan.committed + 1}, and `cec repair` has found all stores at version " +
+        s"${plan.base}: what is missing is made again by a replay of batches ${plan.replayFrom} to ${plan.committed}")
     }
-    generation
+    logInfo(s"Spark CEC: ${decision.mode} (${decision.reason}); ${checked.get("describe").asText}; log at $home; last committed batch " +
+      s"${plan.committed}, replay from batch ${plan.replayFrom}")
+    if (usesOurState) {
+      Agent.holdAs(checkpoint, run.generation, home, conf)
+      StoreDirectory.begin()
+      QueryWatch.of(session).expect(run, conf, session.sessionState.conf.minBatchesToRetain, clock, turn)
+    }
+    run
   }
 
   /** How many stores of an operator a core loads one after another. */
   private def loadWaves: Double =
     Math.max(1.0, session.sessionState.conf.numShufflePartitions.toDouble / Math.max(session.sparkContext.defaultParallelism, 1))
 
-  private def replays(plan: JsonNode): Boolean = plan.get("rewound_to").asLong < plan.get("committed_batch").asLong
-
-  private def wrap(home: String, generation: Long, decision: Decision, plan: JsonNode, recording: Recording): WriteToStream = {
-    val committed = plan.get("committed_batch").asLong
-    val sink = ourSink.map(_.writingTo(home, generation)).getOrElse(write.sink)
-    val mayPassOver = decision.deferred.nonEmpty && sink.isInstanceOf[Sink]
-    val gated = if (replays(plan) || mayPassOver) GatedSinks.wrap(sink, committed, () => Agent.confirm(checkpoint, generation, conf)) else sink
-    val input =
-      if (decision.deferred.isEmpty && recording.offsets.isEmpty) write.inputQuery
+  private def wrap(run: RunContext, decision: Decision, plan: RecoveryPlan, checked: JsonNode): WriteToStream = {
+    val sink = ourSink.map(_.writingTo(run.home, run.logId, run.generation)).getOrElse(write.sink)
+    val prepared =
+      if (decision.deferred.isEmpty && !plan.isDue) write.copy(sink = sink)
       else {
-        val acknowledgements = new Acknowledgements(home, conf, recording)
-        ReplayableSources.wrap(write.inputQuery, position => new SourceControl(position, recording, acknowledgements, clock))
+        val replay = Option.when(plan.isDue)(new Replay(session.asInstanceOf[ClassicSession], write, run, conf, plan.replayFrom, plan.committed))
+        val watch = Option.when(decision.deferred.nonEmpty && checked.get("sources_margin").asDouble > 0)(new AskedSources(write.inputQuery))
+          .filter(_.canBeAsked).map(new SourceWatch(_))
+        val hooks = new QueryRun(
+          session, run, conf, plan.committed, replay, new Acknowledgements(run.home, conf), watch.map(new MarginKeeper(_, run, conf)), clock,
+          flushes = checked.get("flush_at_stop").asBoolean)
+        val confirmed = ConfirmedSinks.wrap(sink, () => Agent.confirm(checkpoint, run.generation, conf))
+        write.copy(sink = confirmed, inputQuery = WrappedSources.wrap(write.inputQuery, hooks))
       }
-    val prepared = write.copy(sink = gated, inputQuery = input)
     prepared.setTagValue(PrepareQuery.Done, true)
     prepared
   }
@@ -234,18 +246,16 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     more.foreach { case (key, value) => node.put(key, value) }
     node
   }
+}
 
-  private def offsetsNode(offsets: Map[Long, Seq[Option[String]]]): ObjectNode = {
-    val node = Json.obj()
-    offsets.foreach { case (batch, each) =>
-      val values = node.putArray(batch.toString)
-      each.foreach(offset => values.add(offset.orNull))
-    }
-    node
-  }
-
-  private def offsetsOf(node: JsonNode): Map[Long, Seq[Option[String]]] =
-    node.properties.asScala.map { entry =>
-      entry.getKey.toLong -> entry.getValue.elements.asScala.map(Json.text).toSeq
-    }.toMap
+/**
+ * How a query comes back.
+ *
+ * @param committed the last committed batch, V
+ * @param rewoundTo the last batch that all stores have in the log, T
+ * @param base the version that the stores begin from: V + 1, or an older one where a frame is lost
+ */
+private final case class RecoveryPlan(committed: Long, rewoundTo: Long, base: Long) {
+  def isDue: Boolean = rewoundTo < committed
+  def replayFrom: Long = rewoundTo + 1
 }

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.cec.recovery
 
-import java.util.{UUID, WeakHashMap}
+import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
 
 import scala.jdk.CollectionConverters._
@@ -22,17 +22,16 @@ import org.apache.spark.sql.streaming.StreamingQueryListener._
  */
 private[recovery] final class QueryWatch(session: SparkSession) extends StreamingQueryListener with Logging {
   private final class Watched(
-      val run: RunContext, replays: Boolean, val conf: Map[String, String], val retained: Int, val clock: BatchClock, val turn: Long) {
+      val run: RunContext, val conf: Map[String, String], val retained: Int, val clock: BatchClock, val turn: Long) {
     @volatile var reported: Boolean = run.replayTo == 0
-    @volatile var replaying: Boolean = replays
   }
 
   private val expected = new ConcurrentHashMap[String, Watched]()
   private val running = new ConcurrentHashMap[UUID, Watched]()
 
-  /** The run of a query that is about to start; `replays` tells whether it begins with batches that were committed before. */
-  def expect(run: RunContext, replays: Boolean, conf: Map[String, String], retained: Int, clock: BatchClock, turn: Long): Unit =
-    expected.put(run.checkpoint, new Watched(run, replays, conf, retained, clock, turn))
+  /** The run of a query that is about to start. */
+  def expect(run: RunContext, conf: Map[String, String], retained: Int, clock: BatchClock, turn: Long): Unit =
+    expected.put(run.checkpoint, new Watched(run, conf, retained, clock, turn))
 
   override def onQueryStarted(event: QueryStartedEvent): Unit = ()
 
@@ -40,10 +39,7 @@ private[recovery] final class QueryWatch(session: SparkSession) extends Streamin
     val progress = event.progress
     try watched(progress.runId, progress.id).foreach { query =>
       query.clock.note(progress)
-      if (progress.batchId >= query.run.replayTo - 1) {
-        query.replaying = false
-        if (!query.reported) report(query, progress.batchId)
-      }
+      if (!query.reported) report(query)
       if (progress.batchId % QueryWatch.TrimEvery == QueryWatch.TrimEvery - 1) trim(query, progress.batchId)
     } catch {
       case NonFatal(e) => logWarning(s"Spark CEC: after batch ${progress.batchId} of query ${progress.id}", e)
@@ -54,11 +50,11 @@ private[recovery] final class QueryWatch(session: SparkSession) extends Streamin
     val ended = watched(event.runId, event.id)
     running.remove(event.runId)
     ended.foreach { query =>
-      if (query.replaying && event.exception.isEmpty) {
-        logWarning(s"Spark CEC: query ${event.id} was stopped before its replay was over, so the next start begins it again. A start " +
-          "that runs one batch only, as Trigger.Once does, gets no further that way: use Trigger.AvailableNow")
+      try if (!query.reported) report(query) // a run that was over before it had progress to tell of
+      finally {
+        Agent.closeLog(query.run.home)
+        Agent.release(query.run.checkpoint, query.turn, query.conf)
       }
-      Agent.release(query.run.checkpoint, query.turn, query.conf)
     }
   }
 
@@ -75,10 +71,10 @@ private[recovery] final class QueryWatch(session: SparkSession) extends Streamin
     }
   }
 
-  private def report(query: Watched, batch: Long): Unit = {
+  private def report(query: Watched): Unit = {
     val arguments = Json.obj()
       .put("checkpoint", query.run.checkpoint).put("home", query.run.home).put("generation", query.run.generation)
-      .put("committed_batch", query.run.replayTo - 1).put("last_commit", batch)
+      .put("committed_batch", query.run.replayTo - 1)
     query.reported = Agent.call("report", arguments, query.conf).get("done").asBoolean
   }
 
@@ -93,16 +89,12 @@ private[recovery] object QueryWatch {
   /** Batches between two looks for segments that can go. */
   private val TrimEvery = 20
 
-  private val watches = new WeakHashMap[SparkSession, QueryWatch]()
-
   /** The watch of a session, made and registered when first asked for. */
   def of(session: SparkSession): QueryWatch = synchronized {
-    var watch = watches.get(session)
-    if (watch == null) {
-      watch = new QueryWatch(session)
+    session.streams.listListeners().collectFirst { case watch: QueryWatch => watch }.getOrElse {
+      val watch = new QueryWatch(session)
       session.streams.addListener(watch)
-      watches.put(session, watch)
+      watch
     }
-    watch
   }
 }

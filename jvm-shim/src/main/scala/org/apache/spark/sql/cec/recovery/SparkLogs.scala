@@ -11,11 +11,12 @@ private[recovery] final class SparkLogs(session: SparkSession, checkpoint: Strin
   private val commits = new CommitLog(session, s"$checkpoint/commits", false)
   private val offsets = new OffsetSeqLog(session, s"$checkpoint/offsets", false)
 
-  /** The newest committed batch, -1 if there is none. */
-  def lastCommit: Long = commits.getLatestBatchId().getOrElse(-1L)
-
-  /** The committed batches that the log still has. */
-  def committed: Seq[Long] = commits.listBatchesOnDisk.toSeq
+  /**
+   * V, the newest batch that is not run again; -1 if there is none. As Spark has it at a start: the newest batch of the offset log if
+   * that is the newest commit too, else the one before it, whatever other commits there are. `committed_batch` of the agent's package
+   * is the same rule for the command line.
+   */
+  def lastCommitted: Long = if (commits.getLatestBatchId().contains(lastOffset)) lastOffset else Math.max(lastOffset - 1, -1L)
 
   /** The newest batch that was planned, -1 if there is none. */
   def lastOffset: Long = offsets.getLatestBatchId().getOrElse(-1L)
@@ -24,18 +25,20 @@ private[recovery] final class SparkLogs(session: SparkSession, checkpoint: Strin
   def recordedProvider: Option[String] =
     offsets.getLatest().flatMap(_._2.metadataOpt).flatMap(_.conf.get(SQLConf.STATE_STORE_PROVIDER_CLASS.key))
 
-  /** The JSON of each source's offset, for those of the batches `first` to `last` that the offset log has. */
-  def offsetsOf(first: Long, last: Long): Map[Long, Seq[Option[String]]] =
-    (first to last).flatMap(batch => offsets.get(batch).map(batch -> _.offsets.map(_.map(_.json)))).toMap
+  /** Whether batches were planned by a release of Spark that records no provider: with one of its own, whatever the session says. */
+  def namesNoProvider: Boolean = lastOffset >= 0 && recordedProvider.isEmpty
 
-  /** Whether a batch is in both logs: Spark goes on only from one that is. */
-  def has(batch: Long): Boolean = offsets.get(batch).isDefined && commits.get(batch).isDefined
-
-  /** Cuts the logs so that Spark goes on with batch `rewoundTo` + 1 as it was planned. */
-  def rewind(rewoundTo: Long): Unit = {
-    commits.purgeAfter(rewoundTo)
-    offsets.purgeAfter(rewoundTo + 1)
+  /** Those of the batches `first` to `last` whose offsets the log no longer has. */
+  def forgotten(first: Long, last: Long): Seq[Long] = {
+    val known = offsets.listBatchesOnDisk.toSet
+    (first to last).filterNot(known.contains)
   }
+
+  /** The checkpoint ids of the state that V left, by operator, partition and store; none in format version 1, or where its commit is gone. */
+  def committedAttempts: Map[Long, Seq[Seq[String]]] =
+    commits.get(lastCommitted).flatMap(_.stateUniqueIds).getOrElse(Map.empty).map { case (operator, partitions) =>
+      operator -> partitions.toSeq.map(_.toSeq)
+    }
 
   /** Whether there is state of another provider: files that Spark's own providers write. */
   def hasForeignState: Boolean = {

@@ -8,8 +8,8 @@ import org.apache.spark.sql.connector.write.{LogicalWriteInfo, WriteBuilder}
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.sql.util.CaseInsensitiveStringMap
 
-/** Where a query's sink writes: the home of its log, and the number of this run. */
-private[cec] final case class SinkTarget(home: String, generation: Long)
+/** Where a query's sink writes: the home of its log, the log's id, and the number of this run. */
+private[cec] final case class SinkTarget(home: String, logId: String, generation: Long)
 
 /**
  * A log as a table.
@@ -21,7 +21,8 @@ private[cec] final class CecTable(tableSchema: StructType, options: CaseInsensit
   /** The `path` option: for the sink, the home of the whole log. */
   def path: Option[String] = Option(options.get("path"))
 
-  def writingTo(home: String, generation: Long): CecTable = new CecTable(tableSchema, options, Some(SinkTarget(home, generation)))
+  def writingTo(home: String, logId: String, generation: Long): CecTable =
+    new CecTable(tableSchema, options, Some(SinkTarget(home, logId, generation)))
 
   override def name: String = s"cec${path.map(" " + _).getOrElse("")}"
 

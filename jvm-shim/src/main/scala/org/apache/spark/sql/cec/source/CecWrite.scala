@@ -7,7 +7,9 @@ import org.apache.arrow.vector.VectorSchemaRoot
 import org.apache.arrow.vector.ipc.ArrowStreamWriter
 
 import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.cec.agent.{Agent, Json}
+import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
+import org.apache.spark.sql.cec.agent.{Agent, CecException, Json}
+import org.apache.spark.sql.cec.state.RowLimit
 import org.apache.spark.sql.connector.write._
 import org.apache.spark.sql.connector.write.streaming.{StreamingDataWriterFactory, StreamingWrite}
 import org.apache.spark.sql.execution.arrow.ArrowWriter
@@ -71,10 +73,9 @@ private final class CecDataWriter(
     if (spool == null) FrameWritten(None, 0)
     else {
       spool.finish()
-      Agent.ensureOpen(target.home, conf)
       val arguments = Json.obj()
         .put("home", target.home).put("batch", batch).put("partition", partition).put("attempt", attempt)
-        .put("generation", target.generation).put("spool", spool.file.toString)
+        .put("generation", target.generation).put("log_id", target.logId).put("spool", spool.file.toString)
       val answer = Agent.call("write_output", arguments, conf)
       FrameWritten(Json.text(answer.get("frame")), answer.get("rows").asLong)
     }
@@ -85,20 +86,36 @@ private final class CecDataWriter(
 }
 
 /** Rows on their way to the agent, as an Arrow IPC stream in a spool file. */
-private final class RowSpool(val file: Path, schema: StructType) extends AutoCloseable {
+private[cec] final class RowSpool(val file: Path, schema: StructType) extends AutoCloseable {
   private val allocator = ArrowUtils.rootAllocator.newChildAllocator("cec output", 0, Long.MaxValue)
   private val root = VectorSchemaRoot.create(ArrowUtils.toArrowSchema(schema, "UTC", true, false), allocator)
   private val rows = ArrowWriter.create(root)
   private val channel = FileChannel.open(file, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE)
   private val stream = new ArrowStreamWriter(root, null, channel)
+  private lazy val measured = UnsafeProjection.create(schema)
   private var count = 0
+  private var bytes = 0L
   private var closed = false
   stream.start()
 
   def write(row: InternalRow): Unit = {
+    val size = sizeOf(row)
+    if (count > 0 && bytes + size > RowSpool.BatchBytes) flush()
+    bytes += size
     rows.write(row)
     count += 1
     if (count == RowSpool.BatchRows) flush()
+  }
+
+  private def sizeOf(row: InternalRow): Int = {
+    val size = row match {
+      case unsafe: UnsafeRow => unsafe.getSizeInBytes
+      case other => measured(other).getSizeInBytes
+    }
+    if (size > RowLimit.Bytes) {
+      throw new CecException("TooLarge", s"the cec sink takes rows of up to ${RowLimit.Bytes} bytes: a row of this batch has $size")
+    }
+    size
   }
 
   def finish(): Unit = {
@@ -120,9 +137,12 @@ private final class RowSpool(val file: Path, schema: StructType) extends AutoClo
     stream.writeBatch()
     rows.reset()
     count = 0
+    bytes = 0L
   }
 }
 
 private object RowSpool {
+  /** A batch ends with so many rows, or before it would have more bytes than that: an Arrow buffer's offsets are ints. */
   val BatchRows: Int = 10000
+  val BatchBytes: Long = 64L << 20
 }

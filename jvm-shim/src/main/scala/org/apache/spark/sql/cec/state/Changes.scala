@@ -12,6 +12,9 @@ private[state] final class Changes(
     val opened: Iterable[Window], val closed: Iterable[Window], val dirty: Iterable[Window], val newlyDirty: Iterable[Window])
 
 private[state] object Changes {
+  /** No batch. */
+  val None: Changes = new Changes(Nil, Nil, Nil, Nil)
+
   def of(windows: LiveWindows): Changes = {
     val opened, closed, dirty, newlyDirty = mutable.ArrayBuffer.empty[Window]
     windows.touched.forEach { before =>

@@ -39,6 +39,9 @@ private[state] final class CheckChoice(books: WindowBooks, budget: Budget, defer
     if (!deferred) dirtyBefore(Long.MaxValue).foreach(check)
     plan.foreach { asked =>
       if (deferred) dirtyBefore(asked.forcedBefore).foreach(check)
+      if (asked.rewriteWindows > 0) books.withFootprintBefore(Long.MaxValue).zipWithIndex.takeWhile(_._2 < asked.rewriteWindows).foreach {
+        case (window, _) => check(window)
+      }
       val mayTakeNs = budget.grant(taskNs, asked.share, asked.floorMs)
       val beganNs = System.nanoTime()
       def inTime: Boolean = (chosen.size & CheckChoice.ClockMask) != 0 || System.nanoTime() - beganNs < mayTakeNs

@@ -21,6 +21,9 @@ private[cec] final class CheckPlan(node: JsonNode) {
   /** Dirty windows from before this version are checked whatever the time budget says. */
   val forcedBefore: Long = node.get("forced_before").asLong
 
+  /** So many windows, oldest footprint first, are written again whatever the time budget says: else they grow too old. */
+  val rewriteWindows: Long = node.path("rewrite_windows").asLong(0L)
+
   /** CI/CP, and CI in ms. */
   val share: Double = node.get("share").asDouble
   val floorMs: Double = node.get("floor_ms").asDouble

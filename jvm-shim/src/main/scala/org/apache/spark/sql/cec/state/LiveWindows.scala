@@ -8,8 +8,8 @@ import org.apache.spark.sql.execution.streaming.state.UnsafeRowPair
 /** A window as it was before a batch touched it. */
 private[cec] final class Touched(val window: Window, val wasOpen: Boolean, val rows: AnyRef, val footprint: Long, val dirtySince: Long)
 
-/** Sums over all windows: state keys, their bytes with those of their values, and the order-free hash over them. */
-private[cec] final case class Sums(rows: Long = 0L, bytes: Long = 0L, digest: Long = 0L)
+/** Sums over all windows: state keys, their bytes with those of their values, the order-free hash over them, and its sketch. */
+private[cec] final case class Sums(rows: Long = 0L, bytes: Long = 0L, digest: Long = 0L, sketch: Long = 0L)
 
 /**
  * The windows of one store at one version, with the undo list of the batch under way. Not safe for several threads: the
@@ -18,7 +18,7 @@ private[cec] final case class Sums(rows: Long = 0L, bytes: Long = 0L, digest: Lo
  * @param prefixOf the id of the window that a state key belongs to; None in a store without prefix
  * @param order of the keys in a store with range scans
  */
-private[cec] final class LiveWindows(prefixOf: Option[UnsafeRow => UnsafeRow], order: Option[RangeOrder]) {
+private[cec] final class LiveWindows(prefixOf: Option[UnsafeRow => UnsafeRow], order: Option[RangeOrder], rowDigest: RowDigest) {
   private val table = new WindowTable
   private var undo = new ArrayList[Touched]()
 
@@ -32,10 +32,10 @@ private[cec] final class LiveWindows(prefixOf: Option[UnsafeRow => UnsafeRow], o
   private var settled = Sums()
 
   /** What the batch under way adds to them. They are counted when a row changes, because it is in the cache then. */
-  private var rows, bytes, digest = 0L
+  private var rows, bytes, digest, sketch = 0L
 
   /** Sums with the batch under way. */
-  def sums: Sums = Sums(settled.rows + rows, settled.bytes + bytes, settled.digest + digest)
+  def sums: Sums = Sums(settled.rows + rows, settled.bytes + bytes, settled.digest + digest, settled.sketch + sketch)
 
   /** Windows that are or were open in the batch under way. */
   def size: Int = table.size
@@ -132,9 +132,17 @@ private[cec] final class LiveWindows(prefixOf: Option[UnsafeRow => UnsafeRow], o
     settle(settled)
   }
 
-  /** Takes back the batch that `advance` ended last, given what it handed out and the sums before. */
-  def retreat(done: ArrayList[Touched], before: Sums): Unit = {
-    done.forEach { was =>
+  /** Gives the windows that the batch under way has closed their rows back. */
+  def reopen(): Unit = undo.forEach { before =>
+    if (before.wasOpen && !before.window.isOpen) {
+      before.window.restore(before.rows)
+      before.window.foreachRow((key, value) => count(key, null, value))
+    }
+  }
+
+  /** Brings windows to what they were at version `at`, with the sums of then: what `advance` handed out takes its batch back. */
+  def restore(images: ArrayList[Touched], sums: Sums, at: Long): Unit = {
+    images.forEach { was =>
       val window = was.window
       val absent = !window.isOpen
       window.restore(was.rows)
@@ -143,8 +151,8 @@ private[cec] final class LiveWindows(prefixOf: Option[UnsafeRow => UnsafeRow], o
       if (absent && window.isOpen) table.add(window)
       if (!absent && !window.isOpen) table.remove(window)
     }
-    settle(before)
-    version -= 1
+    settle(sums)
+    version = at
   }
 
   /** Counts a row that was loaded. */
@@ -158,19 +166,22 @@ private[cec] final class LiveWindows(prefixOf: Option[UnsafeRow => UnsafeRow], o
     rows = 0L
     bytes = 0L
     digest = 0L
+    sketch = 0L
   }
 
   private def count(key: UnsafeRow, before: UnsafeRow, after: UnsafeRow): Unit = {
-    val seed = Window.hash(key, Window.DigestSeed)
+    val seed = rowDigest.seed(key)
     if (before != null) {
       rows -= 1
       bytes -= key.getSizeInBytes + before.getSizeInBytes
-      digest -= Window.hash(before, seed)
+      digest -= rowDigest.hash(before, seed)
+      if (rowDigest.floatColumns > 0) sketch -= rowDigest.sketch(before, seed)
     }
     if (after != null) {
       rows += 1
       bytes += key.getSizeInBytes + after.getSizeInBytes
-      digest += Window.hash(after, seed)
+      digest += rowDigest.hash(after, seed)
+      if (rowDigest.floatColumns > 0) sketch += rowDigest.sketch(after, seed)
     }
   }
 

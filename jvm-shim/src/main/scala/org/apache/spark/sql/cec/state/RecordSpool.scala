@@ -86,9 +86,13 @@ private final class RecordStream(file: Path, grouped: Boolean) extends AutoClose
   private val channel = FileChannel.open(file, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE)
   private val writer = new ArrowStreamWriter(root, null, channel)
   private var count = 0
+  private var bytes = 0L
   writer.start()
 
   def add(kind: Byte, window: UnsafeRow, key: UnsafeRow, value: UnsafeRow): Unit = {
+    val size = window.getSizeInBytes.toLong + (if (keys == null) 0 else key.getSizeInBytes) + (if (value == null) 0 else value.getSizeInBytes)
+    if (count > 0 && bytes + size > RecordStream.BatchBytes) flush()
+    bytes += size
     kinds.setSafe(count, kind)
     windows.setSafe(count, window.getBytes)
     if (keys != null) keys.setSafe(count, key.getBytes)
@@ -114,11 +118,14 @@ private final class RecordStream(file: Path, grouped: Boolean) extends AutoClose
     writer.writeBatch()
     root.clear()
     count = 0
+    bytes = 0L
   }
 }
 
 private object RecordStream {
+  /** A batch ends with so many rows, or before it would have more bytes than that: an Arrow buffer's offsets are ints. */
   val BatchRows: Int = 1 << 16
+  val BatchBytes: Long = 64L << 20
 }
 
 /** Reads the spool file of an eventual checkpoint, and removes it. */

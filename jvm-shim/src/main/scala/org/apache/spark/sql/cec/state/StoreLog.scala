@@ -1,6 +1,6 @@
 package org.apache.spark.sql.cec.state
 
-import java.nio.file.{Path, Paths}
+import java.nio.file.{Files, Path, Paths}
 import java.util.UUID
 
 import scala.jdk.CollectionConverters._
@@ -11,6 +11,11 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.spark.sql.cec.RunContext
 import org.apache.spark.sql.cec.agent.{Agent, Json}
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
+
+/** What is written of the windows that a batch touched: some, or all of them; a flush writes what earlier commits have left. */
+private[cec] object CommitKind extends Enumeration {
+  val Deferred, Eager, Flush = Value
+}
 
 /** A commit's numbers, as the agent wants them. `live` are changes of the open windows per footprint version. */
 private[cec] final case class CommitNumbers(
@@ -23,9 +28,10 @@ private[cec] final case class CommitNumbers(
     closed: Long,
     inputs: Long,
     watermarkMs: Long,
-    digest: Long,
+    sums: Sums,
+    sketched: Boolean,
     elapsedUs: Long,
-    eager: Boolean,
+    kind: CommitKind.Value,
     live: Iterable[(Long, Int)],
     liveIsWhole: Boolean)
 
@@ -33,31 +39,49 @@ private[cec] final case class CommitNumbers(
 private[cec] final case class CommitAnswer(
     plan: CheckPlan, extent: Long, replay: Long, recoveryEstimateMs: Long, bytes: Long, agentUs: Long)
 
-/** An eventual checkpoint as the agent hands it over. */
+/** What the footer of a commit says of its version. `sketched`: whether the digest leaves floating-point columns to the sketch. */
+private[cec] final case class Footer(checkpointId: String, openWindows: Long, digest: Long, sketched: Boolean, sketch: Long)
+
+private object Footer {
+  def of(answer: JsonNode): Footer = Footer(
+    answer.get("checkpoint_id").asText, answer.get("open_windows").asLong, java.lang.Long.parseUnsignedLong(answer.get("digest").asText),
+    answer.get("sketched").asBoolean, answer.get("sketch").asLong)
+}
+
+/**
+ * An eventual checkpoint as the agent hands it over.
+ *
+ * @param inputs input tuples of the versions that a replay makes again
+ */
 private[cec] final case class CheckpointAnswer(
+    version: Long,
+    footer: Footer,
     spool: Option[Path],
-    openWindows: Long,
     dirtyFrom: Long,
     dirtyWindows: Long,
-    digest: Long,
-    checkpointIds: Map[Long, String],
+    inputs: Map[Long, Long],
     recoveryEstimateMs: Long,
-    plan: CheckPlan)
+    plan: CheckPlan) {
+  /** Lets it go unread. */
+  def discard(): Unit = spool.foreach(Files.deleteIfExists)
+}
 
 /**
  * One store's side of the conversation with the agent.
  *
+ * @param logId the id of the log that must be there; None: one is begun if there is none
  * @param run the word of the analyzer rule, if there was one
  */
 private[cec] final class StoreLog(
     id: StateStoreId,
     val home: String,
+    logId: Option[String],
     val generation: Long,
     grouped: Boolean,
     retained: Int,
     run: Option[RunContext],
     conf: Map[String, String]) {
-  Agent.openLog(home, conf)
+  Agent.openLog(home, logId, conf)
 
   def newCheckpointId(): String = UUID.randomUUID().toString.replace("-", "")
 
@@ -66,17 +90,24 @@ private[cec] final class StoreLog(
   /** EC at `version`: of the attempt with this checkpoint id, or of the newest one. */
   def load(version: Long, checkpointId: Option[String]): CheckpointAnswer = {
     val arguments = about(version).put("checkpoint_id", checkpointId.orNull)
+    logId.foreach(arguments.put("log_id", _))
     arguments.set[JsonNode]("conf", Json.map(conf))
     val answer = Agent.call("load", arguments, conf)
     CheckpointAnswer(
+      version,
+      Footer.of(answer),
       Json.text(answer.get("spool")).map(Paths.get(_)),
-      answer.get("open_windows").asLong,
       answer.get("dirty_from").asLong,
       answer.get("dirty_windows").asLong,
-      java.lang.Long.parseUnsignedLong(answer.get("digest").asText),
-      answer.get("checkpoint_ids").properties.asScala.map(entry => entry.getKey.toLong -> entry.getValue.asText).toMap,
+      answer.get("inputs").properties.asScala.map(entry => entry.getKey.toLong -> entry.getValue.asLong).toMap,
       answer.get("recovery_estimate_ms").asDouble.round,
       new CheckPlan(answer.get("plan")))
+  }
+
+  /** What is known of the commit of `version`: of the attempt with this checkpoint id, or of the newest one. None: its frame is lost. */
+  def footer(version: Long, checkpointId: Option[String]): Option[Footer] = {
+    val answer = Agent.call("footer", about(version).put("checkpoint_id", checkpointId.orNull), conf)
+    Option.when(!answer.get("checkpoint_id").isNull)(Footer.of(answer))
   }
 
   /** Hands over one commit; when this returns, it is durable. */
@@ -93,9 +124,10 @@ private[cec] final class StoreLog(
       .put("closed", numbers.closed)
       .put("inputs", numbers.inputs)
       .put("watermark_ms", numbers.watermarkMs)
-      .put("digest", java.lang.Long.toUnsignedString(numbers.digest))
+      .put("digest", java.lang.Long.toUnsignedString(numbers.sums.digest))
+      .put("sketch", numbers.sums.sketch)
       .put("elapsed_us", numbers.elapsedUs)
-      .put("flags", (if (numbers.eager) StoreLog.Eager else 0) | (if (grouped) StoreLog.Grouped else 0))
+      .put("flags", StoreLog.flags(numbers, grouped))
       .put("live_is_whole", numbers.liveIsWhole)
     val live = arguments.putArray("live")
     RunContext.timedBatch.foreach(arguments.set[JsonNode]("timed_batch", _))
@@ -108,14 +140,18 @@ private[cec] final class StoreLog(
   }
 
   /** Reports how the store came back at a recovery. */
-  def loaded(version: Long, ecLoadMs: Double, digestOk: Option[Boolean], held: Long): Unit = {
+  def loaded(version: Long, ecLoadMs: Double, digestOk: Option[Boolean], held: Long, unsure: Seq[String]): Unit = {
     val arguments = about(version).put("ec_load_ms", ecLoadMs).put("held", held)
+    arguments.set[JsonNode]("unsure", Json.strings(unsure))
     digestOk match {
       case Some(ok) => arguments.put("digest_ok", ok)
       case None => arguments.putNull("digest_ok")
     }
     Agent.call("loaded", arguments, conf)
   }
+
+  /** Says that this store does not need the log any more. */
+  def close(): Unit = Agent.closeLog(home)
 
   private def about(version: Long): ObjectNode = {
     val arguments = Json.obj().put("home", home).put("version", version).put("generation", generation).put("retained", retained)
@@ -126,6 +162,10 @@ private[cec] final class StoreLog(
 }
 
 private object StoreLog {
-  val Eager = 1
-  val Grouped = 2
+  private val (eager, grouped, flush, sketched) = (1, 2, 4, 8)
+
+  /** The bits of a commit frame's footer. */
+  def flags(numbers: CommitNumbers, isGrouped: Boolean): Int =
+    (if (numbers.kind == CommitKind.Eager) eager else 0) | (if (isGrouped) grouped else 0) |
+      (if (numbers.kind == CommitKind.Flush) flush else 0) | (if (numbers.sketched) sketched else 0)
 }

@@ -17,7 +17,7 @@ private[cec] object StoreMetrics {
   private val held = StateStoreCustomSumMetric("cecHeld", "mutations held back in a replay")
 
   val all: Seq[StateStoreCustomMetric] =
-    Seq(opened, checked, closed, extent, replay, dirty, logBytes, commitMs, agentMs, held, estimate)
+    Seq(opened, checked, closed, extent, replay, dirty, logBytes, commitMs, agentMs, held, estimate, CommittedStores)
 
   /** Bytes of memory that a window takes beside its rows: the window, two rows, two arrays, its slots. */
   private val WindowOverhead = 200L

@@ -8,16 +8,32 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.cec.agent.CecException
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
-/** What a batch was, for its commit: input tuples, watermark, and when its task began (`System.nanoTime`). */
-private[cec] final case class BatchFacts(inputs: Long, watermarkMs: Long, startedNs: Long)
+/**
+ * What a batch was, for its commit: input tuples, those of them that came by a shuffle, watermark, and when its task began
+ * (`System.nanoTime`).
+ *
+ * @param named whether Spark names a version by its commit's id: by that of the first commit, if a batch is run twice
+ */
+private[cec] final case class BatchFacts(inputs: Long, shuffled: Long, watermarkMs: Long, startedNs: Long, named: Boolean = false)
 
 /** What a user sees of the last commit. */
 private[cec] final case class CommitMetrics(
     opened: Long = 0, checked: Long = 0, closed: Long = 0, extent: Long = 0, replay: Long = 0, dirty: Long = 0,
     logBytes: Long = 0, commitMs: Long = 0, agentUs: Long = 0, held: Long = 0, recoveryEstimateMs: Long = 0)
 
+/**
+ * How a run begins.
+ *
+ * @param replayTo version at which its replay ends
+ * @param base version whose eventual checkpoint its replay begins with; before `replayTo` where a frame that this one needs is lost
+ * @param attempt the checkpoint id of that version, if Spark's commit log names it
+ * @param counted whether a batch brings the store the same number of shuffle records however its input is split
+ * @param accept whether a replay that cannot be finished is accepted as it is
+ */
+private[cec] final case class Recovery(replayTo: Long, base: Long, attempt: Option[String], counted: Boolean, accept: Boolean)
+
 /** Enough to take back the last commit in memory, for a batch that is run again. */
-private final class LastCommit(
+private[state] final class LastCommit(
     val touched: ArrayList[Touched], val renewed: Iterable[Renewed], val sums: Sums, val checkpointId: Option[String],
     val plan: Option[CheckPlan], val hold: Option[HoldRule])
 
@@ -29,9 +45,11 @@ private final class LastCommit(
  * @param valueFields fields of a value row
  * @param prefixFields fields of a prefix row, and how to get it from a key; None in a store without prefix
  * @param order of the keys in a store with range scans
- * @param exact whether values that are equal have equal bytes however they were summed up: no floating-point numbers
+ * @param rowDigest of the store's values
  * @param deferred whether touched windows may be left dirty by a commit
- * @param replayTo version at which this run's replay ends
+ * @param recovery what the run knows of its beginning
+ * @param recall asks the other executors for the store at a version: whether one had it, and has written it
+ * @param describe a state key, for people
  */
 private[cec] final class StoreState(
     id: StateStoreId,
@@ -40,21 +58,34 @@ private[cec] final class StoreState(
     valueFields: Int,
     prefixFields: Option[(Int, UnsafeRow => UnsafeRow)],
     order: Option[RangeOrder],
-    exact: Boolean,
+    rowDigest: RowDigest,
     deferred: Boolean,
-    replayTo: Long) extends Logging {
+    recovery: Recovery,
+    recall: Long => Boolean,
+    describe: UnsafeRow => String) extends Logging {
+  import recovery.{base, replayTo}
+
   private var windows = newWindows()
   private val books = new WindowBooks
   private val checks = new CheckChoice(books, new Budget, deferred)
-  private var wantedDigest = 0L
-  private var wantedDirty = 0L
   private var ecLoadMs = 0.0
+
+  /** The checkpoint that the present windows were loaded from. */
+  private var origin: Option[CheckpointAnswer] = None
+
+  private val check = new ReplayCheck(id, recovery, rowDigest)
+
+  /** Mutations that the present replay has held back. */
+  private var held = 0L
 
   /** The sums at the present version, without the batch under way. */
   private var sumsBefore = Sums()
   private var plan: Option[CheckPlan] = None
-  private var chain = Map.empty[Long, String]
   private var lastCommit: Option[LastCommit] = None
+  private var lastInputs = 0L
+
+  /** The commit that was taken back for the run of its batch that is under way. */
+  private var undone: Option[Undone] = None
   private var liveIsWhole = true
   private var loaded = false
 
@@ -67,7 +98,7 @@ private[cec] final class StoreState(
 
   def version: Long = windows.version
 
-  def isReplaying: Boolean = windows.hold.isDefined
+  def isReplaying: Boolean = version < replayTo
 
   def hasPrefix: Boolean = prefixFields.isDefined || order.isDefined
 
@@ -77,18 +108,68 @@ private[cec] final class StoreState(
   def begin(wanted: Long, uniqueId: Option[String]): Unit = {
     if (loaded && version == wanted) windows.rollback()
     else if (loaded && version == wanted + 1 && lastCommit.isDefined) retreat()
+    else if (loaded && version == wanted - 1 && undone.isDefined) reinstate()
+    else if (loaded && isReplaying && recovery.accept && wanted == replayTo) acceptAsItIs("the replay was not finished")
     else load(wanted, uniqueId)
     if (uniqueId.isDefined && !isReplaying && checkpointId != uniqueId && wanted > 0) load(wanted, uniqueId)
   }
 
   /** Takes back what the batch under way did. */
-  def rollback(): Unit = windows.rollback()
+  def rollback(): Unit = {
+    windows.rollback()
+    reinstate()
+  }
+
+  /** Whether the windows are those of `wanted`, after taking back what is later: a batch under way, or the last commit. */
+  def goesBackTo(wanted: Long): Boolean = loaded && !isReplaying && {
+    rollback()
+    if (version == wanted + 1 && lastCommit.isDefined) retreat()
+    version == wanted
+  }
+
+  /** Says that nothing more will be asked of this store. */
+  def close(): Unit = log.close()
+
+  /** Writes what is dirty at the last commit, unless a replay is under way, whose windows are not the whole state. */
+  def settle(): Unit = if (loaded && !isReplaying) {
+    rollback()
+    flush()
+  }
+
+  /**
+   * Writes all dirty windows, as the rest of the commit that made the present version: its eventual checkpoint is then the
+   * whole state. For between two batches.
+   */
+  def flush(): Unit = checkpointId.filter(_ => books.dirtyWindows > 0).foreach { id =>
+    writeAgain(books.dirtyBefore(Long.MaxValue).toVector, CommitKind.Flush, id, inputs = 0, watermarkMs = -1)
+  }
+
+  /** Writes windows once more, for the version that is there. */
+  private def writeAgain(chosen: Vector[Window], kind: CommitKind.Value, id: String, inputs: Long, watermarkMs: Long): Unit = {
+    val startedNs = System.nanoTime()
+    val spool = new RecordSpool(prefixFields.isDefined, () => log.spoolFile(estimate(chosen.size)))
+    try {
+      chosen.foreach(spool.check)
+      val file = spool.finish()
+      val next = books.after(version - 1, Changes.None, chosen)
+      val numbers = CommitNumbers(
+        version, next.openWindows, next.dirtyFrom, next.dirtyWindows, 0, spool.checked, 0, inputs, watermarkMs, windows.sums,
+        rowDigest.floatColumns > 0, (System.nanoTime() - startedNs) / 1000, kind, next.live(true), liveIsWhole = true)
+      plan = Some(log.append(numbers, id, Option.when(kind == CommitKind.Flush)(id), file).plan)
+      books.apply(version - 1, Changes.None, chosen)
+      checkpointId = Some(id)
+      liveIsWhole = true
+      lastCommit = None // it knows footprints of before
+      undone = None
+    } finally spool.close()
+  }
 
   /**
    * One commit, as the shim does it.
    *
    *  1. Sort what the batch touched into opened, closed and dirty windows.
-   *  1. In a replay the log has this commit already: only the books move on.
+   *  1. In a replay the log has this commit already: only the books move on. So it has if the batch was run before, with the
+   *     same result, and Spark has the id of that commit.
    *  1. Spool the opened and closed windows, then the checks: all dirty ones if eager, else what the plan asks for and
    *     the time budget allows.
    *  1. One call to the agent; when it returns, the commit is durable.
@@ -97,8 +178,12 @@ private[cec] final class StoreState(
   def commit(facts: BatchFacts): Long = {
     val startedNs = System.nanoTime()
     val changes = Changes.of(windows) // 1
-    if (isReplaying) return replayed(changes) // 2
-    val spool = new RecordSpool(prefixFields.isDefined, () => log.spoolFile(estimate(changes)))
+    if (isReplaying) return replayed(facts) // 2
+    if (facts.named && undone.exists(before => before.inputs == facts.inputs && before.sums == windows.sums)) {
+      reinstate()
+      return version
+    }
+    val spool = new RecordSpool(prefixFields.isDefined, () => log.spoolFile(estimate(changes.opened.size + changes.dirty.size)))
     try {
       changes.opened.foreach(spool.open) // 3
       changes.closed.foreach(spool.close)
@@ -107,10 +192,12 @@ private[cec] final class StoreState(
       val next = books.after(version, changes, checked)
       val numbers = CommitNumbers(
         version + 1, next.openWindows, next.dirtyFrom, next.dirtyWindows, spool.opened, spool.checked, spool.closed, facts.inputs,
-        facts.watermarkMs, windows.sums.digest, (System.nanoTime() - startedNs) / 1000, !deferred, next.live(liveIsWhole), liveIsWhole)
+        facts.watermarkMs, windows.sums, rowDigest.floatColumns > 0, (System.nanoTime() - startedNs) / 1000,
+        if (deferred) CommitKind.Deferred else CommitKind.Eager, next.live(liveIsWhole), liveIsWhole)
       val newId = log.newCheckpointId()
       val answer = append(numbers, next, newId, file) // 4
       advance(changes, books.apply(version, changes, checked)) // 5
+      lastInputs = facts.inputs
       checkpointId = Some(newId)
       plan = Some(answer.plan)
       metrics = CommitMetrics(
@@ -133,60 +220,102 @@ private[cec] final class StoreState(
   private def advance(changes: Changes, renewed: Iterable[Renewed]): Unit = {
     val before = sumsBefore
     lastCommit = Some(new LastCommit(windows.advance(), renewed, before, checkpointId, plan, windows.hold))
+    undone = None
     sumsBefore = windows.sums
     baseCheckpointId = checkpointId
   }
 
-  private def newWindows() = new LiveWindows(prefixFields.map(_._2), order)
+  private def newWindows() = new LiveWindows(prefixFields.map(_._2), order, rowDigest)
 
-  private def estimate(changes: Changes): Long = {
+  private def estimate(rowsToWrite: Int): Long = {
     val rows = windows.sums.rows
-    (changes.opened.size + changes.dirty.size + 1024L) * (if (rows == 0) 128L else windows.sums.bytes / rows + 64L)
+    (rowsToWrite + 1024L) * (if (rows == 0) 128L else windows.sums.bytes / rows + 64L)
   }
 
-  /** A commit during a replay: nothing is written, and no window may open or close. */
-  private def replayed(changes: Changes): Long = {
-    if (changes.closed.nonEmpty || changes.opened.nonEmpty) {
-      throw new CecException("Divergence",
-        s"the replay of batch $version would close ${changes.closed.size} and open ${changes.opened.size} windows of store $id that " +
-          s"are open at version $replayTo: the query gives other results for the same input. Mark its nondeterministic functions as " +
-          "such, or set spark.sql.streaming.stateStore.cec.mode=eager for new checkpoints")
+  /** A commit during a replay: nothing is written. Under the hold rule no window may open or close; behind it all is as it was first. */
+  private def replayed(facts: BatchFacts): Long = {
+    check.inputs(version, facts.shuffled, origin.flatMap(_.inputs.get(version + 1)))
+    if (windows.hold.isDefined) {
+      check.closes(version, Changes.of(windows).closed.size)
+      windows.reopen()
     }
-    books.markDirty(version, changes)
+    val changes = Changes.of(windows)
+    books.apply(version, changes, Nil)
+    checkpointId = checkpointId.orElse(Some(log.newCheckpointId())) // of version 0 there is none, and Spark wants one
     advance(changes, Nil)
-    checkpointId = chain.get(version).orElse(checkpointId)
-    metrics = CommitMetrics(
-      dirty = books.dirtyWindows, held = windows.hold.map(_.held).getOrElse(0L), recoveryEstimateMs = metrics.recoveryEstimateMs)
-    if (version == replayTo) endReplay()
+    windows.hold.foreach(hold => held = hold.held)
+    metrics = CommitMetrics(dirty = books.dirtyWindows, held = held, recoveryEstimateMs = metrics.recoveryEstimateMs)
+    if (version == base) endHold()
+    else if (version > base && version < replayTo) compareWhole(log.footer(version, None))
+    if (version == replayTo) endReplay(facts)
     version
   }
 
-  private def endReplay(): Unit = {
-    val held = windows.hold.map(_.held).getOrElse(0L)
+  /** The windows that were held back are what they were at the version that they were loaded of: they are compared with its footer. */
+  private def endHold(): Unit = {
     windows.hold = None
-    val digest = windows.sums.digest
-    val right = digest == wantedDigest && books.dirtyWindows == wantedDirty
-    if (!right) {
-      val differs = s"store $id differs from what was committed at version $version after the replay: digest " +
-        f"$digest%016x for $wantedDigest%016x, ${books.dirtyWindows} dirty windows for $wantedDirty"
-      if (exact || books.dirtyWindows != wantedDirty) {
-        throw new CecException("Divergence",
-          s"$differs. The query, its input or its functions are not what they were: give them back as they were and restart (nothing " +
-            "was written by this replay). To change a query, run it as it was with mode=eager until it has committed a batch, and change it then")
-      }
-      logWarning(s"$differs. Sums of floating-point numbers may differ in their last bit; anything else means that the query gives " +
-        "other results for the same input")
+    val rows = books.dirtyBefore(Long.MaxValue).map(_.rowCount.toLong).sum
+    origin.foreach(from => check.compare(windows, books.openWindows, from.footer, rows, Some((books.dirtyWindows, from.dirtyWindows))))
+  }
+
+  /**
+   * The end of a replay:
+   *
+   *  1. If it began before a lost frame, compare what came of it with what is left of the commit at its end.
+   *  1. Write what is dirty, or, after a lost frame, everything, so that no recovery begins before here again.
+   *  1. Report.
+   */
+  private def endReplay(facts: BatchFacts): Unit = {
+    val known = if (base < replayTo) log.footer(version, recovery.attempt) else None
+    compareWhole(known)
+    check.difference match {
+      case Some(difference) => acceptAsItIs(difference)
+      case None =>
+        val compared = base == replayTo || known.isDefined
+        if (!compared) {
+          logWarning(s"what was committed of store $id at version $version is lost, its footer too: that batch ${version - 1} was run as it was " +
+            "the first time cannot be told by a digest")
+        }
+        writeEnd(known, facts.inputs, facts.watermarkMs)
+        log.loaded(version, ecLoadMs, Option.when(compared)(true), held, Nil)
     }
-    log.loaded(version, ecLoadMs, Some(right), held)
+  }
+
+  /** Compares windows that were made anew, each of them, with what is left of the commit that made them first. */
+  private def compareWhole(known: Option[Footer]): Unit =
+    known.foreach(check.compare(windows, books.openWindows, _, windows.sums.rows, dirty = None))
+
+  /** What the log must have of the version at which a replay ends. */
+  private def writeEnd(known: Option[Footer], inputs: Long, watermarkMs: Long): Unit =
+    if (base == replayTo) flush()
+    else {
+      val id = recovery.attempt.orElse(known.map(_.checkpointId)).getOrElse(log.newCheckpointId())
+      writeAgain(books.withFootprintBefore(Long.MaxValue).toVector, CommitKind.Eager, id, inputs, watermarkMs)
+    }
+
+  /** Goes on with the windows as they are, at the version at which the replay was to end. */
+  private def acceptAsItIs(why: String): Unit = {
+    windows.hold.foreach(hold => held = hold.held)
+    val unsure = windows.windows.filter(w => w.isOpen && (w.isDirty || base < replayTo || w.footprint < replayTo)).map(w => describe(w.id)).toSeq
+    logWarning(s"$why. Accepted (spark.sql.streaming.stateStore.cec.onDivergence=accept): ${unsure.size} windows of store $id may differ from what " +
+      "was committed; the recovery's report in cec/recoveries/ of the checkpoint names them")
+    windows.rollback()
+    windows.hold = None
+    windows.version = replayTo
+    lastCommit = None
+    undone = None
+    writeEnd(if (base < replayTo) log.footer(replayTo, recovery.attempt) else None, inputs = 0, watermarkMs = -1)
+    log.loaded(replayTo, ecLoadMs, Some(false), held, unsure)
   }
 
   private def retreat(): Unit = lastCommit.foreach { last =>
     windows.rollback()
+    undone = Some(new Undone(last, Undone.imagesOf(last), lastInputs, windows.sums, checkpointId, baseCheckpointId, plan, windows.hold))
     last.renewed.foreach { before =>
       before.window.footprint = before.footprint
       before.window.dirtySince = before.dirtySince
     }
-    windows.retreat(last.touched, last.sums)
+    windows.restore(last.touched, last.sums, version - 1)
     windows.hold = last.hold
     sumsBefore = last.sums
     checkpointId = last.checkpointId
@@ -196,22 +325,56 @@ private[cec] final class StoreState(
     books.rebuild(windows.windows)
   }
 
-  /** Loads the eventual checkpoint of `wanted`, or, if a replay is due, that of its end. */
+  /** Has the commit back that was taken back last. */
+  private def reinstate(): Unit = undone.foreach { later =>
+    windows.rollback()
+    windows.restore(later.images, later.sums, version + 1)
+    windows.hold = later.hold
+    sumsBefore = later.sums
+    checkpointId = later.checkpointId
+    baseCheckpointId = later.baseCheckpointId
+    plan = later.plan
+    lastCommit = Some(later.last)
+    lastInputs = later.inputs
+    undone = None
+    liveIsWhole = true
+    books.rebuild(windows.windows)
+  }
+
+  /** Loads the eventual checkpoint of `wanted`, or, if a replay is due, the one that it begins with. */
   private def load(wanted: Long, uniqueId: Option[String]): Unit = {
     reset(wanted)
     val replaying = wanted < replayTo
-    val at = Math.max(wanted, replayTo)
-    if (at > 0 && (wanted > 0 || replaying)) {
+    val at = if (replaying) base else wanted
+    if (at > 0) {
       val startedNs = System.nanoTime()
-      val checkpoint = log.load(at, if (replaying) None else uniqueId)
-      // Batches from D on must run on this store: those before `wanted` will not, in a replay or without one.
-      if (checkpoint.dirtyFrom < wanted) throw StoreState.dirtyElsewhere(id, at, checkpoint)
+      val attempt = if (!replaying) uniqueId else if (base == replayTo) recovery.attempt else None
+      val checkpoint = wholeCheckpoint(at, wanted, attempt)
       checkpoint.spool.foreach(CheckpointSpool.foreach(_)(loadRow))
-      takeOver(checkpoint, at, replaying)
+      takeOver(checkpoint, hold = wanted < at)
       ecLoadMs = (System.nanoTime() - startedNs) / 1e6
-      if (!replaying && at == replayTo) log.loaded(at, ecLoadMs, Some(true), 0L)
-    }
+      loaded = true
+      if (checkpoint.dirtyFrom < wanted) acceptAsItIs(s"the replay of store $id was not begun")
+      else if (!replaying && at == replayTo) log.loaded(at, ecLoadMs, Some(true), 0L, Nil)
+    } else if (wanted > 0) throw StoreState.dirtyElsewhere(id, wanted, "all")
     loaded = true
+  }
+
+  /**
+   * The eventual checkpoint of `at`. Batches from D on must run on this store, so those before `wanted` must not be
+   * among them: what is dirty then is in another executor, which is asked to write it.
+   */
+  private def wholeCheckpoint(at: Long, wanted: Long, attempt: Option[String]): CheckpointAnswer = {
+    val first = log.load(at, attempt)
+    val checkpoint = if (first.dirtyFrom >= wanted || wanted < replayTo || !recall(at)) first else {
+      first.discard()
+      log.load(at, attempt)
+    }
+    if (checkpoint.dirtyFrom < wanted && !(recovery.accept && at == replayTo && wanted == replayTo)) {
+      checkpoint.discard()
+      throw StoreState.dirtyElsewhere(id, at, checkpoint.dirtyWindows.toString)
+    }
+    checkpoint
   }
 
   private def reset(wanted: Long): Unit = {
@@ -220,8 +383,11 @@ private[cec] final class StoreState(
     books.rebuild(Iterator.empty)
     sumsBefore = Sums()
     plan = None
-    chain = Map.empty
+    origin = None
+    check.reset()
+    held = 0L
     lastCommit = None
+    undone = None
     liveIsWhole = true
     loaded = false
     checkpointId = None
@@ -247,37 +413,34 @@ private[cec] final class StoreState(
     }
   }
 
-  private def takeOver(checkpoint: CheckpointAnswer, at: Long, replaying: Boolean): Unit = {
+  private def takeOver(checkpoint: CheckpointAnswer, hold: Boolean): Unit = {
     books.rebuild(windows.windows)
     sumsBefore = windows.sums
-    if (books.openWindows != checkpoint.openWindows) {
+    if (books.openWindows != checkpoint.footer.openWindows) {
       throw new CecException("DamagedLog",
-        s"store $id: the eventual checkpoint of version $at has ${books.openWindows} windows where ${checkpoint.openWindows} were open")
+        s"store $id: the eventual checkpoint of version ${checkpoint.version} has ${books.openWindows} windows where ${checkpoint.footer.openWindows} " +
+          "were open")
     }
-    chain = checkpoint.checkpointIds
+    origin = Some(checkpoint)
     plan = Some(checkpoint.plan)
+    checkpointId = Some(checkpoint.footer.checkpointId)
     metrics = CommitMetrics(recoveryEstimateMs = checkpoint.recoveryEstimateMs)
-    wantedDigest = checkpoint.digest
-    wantedDirty = checkpoint.dirtyWindows
-    if (replaying) {
-      windows.hold = Some(new HoldRule(checkpoint.dirtyFrom))
-      checkpointId = chain.get(version)
-    } else {
-      checkpointId = chain.get(at)
-      val digest = windows.sums.digest
-      if (digest != wantedDigest) {
+    if (hold) windows.hold = Some(new HoldRule(checkpoint.dirtyFrom))
+    else if (checkpoint.dirtyWindows == 0) {
+      val (digest, wanted) = (check.digestAs(windows, checkpoint.footer), checkpoint.footer)
+      if (digest != wanted.digest || (wanted.sketched && windows.sums.sketch != wanted.sketch)) {
         throw new CecException("DamagedLog",
-          f"store $id: the eventual checkpoint of version $at has digest $digest%016x where $wantedDigest%016x was committed; run " +
-            "`cec verify` on the checkpoint")
+          f"store $id: the eventual checkpoint of version ${checkpoint.version} has digest $digest%016x where ${wanted.digest}%016x was " +
+            "committed; run `cec verify` on the checkpoint")
       }
     }
   }
 }
 
 private object StoreState {
-  def dirtyElsewhere(id: StateStoreId, version: Long, checkpoint: CheckpointAnswer): CecException =
+  def dirtyElsewhere(id: StateStoreId, version: Long, windows: String): CecException =
     new CecException("RestartNeeded",
-      s"store $id at version $version is not in the log alone: ${checkpoint.dirtyWindows} of its windows changed after their last " +
+      s"store $id at version $version is not in the log alone: $windows of its windows changed after their last " +
         "footprint, and were in the memory of an executor that is gone, or the session that started this query has no Spark CEC " +
         "extension. Restart the query: a restart replays what is missing. To run without replays set " +
         "spark.sql.streaming.stateStore.cec.mode=eager")

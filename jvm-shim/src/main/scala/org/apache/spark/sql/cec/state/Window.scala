@@ -1,6 +1,6 @@
 package org.apache.spark.sql.cec.state
 
-import org.apache.spark.sql.catalyst.expressions.{UnsafeRow, XXH64}
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.unsafe.Platform
 
 /**
@@ -40,12 +40,6 @@ private[cec] object Window {
   val Never: Long = -1L
   val Clean: Long = Long.MaxValue
 
-  /** A row's part of the digest is the hash of the value, seeded with that of the key, which has this seed. */
-  val DigestSeed: Long = 42L
-
-  def hash(row: UnsafeRow, seed: Long): Long =
-    XXH64.hashUnsafeBytes(row.getBaseObject, row.getBaseOffset, row.getSizeInBytes, seed)
-
   /** A row over bytes of its own. */
   def row(bytes: Array[Byte], fields: Int): UnsafeRow = {
     val row = new UnsafeRow(fields)
@@ -74,7 +68,8 @@ private[cec] final class GroupWindow(id: UnsafeRow, hash: Int) extends Window(id
 
   override def isOpen: Boolean = !rows.isEmpty
   override def saved: AnyRef = new Rows(rows)
-  override def restore(saved: AnyRef): Unit = rows = saved.asInstanceOf[Rows]
+  /** A copy: what was saved may be wanted once more, when a batch is run for the third time. */
+  override def restore(saved: AnyRef): Unit = rows = new Rows(saved.asInstanceOf[Rows])
   override def foreachRow(visit: (UnsafeRow, UnsafeRow) => Unit): Unit = rows.forEach((key, value) => visit(key, value))
   override def rowCount: Int = rows.size
 }

@@ -1,0 +1,134 @@
+package org.apache.spark.sql.cec.exchange
+
+import java.util.concurrent.ConcurrentHashMap
+
+import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
+
+import com.fasterxml.jackson.databind.JsonNode
+
+import org.apache.spark.{SparkContext, SparkEnv}
+import org.apache.spark.internal.Logging
+import org.apache.spark.rpc.{RpcCallContext, RpcEndpoint, RpcEndpointRef, RpcEnv}
+import org.apache.spark.sql.cec.agent.Json
+import org.apache.spark.sql.execution.streaming.state.StateStoreId
+import org.apache.spark.util.{RpcUtils, ShutdownHookManager}
+
+/** A state store that this JVM holds, as the driver and other executors deal with it. Safe for several threads. */
+private[cec] trait HostedStore {
+  def checkpoint: String
+  def stateStoreId: StateStoreId
+
+  /** The run of the query that it belongs to; None for a store without word from the rule. */
+  def generation: Option[Long]
+
+  /** Writes what is dirty at `version`, after taking back what is later, if the store is there. */
+  def flush(version: Long): Unit
+
+  /** Gives the store away at `version`: writes as `flush` does, and lets the windows go. False if it is not there: then it stays as it is. */
+  def handOver(version: Long): Boolean
+
+  /** Lets the windows go, with `write` after a flush at `version`. */
+  def end(version: Long, write: Boolean): Unit
+
+  /** Writes what is dirty at its last commit, and lets the windows go. */
+  def close(): Unit
+}
+
+/** The state stores of this JVM, and its line to the driver's directory. */
+private[cec] object StoreHost extends Logging {
+  private val stores = new ConcurrentHashMap[HostedStore, java.lang.Boolean]()
+  private var line: Option[Line] = None
+
+  /** This JVM's own endpoint, and the driver's directory. */
+  private final case class Line(env: RpcEnv, self: RpcEndpointRef, directory: RpcEndpointRef)
+
+  /**
+   * An executor that ends in good order (decommissioned, idle, told to by a signal) leaves nothing behind that only it knows: Spark
+   * itself does not close its stores. Before Spark's own hooks, which stop what stores may need.
+   */
+  private lazy val closeAtEnd = ShutdownHookManager.addShutdownHook(ShutdownHookManager.DEFAULT_SHUTDOWN_PRIORITY + 10) { () =>
+    stores.keySet.asScala.toSeq.foreach(_.close())
+  }
+
+  /** From now on the driver knows where this store is. */
+  def add(store: HostedStore): Unit = {
+    if (SparkEnv.get.executorId != SparkContext.DRIVER_IDENTIFIER) closeAtEnd
+    stores.put(store, true)
+    try lineToDriver().foreach(line => line.directory.askSync[Boolean]((SparkEnv.get.executorId, line.self)))
+    catch { case NonFatal(error) => logWarning(s"the driver does not know that store ${store.stateStoreId} is here", error) }
+  }
+
+  def remove(store: HostedStore): Unit = stores.remove(store)
+
+  /**
+   * Asks whoever had this store before for its windows at a version: true if one had them, and has written them. That may be
+   * an earlier provider in this JVM, which Spark is about to close.
+   */
+  def recall(store: HostedStore, version: Long): Boolean = {
+    val id = store.stateStoreId
+    holders(store.checkpoint, id).exists(other => (other ne store) && other.handOver(version)) ||
+      lineToDriver().exists { line =>
+        try line.directory.askSync[Boolean](Message.yieldStore(SparkEnv.get.executorId, store.checkpoint, id, version).toString)
+        catch {
+          case NonFatal(error) =>
+            logWarning(s"no executor could be asked for store $id at version $version", error)
+            false
+        }
+      }
+  }
+
+  private def holders(checkpoint: String, id: StateStoreId): Seq[HostedStore] = stores.keySet.asScala.toSeq.filter { store =>
+    val other = store.stateStoreId
+    store.checkpoint == checkpoint && other.operatorId == id.operatorId && other.partitionId == id.partitionId && other.storeName == id.storeName
+  }
+
+  /** None where the driver has no directory, as without our extension. */
+  private def lineToDriver(): Option[Line] = synchronized {
+    Option(SparkEnv.get).flatMap { env =>
+      line = line.filter(_.env eq env.rpcEnv).orElse {
+        try {
+          val directory = RpcUtils.makeDriverRef(StoreDirectory.Name, env.conf, env.rpcEnv)
+          Some(Line(env.rpcEnv, env.rpcEnv.setupEndpoint(s"cec-stores-${env.executorId}", new Endpoint(env.rpcEnv)), directory))
+        } catch {
+          case NonFatal(error) =>
+            logInfo("the driver has no directory of state stores", error)
+            None
+        }
+      }
+      line
+    }
+  }
+
+  private def answer(message: JsonNode): String = {
+    val (checkpoint, version) = (message.get("checkpoint").asText, message.get("version").asLong)
+    message.get("call").asText match {
+      case Message.Yield =>
+        val id = StateStoreId(checkpoint, message.get("operator").asLong, message.get("partition").asInt, message.get("store").asText)
+        Json.obj().put("yielded", holders(checkpoint, id).exists(_.handOver(version))).toString
+      case call =>
+        val generation = message.get("generation").asLong
+        val failed = Json.arr()
+        stores.keySet.asScala.toSeq.filter(store => store.checkpoint == checkpoint && store.generation.contains(generation)).foreach { store =>
+          try if (call == Message.Flush) store.flush(version) else store.end(version, message.get("flush").asBoolean) catch {
+            case NonFatal(error) => failed.add(s"store ${store.stateStoreId}: ${error.getMessage}")
+          }
+        }
+        val node = Json.obj()
+        node.set[JsonNode]("failed", failed)
+        node.toString
+    }
+  }
+
+  private final class Endpoint(override val rpcEnv: RpcEnv) extends RpcEndpoint {
+    override def receiveAndReply(context: RpcCallContext): PartialFunction[Any, Unit] = { case message: String =>
+      // A store waits for the task that uses it, and writes: not in the threads that deliver messages.
+      val thread = new Thread("cec-stores") {
+        override def run(): Unit =
+          try context.reply(answer(Json.parse(message))) catch { case error: Throwable => context.sendFailure(error) }
+      }
+      thread.setDaemon(true)
+      thread.start()
+    }
+  }
+}

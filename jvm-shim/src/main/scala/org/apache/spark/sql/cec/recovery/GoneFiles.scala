@@ -1,0 +1,31 @@
+package org.apache.spark.sql.cec.recovery
+
+import java.net.URI
+
+import org.apache.hadoop.fs.Path
+
+import org.apache.spark.sql.SparkSession
+import org.apache.spark.sql.cec.agent.CecException
+import org.apache.spark.sql.connector.read.streaming.SparkDataStream
+import org.apache.spark.sql.execution.streaming.runtime.{
+  FileStreamSource, FileStreamSourceLog, FileStreamSourceOffset, SerializedOffset, StreamProgress}
+
+/** Files that a batch has read and that are not there any more: Spark's file source passes over them without a word. */
+private[recovery] final class GoneFiles(session: SparkSession, checkpoint: String) {
+  private val conf = session.sessionState.newHadoopConf()
+
+  /** Fails if a batch between two offsets cannot read what it has read before. */
+  def refuse(batch: Long, sources: Seq[SparkDataStream], start: StreamProgress, end: StreamProgress): Unit =
+    sources.zipWithIndex.foreach {
+      case (files: FileStreamSource, position) =>
+        def place(offsets: StreamProgress) = offsets.get(files).map(offset => FileStreamSourceOffset(SerializedOffset(offset.json)).logOffset)
+        val from = place(start).getOrElse(-1L)
+        place(end).filter(_ > from).foreach { until =>
+          val log = new FileStreamSourceLog(FileStreamSourceLog.VERSION, session, s"$checkpoint/sources/$position")
+          log.get(Some(from + 1), Some(until)).iterator.flatMap(_._2).map(entry => new Path(new URI(entry.path)))
+            .find(path => !path.getFileSystem(conf).exists(path))
+            .foreach(gone => throw new CecException("InputGone", s"$gone, which batch $batch has read, is gone"))
+        }
+      case _ =>
+    }
+}

@@ -1,0 +1,80 @@
+package org.apache.spark.sql.cec.recovery
+
+import java.util.concurrent.TimeUnit
+import java.util.concurrent.atomic.AtomicReference
+
+import com.fasterxml.jackson.databind.JsonNode
+import com.fasterxml.jackson.databind.node.ArrayNode
+
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.cec.RunContext
+import org.apache.spark.sql.cec.agent.{Agent, Json}
+import org.apache.spark.sql.cec.exchange.StoreDirectory
+
+/**
+ * Asks the sources of a running query what they still have, again and again, in a thread of its own: batches do not wait
+ * for an answer.
+ */
+private[recovery] final class SourceWatch(sources: AskedSources) {
+  private val newest = new AtomicReference[ArrayNode]()
+  private var thread: Option[Thread] = None
+  @volatile private var stopped = false
+
+  /** The newest answer, once; begins to ask when it is first called. In one thread. */
+  def take(): Option[ArrayNode] = {
+    if (thread.isEmpty) thread = Some(AskedSources.start("cec-source-watch", () => askForEver()))
+    Option(newest.getAndSet(null))
+  }
+
+  /** Asks no more. An interruption alone may get lost in a client's failure. */
+  def stop(): Unit = {
+    stopped = true
+    thread.foreach(_.interrupt())
+  }
+
+  private def askForEver(): Unit =
+    try while (!stopped) {
+      newest.set(sources.ask())
+      TimeUnit.SECONDS.sleep(SourceWatch.EverySeconds)
+    } catch {
+      case _: InterruptedException => // the query has ended
+    } finally sources.close()
+}
+
+private object SourceWatch {
+  val EverySeconds = 10L
+}
+
+/**
+ * Has the stores of a running query write what is dirty when a source is about to lose what a recovery would need
+ * (`cec.sources.margin`). A recovery needs nothing old after that.
+ */
+private[recovery] final class MarginKeeper(watch: SourceWatch, run: RunContext, conf: Map[String, String]) extends Logging {
+  private var flushedNs, warnedNs: Option[Long] = None
+
+  /** Compares the newest answer, if there is one; between two batches, after the one that made `version`. */
+  def keep(version: Long): Unit = watch.take().foreach { sources =>
+    val request = Json.obj().put("checkpoint", run.checkpoint).put("home", run.home).put("version", version)
+    request.set[JsonNode]("sources", sources)
+    Json.text(Agent.call("sources_now", request, conf).get("thin")).foreach { why =>
+      val failed = StoreDirectory.flush(run.checkpoint, run.generation, version)
+      tell(why, version)
+      failed.foreach(failure => logWarning(s"Spark CEC: not written, so a recovery still needs old input: $failure"))
+    }
+  }
+
+  def stop(): Unit = watch.stop()
+
+  /** Once is what this is for; several times a minute is costly, and says that the source keeps too little. */
+  private def tell(why: String, version: Long): Unit = {
+    val now = System.nanoTime()
+    def isRecent(past: Long) = now - past < TimeUnit.MINUTES.toNanos(1)
+    val line = s"Spark CEC: all that was dirty at batch ${version - 1} is written, so that a recovery needs nothing older: $why"
+    if (flushedNs.exists(isRecent) && !warnedNs.exists(isRecent)) {
+      warnedNs = Some(now)
+      logWarning(s"$line. This happens again and again: the source keeps too little for this query. Let it keep more (retention.ms, " +
+        "retention.bytes), or let a recovery need less (spark.sql.streaming.stateStore.cec.U, CI)")
+    } else logInfo(line)
+    flushedNs = Some(now)
+  }
+}

@@ -1,0 +1,71 @@
+package org.apache.spark.sql.cec.recovery
+
+import org.apache.spark.sql.cec.agent.CecException
+import org.apache.spark.sql.execution.SparkPlan
+import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
+import org.apache.spark.sql.execution.python.streaming.FlatMapGroupsInPandasWithStateExec
+import org.apache.spark.sql.execution.streaming.operators.stateful._
+import org.apache.spark.sql.execution.streaming.operators.stateful.flatmapgroupswithstate._
+import org.apache.spark.sql.execution.streaming.operators.stateful.join.StreamingSymmetricHashJoinExec
+
+/**
+ * Checks the plan that Spark is about to run against what was decided on the query as it was written: an optimizer stands
+ * between the two. Where they differ, a store would defer what a replay cannot give back, so the query is stopped. Where
+ * all is eager nothing rests on the plan.
+ */
+private[recovery] final class PlanCheck(plan: SparkPlan) {
+  private val operators: Seq[StateStoreWriter] = plan.collect {
+    case operator: StateStoreWriter if operator.stateInfo.isDefined => operator
+  }
+
+  def check(): Unit =
+    for {
+      any <- operators.headOption
+      decision <- PlannedQueries.of(any.getStateInfo)
+      if decision.deferred.nonEmpty
+    } differences(decision).nextOption().foreach(refuse)
+
+  private def differences(decision: Decision): Iterator[String] = {
+    val wanted = decision.operators.map(operator => operator.id -> PlanCheck.planned(operator.kind))
+    val found = operators.map(operator => operator.getStateInfo.operatorId -> PlanCheck.kind(operator)).sortBy(_._1)
+    val others = Option.when(found != wanted)(s"it has the stateful operators ${text(found)}, and not ${text(wanted)}")
+    val deferred = operators.iterator.filter(operator => decision.deferred(operator.getStateInfo.operatorId))
+    others.iterator ++ deferred.flatMap(operator => against(operator).map(reason =>
+      s"operator ${operator.getStateInfo.operatorId} (${PlanCheck.kind(operator)}): $reason"))
+  }
+
+  private def against(operator: StateStoreWriter): Option[String] = {
+    val below = operator.children.flatMap(_.collect { case node => node })
+    val feeding = below.collectFirst {
+      case other: StateStoreWriter => s"it is fed by another stateful operator (${PlanCheck.kind(other)})"
+    }
+    val functions = below.collect { case aggregate: BaseAggregateExec => aggregate.aggregateExpressions }.flatten
+    val unsorted = Some(operator).collect {
+      case arbitrary: FlatMapGroupsWithStateExecBase if !CanonicalOrder.isSorted(arbitrary) => "its input is not in canonical order"
+    }
+    feeding.orElse(unsorted).orElse(functions.flatMap(OrderFree.against(_)).headOption)
+  }
+
+  private def text(operators: Seq[(Long, String)]): String = operators.map { case (id, kind) => s"$id ($kind)" }.mkString("[", ", ", "]")
+
+  private def refuse(difference: String): Unit = throw new CecException("Unsupported",
+    s"the plan that Spark runs is not the one for which deferred commits were found safe: $difference. Nothing of this batch was " +
+      "committed. Set spark.sql.streaming.stateStore.cec.mode=eager to run this query")
+}
+
+private[recovery] object PlanCheck {
+  /** The kind of a physical operator, in the words of [[Stateful.kind]]. */
+  def kind(operator: StateStoreWriter): String = operator match {
+    case _: StateStoreSaveExec | _: SessionWindowStateStoreSaveExec => "aggregation"
+    case _: StreamingDeduplicateExec => "deduplication"
+    case _: StreamingDeduplicateWithinWatermarkExec => "deduplication within watermark"
+    case _: FlatMapGroupsWithStateExec => "flatMapGroupsWithState"
+    case _: FlatMapGroupsInPandasWithStateExec => "applyInPandasWithState"
+    case _: StreamingSymmetricHashJoinExec => "stream-stream join"
+    case _: StreamingGlobalLimitExec => "limit"
+    case other => other.nodeName
+  }
+
+  /** What Spark plans for a logical operator of this kind. */
+  private def planned(kind: String): String = if (Stateful.isAggregated(kind)) "aggregation" else kind
+}

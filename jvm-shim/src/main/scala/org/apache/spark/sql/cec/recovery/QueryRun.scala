@@ -1,0 +1,93 @@
+package org.apache.spark.sql.cec.recovery
+
+import java.util.concurrent.atomic.AtomicBoolean
+
+import scala.util.control.NonFatal
+
+import com.fasterxml.jackson.databind.JsonNode
+
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.SparkSession
+import org.apache.spark.sql.cec.RunContext
+import org.apache.spark.sql.cec.agent.{Agent, Json}
+import org.apache.spark.sql.cec.exchange.StoreDirectory
+import org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution
+
+/**
+ * One run of a query whose stores may be ahead of its log, from its first source to its last.
+ *
+ * @param committed the last batch that was committed before the run
+ * @param replay what is to be replayed before its first batch
+ * @param margin keeps what a recovery needs within what the sources have; None where they cannot be asked
+ * @param flushes whether a run that ends leaves nothing dirty
+ */
+private[recovery] final class QueryRun(
+    session: SparkSession,
+    run: RunContext,
+    conf: Map[String, String],
+    committed: Long,
+    replay: Option[Replay],
+    acknowledgements: Acknowledgements,
+    margin: Option[MarginKeeper],
+    clock: BatchClock,
+    flushes: Boolean)
+    extends SourceHooks with Logging {
+  private val begun, ended = new AtomicBoolean(false)
+  private var lookedNs = System.nanoTime()
+
+  override def beforeSources(): Unit = if (begun.compareAndSet(false, true)) {
+    session.sparkContext.setLocalProperty(MicroBatchExecution.BATCH_ID_KEY, null) // this thread may have inherited another query's
+    replay.foreach(_.begin())
+  }
+
+  override def betweenBatches(): Unit = {
+    val now = System.nanoTime()
+    if (now - lookedNs > QueryRun.LookEveryNs) {
+      lookedNs = now
+      try requests() catch { case NonFatal(failure) => logWarning("Spark CEC: a request to flush is not answered", failure) }
+      try margin.foreach(_.keep(lastBatch + 1)) catch {
+        case NonFatal(failure) => logWarning("Spark CEC: what the sources still have is not compared with what a recovery needs", failure)
+      }
+    }
+  }
+
+  /** Does what `cec flush` asks for. Between two batches no store is ahead of what Spark has committed. */
+  private def requests(): Unit = {
+    val asked = Agent.call("flush_requested", Json.obj().put("checkpoint", run.checkpoint), conf).get("request")
+    Json.text(asked).foreach { request =>
+      val version = lastBatch + 1
+      val failed = StoreDirectory.flush(run.checkpoint, run.generation, version)
+      val answer = Json.obj().put("checkpoint", run.checkpoint).put("request", request).put("version", version)
+      answer.set[JsonNode]("failed", Json.strings(failed))
+      Agent.call("flush_done", answer, conf)
+    }
+  }
+
+  /** The batch that this thread has run last: Spark's own, which it sets for its tasks. */
+  private def lastBatch: Long =
+    Option(session.sparkContext.getLocalProperty(MicroBatchExecution.BATCH_ID_KEY)).map(_.toLong).getOrElse(committed)
+
+  /** Spark acknowledges a batch when the next one is planned: the batch is the one that this thread has run last. */
+  override def hold(acknowledge: () => Unit): Unit = {
+    clock.announce()
+    acknowledgements.hold(lastBatch, acknowledge)
+  }
+
+  /** A clean stop is a checkpoint: all stores write what is dirty, so that the next start has nothing to replay. */
+  override def beforeStop(): Unit = if (ended.compareAndSet(false, true)) {
+    margin.foreach(_.stop())
+    try {
+      val version = new SparkLogs(session, run.checkpoint).lastCommitted + 1
+      StoreDirectory.end(run.checkpoint, run.generation, version, flushes)
+        .foreach(failure => logWarning(s"Spark CEC: not written at the end of the query, so the next start replays it: $failure"))
+      if (flushes) acknowledgements.give(version - 1)
+    } catch {
+      case NonFatal(failure) => logWarning("Spark CEC: the query ends with windows that are not in the log; the next start replays them", failure)
+    }
+  }
+}
+
+private object QueryRun {
+  /** A request may wait so long. */
+  private val LookEveryNs = 1000000000L
+}

@@ -1,0 +1,40 @@
+package org.apache.spark.sql.cec.state
+
+import org.apache.spark.{QueryContext, SparkException}
+import org.apache.spark.sql.cec.RunContext
+import org.apache.spark.sql.cec.agent.CecException
+import org.apache.spark.sql.execution.streaming.state.StateStoreId
+
+/** Why a store could not be brought to a version: under Spark's own condition for that, in our words. */
+private[cec] final class LoadFailure(condition: String, message: String, cause: Throwable)
+    extends SparkException(
+      s"[$condition] $message", cause, errorClass = Some(condition), messageParameters = Map.empty, Array.empty[QueryContext])
+
+private[cec] object LoadFailure {
+  private val Condition = "CANNOT_LOAD_STATE_STORE"
+
+  def negative(id: StateStoreId, version: Long): LoadFailure =
+    new LoadFailure(s"$Condition.UNEXPECTED_VERSION", s"store $id: version $version is negative", null)
+
+  def missingPartitions(directory: String, found: Int, wanted: Int, checkpoint: String): LoadFailure = {
+    val message = s"$directory has directories of $found partitions where the log has $wanted: Spark's reader would leave out the others. " +
+      "They are made when the query runs its next batch. Until then read with " +
+      s"""format("cec").option("view", "windows").load("$checkpoint")"""
+    new LoadFailure(s"$Condition.UNCATEGORIZED", message, null)
+  }
+
+  /**
+   * The result of `load`, which brings a store of this checkpoint to a version.
+   *
+   * A version that the log alone does not hold is told to a run of the query as it is, for its restart brings it back; to
+   * others, Spark's reader of state above all, with what makes it readable.
+   */
+  def orResult[T](checkpoint: String)(load: => T): T = try load catch {
+    case lost: CecException if lost.kind == "DamagedLog" => throw new LoadFailure(s"$Condition.UNCATEGORIZED", lost.getMessage, lost)
+    case dirty: CecException if dirty.kind == "RestartNeeded" =>
+      val advice =
+        if (RunContext.ofTask(checkpoint).isDefined) ""
+        else s". To read the state from outside of the query, run `cec flush $checkpoint` and read the newest batch after that"
+      throw new LoadFailure(s"$Condition.UNCATEGORIZED", dirty.getMessage + advice, dirty)
+  }
+}

@@ -1,0 +1,21 @@
+package org.apache.spark.sql.cec.state
+
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.cec.agent.CecException
+import org.apache.spark.sql.execution.streaming.state.StateStoreId
+
+/**
+ * How large one row may be. Arrow grows a buffer to the next power of two and ends at 2^31 - 1, so a value of more than
+ * 2^30 bytes cannot be written to the log; it is refused when it is put, because a commit that fails for it would fail
+ * again at every restart.
+ */
+private[cec] object RowLimit {
+  val Bytes: Int = 1 << 30
+
+  def check(store: StateStoreId, key: UnsafeRow, value: UnsafeRow): Unit =
+    if (key.getSizeInBytes > Bytes || value.getSizeInBytes > Bytes) {
+      throw new CecException("TooLarge",
+        s"$store: a value of ${value.getSizeInBytes} bytes (its key has ${key.getSizeInBytes}) cannot be kept: keys and values may have " +
+          s"up to $Bytes bytes each")
+    }
+}

@@ -1,0 +1,28 @@
+package org.apache.spark.sql.cec.state
+
+import java.util.ArrayList
+
+/**
+ * A commit that was taken back because its batch is run again: a function for `foreachBatch` may look at its rows twice. It
+ * stands until another commit takes its place. So it comes back if the second run is given up half way, which is how a
+ * look at some rows ends; and if the second run has the same result and Spark has named the version by the first one's id.
+ *
+ * @param last the commit
+ * @param images its windows as it left them
+ * @param inputs tuples of its batch
+ * @param sums at its version
+ */
+private[state] final class Undone(
+    val last: LastCommit, val images: ArrayList[Touched], val inputs: Long, val sums: Sums, val checkpointId: Option[String],
+    val baseCheckpointId: Option[String], val plan: Option[CheckPlan], val hold: Option[HoldRule])
+
+private[state] object Undone {
+  /** The windows that a commit changed, as they are. */
+  def imagesOf(last: LastCommit): ArrayList[Touched] = {
+    val images = new ArrayList[Touched](last.touched.size)
+    def keep(window: Window): Unit = images.add(new Touched(window, window.isOpen, window.saved, window.footprint, window.dirtySince))
+    last.touched.forEach(before => keep(before.window))
+    last.renewed.foreach(before => keep(before.window))
+    images
+  }
+}

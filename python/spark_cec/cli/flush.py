@@ -1,0 +1,51 @@
+"""`cec flush`: has a running query write what is dirty, and waits until it has."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent.lease import is_held
+from spark_cec.cli.place import OWN_DIRECTORY, Place
+from spark_cec.errors import UnsuitableCheckpoint
+from spark_cec.ids import new_id
+from spark_cec.recovery.requests import Flushed, ask_flush, flush_answer, withdraw_flush
+
+_LOOK_EVERY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class FlushResult:
+    """What the query answered (None: nothing in time), and how long that took in seconds."""
+
+    answer: Flushed | None
+    seconds: float
+
+
+def flush_query(checkpoint: str, place: Place, timeout_s: float, console: Console) -> FlushResult:
+    """Asks the running query of a checkpoint to write what is dirty.
+
+    Errors: `UnsuitableCheckpoint` if `checkpoint` is none of a query, or its query is not running.
+    """
+    if place.query is None:
+        raise UnsuitableCheckpoint(f"{checkpoint} is not the checkpoint of a query on Spark CEC: give that")
+    own = open_storage(f"{checkpoint.rstrip('/')}/{OWN_DIRECTORY}")
+    if is_held(own) is False:
+        raise UnsuitableCheckpoint(
+            f"the query of {checkpoint} is not running. One that was stopped has written all; after a crash its next "
+            f"start replays what is missing"
+        )
+    request, started = new_id().hex(), time.monotonic()
+    ask_flush(own, request)
+    try:
+        with console.status("waiting for the query to come to the end of a batch"):
+            while True:
+                answer, seconds = flush_answer(own, request), time.monotonic() - started
+                if answer is not None or seconds > timeout_s:
+                    return FlushResult(answer, seconds)
+                time.sleep(_LOOK_EVERY_S)
+    finally:
+        withdraw_flush(own)

@@ -1,0 +1,81 @@
+"""What `cec repair` does about stores that cannot be rebuilt: it looks for a version that the query can begin from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent.lease import CheckpointLeases
+from spark_cec.cli.committed import all_stores, committed
+from spark_cec.cli.place import OWN_DIRECTORY, Place
+from spark_cec.cli.state import catalog_of
+from spark_cec.log.storage import Storage
+from spark_cec.recovery.fallback import (
+    Base,
+    Fallback,
+    FallbackCost,
+    NoBase,
+    cost_of,
+    looking_at,
+    newest_base,
+    save_fallback,
+)
+from spark_cec.recovery.generations import newest_generation
+
+_JUST_STOPPED_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mending:
+    """Stores are lost at the version that Spark has committed: where the query can begin from, and what that costs."""
+
+    committed_batch: int
+    found: Base | NoBase
+    cost: FallbackCost | None
+
+
+def find_mending(place: Place) -> Mending | None:
+    """Reads every frame that a recovery needs, writes nothing. None: all stores are whole, or only the log is known."""
+    done = committed(place)
+    if place.checkpoint is None or done is None or done.version is None:
+        return None
+    catalog = catalog_of(place)
+    catalog.refresh()
+    index = catalog.index
+    stores = all_stores(place, index.stores())
+    oldest = min(_batches(place.checkpoint, "offsets"), default=done.batch + 1)
+    found = newest_base(stores, done.batch, oldest, looking_at(place.storage, index))
+    if not found.losses:
+        return None
+    return Mending(done.batch, found, cost_of(index, found, done.batch) if isinstance(found, Base) else None)
+
+
+def begin_from(place: Place, mending: Mending) -> None:
+    """Has the next start begin from the version that was found, if one was; the caller has the checkpoint's lease."""
+    if place.checkpoint is not None and isinstance(mending.found, Base):
+        own = open_storage(f"{place.checkpoint.url.rstrip('/')}/{OWN_DIRECTORY}")
+        save_fallback(own, Fallback(mending.found.version, mending.committed_batch, newest_generation(own)))
+
+
+@contextmanager
+def while_no_run_has_it(place: Place) -> Iterator[None]:
+    """Holds the lease of the checkpoint, where one is known; `Fenced` if the query runs.
+
+    A query that has just been stopped gives its lease back a moment later.
+    """
+    if place.checkpoint is None:
+        yield
+        return
+    leases, url = CheckpointLeases(), place.checkpoint.url
+    leases.hold(url, open_storage(f"{url.rstrip('/')}/{OWN_DIRECTORY}"), wait_s=_JUST_STOPPED_S)
+    try:
+        yield
+    finally:
+        leases.close()
+
+
+def _batches(storage: Storage, directory: str) -> list[int]:
+    stems = [file.name.removesuffix(".json") for file in storage.list(directory)]
+    return [int(stem) for stem in stems if stem.isascii() and stem.isdigit()]

@@ -1,0 +1,75 @@
+"""What `cec repair` prints: for people, and as one JSON object for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+from spark_cec.cli.findings import of_damage
+from spark_cec.cli.mend import Mending
+from spark_cec.cli.place import Place
+from spark_cec.cli.show import counted, place_json, print_findings, store_json
+from spark_cec.log.repair import RepairReport
+from spark_cec.recovery.fallback import Base
+
+
+def repair_json(place: Place, report: RepairReport, mending: Mending | None) -> dict[str, Any]:
+    """The fields of `cec repair --json`; `fallback` is null where every store is whole, or none can be brought back."""
+    return {
+        **place_json(place),
+        "dry_run": report.dry_run,
+        "bytes_removed": report.bytes_removed,
+        "removed": [{**of_damage(each.damage).to_json(), "kept_as": each.kept_as} for each in report.removed],
+        "lost": [{**store_json(each.store), "reason": each.reason} for each in mending.found.losses] if mending else [],
+        "fallback": _fallback_json(mending) if mending else None,
+    }
+
+
+def print_repair(out: Console, place: Place, report: RepairReport, *, whole: bool) -> None:
+    """Each range that was taken out, or would be, and what to do next. `whole`: every store can be rebuilt."""
+    for each in report.removed:
+        print_findings(out, [of_damage(each.damage)])
+        out.print(f"        {'would be kept' if report.dry_run else 'kept'} as {place.home}/{each.kept_as}")
+    if not report.removed:
+        out.print("nothing to take out: all bytes of all segments are sound" if not whole else
+                  "nothing to repair: all bytes of all segments are sound")  # fmt: skip
+        return
+    what = f"{counted(report.bytes_removed, 'byte')} in {counted(len(report.removed), 'place')}"
+    if report.dry_run:
+        out.print(f"{what} would be taken out; run `cec repair` without --dry-run to do it")
+    else:
+        out.print(f"{what} taken out; run `cec verify` to see whether anything is still missing")
+
+
+def print_mending(out: Console, mending: Mending, *, dry_run: bool) -> None:
+    """Which stores are lost at the committed version, and what brings them back."""
+    for loss in mending.found.losses:
+        out.print(f"lost    store {loss.store}: {loss.reason}", style="bold red")
+    found, cost = mending.found, mending.cost
+    if not isinstance(found, Base):
+        out.print(
+            f"the state of batch {mending.committed_batch} is lost: batches from {max(found.needs_batch - 1, 0)} on "
+            f"would bring it back, but Spark's offset log begins at batch {found.oldest_batch}; restore the "
+            f"checkpoint from a copy, or start a new one"
+        )
+        return
+    assert cost is not None, "a base has a cost"
+    out.print(
+        f"the log still has all stores at version {found.version}: the next start of the query "
+        f"{'would begin' if dry_run else 'begins'} from there, and a replay of batches {found.replay_from} to "
+        f"{mending.committed_batch} ({counted(cost.batches, 'batch', 'batches')}, about "
+        f"{counted(cost.inputs, 'input tuple')}) brings back what is lost"
+    )
+
+
+def _fallback_json(mending: Mending) -> dict[str, Any] | None:
+    if not isinstance(mending.found, Base) or mending.cost is None:
+        return None
+    return {
+        "version": mending.found.version,
+        "committed_batch": mending.committed_batch,
+        "replay_from": mending.found.replay_from,
+        "batches": mending.cost.batches,
+        "input_tuples": mending.cost.inputs,
+    }

@@ -1,0 +1,55 @@
+"""Generations: the runs of a query, numbered from 1 on; one small file each, of which old ones are removed."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from spark_cec.errors import AlreadyExists
+from spark_cec.log.storage import Storage
+
+DIRECTORY = "generations"
+
+KEPT = 32
+"""The newest runs whose files stay, beside that of the first, which says since when the query is watched."""
+
+
+def newest_generation(own: Storage) -> int:
+    """The newest run of the query, 0 before the first. `own` is rooted at the checkpoint's `cec` directory."""
+    return max(_generations(own), default=0)
+
+
+def next_generation(own: Storage) -> int:
+    """A number that no other run of this query has had, larger than all before; create-if-absent makes it unique."""
+    known = _generations(own)
+    generation = max(known, default=0) + 1
+    while not (_create(own, generation) and _is_new(own, generation)):
+        generation += 1
+    for old in known[1:]:
+        if old <= generation - KEPT:
+            own.delete(_path(old))
+    return generation
+
+
+def _create(own: Storage, generation: int) -> bool:
+    try:
+        own.create(_path(generation), json.dumps({"started_unix_ms": int(time.time() * 1000)}).encode())
+    except AlreadyExists:
+        return False
+    return True
+
+
+def _is_new(own: Storage, generation: int) -> bool:
+    """False if so many runs have begun since the listing that one with this number may have been removed."""
+    if newest_generation(own) - generation < KEPT // 2:
+        return True
+    own.delete(_path(generation))
+    return False
+
+
+def _generations(own: Storage) -> list[int]:
+    return sorted(int(file.name.removesuffix(".json")) for file in own.list(DIRECTORY))
+
+
+def _path(generation: int) -> str:
+    return f"{DIRECTORY}/{generation:010d}.json"

@@ -1,0 +1,145 @@
+"""Which logs an agent has open: closed when nobody needs them, never under a call, each with its own fate."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_cec.agent.logs import IDLE_S, OpenLogs
+from spark_cec.ids import StoreId
+from spark_cec.settings import PREFIX, parse_settings
+from tests.agent.support import Agent, Refused, window
+from tests.checkpoint.support import Tip
+
+STORE = StoreId(0, 0)
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    made = Agent(tmp_path)
+    yield made
+    made.calls.close()
+
+
+def open_files(below: Path) -> list[str]:
+    """What this process has open below a directory."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            found.append(str(entry.readlink()))
+        except OSError:
+            continue
+    return [path for path in found if path.startswith(str(below))]
+
+
+def test_a_closed_log_is_let_go_of_and_can_be_opened_again(agent: Agent, tmp_path: Path) -> None:
+    agent.ask("open_log")
+    tip, _ = agent.append(STORE, Tip(), window(b"a"))
+    assert open_files(tmp_path / "checkpoint")
+    assert open_files(tmp_path / "index")
+    assert agent.ask("close_log") == {"closed": True}
+    assert not open_files(tmp_path / "checkpoint") + open_files(tmp_path / "index")
+    assert agent.ask("close_log") == {"closed": False}
+    with pytest.raises(Refused, match="is not open in this agent") as refused:
+        agent.append(STORE, tip, window(b"b"))
+    assert refused.value.kind == "UnknownLog"
+    agent.ask("open_log", again=True)
+    tip, _ = agent.append(STORE, tip, window(b"b"))
+    assert set(tip.state) == {b"a", b"b"}
+
+
+def test_a_log_that_is_gone_is_not_begun_anew(agent: Agent, tmp_path: Path) -> None:
+    """As after its file system was unmounted: another log in its place would take commits that nobody finds again."""
+    agent.ask("open_log")
+    agent.ask("close_log")
+    shutil.rmtree(tmp_path / "checkpoint")
+    with pytest.raises(Refused, match=r"checkpoint/cec/log.*the log is gone") as refused:
+        agent.ask("open_log", again=True)
+    assert refused.value.kind == "LogLocationError"
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_a_log_stays_open_under_a_call_that_has_it(tmp_path: Path) -> None:
+    logs, settings = OpenLogs(), parse_settings({PREFIX + "index.path": str(tmp_path / "index")})
+    home = str(tmp_path / "log")
+    has_it, closed = threading.Event(), threading.Event()
+    stores: list[object] = []
+
+    def call() -> None:
+        with logs.serving():
+            log = logs.get(home, settings)
+            has_it.set()
+            assert closed.wait(60)
+            stores.append(log.catalog.index.stores())
+            assert open_files(tmp_path / "index")
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    assert has_it.wait(60)
+    assert logs.close_log(home)
+    closed.set()
+    caller.join()
+    assert stores == [[]]
+    assert not open_files(tmp_path / "index")
+
+
+def test_logs_that_were_only_read_are_closed_when_nobody_has_used_them_for_long(tmp_path: Path) -> None:
+    now = [0.0]
+    logs, settings = OpenLogs(lambda: now[0]), parse_settings({PREFIX + "index.path": str(tmp_path / "index")})
+    homes = [str(tmp_path / name) for name in ("kept", "read", "used", "next")]
+    for home in homes[:3]:
+        logs.get(home, settings)
+    logs.keep(homes[0])
+    now[0] = IDLE_S
+    logs.get(homes[2], settings)
+    now[0] = IDLE_S + 1
+    logs.get(homes[3], settings)
+    assert [logs.close_log(home) for home in homes] == [True, False, True, True]
+
+
+def test_the_loss_of_a_lease_concerns_its_own_query_alone(tmp_path: Path) -> None:
+    """An agent that took over from one that died: a later run of one of its queries has begun elsewhere."""
+    ours, other = (Agent(tmp_path, tmp_path / name) for name in ("ours", "other"))
+    other.calls, calls = ours.calls, other.calls
+    calls.close()
+    for agent in (ours, other):
+        agent.begin_run()
+    elsewhere = Agent(tmp_path, tmp_path / "ours")
+    generation = elsewhere.begin_run()
+    with pytest.raises(Refused, match=f"run {generation} of the query") as refused:
+        ours.ask("hold", generation=1)
+    assert refused.value.kind == "Fenced"
+    for call in ("open_log", "trim", "plan", "begin_run"):
+        with pytest.raises(Refused, match=f"run {generation} of the query") as refused:
+            ours.ask(call, version=1, generation=1, retained=1, commits=[], last_offset=-1, offsets={}, decision={})
+        assert refused.value.kind == "Fenced", call
+    other.ask("hold", generation=1)
+    other.append(STORE, Tip(), window(b"a"))
+    ours.ask("check", sink_path=None, committed_batch=-1)
+    ours.ask("hold")  # a new start in the application whose run has lost its lease
+    ours.append(STORE, Tip(), window(b"a"))
+    for agent in (ours, elsewhere):
+        agent.calls.close()
+
+
+def test_a_start_that_is_refused_the_lease_leaves_nothing_behind(agent: Agent, tmp_path: Path) -> None:
+    agent.begin_run()
+    with (Path(agent.checkpoint) / "cec" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(Refused, match="is running already"):
+            agent.ask("hold", wait_s=0.0)
+    agent.ask("hold")
+    agent.append(STORE, Tip(), window(b"a"))
+
+
+def test_an_earlier_run_in_this_application_does_not_fence_the_later_one(agent: Agent) -> None:
+    earlier, later = agent.begin_run(), agent.begin_run()
+    agent.ask("hold", generation=later)
+    with pytest.raises(Refused, match=f"run {later} of the query"):
+        agent.ask("hold", generation=earlier)
+    agent.append(STORE, Tip(), window(b"a"))

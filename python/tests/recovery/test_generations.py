@@ -1,0 +1,35 @@
+"""The numbers of a query's runs."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from spark_cec.log.storage import Storage
+from spark_cec.recovery.generations import KEPT, newest_generation, next_generation
+from tests.log.support import memory_storage
+
+
+def numbers(own: Storage) -> list[int]:
+    return [int(file.name.removesuffix(".json")) for file in own.list("generations")]
+
+
+def test_runs_are_numbered_from_one_on() -> None:
+    own = memory_storage()
+    assert newest_generation(own) == 0
+    assert [next_generation(own) for _ in range(3)] == [1, 2, 3]
+    assert newest_generation(own) == 3
+
+
+def test_old_runs_leave_nothing_but_the_first_which_says_since_when_the_query_is_watched() -> None:
+    own = memory_storage()
+    for wanted in range(1, 4 * KEPT):
+        assert next_generation(own) == wanted
+    assert numbers(own) == [1, *range(3 * KEPT, 4 * KEPT)]
+
+
+def test_no_number_is_given_twice() -> None:
+    own = memory_storage()
+    with ThreadPoolExecutor(8) as pool:
+        given = list(pool.map(lambda _: next_generation(own), range(5 * KEPT)))
+    assert len(set(given)) == 5 * KEPT
+    assert newest_generation(own) == max(given)

@@ -1,0 +1,126 @@
+"""What is said of a query's sources at its start, and when what is dirty is written while it runs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spark_cec.errors import InputGone
+from spark_cec.recovery.margin import Topic, needed_partitions
+from spark_cec.recovery.reach import Reach, SourceReach
+from spark_cec.recovery.sources import ACCEPT, Source, StartWord, at_start, margins, parse_sources, while_running
+
+NOW = 1_700_000_000_000
+NAME = "KafkaV2[Subscribe[t]]"
+START, END = '{"t":{"0":30}}', '{"t":{"0":60}}'
+RATE = SourceReach('{"offset":1}', '{"offset":2}', None)
+"""A source of another kind."""
+
+
+def read(start: str, end: str) -> SourceReach:
+    return SourceReach(start, end, needed_partitions(start, end))
+
+
+DUE = Reach(5, 8, NOW - 240_000, (RATE, read(START, END)))
+NOT_DUE = Reach(9, 8, None, (RATE, read(END, END)))
+LINE = "a recovery now would need input since batch 5 (t-0 from offset 30), 4 minutes ago"
+QUIET = "a recovery now would replay nothing, and need input since batch 9 (t-0 from offset 60)"
+
+
+def having(first: int, end: int = 100) -> tuple[Source, ...]:
+    return Source("rate"), Source(NAME, {"t": Topic({0: (first, end)})})
+
+
+def say(reach: Reach, sources: tuple[Source, ...], share: float = 0.1, accepts: bool = False) -> StartWord:
+    return at_start(reach, sources, share, accepts, NOW)
+
+
+@pytest.mark.parametrize(("reach", "line"), [(DUE, LINE), (NOT_DUE, QUIET)])
+def test_one_line_where_all_is_well(reach: Reach, line: str) -> None:
+    assert say(reach, having(0)) == StartWord(line, False)
+    assert say(reach, having(0)[:1]) == StartWord(line, False), "a query with other sources is not judged"
+    assert say(reach, (Source("rate"), Source("files"))) == StartWord(line, False)
+
+
+def test_input_that_is_gone_is_refused_by_name() -> None:
+    with pytest.raises(InputGone) as refused:
+        say(DUE, having(42))
+    words = str(refused.value)
+    assert words.startswith(
+        "input that the recovery of batch 8 needs, from batch 5 on, is gone: "
+        f"{NAME}: t-0 begins at offset 42, and is needed from 30 on: 12 of 30 offsets are gone. Nothing was changed"
+    )
+    assert "give the input back" in words
+    assert ACCEPT == "spark.sql.streaming.stateStore.cec.onDivergence=accept"
+    assert ACCEPT in words
+
+
+def test_what_is_gone_may_be_accepted() -> None:
+    word = say(DUE, having(42), accepts=True)
+    assert word.warns
+    assert word.line.startswith(f"{LINE}; input that the recovery of batch 8 needs, from batch 5 on, is gone: {NAME}: ")
+    assert word.line.endswith(f"that is accepted ({ACCEPT})")
+
+
+def test_a_thin_margin_is_warned_of_unless_that_is_off() -> None:
+    thin = (
+        f"{LINE}; {NAME} has little more than that: t-0 is needed from offset 30 on, and the source has it from 28 on"
+    )
+    assert say(DUE, having(28)) == StartWord(thin, True)
+    assert say(DUE, having(28), share=0.0) == StartWord(LINE, False)
+
+
+def test_a_source_that_does_not_answer_stops_nothing() -> None:
+    silent = (Source("rate"), Source(NAME, error="TimeoutException: 10 s"))
+    word = say(DUE, silent)
+    assert word.warns
+    assert f"{NAME} cannot be asked what it still has (TimeoutException: 10 s): the replay will tell" in word.line
+    assert "the next batch will tell" in say(NOT_DUE, silent).line
+
+
+def test_without_a_replay_what_the_query_has_not_read_counts() -> None:
+    assert say(NOT_DUE, having(58)) == StartWord(
+        f"{QUIET}; {NAME} has nearly lost input that the query has not read: "
+        "t-0 is needed from offset 60 on, and the source has it from 58 on", True
+    )  # fmt: skip
+    lost = say(NOT_DUE, having(62))
+    assert lost.warns
+    assert "has lost input that the query has not read: t-0 begins at offset 62, and is needed from 60 on" in lost.line
+
+
+def test_while_it_runs_the_share_decides() -> None:
+    assert while_running(DUE, having(20), 0.1) is None
+    words = while_running(DUE, having(28), 0.1)
+    assert words == f"{NAME}: t-0 is needed from offset 30 on, and the source has it from 28 on"
+    assert while_running(DUE, having(28), 0.0) is None
+    assert f"{NAME}: t-0 begins at offset 42, and is needed" in (while_running(DUE, having(42), 0.1) or "")
+    assert while_running(NOT_DUE, having(99), 1.0) is None, "with nothing to replay there is nothing to write"
+
+
+def test_a_known_retention_is_named() -> None:
+    sources = Source("rate"), Source(NAME, {"t": Topic({0: (28, 99)}, 5_000)})
+    assert (while_running(DUE, sources, 0.1) or "").endswith("the source has it from 28 on (retention.ms=5000)")
+    assert say(DUE, sources).line.endswith("(retention.ms=5000)")
+
+
+def test_of_many_partitions_some_are_named() -> None:
+    numbers = {str(n): 1 for n in range(9)}
+    reach = Reach(1, 1, None, (read(json.dumps({"t": numbers}), json.dumps({"t": dict.fromkeys(numbers, 5)})),))
+    with pytest.raises(InputGone, match=r"t-2 begins at offset 3, [^;]*; and the same of 6 more partitions\. Nothing"):
+        say(reach, (Source("K", {"t": Topic(dict.fromkeys(range(9), (3, 9)))}),))
+
+
+def test_of_several_sources_the_worst_is_named() -> None:
+    reach = Reach(5, 8, None, (read(START, END), read('{"u":{"0":30}}', '{"u":{"0":60}}')))
+    sources = Source("A", {"t": Topic({0: (29, 99)})}), Source("B", {"u": Topic({0: (30, 99)})})
+    assert [source.name for source, _ in margins(reach, sources)] == ["A", "B"]
+    assert (while_running(reach, sources, 0.5) or "").startswith("B: u-0")
+
+
+def test_the_word_of_the_shim() -> None:
+    available = {"t": {"retention_ms": None, "partitions": {"0": [3, 9]}}}
+    raw = [{"name": "rate"}, {"name": "K", "available": json.dumps(available)}, {"name": "L", "error": "why"}]
+    assert parse_sources(raw) == (
+        Source("rate"), Source("K", {"t": Topic({0: (3, 9)})}), Source("L", error="why"),
+    )  # fmt: skip
