@@ -11,18 +11,36 @@ ANY_PYTHON = $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
 unexport PYTHONPATH PYTHONHOME SPARK_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench jar clean distclean tools
+.PHONY: help demo demo-kafka test test-long test-long-kafka test-long-cluster test-long-rest test-spark lint bench soak jar clean distclean tools
 .DELETE_ON_ERROR:
 
 help:  ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
-		printf '%-16s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
+		printf '%-24s %s\n' "$$name" "$$text"; done
 
 demo: jar  ## run the purchases job, kill it three times, compare every row
 	$(RUN) examples/purchases.py
 
+demo-kafka: jar  ## the same from Kafka: a broker of its own, three kills, every row compared
+	$(RUN) examples/kafka_purchases.py
+
 test: lint jar  ## lint, then every test, on real Spark too
 	$(RUN) -m pytest -q python/tests integration-tests
+
+test-long: test-long-rest test-long-kafka test-long-cluster  ## all that takes long: Kafka, clusters
+
+test-long-rest: jar  ## the tests that `make test` leaves out
+	$(RUN) -m pytest -q -m long integration-tests
+
+test-long-kafka: jar  ## ten runs of queries on Kafka with five kills each; SEED=... repeats one; prints a table
+	PYTHONPATH=integration-tests:examples:python $(RUN) -m cec_it.long_kafka $(if $(SEED),--seed $(SEED))
+
+test-long-cluster: jar  ## what may befall a cluster, at length: a table; SEED=..., RUNS=... per scenario
+	PYTHONPATH=$(CURDIR)/python:$(CURDIR)/integration-tests:$(CURDIR)/examples \
+		$(RUN) -m cec_it.cluster_campaign $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS))
+
+test-spark: jar  ## run Spark's own streaming suites on our provider (fetches its test jars; SUITES="A B" for some)
+	PYTHONPATH=python:integration-tests $(RUN) -m spark_suites $(SUITES:%=--suite %)
 
 lint: $(INSTALLED)  ## ruff and mypy
 	$(RUN) -m ruff check python integration-tests examples
@@ -31,11 +49,14 @@ lint: $(INSTALLED)  ## ruff and mypy
 bench: jar  ## compare batch times with Spark's own state stores; prints JSON lines
 	$(RUN) -m spark_cec.bench
 
+soak: jar  ## run one query for MINUTES (30) and draw all that might grow: soak-output/soak.png
+	cd integration-tests && ../$(RUN) -m cec_it.soak --minutes $(or $(MINUTES),30) --out ../soak-output
+
 jar: $(INSTALLED)  ## build the jar of the JVM part, if it is not up to date
 	@$(RUN) -m spark_cec.build -q
 
 clean:  ## remove what was built, but not .venv
-	rm -rf python/spark_cec/jars build dist demo-output bench-output .gradle .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf python/spark_cec/jars build dist demo-output demo-kafka-output bench-output soak-output .gradle .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find python integration-tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## remove .venv too

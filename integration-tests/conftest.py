@@ -18,18 +18,21 @@ sys.path[:0] = [path for path in _OURS if path not in sys.path]
 
 from pyspark.sql import SparkSession  # noqa: E402
 
+from cec_it import kafka_session  # noqa: E402
 from cec_it.driver import session_builder  # noqa: E402
 from cec_it.references import References  # noqa: E402
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with the CEC provider. Use `newSession()` to set confs: they must not leak into other tests."""
+    with_kafka = any(HERE / "kafka" in item.path.parents for item in request.session.items)
     scratch = tmp_path_factory.mktemp("spark")
     saved = dict(os.environ)
     os.environ.update(PYTHONPATH=os.pathsep.join(_OURS), PYSPARK_PYTHON=sys.executable, TMPDIR=str(scratch))
     with _standard_error_into(scratch / LOG):
-        session = session_builder(scratch, "local[2]").getOrCreate()
+        builder = session_builder(scratch, "local[2]")
+        session = (kafka_session.with_connector(builder) if with_kafka else builder).getOrCreate()
     yield session
     session.stop()
     os.environ.clear()

@@ -14,8 +14,10 @@ from cec_it.driver import CEC, FOREACH, Job, Query, last_batch
 from cec_it.plans import PLANS
 from cec_it.references import References
 
+LONG = ("window-append", "count-windows", "chain")
 
-@pytest.mark.parametrize("plan", ["window-append", "sessions", "count-windows", "join", "chain"])
+
+@pytest.mark.parametrize("plan", ["sessions", "join", *(pytest.param(plan, marks=pytest.mark.long) for plan in LONG)])
 def test_a_batch_that_is_evaluated_twice_is_the_same_twice(
     plan: str, spark: SparkSession, references: References, tmp_path: Path
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -14,9 +14,9 @@ from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.streaming.state import GroupState
 
 from cec_it import feeds, local
+from cec_it.decisions import Frame, decide, events
 from cec_it.plans import PLANS
 
-Frame = Callable[[SparkSession, Path], DataFrame]
 SPECULATION = "spark.speculation"
 
 
@@ -45,10 +45,6 @@ class CounterSource(DataSource):
 
     def simpleStreamReader(self, schema: object) -> Counter:  # noqa: N802
         return Counter()
-
-
-def events(spark: SparkSession, root: Path) -> DataFrame:
-    return feeds.read_files(spark, root / "events", "left")
 
 
 def totals(*columns: str) -> Frame:
@@ -91,16 +87,79 @@ def limited(spark: SparkSession, root: Path) -> DataFrame:
     return events(spark, root).limit(5)
 
 
+def top(spark: SparkSession, root: Path) -> DataFrame:
+    return totals()(spark, root).orderBy("key").limit(5)
+
+
+CELLS = """
+    SELECT window(ts, '10 seconds') AS cell, key, count(*) AS n FROM events GROUP BY window(ts, '10 seconds'), key"""
+PER_GROUP = "SELECT window(window_time(cell), '20 seconds') AS w, sum(n) AS n FROM cells GROUP BY 1"
+
+
+def sql(text: str, *views: tuple[str, str]) -> Frame:
+    def build(spark: SparkSession, root: Path) -> DataFrame:
+        events(spark, root).withWatermark("ts", "10 seconds").createOrReplaceTempView("events")
+        for name, query in views:
+            spark.sql(query).createOrReplaceTempView(name)
+        return spark.sql(text)
+
+    return build
+
+
+common_table = sql(f"WITH cells AS ({CELLS}) {PER_GROUP}")
+common_table_twice = sql(
+    f"WITH cells AS ({CELLS}), more AS (SELECT cell, n FROM cells WHERE n > 1) "
+    f"SELECT cell AS w, n FROM more UNION ALL {PER_GROUP}"
+)
+view = sql(PER_GROUP, ("cells", CELLS))
+fixed_subquery = sql("SELECT key, count(*) FROM events WHERE key IN (SELECT id FROM range(5)) GROUP BY key")
+
+
+def subquery(spark: SparkSession, root: Path) -> DataFrame:
+    spark.range(5).toDF("key").write.parquet(str(root / "keys"))
+    spark.read.parquet(str(root / "keys")).createOrReplaceTempView("keys")
+    return sql("SELECT key, count(*) FROM events WHERE key IN (SELECT key FROM keys) GROUP BY key")(spark, root)
+
+
+def difference(spark: SparkSession, root: Path) -> DataFrame:
+    return events(spark, root).select("key").subtract(spark.range(5).toDF("key"))
+
+
+def scalar_pandas(spark: SparkSession, root: Path) -> DataFrame:
+    @f.pandas_udf("long")
+    def demean(amounts: pd.Series) -> pd.Series:
+        return amounts - int(amounts.mean())
+
+    return events(spark, root).groupBy("key").agg(f.sum(demean("amount")))
+
+
+def plain_udf(spark: SparkSession, root: Path) -> DataFrame:
+    double = f.udf(lambda amount: 2 * amount, "long")
+    return events(spark, root).groupBy("key").agg(f.sum(double("amount")))
+
+
 CASES: dict[str, tuple[Frame, str, dict[str, str], str, list[bool], str]] = {
     # name: frame, output mode, settings, mode, deferred per operator, words of the reason
     "aggregation": (totals(), "update", {}, "deferred", [True], "a replay gives the same state"),
     "sessions": (on("sessions"), "append", {}, "deferred", [True], "same state"),
     "deduplication": (on("distinct"), "append", {}, "deferred", [True], "same state"),
-    "deduplication within": (on("distinct-within"), "append", {}, "deferred", [True], "same state"),
+    "deduplication within": (on("distinct-within"), "append", {}, "eager", [False], "the first of its rows"),
     "count windows": (on("count-windows"), "append", {}, "deferred", [True], "same state"),
     "join": (on("join"), "append", {}, "eager", [False], "stream-stream join"),
     "chain": (on("chain"), "append", {}, "mixed", [False, True], "fed by another stateful operator"),
     "limit": (limited, "append", {}, "eager", [False], "limit"),
+    "top": (top, "complete", {}, "deferred", [True], "same state"),
+    "common table": (common_table, "append", {}, "mixed", [False, True], "fed by another stateful operator"),
+    "common table, twice": (common_table_twice, "append", {}, "mixed", [True, False, True], "same state"),
+    "view": (view, "append", {}, "mixed", [False, True], "fed by another stateful operator"),
+    "subquery": (subquery, "update", {}, "eager", [False], "it reads data beside its streams"),
+    "fixed subquery": (fixed_subquery, "update", {}, "deferred", [True], "same state"),
+    "difference": (difference, "append", {}, "eager", [False], "it is not known to give the same state again"),
+    "uniform": (with_column("uniform(0, 10)"), "update", {}, "eager", [False], "not deterministic"),
+    "current_user": (with_column("current_user()"), "update", {}, "eager", [False], "not deterministic: current_user"),
+    "input_file_name": (with_column("input_file_name()"), "update", {}, "eager", [False], "not deterministic"),
+    "scalar pandas": (scalar_pandas, "update", {}, "eager", [False], "'demean' is a function of many rows at once"),
+    "plain udf": (plain_udf, "update", {}, "deferred", [True], "same state"),
     "rand": (with_column("rand()"), "update", {}, "eager", [False], "not deterministic: rand"),
     "uuid": (with_column("uuid()"), "update", {}, "eager", [False], "not deterministic: uuid"),
     "current_timestamp": (
@@ -122,10 +181,10 @@ CASES: dict[str, tuple[Frame, str, dict[str, str], str, list[bool], str]] = {
         "not deterministic: localtimestamp",
     ),
     "unix_timestamp": (with_column("unix_timestamp()"), "update", {}, "eager", [False], "not deterministic"),
-    "first": (totals("first(seq)"), "update", {}, "eager", [False], "not deterministic: first"),
-    "last": (totals("last(seq)"), "update", {}, "eager", [False], "not deterministic: last"),
-    "any_value": (totals("any_value(seq)"), "update", {}, "eager", [False], "not deterministic: any_value"),
-    "collect_list": (totals("collect_list(seq)"), "update", {}, "eager", [False], "not deterministic: collect_list"),
+    "first": (totals("first(seq)"), "update", {}, "eager", [False], "first is not known to be independent"),
+    "last": (totals("last(seq)"), "update", {}, "eager", [False], "last is not known to be independent"),
+    "any_value": (totals("any_value(seq)"), "update", {}, "eager", [False], "any_value: first is not known"),
+    "collect_list": (totals("collect_list(seq)"), "update", {}, "eager", [False], "collect_list is not known"),
     "nondeterministic udf": (nondeterministic_udf, "update", {}, "eager", [False], "not deterministic"),
     "processing time": (processing_time, "update", {}, "eager", [False], "processing-time timeouts"),
     "unknown source": (counted, "update", {}, "eager", [False], "'it-counter' is not known to be replayable"),
@@ -134,17 +193,6 @@ CASES: dict[str, tuple[Frame, str, dict[str, str], str, list[bool], str]] = {
     "mode=eager": (totals(), "update", {"mode": "eager"}, "eager", [False], "cec.mode=eager"),
     "mode=deferred": (totals(), "update", {"mode": "deferred"}, "deferred", [True], "same state"),
 }
-
-
-def decide(spark: SparkSession, root: Path, frame: Frame, mode: str, settings: dict[str, str]) -> dict[str, object]:
-    """Start the query, stop it, and see what was decided."""
-    own = local.session(spark, settings)
-    for side in feeds.SALTS:
-        (root / "events" / side).mkdir(parents=True, exist_ok=True)
-    checkpoint = root / "checkpoint"
-    writer = frame(own, root).writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint)).format("noop")
-    writer.start().stop()
-    return local.query_json(checkpoint)
 
 
 @pytest.mark.parametrize("name", CASES)

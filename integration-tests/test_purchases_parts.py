@@ -192,17 +192,6 @@ def test_the_last_committed_batch_ignores_side_files(tmp_path: Path) -> None:
     assert committed_batch(tmp_path) == 10
 
 
-@pytest.mark.parametrize(("left", "found"), [((3, 4), 8), ((3, 4, 8, 9), 9), ((1, 2), 2)])
-def test_the_last_committed_batch_is_known_through_a_rewind(left: tuple[int, ...], found: int, tmp_path: Path) -> None:
-    """Rewound to 3, from 8: a recording whose start is not there is none of this checkpoint's."""
-    (tmp_path / "commits").mkdir()
-    (tmp_path / "cec").mkdir()
-    (tmp_path / "cec" / "replay.json").write_text(json.dumps({"committed_batch": 8, "rewound_to": 3, "offsets": {}}))
-    for batch in left:
-        (tmp_path / "commits" / str(batch)).touch()
-    assert committed_batch(tmp_path) == found
-
-
 def recovery_report(path: Path, **changes: object) -> Path:
     stores = [
         {"open_windows": windows, "extent_records": extent, "replay_inputs": replay, "ec_load_ms": load}

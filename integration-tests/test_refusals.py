@@ -137,9 +137,7 @@ def test_a_damaged_log_is_named_with_segment_and_offset(spark: SparkSession, tmp
     segment = max((checkpoint / "cec" / "log" / "segments").iterdir(), key=lambda path: path.stat().st_size)
     damage(segment, segment.stat().st_size // 3)
     other = local.session(spark, local.OPENINGS_ONLY, **{"index.path": str(tmp_path / "other")})
-    with pytest.raises(
-        Exception, match=r"(?s)damaged log: .*segments/\S+ at byte \d+|damaged log: \S+\.cec at byte \d+"
-    ) as found:
+    with pytest.raises(Exception, match=r"damaged log: .*\.cec at byte \d+") as found:
         local.run_to(other, job, QUERY, 5)
     assert segment.name in str(found.value)
 
@@ -182,7 +180,7 @@ def test_real_time_mode_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     ],
 )
 def test_an_agent_that_cannot_run_is_named(python: str, words: str, tmp_path: Path) -> None:
-    failure = failure_of(job_in(tmp_path), {CEC + "python": python})
+    failure = failure_of(job_in(tmp_path), {CEC + "driver.python": python})
     assert words in failure
     assert CEC + "python" in failure
 
@@ -191,7 +189,7 @@ def test_an_agent_that_never_answers_is_given_up(tmp_path: Path) -> None:
     mute = tmp_path / "mute"
     mute.write_text("#!/bin/sh\nexec sleep 600\n")
     mute.chmod(0o755)
-    failure = failure_of(job_in(tmp_path), {CEC + "python": str(mute), CEC + "agent.timeout": "2s"})
+    failure = failure_of(job_in(tmp_path), {CEC + "driver.python": str(mute), CEC + "agent.timeout": "2s"})
     assert f"{mute} -m spark_cec.agent was not ready within 2.0 s" in failure
     assert CEC + "agent.timeout" in failure
 
@@ -214,4 +212,4 @@ def test_output_of_a_batch_that_was_never_run_is_refused(spark: SparkSession, tm
     digits = newest.name.removesuffix(".json")
     future = int(digits) + 9
     shutil.copy(newest, manifests / f"{future:0{len(digits)}d}.json")
-    refused(spark, job, f"holds output of batch {future}, but Spark's commit log ends at batch", query)
+    refused(spark, job, f"holds output of batch {future}, but the checkpoint ends at batch", query)

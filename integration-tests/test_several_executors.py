@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from cec_it import feeds, local, results
 from cec_it.crashes import KillPoint, run_with_kills
 from cec_it.driver import CEC, FOREACH, Job, Query
@@ -12,6 +14,7 @@ from cec_it.references import References
 QUERY = Query("long-windows", feeds.RATE, FOREACH)
 
 
+@pytest.mark.long
 def test_a_killed_cluster_recovers(references: References, tmp_path: Path) -> None:
     # A store that moves to the other executor would make the query fail, and ask for a restart.
     conf = {

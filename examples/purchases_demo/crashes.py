@@ -58,14 +58,8 @@ def newest(directory: Path) -> int:
 
 
 def committed_batch(checkpoint: Path) -> int:
-    """The last batch that was committed, -1 if there is none; a recovery may have cut Spark's own log back."""
-    committed = newest(checkpoint / "commits")
-    saved = checkpoint / "cec" / "replay.json"
-    if saved.exists():
-        recording = json.loads(saved.read_text())
-        if int(recording["rewound_to"]) <= committed:
-            return max(committed, int(recording["committed_batch"]))
-    return committed
+    """The last batch that was committed, -1 if there is none."""
+    return newest(checkpoint / "commits")
 
 
 def recovery_files(checkpoint: Path) -> set[Path]:

@@ -198,7 +198,7 @@ def _all_reported(layout: Layout, before: Mapping[str, set[Path]]) -> bool:
 
 
 def _files(layout: Layout) -> int:
-    """Files that the queries have committed: one a batch, through a rewind."""
+    """Files that the queries have committed: one a batch."""
     return sum(committed_batch(layout.checkpoint(spec.name)) + 1 for spec in QUERIES)
 
 

@@ -17,6 +17,8 @@ from pathlib import Path
 from cec_it.driver import Job, Query
 from purchases_demo.crashes import committed_batch, newest
 from purchases_demo.processes import Child
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.recovery.report import read_progress
 
 ROOT = Path(__file__).resolve().parents[2]
 LIFE_TIMEOUT_S = 240.0
@@ -30,7 +32,7 @@ class KillPoint:
 
     Phases: `planned`: the offsets of `batch` are there. `appending`: then `growths` further growths of the log were
     seen. `published`: then a further manifest was seen (with the `cec` sink; else as `appending`). `committed`: Spark
-    has committed `batch`. `replaying`: Spark's logs were cut back and the replay is under way; `batch` is not used.
+    has committed `batch`. `replaying`: the replay of this life is under way; `batch` is not used.
     """
 
     query: Query
@@ -92,14 +94,25 @@ def spread(seed: int, job: Job, kills: int) -> list[KillPoint]:
     ]
 
 
-def run_with_kills(job: Job, points: Sequence[KillPoint], seed: int = 0) -> History:
-    """Run the job, killed at each of the points, then to its end; raises `AssertionError` if it ends too early."""
+def run_with_kills(
+    job: Job,
+    points: Sequence[KillPoint],
+    seed: int = 0,
+    program: str = "cec_it.driver",
+    before_last: Callable[[], object] = lambda: None,
+) -> History:
+    """Run the job, killed at each of the points, then to its end; raises `AssertionError` if it ends too early.
+
+    `before_last` is called before the last life, which nothing disturbs: there may be input that only that one gets.
+    """
     history = History(job, seed)
     for number, point in enumerate([*points, None]):
+        if point is None:
+            before_last()
         life = Life({query.name: committed_batch(job.checkpoint(query)) for query in job.queries})
         history.lives.append(life)
         before = {query.name: set(_report_files(job, query)) for query in job.queries}
-        with driver(replace(job, life=number)) as child:
+        with driver(replace(job, life=number), program) as child:
             if point is not None:
                 follow(child, life, _watch(job, point), f"{history}; next {point}")
                 child.kill()
@@ -113,8 +126,11 @@ def run_with_kills(job: Job, points: Sequence[KillPoint], seed: int = 0) -> Hist
 
 
 @contextmanager
-def driver(job: Job) -> Iterator[Driver]:
-    """A driver process for one life of a job; killed at the end whatever happens."""
+def driver(job: Job, program: str = "cec_it.driver", **variables: str) -> Iterator[Driver]:
+    """A driver process for one life of a job, which runs that module; killed at the end whatever happens.
+
+    `variables` are put into its environment.
+    """
     root = Path(job.root)
     root.mkdir(parents=True, exist_ok=True)
     job_file = root / f"job-{job.life}.json"
@@ -122,7 +138,9 @@ def driver(job: Job) -> Iterator[Driver]:
     scratch = root / "scratch"
     scratch.mkdir(exist_ok=True)
     child = Driver(
-        [sys.executable, "-m", "cec_it.driver", str(job_file)], root / f"driver-{job.life}.log", environment(scratch)
+        [sys.executable, "-m", program, str(job_file)],
+        root / f"driver-{job.life}.log",
+        {**environment(scratch), **variables},
     )
     try:
         yield child
@@ -185,7 +203,6 @@ def log_bytes(checkpoint: Path) -> int:
 def _watch(job: Job, point: KillPoint) -> Callable[[], bool]:
     checkpoint = job.checkpoint(point.query)
     if point.phase == "replaying":
-        # What the life before left on disk looks like a replay under way: wait for this life's own rewind.
         runs = _runs(checkpoint)
         return lambda: _runs(checkpoint) > runs and _is_replaying(checkpoint)
     if point.phase == "committed":
@@ -208,17 +225,13 @@ def _watch(job: Job, point: KillPoint) -> Callable[[], bool]:
 
 
 def _runs(checkpoint: Path) -> int:
-    """How many runs the query has begun; a run begins after its rewind."""
+    """How many runs the query has begun."""
     return len(list((checkpoint / "cec" / "generations").glob("*.json")))
 
 
 def _is_replaying(checkpoint: Path) -> bool:
-    saved = checkpoint / "cec" / "replay.json"
-    try:
-        recording = json.loads(saved.read_text())
-    except (FileNotFoundError, ValueError):
-        return False
-    return int(recording["rewound_to"]) <= newest(checkpoint / "commits") < int(recording["committed_batch"])
+    progress = read_progress(open_storage(str(checkpoint)), _runs(checkpoint), "cec")
+    return progress is not None and not progress.over
 
 
 def _report_files(job: Job, query: Query) -> list[Path]:

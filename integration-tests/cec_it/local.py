@@ -1,4 +1,4 @@
-"""Queries run in the tests' own session: `stop()` is as good as a crash, for it forgets what the log misses."""
+"""Queries run in the tests' own session: with `stop.flush=off`, `stop()` forgets what the log misses, as a crash."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ OPENINGS_ONLY = {"CI": "0ms", "U": "1000000"}
 
 
 def session(spark: SparkSession, own: Mapping[str, str] | None = None, /, **conf: str) -> SparkSession:
-    """A session of its own with `cec.*` settings, given without their prefix, and other confs, given in full."""
+    """A session of its own with `cec.*` settings, given without their prefix, and other confs, given in full.
+
+    Its queries stop as if they crashed, unless it says otherwise.
+    """
     fresh = spark.newSession()
-    for key, value in {**(own or {}), **conf}.items():
+    for key, value in {"stop.flush": "off", **(own or {}), **conf}.items():
         fresh.conf.set(key if key.startswith("spark.") else CEC + key, value)
     return fresh
 
@@ -48,9 +51,9 @@ def wait_for(streaming: StreamingQuery, batch: int) -> None:
             raise AssertionError(f"{streaming.name} has not run batch {batch}: {streaming.lastProgress}")
 
 
-def eventually(look: Callable[[], T | None], what: str) -> T:
+def eventually(look: Callable[[], T | None], what: str, within_s: float = DEADLINE_S) -> T:
     """What `look` finds as soon as that is not None."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + within_s
     pause = os.eventfd(0)
     try:
         while True:
@@ -58,7 +61,7 @@ def eventually(look: Callable[[], T | None], what: str) -> T:
             if found is not None:
                 return found
             if time.monotonic() > deadline:
-                raise AssertionError(f"not within {DEADLINE_S:.0f} s: {what}")
+                raise AssertionError(f"not within {within_s:.0f} s: {what}")
             select_on(pause, 0.01)
     finally:
         os.close(pause)
@@ -105,6 +108,16 @@ def agent_pid(spark: SparkSession) -> int:
     """The process id of the session's agent."""
     jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     return eventually(lambda: child_running(jvm, b"spark_cec.agent"), "an agent of this JVM")
+
+
+def agent_of_driver(driver: int) -> int:
+    """The process id of the agent of a driver, which is a Python process with a JVM as its child."""
+
+    def look() -> int | None:
+        jvm = child_running(driver, b"SparkSubmit")
+        return None if jvm is None else child_running(jvm, b"spark_cec.agent")
+
+    return eventually(look, "the driver's agent")
 
 
 def child_running(parent: int, words: bytes) -> int | None:

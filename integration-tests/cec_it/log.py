@@ -14,7 +14,12 @@ _ANY_VERSION = 1 << 40
 
 def commits(checkpoint: Path) -> list[CommitEntry]:
     """The commits of all stores, every attempt, in the order of stores and versions."""
+    return [entry for entry in frames(checkpoint) if not entry.meta.is_flush]
+
+
+def frames(checkpoint: Path) -> list[CommitEntry]:
+    """The commits of all stores and their flushes."""
     storage = open_storage(f"{checkpoint}/cec/log")
     index = MemoryIndex(str(read_log_id(storage)))
     Catalog(storage, index).refresh()
-    return [entry for store in index.stores() for entry in index.commits(store, 0, _ANY_VERSION)]
+    return [entry for store in index.stores() for entry in index.frames(store, 0, _ANY_VERSION)]

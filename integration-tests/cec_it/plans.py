@@ -55,6 +55,10 @@ def _stumbling(feed: Feed) -> DataFrame:
     return _per_window(feed).withColumn("n", stumble("start", "n"))
 
 
+def _rows(feed: Feed) -> DataFrame:
+    return feed("left").select("key", "amount", "seq")
+
+
 def _totals(feed: Feed) -> DataFrame:
     return feed("left").groupBy("key").agg(f.count("*").alias("n"), f.sum("amount").alias("total"))
 
@@ -111,6 +115,20 @@ def _chain(feed: Feed) -> DataFrame:
     )
 
 
+def _common_table(feed: Feed) -> DataFrame:
+    rows = feed("left").withWatermark("ts", "10 seconds")
+    rows.createOrReplaceTempView("rows")
+    return rows.sparkSession.sql("""
+        WITH cells AS (
+            SELECT window(ts, '10 seconds') AS cell, key, count(*) AS n, sum(amount) AS total
+            FROM rows GROUP BY window(ts, '10 seconds'), key)
+        SELECT window(window_time(cell), '20 seconds') AS w, key % 5 AS group,
+               count(*) AS cells, sum(n) AS n, max(total) AS most
+        FROM cells GROUP BY window(window_time(cell), '20 seconds'), key % 5""").selectExpr(
+        "w.start AS start", "group", "cells", "n", "most"
+    )
+
+
 def _count_windows(feed: Feed) -> DataFrame:
     events = feed("left").select("key", "amount", "seq").groupBy("key")
     return events.applyInPandasWithState(close_full, _COUNTED, "n LONG, total LONG, first LONG", "append", "NoTimeout")
@@ -137,7 +155,34 @@ def close_full(key: tuple[int], chunks: Iterable[pd.DataFrame], state: GroupStat
         yield pd.DataFrame(full, columns=["key", "first", "last", "total"])
 
 
+def _last_value(feed: Feed, in_order: bool = False) -> DataFrame:
+    """Arbitrary state that depends on the order of rows, which come from many tasks."""
+    rows = feed("left").select(f.pmod("key", f.lit(5)).alias("key"), "amount", "seq").repartition(6).groupBy("key")
+    function = keep_last_of_sorted if in_order else keep_last
+    return rows.applyInPandasWithState(function, _LAST, "n LONG, last LONG, trail LONG", "update", "NoTimeout")
+
+
+_LAST = "key LONG, n LONG, last LONG, trail LONG"
+
+
+def keep_last_of_sorted(key: tuple[int], chunks: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    """As `keep_last`, but of rows in the order of their columns."""
+    rows = pd.concat(list(chunks)).sort_values(["key", "amount", "seq"])
+    yield from keep_last(key, [rows], state)
+
+
+def keep_last(key: tuple[int], chunks: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    """Keep the last amount seen, and a trail of all rows in the order in which they were seen."""
+    n, last, trail = state.getOption or (0, 0, 0)
+    for rows in chunks:
+        for amount, seq in zip(rows["amount"], rows["seq"], strict=True):
+            n, last, trail = n + 1, int(amount), (31 * trail + 7 * int(amount) + int(seq)) % (2**61 - 1)
+    state.update((n, last, trail))
+    yield pd.DataFrame([(key[0], n, last, trail)], columns=["key", "n", "last", "trail"])
+
+
 PLANS = {
+    "rows": Plan(_rows),
     "window-append": Plan(_per_window),
     "stumbling": Plan(_stumbling, "update", ("start", "key")),
     "window-update": Plan(_per_window, "update", ("start", "key")),
@@ -148,6 +193,9 @@ PLANS = {
     "distinct-within": Plan(_distinct_within),
     "sessions": Plan(_sessions),
     "count-windows": Plan(_count_windows),
+    "last-value": Plan(_last_value, "update", ("key",)),
+    "last-value-sorted": Plan(partial(_last_value, in_order=True), "update", ("key",)),
     "join": Plan(_join),
     "chain": Plan(_chain),
+    "common-table": Plan(_common_table),
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from store_it.history import AMPLE_MS, Bounds, History, LogReader
-from store_it.jvm import Stores
+from store_it.jvm import Refused, Stores
 from store_it.operators import CountWindows, Sessions
 
 WITHIN_S = 60.0
@@ -38,7 +38,7 @@ def history(request: pytest.FixtureRequest, jvm: Stores, log: LogReader) -> Iter
     before = made.windows()
     made.recover(made.dirty_from())
     assert made.visible(made.version) == made.truth[-1]
-    assert made.windows() == before
+    assert made.windows() == made.written(before)
     assert set(made.verdicts()) == {True}
 
 
@@ -118,7 +118,8 @@ def test_killed_in_the_middle_of_a_load(jvm: Stores, history: History) -> None:
     jvm.ask("join", ticket=ticket)
     for batch_id in range(dirty_from, history.version):
         history.run_batch(batch_id, history.batches[batch_id])
-    assert history.windows() == before
+    history.note_flush()
+    assert history.windows() == history.written(before)
 
 
 def test_no_spool_file_is_left_behind(jvm: Stores, history: History) -> None:
@@ -129,3 +130,50 @@ def test_no_spool_file_is_left_behind(jvm: Stores, history: History) -> None:
     history.recover(history.dirty_from())
     assert set(spool.glob("*.arrow")) == before
     assert spool.stat().st_mode & 0o777 == 0o700
+
+
+def ruined_by_deletion(home: Path) -> None:
+    home.rename(home.with_name("elsewhere"))
+
+
+def ruined_by_a_file(home: Path) -> None:
+    home.rename(home.with_name("elsewhere"))
+    home.write_text("no directory")
+
+
+@pytest.mark.parametrize("ruin", [ruined_by_deletion, ruined_by_a_file], ids=lambda ruin: ruin.__name__)
+def test_a_log_that_cannot_be_opened_again_takes_no_other_with_it(
+    jvm: Stores, history: History, tmp_path: Path, ruin: Callable[[Path], None]
+) -> None:
+    ruined = History(jvm, LogReader(str(tmp_path / "log")), next(_operator_ids), CountWindows(keys=6, size=9), Bounds())
+    ruined.start(0)
+    advance(ruined, random.Random(7), 3)
+    ruin(tmp_path / "log")
+    os.kill(agent(jvm), signal.SIGKILL)
+    advance(history, random.Random(8), 2)
+    with pytest.raises(Refused, match=str(tmp_path / "log")):
+        ruined.commit_next(ruined.operator.batch(random.Random(9), ruined.version), AMPLE_MS)
+    advance(history, random.Random(10), 2)
+
+
+def test_logs_of_ended_queries_are_closed_and_forgotten(jvm: Stores, history: History, tmp_path: Path) -> None:
+    home = str(tmp_path / "log")
+    stores = [
+        History(jvm, LogReader(home), next(_operator_ids), CountWindows(keys=6, size=9), Bounds()) for _ in range(2)
+    ]
+    for store in stores:
+        store.start(0)
+        advance(store, random.Random(11), 2)
+
+    def held() -> bool:
+        return any(str(tmp_path) in str(each.readlink()) for each in Path(f"/proc/{agent(jvm)}/fd").iterdir())
+
+    jvm.ask("close_log", home=home)
+    assert home in jvm.ask("open_logs"), "the other store still needs it"
+    assert held()
+    advance(stores[1], random.Random(12), 2)
+    jvm.ask("close_log", home=home)
+    jvm.ask("close_log", home=home)
+    assert home not in jvm.ask("open_logs")
+    assert not held()
+    advance(history, random.Random(13), 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,11 @@ from store_it.jvm import Refused, Stores
 from store_it.operators import State
 from store_it.providers import Provider
 
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.ids import StoreId
+from spark_cec.index import MemoryIndex
+from spark_cec.log.catalog import Catalog
+from spark_cec.log.home import read_log_id
 from spark_cec.settings import PREFIX
 
 WITH_IDS = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
@@ -64,6 +70,16 @@ def test_get_put_remove_commit(provider: Provider) -> None:
     assert store.do(("committed",)) == [True]
     assert store.iterate() == entries(provider, k1=10, k3=3), "a committed store can still be read"
     assert provider.read(1) == provider.fresh().read(1) == entries(provider, k1=10, k3=3)
+
+
+def test_several_keys_at_once(provider: Provider) -> None:
+    """In the order asked for, nothing for a key that is not there; in a store for reading too."""
+    keys = [k(provider, key) for key in (3, 9, 1, 3)]
+    store = provider.store(0).put(entries(provider, k1=1, k2=2, k3=3))
+    assert store.do(("multi_get", keys)) == [[[3, 0], None, [1, 0], [3, 0]]]
+    store.commit()
+    reader = provider.fresh().store(1, read=True)
+    assert reader.do(("multi_get", keys), ("multi_get", []), ("release",))[:2] == [[[3, 0], None, [1, 0], [3, 0]], []]
 
 
 def test_rows_that_the_caller_uses_again_are_copied(provider: Provider) -> None:
@@ -253,7 +269,7 @@ def test_a_commit_without_changes(provider: Provider) -> None:
         (("scan", (1,)), "prefixScan without a prefix"),
         (("get", None), "the key may not be null"),
         (("put", None, (1, 1)), "the key may not be null"),
-        (("put", (1,), None), "the value may not be null"),
+        (("put", (1,), None), "Cannot put a null value"),
         (("remove", None), "the key may not be null"),
         (("get_family", (1,), "other"), "UNSUPPORTED_FEATURE.STATE_STORE_MULTIPLE_COLUMN_FAMILIES"),
         (("put_family", (1,), (1, 1), "other"), "UNSUPPORTED_FEATURE.STATE_STORE_MULTIPLE_COLUMN_FAMILIES"),
@@ -279,7 +295,7 @@ def test_a_version_that_cannot_be(make: Make, version: int, says: str) -> None:
     provider = make()
     provider.put(0, {(1,): (1, 1)})
     for read in (False, True):
-        with pytest.raises(Refused, match=says):
+        with pytest.raises(Refused, match=rf"\[CANNOT_LOAD_STATE_STORE\..*{says}"):
             provider.store(version, read=read)
     assert provider.put(1, {(2,): (2, 2)}) == 2, "the lease is free, and the store can go on"
 
@@ -337,6 +353,66 @@ def test_a_task_keeps_the_store_until_it_ends(make: Make, jvm: Stores) -> None:
     assert provider.read(1) == {(1,): (1, 1)}
 
 
+def test_threads_that_come_and_go_leave_no_connections(make: Make, jvm: Stores) -> None:
+    """Tasks and queries have new threads for as long as the JVM lives, and the agent a thread for each connection."""
+    provider = make()
+    provider.store(0).abort()
+    before = connections(jvm)
+    for version in range(40):
+        store = provider.store(version, thread=f"passing-{version}")
+        jvm.do(store.name, ("put", (1,), (version, 0)), ("commit",), thread=f"passing-{version}")
+    assert connections(jvm) <= before + 2
+    assert set(jvm.ask("lasting_threads")) <= {"main", "DestroyJavaVM"}, "a thread that keeps the JVM from ending"
+
+
+def connections(jvm: Stores) -> int:
+    """The connections that the agent has."""
+    descriptors = Path(f"/proc/{jvm.agent_pid()}/fd")
+    return sum(str(descriptor.readlink()).startswith("socket:") for descriptor in descriptors.iterdir())
+
+
+def test_a_store_is_given_away_only_at_the_version_that_it_has(make: Make, jvm: Stores, checkpoint: Path) -> None:
+    """A late task elsewhere may ask for a version that is long past: what is dirty here must not go for its sake."""
+    provider = make(settings={"CI": "0ms", "CP": "1h"})
+    for version in range(4):
+        begin_deferred(jvm, provider, checkpoint, task=version)
+        store = provider.store(version, thread="query")
+        assert jvm.do(store.name, ("put", (1,), (version, 0)), ("commit",), thread="query") == [None, version + 1]
+        jvm.ask("task_end", thread="query")
+    for elsewhere in (1, 2, 6):
+        assert jvm.ask("hand_over", name=provider.name, version=elsewhere) is False
+        assert provider.read(4) == {(1,): (3, 0)}
+    assert jvm.ask("hand_over", name=provider.name, version=4) is True
+    assert jvm.ask("hand_over", name=provider.name, version=4) is False
+    assert provider.fresh().read(4) == {(1,): (3, 0)}
+
+
+def begin_deferred(jvm: Stores, provider: Provider, checkpoint: Path, task: int) -> None:
+    """Begins a task of a query whose commits may leave windows dirty."""
+    home = f"{checkpoint}/cec/log"
+    provider.fresh().store(0).abort()  # there is a log from here on
+    run = {
+        "checkpoint": str(checkpoint), "home": home, "log_id": read_log_id(open_storage(home)), "generation": 1,
+        "replay_to": 0, "base": 0, "accept": False, "started_ms": 0, "deferred": [0], "counted": [], "attempts": {},
+        "forecast": None,
+    }  # fmt: skip
+    properties = {"spark.sql.cec.run": json.dumps(run), "sql.streaming.queryId": "q"}
+    jvm.ask("task_begin", task=task, thread="query", properties=properties)
+
+
+def test_whoever_only_reads_begins_no_log(jvm: Stores, tmp_path: Path) -> None:
+    """Spark's `statestore` reader on a checkpoint whose log is gone: an empty one would stand in the way of the old."""
+    (tmp_path / "cec").mkdir()
+    (tmp_path / "state/0/0").mkdir(parents=True)
+    query = {"log_home": "cec/log", "log_id": "ab" * 16, "generation": 3}
+    (tmp_path / "cec/query.json").write_text(json.dumps(query))
+    with pytest.raises(
+        Refused, match=f"the query writes log {'ab' * 16}, but .* finds no log there. If it was removed, restore it"
+    ):
+        Provider(jvm, str(tmp_path)).store(2, read=True)
+    assert [path.name for path in (tmp_path / "cec").iterdir()] == ["query.json"]
+
+
 def test_checkpoint_ids_name_the_attempt(provider: Provider) -> None:
     """With Spark's checkpoint format 2 an id is asked for: the attempt with that id, not the newest, is what comes."""
     provider.conf.update(WITH_IDS)
@@ -372,3 +448,60 @@ def test_a_provider_closed_is_no_loss(provider: Provider, jvm: Stores) -> None:
     provider.put(0, entries(provider, k1=1))
     jvm.ask("close_provider", name=provider.name)
     assert provider.read(1) == entries(provider, k1=1)
+
+
+def test_windows_that_nobody_touches_are_written_again_before_they_are_old(make: Make, checkpoint: Path) -> None:
+    """Eager and without time for checks: nothing but the bound on age asks for a record."""
+    provider = make(settings={"CI": "0ms", "footprintAge": "10"})
+    provider.put(0, {(key,): (key, 0) for key in range(30)})
+    checked = []
+    for version in range(1, 40):
+        store = provider.store(version)
+        store.commit()
+        checked.append(store.metrics()["cecChecked"])
+    assert sum(checked) >= 3 * 30, checked
+    assert max(checked) <= 6, f"not a little at a time: {checked}"
+    index = MemoryIndex(str(read_log_id(storage := open_storage(f"{checkpoint}/cec/log"))))
+    Catalog(storage, index).refresh()
+    metas = [entry.meta for entry in index.commits(StoreId(0, provider.partition), 1, 40)]
+    assert len(metas) == 40
+    assert max(meta.version - meta.oldest_footprint for meta in metas) <= 10
+    assert provider.fresh().read(40) == {(key,): (key, 0) for key in range(30)}
+
+
+def test_a_batch_that_is_run_again_with_the_same_result_is_committed_once(provider: Provider) -> None:
+    """A function for `foreachBatch` that looks at its rows twice: the first commit stands, with its checkpoint id."""
+    provider.conf.update(WITH_IDS)
+    provider = provider.fresh()
+    provider.put(0, entries(provider, k1=1, k2=2, k3=3))
+
+    def again() -> tuple[str, str]:
+        store = provider.store(1).put(entries(provider, k1=10, k5=5)).remove(k(provider, 2))
+        store.commit()
+        version, checkpoint_id, base = store.do(("checkpoint",))[0]
+        assert version == 2
+        return checkpoint_id, base
+
+    after = entries(provider, k1=10, k3=3, k5=5)
+    first = again()
+    assert [again() for _ in range(3)] == [first] * 3
+    assert provider.read(2) == provider.fresh().read(2) == after
+    assert provider.store(2, first[0]).put(entries(provider, k7=7)).commit() == 3
+    assert provider.fresh().read(3) == {**after, **entries(provider, k7=7)}
+
+
+@pytest.mark.parametrize("end", ["abort", "release"])
+def test_a_second_run_that_is_given_up_leaves_the_commit(provider: Provider, end: str) -> None:
+    """A look at one row ends half way. The commit before it stands, and so does what a later run takes back."""
+    provider.put(0, entries(provider, k1=1, k2=2, k3=3))
+    batch, after = entries(provider, k1=10, k5=5), entries(provider, k1=10, k3=3, k5=5)
+    provider.put(1, batch, k(provider, 2))
+    for value in range(3):
+        given_up = provider.store(1).put(entries(provider, k1=70 + value, k3=80, k9=9)).remove(k(provider, 2))
+        given_up.do((end,))
+    assert provider.read(1) == entries(provider, k1=1, k2=2, k3=3)
+    assert provider.read(2) == after
+    provider.put(1, entries(provider, k1=11))
+    assert provider.read(2) == provider.fresh().read(2) == entries(provider, k1=11, k2=2, k3=3)
+    assert provider.put(2, entries(provider, k4=4)) == 3
+    assert provider.fresh().read(3) == entries(provider, k1=11, k2=2, k3=3, k4=4)

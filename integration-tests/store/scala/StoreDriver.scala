@@ -13,11 +13,15 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.{SparkConf, SparkEnv, TaskContext, TaskContextImpl}
+import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.cec.CecStateStoreProvider
 import org.apache.spark.sql.cec.agent.{Agent, Json}
-import org.apache.spark.sql.cec.state.{StoreLog, StoreState}
+import org.apache.spark.sql.cec.source.RowSpool
+import org.apache.spark.sql.cec.state.{Recovery, RowDigest, StoreLog, StoreState}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.types.{StringType, StructField, StructType}
+import org.apache.spark.unsafe.types.UTF8String
 
 /**
  * Stores for the tests in Python: one JSON object per line of standard input, one per line of standard output.
@@ -63,7 +67,7 @@ private final class StoreDriver {
       running.put(name, Thread.currentThread)
       try Answers.ok(run(request)) catch { case e: Throwable => Answers.failure(e) }
     }
-    threads.computeIfAbsent(name, _ => Executors.newSingleThreadExecutor()).submit(work)
+    threads.computeIfAbsent(name, _ => Executors.newSingleThreadExecutor(task => new Thread(task, s"test-$name"))).submit(work)
   }
 
   /** Waits until the ticket's work waits for a store's lease (true), or is done (false). */
@@ -92,8 +96,16 @@ private final class StoreDriver {
     case "close_provider" =>
       providers.get(request.get("name").asText).close()
       null
+    case "hand_over" => Json.parse(providers.get(request.get("name").asText).handOver(request.get("version").asLong).toString)
+    case "close_log" =>
+      Agent.closeLog(request.get("home").asText)
+      null
+    case "open_logs" => Json.strings(Agent.openLogs)
+    case "lasting_threads" =>
+      Json.strings(Thread.getAllStackTraces.keySet.asScala.toSeq.filterNot(_.isDaemon).map(_.getName).filterNot(_.startsWith("test-")))
     case "agent_pid" => Json.parse(Agent.pid.map(_.toString).getOrElse("null"))
     case "spool" => Json.obj().put("file", Agent.spoolFile(0, confOf(request)).toString).get("file")
+    case "output" => writeOutput(request)
     case "task_begin" => beginTask(request)
     case "task_end" => endTask()
   }
@@ -131,11 +143,28 @@ private final class StoreDriver {
     val shape = new Shape(request.get("grouped").asBoolean)
     val id = idOf(request)
     val log = new StoreLog(
-      id, request.get("home").asText, request.get("generation").asLong, shape.grouped, request.get("retained").asInt, run = None,
+      id, request.get("home").asText, logId = None, request.get("generation").asLong, shape.grouped, request.get("retained").asInt, run = None,
       confOf(request))
     new StoreState(
-      id, log, shape.keySchema.length, shape.valueSchema.length, shape.prefix, order = None, exact = true,
-      deferred = request.get("deferred").asBoolean, replayTo = request.get("replay_to").asLong)
+      id, log, shape.keySchema.length, shape.valueSchema.length, shape.prefix, order = None, new RowDigest(shape.valueSchema),
+      deferred = request.get("deferred").asBoolean,
+      Recovery(
+        request.get("replay_to").asLong, request.path("base").asLong(request.get("replay_to").asLong), None, request.path("counted").asBoolean, request.path("accept").asBoolean),
+      _ => false, key => key.getInt(0).toString)
+  }
+
+  /** Writes rows of one string each to a spool file as the sink does; answers the file. */
+  private def writeOutput(request: JsonNode): JsonNode = {
+    val spool = new RowSpool(Agent.spoolFile(0, confOf(request)), StructType(Seq(StructField("text", StringType))))
+    request.get("lengths").elements.asScala.foreach { length =>
+      val text = UTF8String.fromString("x" * length.asInt)
+      spool.write(if (request.get("unsafe").asBoolean) Rows.text(text) else InternalRow(text))
+    }
+    spool.finish()
+    val kept = spool.file.resolveSibling(spool.file.getFileName.toString + ".kept")
+    java.nio.file.Files.move(spool.file, kept)
+    spool.close()
+    Json.obj().put("file", kept.toString).get("file")
   }
 
   private def beginTask(request: JsonNode): JsonNode = {

@@ -6,11 +6,13 @@ import scala.jdk.CollectionConverters._
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ArrayNode
 
+import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.cec.agent.Json
 import org.apache.spark.sql.cec.state.{BatchFacts, StoreState, Window}
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.types.{IntegerType, LongType, StructField, StructType}
+import org.apache.spark.sql.types.{DataType, IntegerType, LongType, StringType, StructField, StructType}
+import org.apache.spark.unsafe.types.UTF8String
 
 /** The rows of the tests' stores: one int as key, or two with the first as prefix, and two longs as value. */
 private final class Shape(val grouped: Boolean) {
@@ -50,6 +52,28 @@ private object Rows {
   def ints(row: UnsafeRow): JsonNode = numbers(row, i => row.getInt(i).toLong)
 
   def longs(row: UnsafeRow): JsonNode = numbers(row, row.getLong(_))
+
+  private lazy val ofText = UnsafeProjection.create(Array[DataType](StringType))
+
+  def text(text: UTF8String): UnsafeRow = ofText(InternalRow(text))
+
+  /** A value that says that it has so many bytes; they are not there to be read. */
+  def pretended(size: Int): UnsafeRow = {
+    val row = new UnsafeRow(2)
+    row.pointTo(null, 0L, size)
+    row
+  }
+
+  /** A value of that many bytes: one long, and behind the row's fields what it says, drawn from that long as seed. */
+  def large(seed: Long, size: Int): UnsafeRow = {
+    val bytes = new Array[Byte](size)
+    new java.util.SplittableRandom(seed).nextBytes(bytes)
+    java.util.Arrays.fill(bytes, 0, 8, 0.toByte)
+    val row = new UnsafeRow(2)
+    row.pointTo(bytes, size)
+    row.setLong(0, seed)
+    row
+  }
 
   private def numbers(row: UnsafeRow, at: Int => Long): JsonNode = if (row == null) null else {
     val list = Json.arr()
@@ -104,11 +128,24 @@ private final class StoreTarget(store: ReadStateStore) extends Target {
     def key = Rows.key(arguments.get(1))
     name match {
       case "get" => Rows.longs(store.get(key, Default))
+      case "multi_get" =>
+        val list = Json.arr()
+        store.multiGet(arguments.get(1).elements.asScala.map(Rows.key).toArray, Default).foreach(row => list.add(Rows.longs(row)))
+        list
       case "get_family" => Rows.longs(store.get(key, arguments.get(2).asText))
       case "put" =>
         writable.put(key, Rows.value(arguments.get(2)), Default)
         null
       case "put_reused" => putReused(arguments.get(1))
+      case "put_large" =>
+        arguments.get(1).elements.asScala.foreach { each =>
+          writable.put(Rows.key(each.get(0)), Rows.large(each.get(1).asLong, each.get(2).asInt), Default)
+        }
+        null
+      case "put_oversized" =>
+        writable.put(key, Rows.pretended(arguments.get(2).asInt), Default)
+        null
+      case "large" => large()
       case "put_family" =>
         writable.put(key, Rows.value(arguments.get(2)), arguments.get(3).asText)
         null
@@ -148,6 +185,16 @@ private final class StoreTarget(store: ReadStateStore) extends Target {
     null
   }
 
+  /** Of every pair that `put_large` put: key, seed, size, and whether all bytes are as they were. */
+  private def large(): JsonNode = {
+    val list = Json.arr()
+    iterator.foreach { pair =>
+      val (seed, size) = (pair.value.getLong(0), pair.value.getSizeInBytes)
+      list.addArray().add(Rows.ints(pair.key)).add(seed).add(size).add(pair.value == Rows.large(seed, size))
+    }
+    list
+  }
+
   private def metrics(): JsonNode = {
     val found = writable.metrics
     val answer = Json.obj().put("numKeys", found.numKeys).put("memoryUsedBytes", found.memoryUsedBytes)
@@ -176,10 +223,14 @@ private final class StateTarget(state: StoreState) extends Target {
       case "scan" => pairs(state.live.prefixScan(key))
       case "commit" =>
         val (inputs, taskMs) = (arguments.get(1).asLong, arguments.get(2).asLong)
-        state.commit(BatchFacts(inputs, 0L, System.nanoTime() - taskMs * 1000000L))
+        state.commit(BatchFacts(inputs, inputs, 0L, System.nanoTime() - taskMs * 1000000L))
         metrics()
       case "rollback" =>
         state.rollback()
+        null
+      case "goes_back_to" => Json.parse(state.goesBackTo(arguments.get(1).asLong).toString)
+      case "flush" =>
+        state.flush()
         null
       case "version" => number(state.version)
       case "replaying" => Json.parse(state.isReplaying.toString)

@@ -7,15 +7,18 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.checkpoint.eventual import head_at
 from spark_cec.checkpoint.policy import REPLAY_MARGIN
 from spark_cec.ids import StoreId
-from spark_cec.index import MemoryIndex
+from spark_cec.index import Index, MemoryIndex
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.home import read_log_id
 from spark_cec.log.reader import read_many
+from spark_cec.log.segment import segment_path
 from store_it.jvm import Key, Step, Stores, pairs
 from store_it.operators import Batch, Operator, State, apply_changes
 
@@ -57,14 +60,37 @@ class LogReader:
         self._storage = open_storage(home)
         self._catalog: Catalog | None = None
 
-    def verdicts(self, store: StoreId, generation: int) -> list[bool | None]:
-        """Whether the digest was right, for each load of the store in that run of the query."""
+    def _index(self) -> Index:
         if self._catalog is None:
             log_id = read_log_id(self._storage)
             assert log_id is not None, f"no log at {self.home}"
             self._catalog = Catalog(self._storage, MemoryIndex(log_id))
         self._catalog.refresh()
-        found = [entry.location for entry in self._catalog.index.loaded(generation) if entry.meta.store == store]
+        return self._catalog.index
+
+    def flushed(self, store: StoreId, version: int, checkpoint_id: str) -> int:
+        """Records in the flush of a commit; 0 if there is none."""
+        flush = self._index().flush(store, version, bytes.fromhex(checkpoint_id))
+        return flush.meta.records if flush else 0
+
+    def dirty_from(self, store: StoreId, version: int) -> int:
+        """D of what stands for a version."""
+        return head_at(self._index(), store, version).meta.dirty_from if version else 0
+
+    def damage(self, store: StoreId, version: int) -> None:
+        """Flips a bit in the records of every frame of a version."""
+        for entry in self._index().frames(store, version, version):
+            if entry.meta.records:
+                path = Path(self.home) / segment_path(entry.location.segment)
+                with path.open("r+b") as file:
+                    file.seek(entry.location.end - 6)
+                    byte = file.read(1)[0]
+                    file.seek(entry.location.end - 6)
+                    file.write(bytes([byte ^ 0x40]))
+
+    def verdicts(self, store: StoreId, generation: int) -> list[bool | None]:
+        """Whether the digest was right, for each load of the store in that run of the query."""
+        found = [entry.location for entry in self._index().loaded(generation) if entry.meta.store == store]
         return [json.loads(bytes(frame.payload))["digest_ok"] for frame in read_many(self._storage, found)]
 
 
@@ -89,8 +115,13 @@ class History:
         """The newest committed version: as many batches as were committed."""
         return len(self.truth) - 1
 
-    def start(self, replay_to: int, generation: int | None = None) -> None:
-        """A fresh store for the next run of the query; the one before is left as it is."""
+    @property
+    def store(self) -> StoreId:
+        """Its name in the log."""
+        return StoreId(self.operator_id, 0)
+
+    def start(self, replay_to: int, generation: int | None = None, base: int | None = None) -> None:
+        """A fresh store for the next run of the query; the one before is left as it is. `base`: it falls back there."""
         self.generation = self.generation + 1 if generation is None else generation
         self.target = f"{self.log.home}/{self.operator_id}/{self.generation}/{replay_to}"
         self.jvm.ask(
@@ -103,6 +134,7 @@ class History:
             grouped=self.operator.grouped,
             deferred=True,
             replay_to=replay_to,
+            base=replay_to if base is None else base,
             retained=self.bounds.retained,
             conf=self.jvm.conf(**self.bounds.conf()),
         )
@@ -181,10 +213,24 @@ class History:
         self.start(self.version)
         for batch_id in range(first, self.version if until is None else until):
             self.run_batch(batch_id, rubbish(batch_id) or self.batches[batch_id], operator=operator)
+        if until is None and first < self.version:
+            self.note_flush()
+
+    def written(self, windows: dict[Key, tuple[int, int | None]]) -> dict[Key, tuple[int, int | None]]:
+        """Those windows after a replay up to the present version, which ends by writing what was dirty."""
+        now = self.version
+        return {key: (now if since is not None else footprint, None) for key, (footprint, since) in windows.items()}
+
+    def note_flush(self) -> None:
+        """Counts what the end of a replay, or a flush, has written of the present version."""
+        dirty = [window for window, (_, since) in self.windows().items() if since is not None]
+        assert not dirty, f"dirty after a flush: {dirty}"
+        (checkpoint_id,) = self.do(("checkpoint",))
+        self.records[self.version] += self.log.flushed(self.store, self.version, checkpoint_id)
 
     def verdicts(self) -> list[bool | None]:
         """What the log holds of the present run's loads: whether the digest was right."""
-        return self.log.verdicts(StoreId(self.operator_id, 0), self.generation)
+        return self.log.verdicts(self.store, self.generation)
 
 
 @contextlib.contextmanager

@@ -90,13 +90,13 @@ def compiled(cache: Path) -> str:
 
 
 class Stores:
-    """One JVM with its agent. `settings` are `cec.*` settings without their prefix, for every store made here."""
+    """One JVM with its agent; `options` come after the usual ones, so that they win."""
 
-    def __init__(self, class_path: str, scratch: Path) -> None:
+    def __init__(self, class_path: str, scratch: Path, options: Sequence[str] = ()) -> None:
         self.scratch = scratch
         self.errors = scratch / "jvm.stderr"
         opened = [option for package in _OPENED for option in ("--add-opens", f"{package}=ALL-UNNAMED")]
-        command = [java_command(), *_OPTIONS, f"-Djava.io.tmpdir={scratch}", *opened, "-cp", class_path]
+        command = [java_command(), *_OPTIONS, *options, f"-Djava.io.tmpdir={scratch}", *opened, "-cp", class_path]
         with self.errors.open("wb") as errors:
             self._process = subprocess.Popen(
                 [*command, "org.apache.spark.sql.cec.testing.StoreDriver"],
