@@ -46,14 +46,16 @@ def test_the_shim_and_the_command_line_have_one_rule(spark: SparkSession, tmp_pa
     assert (logs.lastCommitted(), committed_batch(open_to_read(str(tmp_path)))) == (wanted, wanted)
 
 
-def run_to(spark: SparkSession, checkpoint: Path, batch: int, written: dict[int, set[tuple[object, ...]]]) -> None:
+def run_to(
+    spark: SparkSession, checkpoint: Path, batch: int, written: dict[int, set[tuple[object, ...]]], **conf: str
+) -> None:
     """Run a query until it has committed `batch`; what it writes is added to `written`."""
 
     def write(frame: DataFrame, number: int) -> None:
         rows = {tuple(row) for row in frame.collect()}
         assert written.setdefault(number, rows) == rows, f"batch {number}, run again"
 
-    own = local.session(spark, local.OPENINGS_ONLY)
+    own = local.session(spark, local.OPENINGS_ONLY, **conf)
     totals = feeds.read_rate(own, "left", local.BATCHES, local.ROWS).groupBy("key").agg(f.sum("amount"))
     writer = totals.writeStream.foreachBatch(write).outputMode("complete")
     streaming = writer.option("checkpointLocation", str(checkpoint)).start()
@@ -61,6 +63,19 @@ def run_to(spark: SparkSession, checkpoint: Path, batch: int, written: dict[int,
         local.wait_for(streaming, batch)
     finally:
         streaming.stop()
+
+
+@pytest.mark.parametrize("lost", ["all", "the newest two"])
+def test_commits_that_are_gone_are_named_where_they_hold_the_ids_of_the_state(
+    spark: SparkSession, tmp_path: Path, lost: str
+) -> None:
+    ids = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
+    run_to(spark, tmp_path, 4, {}, **ids)
+    commits, planned = tmp_path / "commits", newest(tmp_path / "offsets")
+    last = newest(commits)
+    cut(commits, range(last + 1) if lost == "all" else (last - 1, last))
+    with pytest.raises(Exception, match=rf"commits/{planned - 1} is gone, and with it the ids .*restore it"):
+        run_to(spark, tmp_path, planned + 2, {}, **ids)
 
 
 @pytest.mark.parametrize("lost", ["all", "the newest two"])

@@ -18,6 +18,7 @@ from cec_it.decisions import Frame, decide, events
 from cec_it.plans import PLANS
 
 SPECULATION = "spark.speculation"
+STREAMING = "spark.sql.streaming."
 
 
 class Counter(SimpleDataSourceStreamReader):
@@ -190,6 +191,14 @@ CASES: dict[str, tuple[Frame, str, dict[str, str], str, list[bool], str]] = {
     "unknown source": (counted, "update", {}, "eager", [False], "'it-counter' is not known to be replayable"),
     "vouched for": (counted, "update", {"sources.replayable": "kafka, it-counter"}, "deferred", [True], "same state"),
     "cleanSource": (cleaned, "update", {}, "eager", [False], "cleanSource"),
+    "one-row plans": (
+        totals(),
+        "update",
+        {f"{STREAMING}optimizeOneRowPlan.enabled": "true"},
+        "eager",
+        [False],
+        "leave a stateful operator out",
+    ),
     "mode=eager": (totals(), "update", {"mode": "eager"}, "eager", [False], "cec.mode=eager"),
     "mode=deferred": (totals(), "update", {"mode": "deferred"}, "deferred", [True], "same state"),
 }
@@ -216,6 +225,25 @@ def test_speculation_makes_every_operator_eager(spark: SparkSession, tmp_path: P
         conf.remove(SPECULATION)
     assert decided["mode"] == "eager"
     assert "speculative execution is on" in str(decided["reason"])
+
+
+def test_a_sink_that_spark_records_the_class_of_is_not_wrapped(spark: SparkSession, tmp_path: Path) -> None:
+    """The commit log has the sink's class, and would have ours."""
+    own = local.session(spark, {}, **{f"{STREAMING}queryEvolution.enableSinkEvolution": "true"})
+    checkpoint = tmp_path / "checkpoint"
+    (tmp_path / "events" / "left").mkdir(parents=True)
+    feeds.write_file(tmp_path / "events" / "left", "left", 0, 10)
+    writer = totals()(own, tmp_path).writeStream.outputMode("update").option("checkpointLocation", str(checkpoint))
+    writer._jwrite.name("results")  # Python has no name for it
+    streaming = writer.format("noop").start()
+    try:
+        local.wait_for(streaming, 0)
+    finally:
+        streaming.stop()
+    assert "sink evolution" in str(local.query_json(checkpoint)["reason"])
+    recorded = (checkpoint / "commits" / "0").read_text()
+    assert "results" in recorded
+    assert ".cec." not in recorded
 
 
 @pytest.mark.parametrize("name", ["join", "chain", "rand", "unknown source", "cleanSource", "processing time"])

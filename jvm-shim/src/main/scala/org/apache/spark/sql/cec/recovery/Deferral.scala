@@ -31,7 +31,11 @@ private[recovery] final class Deferral(write: WriteToStream, conf: SQLConf, spec
     Option.when(conf.getConf(SQLConf.STATE_STORE_UNLOAD_ON_COMMIT))(
       s"state is unloaded at every commit (${SQLConf.STATE_STORE_UNLOAD_ON_COMMIT.key})"),
     Option.when(conf.getConf(SQLConf.STREAMING_USE_STREAMLINE_AGGREGATOR))(s"${SQLConf.STREAMING_USE_STREAMLINE_AGGREGATOR.key} is on"),
-    Option.when(conf.getConf(SQLConf.ENABLE_STREAMING_SOURCE_EVOLUTION))("streaming source evolution is on")).flatten.headOption
+    Option.when(conf.getConf(SQLConf.STREAMING_OPTIMIZE_ONE_ROW_PLAN_ENABLED))(
+      s"Spark may leave a stateful operator out of a batch (${SQLConf.STREAMING_OPTIMIZE_ONE_ROW_PLAN_ENABLED.key})"),
+    Option.when(conf.getConf(SQLConf.ENABLE_STREAMING_SOURCE_EVOLUTION))("streaming source evolution is on"),
+    // Spark would record the class of the sink, which is wrapped where commits are deferred.
+    Option.when(conf.getConf(SQLConf.ENABLE_STREAMING_SINK_EVOLUTION))("streaming sink evolution is on")).flatten.headOption
 
   private def ofOperator(node: LogicalPlan): Option[String] =
     ofItself(node).orElse(upstream(node)).orElse(below(node).flatMap(SameRows.against(_)).headOption)

@@ -5,7 +5,6 @@ import java.net.URI
 import org.apache.hadoop.fs.Path
 
 import org.apache.spark.sql.SparkSession
-import org.apache.spark.sql.cec.agent.CecException
 import org.apache.spark.sql.connector.read.streaming.SparkDataStream
 import org.apache.spark.sql.execution.streaming.runtime.{
   FileStreamSource, FileStreamSourceLog, FileStreamSourceOffset, SerializedOffset, StreamProgress}
@@ -14,18 +13,17 @@ import org.apache.spark.sql.execution.streaming.runtime.{
 private[recovery] final class GoneFiles(session: SparkSession, checkpoint: String) {
   private val conf = session.sessionState.newHadoopConf()
 
-  /** Fails if a batch between two offsets cannot read what it has read before. */
-  def refuse(batch: Long, sources: Seq[SparkDataStream], start: StreamProgress, end: StreamProgress): Unit =
-    sources.zipWithIndex.foreach {
+  /** One that a batch between two offsets has read, and cannot read again. */
+  def among(sources: Seq[SparkDataStream], start: StreamProgress, end: StreamProgress): Option[Path] =
+    sources.iterator.zipWithIndex.flatMap {
       case (files: FileStreamSource, position) =>
         def place(offsets: StreamProgress) = offsets.get(files).map(offset => FileStreamSourceOffset(SerializedOffset(offset.json)).logOffset)
         val from = place(start).getOrElse(-1L)
-        place(end).filter(_ > from).foreach { until =>
+        place(end).filter(_ > from).flatMap { until =>
           val log = new FileStreamSourceLog(FileStreamSourceLog.VERSION, session, s"$checkpoint/sources/$position")
           log.get(Some(from + 1), Some(until)).iterator.flatMap(_._2).map(entry => new Path(new URI(entry.path)))
             .find(path => !path.getFileSystem(conf).exists(path))
-            .foreach(gone => throw new CecException("InputGone", s"$gone, which batch $batch has read, is gone"))
         }
-      case _ =>
-    }
+      case _ => None
+    }.nextOption()
 }

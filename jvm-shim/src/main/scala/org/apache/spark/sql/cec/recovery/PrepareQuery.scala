@@ -160,6 +160,11 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
 
   private def planRecovery(home: String, checked: JsonNode): RecoveryPlan = {
     val committed = logs.lastCommitted
+    if (usesOurState && session.sessionState.conf.stateStoreCheckpointFormatVersion >= 2 && logs.hasLostCommit) {
+      throw new CecException("UnsuitableCheckpoint",
+        s"$checkpoint/commits/$committed is gone, and with it the ids by which Spark names the state of batch $committed " +
+          s"(${SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION.key} is 2): restore it, or the checkpoint whole with its log, from a copy")
+    }
     if (!checked.get("log_exists").asBoolean) RecoveryPlan(committed, committed, committed + 1)
     else {
       val answer = Agent.call("plan", arguments("home" -> home).put("committed_batch", committed), conf)
@@ -208,8 +213,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
       logWarning(s"Spark CEC: the log has lost a part of version ${plan.committed + 1}, and `cec repair` has found all stores at version " +
         s"${plan.base}: what is missing is made again by a replay of batches ${plan.replayFrom} to ${plan.committed}")
     }
-    logInfo(s"Spark CEC: ${decision.mode} (${decision.reason}); ${checked.get("describe").asText}; log at $home; last committed batch " +
-      s"${plan.committed}, replay from batch ${plan.replayFrom}")
+    logInfo(s"Spark CEC: ${decision.mode} (${decision.reason}); ${checked.get("describe").asText}; log at $home; ${plan.words}")
     if (usesOurState) {
       Agent.holdAs(checkpoint, run.generation, home, conf)
       StoreDirectory.begin()
@@ -258,4 +262,8 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
 private final case class RecoveryPlan(committed: Long, rewoundTo: Long, base: Long) {
   def isDue: Boolean = rewoundTo < committed
   def replayFrom: Long = rewoundTo + 1
+
+  def words: String =
+    if (committed < 0) "a new query"
+    else s"last committed batch $committed, ${if (isDue) s"replay from batch $replayFrom" else "nothing to replay"}"
 }

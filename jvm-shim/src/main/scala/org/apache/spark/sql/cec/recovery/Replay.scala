@@ -62,7 +62,7 @@ private[recovery] final class Replay(
         false
       case NonFatal(failure) if !accept =>
         val seen = if (newest < first) "" else s"; ${batches(first, newest)} had ${reporter.rows} rows in this replay"
-        throw Replay.failed(newest + 1, last, from => input(from, newest + 1, execution.sourceNames) + seen, first, failure)
+        throw Replay.failed(newest + 1, last, from => gone(execution, from, newest + 1) + input(from, newest + 1, execution.sourceNames) + seen, first, failure)
       case NonFatal(failure) =>
         logWarning(s"Spark CEC: $name could not finish its replay; its state is taken as the replay left it, because " +
           "spark.sql.streaming.stateStore.cec.onDivergence=accept", failure)
@@ -88,6 +88,11 @@ private[recovery] final class Replay(
         logInfo(s"Spark CEC: it cannot be said what ${batches(first, last)} read", failure)
         s"it reads ${sources.mkString(", ")}"
     }
+
+  /** What cannot be read any more of the batches that were replayed: a source may pass over it without a word. */
+  private def gone(execution: ReplayExecution, first: Long, failed: Long): String =
+    try (first to Math.min(failed, last)).iterator.flatMap(execution.gone).nextOption().map(_ + "; ").getOrElse("")
+    catch { case NonFatal(_) => "" }
 
   private def batches(first: Long, last: Long): String = if (first == last) s"batch $last" else s"batches $first to $last"
 

@@ -6,6 +6,7 @@ import org.apache.logging.log4j.CloseableThreadContext
 
 import org.apache.spark.sql.DataFrame
 import org.apache.spark.sql.catalyst.streaming.WriteToStream
+import org.apache.spark.sql.cec.agent.CecException
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.streaming.Sink
@@ -58,6 +59,11 @@ private[recovery] final class ReplayExecution(
   /** The sources by their names, in the order of the offset log; none before they are made. */
   def sourceNames: Seq[String] = sources.map(_.toString)
 
+  /** What a batch has read and cannot read any more, in words, where that can be seen without a source's word. */
+  def gone(batch: Long): Option[String] =
+    new GoneFiles(session, resolvedCheckpointRoot).among(sources, offsets(batch - 1), offsets(batch))
+      .map(file => s"$file, which batch $batch has read, is gone")
+
   /** What Spark sets in the session of every stream. */
   private def prepareSession(): Unit = {
     val conf = sparkSessionForStream.conf
@@ -88,18 +94,20 @@ private[recovery] final class ReplayExecution(
 
   /** Makes a batch what it was the first time. Spark plans none itself: to it, each is a batch that it was interrupted in. */
   private def construct(context: MicroBatchExecutionContext): Unit = {
-    def offsets(batch: Long) = offsetLog.get(batch).map(_.toStreamProgress(sources, sourceIdMap)).getOrElse(new StreamProgress())
     val recorded = offsetLog.get(context.batchId).getOrElse(
       throw new IllegalStateException(s"batch ${context.batchId} is gone from the offset log of $resolvedCheckpointRoot"))
     context.startOffsets = offsets(context.batchId - 1)
     context.endOffsets = offsets(context.batchId)
-    if (whole) new GoneFiles(session, resolvedCheckpointRoot).refuse(context.batchId, sources, context.startOffsets, context.endOffsets)
+    if (whole) gone(context.batchId).foreach(words => throw new CecException("InputGone", words))
     recorded.metadataOpt.foreach { metadata =>
       OffsetSeqMetadata.setSessionConf(metadata, sparkSessionForStream.sessionState.conf)
       context.offsetSeqMetadata = metadata
     }
     context.isCurrentBatchConstructed = true
   }
+
+  private def offsets(batch: Long): StreamProgress =
+    offsetLog.get(batch).map(_.toStreamProgress(sources, sourceIdMap)).getOrElse(new StreamProgress())
 
   override protected def markMicroBatchStart(context: MicroBatchExecutionContext): Unit = ()
   override protected def cleanUpLastExecutedMicroBatch(context: MicroBatchExecutionContext): Unit = ()

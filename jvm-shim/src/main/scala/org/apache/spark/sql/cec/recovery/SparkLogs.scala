@@ -34,6 +34,9 @@ private[recovery] final class SparkLogs(session: SparkSession, checkpoint: Strin
     (first to last).filterNot(known.contains)
   }
 
+  /** Whether the entry of V is gone from the commit log, by whatever hand: Spark does without it, but for the ids in it. */
+  def hasLostCommit: Boolean = lastCommitted >= 0 && commits.get(lastCommitted).isEmpty
+
   /** The checkpoint ids of the state that V left, by operator, partition and store; none in format version 1, or where its commit is gone. */
   def committedAttempts: Map[Long, Seq[Seq[String]]] =
     commits.get(lastCommitted).flatMap(_.stateUniqueIds).getOrElse(Map.empty).map { case (operator, partitions) =>
