@@ -56,7 +56,7 @@ def test_tasks_that_fail_once_leave_no_trace(references: References, tmp_path: P
 
 
 def test_a_query_starts_again_in_the_same_session(spark: SparkSession, references: References, tmp_path: Path) -> None:
-    query = Query("long-windows", feeds.RATE, FOREACH)
+    query = Query("long-window-updates", feeds.RATE, FOREACH)
     job = Job(str(tmp_path), (query,), local.BATCHES, local.ROWS)
     own = local.session(spark, local.OPENINGS_ONLY)
     for life, batch in enumerate((2, 4, 6, last_batch(job))):

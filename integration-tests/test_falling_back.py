@@ -47,9 +47,9 @@ def frames_of(checkpoint: Path, version: int, where: int) -> Sequence[CommitEntr
 @pytest.mark.parametrize(
     ("plan", "where", "back", "version_format"),
     [
-        pytest.param("long-windows", RECORDS, 3, "1", id="records"),
-        pytest.param("long-windows", HEADER, 0, "1", id="the newest commit, header and all"),
-        pytest.param("long-windows", HEADER, 2, "2", id="a link of the chain, with checkpoint ids"),
+        pytest.param("long-window-updates", RECORDS, 3, "1", id="records"),
+        pytest.param("long-window-updates", HEADER, 0, "1", id="the newest commit, header and all"),
+        pytest.param("long-window-updates", HEADER, 2, "2", id="a link of the chain, with checkpoint ids"),
         pytest.param("join", RECORDS, 1, "2", id="of a join, with checkpoint ids"),
         pytest.param("join", HEADER, 0, "2", id="of a join, the newest, whose ids Spark has"),
         pytest.param("totals", RECORDS, -1, "1", id="the first: from the beginning"),

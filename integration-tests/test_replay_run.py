@@ -21,7 +21,7 @@ from cec_it.sparklogs import contents, cut
 from purchases_demo.crashes import newest
 from test_replay import PROVIDER_KEY, Rows, Table, run, run_totals, step_by_step
 
-QUERY = Query("long-windows", feeds.RATE, FOREACH)
+QUERY = Query("long-window-updates", feeds.RATE, FOREACH)
 STOPPED_AFTER = 6
 
 

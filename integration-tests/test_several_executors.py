@@ -11,7 +11,7 @@ from cec_it.crashes import KillPoint, run_with_kills
 from cec_it.driver import CEC, FOREACH, Job, Query
 from cec_it.references import References
 
-QUERY = Query("long-windows", feeds.RATE, FOREACH)
+QUERY = Query("long-window-updates", feeds.RATE, FOREACH)
 
 
 @pytest.mark.long

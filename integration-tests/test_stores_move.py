@@ -13,7 +13,7 @@ from cec_it.driver import CEC, FOREACH, Job, Query
 from cec_it.references import References
 
 BATCHES, ROWS = 12, 90
-QUERY = Query("long-windows", feeds.RATE, FOREACH)
+QUERY = Query("long-window-updates", feeds.RATE, FOREACH)
 SEED = 72
 
 

@@ -187,6 +187,7 @@ PLANS = {
     "stumbling": Plan(_stumbling, "update", ("start", "key")),
     "window-update": Plan(_per_window, "update", ("start", "key")),
     "long-windows": Plan(partial(_per_window, length="100 seconds")),
+    "long-window-updates": Plan(partial(_per_window, length="100 seconds"), "update", ("start", "key")),
     "totals": Plan(_totals, "complete"),
     "grand-total": Plan(_grand_total, "complete"),
     "distinct": Plan(_distinct),
