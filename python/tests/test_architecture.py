@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "spark_cec"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     # 0 words; packages are here because their __init__ imports nothing
-    ("errors", "ids", "settings", "version", "log", "checkpoint", "recovery", "adapters", "agent"),
+    ("errors", "extras", "ids", "settings", "version", "log", "checkpoint", "recovery", "adapters", "agent"),
     # 1 values
     ("log.meta", "log.frame", "log.record", "checkpoint.footprints", "checkpoint.policy", "toolchain"),
     # 2 contracts

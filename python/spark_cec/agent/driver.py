@@ -13,6 +13,7 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import WAIT_S, CheckpointLeases
 from spark_cec.agent.logs import OpenLog, OpenLogs, conf_of, home_of
 from spark_cec.checkpoint.eventual import completed
+from spark_cec.checkpoint.target import load_tuning
 from spark_cec.errors import DamagedLog, Fenced, UnsuitableCheckpoint
 from spark_cec.ids import StoreId, new_id
 from spark_cec.index import Index
@@ -69,6 +70,8 @@ class DriverCalls:
         home, whether a log is there, the settings in one line, and warnings.
         """
         settings = parse_settings(conf_of(arguments))
+        if settings.autotune:
+            load_tuning()
         checkpoint = str(arguments["checkpoint"])
         query = read_query(cec_directory(checkpoint))
         home = home_of(checkpoint, settings, arguments.get("sink_path"))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_cec.checkpoint.footprints import Footprints
+from spark_cec.extras import needed_by
 from spark_cec.log.frame import CommitMeta
 from spark_cec.settings import ExtentBound, Settings
 
@@ -32,8 +33,9 @@ _REMEMBERED = 32
 
 
 def load_tuning() -> None:
-    """Loads what autotuning needs, which takes a while, so that no commit waits for it."""
-    import spark_cec.tuning.optimum  # noqa: F401
+    """Loads what autotuning needs, which takes a while, so that no commit waits for it; raises `ExtraMissing`."""
+    with needed_by("spark.sql.streaming.stateStore.cec.autotune=on"):
+        import spark_cec.tuning.optimum  # noqa: F401
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
-from spark_cec.cli.app import main
+import sys
+
+from spark_cec.extras import ExtraMissing, needed_by
 
 __all__ = ["main"]
+
+
+def main() -> None:
+    """The command; says which extra is missing where it was installed without."""
+    try:
+        with needed_by("the command line"):
+            from spark_cec.cli.app import main as run
+    except ExtraMissing as missing:
+        print(f"cec: {missing}", file=sys.stderr)
+        raise SystemExit(2) from None
+    run()

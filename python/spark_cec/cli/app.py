@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from spark_cec.cli.failures import ExitCode, explained
+from spark_cec.extras import need
 from spark_cec.version import __version__
 
 _EXIT_CODES = """\b
@@ -235,8 +236,10 @@ def flush(
 )
 def tune(context: typer.Context) -> None:
     """Hand everything over to the advice's own command: its libraries load slowly, and no other command needs them."""
-    from spark_cec.cli.commits import read_commits
-    from spark_cec.tuning.command import tune_app
+    with explained("tune", ""):
+        need("`cec tune`", "tune")
+        from spark_cec.cli.commits import read_commits
+        from spark_cec.tuning.command import tune_app
 
     command = typer.main.get_command(tune_app(read_commits))
     code = command.main(args=context.args, prog_name="cec tune", standalone_mode=False, **_HELP_OPTIONS)
