@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
 from typer.testing import CliRunner
 
 from cec_it import feeds, local, log, results
@@ -17,6 +19,7 @@ from cec_it.references import References
 from spark_cec.cli.app import app
 from spark_cec.index import CommitEntry
 from spark_cec.log.segment import segment_path
+from test_replay import Table, step_by_step
 
 STOPPED_AFTER = 5
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -93,6 +96,81 @@ def test_a_lost_frame_costs_a_longer_replay(
     assert results.last_recorded(job.out(query)) == references.get(query, job)
     assert not (checkpoint / "cec" / "fallback.json").exists()
     assert CliRunner().invoke(app, ["inspect", str(checkpoint)]).exit_code == 0
+
+
+def drain(streaming: StreamingQuery) -> None:
+    try:
+        streaming.processAllAvailable()
+    finally:
+        streaming.stop()
+
+
+@pytest.mark.parametrize(
+    ("mode", "version_format", "repaired"),
+    [
+        pytest.param("eager", "1", True, id="eager"),
+        pytest.param("eager", "2", True, id="eager, with checkpoint ids"),
+        pytest.param("auto", "2", True, id="deferred, with checkpoint ids"),
+        pytest.param("auto", "1", False, id="deferred, without a repair"),
+    ],
+)
+def test_an_attempt_of_an_earlier_run_does_not_stand_in_for_a_lost_commit(
+    mode: str, version_format: str, repaired: bool, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Batch 4 is run by a query whose sink fails, then by one that was changed meanwhile, as is allowed."""
+    table, checkpoint, rows = Table(tmp_path / "events"), tmp_path / "checkpoint", dict[int, list[str]]()
+
+    def begin(name: str, factor: int, fails_at: int | None = None) -> StreamingQuery:
+        own = session(spark, tmp_path, name, **{FORMAT: version_format, "mode": mode, "stop.flush": "on"})
+        totals = table.read(own).groupBy("key").agg(f.sum(f.col("amount") * factor).alias("total"))
+
+        def write(frame: DataFrame, batch: int) -> None:
+            found = results.json_rows(frame)
+            if batch == fails_at:
+                raise RuntimeError("the sink fails")
+            rows[batch] = found
+
+        writer = totals.writeStream.outputMode("complete").option("checkpointLocation", str(checkpoint))
+        return writer.foreachBatch(write).start()
+
+    def batch(number: int) -> list[tuple[int, int, int]]:
+        return [(key, 10 + number, 0) for key in range(8)]
+
+    with pytest.raises(Exception, match="the sink fails"):
+        step_by_step(table, begin("first", 1, fails_at=4), map(batch, range(5)))
+    drain(begin("second", 100))
+    attempts = [e for e in frames_of(checkpoint, 5, HEADER) if not e.meta.is_flush and e.meta.store.partition == 0]
+    assert [entry.meta.generation for entry in attempts] == [1, 2]
+    for entry in frames_of(checkpoint, 5, HEADER):
+        if entry.meta.generation == 2 and entry.meta.store.partition == 0:
+            flip(checkpoint, entry, HEADER)
+
+    table.add(*batch(5))
+    with pytest.raises(Exception, match=r"damaged log: (?s:.*)run `cec verify`"):
+        drain(begin("third", 100))
+    assert CliRunner().invoke(app, ["verify", str(checkpoint)]).exit_code == 1
+    if not repaired:
+        return
+    code, said = repair(checkpoint)
+    assert (code, "brings back what is lost" in said) == (0, True), said
+    drain(begin("fourth", 100))
+    before = sum(10 + number for number in range(4))
+    assert rows[5] == sorted(f'{{"key":{key},"total":{before + 100 * (14 + 15)}}}' for key in range(8))
+
+
+def test_a_log_of_which_nothing_is_left(spark: SparkSession, references: References, tmp_path: Path) -> None:
+    query = Query("totals", feeds.RATE, FOREACH)
+    job = Job(str(tmp_path / "job"), (query,), local.BATCHES, local.ROWS)
+    checkpoint = job.checkpoint(query)
+    local.run_to(session(spark, tmp_path, "first"), job, query, STOPPED_AFTER)
+    for segment in (checkpoint / "cec" / "log" / "segments").iterdir():
+        segment.write_bytes(bytes(segment.stat().st_size))
+    with pytest.raises(Exception, match=r"damaged log: store 0/0/default: no commit frame of version"):
+        local.run_to(session(spark, tmp_path, "second"), replace(job, life=1), query, last_batch(job))
+    code, said = repair(checkpoint)
+    assert (code, "the log still has all stores at version 0" in said) == (0, True), said
+    local.run_to(session(spark, tmp_path, "third"), replace(job, life=2), query, last_batch(job))
+    assert results.last_recorded(job.out(query)) == references.get(query, job)
 
 
 def test_a_lost_frame_and_lost_input(spark: SparkSession, references: References, tmp_path: Path) -> None:

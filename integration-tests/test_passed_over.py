@@ -16,7 +16,7 @@ from cec_it.sparklogs import cut
 from purchases_demo.crashes import newest
 
 STOPPED_AFTER = 5
-QUERIES = [Query(plan, feeds.RATE, "json") for plan in ("long-windows", "chain")]
+FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
 def run_until_none_is_under_way(run: Callable[[int], None], checkpoint: Path) -> None:
@@ -43,13 +43,28 @@ def take_back_last_commit(checkpoint: Path, out: Path | None = None) -> int:
     return last
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.plan)
-def test_the_file_sink(query: Query, spark: SparkSession, references: References, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("plan", "before", "after", "version_format"),
+    [
+        ("long-windows", "auto", "auto", "1"),
+        ("chain", "auto", "auto", "1"),
+        ("long-windows", "auto", "eager", "1"),
+        ("window-append", "eager", "eager", "2"),
+    ],
+)
+def test_the_file_sink(
+    plan: str, before: str, after: str, version_format: str, spark: SparkSession, references: References, tmp_path: Path
+) -> None:
+    query = Query(plan, feeds.RATE, "json")
     job = Job(str(tmp_path / "job"), (query,), local.BATCHES, local.ROWS)
-    own = local.session(spark, local.OPENINGS_ONLY, **{"index.path": str(tmp_path / "index")})
-    run_until_none_is_under_way(lambda batch: local.run_to(own, job, query, batch), job.checkpoint(query))
+
+    def own(mode: str) -> SparkSession:
+        conf = {"index.path": str(tmp_path / "index"), "mode": mode, FORMAT: version_format}
+        return local.session(spark, local.OPENINGS_ONLY, **conf)
+
+    run_until_none_is_under_way(lambda batch: local.run_to(own(before), job, query, batch), job.checkpoint(query))
     take_back_last_commit(job.checkpoint(query), job.out(query))
-    local.run_to(own, job, query, last_batch(job))
+    local.run_to(own(after), job, query, last_batch(job))
     references.prepare(job)
     wanted = references.get(query, job)
     found = {batch: rows for batch, rows in results.file_sink_batches(job.out(query)).items() if batch <= max(wanted)}

@@ -103,6 +103,18 @@ def test_log_has_the_records_of_openings_and_closings(written: Written, spark: S
     assert frame.where("offset < 0 OR segment IS NULL").isEmpty()
 
 
+@pytest.mark.parametrize("option", ["veiw", "operator", "startingVersion"])
+def test_an_option_that_does_not_exist_is_refused(written: Written, spark: SparkSession, option: str) -> None:
+    with pytest.raises(Exception, match=rf'(?i)option\("{option}", "1"\): there is no such option .* path, view'):
+        read(spark, written.checkpoint(APPEND), **{option: "1"})
+
+
+def test_the_windows_of_no_query_are_refused(spark: SparkSession, written: Written, tmp_path: Path) -> None:
+    for path, operator in ((str(tmp_path), "0"), (written.checkpoint(APPEND), "7")):
+        with pytest.raises(Exception, match=f"{path} has no state of operator {operator}, store default: the view"):
+            read(spark, path, view="windows", operatorId=operator)
+
+
 def test_a_view_that_does_not_exist_is_refused(written: Written, spark: SparkSession) -> None:
     with pytest.raises(Exception, match='option\\("view", "rows"\\): give output, windows or log'):
         read(spark, written.checkpoint(APPEND), view="rows").schema  # noqa: B018

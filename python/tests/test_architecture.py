@@ -26,6 +26,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         *("checkpoint.eventual", "checkpoint.commit", "checkpoint.flush", "checkpoint.target"),
         *("recovery.plan", "recovery.fallback", "recovery.generations", "recovery.report", "recovery.requests"),
         *("recovery.forecast", "recovery.margin", "recovery.reach", "recovery.sources"),
+        *("recovery.attempts", "recovery.spark_logs"),
         *("views", "tuning", "tuning.*"),
     ),
     # 5 adapters

@@ -25,29 +25,23 @@ TIDY_EVERY_S = 60.0
 
 
 def main(stdin: IO[str], stdout: IO[str], arguments: Sequence[str] = ()) -> int:
-    """Serves until `stdin` ends. Exit code 3: a package is missing; the answer line says which."""
+    """Serves until `stdin` ends. Exit code 3: a package is missing; 4: there can be no spool. The answer says why."""
     token = stdin.readline().strip()
     if not token:
-        print(
-            json.dumps({"error": "no token on standard input: the agent is started by the Spark CEC shim"}),
-            file=stdout,
-            flush=True,
-        )
-        return 2
+        return _refuse(stdout, 2, "no token on standard input: the agent is started by the Spark CEC shim")
     try:
         from spark_cec.adapters.py4j_server import CallServer
         from spark_cec.agent.calls import Calls
     except ImportError as error:
-        print(
-            json.dumps(
-                {"error": f"{sys.executable}: {error}; install spark-cec with its dependencies for this python"}
-            ),
-            file=stdout,
-            flush=True,
-        )
-        return 3
+        mend = "install spark-cec with its dependencies for this python"
+        return _refuse(stdout, 3, f"{sys.executable}: {error}; {mend}")
     options = _options(arguments)
-    calls = Calls(options.spool_path, options.inherit)
+    try:
+        calls = Calls(options.spool_path, options.inherit)
+    except OSError as error:
+        place = error.filename or options.spool_path or "the temp directory"
+        mend = "set spark.sql.streaming.stateStore.cec.spool.path to a directory that is there and can be written"
+        return _refuse(stdout, 4, f"no spool directory can be made at {place} ({error.strerror or error}): {mend}")
     server = CallServer(calls.answer, token)
     try:
         hello = {
@@ -65,6 +59,11 @@ def main(stdin: IO[str], stdout: IO[str], arguments: Sequence[str] = ()) -> int:
         calls.close()
         server.close()
     return 0
+
+
+def _refuse(stdout: IO[str], code: int, error: str) -> int:
+    print(json.dumps({"error": error}), file=stdout, flush=True)
+    return code
 
 
 def _tidy(tidy: Callable[[], None]) -> None:

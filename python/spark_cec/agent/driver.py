@@ -11,7 +11,7 @@ from typing import Any
 from spark_cec import __version__
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import WAIT_S, CheckpointLeases
-from spark_cec.agent.logs import OpenLog, OpenLogs, conf_of, home_of
+from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of, home_of, index_root
 from spark_cec.checkpoint.eventual import completed
 from spark_cec.checkpoint.target import load_tuning
 from spark_cec.errors import DamagedLog, Fenced, UnsuitableCheckpoint
@@ -20,12 +20,14 @@ from spark_cec.index import Index
 from spark_cec.log import manifest
 from spark_cec.log.home import absolute_home, join_log, read_log_id, relative_home
 from spark_cec.log.reader import read_frame
+from spark_cec.log.scan import Corrupt
 from spark_cec.log.storage import Storage
 from spark_cec.log.trim import TrimHorizon, trim
 from spark_cec.recovery import report
+from spark_cec.recovery.attempts import CommittedAttempts
 from spark_cec.recovery.fallback import pending_fallback
 from spark_cec.recovery.forecast import forecast
-from spark_cec.recovery.generations import newest_generation, next_generation
+from spark_cec.recovery.generations import newest_generation, next_generation, note_start
 from spark_cec.recovery.plan import (
     RecoveryPlan,
     first_missed,
@@ -36,14 +38,10 @@ from spark_cec.recovery.plan import (
 from spark_cec.recovery.reach import describe_batches, read_reach
 from spark_cec.recovery.requests import answer_flush, flush_request
 from spark_cec.recovery.sources import at_start, parse_sources, while_running
+from spark_cec.recovery.spark_logs import all_stores, committed_batch
 from spark_cec.settings import PREFIX, parse_settings
 
 QUERY_FILE = "query.json"
-
-
-def cec_directory(checkpoint: str) -> Storage:
-    """The checkpoint's own `cec` directory, which holds all but the log itself."""
-    return open_storage(f"{checkpoint.rstrip('/')}/cec")
 
 
 def read_query(storage: Storage) -> dict[str, Any] | None:
@@ -70,6 +68,7 @@ class DriverCalls:
         home, whether a log is there, the settings in one line, and warnings.
         """
         settings = parse_settings(conf_of(arguments))
+        index_root(settings)
         if settings.autotune:
             load_tuning()
         checkpoint = str(arguments["checkpoint"])
@@ -148,7 +147,7 @@ class DriverCalls:
     def plan(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`conf`, `checkpoint`, `home`, `committed_batch` (V; -1 for none).
 
-        Answers V, T, the version that stores begin from, and each store's D there.
+        Answers V, T, the version that stores begin from, each store's D there, and where damaged bytes were met.
         """
         log = self._logs.get(arguments["home"], parse_settings(conf_of(arguments)))
         log.catalog.refresh()
@@ -156,14 +155,18 @@ class DriverCalls:
         refuse_an_unfinished_rewind(own, committed)
         refuse_a_log_that_is_ahead(log.catalog.index, committed, newest_generation(own))
         with log.catalog.naming_places():
-            fallback = pending_fallback(own, log.catalog.index, committed)
-            plan = make_plan(log.catalog.index, committed, fallback.version if fallback else None)
+            index, checkpoint = log.catalog.index, open_storage(str(arguments["checkpoint"]))
+            stores = all_stores(checkpoint, index.stores())
+            attempts = CommittedAttempts(checkpoint, own, committed)
+            fallback = pending_fallback(own, index, stores, committed)
+            plan = make_plan(index, stores, committed, attempts.allows, fallback.version if fallback else None)
         _refuse_output_from_the_future(log, committed)
         self._pending[(arguments["checkpoint"], committed)] = (plan, int(time.time() * 1000))
         return {
             "committed_batch": plan.committed_batch,
             "rewound_to": plan.rewound_to,
             "base": plan.base,
+            "damaged": [f"{d.segment} at byte {d.offset}" for d in log.catalog.damages if isinstance(d, Corrupt)],
             "stores": [
                 [h.meta.store.operator, h.meta.store.partition, h.meta.store.name, h.meta.dirty_from]
                 for h in plan.heads
@@ -209,6 +212,8 @@ class DriverCalls:
         log_storage = open_storage(arguments["home"])
         log_id = query["log_id"] if query else read_log_id(log_storage) or new_id().hex()
         generation = next_generation(own)
+        # Read when the number is taken: from then on no earlier run ends a batch.
+        note_start(own, generation, committed_batch(open_storage(str(arguments["checkpoint"]))))
         content = {
             "log_home": relative_home(arguments["checkpoint"], arguments["home"]),
             "log_id": log_id,

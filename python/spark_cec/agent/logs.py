@@ -15,7 +15,7 @@ from pathlib import Path
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.adapters.rocksdict_index import open_index
 from spark_cec.checkpoint.commit import StoreBooks
-from spark_cec.errors import CecError, Fenced, LogLocationError
+from spark_cec.errors import CecError, Fenced, LogLocationError, SettingsError
 from spark_cec.ids import new_writer_id
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.home import join_log, read_log_id
@@ -23,7 +23,7 @@ from spark_cec.log.manifest import Published
 from spark_cec.log.storage import Storage
 from spark_cec.log.trim import Summaries
 from spark_cec.log.writer import SegmentWriter
-from spark_cec.settings import Settings
+from spark_cec.settings import PREFIX, Settings
 
 IDLE_S = 600.0
 """How long a log that nobody keeps open stays open after its last use."""
@@ -90,13 +90,25 @@ def index_path(settings: Settings, home: str, log_id: str) -> str:
 
     A copy of a log has an index of its own.
     """
-    root = (
-        Path(settings.index_path)
-        if settings.index_path
-        else Path(tempfile.gettempdir()) / f"spark-cec-index-{os.getuid()}"
-    )
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return str(root / f"{log_id}-{hashlib.sha256(home.encode()).hexdigest()[:8]}")
+    return str(index_root(settings) / f"{log_id}-{hashlib.sha256(home.encode()).hexdigest()[:8]}")
+
+
+def index_root(settings: Settings) -> Path:
+    """The directory of all indices on this machine, made if it is not there; `SettingsError` where it cannot be."""
+    given = settings.index_path
+    root = Path(given) if given else Path(tempfile.gettempdir()) / f"spark-cec-index-{os.getuid()}"
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        why = error.strerror or str(error)
+        mend = f"the directory cannot be made ({why}): give one that can be written on each machine"
+        raise SettingsError(f"{PREFIX}index.path", str(root), mend) from error
+    return root
+
+
+def cec_directory(checkpoint: str) -> Storage:
+    """The checkpoint's own `cec` directory, which holds all but the log itself."""
+    return open_storage(f"{checkpoint.rstrip('/')}/cec")
 
 
 def home_of(checkpoint: str, settings: Settings, sink_path: str | None) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_cec.agent.logs import OpenLog, OpenLogs, conf_of
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of
 from spark_cec.agent.spool import Spool, write_rows
 from spark_cec.checkpoint.commit import BooksMissing, CommitRequest, CommitResult, adopt_commit, commit_store
 from spark_cec.checkpoint.eventual import EventualCheckpoint, chain_of, head_at, rebuild
@@ -21,8 +22,13 @@ from spark_cec.errors import DamagedLog, LogLocationError
 from spark_cec.ids import NO_CHECKPOINT, StoreId
 from spark_cec.index import CommitEntry, Index
 from spark_cec.log.frame import CommitFlags, CommitMeta, FrameKind, LoadedMeta
+from spark_cec.recovery.attempts import CommittedAttempts
+from spark_cec.recovery.plan import Allows
 from spark_cec.recovery.report import LoadedStore, loaded_payload
 from spark_cec.settings import parse_settings
+
+_RUNS_KNOWN = 64
+"""Runs whose rule for attempts is kept."""
 
 
 def store_of(arguments: Mapping[str, Any]) -> StoreId:
@@ -48,6 +54,7 @@ class StoreCalls:
     def __init__(self, logs: OpenLogs, spool: Spool) -> None:
         self._logs = logs
         self._spool = spool
+        self._runs: dict[tuple[str, int, int], CommittedAttempts] = {}
 
     def open_log(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`home`, `conf`, `log_id` or None, `again`, `keep`: opens the log, which must be that one; answers its id.
@@ -72,15 +79,17 @@ class StoreCalls:
     def load(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`home`, `conf`, `store`, `version`, `checkpoint_id`, `retained`: EC at that version, as a spool file of rows.
 
-        With `log_id` no other log is read. The answer holds the head's numbers, the input tuples of the versions that a
-        replay makes again, and the plan for the next commit.
+        With `log_id` no other log is read; with `checkpoint`, `committed_batch` (at its start) and `generation` no
+        attempt that Spark cannot have committed. The answer holds the head's numbers, the input tuples of the versions
+        that a replay makes again, and the plan for the next commit.
         """
         started = time.perf_counter()
         log = self._logs.get(arguments["home"], parse_settings(conf_of(arguments)), arguments.get("log_id"))
         checkpoint_id = bytes.fromhex(arguments["checkpoint_id"]) if arguments.get("checkpoint_id") else None
         log.catalog.refresh()
         with log.catalog.naming_places():
-            head = head_at(log.catalog.index, store_of(arguments), int(arguments["version"]), checkpoint_id)
+            store, version, allows = store_of(arguments), int(arguments["version"]), self._attempts(arguments)
+            head = head_at(log.catalog.index, store, version, checkpoint_id, allows)
             checkpoint = rebuild(log.storage, log.catalog.index, head)
         meta = head.meta
         history = [(e.meta.version, e.meta.records, e.meta.inputs) for e in checkpoint.chain]
@@ -103,15 +112,16 @@ class StoreCalls:
         }
 
     def footer(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`home`, `store`, `version`, `checkpoint_id` or None: the numbers of what stands for a store at a version.
+        """Arguments of `load` but `retained`: the numbers of what stands for a store at a version.
 
         Its records may be damaged. `checkpoint_id` is None in the answer, and nothing else, where the frame is lost.
         """
         log = self._logs.get_known(arguments["home"])
         log.catalog.refresh()
         checkpoint_id = bytes.fromhex(arguments["checkpoint_id"]) if arguments.get("checkpoint_id") else None
+        store, version, allows = store_of(arguments), int(arguments["version"]), self._attempts(arguments)
         try:
-            meta = head_at(log.catalog.index, store_of(arguments), int(arguments["version"]), checkpoint_id).meta
+            meta = head_at(log.catalog.index, store, version, checkpoint_id, allows).meta
         except DamagedLog:
             return {"checkpoint_id": None}
         return _footer(meta)
@@ -174,6 +184,17 @@ class StoreCalls:
         meta = request.meta
         found = log.catalog.index.commit(meta.store, meta.version, meta.checkpoint_id)
         return found if found is not None and found.meta.generation == meta.generation else None
+
+    def _attempts(self, arguments: Mapping[str, Any]) -> Allows:
+        """The rule of the run that asks, which all its stores share: it reads some small files."""
+        if arguments.get("committed_batch") is None:
+            return lambda _: True
+        place, committed = str(arguments["checkpoint"]), int(arguments["committed_batch"])
+        run = (place, committed, int(arguments["generation"]))
+        attempts = self._runs.get(run) or CommittedAttempts(open_storage(place), cec_directory(place), committed)
+        if run not in self._runs:
+            self._runs = dict([(run, attempts), *self._runs.items()][:_RUNS_KNOWN])
+        return attempts.allows
 
     def loaded(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """How a store came back at a recovery: written to the log, where the driver's agent finds it."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_cec.agent.driver import cec_directory, read_query
-from spark_cec.agent.logs import OpenLog, OpenLogs, conf_of
+from spark_cec.agent.driver import read_query
+from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of
 from spark_cec.agent.spool import Spool, write_rows
 from spark_cec.checkpoint.eventual import head_at, rebuild
 from spark_cec.errors import LogLocationError

@@ -6,7 +6,7 @@ until N footprints are found (Sebepou & Magoutis, section III). No Python loop r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,16 +48,31 @@ class EventualCheckpoint:
         return dict(zip(versions.tolist(), counts.tolist(), strict=True))
 
 
-def head_at(index: Index, store: StoreId, version: int, checkpoint_id: bytes | None = None) -> CommitEntry:
+def head_at(
+    index: Index,
+    store: StoreId,
+    version: int,
+    checkpoint_id: bytes | None = None,
+    allows: Callable[[CommitEntry], bool] = lambda _: True,
+) -> CommitEntry:
     """What stands for `store` at `version`: the commit named, or else the newest run's last attempt, or its flush.
 
-    Raises `DamagedLog` if there is none: Spark says the version was committed, so its frame is lost.
+    `allows` says which attempts may be the one that Spark committed. Raises `DamagedLog` if there is none: Spark says
+    the version was committed, so its frame is lost.
     """
-    attempts = [e for e in index.newest(store, version) if e.meta.version == version]
+    left = [e for e in index.newest(store, version) if e.meta.version == version]
     if checkpoint_id is not None:
-        attempts = [e for e in attempts if e.meta.checkpoint_id == checkpoint_id]
+        left = [e for e in left if e.meta.checkpoint_id == checkpoint_id]
+    attempts = [e for e in left if allows(e)]
     if attempts:
         return completed(index, attempts[-1])
+    if left:
+        raise DamagedLog(
+            f"store {store}",
+            -1,
+            f"the commit frame of version {version} is lost: what is there of that version was written by run "
+            f"{left[-1].meta.generation}, and Spark has not committed that attempt, but a later one",
+        )
     known = [e.meta.version for e in index.newest(store, version)]
     wanted = f" with checkpoint id {checkpoint_id.hex()}" if checkpoint_id else ""
     raise DamagedLog(

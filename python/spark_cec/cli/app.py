@@ -175,7 +175,7 @@ def repair(
     """The only command that writes."""
     with explained("repair", checkpoint, "read" if dry_run else "read and write"):
         from spark_cec.adapters.fsspec_storage import open_storage
-        from spark_cec.cli.mend import begin_from, find_mending, while_no_run_has_it
+        from spark_cec.cli.mend import begin_from, find_mending, replay_due, while_no_run_has_it
         from spark_cec.cli.meter import meter
         from spark_cec.cli.place import find_log
         from spark_cec.cli.show import console, print_json
@@ -191,10 +191,11 @@ def repair(
                 report = repair_log(WatchedStorage(storage, progress.read), dry_run)
             if mending is not None and not dry_run:
                 begin_from(place, mending)
+            due = replay_due(place) if report.removed and mending is None else None
         if as_json:
-            print_json(repair_json(place, report, mending))
+            print_json(repair_json(place, report, mending, due))
         else:
-            print_repair(console(), place, report, whole=mending is None)
+            print_repair(console(), place, report, whole=mending is None, due=due)
             if mending is not None:
                 print_mending(console(), mending, dry_run=dry_run)
         _end(bool(report.removed or mending) if dry_run else mending is not None and mending.cost is None)

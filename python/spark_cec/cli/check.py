@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from spark_cec.checkpoint.eventual import head_at, rebuild
-from spark_cec.cli.committed import Committed, all_stores, committed
+from spark_cec.cli.committed import Committed, committed, committed_attempts
 from spark_cec.cli.findings import Finding, of_damages, of_error
 from spark_cec.cli.place import Place
 from spark_cec.cli.state import ANY_VERSION, catalog_of
@@ -18,6 +18,8 @@ from spark_cec.log.catalog import Catalog
 from spark_cec.log.reader import FoundFrame, SegmentReport, Torn, VerifyReport, scan, verify
 from spark_cec.log.segment import segment_path
 from spark_cec.log.storage import Storage
+from spark_cec.recovery.plan import Allows
+from spark_cec.recovery.spark_logs import all_stores
 
 Tell = Callable[[int], None]
 """Takes the number of stores that are to be checked."""
@@ -121,29 +123,33 @@ def _check_stores(
     place: Place, catalog: Catalog, done: Committed | None, stores_begin: Tell, store_done: Callable[[], None]
 ) -> Iterator[StoreCheck]:
     known = catalog.index.stores()
-    stores = known if done is None or done.version is None else all_stores(place, known)
+    stores = known if done is None or done.version is None else all_stores(place.checkpoint, known)
     stores_begin(len(stores))
     for store in stores:
-        checks = _check(place.storage, catalog.index, store, done)
+        checks = _check(place, catalog.index, store, done)
         if any(check.damage for check in checks):
             # A running query may have moved on and trimmed meanwhile: damage is what is wrong now, too.
             now = committed(place)
             catalog.refresh()
-            checks = _check(place.storage, catalog.index, store, now)
+            checks = _check(place, catalog.index, store, now)
         yield from checks
         store_done()
 
 
-def _check(storage: Storage, index: Index, store: StoreId, done: Committed | None) -> list[StoreCheck]:
+def _check(place: Place, index: Index, store: StoreId, done: Committed | None) -> list[StoreCheck]:
     """The committed version, which must be there, and the newest one where that is later."""
     newest = max((entry.meta.version for entry in index.newest(store, ANY_VERSION)), default=0)
-    wanted = newest if done is None or done.version is None else done.version
-    return [_rebuilt(storage, index, store, version) for version in sorted({wanted, max(wanted, newest)})]
+    if done is None or done.version is None:
+        return [_rebuilt(place.storage, index, store, newest, lambda _: True)]
+    checks = [_rebuilt(place.storage, index, store, done.version, committed_attempts(place, done))]
+    if newest > done.version:  # of a batch under way
+        checks.append(_rebuilt(place.storage, index, store, newest, lambda _: True))
+    return checks
 
 
-def _rebuilt(storage: Storage, index: Index, store: StoreId, version: int) -> StoreCheck:
+def _rebuilt(storage: Storage, index: Index, store: StoreId, version: int, allows: Allows) -> StoreCheck:
     try:
-        head = head_at(index, store, version)
+        head = head_at(index, store, version, allows=allows)
         checkpoint = rebuild(storage, index, head)
     except DamagedLog as error:
         place = f"{error.segment} at byte {error.offset}: " if error.offset >= 0 else ""

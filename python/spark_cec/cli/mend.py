@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import CheckpointLeases
-from spark_cec.cli.committed import all_stores, committed
+from spark_cec.cli.committed import committed, committed_attempts
 from spark_cec.cli.place import OWN_DIRECTORY, Place
 from spark_cec.cli.state import catalog_of
 from spark_cec.log.storage import Storage
@@ -23,6 +23,8 @@ from spark_cec.recovery.fallback import (
     save_fallback,
 )
 from spark_cec.recovery.generations import newest_generation
+from spark_cec.recovery.plan import make_plan
+from spark_cec.recovery.spark_logs import all_stores
 
 _JUST_STOPPED_S = 2.0
 
@@ -44,12 +46,24 @@ def find_mending(place: Place) -> Mending | None:
     catalog = catalog_of(place)
     catalog.refresh()
     index = catalog.index
-    stores = all_stores(place, index.stores())
+    stores = all_stores(place.checkpoint, index.stores())
     oldest = min(_batches(place.checkpoint, "offsets"), default=done.batch + 1)
-    found = newest_base(stores, done.batch, oldest, looking_at(place.storage, index))
+    found = newest_base(stores, done.batch, oldest, looking_at(place.storage, index, committed_attempts(place, done)))
     if not found.losses:
         return None
     return Mending(done.batch, found, cost_of(index, found, done.batch) if isinstance(found, Base) else None)
+
+
+def replay_due(place: Place) -> tuple[int, int] | None:
+    """The first and last batch that the next start replays, where no store is lost; None if it replays nothing."""
+    done = committed(place)
+    if done is None or done.version is None:
+        return None
+    catalog = catalog_of(place)
+    catalog.refresh()
+    stores = all_stores(place.checkpoint, catalog.index.stores())
+    plan = make_plan(catalog.index, stores, done.batch, committed_attempts(place, done))
+    return (plan.rewound_to + 1, done.batch) if plan.rewound_to < done.batch else None
 
 
 def begin_from(place: Place, mending: Mending) -> None:

@@ -15,6 +15,7 @@ from spark_cec.log.meta import SegmentMeta, decode_meta
 from spark_cec.log.scan import FoundFrame, scan
 from spark_cec.log.segment import list_segments
 from spark_cec.log.storage import Storage
+from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.settings import Settings, parse_settings
 
 QUERY_FILE = "query.json"
@@ -94,23 +95,6 @@ def read_query(checkpoint: str) -> dict[str, Any] | None:
             f"{checkpoint}/{OWN_DIRECTORY}/{QUERY_FILE} cannot be read ({error}): restore it from a copy of the "
             f"checkpoint, or give the home of the log instead"
         ) from error
-
-
-def committed_batch(checkpoint: Storage) -> int:
-    """V, the newest batch that Spark does not run again, -1 if there is none; the shim's `SparkLogs` has the same rule.
-
-    As Spark has it at a start: the newest batch of the offset log if that is the newest commit too, else the one before
-    it, whatever other commits there are. The commits are read first: where the query goes on meanwhile, and has planned
-    a newer batch by then, the batch before that one is committed.
-    """
-    committed = _newest_batch(checkpoint, "commits")
-    planned = _newest_batch(checkpoint, "offsets")
-    return planned if planned == committed else max(planned - 1, -1)
-
-
-def _newest_batch(checkpoint: Storage, log: str) -> int:
-    names = [file.name for file in checkpoint.list(log)]
-    return max((int(name) for name in names if name.isascii() and name.isdigit()), default=-1)
 
 
 def _of_query(checkpoint: str, query: Mapping[str, Any]) -> Place:

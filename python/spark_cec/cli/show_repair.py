@@ -14,8 +14,13 @@ from spark_cec.log.repair import RepairReport
 from spark_cec.recovery.fallback import Base
 
 
-def repair_json(place: Place, report: RepairReport, mending: Mending | None) -> dict[str, Any]:
-    """The fields of `cec repair --json`; `fallback` is null where every store is whole, or none can be brought back."""
+def repair_json(
+    place: Place, report: RepairReport, mending: Mending | None, due: tuple[int, int] | None
+) -> dict[str, Any]:
+    """The fields of `cec repair --json`; `fallback` is null where every store is whole, or none can be brought back.
+
+    `replay`: what the next start replays where every store is whole, and bytes were taken out.
+    """
     return {
         **place_json(place),
         "dry_run": report.dry_run,
@@ -23,11 +28,17 @@ def repair_json(place: Place, report: RepairReport, mending: Mending | None) -> 
         "removed": [{**of_damage(each.damage).to_json(), "kept_as": each.kept_as} for each in report.removed],
         "lost": [{**store_json(each.store), "reason": each.reason} for each in mending.found.losses] if mending else [],
         "fallback": _fallback_json(mending) if mending else None,
+        "replay": {"first": due[0], "last": due[1]} if due else None,
     }
 
 
-def print_repair(out: Console, place: Place, report: RepairReport, *, whole: bool) -> None:
-    """Each range that was taken out, or would be, and what to do next. `whole`: every store can be rebuilt."""
+def print_repair(
+    out: Console, place: Place, report: RepairReport, *, whole: bool, due: tuple[int, int] | None
+) -> None:
+    """Each range that was taken out, or would be, and what to do next. `whole`: every store can be rebuilt.
+
+    `due`: the batches that the next start replays then.
+    """
     for each in report.removed:
         print_findings(out, [of_damage(each.damage)])
         out.print(f"        {'would be kept' if report.dry_run else 'kept'} as {place.home}/{each.kept_as}")
@@ -40,6 +51,9 @@ def print_repair(out: Console, place: Place, report: RepairReport, *, whole: boo
         out.print(f"{what} would be taken out; run `cec repair` without --dry-run to do it")
     else:
         out.print(f"{what} taken out; run `cec verify` to see whether anything is still missing")
+    if due is not None:
+        what = f"batch {due[1]}" if due[0] == due[1] else f"batches {due[0]} to {due[1]}"
+        out.print(f"every store can be rebuilt; the next start of the query replays {what}")
 
 
 def print_mending(out: Console, mending: Mending, *, dry_run: bool) -> None:

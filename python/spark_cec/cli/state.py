@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spark_cec.checkpoint.eventual import completed
-from spark_cec.cli.committed import Committed, all_stores, committed, recoveries
+from spark_cec.cli.committed import Committed, committed, committed_attempts, recoveries
 from spark_cec.cli.findings import Finding, of_damages, of_error
 from spark_cec.cli.place import Place
 from spark_cec.errors import DamagedLog
@@ -18,6 +18,7 @@ from spark_cec.log.meta import CommitMeta
 from spark_cec.log.segment import list_segments
 from spark_cec.recovery.plan import make_plan
 from spark_cec.recovery.reach import Reach, read_reach
+from spark_cec.recovery.spark_logs import all_stores
 from spark_cec.settings import Settings
 
 ANY_VERSION = 1 << 62
@@ -113,7 +114,7 @@ def _reach(place: Place, index: Index, done: Committed | None) -> Reach | None:
     if place.checkpoint is None or done is None or done.version is None or not index.stores():
         return None
     try:
-        plan = make_plan(index, done.batch)
+        plan = make_plan(index, index.stores(), done.batch, committed_attempts(place, done))
     except DamagedLog:
         return None
     return read_reach(place.checkpoint, plan.rewound_to + 1, done.batch)
@@ -128,6 +129,6 @@ def _lost(place: Place, stores: Iterable[StoreState], done: Committed | None) ->
     reason = f"no commit frame of version {done.version}, although Spark has committed batch {done.batch}; newest: "
     return [
         of_error(DamagedLog(f"store {store}", -1, reason + newest.get(store, "none")))
-        for store in all_stores(place, shown)
+        for store in all_stores(place.checkpoint, shown)
         if shown.get(store) != done.version
     ]

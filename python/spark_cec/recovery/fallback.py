@@ -25,7 +25,7 @@ from spark_cec.ids import StoreId
 from spark_cec.index import CommitEntry, Index
 from spark_cec.log.reader import read_frame
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.plan import first_missed
+from spark_cec.recovery.plan import Allows, first_missed
 
 FALLBACK_FILE = "fallback.json"
 
@@ -94,12 +94,12 @@ def newest_base(stores: Sequence[StoreId], committed_batch: int, oldest_batch: i
     return Base(0, 0, (), tuple(losses))
 
 
-def looking_at(storage: Storage, index: Index) -> Look:
-    """A `Look` that reads every frame that an eventual checkpoint needs."""
+def looking_at(storage: Storage, index: Index, allows: Allows) -> Look:
+    """A `Look` that reads every frame that an eventual checkpoint needs; `allows`: which attempts may be committed."""
 
     def look(store: StoreId, version: int) -> Whole | Loss:
         try:
-            head = head_at(index, store, version)
+            head = head_at(index, store, version, allows=allows)
         except DamagedLog as error:
             return Loss(store, version, error.reason)
         loss = _lost_frame(storage, index, head)
@@ -181,7 +181,9 @@ def read_fallback(own: Storage) -> Fallback | None:
     return Fallback.from_json(own.read(FALLBACK_FILE).decode()) if own.exists(FALLBACK_FILE) else None
 
 
-def pending_fallback(own: Storage, index: Index, committed_batch: int) -> Fallback | None:
+def pending_fallback(
+    own: Storage, index: Index, stores: Sequence[StoreId], committed_batch: int
+) -> Fallback | None:
     """The fallback that a start must begin with, or None; one that is done is removed.
 
     It is done when every store has been written whole at V+1 by a later run; until then, however a start ended, the
@@ -190,7 +192,7 @@ def pending_fallback(own: Storage, index: Index, committed_batch: int) -> Fallba
     fallback = read_fallback(own)
     if fallback is None:
         return None
-    if is_done(index, fallback) or committed_batch > fallback.committed_batch:
+    if is_done(index, stores, fallback) or committed_batch > fallback.committed_batch:
         own.delete(FALLBACK_FILE)
         return None
     if committed_batch < fallback.committed_batch:
@@ -201,8 +203,11 @@ def pending_fallback(own: Storage, index: Index, committed_batch: int) -> Fallba
     return fallback
 
 
-def is_done(index: Index, fallback: Fallback) -> bool:
-    """Whether every store was written whole at V+1 by a run after the one that had been damaged."""
+def is_done(index: Index, stores: Sequence[StoreId], fallback: Fallback) -> bool:
+    """Whether every store was written whole at V+1 by a run after the one that had been damaged.
+
+    `stores`: all that there must be, and not those alone of which something is left.
+    """
     version = fallback.committed_batch + 1
     return all(
         any(
@@ -211,7 +216,7 @@ def is_done(index: Index, fallback: Fallback) -> bool:
             and not entry.meta.dirty_windows
             for entry in index.frames(store, version, version)
         )
-        for store in index.stores()
+        for store in stores
     )
 
 

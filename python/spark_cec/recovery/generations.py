@@ -19,6 +19,26 @@ def newest_generation(own: Storage) -> int:
     return max(_generations(own), default=0)
 
 
+def known_generations(own: Storage) -> list[int]:
+    """The runs whose files are there, oldest first."""
+    return _generations(own)
+
+
+def note_start(own: Storage, generation: int, committed: int) -> None:
+    """Records the last batch that Spark had committed when the run began, -1 for none: after its number is taken."""
+    raw = json.loads(own.read(_path(generation)))
+    own.replace(_path(generation), json.dumps({**raw, "committed_batch": committed}).encode())
+
+
+def started_after(own: Storage, generation: int) -> int | None:
+    """What `note_start` has recorded; None where nothing is, as by an earlier release."""
+    try:
+        committed = json.loads(own.read(_path(generation))).get("committed_batch")
+    except (FileNotFoundError, ValueError):
+        return None
+    return committed if isinstance(committed, int) else None
+
+
 def next_generation(own: Storage) -> int:
     """A number that no other run of this query has had, larger than all before; create-if-absent makes it unique."""
     known = _generations(own)

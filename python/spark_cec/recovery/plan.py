@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from spark_cec.checkpoint.eventual import completed, head_at
 from spark_cec.errors import UnsuitableCheckpoint
@@ -13,6 +15,9 @@ from spark_cec.log.storage import Storage
 
 REWIND_FILE = "replay.json"
 """Left by a recovery of release 0.1, which cut Spark's logs, that was not finished."""
+
+Allows: TypeAlias = "Callable[[CommitEntry], bool]"
+"""Whether an attempt may be the committed one; see `recovery.attempts`."""
 
 ANY_VERSION = 1 << 62
 """Above every version."""
@@ -37,20 +42,22 @@ class RecoveryPlan:
         return self.committed_batch - self.rewound_to
 
 
-def make_plan(index: Index, committed: int, base: int | None = None) -> RecoveryPlan:
+def make_plan(
+    index: Index, stores: Sequence[StoreId], committed: int, allows: Allows, base: int | None = None
+) -> RecoveryPlan:
     """The plan of a recovery after batch `committed` (-1: none), from what every store has in the log at `base`.
 
-    `base` is a version, by default V+1. Where the newest run committed it several times (a task ran again), the replay
+    `stores`: those that there must be. `allows`: which attempts may be the committed ones. `base` is a version, by
+    default V+1. Where the newest run committed it several times (a task ran again), the replay
     starts early enough for each of these attempts, since any of them may be loaded. Raises `DamagedLog` if a store's
     frame at that version is missing although Spark committed batch V.
     """
     version = committed + 1 if base is None else base
     if committed < 0:
         return RecoveryPlan(committed, committed, version, (), ())
-    stores = tuple(sorted(index.stores()))
-    heads = tuple(head_at(index, store, version) for store in stores) if version else ()
+    heads = tuple(head_at(index, store, version, allows=allows) for store in stores) if version else ()
     rewound_to = min((first_missed(index, head) for head in heads), default=version) - 1
-    return RecoveryPlan(committed, rewound_to, version, stores, heads)
+    return RecoveryPlan(committed, rewound_to, version, tuple(stores), heads)
 
 
 def refuse_an_unfinished_rewind(own: Storage, committed: int) -> None:

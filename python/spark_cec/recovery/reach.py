@@ -65,7 +65,7 @@ class Reach:
     def describe(self, now_ms: int) -> str:
         """In one line for people; `now_ms` is the wall clock."""
         if not self.is_due:
-            return f"a recovery now would replay nothing, and need input since batch {self.first}{self._where()}"
+            return f"a recovery now would replay nothing: it goes on with batch {self.first}{self._where()}"
         ago = "" if self.timestamp_ms is None else f", {_duration(now_ms - self.timestamp_ms)} ago"
         return f"a recovery now would need input since batch {self.first}{self._where()}{ago}"
 

@@ -59,6 +59,13 @@ def test_a_check_passes_warnings_on(agent: Agent) -> None:
     assert "cannot be attained" in warning
 
 
+def test_an_index_path_that_cannot_be_made_is_refused_before_anything_is_written(agent: Agent, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    agent.conf[PREFIX + "index.path"] = str(tmp_path / "file" / "index")
+    with pytest.raises(Refused, match=r"cec\.index\.path='.*/file/index': the directory cannot be made \(Not a dir"):
+        agent.ask("check", committed_batch=-1)
+
+
 def test_the_log_must_stay_where_it_is(agent: Agent, tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"give back the sink's `path` and cec\.log\.path as they were") as refused:
         check(agent, log__path=str(tmp_path / "elsewhere"))

@@ -162,6 +162,14 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert error.endswith("install spark-cec with its dependencies for this python")
 
 
+def test_a_place_without_room_for_a_spool_is_named(tmp_path: Path) -> None:
+    said = StringIO()
+    assert main(StringIO("token\n"), said, ["--spool-path", str(tmp_path / "nowhere")]) == 4
+    error = json.loads(said.getvalue())["error"]
+    assert f"no spool directory can be made at {tmp_path}/nowhere" in error
+    assert "(No such file or directory): set spark.sql.streaming.stateStore.cec.spool.path to" in error
+
+
 def test_the_port_is_open_when_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Py4J listens in a thread of its own, which may be late: the hello line must not be earlier."""
     told = threading.Event()

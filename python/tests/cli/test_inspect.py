@@ -112,7 +112,7 @@ def test_after_a_flush_nothing_old_is_needed(checkpoint: Checkpoint) -> None:
     assert {(store["dirty_from"], store["dirty_windows"]) for store in found["stores"]} == {(4, 0)}
     assert (found["needs_input"]["since_batch"], found["needs_input"]["batches"]) == (4, 0)
     assert (
-        "replay nothing, and need input since batch 4 (t-0 from offset 40"
+        "replay nothing: it goes on with batch 4 (t-0 from offset 40"
         in run("inspect", str(checkpoint.path)).stdout
     )
 

@@ -21,6 +21,7 @@ def test_a_dry_run_announces_what_the_repair_then_does(checkpoint: Checkpoint) -
     done = run("repair", str(checkpoint.path), "--json")
     assert done.exit_code == 0
     assert answer(done) == {**answer(dry), "dry_run": False}
+    assert answer(done)["replay"] == {"first": 1, "last": 3}, "dirty since batch 1 by the footers"
     (removed,) = answer(done)["removed"]
     assert (removed["kind"], removed["offset"], removed["bytes_lost"]) == ("torn", len(whole), PRELUDE_LENGTH - 1)
     assert (checkpoint.home / removed["kept_as"]).read_bytes() == whole[: PRELUDE_LENGTH - 1]
@@ -42,6 +43,13 @@ def test_what_is_lost_for_good_stays_lost_and_verify_says_so(checkpoint: Checkpo
     assert "run `cec verify` to see whether anything is still missing" in result.stdout
     found = answer(run("verify", str(checkpoint.path), "--json"))["damages"]
     assert [(each["kind"], each["where"]) for each in found] == [("lost", "store 1/0/left")]
+
+
+def test_what_the_next_start_replays_is_said(checkpoint: Checkpoint) -> None:
+    checkpoint.segment.write_bytes(checkpoint.segment.read_bytes() + b"torn")
+    result = run("repair", str(checkpoint.path))
+    assert result.exit_code == 0
+    assert "every store can be rebuilt; the next start of the query replays batches 1 to 3" in result.stdout
 
 
 def test_a_sound_log_is_left_alone(checkpoint: Checkpoint) -> None:

@@ -156,7 +156,7 @@ def test_frames_that_are_lost_lead_to_the_base_of_the_model(header: bool) -> Non
         for version in lost:
             disk.damage(version, header=header)
         index = disk.seen_anew()
-        found = newest_base((FIRST,), len(run.batches) - 1, 0, looking_at(disk.log.storage, index))
+        found = newest_base((FIRST,), len(run.batches) - 1, 0, looking_at(disk.log.storage, index, lambda _: True))
         assert isinstance(found, Base), f"seed {seed}"
         assert found.version == (base_without_headers(run, lost) if header else base_of(run, lost)[0]), f"seed {seed}"
         assert found.replay_from == footers(run)[found.version].dirty_from, f"seed {seed}"
@@ -207,6 +207,8 @@ OLD = [(FIRST, 10, 4, 3, 2), (SECOND, 10, 4, 3, 2)]
         pytest.param([*OLD, (FIRST, 10, 5, 10, 0), (SECOND, 10, 5, 10, 1)], 9, True, id="one is dirty"),
         pytest.param([*OLD, (FIRST, 10, 5, 10, 0), (SECOND, 10, 6, 10, 0)], 9, False, id="all are done"),
         pytest.param(OLD, 10, False, id="Spark has gone on"),
+        pytest.param([], 9, True, id="of no store anything is left"),
+        pytest.param([(FIRST, 10, 5, 10, 0)], 9, True, id="of one store nothing is left"),
     ],
 )
 def test_a_fallback_is_pending_until_every_store_has_been_written_whole(
@@ -214,19 +216,19 @@ def test_a_fallback_is_pending_until_every_store_has_been_written_whole(
 ) -> None:
     own, fallback = memory_storage(), Fallback(6, 9, 4)
     save_fallback(own, fallback)
-    assert pending_fallback(own, done_entries(*commits), committed) == (fallback if pending else None)
+    assert pending_fallback(own, done_entries(*commits), (FIRST, SECOND), committed) == (fallback if pending else None)
     assert own.exists(FALLBACK_FILE) == pending
 
 
 def test_nothing_is_pending_where_nothing_was_recorded() -> None:
-    assert pending_fallback(memory_storage(), done_entries(*OLD), 9) is None
+    assert pending_fallback(memory_storage(), done_entries(*OLD), (FIRST, SECOND), 9) is None
 
 
 def test_a_fallback_of_another_copy_is_refused() -> None:
     own = memory_storage()
     save_fallback(own, Fallback(6, 9, 4))
     with pytest.raises(UnsuitableCheckpoint, match="ends at batch 9, and this one ends at 8"):
-        pending_fallback(own, done_entries(*OLD), 8)
+        pending_fallback(own, done_entries(*OLD), (FIRST, SECOND), 8)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"version": 1, "committed_batch": "x", "generation": 2}'])

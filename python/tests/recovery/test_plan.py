@@ -14,6 +14,7 @@ from spark_cec.log.frame import FrameKind
 from spark_cec.log.meta import CommitFlags
 from spark_cec.recovery.plan import (
     REWIND_FILE,
+    RecoveryPlan,
     make_plan,
     refuse_a_log_that_is_ahead,
     refuse_an_unfinished_rewind,
@@ -33,6 +34,10 @@ def index_of(*commits: tuple[StoreId, int, int, int]) -> Index:
         )
         log.catalog.note(*log.writer.append(FrameKind.COMMIT, meta))
     return log.catalog.index
+
+
+def planned(index: Index, committed: int) -> RecoveryPlan:
+    return make_plan(index, index.stores(), committed, lambda _: True)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +61,7 @@ def index_of(*commits: tuple[StoreId, int, int, int]) -> Index:
 def test_how_far_a_query_is_rewound(
     commits: list[tuple[StoreId, int, int, int]], last_commit: int, committed: int, rewound_to: int
 ) -> None:
-    plan = make_plan(index_of(*commits), last_commit)
+    plan = planned(index_of(*commits), last_commit)
     assert (plan.committed_batch, plan.rewound_to) == (committed, rewound_to)
     assert plan.replayed_batches == committed - rewound_to
     assert len(plan.heads) == (len({store for store, *_ in commits}) if last_commit >= 0 else 0)
@@ -72,7 +77,7 @@ def test_a_store_that_lacks_a_committed_version_is_damage(
     with pytest.raises(
         DamagedLog, match=rf"store 1/0/default: no commit frame of version 5; newest at or below it: {newest}"
     ):
-        make_plan(index_of(*commits), 4)
+        planned(index_of(*commits), 4)
 
 
 @pytest.mark.parametrize(("flushed", "rewound_to"), [((), 1), ((0,), 1), ((0, 1), 4)])
@@ -85,7 +90,7 @@ def test_a_commit_that_was_flushed_needs_no_replay(flushed: tuple[int, ...], rew
     for number in flushed:
         meta = commit_meta(5, store=FIRST, dirty_from=5, checkpoint_id=ids[number], flags=int(CommitFlags.FLUSH))
         log.catalog.note(*log.writer.append(FrameKind.COMMIT, meta))
-    plan = make_plan(log.catalog.index, 4)
+    plan = planned(log.catalog.index, 4)
     assert plan.rewound_to == rewound_to
     assert plan.heads[0].meta.is_flush == (1 in flushed)
 

@@ -87,7 +87,7 @@ def test_with_nothing_to_replay_the_newest_offset_is_needed(logs: Logs) -> None:
     assert not reach.is_due
     assert reach.timestamp_ms is None
     assert reach.sources[0].partitions == (Needed("t", 0, 7, 7),)
-    assert reach.describe(0) == "a recovery now would replay nothing, and need input since batch 1 (t-0 from offset 7)"
+    assert reach.describe(0) == "a recovery now would replay nothing: it goes on with batch 1 (t-0 from offset 7)"
 
 
 def test_what_spark_has_forgotten_is_not_made_up(logs: Logs) -> None:

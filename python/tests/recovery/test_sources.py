@@ -25,7 +25,7 @@ def read(start: str, end: str) -> SourceReach:
 DUE = Reach(5, 8, NOW - 240_000, (RATE, read(START, END)))
 NOT_DUE = Reach(9, 8, None, (RATE, read(END, END)))
 LINE = "a recovery now would need input since batch 5 (t-0 from offset 30), 4 minutes ago"
-QUIET = "a recovery now would replay nothing, and need input since batch 9 (t-0 from offset 60)"
+QUIET = "a recovery now would replay nothing: it goes on with batch 9 (t-0 from offset 60)"
 
 
 def having(first: int, end: int = 100) -> tuple[Source, ...]:

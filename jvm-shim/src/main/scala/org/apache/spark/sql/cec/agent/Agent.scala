@@ -161,7 +161,7 @@ private[cec] object Agent extends Logging {
 
   private def begin(conf: Map[String, String]): Unit = {
     val spool = SpoolOptions(conf.get(AgentProcess.SpoolKey), Option(process).map(dead => (dead.directory, dead.overflow)))
-    val begun = new AgentProcess(AgentProcess.pythonOf(conf), spool, timeoutMs(conf))
+    val begun = new AgentProcess(AgentProcess.pythonOf(conf), AgentProcess.keyOf(conf), spool, timeoutMs(conf))
     try lasting.asScala.foreach { case (checkpoint, arguments) =>
       val answer = Json.parse(begun.call("hold", arguments.toString))
       // The agent refuses what that query asks of it from now on; the others are not concerned.

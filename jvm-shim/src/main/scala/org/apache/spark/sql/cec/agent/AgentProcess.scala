@@ -19,7 +19,7 @@ import org.apache.spark.sql.cec.BuildInfo
  * One running agent: a Python process that this JVM started and that ends when this JVM does, because its standard
  * input closes then. It listens on loopback only and serves nobody without the token.
  */
-private[agent] final class AgentProcess(python: String, spool: SpoolOptions, timeoutMs: Int) {
+private[agent] final class AgentProcess(python: String, pythonKey: String, spool: SpoolOptions, timeoutMs: Int) {
   private val token = AgentProcess.newToken()
   private val process: Process = start()
   private val hello: JsonNode = handshake()
@@ -58,7 +58,7 @@ private[agent] final class AgentProcess(python: String, spool: SpoolOptions, tim
     try builder.start() catch {
       case e: java.io.IOException =>
         throw new CecException("AgentUnavailable",
-          s"cannot run $python (${e.getMessage}): set ${AgentProcess.PythonKey} to a Python that has spark-cec installed", e)
+          s"cannot run $python (${e.getMessage}): set $pythonKey to a Python that has spark-cec installed", e)
     }
   }
 
@@ -82,7 +82,7 @@ private[agent] final class AgentProcess(python: String, spool: SpoolOptions, tim
       val code = if (process.isAlive) "none yet" else process.exitValue().toString
       throw new CecException("AgentUnavailable",
         s"$python -m spark_cec.agent ended before it was ready (exit code $code; its standard error says why): " +
-          s"install spark-cec ${BuildInfo.version} for this Python, or set ${AgentProcess.PythonKey} to one that has it")
+          s"install spark-cec ${BuildInfo.version} for this Python, or set $pythonKey to one that has it")
     }
     val answer = Json.parse(line)
     if (answer.has("error")) throw new CecException("AgentUnavailable", answer.get("error").asText)
@@ -131,11 +131,16 @@ private[agent] object AgentProcess {
       .orElse(ofSpark("spark.pyspark.driver.python").filter(isPython))
       .orElse(sys.env.get("PYSPARK_DRIVER_PYTHON").filter(isPython))
     def ofExecutor = conf.get(PythonKey)
-    (if (env.forall(_.executorId == SparkContext.DRIVER_IDENTIFIER)) ofDriver else ofExecutor)
+    (if (isDriver) ofDriver else ofExecutor)
       .orElse(ofSpark("spark.pyspark.python"))
       .orElse(sys.env.get("PYSPARK_PYTHON"))
       .getOrElse("python3")
   }
+
+  /** The setting that decides which Python that is, here. */
+  def keyOf(conf: Map[String, String]): String = if (conf.contains(DriverPythonKey) && isDriver) DriverPythonKey else PythonKey
+
+  private def isDriver: Boolean = Option(SparkEnv.get).forall(_.executorId == SparkContext.DRIVER_IDENTIFIER)
 
   /** A driver's Python may be named as a notebook or another shell. */
   private def isPython(command: String): Boolean = Paths.get(command).getFileName.toString.startsWith("python")

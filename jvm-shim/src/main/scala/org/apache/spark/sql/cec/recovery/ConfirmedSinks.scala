@@ -16,10 +16,10 @@ import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend
 import org.apache.spark.sql.types.StructType
 
 /**
- * Wraps the sink of a query whose stores may be ahead of the log, in two things only. A batch ends by confirming that no other
- * run has begun meanwhile. And a batch that a V1 sink does not run is run for the state's sake: a sink that has the batch already,
- * since a crash came between its own commit and Spark's, may pass it over (the file sink does), and what the batch did to the
- * stores was in memory alone.
+ * Wraps the sink of a query, in two things only. A batch ends by confirming that no other run has begun meanwhile. And a batch that
+ * a V1 sink does not run is run for the state's sake: a sink that has the batch already, since a crash came between its own
+ * commit and Spark's, may pass it over (the file sink does). What the batch did to the stores may have been in memory alone; and
+ * the frames of a committed batch are always those of the run that committed it.
  *
  * A sink in the driver's memory is left as it is: its rows are seen by its own session alone and end with it, so no other run's are mixed
  * with them, and tests look for it as the query's sink. (What the console prints may be read by others, and goes on being confirmed.)

@@ -34,7 +34,7 @@ private[recovery] final class Deferral(write: WriteToStream, conf: SQLConf, spec
     Option.when(conf.getConf(SQLConf.STREAMING_OPTIMIZE_ONE_ROW_PLAN_ENABLED))(
       s"Spark may leave a stateful operator out of a batch (${SQLConf.STREAMING_OPTIMIZE_ONE_ROW_PLAN_ENABLED.key})"),
     Option.when(conf.getConf(SQLConf.ENABLE_STREAMING_SOURCE_EVOLUTION))("streaming source evolution is on"),
-    // Spark would record the class of the sink, which is wrapped where commits are deferred.
+    // Spark would record the class of the sink, which must be wrapped where commits are deferred.
     Option.when(conf.getConf(SQLConf.ENABLE_STREAMING_SINK_EVOLUTION))("streaming sink evolution is on")).flatten.headOption
 
   private def ofOperator(node: LogicalPlan): Option[String] =

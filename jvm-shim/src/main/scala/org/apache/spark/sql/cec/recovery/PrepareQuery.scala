@@ -14,6 +14,7 @@ import org.apache.spark.sql.cec.{CecStateStoreProvider, RunContext}
 import org.apache.spark.sql.cec.agent.{Agent, CecException, Json, Refused}
 import org.apache.spark.sql.cec.exchange.StoreDirectory
 import org.apache.spark.sql.cec.source.CecTable
+import org.apache.spark.sql.execution.streaming.Sink
 import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
 import org.apache.spark.sql.internal.SQLConf
 
@@ -169,6 +170,11 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     else {
       val answer = Agent.call("plan", arguments("home" -> home).put("committed_batch", committed), conf)
       val plan = RecoveryPlan(committed, answer.get("rewound_to").asLong, answer.get("base").asLong)
+      val damaged = answer.get("damaged").elements.asScala.map(_.asText).toSeq
+      if (damaged.nonEmpty) {
+        logWarning(s"Spark CEC: the log at $home has damaged bytes (${damaged.mkString(", ")}), so a replay may begin earlier; " +
+          "`cec repair` takes them out while the query is stopped, and says what they cost")
+      }
       // The batch before the first one too: a batch is what lies between two offsets.
       val forgotten = if (plan.isDue) logs.forgotten(Math.max(plan.replayFrom - 1, 0), committed) else Nil
       if (forgotten.nonEmpty) {
@@ -228,8 +234,12 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
 
   private def wrap(run: RunContext, decision: Decision, plan: RecoveryPlan, checked: JsonNode): WriteToStream = {
     val sink = ourSink.map(_.writingTo(run.home, run.logId, run.generation)).getOrElse(write.sink)
+    // Spark would record the wrapper's class in its commit log; a V1 sink is wrapped all the same, since it may pass over a batch.
+    val recorded = session.sessionState.conf.enableStreamingSinkEvolution && !sink.isInstanceOf[Sink]
+    val confirmed =
+      if (!usesOurState || recorded) sink else ConfirmedSinks.wrap(sink, () => Agent.confirm(checkpoint, run.generation, conf))
     val prepared =
-      if (decision.deferred.isEmpty && !plan.isDue) write.copy(sink = sink)
+      if (decision.deferred.isEmpty && !plan.isDue) write.copy(sink = confirmed)
       else {
         val replay = Option.when(plan.isDue)(new Replay(session.asInstanceOf[ClassicSession], write, run, conf, plan.replayFrom, plan.committed))
         val watch = Option.when(decision.deferred.nonEmpty && checked.get("sources_margin").asDouble > 0)(new AskedSources(write.inputQuery))
@@ -237,7 +247,6 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
         val hooks = new QueryRun(
           session, run, conf, plan.committed, replay, new Acknowledgements(run.home, conf), watch.map(new MarginKeeper(_, run, conf)), clock,
           flushes = checked.get("flush_at_stop").asBoolean)
-        val confirmed = ConfirmedSinks.wrap(sink, () => Agent.confirm(checkpoint, run.generation, conf))
         write.copy(sink = confirmed, inputQuery = WrappedSources.wrap(write.inputQuery, hooks))
       }
     prepared.setTagValue(PrepareQuery.Done, true)

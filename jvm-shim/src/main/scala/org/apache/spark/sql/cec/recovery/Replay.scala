@@ -38,7 +38,7 @@ private[recovery] final class Replay(
   private def isOver(isLast: Boolean): Boolean = {
     val startedNs = System.nanoTime()
     def seconds = (System.nanoTime() - startedNs) / 1000000000L
-    logWarning(s"Spark CEC: $name replays $count batches, $first to $last, before it goes on; its sink will not see them again")
+    logWarning(s"Spark CEC: $name replays ${batches(first, last)} before it goes on; its sink will not see ${if (count == 1) "it" else "them"} again")
     var (toldAt, newest) = (0L, first - 1)
     note(newest)
     val reporter = new SilentReporter(session, new SystemClock, write)
@@ -53,7 +53,7 @@ private[recovery] final class Replay(
     })
     try {
       execution.run()
-      logWarning(s"Spark CEC: $name has replayed $count batches in $seconds s, and goes on with batch ${last + 1}")
+      logWarning(s"Spark CEC: $name has replayed ${batches(first, last)} in $seconds s, and goes on with batch ${last + 1}")
       true
     } catch {
       case NonFatal(failure) if StreamExecution.isInterruptionException(failure, session.sparkContext) => throw failure

@@ -90,7 +90,13 @@ private[source] final case class WindowsView(
 }
 
 private[source] object View {
+  /** The options of a read. */
+  private val Known =
+    Seq("path", "view", "operatorId", "storeName", "version", "startingTimestamp", "maxBatchesPerTrigger")
+
   def of(options: CaseInsensitiveStringMap): View = {
+    options.keySet.asScala.find(key => !Known.exists(_.equalsIgnoreCase(key))).foreach(key => throw new IllegalArgumentException(
+      s"""option("$key", "${options.get(key)}"): there is no such option of format("cec"); there are ${Known.mkString(", ")}"""))
     val path = Option(options.get("path")).getOrElse(
       throw new IllegalArgumentException("""format("cec") wants a path: load("<checkpoint of the query, or path of its sink>")"""))
     val conf = SQLConf.get.getAllConfs.filter(_._1.startsWith("spark.sql.streaming.stateStore."))
@@ -106,9 +112,12 @@ private[source] object View {
     val (operator, store) = (options.getLong("operatorId", 0L), options.getOrDefault("storeName", StateStoreId.DEFAULT_STORE_NAME))
     val id = StateStoreProviderId(StateStoreId(s"$path/state", operator, 0, store), UUID.randomUUID())
     val hadoopConf = SparkSession.active.sessionState.newHadoopConf()
-    val stored = new StateSchemaCompatibilityChecker(id, hadoopConf, Nil, None, false).readSchemaFile().headOption.getOrElse(
-      throw new IllegalArgumentException(
-        s"$path has no state schema of operator $operator, store $store: the view windows wants a query's checkpoint"))
+    val schemas = try new StateSchemaCompatibilityChecker(id, hadoopConf, Nil, None, false).readSchemaFile() catch {
+      case _: java.io.FileNotFoundException => Nil
+    }
+    val stored = schemas.headOption.getOrElse(throw new IllegalArgumentException(
+      s"$path has no state of operator $operator, store $store: the view windows wants a query's checkpoint, after its first batch, and " +
+        "option(\"operatorId\") and option(\"storeName\") where it has several (a join has four stores; `cec inspect` lists them)"))
     val version = Option(options.get("version")).map(_.toLong)
     WindowsView(path, conf, operator, store, version, stored.keySchema, stored.valueSchema)
   }

@@ -92,7 +92,7 @@ private[cec] final class StoreLog(
     val arguments = about(version).put("checkpoint_id", checkpointId.orNull)
     logId.foreach(arguments.put("log_id", _))
     arguments.set[JsonNode]("conf", Json.map(conf))
-    val answer = Agent.call("load", arguments, conf)
+    val answer = Agent.call("load", committed(arguments), conf)
     CheckpointAnswer(
       version,
       Footer.of(answer),
@@ -104,9 +104,16 @@ private[cec] final class StoreLog(
       new CheckPlan(answer.get("plan")))
   }
 
-  /** What is known of the commit of `version`: of the attempt with this checkpoint id, or of the newest one. None: its frame is lost. */
+  /** Says which attempts may be the committed ones: what an earlier run left of a batch must not stand in for a lost frame. */
+  private def committed(arguments: ObjectNode): ObjectNode = {
+    run.foreach(known => arguments.put("checkpoint", known.checkpoint).put("committed_batch", known.replayTo - 1))
+    arguments
+  }
+
+  /** What is known of the commit of `version`: with this checkpoint id, or of the one that Spark committed. None: its frame is lost. */
   def footer(version: Long, checkpointId: Option[String]): Option[Footer] = {
-    val answer = Agent.call("footer", about(version).put("checkpoint_id", checkpointId.orNull), conf)
+    val arguments = about(version).put("checkpoint_id", checkpointId.orNull)
+    val answer = Agent.call("footer", committed(arguments), conf)
     Option.when(!answer.get("checkpoint_id").isNull)(Footer.of(answer))
   }
 

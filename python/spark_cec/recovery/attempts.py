@@ -1,0 +1,54 @@
+"""Which of several attempts at a version may be the one that Spark committed.
+
+A batch that was planned and not committed is run again by the next run of the query, which writes the same versions
+again. What the earlier run had written must not stand in for a frame of the later one that is lost: the two may differ.
+
+The run that committed batch b is the newest of those that began when b was not committed yet. So at version v an
+attempt counts if it was written by the newest run that began with V < v - 1, or by a later one (which wrote it anew,
+after a loss). Where Spark names the state of V by ids, an attempt at V + 1 counts if it has one of them.
+"""
+
+from __future__ import annotations
+
+from functools import cache, cached_property
+
+from spark_cec.index import CommitEntry
+from spark_cec.log.storage import Storage
+from spark_cec.recovery.generations import known_generations, started_after
+from spark_cec.recovery.spark_logs import Partition, committed_ids
+
+
+class CommittedAttempts:
+    """Of one checkpoint, which ends at batch `committed`. `own` is rooted at its `cec` directory."""
+
+    def __init__(self, checkpoint: Storage, own: Storage, committed: int) -> None:
+        self._checkpoint = checkpoint
+        self._own = own
+        self._committed = committed
+        self._started_after = cache(lambda generation: started_after(own, generation))
+
+    def allows(self, entry: CommitEntry) -> bool:
+        """Whether this attempt may be the committed one."""
+        meta = entry.meta
+        if meta.generation < self.least_generation(meta.version):
+            return False
+        if meta.version != self._committed + 1:
+            return True
+        ids = self._ids.get((meta.store.operator, meta.store.partition))
+        return not ids or meta.checkpoint_id.hex() in ids
+
+    def least_generation(self, version: int) -> int:
+        """The oldest run whose attempt at `version` counts; 0 where that is not known."""
+        for generation in reversed(self._generations):
+            after = self._started_after(generation)
+            if after is not None and after < version - 1:
+                return generation
+        return 0
+
+    @cached_property
+    def _generations(self) -> list[int]:
+        return known_generations(self._own)
+
+    @cached_property
+    def _ids(self) -> dict[Partition, frozenset[str]]:
+        return committed_ids(self._checkpoint, self._committed)

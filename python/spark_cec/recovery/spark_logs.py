@@ -1,0 +1,78 @@
+"""What Spark's own files in a checkpoint say: V, the stores there must be, and the ids of the state that V left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import count
+
+from spark_cec.ids import StoreId
+from spark_cec.log.storage import Storage
+
+Partition = tuple[int, int]
+"""An operator and one of its partitions."""
+
+
+def committed_batch(checkpoint: Storage) -> int:
+    """V, the newest batch that Spark does not run again, -1 if there is none; the shim's `SparkLogs` has the same rule.
+
+    As Spark has it at a start: the newest batch of the offset log if that is the newest commit too, else the one before
+    it, whatever other commits there are. The commits are read first: where the query goes on meanwhile, and has planned
+    a newer batch by then, the batch before that one is committed.
+    """
+    committed = _newest_batch(checkpoint, "commits")
+    planned = _newest_batch(checkpoint, "offsets")
+    return planned if planned == committed else max(planned - 1, -1)
+
+
+def committed_ids(checkpoint: Storage, batch: int) -> dict[Partition, frozenset[str]]:
+    """The checkpoint ids, as hex digits, by which Spark names the state that `batch` left: of a partition's stores.
+
+    Empty in checkpoint format 1, and where the entry is gone.
+    """
+    try:
+        text = checkpoint.read(f"commits/{batch}").decode(errors="replace").partition("\n")[2]
+        named = json.loads(text).get("stateUniqueIds") or {}
+        return {
+            (int(operator), partition): frozenset(str(each) for each in ids)
+            for operator, partitions in named.items()
+            for partition, ids in enumerate(partitions)
+        }
+    except (FileNotFoundError, ValueError, AttributeError, TypeError):
+        return {}
+
+
+def all_stores(checkpoint: Storage | None, known: Iterable[StoreId]) -> list[StoreId]:
+    """The stores in the log, and those that must be there by Spark's operator metadata; sorted.
+
+    A store of which not one frame is left is known from that metadata only. It counts partitions that an aggregation
+    without keys, which has one, does not use: so beyond partition 0 it is believed where the log has another one.
+    """
+    stores = set(known)
+    spread = {store.operator for store in stores if store.partition > 0}
+    named = _stores_of_operators(checkpoint) if checkpoint is not None else ()
+    return sorted(stores.union(store for store in named if store.partition == 0 or store.operator in spread))
+
+
+def _newest_batch(checkpoint: Storage, log: str) -> int:
+    names = [file.name for file in checkpoint.list(log)]
+    return max((int(name) for name in names if name.isascii() and name.isdigit()), default=-1)
+
+
+def _stores_of_operators(checkpoint: Storage) -> Iterator[StoreId]:
+    for operator in count():
+        path = f"state/{operator}/_metadata/metadata"
+        if not checkpoint.exists(path):
+            return
+        yield from _stores_in(operator, checkpoint.read(path))
+
+
+def _stores_in(operator: int, metadata: bytes) -> list[StoreId]:
+    """The stores in a metadata file of Spark's version 1: a line with the version, then JSON. None of any other."""
+    version, _, text = metadata.partition(b"\n")
+    try:
+        infos = json.loads(text)["stateStoreInfo"] if version == b"v1" else []
+        sizes = [(str(info["storeName"]), int(info["numPartitions"])) for info in infos]
+    except (ValueError, KeyError, TypeError):
+        return []
+    return [StoreId(operator, partition, name) for name, partitions in sizes for partition in range(partitions)]

@@ -1,0 +1,93 @@
+"""Which of several attempts at a version may be the one that Spark committed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spark_cec.checkpoint.eventual import head_at
+from spark_cec.errors import DamagedLog
+from spark_cec.ids import StoreId, new_id
+from spark_cec.log.frame import FrameKind
+from spark_cec.log.storage import Storage
+from spark_cec.recovery.attempts import CommittedAttempts
+from spark_cec.recovery.generations import KEPT, next_generation, note_start
+from spark_cec.recovery.spark_logs import committed_ids
+from tests.checkpoint.support import Log
+from tests.log.support import commit_meta, memory_storage
+
+STORE = StoreId(0, 1)
+
+
+def runs(*began_after: int | None) -> Storage:
+    """Runs 1, 2, …: the batch after which each began; None: it did not say."""
+    own = memory_storage()
+    for committed in began_after:
+        generation = next_generation(own)
+        if committed is not None:
+            note_start(own, generation, committed)
+    return own
+
+
+@pytest.mark.parametrize(
+    ("began_after", "version", "least"),
+    [
+        pytest.param((-1,), 5, 1, id="one run"),
+        pytest.param((-1, 3), 4, 1, id="batch 3 was committed when the second began"),
+        pytest.param((-1, 3), 5, 2, id="batch 4 was not"),
+        pytest.param((-1, 3, 3, 3), 5, 4, id="the last of those that may have run it"),
+        pytest.param((-1, 3, 3, 4), 5, 3, id="not one that began behind it"),
+        pytest.param((-1, 3, None), 5, 2, id="a run that did not say may have been before"),
+        pytest.param((None, None), 5, 0, id="nobody said"),
+        pytest.param((-1, 3, 6, 6, 2), 5, 5, id="Spark's commits were cut"),
+        pytest.param((-1,), 1, 1, id="the first version"),
+    ],
+)
+def test_the_oldest_run_whose_attempt_counts(began_after: tuple[int | None, ...], version: int, least: int) -> None:
+    attempts = CommittedAttempts(memory_storage(), runs(*began_after), 9)
+    assert attempts.least_generation(version) == least
+
+
+def test_files_of_old_runs_that_are_gone_forbid_nothing() -> None:
+    own = runs(-1, *range(3, 3 + KEPT + 5))
+    assert CommittedAttempts(memory_storage(), own, 50).least_generation(5) == 1, "the first one's file stays"
+
+
+@pytest.mark.parametrize(("lost", "found"), [((), 2), ((2,), None)])
+def test_an_earlier_attempt_does_not_stand_in_for_a_lost_one(lost: tuple[int, ...], found: int | None) -> None:
+    log = Log()
+    for generation in (1, 2):
+        if generation not in lost:
+            meta = commit_meta(5, store=STORE, generation=generation, checkpoint_id=new_id())
+            log.catalog.note(*log.writer.append(FrameKind.COMMIT, meta))
+    allows = CommittedAttempts(memory_storage(), runs(-1, 3, 4), 4).allows
+    if found is not None:
+        assert head_at(log.catalog.index, STORE, 5, allows=allows).meta.generation == found
+        return
+    with pytest.raises(DamagedLog, match=r"frame of version 5 is lost: .* by run 1, and Spark has not committed"):
+        head_at(log.catalog.index, STORE, 5, allows=allows)
+
+
+def test_of_one_runs_attempts_that_counts_which_spark_names() -> None:
+    log, ids, checkpoint = Log(), [new_id(), new_id()], memory_storage()
+    for each in ids:
+        meta = commit_meta(5, store=STORE, generation=1, checkpoint_id=each)
+        log.catalog.note(*log.writer.append(FrameKind.COMMIT, meta))
+    named = {"stateUniqueIds": {"0": [["00"], [ids[0].hex(), "01"]]}}
+    checkpoint.replace("commits/4", b"v2\n" + json.dumps(named).encode())
+    allows = CommittedAttempts(checkpoint, runs(-1), 4).allows
+    assert head_at(log.catalog.index, STORE, 5, allows=allows).meta.checkpoint_id == ids[0]
+    (other,) = [e for e in log.catalog.index.commits(STORE, 5, 5) if e.meta.checkpoint_id == ids[1]]
+    assert not allows(other)
+    assert CommittedAttempts(checkpoint, runs(-1), 5).allows(other), "only the ids of V are known"
+
+
+@pytest.mark.parametrize(
+    "text", ['v1\n{"nextBatchWatermarkMs":0}', "v2\n{", "", "v2\n[]", 'v2\n{"stateUniqueIds":null}']
+)
+def test_entries_without_ids_forbid_nothing(text: str) -> None:
+    checkpoint = memory_storage()
+    checkpoint.replace("commits/4", text.encode())
+    assert committed_ids(checkpoint, 4) == {}
+    assert committed_ids(checkpoint, 5) == {}
