@@ -171,6 +171,7 @@ class RocksDictIndex(Index):
 
     def _newest_key(self, store: StoreId, at_or_below: int) -> bytes:
         prefix = keys.store_prefix(store)
+        # No bound here: rocksdict 0.3.29 takes a lower bound for an upper one. What is there is found at once.
         back = self._rows.keys(from_key=prefix + keys.number(at_or_below) + keys.LAST, backwards=True)
         key: bytes = next(iter(back), b"")
         return key if key.startswith(prefix) else b""
@@ -221,9 +222,15 @@ class RocksDictIndex(Index):
         return keys.read_frame_row(key, self._rows[key])
 
     def _scan(self, prefix: bytes, start: bytes = b"", last: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Rows with `prefix`, from `start` through every key that begins with `last`."""
+        """Rows with `prefix`, from `start` through every key that begins with `last`.
+
+        The bound is told to RocksDB too: behind the last row of a store lies what was removed of the next one, and it
+        would go over all that to say that there is no more.
+        """
         behind = (last or prefix) + keys.LAST
-        for key, value in self._rows.items(from_key=max(start, prefix)):
+        within = rocksdict.ReadOptions()
+        within.set_iterate_upper_bound(behind + b"\0")
+        for key, value in self._rows.items(from_key=max(start, prefix), read_opt=within):
             if key > behind or not key.startswith(prefix):
                 return
             yield key, value

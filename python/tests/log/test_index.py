@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -354,4 +355,44 @@ def test_segments_of_another_form_are_refused(tmp_path: Path) -> None:
     index = open_index(str(tmp_path / "index"), LOG_ID)
     with pytest.raises(BrokenIndexError, match="no segment's name"):
         index.apply("nonsense", [], Covered(1, 0, 0))
+    index.close()
+
+
+class Counting:
+    """Rows of an index, and how many of them its scans were given."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+        self.given = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rows, name)
+
+    def __getitem__(self, key: bytes) -> bytes:
+        value: bytes = self.rows[key]
+        return value
+
+    def items(self, **options: Any) -> Iterator[tuple[bytes, bytes]]:
+        for row in self.rows.items(**options):
+            self.given += 1
+            yield row
+
+
+def test_a_scan_ends_with_its_last_row(tmp_path: Path) -> None:
+    """RocksDB is told the end: before the next row there may be thousands that were removed, which it would go over."""
+    index = RocksDictIndex(str(tmp_path / "index"), LOG_ID)
+    stores = [StoreId(0, partition) for partition in range(3)]
+    frames: list[tuple[Meta, Location]] = [
+        (commit_meta(version, store=store), Location(SEGMENTS[0], 100 * version + store.partition, 1))
+        for version in range(1, 11)
+        for store in stores
+    ]
+    index.apply(SEGMENTS[0], frames, Covered(2000, 0, 0))
+    index._rows = rows = Counting(index._rows)
+    for store in stores:
+        assert [entry.meta.version for entry in index.newest(store, 10)] == [10]
+        assert [entry.meta.version for entry in index.frames(store, 4, 6)] == [4, 5, 6]
+    assert rows.given == len(stores) * 4
+    assert index.loaded(1) == [] == index.outputs(3)
+    assert rows.given == len(stores) * 4
     index.close()
