@@ -179,10 +179,10 @@ def test_real_time_mode_is_refused(spark: SparkSession, tmp_path: Path) -> None:
         ("/bin/false", "/bin/false -m spark_cec.agent ended before it was ready"),
     ],
 )
-def test_an_agent_that_cannot_run_is_named(python: str, words: str, tmp_path: Path) -> None:
+def test_an_agent_that_cannot_run_is_named_and_the_key_that_decides(python: str, words: str, tmp_path: Path) -> None:
     failure = failure_of(job_in(tmp_path), {CEC + "driver.python": python})
     assert words in failure
-    assert CEC + "python" in failure
+    assert f"set {CEC}driver.python to" in failure
 
 
 def test_an_agent_that_never_answers_is_given_up(tmp_path: Path) -> None:
