@@ -100,7 +100,9 @@ def test_a_clean_end_leaves_nothing_to_replay(
     local.run_to(own, replace(job, life=3), QUERY, last_batch(job))
     reports = local.reports(job.checkpoint(QUERY), 2)
     assert [report["replayed_batches"] for report in reports] == [0] * len(reports)
-    assert results.last_recorded(job.out(QUERY)) == references.get(QUERY, job)
+    # A run that ends by itself may end with a batch without rows: the batches after it have other numbers then.
+    found = list(results.last_recorded(job.out(QUERY)).values())
+    assert found == list(references.get(QUERY, job).values())
 
 
 def test_a_clean_stop_in_the_middle_of_a_batch_is_one_too(spark: SparkSession, tmp_path: Path) -> None:
