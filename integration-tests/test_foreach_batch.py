@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from cec_it import feeds, local
 from cec_it.plans import PLANS
+from cec_it.references import SPARKS_OWN
 
+PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
 LAST = 4
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 VALIDATION = "spark.sql.streaming.stateStore.commitValidation.enabled"
@@ -77,3 +80,18 @@ def test_the_same_with_other_confs(
     look: str, conf: Mapping[str, str], spark: SparkSession, whole: Mapping[str, Seen], tmp_path: Path
 ) -> None:
     assert run(spark, tmp_path, "update", LOOKS[look], conf) == whole["update"]
+
+
+def test_where_all_is_eager_a_batch_is_completed_that_was_passed_over(
+    spark: SparkSession, whole: Mapping[str, Seen], tmp_path: Path
+) -> None:
+    assert run(spark, tmp_path, "complete", LOOKS["nothing"], {"mode": "eager"}) == whole["complete"]
+
+
+def test_where_all_is_eager_a_look_at_a_part_is_sparks_own_error(spark: SparkSession, tmp_path: Path) -> None:
+    said = []
+    for name, conf in {"eager": {"mode": "eager"}, "spark": {PROVIDER_KEY: SPARKS_OWN}}.items():
+        with pytest.raises(StreamingQueryException) as stopped:
+            run(spark, tmp_path / name, "complete", LOOKS["one row twice"], conf)
+        said.append(str(stopped.value).partition("terminated with exception")[2].partition("===")[0])
+    assert said[0] == said[1] != ""

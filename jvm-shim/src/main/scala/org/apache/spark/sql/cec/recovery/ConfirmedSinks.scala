@@ -25,10 +25,13 @@ import org.apache.spark.sql.types.StructType
  * with them, and tests look for it as the query's sink. (What the console prints may be read by others, and goes on being confirmed.)
  */
 private[recovery] object ConfirmedSinks {
-  /** @param confirm fails if another run has begun meanwhile */
-  def wrap(sink: Table, confirm: () => Unit): Table = sink match {
+  /**
+   * @param halves whether a function of `foreachBatch` may look at a part of its batch
+   * @param confirm fails if another run has begun meanwhile
+   */
+  def wrap(sink: Table, halves: Boolean, confirm: () => Unit): Table = sink match {
     case memory: MemorySink => memory
-    case function: ForeachBatchSink[_] => new CompletedFunction(function, confirm)
+    case function: ForeachBatchSink[_] => new CompletedFunction(function, halves, confirm)
     case v1: Sink => new ConfirmedSink(v1, confirm)
     case v2: Table with SupportsWrite => new ConfirmedTable(v2, confirm)
     case other => other

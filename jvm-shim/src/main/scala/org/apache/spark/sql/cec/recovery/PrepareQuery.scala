@@ -234,12 +234,13 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
 
   private def wrap(run: RunContext, decision: Decision, plan: RecoveryPlan, checked: JsonNode): WriteToStream = {
     val sink = ourSink.map(_.writingTo(run.home, run.logId, run.generation)).getOrElse(write.sink)
+    val defers = decision.deferred.nonEmpty || plan.isDue
     // Spark would record the wrapper's class in its commit log; a V1 sink is wrapped all the same, since it may pass over a batch.
     val recorded = session.sessionState.conf.enableStreamingSinkEvolution && !sink.isInstanceOf[Sink]
     val confirmed =
-      if (!usesOurState || recorded) sink else ConfirmedSinks.wrap(sink, () => Agent.confirm(checkpoint, run.generation, conf))
+      if (!usesOurState || recorded) sink else ConfirmedSinks.wrap(sink, halves = defers, () => Agent.confirm(checkpoint, run.generation, conf))
     val prepared =
-      if (decision.deferred.isEmpty && !plan.isDue) write.copy(sink = confirmed)
+      if (!defers) write.copy(sink = confirmed)
       else {
         val replay = Option.when(plan.isDue)(new Replay(session.asInstanceOf[ClassicSession], write, run, conf, plan.replayFrom, plan.committed))
         val watch = Option.when(decision.deferred.nonEmpty && checked.get("sources_margin").asDouble > 0)(new AskedSources(write.inputQuery))
