@@ -22,7 +22,7 @@ from spark_cec.errors import DamagedLog, LogLocationError
 from spark_cec.ids import NO_CHECKPOINT, StoreId
 from spark_cec.index import CommitEntry, Index
 from spark_cec.log.frame import CommitFlags, CommitMeta, FrameKind, LoadedMeta
-from spark_cec.recovery.attempts import CommittedAttempts
+from spark_cec.recovery.attempts import CommittedAttempts, read_attempts
 from spark_cec.recovery.plan import Allows
 from spark_cec.recovery.report import LoadedStore, loaded_payload
 from spark_cec.settings import parse_settings
@@ -79,9 +79,9 @@ class StoreCalls:
     def load(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`home`, `conf`, `store`, `version`, `checkpoint_id`, `retained`: EC at that version, as a spool file of rows.
 
-        With `log_id` no other log is read; with `checkpoint`, `committed_batch` (at its start) and `generation` no
-        attempt that Spark cannot have committed. The answer holds the head's numbers, the input tuples of the versions
-        that a replay makes again, and the plan for the next commit.
+        With `log_id` no other log is read; with `checkpoint` no attempt that Spark cannot have committed: as a run
+        knows that, by `committed_batch` (at its start) and `generation`, or as Spark's logs say now. The answer holds
+        the head's numbers, the input tuples of the versions that a replay makes again, and the next commit's plan.
         """
         started = time.perf_counter()
         log = self._logs.get(arguments["home"], parse_settings(conf_of(arguments)), arguments.get("log_id"))
@@ -187,8 +187,11 @@ class StoreCalls:
 
     def _attempts(self, arguments: Mapping[str, Any]) -> Allows:
         """The rule of the run that asks, which all its stores share: it reads some small files."""
-        if arguments.get("committed_batch") is None:
+        if not arguments.get("checkpoint"):
             return lambda _: True
+        if arguments.get("committed_batch") is None:  # a reader
+            place = str(arguments["checkpoint"])
+            return read_attempts(open_storage(place), cec_directory(place)).allows_read
         place, committed = str(arguments["checkpoint"]), int(arguments["committed_batch"])
         run = (place, committed, int(arguments["generation"]))
         attempts = self._runs.get(run) or CommittedAttempts(open_storage(place), cec_directory(place), committed)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.driver import read_query
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of
 from spark_cec.agent.spool import Spool, write_rows
@@ -17,11 +18,19 @@ from spark_cec.index import OutputEntry
 from spark_cec.log import manifest
 from spark_cec.log.frame import Location
 from spark_cec.log.home import absolute_home
+from spark_cec.recovery.attempts import read_attempts
+from spark_cec.recovery.plan import Allows
 from spark_cec.settings import parse_settings
 from spark_cec.views import first_published_since, log_records, output_batches, window_rows
 
 SPLIT_BYTES = 32 << 20
 """Stored bytes that one read task takes."""
+
+
+def _committed(path: str) -> Allows:
+    """Which attempts may be committed ones, where `path` is a query's checkpoint; all, where it is a log's home."""
+    own = cec_directory(path)
+    return read_attempts(open_storage(path), own).allows_read if read_query(own) is not None else lambda _: True
 
 
 class ViewCalls:
@@ -89,9 +98,9 @@ class ViewCalls:
         if split["view"] == "windows":
             log.catalog.refresh()
             store = StoreId(int(split["operator"]), int(split["partition"]), split["store"])
-            rows = window_rows(
-                rebuild(log.storage, log.catalog.index, head_at(log.catalog.index, store, int(split["version"])))
-            )
+            allows = _committed(str(arguments["path"]))
+            head = head_at(log.catalog.index, store, int(split["version"]), allows=allows)
+            rows = window_rows(rebuild(log.storage, log.catalog.index, head))
         else:
             locations = [Location(segment, offset, length) for segment, offset, length in split["frames"]]
             rows = log_records(log.storage, locations, columns=arguments.get("columns"), view=split["view"])

@@ -9,7 +9,7 @@ from spark_cec.checkpoint.eventual import head_at, rebuild
 from spark_cec.cli.committed import Committed, committed, committed_attempts
 from spark_cec.cli.findings import Finding, of_damages, of_error
 from spark_cec.cli.place import Place
-from spark_cec.cli.state import ANY_VERSION, catalog_of
+from spark_cec.cli.state import catalog_of
 from spark_cec.errors import DamagedLog, TransientError
 from spark_cec.ids import StoreId
 from spark_cec.index import Index
@@ -18,7 +18,7 @@ from spark_cec.log.catalog import Catalog
 from spark_cec.log.reader import FoundFrame, SegmentReport, Torn, VerifyReport, scan, verify
 from spark_cec.log.segment import segment_path
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.plan import Allows
+from spark_cec.recovery.plan import ANY_VERSION, Allows
 from spark_cec.recovery.spark_logs import all_stores
 
 Tell = Callable[[int], None]
@@ -139,12 +139,9 @@ def _check_stores(
 def _check(place: Place, index: Index, store: StoreId, done: Committed | None) -> list[StoreCheck]:
     """The committed version, which must be there, and the newest one where that is later."""
     newest = max((entry.meta.version for entry in index.newest(store, ANY_VERSION)), default=0)
-    if done is None or done.version is None:
-        return [_rebuilt(place.storage, index, store, newest, lambda _: True)]
-    checks = [_rebuilt(place.storage, index, store, done.version, committed_attempts(place, done))]
-    if newest > done.version:  # of a batch under way
-        checks.append(_rebuilt(place.storage, index, store, newest, lambda _: True))
-    return checks
+    wanted = newest if done is None or done.version is None else done.version
+    allows = committed_attempts(place, done)
+    return [_rebuilt(place.storage, index, store, version, allows) for version in sorted({wanted, max(wanted, newest)})]
 
 
 def _rebuilt(storage: Storage, index: Index, store: StoreId, version: int, allows: Allows) -> StoreCheck:

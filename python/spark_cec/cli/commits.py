@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from spark_cec.cli.place import find_log
-from spark_cec.cli.state import ANY_VERSION, catalog_of
+from spark_cec.cli.state import catalog_of
 from spark_cec.errors import LogLocationError
 from spark_cec.log.meta import CommitFlags
+from spark_cec.recovery.plan import ANY_VERSION
 from spark_cec.tuning.estimate import Commit
 
 

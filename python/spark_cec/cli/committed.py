@@ -45,4 +45,4 @@ def committed_attempts(place: Place, done: Committed | None) -> Allows:
     if place.checkpoint is None or done is None:
         return lambda _: True
     own = open_to_read(f"{place.checkpoint.url.rstrip('/')}/{OWN_DIRECTORY}")
-    return CommittedAttempts(place.checkpoint, own, done.batch).allows
+    return CommittedAttempts(place.checkpoint, own, done.batch).allows_read

@@ -16,13 +16,10 @@ from spark_cec.log import manifest
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.meta import CommitMeta
 from spark_cec.log.segment import list_segments
-from spark_cec.recovery.plan import make_plan
+from spark_cec.recovery.plan import ANY_VERSION, make_plan
 from spark_cec.recovery.reach import Reach, read_reach
 from spark_cec.recovery.spark_logs import all_stores
 from spark_cec.settings import Settings
-
-ANY_VERSION = 1 << 62
-"""Above every version."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from spark_cec.index import CommitEntry
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.generations import known_generations, started_after
-from spark_cec.recovery.spark_logs import Partition, committed_ids
+from spark_cec.recovery.spark_logs import Partition, committed_batch, committed_ids
 
 
 class CommittedAttempts:
@@ -37,6 +37,10 @@ class CommittedAttempts:
         ids = self._ids.get((meta.store.operator, meta.store.partition))
         return not ids or meta.checkpoint_id.hex() in ids
 
+    def allows_read(self, entry: CommitEntry) -> bool:
+        """As `allows`, for who is no run of the query: of a version that Spark has not committed nothing is known."""
+        return entry.meta.version > self._committed + 1 or self.allows(entry)
+
     def least_generation(self, version: int) -> int:
         """The oldest run whose attempt at `version` counts; 0 where that is not known."""
         for generation in reversed(self._generations):
@@ -52,3 +56,8 @@ class CommittedAttempts:
     @cached_property
     def _ids(self) -> dict[Partition, frozenset[str]]:
         return committed_ids(self._checkpoint, self._committed)
+
+
+def read_attempts(checkpoint: Storage, own: Storage) -> CommittedAttempts:
+    """Of a checkpoint as it is now."""
+    return CommittedAttempts(checkpoint, own, committed_batch(checkpoint))

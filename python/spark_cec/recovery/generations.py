@@ -16,12 +16,12 @@ KEPT = 32
 
 def newest_generation(own: Storage) -> int:
     """The newest run of the query, 0 before the first. `own` is rooted at the checkpoint's `cec` directory."""
-    return max(_generations(own), default=0)
+    return max(known_generations(own), default=0)
 
 
 def known_generations(own: Storage) -> list[int]:
     """The runs whose files are there, oldest first."""
-    return _generations(own)
+    return sorted(int(file.name.removesuffix(".json")) for file in own.list(DIRECTORY))
 
 
 def note_start(own: Storage, generation: int, committed: int) -> None:
@@ -41,7 +41,7 @@ def started_after(own: Storage, generation: int) -> int | None:
 
 def next_generation(own: Storage) -> int:
     """A number that no other run of this query has had, larger than all before; create-if-absent makes it unique."""
-    known = _generations(own)
+    known = known_generations(own)
     generation = max(known, default=0) + 1
     while not (_create(own, generation) and _is_new(own, generation)):
         generation += 1
@@ -65,10 +65,6 @@ def _is_new(own: Storage, generation: int) -> bool:
         return True
     own.delete(_path(generation))
     return False
-
-
-def _generations(own: Storage) -> list[int]:
-    return sorted(int(file.name.removesuffix(".json")) for file in own.list(DIRECTORY))
 
 
 def _path(generation: int) -> str:

@@ -8,7 +8,7 @@ import scala.jdk.CollectionConverters._
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 
-import org.apache.spark.sql.cec.RunContext
+import org.apache.spark.sql.cec.{RunContext, StoreConfs}
 import org.apache.spark.sql.cec.agent.{Agent, Json}
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
@@ -104,10 +104,10 @@ private[cec] final class StoreLog(
       new CheckPlan(answer.get("plan")))
   }
 
-  /** Says which attempts may be the committed ones: what an earlier run left of a batch must not stand in for a lost frame. */
+  /** For whom to say which attempts may be committed ones: what an earlier run left of a batch must not stand in for a lost frame. */
   private def committed(arguments: ObjectNode): ObjectNode = {
-    run.foreach(known => arguments.put("checkpoint", known.checkpoint).put("committed_batch", known.replayTo - 1))
-    arguments
+    run.foreach(known => arguments.put("committed_batch", known.replayTo - 1))
+    arguments.put("checkpoint", StoreConfs.checkpointOf(id))
   }
 
   /** What is known of the commit of `version`: with this checkpoint id, or of the one that Spark committed. None: its frame is lost. */
