@@ -179,14 +179,17 @@ _KEYS = {
 }  # fmt: skip
 
 
+def _all_keys() -> str:
+    return f"after {PREFIX} comes one of {', '.join(sorted(_KEYS, key=str.lower))}"
+
+
 def _refuse_unknown(given: Mapping[str, str]) -> None:
     for key, value in given.items():
         if key not in _KEYS:
-            nearest = difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.0)
+            nearest = difflib.get_close_matches(key, _KEYS, n=1)
             by_case = [known for known in _KEYS if known.lower() == key.lower()]
-            raise SettingsError(
-                PREFIX + key, value, f"unknown setting; did you mean {PREFIX}{(by_case or nearest)[0]}?"
-            )
+            hint = f"did you mean {PREFIX}{(by_case or nearest)[0]}?" if by_case or nearest else _all_keys()
+            raise SettingsError(PREFIX + key, value, f"unknown setting; {hint}")
 
 
 def _recovery_target_ms(given: Mapping[str, str]) -> float | None:

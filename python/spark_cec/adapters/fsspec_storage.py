@@ -27,6 +27,9 @@ _EXCLUSIVE = frozenset({"s3", "gs", "gcs", "abfs", "az"})
 """Protocols whose `pipe_file(mode="create")` is a conditional write of the store (s3fs, gcsfs, adlfs)."""
 
 _ALIASES = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "abfs", "wasb": "abfs"}
+_HADOOP_ONLY = frozenset({"hdfs", "viewfs", "webhdfs", "swebhdfs", "har", "ofs", "o3fs"})
+"""Protocols that Spark reaches through Hadoop, and that have no create-if-absent through fsspec."""
+
 _MEMORY_LOCK = threading.RLock()
 
 
@@ -45,6 +48,13 @@ def open_storage(url: str) -> Storage:
     # Hadoop also writes a URL without a host as scheme:/path, which fsspec takes for a local path.
     location = rest if rest.startswith("//") else f"//{rest}"
     known = _ALIASES.get(protocol, protocol)
+    if known in _HADOOP_ONLY:
+        raise LogLocationError(
+            url,
+            f"{known} is not supported, neither for a query's checkpoint nor for its log "
+            f"(spark.sql.streaming.stateStore.cec.log.path): use a disk or mounted file system that all machines see, "
+            f"S3, Google Cloud Storage or Azure",
+        )
     filesystem, root = _filesystem(url, f"{known}:{location}")
     if protocol == "memory":
         return MemoryStorage(url, filesystem, root)
@@ -63,7 +73,8 @@ def _filesystem(url: str, known_url: str) -> tuple[Any, str]:
     except ImportError as error:
         raise LogLocationError(url, f"a package is missing on this machine ({error}); install it") from error
     except Exception as error:
-        raise LogLocationError(url, f"{error}; use a directory, or a protocol that fsspec knows") from error
+        reason = str(error).partition("\n")[0][:200]
+        raise LogLocationError(url, f"{reason}; use a directory, or a protocol that fsspec knows") from error
     return filesystem, str(root).rstrip("/")
 
 

@@ -52,6 +52,11 @@ def print_state(out: Console, state: LogState) -> None:
         out.print(_table(state))
     else:
         out.print("no store has committed yet")
+    settings = state.place.settings
+    if settings is not None and settings.recovery_target_ms is not None and state.stores:
+        out.print("- Q and U follow from recoveryTarget: the writer sets them anew at every commit, as it measures")
+    elif settings is None and state.stores:
+        out.print("? Q and U are settings of the query: they are in its checkpoint, as its last start had them")
     if any(_over(s.meta.extent, s.extent_bound) or _over(s.meta.replay, s.replay_bound) for s in state.stores):
         out.print("! above its bound at this moment; the next commits bring it down as far as CI/CP allows")
     if state.findings:
@@ -100,24 +105,25 @@ def _table(state: LogState) -> Table:
     }  # fmt: skip
     for name in _COLUMNS:
         table.add_column(name, feet.get(name, ""), justify="left" if name == "store" else "right", no_wrap=True)
+    unknown = "?" if state.place.settings is None else "-"
     for store in state.stores:
-        table.add_row(*_row(store))
+        table.add_row(*_row(store, unknown))
     return table
 
 
-def _row(state: StoreState) -> Sequence[Text | str]:
+def _row(state: StoreState, unknown: str) -> Sequence[Text | str]:
     meta = state.meta
     return [
         str(meta.store.operator), str(meta.store.partition), meta.store.name,
         str(meta.version), str(state.newest_version), f"{meta.open_windows:,}",
-        *_against(meta.extent, state.extent_bound), *_against(meta.replay, state.replay_bound),
+        *_against(meta.extent, state.extent_bound, unknown), *_against(meta.replay, state.replay_bound, unknown),
         str(meta.dirty_from), f"{meta.dirty_windows:,}", size(state.stored_bytes), f"{state.segments:,}",
     ]  # fmt: skip
 
 
-def _against(value: int, bound: int | None) -> list[Text | str]:
+def _against(value: int, bound: int | None, unknown: str) -> list[Text | str]:
     shown = Text(f"{value:,}!", "bold yellow") if _over(value, bound) else Text(f"{value:,}")
-    return [shown, "?" if bound is None else f"{bound:,}"]
+    return [shown, unknown if bound is None else f"{bound:,}"]
 
 
 def _over(value: int, bound: int | None) -> bool:

@@ -205,7 +205,9 @@ def test_bounds_that_nobody_recorded_are_unknown(checkpoint: Checkpoint) -> None
         query.write_text(query_json(str(checkpoint.home), settings_conf=conf))
         store = answer(run("inspect", str(checkpoint.path), "--json"))["stores"][0]
         assert (store["extent_bound"], store["replay_bound"]) == (None, None)
-    assert run("inspect", str(checkpoint.path)).stdout.count("?") == 2 * len(STORES)
+    shown = run("inspect", str(checkpoint.path)).stdout
+    assert shown.count("?") == 2 * len(STORES) + 1
+    assert "? Q and U are settings of the query" in shown
 
 
 def test_under_a_recovery_target_no_bound_is_fixed_and_the_estimate_is_shown(checkpoint: Checkpoint) -> None:
@@ -214,7 +216,9 @@ def test_under_a_recovery_target_no_bound_is_fixed_and_the_estimate_is_shown(che
     stores = answer(run("inspect", str(checkpoint.path), "--json"))["stores"]
     assert {(store["extent_bound"], store["replay_bound"]) for store in stores} == {(None, None)}
     assert [store["recovery_estimate_ms"] for store in stores] == [4_400, 4_401, 4_400]
-    assert "recovery    from here estimated at 4.4 s" in run("inspect", str(checkpoint.path)).stdout
+    shown = run("inspect", str(checkpoint.path)).stdout
+    assert "recovery    from here estimated at 4.4 s" in shown
+    assert "- Q and U follow from recoveryTarget" in shown and "?" not in shown
 
 
 def test_the_bounds_are_those_that_the_driver_was_given(tmp_path: Path) -> None:

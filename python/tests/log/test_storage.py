@@ -131,7 +131,7 @@ def test_a_protocol_whose_package_is_missing_names_the_package(monkeypatch: pyte
         open_storage("s3a://bucket/log")
 
 
-@pytest.mark.parametrize(("url", "exclusive"), [("s3a://b/x", True), ("gs://b/x", True), ("hdfs:/x", False)])
+@pytest.mark.parametrize(("url", "exclusive"), [("s3a://b/x", True), ("gs://b/x", True), ("sftp:/x", False)])
 def test_only_stores_with_conditional_writes_are_written(
     url: str, exclusive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,13 +160,19 @@ def test_a_probe_finds_out_a_store_that_ignores_the_condition() -> None:
     assert storage.list("") == []
 
 
-def test_a_file_system_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_that_cannot_be_reached_is_named_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(_: str) -> Any:
-        raise OSError("unable to load libhdfs")
+        raise OSError("unable to load libfoo" + "\nand why" * 1000)
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", unreachable)
-    with pytest.raises(LogLocationError, match="libhdfs"):
-        open_storage("hdfs://host/log")
+    with pytest.raises(LogLocationError, match="unable to load libfoo; use a directory"):
+        open_storage("foo://host/log")
+
+
+@pytest.mark.parametrize("url", ["hdfs://namenode:8020/log", "hdfs:/log", "viewfs://cluster/log", "webhdfs://n/log"])
+def test_what_spark_reaches_through_hadoop_is_refused_by_name(url: str) -> None:
+    with pytest.raises(LogLocationError, match=f"{url}.*(hdfs|viewfs) is not supported, .*cec.log.path.*mounted"):
+        open_storage(url)
 
 
 def test_opening_and_reading_write_nothing(tmp_path: Path) -> None:

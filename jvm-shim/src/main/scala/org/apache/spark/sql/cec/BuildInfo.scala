@@ -16,11 +16,27 @@ private[cec] object BuildInfo {
   val version: String = properties.getProperty("product.version", "unknown")
   val sparkVersion: String = properties.getProperty("spark.version", "unknown")
 
-  /** Refuses to run under another Spark than the one that the jar was compiled for. */
-  def checkSpark(): Unit =
-    if (sparkVersion != SPARK_VERSION) {
-      throw new IllegalStateException(
-        s"this spark-cec jar was built for Spark $sparkVersion, but Spark $SPARK_VERSION is running: " +
-          "build it with `python -m spark_cec.build` where that Spark is installed")
+  /**
+   * Refuses to run under a Spark that lacks what this jar uses. Another minor release is another Spark; a patch release is
+   * asked for each class, method and field, once in a JVM.
+   */
+  def checkSpark(): Unit = refusal.foreach(why => throw new IllegalStateException(why))
+
+  private lazy val refusal: Option[String] = refusalUnder(SPARK_VERSION)
+
+  private[cec] def refusalUnder(running: String): Option[String] =
+    if (running == sparkVersion) None
+    else {
+      val why = if (minor(running) != minor(sparkVersion)) "another minor release" else lacking.mkString(", ")
+      Option.when(why.nonEmpty)(
+        s"this spark-cec jar was built for Spark $sparkVersion, but Spark $running is running ($why): install a spark-cec for that, or build " +
+          "it with `python -m spark_cec.build` where that Spark is installed")
     }
+
+  private def lacking: Seq[String] = {
+    val missing = Linkage.missing(getClass)
+    if (missing.size > 3) missing.take(3).map(each => s"it lacks $each") :+ s"and ${missing.size - 3} more" else missing.map(each => s"it lacks $each")
+  }
+
+  private def minor(version: String): Seq[String] = version.split('.').toSeq.take(2)
 }

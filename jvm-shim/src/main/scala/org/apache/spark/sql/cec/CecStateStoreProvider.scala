@@ -59,13 +59,12 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
       stateStoreCkptId: Option[String],
       forceSnapshotOnCommit: Boolean,
       loadEmpty: Boolean): StateStore = {
-    if (loadEmpty) throw StateStoreErrors.unsupportedOperationException("getStore with loadEmpty", Unsupported.Name)
     directory.make()
-    new CecStateStore(id, begin(version, stateStoreCkptId), lease, version, storeConf, hadoopConf, durable)
+    new CecStateStore(id, begin(version, stateStoreCkptId, loadEmpty), lease, version, storeConf, hadoopConf, durable)
   }
 
   override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore =
-    new CecReadStore(id, begin(version, stateStoreCkptId), lease, version)
+    new CecReadStore(id, begin(version, stateStoreCkptId, empty = false), lease, version)
 
   override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = StoreMetrics.all
 
@@ -109,15 +108,16 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
 
   override def toString: String = s"CecStateStoreProvider[id = $id]"
 
-  private def begin(version: Long, checkpointId: Option[String]): StoreState = {
+  /** `empty`: whatever that version is, the next one is made of nothing, for who rewrites a state. */
+  private def begin(version: Long, checkpointId: Option[String], empty: Boolean): StoreState = {
     if (version < 0) throw LoadFailure.negative(id, version)
     lease.acquire()
     try {
       synchronized {
         LoadFailure.orResult(checkpoint) {
           val isNew = state == null
-          if (isNew) state = open(version)
-          state.begin(version, checkpointId)
+          if (isNew) state = open(if (empty) 0L else version)
+          if (empty) state.beginEmpty(version) else state.begin(version, checkpointId)
           if (isNew) validateFirstRow()
         }
         state

@@ -20,9 +20,11 @@ import org.apache.spark.internal.Logging
 private[cec] object Agent extends Logging {
   /** How long a call may take before the agent is taken for dead. */
   private val DefaultTimeoutMs = 600000
-  private val TimeoutKey = "spark.sql.streaming.stateStore.cec.agent.timeout"
 
   private var process: AgentProcess = _
+
+  /** What the running agent was begun with. */
+  private var begunWith = Map.empty[String, String]
 
   /** By checkpoint, the lease that a successor of this agent must win back: arguments of the call `hold`. */
   private val lasting = new ConcurrentHashMap[String, ObjectNode]()
@@ -67,6 +69,10 @@ private[cec] object Agent extends Logging {
   def hold(checkpoint: String, conf: Map[String, String]): Long = leases.synchronized {
     val arguments = holding(checkpoint, conf)
     call("hold", arguments, conf)
+    ignored(conf).foreach { case (key, used) =>
+      logWarning(s"$key=${conf.getOrElse(key, "(not set)")} is not heeded: the agents of this application run already, with ${used.getOrElse("its default")}, " +
+        "as its first query had it; it holds in another application")
+    }
     lasting.put(checkpoint, arguments)
     lastTurn += 1
     turns.put(checkpoint, lastTurn)
@@ -84,6 +90,11 @@ private[cec] object Agent extends Logging {
   /** Fails if the run of that generation has lost its lease: whatever it does from now on would be done under another run. */
   def confirm(checkpoint: String, generation: Long, conf: Map[String, String]): Unit =
     call("hold", holding(checkpoint, conf).put("generation", generation), conf)
+
+  /** Settings of the running agent that a later query has otherwise, and what they are. */
+  private def ignored(conf: Map[String, String]): Seq[(String, Option[String])] = synchronized {
+    AgentProcess.Keys.filter(key => conf.get(key) != begunWith.get(key)).map(key => key -> begunWith.get(key))
+  }
 
   /** The agent must answer before it is taken for dead: it would win the lease later, for a start that has failed. */
   private def holding(checkpoint: String, conf: Map[String, String]): ObjectNode =
@@ -172,8 +183,9 @@ private[cec] object Agent extends Logging {
         throw failure
     }
     process = begun
+    begunWith = conf.filter { case (key, _) => AgentProcess.Keys.contains(key) }
   }
 
   private def timeoutMs(conf: Map[String, String]): Int =
-    conf.get(TimeoutKey).map(org.apache.spark.network.util.JavaUtils.timeStringAsMs(_).toInt).getOrElse(DefaultTimeoutMs)
+    conf.get(AgentProcess.TimeoutKey).map(org.apache.spark.network.util.JavaUtils.timeStringAsMs(_).toInt).getOrElse(DefaultTimeoutMs)
 }

@@ -75,7 +75,7 @@ private[agent] final class AgentProcess(python: String, pythonKey: String, spool
         process.destroyForcibly()
         throw new CecException("AgentUnavailable",
           s"$python -m spark_cec.agent was not ready within ${timeoutMs / 1000.0} s: see its standard error, or raise " +
-            "spark.sql.streaming.stateStore.cec.agent.timeout")
+            AgentProcess.TimeoutKey)
     }
     if (line == null) {
       process.waitFor(10, TimeUnit.SECONDS)
@@ -112,6 +112,10 @@ private[agent] object AgentProcess {
   val PythonKey = "spark.sql.streaming.stateStore.cec.python"
   val DriverPythonKey = "spark.sql.streaming.stateStore.cec.driver.python"
   val SpoolKey = "spark.sql.streaming.stateStore.cec.spool.path"
+  val TimeoutKey = "spark.sql.streaming.stateStore.cec.agent.timeout"
+
+  /** What an agent is begun with. */
+  val Keys: Seq[String] = Seq(PythonKey, DriverPythonKey, SpoolKey, TimeoutKey)
 
   private def newToken(): String = {
     val bytes = new Array[Byte](32)

@@ -114,6 +114,12 @@ private[cec] final class StoreState(
     if (uniqueId.isDefined && !isReplaying && checkpointId != uniqueId && wanted > 0) load(wanted, uniqueId)
   }
 
+  /** Begins a batch at `wanted` as if the state there had no windows, and none before it. */
+  def beginEmpty(wanted: Long): Unit = {
+    reset(wanted)
+    loaded = true
+  }
+
   /** Takes back what the batch under way did. */
   def rollback(): Unit = {
     windows.rollback()

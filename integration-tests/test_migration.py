@@ -1,0 +1,160 @@
+"""`cec import`, `rescale` and `export`: a query changes its store in the middle of its life, and no row differs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cec_it import feeds, local, results
+from cec_it.driver import FOREACH, Job, Query, last_batch, start
+from cec_it.references import PROVIDER_KEY, References
+from spark_cec.cli.carry import PROVIDERS
+from spark_cec.errors import CecError
+from spark_cec.migration.carry import Carried, Request, carry
+from spark_cec.migration.checkpoint import UNFINISHED
+
+FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+
+
+def moved(spark: SparkSession, checkpoint: Path, provider: str, partitions: int | None = None) -> Carried:
+    """Carries a checkpoint, and puts the new one where the old one was."""
+    beside = checkpoint.with_name("beside")
+    carried = carry(spark, Request(str(checkpoint), str(beside), PROVIDERS[provider], partitions, 0.0), lambda _: None)
+    shutil.rmtree(checkpoint)
+    beside.rename(checkpoint)
+    return carried
+
+
+@pytest.mark.parametrize(
+    ("plan", "first", "last", "version_format"),
+    [
+        ("window-append", "rocksdb", "hdfs", "1"),
+        ("window-append", "rocksdb", "rocksdb", "2"),
+        ("totals", "hdfs", "rocksdb", "1"),
+        ("grand-total", "rocksdb", "rocksdb", "1"),
+        ("distinct", "hdfs", "hdfs", "1"),
+        ("distinct-within", "rocksdb", "rocksdb", "1"),
+        ("sessions", "rocksdb", "hdfs", "1"),
+        ("count-windows", "hdfs", "rocksdb", "1"),
+        ("join", "rocksdb", "hdfs", "1"),
+        ("join", "rocksdb", "rocksdb", "2"),
+        ("chain", "hdfs", "rocksdb", "1"),
+    ],
+)
+def test_a_query_changes_its_store_again_and_again(
+    plan: str, first: str, last: str, version_format: str, spark: SparkSession, references: References, tmp_path: Path
+) -> None:
+    query = Query(plan, feeds.RATE, FOREACH)
+    job = Job(str(tmp_path / "job"), (query,), local.BATCHES, local.ROWS)
+    checkpoint = job.checkpoint(query)
+
+    def run(provider: str, life: int, batch: int) -> SparkSession:
+        conf = {PROVIDER_KEY: PROVIDERS[provider], FORMAT: version_format, "stop.flush": "on"}
+        own = local.session(spark, local.OPENINGS_ONLY, **{"index.path": str(tmp_path / "index")}, **conf)
+        local.run_to(own, replace(job, life=life), query, batch)
+        return own
+
+    own = run(first, 0, 2)
+    carried = moved(own, checkpoint, "cec")
+    assert sum(each.rows for each in carried.stores) > 0
+    own = run("cec", 1, 4)
+    decided = local.query_json(checkpoint)
+    assert (decided["generation"] == 2 and decided["mode"] != "eager") or plan in {"join", "chain", "distinct-within"}
+    before = moved(own, checkpoint, "cec", partitions=5)
+    assert before.found.partitions != 5
+    own = run("cec", 2, 6)
+    after = moved(own, checkpoint, last)
+    assert (after.found.provider, after.found.partitions) == (PROVIDERS["cec"], 5)
+    run(last, 3, last_batch(job))
+    assert not (checkpoint / "cec").exists()
+    assert results.last_recorded(job.out(query)) == references.get(query, job)
+
+
+@pytest.fixture
+def stopped(spark: SparkSession, tmp_path: Path) -> tuple[SparkSession, Path]:
+    """A query on Spark's own store that has run some batches."""
+    query = Query("totals", feeds.RATE, FOREACH)
+    job = Job(str(tmp_path / "job"), (query,), local.BATCHES, local.ROWS)
+    own = local.session(spark, **{PROVIDER_KEY: PROVIDERS["rocksdb"]})
+    local.run_to(own, job, query, 2)
+    return own, job.checkpoint(query)
+
+
+def refused(spark: SparkSession, request: Request, match: str) -> None:
+    target, there = Path(request.target), Path(request.target).exists()
+    before = sorted(local.files_in(target)) if there else []
+    with pytest.raises(CecError, match=match):
+        carry(spark, request, lambda _: None)
+    assert target.exists() == there
+    assert (sorted(local.files_in(target)) if there else []) == before
+
+
+def test_what_cannot_be_carried_is_refused_and_leaves_nothing(
+    stopped: tuple[SparkSession, Path], tmp_path: Path
+) -> None:
+    spark, checkpoint = stopped
+    target, cec = str(tmp_path / "new"), PROVIDERS["cec"]
+
+    def request(**other: object) -> Request:
+        return replace(Request(str(checkpoint), target, cec, None, 0.0), **other)  # type: ignore[arg-type]
+
+    refused(spark, request(source=str(tmp_path / "nothing")), "is not the checkpoint of a query")
+    refused(spark, request(provider=PROVIDERS["rocksdb"]), "is that of .*RocksDB.* already")
+    refused(spark, request(partitions=2), "has 2 partitions already")
+    refused(spark, request(target=str(checkpoint / "new")), "within the checkpoint")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    refused(spark, request(target=str(tmp_path / "taken")), "there is something already")
+
+
+def test_a_query_that_runs_is_not_carried(stopped: tuple[SparkSession, Path], tmp_path: Path) -> None:
+    spark, checkpoint = stopped
+    query = Query("totals", feeds.RATE, FOREACH)
+    job = Job(str(tmp_path / "job"), (query,), local.BATCHES, local.ROWS, life=1)
+    running = start(spark, job, query)
+    try:
+        request = Request(str(checkpoint), str(tmp_path / "new"), PROVIDERS["cec"], None, 1000.0)
+        refused(spark, request, "runs: it has just written a batch")
+    finally:
+        running.stop()
+    carry(spark, replace(request, quiet_s=0.0), lambda _: None)
+    own = local.session(spark, **{PROVIDER_KEY: PROVIDERS["cec"]})
+    moved_job = Job(str(tmp_path / "job2"), (query,), local.BATCHES, local.ROWS)
+    moved_job.checkpoint(query).parent.mkdir(parents=True)
+    (tmp_path / "new").rename(moved_job.checkpoint(query))
+    running = start(own, moved_job, query)
+    try:
+        local.wait_for(running, 4)
+        request = Request(str(moved_job.checkpoint(query)), str(tmp_path / "back"), PROVIDERS["hdfs"], None, 0.0)
+        refused(own, request, "runs: stop it first")
+    finally:
+        running.stop()
+
+
+def test_a_copy_that_is_not_finished_cannot_be_started(
+    stopped: tuple[SparkSession, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark, checkpoint = stopped
+    monkeypatch.setattr("spark_cec.migration.carry.finish", lambda *_: None)
+    query = Query("totals", feeds.RATE, FOREACH)
+    job = Job(str(tmp_path / "new"), (query,), local.BATCHES, local.ROWS)
+    job.checkpoint(query).parent.mkdir(parents=True)
+    carry(spark, Request(str(checkpoint), str(job.checkpoint(query)), PROVIDERS["cec"], None, 0.0), lambda _: None)
+    assert UNFINISHED in (job.checkpoint(query) / "metadata").read_text()
+    with pytest.raises(Exception, match=UNFINISHED):
+        start(local.session(spark, **{PROVIDER_KEY: PROVIDERS["cec"]}), job, query).processAllAvailable()
+
+
+def test_a_state_that_a_crash_left_dirty_is_not_exported(spark: SparkSession, tmp_path: Path) -> None:
+    query = Query("totals", feeds.RATE, FOREACH)
+    job = Job(str(tmp_path / "job"), (query,), local.BATCHES, local.ROWS)
+    own = local.session(spark, local.OPENINGS_ONLY)
+    local.run_to(own, job, query, 4)
+    request = Request(str(job.checkpoint(query)), str(tmp_path / "new"), PROVIDERS["hdfs"], None, 0.0)
+    refused(own, request, "start it once more and stop it")
+    assert json.loads((job.checkpoint(query) / "metadata").read_text())

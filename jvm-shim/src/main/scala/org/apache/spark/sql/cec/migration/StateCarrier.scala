@@ -1,0 +1,108 @@
+package org.apache.spark.sql.cec.migration
+
+import java.util.{List => JavaList, Map => JavaMap, UUID}
+
+import scala.jdk.CollectionConverters._
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.Path
+
+import org.apache.spark.TaskContext
+import org.apache.spark.sql.DataFrame
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.{UnsafeRow, XXH64}
+import org.apache.spark.sql.classic.{DataFrame => ClassicFrame}
+import org.apache.spark.sql.execution.streaming.runtime.StreamingCheckpointConstants
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.types.StructType
+import org.apache.spark.unsafe.Platform
+import org.apache.spark.util.SerializableConfiguration
+
+/**
+ * One partition of a store: its rows, the sum of their hashes, and its checkpoint id, where the state has ids.
+ */
+private[cec] final case class Portion(rows: Long, digest: Long, checkpointId: String)
+
+/**
+ * What `cec import`, `export` and `rescale` need of the JVM: the rows of a store as they are, from one provider to another. A frame
+ * of state is what Spark's reader `statestore` gives: key, value, partition. Called from Python, by name.
+ */
+object StateCarrier {
+  /**
+   * Makes each partition of `state` a store of the checkpoint at `target`, as it is after `batch`.
+   *
+   * @param conf what the query's offset log has recorded for the target
+   * @param prefixColumns columns of the key that a scan may be for, 0 for none
+   * @param moved whether the rows were given new partitions
+   */
+  def write(
+      state: DataFrame, target: String, conf: JavaMap[String, String], operator: Long, store: String, prefixColumns: Int, batch: Long,
+      moved: Boolean): JavaList[Portion] = {
+    val frame = state.asInstanceOf[ClassicFrame]
+    val session = frame.sparkSession
+    val sqlConf = session.sessionState.conf.clone()
+    conf.forEach((key, value) => sqlConf.setConfString(key, value))
+    val hadoopConf = SerializableConfiguration.broadcast(session.sparkContext, session.sessionState.newHadoopConf())
+    val (storeConf, keySchema, valueSchema) = (StateStoreConf(sqlConf), structOf(state, "key"), structOf(state, "value"))
+    val root = new Path(target, StreamingCheckpointConstants.DIR_NAME_STATE).toString
+    val encoder = if (prefixColumns > 0) PrefixKeyScanStateEncoderSpec(keySchema, prefixColumns) else NoPrefixKeyStateEncoderSpec(keySchema)
+    val run = UUID.randomUUID()
+    frame.queryExecution.toRdd.mapPartitions { rows =>
+      val partition = TaskContext.getPartitionId()
+      val id = StateStoreProviderId(StateStoreId(root, operator, partition, store), run)
+      val provider = StateStoreProvider.createAndInit(
+        id, keySchema, valueSchema, encoder, useColumnFamilies = false, storeConf, hadoopConf.value.value, useMultipleValuesPerKey = false, None)
+      try {
+        val empty = try provider.getStore(batch, None, forceSnapshotOnCommit = true, loadEmpty = true) catch {
+          case _: UnsupportedOperationException => provider.getStore(0L) // the HDFS-backed one
+        }
+        val sums = try {
+          val sums = sumsOf(rows, keySchema.length, valueSchema.length) { (key, value, of) =>
+            if (!moved && of != partition) throw new IllegalStateException(s"partition $of of operator $operator has no directory before it: a partition is lost")
+            empty.put(key, value)
+          }
+          if (empty.commit() != batch + 1) asSnapshot(id.storeId, hadoopConf.value.value, batch + 1)
+          sums
+        } finally if (!empty.hasCommitted) empty.abort()
+        Iterator(sums.copy(checkpointId = empty.getStateStoreCheckpointInfo().stateStoreCkptId.orNull))
+      } finally provider.close()
+    }.collect().toSeq.asJava
+  }
+
+  /** Of an HDFS-backed store: all changes since version 0, none of which is a removal, are a snapshot in all but name. */
+  private def asSnapshot(id: StateStoreId, hadoopConf: Configuration, version: Long): Unit = {
+    val directory = id.storeCheckpointLocation()
+    val fs = directory.getFileSystem(hadoopConf)
+    fs.listStatus(directory).map(_.getPath).filter(_.getName.startsWith("1.delta")).foreach { file =>
+      val name = file.getName.replaceFirst("^1\\.delta", s"$version.snapshot")
+      if (!fs.rename(file, new Path(directory, name))) throw new java.io.IOException(s"$file could not be renamed to $name")
+    }
+  }
+
+  /** The sums of a store, over all partitions. */
+  def sums(state: DataFrame): Portion = {
+    val (keys, values) = (structOf(state, "key").length, structOf(state, "value").length)
+    val all = state.asInstanceOf[ClassicFrame].queryExecution.toRdd
+      .mapPartitions(rows => Iterator(sumsOf(rows, keys, values)((_, _, _) => ()))).collect()
+    Portion(all.map(_.rows).sum, all.map(_.digest).sum, null)
+  }
+
+  private def sumsOf(rows: Iterator[InternalRow], keyFields: Int, valueFields: Int)(see: (UnsafeRow, UnsafeRow, Int) => Unit): Portion = {
+    var (count, digest) = (0L, 0L)
+    rows.foreach { row =>
+      val key = row.getStruct(0, keyFields).asInstanceOf[UnsafeRow]
+      val value = row.getStruct(1, valueFields).asInstanceOf[UnsafeRow]
+      see(key, value, row.getInt(2))
+      count += 1
+      digest += hash(value, hash(key, 42L))
+    }
+    Portion(count, digest, null)
+  }
+
+  private def hash(row: UnsafeRow, seed: Long): Long = {
+    val bytes = row.getBytes
+    XXH64.hashUnsafeBytes(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length, seed)
+  }
+
+  private def structOf(state: DataFrame, column: String): StructType = state.schema(column).dataType.asInstanceOf[StructType]
+}

@@ -1,0 +1,214 @@
+"""One carrying of a query's state, from one checkpoint to a new one beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent.driver import DriverCalls
+from spark_cec.agent.lease import CheckpointLeases
+from spark_cec.agent.logs import OpenLogs, cec_directory, home_of
+from spark_cec.cli.mend import replay_due
+from spark_cec.cli.place import find_log
+from spark_cec.errors import Fenced, LogLocationError, UnsuitableCheckpoint
+from spark_cec.log.home import read_log_id
+from spark_cec.migration.checkpoint import (
+    COMMITTED,
+    PARTITIONS_KEY,
+    PLANNED,
+    Found,
+    batches,
+    copy_all_but_state,
+    finish,
+    look,
+    name_the_state,
+)
+from spark_cec.migration.files import HadoopFiles
+from spark_cec.migration.rewrite import Rewriting, Store, StoreSums, ids_of, refuse_what_cannot_be_spread
+from spark_cec.session import PROVIDER, PROVIDER_KEY
+from spark_cec.settings import PREFIX, parse_settings
+
+_LOOK_EVERY_S = 0.5
+_WHY = "its state was carried here by `cec`; nothing has run yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to carry, and as what.
+
+    `provider`: the class of the state store provider to write for; `partitions`: how many, None for as many as there
+    are; `quiet_s`: for how long nothing must have been written to a checkpoint of Spark's own providers, seconds.
+    """
+
+    source: str
+    target: str
+    provider: str
+    partitions: int | None = None
+    quiet_s: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What was carried: the batch whose state it is, the operators' names, and each store as it was read back."""
+
+    found: Found
+    stores: tuple[StoreSums, ...]
+    seconds: float
+
+
+def carry(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Carried:
+    """Makes the new checkpoint; `say` is told what is being done.
+
+     1. Look at the source: refuse what cannot be carried.
+     2. Make sure that no query writes it: by its lease, or by looking for a while.
+     3. Copy Spark's logs and schemas, with the new settings in them, to a checkpoint that cannot be started yet.
+     4. Begin the log, if that is where the state goes.
+     5. Rewrite the state.
+     6. Read it back: every store must have the same rows.
+     7. See that the source has not moved meanwhile, and let the copy be started.
+
+    `UnsuitableCheckpoint`, `LogLocationError` or `Fenced` say what to do instead. What was begun is removed then.
+    """
+    started = time.monotonic()
+    source, target = _files(spark, request.source), _files(spark, request.target)
+    found, ends = _refused_if_pointless(request, look(source)), _ends(source)  # 1
+    home = home_of(target.url, parse_settings(_cec_conf(spark)), None) if request.provider == PROVIDER else target.url
+    _refuse_a_taken_place(source, target, home)
+    rewriting = Rewriting(spark, source.url, target.url, found.batch)
+    every = rewriting.stores()
+    if request.partitions is not None:
+        refuse_what_cannot_be_spread(every)
+    begun = (target, _files(spark, home))
+    with _while_nobody_writes(source, found, request.quiet_s, say), _removed_on_failure(*begun):  # 2
+        conf = {PROVIDER_KEY: request.provider}
+        if request.partitions is not None:
+            conf[PARTITIONS_KEY] = str(request.partitions)
+        say("copying the logs of the query")
+        copy_all_but_state(source, target, found, conf)  # 3
+        if request.provider == PROVIDER:
+            _begin_log(spark, target.url, home)  # 4
+        stores = []
+        ids = dict[Store, list[str | None]]()
+        for store in every:
+            say(f"rewriting operator {store.operator} ({store.kind}), store {store.name}")
+            written, ids[store] = rewriting.write(store, {**found.conf, **conf}, request.partitions)  # 5
+            stores.append(written)
+        names = ids_of(ids)
+        if names is not None:
+            name_the_state(target, found.batch, names)
+        for wanted in stores:
+            say(f"reading back operator {wanted.store.operator} ({wanted.store.kind}), store {wanted.store.name}")
+            _refuse_a_difference(wanted, rewriting.read_back(wanted.store))  # 6
+        if _ends(source) != ends:  # 7
+            raise UnsuitableCheckpoint(f"the query of {source.root} runs: it has gone on meanwhile. Stop it first")
+        finish(source, target)
+    return Carried(found, tuple(stores), time.monotonic() - started)
+
+
+def _files(spark: SparkSession, path: str) -> HadoopFiles:
+    jvm, conf = spark.sparkContext._jvm, spark._jsparkSession.sessionState().newHadoopConf()
+    return HadoopFiles(jvm, conf, path)
+
+
+def _refused_if_pointless(request: Request, found: Found) -> Found:
+    if request.partitions is None and found.provider == request.provider:
+        raise UnsuitableCheckpoint(f"the state of {request.source} is that of {found.provider} already")
+    if request.partitions is not None and request.partitions == found.partitions:
+        raise UnsuitableCheckpoint(f"the query of {request.source} has {found.partitions} partitions already")
+    return found
+
+
+def _refuse_a_taken_place(source: HadoopFiles, target: HadoopFiles, home: str) -> None:
+    if target.names():
+        raise LogLocationError(target.root, "there is something already: give a directory that is not there yet")
+    if read_log_id(open_storage(home)) is not None:
+        raise LogLocationError(home, "there is a log already: remove it, or give another place for the checkpoint")
+    if f"{target.url}/".startswith(f"{source.url}/"):
+        raise LogLocationError(target.root, "it is within the checkpoint that is carried: give one beside it")
+
+
+@contextmanager
+def _while_nobody_writes(
+    source: HadoopFiles, found: Found, quiet_s: float, say: Callable[[str], None]
+) -> Iterator[None]:
+    if found.provider != PROVIDER:
+        _watch(source, quiet_s, say)
+        yield
+        return
+    leases = CheckpointLeases()
+    try:
+        leases.hold(source.url, cec_directory(source.url), 2.0)
+    except Fenced as error:
+        raise UnsuitableCheckpoint(f"the query of {source.root} runs: stop it first") from error
+    try:
+        _refuse_a_due_replay(source)
+        yield
+    finally:
+        leases.release(source.url)
+
+
+def _refuse_a_due_replay(source: HadoopFiles) -> None:
+    due = replay_due(find_log(source.url))
+    if due is not None:
+        raise UnsuitableCheckpoint(
+            f"the state of {source.root} is not in its log alone, as after a crash: a replay of batches {due[0]} to "
+            f"{due[1]} is due. Bring its query back: start it once more and stop it"
+        )
+
+
+def _watch(source: HadoopFiles, quiet_s: float, say: Callable[[str], None]) -> None:
+    """Spark's own providers leave no sign of a query that runs but what it writes."""
+    before, newest = _ends(source), source.newest_ms((PLANNED, COMMITTED))
+    left = quiet_s - (time.time() - newest / 1000)
+    until = time.monotonic() + left
+    while time.monotonic() < until:
+        say(f"looking for {until - time.monotonic():.0f} s more whether its query has really stopped")
+        time.sleep(_LOOK_EVERY_S)
+        if _ends(source) != before:
+            raise UnsuitableCheckpoint(f"the query of {source.root} runs: it has just written a batch. Stop it first")
+
+
+def _ends(files: HadoopFiles) -> tuple[int, int]:
+    """The newest commit, and the newest planned batch."""
+    return max(batches(files, COMMITTED), default=-1), max(batches(files, PLANNED), default=-1)
+
+
+@contextmanager
+def _removed_on_failure(*begun: HadoopFiles) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for each in begun:
+            each.remove()
+        raise
+
+
+def _begin_log(spark: SparkSession, checkpoint: str, home: str) -> None:
+    """As the start of a query does."""
+    conf = _cec_conf(spark)
+    open_storage(home).probe_writable()
+    decision = {"mode": "eager", "reason": _WHY, "provider": True, "operators": []}
+    logs = OpenLogs()
+    try:
+        arguments = {"checkpoint": checkpoint, "home": home, "conf": conf, "decision": decision}
+        DriverCalls(logs).begin_run(arguments)
+    finally:
+        logs.close()
+
+
+def _cec_conf(spark: SparkSession) -> Mapping[str, str]:
+    return {key: value for key, value in spark.conf.getAll.items() if key.startswith(PREFIX)}
+
+
+def _refuse_a_difference(wanted: StoreSums, found: StoreSums) -> None:
+    if wanted != found:
+        raise UnsuitableCheckpoint(
+            f"store {wanted.store.name} of operator {wanted.store.operator} came out with {found.rows:,} rows (hash "
+            f"{found.digest}) where there were {wanted.rows:,} (hash {wanted.digest})"
+            f": nothing was made; please report this"
+        )

@@ -1,0 +1,156 @@
+"""What there is to carry: the checkpoint of a query that is stopped, and its copy without the state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_cec.errors import UnsuitableCheckpoint
+from spark_cec.migration.files import HadoopFiles
+from spark_cec.session import PROVIDER_KEY
+
+PARTITIONS_KEY = "spark.sql.shuffle.partitions"
+METADATA = "metadata"
+PLANNED, COMMITTED = "offsets", "commits"
+UNFINISHED = "this_copy_was_not_finished__remove_the_directory_and_make_it_again"
+"""Stands in `metadata` until all else is there: Spark refuses to read that, and says no more than the first word."""
+
+_STATE, _OWN = "state", "cec"
+_SCHEMAS = ("_metadata", "_stateSchema")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A checkpoint that can be carried.
+
+    `batch` is V, the newest batch that Spark has committed; `conf` what its offset log recorded of the settings.
+    """
+
+    batch: int
+    conf: Mapping[str, str]
+    operators: tuple[str, ...]
+
+    @property
+    def provider(self) -> str:
+        """The class of its state store provider."""
+        return self.conf[PROVIDER_KEY]
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions its operators have."""
+        return int(self.conf[PARTITIONS_KEY])
+
+
+def look(files: HadoopFiles) -> Found:
+    """What the checkpoint is. `UnsuitableCheckpoint` if it has nothing to carry, or what only one provider has."""
+    planned, committed = batches(files, PLANNED), batches(files, COMMITTED)
+    if not planned:
+        raise UnsuitableCheckpoint(f"{files.root} is not the checkpoint of a query: it has no offset log")
+    batch = planned[-1] if committed[-1:] == planned[-1:] else planned[-1] - 1
+    if batch not in committed or batch not in planned:
+        raise UnsuitableCheckpoint(
+            f"the query of {files.root} has committed no batch that could be carried: start a new checkpoint"
+        )
+    conf = _recorded(files, batch)
+    if PROVIDER_KEY not in conf:
+        raise UnsuitableCheckpoint(
+            f"{files.root} names no state store provider: start its query once with Spark 4.3, and stop it"
+        )
+    operators = [name for name in files.names(_STATE) if name.isdigit()]
+    if not operators:
+        raise UnsuitableCheckpoint(f"the query of {files.root} has no state: nothing is to be carried")
+    return Found(batch, conf, tuple(_kind(files, operator) for operator in operators))
+
+
+def batches(files: HadoopFiles, log: str) -> list[int]:
+    """The batches in one of Spark's logs, in order."""
+    return sorted(int(name) for name in files.names(log) if name.isdigit())
+
+
+def copy_all_but_state(source: HadoopFiles, target: HadoopFiles, found: Found, conf: Mapping[str, str]) -> None:
+    """Spark's logs, with `conf` recorded from batch V on, and the schemas of the state; `metadata` is not right yet."""
+    target.make()
+    target.write(METADATA, UNFINISHED)
+    for name in source.names():
+        if name not in (METADATA, _STATE, _OWN):
+            source.copy(name, target)
+    for path in _schema_paths(source):
+        source.copy(path, target)
+    for batch in batches(source, PLANNED):
+        if batch >= found.batch:
+            _record(target, batch, conf)
+    if int(conf.get(PARTITIONS_KEY, found.partitions)) != found.partitions:
+        for path in _operator_files(target):
+            _resize(target, path, int(conf[PARTITIONS_KEY]))
+
+
+def name_the_state(target: HadoopFiles, batch: int, ids: Mapping[str, Any]) -> None:
+    """Has Spark's commit log name the state that was written, in checkpoint format 2: by operator, partition, store."""
+    version, _, text = target.read(f"{COMMITTED}/{batch}").partition("\n")
+    target.write(f"{COMMITTED}/{batch}", f"{version}\n{json.dumps({**json.loads(text), 'stateUniqueIds': ids})}")
+
+
+def finish(source: HadoopFiles, target: HadoopFiles) -> None:
+    """From here on the copy can be started."""
+    target.write(METADATA, source.read(METADATA))
+
+
+def _recorded(files: HadoopFiles, batch: int) -> dict[str, str]:
+    line = files.read(f"{PLANNED}/{batch}").split("\n")[1]
+    try:
+        conf = json.loads(line)["conf"]
+    except (ValueError, KeyError, TypeError):
+        conf = {}
+    return {str(key): str(value) for key, value in conf.items()}
+
+
+def _record(files: HadoopFiles, batch: int, conf: Mapping[str, str]) -> None:
+    version, line, *rest = files.read(f"{PLANNED}/{batch}").split("\n")
+    content = json.loads(line)
+    content["conf"] = {**content["conf"], **conf}
+    files.write(f"{PLANNED}/{batch}", "\n".join([version, json.dumps(content, separators=(",", ":")), *rest]))
+
+
+def _schema_paths(files: HadoopFiles) -> list[str]:
+    """Where Spark has the operators and the schemas of their stores: beside partition 0, or beside the operator."""
+    found = []
+    for operator in files.names(_STATE):
+        found += [f"{_STATE}/{operator}/{name}" for name in _SCHEMAS]
+        first = f"{_STATE}/{operator}/0"
+        found += [f"{first}/_metadata", *(f"{first}/{store}/_metadata" for store in files.names(first))]
+    return [path for path in found if files.exists(path)]
+
+
+def _operator_files(files: HadoopFiles) -> list[str]:
+    found = []
+    for operator in files.names(_STATE):
+        directory = f"{_STATE}/{operator}/_metadata"
+        found += [f"{directory}/{name}" for name in files.names(directory) if name == METADATA]
+        found += [f"{directory}/v2/{name}" for name in files.names(f"{directory}/v2")]
+    return found
+
+
+def _resize(files: HadoopFiles, path: str, partitions: int) -> None:
+    version, _, text = files.read(path).partition("\n")
+    content = json.loads(text)
+    for store in content["stateStoreInfo"]:
+        store["numPartitions"] = partitions
+    files.write(path, f"{version}\n{json.dumps(content, separators=(',', ':'))}")
+
+
+def _kind(files: HadoopFiles, operator: str) -> str:
+    """The operator's name by its metadata."""
+    own = [path for path in _operator_files(files) if path.startswith(f"{_STATE}/{operator}/")]
+    if not own:
+        raise UnsuitableCheckpoint(
+            f"{files.root} does not say what operator {operator} is, as no release of Spark before 3.5 did: start its "
+            f"query once with Spark 4.3, and stop it"
+        )
+    name = str(json.loads(files.read(own[-1]).partition("\n")[2])["operatorInfo"]["operatorName"])
+    if name.startswith("transformWithState"):
+        raise UnsuitableCheckpoint(
+            f"operator {operator} of {files.root} is {name}, which Spark 4.3 runs on its RocksDB provider only"
+        )
+    return name

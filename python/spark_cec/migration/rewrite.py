@@ -1,0 +1,146 @@
+"""Rewriting state: each store of one checkpoint is read by Spark's own reader, and written as one of another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_cec.errors import UnsuitableCheckpoint
+
+_KEY_IS_PARTITIONED_BUT_FOR = {
+    ("stateStoreSave", "default"): 0,
+    ("dedupe", "default"): 0,
+    ("dedupeWithinWatermark", "default"): 0,
+    ("flatMapGroupsWithState", "default"): 0,
+    ("applyInPandasWithState", "default"): 0,
+    ("sessionWindowStateStoreSaveExec", "default"): 1,
+    ("symmetricHashJoin", "left-keyToNumValues"): 0,
+    ("symmetricHashJoin", "right-keyToNumValues"): 0,
+    ("symmetricHashJoin", "left-keyWithIndexToValue"): 1,
+    ("symmetricHashJoin", "right-keyWithIndexToValue"): 1,
+}
+"""Operator and store whose rows are spread by a hash of their key, but for so many columns at its end."""
+
+
+_PLACES = {
+    name: place
+    for place, name in enumerate(
+        ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue")
+    )
+}
+"""Where Spark's commit log has a join's stores in its list of checkpoint ids."""
+
+_PREFIX = "_numColsPrefixKey"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """One store of one operator, over all partitions, as Spark's metadata has it.
+
+    `prefix_columns`: columns of the key that scans are for.
+    """
+
+    operator: int
+    kind: str
+    name: str
+    prefix_columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSums:
+    """A store's rows, and the sum of their hashes, whatever their order."""
+
+    store: Store
+    rows: int
+    digest: int
+
+
+class Rewriting:
+    """From the checkpoint `source` to `target`, both as Spark resolves them, of the state that `batch` left."""
+
+    def __init__(self, spark: SparkSession, source: str, target: str, batch: int) -> None:
+        self._spark = spark
+        self._source = source
+        self._target = target
+        self._batch = batch
+        jvm = spark.sparkContext._jvm
+        assert jvm is not None
+        self._carrier = jvm.org.apache.spark.sql.cec.migration.StateCarrier
+
+    def stores(self) -> list[Store]:
+        """The stores of the source, as Spark orders them."""
+        found = self._spark.read.format("state-metadata").load(self._source)
+        stores = [
+            Store(int(row.operatorId), str(row.operatorName), str(row.stateStoreName), int(row[_PREFIX]))
+            for row in found.select("operatorId", "operatorName", "stateStoreName", _PREFIX).distinct().collect()
+        ]
+        return sorted(stores, key=lambda store: (store.operator, _PLACES.get(store.name, 0)))
+
+    def write(
+        self, store: Store, conf: Mapping[str, str], partitions: int | None
+    ) -> tuple[StoreSums, list[str | None]]:
+        """Makes a store of the target; answers what was written, and the id of each partition's state."""
+        state = self._state(self._source, store)
+        if partitions is not None:
+            state = _spread(state, store, partitions)
+        portions = self._carrier.write(
+            state._jdf,
+            self._target,
+            dict(conf),
+            store.operator,
+            store.name,
+            store.prefix_columns,
+            self._batch,
+            partitions is not None,
+        )
+        rows = sum(int(each.rows()) for each in portions)
+        return StoreSums(store, rows, _signed(sum(int(each.digest()) for each in portions))), [
+            each.checkpointId() for each in portions
+        ]
+
+    def read_back(self, store: Store) -> StoreSums:
+        """What the target has of a store."""
+        portion = self._carrier.sums(self._state(self._target, store)._jdf)
+        return StoreSums(store, int(portion.rows()), int(portion.digest()))
+
+    def _state(self, checkpoint: str, store: Store) -> DataFrame:
+        reader = self._spark.read.format("statestore")
+        return reader.options(batchId=self._batch, operatorId=store.operator, storeName=store.name).load(checkpoint)
+
+
+def refuse_what_cannot_be_spread(stores: Iterable[Store]) -> None:
+    """`UnsuitableCheckpoint` if it is not known how an operator spreads its keys."""
+    for store in stores:
+        if (store.kind, store.name) not in _KEY_IS_PARTITIONED_BUT_FOR:
+            raise UnsuitableCheckpoint(
+                f"operator {store.operator} is {store.kind} with a store {store.name}: how it spreads its keys over "
+                f"partitions is not known here, so it cannot be given another number of them"
+            )
+
+
+def ids_of(written: Mapping[Store, list[str | None]]) -> dict[str, Any] | None:
+    """The ids of the state by operator, partition and store, as Spark's commit log has them; None where it has none."""
+    found: dict[str, Any] = {}
+    for store, ids in written.items():
+        if None in ids:
+            return None
+        partitions = found.setdefault(str(store.operator), [[] for _ in ids])
+        for partition, each in enumerate(ids):
+            partitions[partition].append(each)
+    return found
+
+
+def _spread(state: DataFrame, store: Store, partitions: int) -> DataFrame:
+    """Each row in the partition where the query will look for it."""
+    names = state.select("key.*").columns
+    keys = names[: len(names) - _KEY_IS_PARTITIONED_BUT_FOR[store.kind, store.name]]
+    # What is grouped by nothing is all in partition 0.
+    return state.repartition(partitions, *(state["key"][name] for name in keys)) if keys else state.coalesce(1)
+
+
+def _signed(number: int) -> int:
+    """As the JVM adds: modulo 2^64."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
