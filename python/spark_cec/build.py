@@ -82,17 +82,26 @@ def is_current(sources: Path = SOURCES, out: Path = JARS) -> bool:
 
 
 def _installed_jar(out: Path, spark: SparkJars) -> Path:
-    """The jar that came with the installed package. Raises `BuildError` if it is missing or for another Spark."""
+    """The jar that came with the installed package. Raises `BuildError` if it is missing or for another Spark.
+
+    One for another patch release will do: in the JVM it looks whether that Spark has all that it uses.
+    """
     jar = out / jar_name(spark)
     if jar.is_file():
         return jar
-    others = sorted(
-        read_properties(path).get("spark.version", "?") for path in out.glob(f"spark-cec_*-{__version__}-*.jar")
-    )
+    others = {
+        read_properties(path).get("spark.version", "?"): path
+        for path in sorted(out.glob(f"spark-cec_{spark.scala}-{__version__}-*.jar"))
+    }
+    minor = spark.version.split(".")[:2]
+    near = [path for version, path in others.items() if version.split(".")[:2] == minor]
+    if near:
+        return near[-1]
     if others:
+        newest = list(others)[-1]
         raise BuildError(
-            f"the installed jar is for Spark {others[-1]}, but pyspark is {spark.version}: "
-            f"pip install 'pyspark=={others[-1]}', or install spark-cec from its sources"
+            f"the installed jar is for Spark {newest}, but pyspark is {spark.version}: "
+            f"pip install 'pyspark=={newest}', or install spark-cec from its sources"
         )
     raise BuildError(f"no {jar.name} in {out}, and no sources to build it: install spark-cec again")
 

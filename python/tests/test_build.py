@@ -207,12 +207,20 @@ def test_without_sources_and_jar_it_says_what_to_do(tmp_path: Path, checkout: Ch
 def test_an_installed_jar_for_another_spark_is_refused(checkout: Checkout, tmp_path: Path) -> None:
     checkout.build()
     checkout.sources.rename(tmp_path / "gone")
-    checkout.spark = SparkJars(Path("/nowhere"), "4.3.1", "2.13")
+    checkout.spark = SparkJars(Path("/nowhere"), "4.30.0", "2.13")
     for ask in (checkout.build, checkout.current):
         with pytest.raises(
-            BuildError, match=r"is for Spark 4\.3\.0, but pyspark is 4\.3\.1: pip install 'pyspark==4\.3\.0'"
+            BuildError, match=r"is for Spark 4\.3\.0, but pyspark is 4\.30\.0: pip install 'pyspark==4\.3\.0'"
         ):
             ask()
+
+
+def test_an_installed_jar_will_do_for_another_patch_release(checkout: Checkout, tmp_path: Path) -> None:
+    jar = checkout.build()
+    checkout.sources.rename(tmp_path / "gone")
+    checkout.spark = SparkJars(Path("/nowhere"), "4.3.7", "2.13")
+    assert checkout.build() == jar
+    assert checkout.current()
 
 
 def test_the_command_prints_the_path_and_nothing_else_on_standard_output(

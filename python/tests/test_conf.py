@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -43,6 +44,18 @@ def test_the_defaults_shown_are_the_defaults() -> None:
     assert EXAMPLES_ONLY | {PREFIX + key for key in SHOWN} <= shown.keys()
     assert parse_settings({key: value for key, value in shown.items() if key not in EXAMPLES_ONLY}) == Settings()
     parse_settings({key: value for key, value in shown.items() if key not in {PREFIX + "Q", PREFIX + "U"}})
+
+
+def test_the_dashboard_shows_what_spark_is_told() -> None:
+    sources = ROOT / "jvm-shim" / "src" / "main" / "scala" / "org" / "apache" / "spark" / "sql" / "cec" / "metrics"
+    code = "".join(path.read_text() for path in sources.glob("*Source.scala"))
+    told = set(re.findall(r'gauge\("(\w+)"\)', code)) | set(re.findall(r'"(\w+)" -> "cec\w+"', code))
+    dashboard = (ROOT / "conf" / "grafana-dashboard.json").read_text()
+    shown = set(re.findall(r"_cec_(?:query_\.\*|agent)_(\w+)_Value", dashboard))
+    assert {panel["type"] for panel in json.loads(dashboard)["panels"]} == {"timeseries"}
+    assert told - shown == {"batch", "starts"} and shown < told
+    page = (ROOT / "docs" / "operations.md").read_text()
+    assert {name for name in told if f"`{name}`" not in page} == set()
 
 
 @pytest.mark.parametrize("key", SHOWN)

@@ -24,7 +24,8 @@ private[cec] object BuildInfo {
 
   private lazy val refusal: Option[String] = refusalUnder(SPARK_VERSION)
 
-  private[cec] def refusalUnder(running: String): Option[String] =
+  /** Why this jar cannot run under that release of Spark, if it cannot. */
+  def refusalUnder(running: String): Option[String] =
     if (running == sparkVersion) None
     else {
       val why = if (minor(running) != minor(sparkVersion)) "another minor release" else lacking.mkString(", ")
@@ -34,8 +35,8 @@ private[cec] object BuildInfo {
     }
 
   private def lacking: Seq[String] = {
-    val missing = Linkage.missing(getClass)
-    if (missing.size > 3) missing.take(3).map(each => s"it lacks $each") :+ s"and ${missing.size - 3} more" else missing.map(each => s"it lacks $each")
+    val missing = Linkage.missing(Linkage.jarOf(getClass), getClass.getClassLoader)
+    missing.take(3).map(each => s"it lacks $each") ++ Option.when(missing.size > 3)(s"and ${missing.size - 3} more")
   }
 
   private def minor(version: String): Seq[String] = version.split('.').toSeq.take(2)

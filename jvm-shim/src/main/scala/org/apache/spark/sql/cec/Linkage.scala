@@ -1,75 +1,79 @@
 package org.apache.spark.sql.cec
 
 import java.io.File
-import java.lang.reflect.Modifier
 import java.util.jar.JarFile
 
 import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 import scala.util.Using
-import scala.util.control.NonFatal
 
-import org.apache.xbean.asm9.{ClassReader, ClassVisitor, MethodVisitor, Opcodes, Type}
+import org.apache.xbean.asm9.{ClassReader, ClassVisitor, FieldVisitor, MethodVisitor, Opcodes}
 
-/** Whether all that the classes of a jar use of others is there: what the JVM would find out call by call. */
+/**
+ * Whether all that the classes of a jar use of others is there: what the JVM would find out call by call. Classes are read as files
+ * and not loaded: Spark has some that cannot be, for want of what is optional.
+ */
 private[cec] object Linkage {
   private val Own = getClass.getPackageName.replace('.', '/') + "/"
 
-  private final case class Member(owner: String, name: String, descriptor: String)
+  private final case class Member(name: String, descriptor: String)
+  private final case class Use(owner: String, member: Member)
 
-  /** What the jar of `home` uses and cannot have, by name: members of other classes, and methods that its own would have to implement. */
-  def missing(home: Class[_]): Seq[String] = {
-    val loader = home.getClassLoader
-    val own = classesBeside(home)
-    val used = own.flatMap(bytes => membersUsed(bytes)).distinct
-    (used.filterNot(isThere(_, loader)).map(member => s"${member.owner.replace('/', '.')}.${member.name}${member.descriptor}") ++
-      own.flatMap(bytes => abstractMethods(new ClassReader(bytes).getClassName.replace('/', '.'), loader))).distinct.sorted
-  }
+  /** What one class file says. */
+  private final class Shape(bytes: Array[Byte]) extends ClassVisitor(Opcodes.ASM9) {
+    private val reader = new ClassReader(bytes)
+    val (there, abstracts) = (mutable.Set.empty[Member], mutable.Set.empty[Member])
+    val uses = mutable.LinkedHashSet.empty[Use]
+    reader.accept(this, ClassReader.SKIP_DEBUG | ClassReader.SKIP_FRAMES)
 
-  private def classesBeside(home: Class[_]): Seq[Array[Byte]] =
-    Using.resource(new JarFile(new File(home.getProtectionDomain.getCodeSource.getLocation.toURI))) { jar =>
-      jar.entries.asScala.filter(entry => entry.getName.startsWith(Own) && entry.getName.endsWith(".class"))
-        .map(entry => Using.resource(jar.getInputStream(entry))(_.readAllBytes())).toVector
+    def name: String = reader.getClassName
+    def isAbstract: Boolean = (reader.getAccess & Opcodes.ACC_ABSTRACT) != 0
+    def above: Seq[String] = Option(reader.getSuperName).toSeq ++ reader.getInterfaces
+
+    override def visitField(access: Int, name: String, descriptor: String, signature: String, value: Object): FieldVisitor = {
+      there += Member(name, descriptor)
+      null
     }
 
-  private def membersUsed(bytes: Array[Byte]): Seq[Member] = {
-    val found = mutable.LinkedHashSet.empty[Member]
-    def note(owner: String, name: String, descriptor: String): Unit =
-      if (!owner.startsWith(Own) && !owner.startsWith("[") && !owner.startsWith("java/")) found += Member(owner, name, descriptor)
-    new ClassReader(bytes).accept(new ClassVisitor(Opcodes.ASM9) {
-      override def visitMethod(access: Int, name: String, descriptor: String, signature: String, exceptions: Array[String]): MethodVisitor =
-        new MethodVisitor(Opcodes.ASM9) {
-          override def visitMethodInsn(opcode: Int, owner: String, name: String, descriptor: String, isInterface: Boolean): Unit =
-            note(owner, name, descriptor)
-          override def visitFieldInsn(opcode: Int, owner: String, name: String, descriptor: String): Unit = note(owner, name, descriptor)
-        }
-    }, ClassReader.SKIP_DEBUG)
-    found.toSeq
-  }
-
-  private def isThere(member: Member, loader: ClassLoader): Boolean =
-    try ancestors(Class.forName(member.owner.replace('/', '.'), false, loader)).exists { owner =>
-        if (member.descriptor.startsWith("(")) {
-          if (member.name == "<init>") owner.getDeclaredConstructors.exists(Type.getConstructorDescriptor(_) == member.descriptor)
-          else owner.getDeclaredMethods.exists(each => each.getName == member.name && Type.getMethodDescriptor(each) == member.descriptor)
-        } else owner.getDeclaredFields.exists(each => each.getName == member.name && Type.getDescriptor(each.getType) == member.descriptor)
+    override def visitMethod(access: Int, name: String, descriptor: String, signature: String, exceptions: Array[String]): MethodVisitor = {
+      (if ((access & Opcodes.ACC_ABSTRACT) != 0) abstracts else there) += Member(name, descriptor)
+      new MethodVisitor(Opcodes.ASM9) {
+        override def visitMethodInsn(opcode: Int, owner: String, name: String, descriptor: String, isInterface: Boolean): Unit =
+          uses += Use(owner, Member(name, descriptor))
+        override def visitFieldInsn(opcode: Int, owner: String, name: String, descriptor: String): Unit =
+          uses += Use(owner, Member(name, descriptor))
       }
-    catch {
-      case _: ClassNotFoundException | _: LinkageError => false
     }
-
-  private def ancestors(start: Class[_]): Iterator[Class[_]] = {
-    val above = Option(start.getSuperclass).iterator ++ start.getInterfaces.iterator ++ Option.when(start.isInterface)(classOf[Object]).iterator
-    Iterator(start) ++ above.flatMap(ancestors)
   }
 
-  private def abstractMethods(name: String, loader: ClassLoader): Seq[String] =
-    try {
-      val own = Class.forName(name, false, loader)
-      if (Modifier.isAbstract(own.getModifiers)) Nil
-      else own.getMethods.toSeq.filter(method => Modifier.isAbstract(method.getModifiers))
-        .map(method => s"an implementation of ${method.getDeclaringClass.getName}.${method.getName} in $name")
-    } catch {
-      case NonFatal(_) | _: LinkageError => Seq(s"what $name needs to be loaded")
+  /** The jar that a class is from. */
+  def jarOf(home: Class[_]): File = new File(home.getProtectionDomain.getCodeSource.getLocation.toURI)
+
+  /** What our classes in `jar` use and cannot have, by name: members of other classes, and methods that they would have to implement. */
+  def missing(jar: File, loader: ClassLoader): Seq[String] = {
+    val own = classesIn(jar).map(shape => shape.name -> shape).toMap
+    val known = mutable.Map.empty[String, Option[Shape]]
+    def shapeOf(name: String): Option[Shape] = own.get(name).orElse(known.getOrElseUpdate(name, read(name, loader)))
+    def family(name: String): Iterator[Shape] =
+      shapeOf(name).iterator.flatMap(shape => Iterator(shape) ++ shape.above.iterator.flatMap(family))
+
+    val uses = own.values.flatMap(_.uses).filterNot(use => use.owner.startsWith(Own) || use.owner.startsWith("[") || use.owner.startsWith("java/"))
+    val lost = uses.filterNot(use => family(use.owner).exists(shape => shape.there(use.member) || shape.abstracts(use.member)))
+      .map(use => s"${use.owner.replace('/', '.')}.${use.member.name}${use.member.descriptor}")
+    val undone = own.values.filterNot(_.isAbstract).flatMap { shape =>
+      val all = family(shape.name).toSeq
+      (all.flatMap(_.abstracts).toSet -- all.flatMap(_.there))
+        .map(member => s"an implementation of ${member.name}${member.descriptor} in ${shape.name.replace('/', '.')}")
     }
+    (lost ++ undone).toSeq.distinct.sorted
+  }
+
+  private def classesIn(file: File): Seq[Shape] =
+    Using.resource(new JarFile(file)) { jar =>
+      jar.entries.asScala.filter(entry => entry.getName.startsWith(Own) && entry.getName.endsWith(".class"))
+        .map(entry => new Shape(Using.resource(jar.getInputStream(entry))(_.readAllBytes()))).toVector
+    }
+
+  private def read(name: String, loader: ClassLoader): Option[Shape] =
+    Option(loader.getResourceAsStream(s"$name.class")).map(stream => new Shape(Using.resource(stream)(_.readAllBytes())))
 }

@@ -11,6 +11,7 @@ import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 
 import org.apache.spark.internal.Logging
+import org.apache.spark.sql.cec.metrics.AgentSource
 
 /**
  * This JVM's agent. Started when first needed; if it died, the next call starts a successor, and the call is made once
@@ -22,6 +23,7 @@ private[cec] object Agent extends Logging {
   private val DefaultTimeoutMs = 600000
 
   private var process: AgentProcess = _
+  private var starts = 0L
 
   /** What the running agent was begun with. */
   private var begunWith = Map.empty[String, String]
@@ -183,6 +185,8 @@ private[cec] object Agent extends Logging {
         throw failure
     }
     process = begun
+    starts += 1
+    if (starts == 1) new AgentSource(() => pid, () => synchronized(starts)).register()
     begunWith = conf.filter { case (key, _) => AgentProcess.Keys.contains(key) }
   }
 

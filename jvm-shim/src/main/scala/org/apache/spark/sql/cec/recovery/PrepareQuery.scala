@@ -96,8 +96,9 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val recorded = logs.recordedProvider
     if (sessionUsesUs && isStateful && recorded.exists(_ != PrepareQuery.Provider)) {
       throw new CecException("UnsuitableCheckpoint",
-        s"the checkpoint $checkpoint was begun with the state store provider ${recorded.get}, and Spark goes on with that one: start a " +
-          s"new checkpoint to use ${PrepareQuery.Provider}, or set ${SQLConf.STATE_STORE_PROVIDER_CLASS.key}=${recorded.get}")
+        s"the checkpoint $checkpoint was begun with the state store provider ${recorded.get}, and Spark goes on with that one: " +
+          "`cec import` makes a checkpoint with the same state for " +
+          s"${PrepareQuery.Provider}; or start a new checkpoint, or set ${SQLConf.STATE_STORE_PROVIDER_CLASS.key}=${recorded.get}")
     }
     if (sessionUsesUs && isStateful && logs.namesNoProvider) {
       throw new CecException("UnsuitableCheckpoint",
@@ -108,7 +109,8 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     if (!sessionUsesUs && isStateful && recorded.contains(PrepareQuery.Provider)) {
       throw new CecException("UnsuitableCheckpoint",
         s"the checkpoint $checkpoint was begun with ${PrepareQuery.Provider}, and its state is in a Spark CEC log: set " +
-          s"${SQLConf.STATE_STORE_PROVIDER_CLASS.key}=${PrepareQuery.Provider}, or start a new checkpoint")
+          s"${SQLConf.STATE_STORE_PROVIDER_CLASS.key}=${PrepareQuery.Provider}; `cec export` makes a checkpoint with the same state for another " +
+          "provider; or start a new checkpoint")
     }
     (sessionUsesUs && isStateful) || ourSink.isDefined
   }

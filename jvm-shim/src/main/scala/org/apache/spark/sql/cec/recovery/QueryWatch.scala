@@ -12,6 +12,7 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.cec.RunContext
 import org.apache.spark.sql.cec.agent.{Agent, Json}
+import org.apache.spark.sql.cec.metrics.QuerySource
 import org.apache.spark.sql.execution.streaming.runtime.StreamMetadata
 import org.apache.spark.sql.streaming.StreamingQueryListener
 import org.apache.spark.sql.streaming.StreamingQueryListener._
@@ -24,6 +25,7 @@ private[recovery] final class QueryWatch(session: SparkSession) extends Streamin
   private final class Watched(
       val run: RunContext, val conf: Map[String, String], val retained: Int, val clock: BatchClock, val turn: Long) {
     @volatile var reported: Boolean = run.replayTo == 0
+    @volatile var source: Option[QuerySource] = None
   }
 
   private val expected = new ConcurrentHashMap[String, Watched]()
@@ -33,12 +35,20 @@ private[recovery] final class QueryWatch(session: SparkSession) extends Streamin
   def expect(run: RunContext, conf: Map[String, String], retained: Int, clock: BatchClock, turn: Long): Unit =
     expected.put(run.checkpoint, new Watched(run, conf, retained, clock, turn))
 
-  override def onQueryStarted(event: QueryStartedEvent): Unit = ()
+  override def onQueryStarted(event: QueryStartedEvent): Unit =
+    try watched(event.runId, event.id).foreach { query =>
+      val source = new QuerySource(Option(event.name).getOrElse(event.id.toString), query.run.checkpoint)
+      query.source = Some(source)
+      source.register()
+    } catch {
+      case NonFatal(e) => logWarning(s"Spark CEC: query ${event.id} is not in Spark's metrics", e)
+    }
 
   override def onQueryProgress(event: QueryProgressEvent): Unit = {
     val progress = event.progress
     try watched(progress.runId, progress.id).foreach { query =>
       query.clock.note(progress)
+      query.source.foreach(_.note(progress))
       if (!query.reported) report(query)
       if (progress.batchId % QueryWatch.TrimEvery == QueryWatch.TrimEvery - 1) trim(query, progress.batchId)
     } catch {
@@ -50,6 +60,7 @@ private[recovery] final class QueryWatch(session: SparkSession) extends Streamin
     val ended = watched(event.runId, event.id)
     running.remove(event.runId)
     ended.foreach { query =>
+      query.source.foreach(_.remove())
       try if (!query.reported) report(query) // a run that was over before it had progress to tell of
       finally {
         Agent.closeLog(query.run.home)

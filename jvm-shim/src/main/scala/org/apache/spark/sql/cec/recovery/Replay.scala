@@ -10,6 +10,7 @@ import org.apache.spark.SparkContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.cec.RunContext
 import org.apache.spark.sql.cec.agent.{Agent, CecException, Json}
+import org.apache.spark.sql.cec.metrics.QuerySource
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.streaming.{StreamingRelationV2, WriteToStream}
 import org.apache.spark.sql.classic.SparkSession
@@ -71,11 +72,12 @@ private[recovery] final class Replay(
     }
   }
 
-  /** Says in the checkpoint how far the replay is, for `cec inspect`. */
-  private def note(done: Long): Unit = Agent.call(
-    "replaying",
-    Json.obj().put("checkpoint", run.checkpoint).put("generation", run.generation).put("first", first).put("last", last).put("done", done),
-    conf)
+  /** Says how far the replay is: in the checkpoint, for `cec inspect`, and in Spark's metrics. */
+  private def note(done: Long): Unit = {
+    QuerySource.replaying(run.checkpoint, last - done)
+    val progress = Json.obj().put("checkpoint", run.checkpoint).put("generation", run.generation)
+    Agent.call("replaying", progress.put("first", first).put("last", last).put("done", done), conf)
+  }
 
   /** What batches read, in words; what cannot be said must not hide why one has failed. */
   private def input(first: Long, last: Long, sources: Seq[String]): String =

@@ -1,0 +1,110 @@
+"""A query whose metrics are asked for by HTTP: while it runs, while a replay of it runs, and when it has ended.
+
+`python prometheus_job.py DIRECTORY` prints one JSON object with the three pages.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import urllib.request
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+
+import spark_cec
+
+CEC = "spark.sql.streaming.stateStore.cec."
+BATCHES = 5
+
+
+def main(root: Path) -> None:
+    """Run, stop as a crash would, start again with a function that waits in the replay."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = session(root)
+    pages = {}
+    query = start(spark, root)
+    while (query.lastProgress or {"batchId": -1})["batchId"] < BATCHES - 1:
+        assert not query.awaitTermination(0.05), query.exception()
+    pages["running"] = page(spark)
+    query.stop()
+    query = start(spark, root, waits=root / "gate")
+    watch(root / "arrived", query)
+    pages["replaying"] = page(spark)
+    (root / "gate").touch()
+    while (query.lastProgress or {"batchId": -1})["batchId"] < BATCHES:
+        assert not query.awaitTermination(0.05), query.exception()
+    query.stop()
+    pages["ended"] = page(spark)
+    spark.stop()
+    print(json.dumps(pages))
+
+
+def session(root: Path) -> SparkSession:
+    """With a user interface on a free port, and a log that only openings go to."""
+    builder = spark_cec.configure(SparkSession.builder.master("local[2]"))
+    confs = {
+        "spark.ui.port": "0",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.metrics.namespace": "spark",
+        "spark.metrics.conf.*.sink.prometheusServlet.class": "org.apache.spark.metrics.sink.PrometheusServlet",
+        "spark.metrics.conf.*.sink.prometheusServlet.path": "/metrics/prometheus",
+        f"{CEC}CI": "0ms",
+        f"{CEC}stop.flush": "off",
+        f"{CEC}index.path": str(root / "index"),
+    }
+    for key, value in confs.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def start(spark: SparkSession, root: Path, waits: Path | None = None) -> StreamingQuery:
+    """Counts by key, each batch of the same rows."""
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 70).load()
+    keys = rows.select((f.col("value") % 7).alias("key"))
+    if waits is not None:
+        keys = keys.select(waiting(waits, root / "arrived")("key").alias("key"))
+    counts = keys.groupBy("key").count()
+    writer = counts.writeStream.outputMode("update").queryName("clicks").foreachBatch(nothing)
+    return writer.option("checkpointLocation", str(root / "check")).trigger(processingTime="200 milliseconds").start()
+
+
+def waiting(gate: Path, arrived: Path) -> object:
+    """The same key, once the gate is there."""
+
+    @f.udf("long")
+    def same(key: int) -> int:
+        import time
+
+        arrived.touch()
+        while not gate.exists():
+            time.sleep(0.02)
+        return key
+
+    return same
+
+
+def nothing(frame: DataFrame, batch: int) -> None:
+    """A sink that looks at all rows."""
+    frame.collect()
+
+
+def watch(path: Path, query: StreamingQuery) -> None:
+    """Waits until a file is there."""
+    while not path.exists():
+        assert not query.awaitTermination(0.05), query.exception()
+
+
+def page(spark: SparkSession) -> str:
+    """What Prometheus would read."""
+    url = f"{spark.sparkContext.uiWebUrl}/metrics/prometheus"
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
