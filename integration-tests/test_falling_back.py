@@ -148,7 +148,8 @@ def test_an_attempt_of_an_earlier_run_does_not_stand_in_for_a_lost_commit(
     table.add(*batch(5))
     with pytest.raises(Exception, match=r"damaged log: (?s:.*)run `cec verify`"):
         drain(begin("third", 100))
-    assert CliRunner().invoke(app, ["verify", str(checkpoint)]).exit_code == 1
+    for command in ("verify", "inspect"):
+        assert CliRunner().invoke(app, [command, str(checkpoint)]).exit_code == 1
     with pytest.raises(Exception, match="CANNOT_LOAD_STATE_STORE"):
         spark.read.format("statestore").load(str(checkpoint)).collect()
     with pytest.raises(Exception, match="damaged log: store 0/0/default"):

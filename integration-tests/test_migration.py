@@ -23,7 +23,7 @@ FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 def moved(spark: SparkSession, checkpoint: Path, provider: str, partitions: int | None = None) -> Carried:
     """Carries a checkpoint, and puts the new one where the old one was."""
-    beside = checkpoint.with_name("beside")
+    beside = checkpoint.with_name("be side")
     carried = carry(spark, Request(str(checkpoint), str(beside), PROVIDERS[provider], partitions, 0.0), lambda _: None)
     shutil.rmtree(checkpoint)
     beside.rename(checkpoint)

@@ -11,12 +11,12 @@ from spark_cec.cli.findings import Finding, of_damages, of_error
 from spark_cec.cli.place import Place
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
-from spark_cec.index import CommitEntry, Index, MemoryIndex
+from spark_cec.index import Index, MemoryIndex
 from spark_cec.log import manifest
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.meta import CommitMeta
 from spark_cec.log.segment import list_segments
-from spark_cec.recovery.plan import ANY_VERSION, make_plan
+from spark_cec.recovery.plan import ANY_VERSION, Allows, make_plan
 from spark_cec.recovery.reach import Reach, read_reach
 from spark_cec.recovery.spark_logs import all_stores
 from spark_cec.settings import Settings
@@ -27,11 +27,12 @@ class StoreState:
     """One store at the last committed version, or at its newest where that one is not in the log.
 
     `extent_bound` is Q in records and `replay_bound` U in input tuples, None if not known or not fixed. `stored_bytes`
-    and `segments` count all of its commit frames, of every version.
+    and `segments` count all of its commit frames, of every version. `lost`: the log has no commit of that version.
     """
 
     meta: CommitMeta
     newest_version: int
+    lost: bool
     extent_bound: int | None
     replay_bound: int | None
     stored_bytes: int
@@ -68,7 +69,8 @@ def read_state(place: Place) -> LogState:
     catalog = catalog_of(place)
     catalog.refresh()
     index, files = catalog.index, list_segments(place.storage)
-    stores = tuple(_state(index, store, done, place.settings) for store in index.stores())
+    allows = committed_attempts(place, done)
+    stores = tuple(_state(index, store, done, allows, place.settings) for store in index.stores())
     findings = [*([of_error(place.damage)] if place.damage else []), *of_damages(catalog.damages)]
     return LogState(
         place=place,
@@ -83,23 +85,21 @@ def read_state(place: Place) -> LogState:
     )
 
 
-def heads_of(index: Index, store: StoreId, done: Committed | None) -> list[CommitEntry]:
-    """The newest attempts that stand for the store: at the committed version if the log has it, and at its newest."""
+def _state(
+    index: Index, store: StoreId, done: Committed | None, allows: Allows, settings: Settings | None
+) -> StoreState:
     newest = index.newest(store, ANY_VERSION)[-1]
-    if done is None or done.version is None or done.version == newest.meta.version:
-        return [newest]
-    return [*index.commits(store, done.version, done.version)[-1:], newest]
-
-
-def _state(index: Index, store: StoreId, done: Committed | None, settings: Settings | None) -> StoreState:
-    heads = heads_of(index, store, done)
-    meta = completed(index, heads[0]).meta
+    version = newest.meta.version if done is None or done.version is None else done.version
+    # An attempt of that version which Spark cannot have committed does not stand for the store.
+    known = [entry for entry in index.commits(store, version, version) if allows(entry)]
+    meta = completed(index, known[-1] if known else newest).meta
     frames = index.commits(store, 0, ANY_VERSION)
     # Under a recovery target the bounds are the writer's own, and change with what it measures.
     bounded = settings if settings and settings.recovery_target_ms is None else None
     return StoreState(
         meta=meta,
-        newest_version=heads[-1].meta.version,
+        newest_version=newest.meta.version,
+        lost=not known,
         extent_bound=int(bounded.extent_bound.limit(meta.open_windows)) if bounded else None,
         replay_bound=bounded.replay_bound if bounded else None,
         stored_bytes=sum(frame.location.length for frame in frames),
@@ -121,11 +121,11 @@ def _lost(place: Place, stores: Iterable[StoreState], done: Committed | None) ->
     """Stores whose commit of the committed version is missing."""
     if done is None or done.version is None:
         return []
-    shown = {state.meta.store: state.meta.version for state in stores}
+    shown = {state.meta.store for state in stores if not state.lost}
     newest = {state.meta.store: str(state.newest_version) for state in stores}
     reason = f"no commit frame of version {done.version}, although Spark has committed batch {done.batch}; newest: "
     return [
         of_error(DamagedLog(f"store {store}", -1, reason + newest.get(store, "none")))
-        for store in all_stores(place.checkpoint, shown)
-        if shown.get(store) != done.version
+        for store in all_stores(place.checkpoint, newest)
+        if store not in shown
     ]

@@ -164,7 +164,7 @@ def _refuse_a_due_replay(source: HadoopFiles) -> None:
 def _watch(source: HadoopFiles, quiet_s: float, say: Callable[[str], None]) -> None:
     """Spark's own providers leave no sign of a query that runs but what it writes."""
     before, newest = _ends(source), source.newest_ms((PLANNED, COMMITTED))
-    left = quiet_s - (time.time() - newest / 1000)
+    left = quiet_s - max(time.time() - newest / 1000, 0.0)  # the clock of another machine may be ahead
     until = time.monotonic() + left
     while time.monotonic() < until:
         say(f"looking for {until - time.monotonic():.0f} s more whether its query has really stopped")

@@ -17,8 +17,9 @@ class HadoopFiles:
 
     @property
     def url(self) -> str:
-        """The directory as Spark names it."""
-        return str(self._fs.makeQualified(self._path("")).toString())
+        """The directory as Spark names that of a query."""
+        utils = self._jvm.org.apache.spark.sql.execution.streaming.utils.StreamingUtils
+        return str(utils.resolvedCheckpointLocation(self._conf, self.root))
 
     def names(self, directory: str = "") -> list[str]:
         """What is directly in a directory, hidden files left out, sorted; empty if there is none."""
