@@ -26,8 +26,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         *("checkpoint.eventual", "checkpoint.commit", "checkpoint.flush", "checkpoint.target"),
         *("recovery.plan", "recovery.fallback", "recovery.generations", "recovery.report", "recovery.requests"),
         *("recovery.forecast", "recovery.margin", "recovery.reach", "recovery.sources"),
-        *("recovery.attempts", "recovery.spark_logs"),
-        *("views", "tuning", "tuning.*"),
+        *("recovery.attempts", "recovery.spark_logs", "recovery.progressive"),
+        *("views", "tuning", "tuning.*", "pipeline", "pipeline.*"),
     ),
     # 5 adapters
     ("adapters.*",),

@@ -352,6 +352,22 @@ def tune(context: typer.Context) -> None:
     raise typer.Exit(code if isinstance(code, int) else ExitCode.OK)
 
 
+@app.command(
+    short_help="Pipelines of queries: simulate failures.",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
+)
+def pipeline(context: typer.Context) -> None:
+    """Hand everything over to the command of pipelines, as with `tune`."""
+    with explained("pipeline", ""):
+        need("`cec pipeline`", "tune")
+        from spark_cec.pipeline.command import app as pipeline_app
+
+        command = typer.main.get_command(pipeline_app)
+        code = command.main(args=context.args, prog_name="cec pipeline", standalone_mode=False, **_HELP_OPTIONS)
+    raise typer.Exit(code if isinstance(code, int) else ExitCode.OK)
+
+
 def _end(damaged: bool) -> None:
     # Here a closed pipe is still an error that can be explained.
     sys.stdout.flush()
