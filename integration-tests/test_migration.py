@@ -23,7 +23,7 @@ FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 def moved(spark: SparkSession, checkpoint: Path, provider: str, partitions: int | None = None) -> Carried:
     """Carries a checkpoint, and puts the new one where the old one was."""
-    beside = checkpoint.with_name("be side")
+    beside = checkpoint.with_name("beside")
     carried = carry(spark, Request(str(checkpoint), str(beside), PROVIDERS[provider], partitions, 0.0), lambda _: None)
     shutil.rmtree(checkpoint)
     beside.rename(checkpoint)
@@ -107,6 +107,8 @@ def test_what_cannot_be_carried_is_refused_and_leaves_nothing(
     refused(spark, request(provider=PROVIDERS["rocksdb"]), "is that of .*RocksDB.* already")
     refused(spark, request(partitions=2), "has 2 partitions already")
     refused(spark, request(target=str(checkpoint / "new")), "within the checkpoint")
+    refused(spark, request(target=str(tmp_path / "with space")), "does not find a name with spaces")
+    refused(spark, request(source=str(tmp_path / "50% off")), "does not find a name with spaces")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
     refused(spark, request(target=str(tmp_path / "taken")), "there is something already")

@@ -76,6 +76,11 @@ def carry(spark: SparkSession, request: Request, say: Callable[[str], None]) -> 
     """
     started = time.monotonic()
     source, target = _files(spark, request.source), _files(spark, request.target)
+    for files in (source, target):
+        if not files.is_readable:
+            raise LogLocationError(
+                files.root, "Spark's reader of state does not find a name with spaces, % and the like: give one without"
+            )
     found, ends = _refused_if_pointless(request, look(source)), _ends(source)  # 1
     home = home_of(target.url, parse_settings(_cec_conf(spark)), None) if request.provider == PROVIDER else target.url
     _refuse_a_taken_place(source, target, home)

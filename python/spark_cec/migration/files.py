@@ -18,8 +18,14 @@ class HadoopFiles:
     @property
     def url(self) -> str:
         """The directory as Spark names that of a query."""
+        return str(self._fs.makeQualified(self._path("")).toString())
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether Spark's reader of state finds the directory: it escapes the name once too often."""
         utils = self._jvm.org.apache.spark.sql.execution.streaming.utils.StreamingUtils
-        return str(utils.resolvedCheckpointLocation(self._conf, self.root))
+        resolved = str(utils.resolvedCheckpointLocation(self._conf, self.root))
+        return resolved.replace("file:///", "file:/") == self.url
 
     def names(self, directory: str = "") -> list[str]:
         """What is directly in a directory, hidden files left out, sorted; empty if there is none."""
