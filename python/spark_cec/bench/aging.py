@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -67,8 +68,8 @@ class Life:
     batch: int = 0
     generation: int = 0
     records: int = 0
-    commit_ms: list[float] = field(default_factory=list)
-    driver_ms: list[float] = field(default_factory=list)
+    commit_ms: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST))
+    driver_ms: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST))
 
     def __post_init__(self) -> None:
         self.checkpoint = str(self.scratch / "checkpoint")
@@ -147,7 +148,6 @@ class Life:
                 self.ask("trim", version=self.batch + 1, generation=self.generation, retained=RETAINED)
             self.driver_ms.append((time.perf_counter() - began) * 1000)
             self.batch += 1
-        del self.commit_ms[:-NEWEST], self.driver_ms[:-NEWEST]
 
     def _publish(self) -> None:
         table = pa.table({"n": [self.batch]})
