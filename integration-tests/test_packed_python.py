@@ -48,8 +48,8 @@ def test_a_whole_environment_packed_with_venv_pack(references: References, tmp_p
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
     subprocess.run([*build, str(ROOT)], check=True)
     (wheel,) = tmp_path.glob("spark_cec-*.whl")
-    # Without extras: Spark's own Python code comes with Spark, and an agent needs no more.
-    subprocess.run([home / "bin" / "pip", "install", "-q", wheel], check=True)
+    # Without extras: Spark's own Python code comes with Spark, an agent needs no more, and the job itself uses pandas.
+    subprocess.run([home / "bin" / "pip", "install", "-q", wheel, "pandas"], check=True)
     subprocess.run([Path(sys.executable).with_name("venv-pack"), "-q", "-p", home, "-o", packed], check=True)
     run_with(packed, references, tmp_path)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
 import sys
@@ -119,6 +120,7 @@ def table(rows: Sequence[Row]) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Entry point."""
     exit_on_sigterm()
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # of the undisturbed runs, which are in this process
     parser = argparse.ArgumentParser(prog="cec_it.cluster_campaign")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 20))
     parser.add_argument("--runs", type=int, default=3)

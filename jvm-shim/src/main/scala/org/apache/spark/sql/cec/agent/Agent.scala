@@ -137,7 +137,8 @@ private[cec] object Agent extends Logging {
       val home = arguments.get("home").asText
       val known = Option(opened.get(home))
       val logId = known.flatMap(_._2).orElse(Json.text(arguments.get("log_id")))
-      val again = opening(home, logId, conf).put("again", true).put("keep", known.isDefined)
+      // A log that this JVM has never opened is not one that has gone: it may be on another machine.
+      val again = opening(home, logId, conf).put("again", known.isDefined || logId.isEmpty).put("keep", known.isDefined)
       checked(Json.parse(agent.call("open_log", again.toString)))
       Json.parse(agent.call(name, arguments.toString))
     }
