@@ -34,16 +34,16 @@ def moved(spark: SparkSession, checkpoint: Path, provider: str, partitions: int 
     ("plan", "first", "last", "version_format"),
     [
         ("window-append", "rocksdb", "hdfs", "1"),
-        ("window-append", "rocksdb", "rocksdb", "2"),
+        pytest.param("window-append", "rocksdb", "rocksdb", "2", marks=pytest.mark.long),
         ("totals", "hdfs", "rocksdb", "1"),
         ("grand-total", "rocksdb", "rocksdb", "1"),
-        ("distinct", "hdfs", "hdfs", "1"),
-        ("distinct-within", "rocksdb", "rocksdb", "1"),
+        pytest.param("distinct", "hdfs", "hdfs", "1", marks=pytest.mark.long),
+        pytest.param("distinct-within", "rocksdb", "rocksdb", "1", marks=pytest.mark.long),
         ("sessions", "rocksdb", "hdfs", "1"),
-        ("count-windows", "hdfs", "rocksdb", "1"),
-        ("join", "rocksdb", "hdfs", "1"),
+        pytest.param("count-windows", "hdfs", "rocksdb", "1", marks=pytest.mark.long),
+        pytest.param("join", "rocksdb", "hdfs", "1", marks=pytest.mark.long),
         ("join", "rocksdb", "rocksdb", "2"),
-        ("chain", "hdfs", "rocksdb", "1"),
+        pytest.param("chain", "hdfs", "rocksdb", "1", marks=pytest.mark.long),
     ],
 )
 def test_a_query_changes_its_store_again_and_again(
