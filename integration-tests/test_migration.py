@@ -35,11 +35,11 @@ def moved(spark: SparkSession, checkpoint: Path, provider: str, partitions: int 
     [
         ("window-append", "rocksdb", "hdfs", "1"),
         pytest.param("window-append", "rocksdb", "rocksdb", "2", marks=pytest.mark.long),
-        ("totals", "hdfs", "rocksdb", "1"),
+        pytest.param("totals", "hdfs", "rocksdb", "1", marks=pytest.mark.long),
         ("grand-total", "rocksdb", "rocksdb", "1"),
         pytest.param("distinct", "hdfs", "hdfs", "1", marks=pytest.mark.long),
         pytest.param("distinct-within", "rocksdb", "rocksdb", "1", marks=pytest.mark.long),
-        ("sessions", "rocksdb", "hdfs", "1"),
+        pytest.param("sessions", "rocksdb", "hdfs", "1", marks=pytest.mark.long),
         pytest.param("count-windows", "hdfs", "rocksdb", "1", marks=pytest.mark.long),
         pytest.param("join", "rocksdb", "hdfs", "1", marks=pytest.mark.long),
         ("join", "rocksdb", "rocksdb", "2"),
