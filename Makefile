@@ -1,6 +1,8 @@
 # Needs Python, Java and make; everything else is fetched into .venv.
 
-VENV := .venv
+# The minor release of Spark to build for and to test with: 4.3 or 4.2. Each has an environment of its own.
+SPARK := 4.3
+VENV := .venv$(if $(filter-out 4.3,$(SPARK)),-$(SPARK))
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -11,7 +13,7 @@ ANY_PYTHON = $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
 unexport PYTHONPATH PYTHONHOME SPARK_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kafka test test-long test-long-kafka test-long-cluster test-long-rest test-spark lint bench soak jar clean distclean tools
+.PHONY: help demo demo-kafka test test-long test-long-kafka test-long-cluster test-long-rest test-spark lint bench soak jar wheel clean distclean tools
 .DELETE_ON_ERROR:
 
 help:  ## show this list
@@ -24,7 +26,7 @@ demo: jar  ## run the purchases job, kill it three times, compare every row
 demo-kafka: jar  ## the same from Kafka: a broker of its own, three kills, every row compared
 	$(RUN) examples/kafka_purchases.py
 
-test: lint jar  ## lint, then every test, on real Spark too
+test: $(if $(filter 4.3,$(SPARK)),lint) jar  ## lint, then every test, on real Spark too; SPARK=4.2 for that release
 	$(RUN) -m pytest -q python/tests integration-tests
 
 test-long: test-long-rest test-long-kafka test-long-cluster  ## all that takes long: Kafka, clusters
@@ -52,20 +54,24 @@ bench: jar  ## compare batch times with Spark's own state stores; prints JSON li
 soak: jar  ## run one query for MINUTES (30) and draw all that might grow: soak-output/soak.png
 	cd integration-tests && ../$(RUN) -m cec_it.soak --minutes $(or $(MINUTES),30) --out ../soak-output
 
-jar: $(INSTALLED)  ## build the jar of the JVM part, if it is not up to date
+jar: $(INSTALLED)  ## build the jar of the JVM part, if it is not up to date; SPARK=4.2 for that release
 	@$(RUN) -m spark_cec.build -q
 
-clean:  ## remove what was built, but not .venv
+wheel: jar  ## build dist/spark_cec-*.whl with a jar for each release of Spark that is supported
+	$(MAKE) jar SPARK=4.2
+	$(RUN) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+
+clean:  ## remove what was built, but not .venv*
 	rm -rf python/spark_cec/jars build dist demo-output demo-kafka-output bench-output soak-output .gradle .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find python integration-tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-distclean: clean  ## remove .venv too
-	rm -rf $(VENV)
+distclean: clean  ## remove .venv and .venv-* too
+	rm -rf .venv .venv-*
 
 $(INSTALLED): pyproject.toml | tools
 	@echo "setting up $(VENV), which takes some minutes the first time"
 	@$(PYTHON) -m venv $(VENV)
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[dev]' 'pyspark==$(SPARK).*'
 	@touch $@
 
 tools:

@@ -13,10 +13,12 @@ from pyspark.sql import SparkSession
 from cec_it import feeds, local, results
 from cec_it.driver import FOREACH, Job, Query, last_batch, start
 from cec_it.references import PROVIDER_KEY, References
+from spark_cec.agent.logs import home_of
 from spark_cec.cli.carry import PROVIDERS
 from spark_cec.errors import CecError
 from spark_cec.migration.carry import Carried, Request, carry
 from spark_cec.migration.checkpoint import UNFINISHED
+from spark_cec.settings import Settings
 
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
@@ -112,6 +114,15 @@ def test_what_cannot_be_carried_is_refused_and_leaves_nothing(
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
     refused(spark, request(target=str(tmp_path / "taken")), "there is something already")
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / ".file").touch()
+    refused(spark, request(target=str(tmp_path / "hidden")), "there is something already")
+    assert (tmp_path / "hidden" / ".file").exists()
+    own = local.session(spark, **{"log.path": str(tmp_path / "logs")})
+    home = Path(home_of(f"file:{target}", Settings(log_path=str(tmp_path / "logs")), None))
+    home.mkdir(parents=True)
+    refused(own, request(), f"{home}.*there is something already")
+    assert home.exists()
 
 
 def test_a_query_that_runs_is_not_carried(stopped: tuple[SparkSession, Path], tmp_path: Path) -> None:
@@ -160,3 +171,20 @@ def test_a_state_that_a_crash_left_dirty_is_not_exported(spark: SparkSession, tm
     request = Request(str(job.checkpoint(query)), str(tmp_path / "new"), PROVIDERS["hdfs"], None, 0.0)
     refused(own, request, "start it once more and stop it")
     assert json.loads((job.checkpoint(query) / "metadata").read_text())
+
+
+@pytest.mark.parametrize(
+    ("plan", "conf"),
+    [("join", {"spark.sql.streaming.join.stateFormatVersion": "3"})],
+    ids=["a join whose stores are column families"],
+)
+def test_state_that_is_not_known_to_be_read_whole_is_refused(
+    plan: str, conf: dict[str, str], spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark's reader shows a part of such a state, and the part read back would be the same."""
+    query = Query(plan, feeds.RATE, FOREACH)
+    job = Job(str(tmp_path / "job"), (query,), local.BATCHES, local.ROWS)
+    own = local.session(spark, **{PROVIDER_KEY: PROVIDERS["rocksdb"], **conf})
+    local.run_to(own, job, query, 2)
+    request = Request(str(job.checkpoint(query)), str(tmp_path / "new"), PROVIDERS["cec"], None, 0.0)
+    refused(own, request, "operator 0 is symmetricHashJoin with a store default")

@@ -63,7 +63,7 @@ def test_a_query_with_many_keys_comes_and_goes(first: str, last: str, spark: Spa
     seen: Sums = {}
     there, here, wider, back = (tmp_path / name for name in ("there", "here", "wider", "back"))
     run(spark, first, there, 2, seen)
-    imported = cec("import", "--from", str(there), "--to", str(here), "--quiet", "1")
+    imported = cec("import", "--from", str(there), "--to", str(here), "--quiet-for", "1")
     run(spark, "cec", here, 4, seen)
     rescaled = cec("rescale", "--from", str(here), "--to", str(wider), "--partitions", "6")
     run(spark, "cec", wider, 6, seen)

@@ -6,11 +6,14 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 import spark_cec
+from spark_cec.toolchain import SPARKS, minor_release
 
+MINOR = minor_release(pyspark.__version__)
 CEC = "org/apache/spark/sql/cec/"
 
 
@@ -21,10 +24,11 @@ def texts(jvm: Any, found: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("running", "refused"),
     [
-        ("4.3.0", None),
-        ("4.3.1", None),
-        ("4.3.99-SNAPSHOT", None),
+        (pyspark.__version__, None),
+        (f"{MINOR}.1", None),
+        (f"{MINOR}.99-SNAPSHOT", None),
         ("4.4.0", "another minor"),
+        *((f"{other}.0", "another minor") for other in SPARKS if other != MINOR),
         ("4.30.0", "another minor"),
     ],
 )

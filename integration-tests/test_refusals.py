@@ -69,6 +69,20 @@ def test_an_unattainable_q_is_clamped_with_a_warning(spark: SparkSession, spark_
     assert "Q=1x" in str(local.query_json(job.checkpoint(QUERY))["settings"])
 
 
+def test_a_setting_of_the_agent_comes_too_late_while_one_runs(
+    spark: SparkSession, spark_log: Path, tmp_path: Path
+) -> None:
+    first = start(local.session(spark), job_in(tmp_path / "first"), QUERY)
+    try:
+        already = spark_log.stat().st_size
+        local.run_to(local.session(spark, {"agent.timeout": "67s"}), job_in(tmp_path / "second"), QUERY, 1)
+        said = spark_log.read_text()[already:]
+    finally:
+        first.stop()
+    assert "cec.agent.timeout=67s is not heeded: the agents of this application run already, with " in said
+    assert "cec.agent.python" not in said
+
+
 def test_a_log_location_that_cannot_be_written_is_named(spark: SparkSession, tmp_path: Path) -> None:
     if os.geteuid() == 0:
         blocked = tmp_path / "file"

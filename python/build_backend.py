@@ -1,6 +1,8 @@
 """PEP 517 backend: hatchling, with the shim's jar built before a wheel is packed.
 
 An editable install leaves the jar to `python -m spark_cec.build`, and so needs no Spark in its build environment.
+`--config-settings spark=4.2` builds the jar for another minor release of Spark than the newest one that is supported.
+Jars of the same sources that are there already, for other releases, go along.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from hatchling.build import (
 )
 
 from spark_cec.build import build
+from spark_cec.toolchain import SPARKS
 
 __all__ = [
     "build_editable",
@@ -24,13 +27,12 @@ __all__ = [
     "get_requires_for_build_wheel",
 ]
 
-SPARK = "pyspark>=4.3,<4.4"
-"""What brings the Scala compiler and the classes that the shim is compiled against."""
-
-
 def get_requires_for_build_wheel(config_settings: dict[str, object] | None = None) -> list[str]:
-    """hatchling's requirements and Spark."""
-    return [*hatch.get_requires_for_build_wheel(config_settings), SPARK]
+    """hatchling's requirements, and Spark: it brings the Scala compiler, and the classes to compile against."""
+    wanted = (config_settings or {}).get("spark", SPARKS[-1])
+    if wanted not in SPARKS:
+        raise SystemExit(f"--config-settings spark={wanted}: give one of {', '.join(SPARKS)}")
+    return [*hatch.get_requires_for_build_wheel(config_settings), f"pyspark=={wanted}.*"]
 
 
 def build_wheel(

@@ -15,7 +15,15 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_cec.toolchain import JAVAC_OPTIONS, SCALAC_OPTIONS, BuildError, SparkJars, compile_sources, spark_jars
+from spark_cec.toolchain import (
+    JAVAC_OPTIONS,
+    SCALAC_OPTIONS,
+    BuildError,
+    SparkJars,
+    compile_sources,
+    minor_release,
+    spark_jars,
+)
 from spark_cec.version import __version__
 
 PACKAGE = Path(__file__).resolve().parent
@@ -93,15 +101,15 @@ def _installed_jar(out: Path, spark: SparkJars) -> Path:
         read_properties(path).get("spark.version", "?"): path
         for path in sorted(out.glob(f"spark-cec_{spark.scala}-{__version__}-*.jar"))
     }
-    minor = spark.version.split(".")[:2]
-    near = [path for version, path in others.items() if version.split(".")[:2] == minor]
+    near = [path for version, path in others.items() if minor_release(version) == minor_release(spark.version)]
     if near:
         return near[-1]
     if others:
         newest = list(others)[-1]
         raise BuildError(
-            f"the installed jar is for Spark {newest}, but pyspark is {spark.version}: "
-            f"pip install 'pyspark=={newest}', or install spark-cec from its sources"
+            f"the installed jar is for Spark {' and '.join(others)}, but pyspark is {spark.version}: pip install "
+            f"'pyspark=={newest}', or spark-cec from its sources with --config-settings spark="
+            f"{minor_release(spark.version)}"
         )
     raise BuildError(f"no {jar.name} in {out}, and no sources to build it: install spark-cec again")
 
@@ -135,8 +143,14 @@ def _build(tree: Sources, spark: SparkJars, jar: Path, properties: dict[str, str
         _pack(packed, classes, tree, properties)
         packed.replace(jar)
     for old in jar.parent.glob("spark-cec_*.jar"):
-        if old != jar:
+        if old != jar and not _goes_along(read_properties(old), properties):
             old.unlink(missing_ok=True)
+
+
+def _goes_along(theirs: dict[str, str], ours: dict[str, str]) -> bool:
+    """Whether a jar is of the same sources, for another minor release of Spark: a wheel may carry several."""
+    spark = "spark.version"
+    return {**theirs, spark: ""} == {**ours, spark: ""} and minor_release(theirs[spark]) != minor_release(ours[spark])
 
 
 def _pack(jar: Path, classes: Path, tree: Sources, properties: dict[str, str]) -> None:

@@ -14,13 +14,15 @@ from pathlib import Path
 from spark_cec.errors import CecError
 
 JAVA_NEEDED = 17
-SPARK_NEEDED = "4.3"
+SPARKS = ("4.2", "4.3")
+"""The minor releases of Spark that the shim is made for, one jar for each; the last is the one to develop with."""
 SCALAC_OPTIONS = (
     *("-usejavacp", "-release", str(JAVA_NEEDED), "-encoding", "UTF-8"),
     *("-deprecation", "-feature", "-unchecked"),
 )
 JAVAC_OPTIONS = ("--release", str(JAVA_NEEDED), "-encoding", "UTF-8", "-proc:none")
 _SPARK_CORE = re.compile(r"spark-core_(\d+\.\d+)-(.+)\.jar")
+_INSTALL_SPARK = f"pip install 'pyspark=={SPARKS[-1]}.*'"
 _INSTALL = f"Debian, Ubuntu: apt-get install openjdk-{JAVA_NEEDED}-jdk-headless"
 _JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
@@ -41,6 +43,11 @@ class SparkJars:
     def class_path(self) -> str:
         """For `java -cp`: every jar of the directory."""
         return str(self.directory / "*")
+
+
+def minor_release(version: str) -> str:
+    """Major and minor number: 4.3 of 4.3.0."""
+    return ".".join(version.split(".")[:2])
 
 
 def java_command(name: str = "java") -> str:
@@ -73,11 +80,11 @@ def spark_jars() -> SparkJars:
     """The jars of the pyspark that this Python would import, without importing it.
 
     They are in the package if pip installed it, and in `$SPARK_HOME/jars` if it is `$SPARK_HOME/python/pyspark`.
-    Raises `BuildError` if pyspark is missing, brings no jars (`pyspark-client`) or is not a `SPARK_NEEDED` release.
+    Raises `BuildError` if pyspark is missing, brings no jars (`pyspark-client`) or is not one of `SPARKS`.
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
-        raise BuildError(f"no pyspark in this Python: pip install 'pyspark=={SPARK_NEEDED}.*'")
+        raise BuildError(f"no pyspark in this Python: {_INSTALL_SPARK}")
     package = Path(spec.submodule_search_locations[0])
     inside, beside = package / "jars", package.parents[1] / "jars"
     return read_spark_jars(beside if beside.is_dir() and not inside.is_dir() else inside)
@@ -88,12 +95,10 @@ def read_spark_jars(directory: Path) -> SparkJars:
     names = sorted(path.name for path in directory.glob("spark-core_*.jar"))
     match = _SPARK_CORE.fullmatch(names[0]) if names else None
     if match is None:
-        raise BuildError(
-            f"no spark-core jar in {directory}: pip install 'pyspark=={SPARK_NEEDED}.*' (not pyspark-client)"
-        )
+        raise BuildError(f"no spark-core jar in {directory}: {_INSTALL_SPARK} (not pyspark-client)")
     scala, version = match.groups()
-    if not re.match(re.escape(SPARK_NEEDED) + r"(\.|$)", version):
-        raise BuildError(f"pyspark in {directory.parent} is {version}: pip install 'pyspark=={SPARK_NEEDED}.*'")
+    if minor_release(version) not in SPARKS:
+        raise BuildError(f"pyspark in {directory.parent} is {version}: {_INSTALL_SPARK}, or one of {', '.join(SPARKS)}")
     return SparkJars(directory, version, scala)
 
 

@@ -61,6 +61,28 @@ def open_storage(url: str) -> Storage:
     return ObjectStorage(url, filesystem, root, exclusive=known in _EXCLUSIVE)
 
 
+def is_taken(url: str) -> bool:
+    """Whether anything is at `url`: a file, or a directory, if only an empty or a hidden one."""
+    filesystem, root = _place(url)
+    filesystem.invalidate_cache()
+    return bool(filesystem.exists(root))
+
+
+def remove_all(url: str) -> None:
+    """Removes what is at `url`, with all that is in it; missing is fine."""
+    filesystem, root = _place(url)
+    with contextlib.suppress(FileNotFoundError):
+        filesystem.rm(root, recursive=True)
+
+
+def _place(url: str) -> tuple[Any, str]:
+    """The file system as fsspec has it, and the path there."""
+    storage = open_storage(url)
+    if isinstance(storage, _FsspecStorage):
+        return storage.place
+    return fsspec.filesystem("file"), str(storage.local_path(""))
+
+
 def _file_path(url: str, rest: str) -> Path:
     if rest.startswith("//") and not rest.startswith("///"):
         raise LogLocationError(url, "a file URL has no host; write file:///directory")
@@ -85,6 +107,11 @@ class _FsspecStorage:
         self.url = url
         self._filesystem = filesystem
         self._root = root
+
+    @property
+    def place(self) -> tuple[Any, str]:
+        """The file system as fsspec has it, and the root there."""
+        return self._filesystem, self._root
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         """A range of the file."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
+from spark_cec.cli import carry_commands
 from spark_cec.cli.failures import ExitCode, explained
+from spark_cec.cli.options import AsJson, Checkpoint
 from spark_cec.extras import need
 from spark_cec.version import __version__
 
@@ -89,56 +91,7 @@ Exit codes:
   2  wrong usage, or the query is not running
 """
 
-_CARRY = """The query must be stopped. The old checkpoint is read only; a new one is made beside it, read back and
-compared, and cannot be started before it is whole. Spark's own reader and rewriter of state do the work, in a local
-Spark session of this command (`--conf` for what that needs). A state of transformWithState cannot be carried.
-
-\b
-Exit codes:
-  0  done: start the query with the new checkpoint
-  2  refused, with the reason; nothing is left behind
-"""
-
-_IMPORT = f"""Take a query over from Spark's own state stores (RocksDB or HDFS-backed), with its state.
-
-{_CARRY}
-\b
-Examples:
-  cec import --from /checkpoints/clicks --to /checkpoints/clicks-cec
-"""
-
-_EXPORT = f"""Give a query back to one of Spark's own state stores, with its state.
-
-After a crash, start the query once more and stop it first: its state must be in the log.
-
-{_CARRY}
-\b
-Examples:
-  cec export --from /checkpoints/clicks-cec --to /checkpoints/clicks --provider rocksdb
-"""
-
-_RESCALE = f"""Give a query another number of partitions (spark.sql.shuffle.partitions), with its state.
-
-Spark fixes that number at the first start of a query. Stream-stream joins and limits cannot be rescaled.
-
-{_CARRY}
-\b
-Examples:
-  cec rescale --from /checkpoints/clicks --to /checkpoints/clicks-64 --partitions 64
-"""
-
 _HELP_OPTIONS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
-
-Checkpoint = Annotated[
-    str, typer.Argument(metavar="CHECKPOINT", help="The query's checkpoint, or the home of its log.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-
-Source = Annotated[str, typer.Option("--from", metavar="CHECKPOINT", help="The checkpoint of the stopped query.")]
-Target = Annotated[str, typer.Option("--to", metavar="CHECKPOINT", help="The new one: a directory that is not there.")]
-Confs = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
-]
 
 app = typer.Typer(
     add_completion=False,
@@ -274,97 +227,39 @@ def flush(
         _end(bool(failed))
 
 
-@app.command("import", help=_IMPORT, short_help="Take a query over from Spark's own state stores.")
-def import_(
-    source: Source,
-    target: Target,
-    quiet: Annotated[
-        float,
-        typer.Option(
-            "--quiet", metavar="SECONDS", min=0.0, help="A query that has written nothing for so long is stopped."
-        ),
-    ] = 20.0,
-    confs: Confs = None,
-    as_json: AsJson = False,
-) -> None:
-    """To our provider."""
-    _carry("import", source, target, "cec", None, quiet, confs, as_json)
+carry_commands.register(app)
+
+_WITH_COMMANDS_OF_ITS_OWN: dict[str, Any] = {
+    "add_help_option": False,
+    "context_settings": {"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
+}
+"""Everything is handed over to another command line: its libraries load slowly, and no other command needs them."""
 
 
-@app.command(help=_EXPORT, short_help="Give a query back to one of Spark's own state stores.")
-def export(
-    source: Source,
-    target: Target,
-    provider: Annotated[str, typer.Option("--provider", metavar="rocksdb|hdfs", help="Which of them.")] = "rocksdb",
-    confs: Confs = None,
-    as_json: AsJson = False,
-) -> None:
-    """From our provider."""
-    _carry("export", source, target, provider, None, 0.0, confs, as_json)
-
-
-@app.command(help=_RESCALE, short_help="Give a query another number of partitions.")
-def rescale(
-    source: Source,
-    target: Target,
-    partitions: Annotated[int, typer.Option("--partitions", metavar="N", min=1, help="How many, from then on.")],
-    confs: Confs = None,
-    as_json: AsJson = False,
-) -> None:
-    """From our provider to our provider."""
-    _carry("rescale", source, target, "cec", partitions, 0.0, confs, as_json)
-
-
-def _carry(
-    command: str,
-    source: str,
-    target: str,
-    provider: str,
-    partitions: int | None,
-    quiet: float,
-    confs: list[str] | None,
-    as_json: bool,
-) -> None:
-    with explained(command, source, "read and write"):
-        need(f"`cec {command}`", "spark")
-        from spark_cec.cli.carry import carry_and_show, provider_class
-        from spark_cec.migration.carry import Request
-        from spark_cec.session import PROVIDER
-
-        wanted = PROVIDER if command != "export" else provider_class(provider)
-        carry_and_show(command, Request(source, target, wanted, partitions, quiet), confs or [], as_json=as_json)
-
-
-@app.command(
-    short_help="Advise on the checkpoint interval.",
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
-)
+@app.command(short_help="Advise on the checkpoint interval.", **_WITH_COMMANDS_OF_ITS_OWN)
 def tune(context: typer.Context) -> None:
-    """Hand everything over to the advice's own command: its libraries load slowly, and no other command needs them."""
+    """The advice's own command."""
     with explained("tune", ""):
         need("`cec tune`", "tune")
         from spark_cec.cli.commits import read_commits
         from spark_cec.tuning.command import tune_app
 
-    command = typer.main.get_command(tune_app(read_commits))
-    code = command.main(args=context.args, prog_name="cec tune", standalone_mode=False, **_HELP_OPTIONS)
-    raise typer.Exit(code if isinstance(code, int) else ExitCode.OK)
+    _hand_over(tune_app(read_commits), context)
 
 
-@app.command(
-    short_help="Pipelines of queries: simulate failures.",
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
-)
+@app.command(short_help="Pipelines of queries: simulate failures.", **_WITH_COMMANDS_OF_ITS_OWN)
 def pipeline(context: typer.Context) -> None:
-    """Hand everything over to the command of pipelines, as with `tune`."""
+    """The command of pipelines."""
     with explained("pipeline", ""):
         need("`cec pipeline`", "tune")
         from spark_cec.pipeline.command import app as pipeline_app
 
-        command = typer.main.get_command(pipeline_app)
-        code = command.main(args=context.args, prog_name="cec pipeline", standalone_mode=False, **_HELP_OPTIONS)
+        _hand_over(pipeline_app, context)
+
+
+def _hand_over(to: typer.Typer, context: typer.Context) -> NoReturn:
+    command = typer.main.get_command(to)
+    code = command.main(args=context.args, prog_name=f"cec {context.info_name}", standalone_mode=False, **_HELP_OPTIONS)
     raise typer.Exit(code if isinstance(code, int) else ExitCode.OK)
 
 

@@ -12,6 +12,8 @@ import typer
 
 from spark_cec.errors import CecError, DamagedLog
 
+_MOST_CHARACTERS = 400
+
 
 class ExitCode(IntEnum):
     """What a command says to whoever started it."""
@@ -47,7 +49,13 @@ def _line(error: Exception, path: str, access: str) -> str:
         name = error.filename if isinstance(error.filename, str) and error.filename else path
         return f"{name}: {error.strerror or error}; give a place that this user may {access}"
     mend = "check the location, and whether `cec --version` is the release that wrote it"
-    return f"{path}: cannot be read ({type(error).__name__}: {error}); {mend}"
+    return f"{path}: cannot be read ({type(error).__name__}: {_beginning(str(error))}); {mend}"
+
+
+def _beginning(text: str) -> str:
+    """Errors of the JVM bring their whole stack."""
+    beginning = " ".join(text.splitlines()[:2])
+    return beginning if len(beginning) <= _MOST_CHARACTERS else f"{beginning[:_MOST_CHARACTERS]} ..."
 
 
 def _forget_output() -> None:

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.adapters.fsspec_storage import is_taken, open_storage, remove_all
 from spark_cec.agent.driver import DriverCalls
 from spark_cec.agent.lease import CheckpointLeases
 from spark_cec.agent.logs import OpenLogs, cec_directory, home_of
 from spark_cec.cli.mend import replay_due
 from spark_cec.cli.place import find_log
 from spark_cec.errors import Fenced, LogLocationError, UnsuitableCheckpoint
-from spark_cec.log.home import read_log_id
 from spark_cec.migration.checkpoint import (
     COMMITTED,
     PARTITIONS_KEY,
@@ -29,7 +28,7 @@ from spark_cec.migration.checkpoint import (
     name_the_state,
 )
 from spark_cec.migration.files import HadoopFiles
-from spark_cec.migration.rewrite import Rewriting, Store, StoreSums, ids_of, refuse_what_cannot_be_spread
+from spark_cec.migration.rewrite import Rewriting, Store, StoreSums, ids_of, refuse_what_is_not_known
 from spark_cec.session import PROVIDER, PROVIDER_KEY
 from spark_cec.settings import PREFIX, parse_settings
 
@@ -54,7 +53,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What was carried: the batch whose state it is, the operators' names, and each store as it was read back."""
+    """What was carried: what was found in the old checkpoint, and each store as it was read back from the new one."""
 
     found: Found
     stores: tuple[StoreSums, ...]
@@ -82,20 +81,18 @@ def carry(spark: SparkSession, request: Request, say: Callable[[str], None]) -> 
                 files.root, "Spark's reader of state does not find a name with spaces, % and the like: give one without"
             )
     found, ends = _refused_if_pointless(request, look(source)), _ends(source)  # 1
-    home = home_of(target.url, parse_settings(_cec_conf(spark)), None) if request.provider == PROVIDER else target.url
+    home = home_of(target.url, parse_settings(_cec_conf(spark)), None) if request.provider == PROVIDER else None
     _refuse_a_taken_place(source, target, home)
     rewriting = Rewriting(spark, source.url, target.url, found.batch)
     every = rewriting.stores()
-    if request.partitions is not None:
-        refuse_what_cannot_be_spread(every)
-    begun = (target, _files(spark, home))
-    with _while_nobody_writes(source, found, request.quiet_s, say), _removed_on_failure(*begun):  # 2
+    refuse_what_is_not_known(every)
+    with _while_nobody_writes(source, found, request.quiet_s, say), _removed_on_failure(target, home):  # 2
         conf = {PROVIDER_KEY: request.provider}
         if request.partitions is not None:
             conf[PARTITIONS_KEY] = str(request.partitions)
         say("copying the logs of the query")
         copy_all_but_state(source, target, found, conf)  # 3
-        if request.provider == PROVIDER:
+        if home is not None:
             _begin_log(spark, target.url, home)  # 4
         stores = []
         ids = dict[Store, list[str | None]]()
@@ -128,11 +125,11 @@ def _refused_if_pointless(request: Request, found: Found) -> Found:
     return found
 
 
-def _refuse_a_taken_place(source: HadoopFiles, target: HadoopFiles, home: str) -> None:
-    if target.names():
+def _refuse_a_taken_place(source: HadoopFiles, target: HadoopFiles, home: str | None) -> None:
+    if target.exists(""):
         raise LogLocationError(target.root, "there is something already: give a directory that is not there yet")
-    if read_log_id(open_storage(home)) is not None:
-        raise LogLocationError(home, "there is a log already: remove it, or give another place for the checkpoint")
+    if home is not None and is_taken(home):
+        raise LogLocationError(home, "there is something already: remove it, or give another place for the checkpoint")
     if f"{target.url}/".startswith(f"{source.url}/"):
         raise LogLocationError(target.root, "it is within the checkpoint that is carried: give one beside it")
 
@@ -184,12 +181,14 @@ def _ends(files: HadoopFiles) -> tuple[int, int]:
 
 
 @contextmanager
-def _removed_on_failure(*begun: HadoopFiles) -> Iterator[None]:
+def _removed_on_failure(target: HadoopFiles, home: str | None) -> Iterator[None]:
+    """Both places were empty."""
     try:
         yield
     except BaseException:
-        for each in begun:
-            each.remove()
+        target.remove()
+        if home is not None:
+            remove_all(home)
         raise
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.migration.files import HadoopFiles
+from spark_cec.recovery.spark_logs import batch_not_run_again
 from spark_cec.session import PROVIDER_KEY
 
 PARTITIONS_KEY = "spark.sql.shuffle.partitions"
@@ -30,7 +31,6 @@ class Found:
 
     batch: int
     conf: Mapping[str, str]
-    operators: tuple[str, ...]
 
     @property
     def provider(self) -> str:
@@ -48,7 +48,7 @@ def look(files: HadoopFiles) -> Found:
     planned, committed = batches(files, PLANNED), batches(files, COMMITTED)
     if not planned:
         raise UnsuitableCheckpoint(f"{files.root} is not the checkpoint of a query: it has no offset log")
-    batch = planned[-1] if committed[-1:] == planned[-1:] else planned[-1] - 1
+    batch = batch_not_run_again(planned, committed)
     if batch not in committed or batch not in planned:
         raise UnsuitableCheckpoint(
             f"the query of {files.root} has committed no batch that could be carried: start a new checkpoint"
@@ -61,7 +61,9 @@ def look(files: HadoopFiles) -> Found:
     operators = [name for name in files.names(_STATE) if name.isdigit()]
     if not operators:
         raise UnsuitableCheckpoint(f"the query of {files.root} has no state: nothing is to be carried")
-    return Found(batch, conf, tuple(_kind(files, operator) for operator in operators))
+    for operator in operators:
+        _refuse_what_one_provider_has(files, operator)
+    return Found(batch, conf)
 
 
 def batches(files: HadoopFiles, log: str) -> list[int]:
@@ -140,8 +142,8 @@ def _resize(files: HadoopFiles, path: str, partitions: int) -> None:
     files.write(path, f"{version}\n{json.dumps(content, separators=(',', ':'))}")
 
 
-def _kind(files: HadoopFiles, operator: str) -> str:
-    """The operator's name by its metadata."""
+def _refuse_what_one_provider_has(files: HadoopFiles, operator: str) -> None:
+    """By the operator's name in its metadata."""
     own = [path for path in _operator_files(files) if path.startswith(f"{_STATE}/{operator}/")]
     if not own:
         raise UnsuitableCheckpoint(
@@ -153,4 +155,3 @@ def _kind(files: HadoopFiles, operator: str) -> str:
         raise UnsuitableCheckpoint(
             f"operator {operator} of {files.root} is {name}, which Spark 4.3 runs on its RocksDB provider only"
         )
-    return name

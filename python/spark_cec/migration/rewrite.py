@@ -22,7 +22,8 @@ _KEY_IS_PARTITIONED_BUT_FOR = {
     ("symmetricHashJoin", "left-keyWithIndexToValue"): 1,
     ("symmetricHashJoin", "right-keyWithIndexToValue"): 1,
 }
-"""Operator and store whose rows are spread by a hash of their key, but for so many columns at its end."""
+"""The stores that are known to be read whole, and to be written as a query finds them again: the operator's kind, the
+store, and how many columns at the end of its key have no part in how its rows are spread over partitions."""
 
 
 _PLACES = {
@@ -111,13 +112,16 @@ class Rewriting:
         return reader.options(batchId=self._batch, operatorId=store.operator, storeName=store.name).load(checkpoint)
 
 
-def refuse_what_cannot_be_spread(stores: Iterable[Store]) -> None:
-    """`UnsuitableCheckpoint` if it is not known how an operator spreads its keys."""
+def refuse_what_is_not_known(stores: Iterable[Store]) -> None:
+    """`UnsuitableCheckpoint` if it is not known that Spark's reader shows all of a store, and how its keys are spread.
+
+    Of some (a join whose stores are column families) it shows a part, and the part that is read back is the same.
+    """
     for store in stores:
         if (store.kind, store.name) not in _KEY_IS_PARTITIONED_BUT_FOR:
             raise UnsuitableCheckpoint(
-                f"operator {store.operator} is {store.kind} with a store {store.name}: how it spreads its keys over "
-                f"partitions is not known here, so it cannot be given another number of them"
+                f"operator {store.operator} is {store.kind} with a store {store.name}: that such a state is carried "
+                f"whole is not known, so it stays where it is. Let the query run on as it is, or begin a new checkpoint"
             )
 
 

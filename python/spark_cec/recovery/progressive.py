@@ -19,6 +19,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+_ROUNDING = 1e-9
+"""Relative: costs that add up to the capacity fit, whatever the order in which they are added."""
+
 
 @dataclass(frozen=True, slots=True)
 class Query:
@@ -88,10 +91,6 @@ def blocking(failure: Failure, free: float) -> Plan:
     if failure.cost(waiting) > free + _ROUNDING * (1.0 + free):
         return Plan((), (), 0.0)
     return _plan(failure, sorted(waiting), failure.queries)
-
-
-_ROUNDING = 1e-9
-"""Relative: costs that add up to the capacity fit, whatever the order in which they are added."""
 
 
 class _Weighing:

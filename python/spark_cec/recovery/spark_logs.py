@@ -16,13 +16,21 @@ Partition = tuple[int, int]
 def committed_batch(checkpoint: Storage) -> int:
     """V, the newest batch that Spark does not run again, -1 if there is none; the shim's `SparkLogs` has the same rule.
 
-    As Spark has it at a start: the newest batch of the offset log if that is the newest commit too, else the one before
-    it, whatever other commits there are. The commits are read first: where the query goes on meanwhile, and has planned
-    a newer batch by then, the batch before that one is committed.
+    The commits are read first: where the query goes on meanwhile, and has planned a newer batch by then, the batch
+    before that one is committed.
     """
-    committed = _newest_batch(checkpoint, "commits")
-    planned = _newest_batch(checkpoint, "offsets")
-    return planned if planned == committed else max(planned - 1, -1)
+    committed = _batches(checkpoint, "commits")
+    return batch_not_run_again(_batches(checkpoint, "offsets"), committed)
+
+
+def batch_not_run_again(planned: Iterable[int], committed: Iterable[int]) -> int:
+    """V, as Spark has it at a start, of the batches in the offset log and in the commit log, -1 if there is none.
+
+    It is the newest one planned if that is the newest commit too, else the one before it, whatever other commits there
+    are.
+    """
+    newest = max(planned, default=-1)
+    return newest if newest == max(committed, default=-1) else max(newest - 1, -1)
 
 
 def committed_ids(checkpoint: Storage, batch: int) -> dict[Partition, frozenset[str]]:
@@ -54,9 +62,9 @@ def all_stores(checkpoint: Storage | None, known: Iterable[StoreId]) -> list[Sto
     return sorted(stores.union(store for store in named if store.partition == 0 or store.operator in spread))
 
 
-def _newest_batch(checkpoint: Storage, log: str) -> int:
+def _batches(checkpoint: Storage, log: str) -> list[int]:
     names = [file.name for file in checkpoint.list(log)]
-    return max((int(name) for name in names if name.isascii() and name.isdigit()), default=-1)
+    return [int(name) for name in names if name.isascii() and name.isdigit()]
 
 
 def _stores_of_operators(checkpoint: Storage) -> Iterator[StoreId]:

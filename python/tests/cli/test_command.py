@@ -120,6 +120,19 @@ def test_an_error_of_a_backend_is_one_line_too(checkpoint: Checkpoint, monkeypat
     assert result.stderr.startswith("cec inspect: s3://bucket/x: cannot be read (RuntimeError: the bucket said no); ")
 
 
+def test_of_an_error_with_a_stack_the_beginning_is_shown(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: str) -> None:
+        raise RuntimeError("\n".join(["An error occurred", "java.io.IOException: " + 1000 * "x", "\tat A.b(A.java:1)"]))
+
+    monkeypatch.setattr(place_module, "open_storage", fail)
+    error = run("inspect", "s3://bucket/x").stderr
+    assert "An error occurred java.io.IOException: xxx" in error
+    assert "A.java" not in error
+    assert len(error) < 600
+
+
 def test_an_interrupt_is_130(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_: str) -> None:
         raise KeyboardInterrupt

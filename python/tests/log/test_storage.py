@@ -14,7 +14,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from spark_cec.adapters import local_storage
-from spark_cec.adapters.fsspec_storage import MemoryStorage, ObjectStorage, open_storage
+from spark_cec.adapters.fsspec_storage import MemoryStorage, ObjectStorage, is_taken, open_storage, remove_all
 from spark_cec.adapters.local_storage import LocalStorage
 from spark_cec.errors import AlreadyExists, LogLocationError
 from spark_cec.log.storage import Storage, StoredFile
@@ -187,6 +187,27 @@ def test_a_location_that_is_a_file_cannot_be_probed(tmp_path: Path) -> None:
     with pytest.raises(LogLocationError, match="cannot be written"):
         open_storage(str(tmp_path / "file")).probe_writable()
     assert (tmp_path / "file").read_text() == "x"
+
+
+@pytest.mark.parametrize("url", ["memory", "local", "file"])
+def test_what_is_at_a_place_is_seen_and_removed_whole(url: str, tmp_path: Path) -> None:
+    places = {"memory": memory_storage().url, "local": str(tmp_path / "log"), "file": (tmp_path / "log").as_uri()}
+    place = places[url]
+    assert not is_taken(place)
+    remove_all(place)
+    storage = open_storage(place)
+    storage.create("segments/x", b"1")
+    storage.create("log.json", b"1")
+    assert is_taken(place)
+    remove_all(place)
+    assert not is_taken(place)
+    assert storage.list("segments") == []
+
+
+def test_a_hidden_file_takes_a_place(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / ".x").touch()
+    assert is_taken(str(tmp_path / "log"))
 
 
 def test_files_in_the_making_are_not_listed(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ private[recovery] final class Deferral(write: WriteToStream, conf: SQLConf, spec
     unknownOperator,
     Option.when(conf.getConf(SQLConf.STATE_STORE_UNLOAD_ON_COMMIT))(
       s"state is unloaded at every commit (${SQLConf.STATE_STORE_UNLOAD_ON_COMMIT.key})"),
-    Option.when(conf.getConf(SQLConf.STREAMING_USE_STREAMLINE_AGGREGATOR))(s"${SQLConf.STREAMING_USE_STREAMLINE_AGGREGATOR.key} is on"),
+    Option.when(conf.getConfString(Deferral.StreamlineAggregator, "false").toBoolean)(s"${Deferral.StreamlineAggregator} is on"),
     Option.when(conf.getConf(SQLConf.STREAMING_OPTIMIZE_ONE_ROW_PLAN_ENABLED))(
       s"Spark may leave a stateful operator out of a batch (${SQLConf.STREAMING_OPTIMIZE_ONE_ROW_PLAN_ENABLED.key})"),
     Option.when(conf.getConf(SQLConf.ENABLE_STREAMING_SOURCE_EVOLUTION))("streaming source evolution is on"),
@@ -96,6 +96,9 @@ private[recovery] final class Deferral(write: WriteToStream, conf: SQLConf, spec
 }
 
 private object Deferral {
+  /** By name: Spark 4.2 does not have it. */
+  val StreamlineAggregator = "spark.sql.streaming.useStreamlineAggregator"
+
   /** Leaves whose rows are part of the plan. */
   def isFixed(leaf: LeafNode): Boolean = leaf match {
     case _: LocalRelation | _: OneRowRelation | _: Range => true
