@@ -146,6 +146,11 @@ class _FsspecStorage:
         with contextlib.suppress(FileNotFoundError):
             self._filesystem.rm_file(self._full(path))
 
+    def sync(self, path: str) -> None:
+        """An object that can be read is durable."""
+        if not self.exists(path):
+            raise FileNotFoundError(path)
+
     def local_path(self, path: str) -> str | None:
         """None: not on this machine's file system."""
         return None

@@ -103,6 +103,16 @@ class LocalStorage:
         """Remove the file; missing is fine."""
         self._full(path).unlink(missing_ok=True)
 
+    def sync(self, path: str) -> None:
+        """Wait for the disk, for the file and its name."""
+        target = self._full(path)
+        descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        _sync_directory(target.parent)
+
     def local_path(self, path: str) -> str | None:
         """The file's absolute path."""
         return str(self._full(path))

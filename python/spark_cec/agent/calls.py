@@ -71,7 +71,7 @@ class Calls:
             if name not in _WITHOUT_LEASE:
                 self._logs.refuse_fenced(parsed.get("checkpoint"))
             with self._logs.serving():
-                return json.dumps(self._by_name[name](parsed))
+                return json.dumps(self._by_name[name](parsed), allow_nan=False)  # Jackson reads none
         except CecError as error:
             return _failure(error, str(error))
         except Exception as error:  # the JVM must always get an answer, with the place where it went wrong

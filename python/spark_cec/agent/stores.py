@@ -22,6 +22,7 @@ from spark_cec.errors import DamagedLog, LogLocationError
 from spark_cec.ids import NO_CHECKPOINT, StoreId
 from spark_cec.index import CommitEntry, Index
 from spark_cec.log.frame import CommitFlags, CommitMeta, FrameKind, LoadedMeta
+from spark_cec.log.segment import segment_path
 from spark_cec.recovery.attempts import CommittedAttempts, read_attempts
 from spark_cec.recovery.plan import Allows
 from spark_cec.recovery.report import LoadedStore, loaded_payload
@@ -169,6 +170,8 @@ class StoreCalls:
                 raise BooksMissing(
                     f"store {request.meta.store}: the frame is there; send the whole ledger to go on from it"
                 )
+            # Who wrote it may have died before the disk had it.
+            log.storage.sync(segment_path(found.location.segment))
             return adopt_commit(found, request, settings=log.settings, index=log.catalog.index, books=log.books)
         return commit_store(
             request,

@@ -94,6 +94,7 @@ class Calibration:
     scanned: int = 0
     checked: int = 0
     _inputs: dict[int, int] = field(default_factory=dict)
+    _idle_us: float = 0.0
 
     @classmethod
     def of(cls, meta: CommitMeta | None) -> Calibration:
@@ -120,10 +121,20 @@ class Calibration:
             self.write.add(meta.elapsed_us, meta.records)
 
     def note_batch(self, batch: int, ms: float) -> None:
-        """Spark says how long a batch took; counted once, and only if it was first run here."""
+        """Spark says how long a batch took; counted once, and only if it was first run here.
+
+        One without input makes the next one dearer, as where the watermark has a batch of its own: a replay runs both.
+        But a store that is idle beside busy ones learns nothing from its idleness.
+        """
         inputs = self._inputs.pop(batch, None)
-        if inputs is not None:
-            self.replay.add(ms * 1000, inputs)
+        if inputs is None:
+            return
+        us = ms * 1000
+        if inputs:
+            self.replay.add(us + min(self._idle_us, us), inputs)
+            self._idle_us = 0.0
+        else:
+            self._idle_us += us
 
     def note_start(self, since_start_ms: float, forecast: Forecast) -> None:
         """How long after the run's start its first commit came: the base, until there was a recovery to learn from."""

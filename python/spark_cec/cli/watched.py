@@ -65,6 +65,10 @@ class WatchedStorage:
         """Remove the file; missing is fine."""
         self._inner.delete(path)
 
+    def sync(self, path: str) -> None:
+        """Make durable what is there."""
+        self._inner.sync(path)
+
     def local_path(self, path: str) -> str | None:
         """Where the file is on this machine's own file system, or None."""
         return self._inner.local_path(path)

@@ -67,6 +67,15 @@ class SegmentMeta:
         return cls(data[:16].hex(), writer_id, *_unpack(_SEGMENT, data, at))
 
 
+IMPOSSIBLE = 1e10
+"""A time that no tuple, record or recovery takes, in us or ms: release 0.1 let idle stores write endless ones."""
+
+
+def _forecast(data: bytes, at: int) -> list[float]:
+    """The times, with 0, for unknown, in place of an impossible one."""
+    return [time if 0.0 <= time < IMPOSSIBLE else 0.0 for time in _unpack(_FORECAST, data, at)]
+
+
 @dataclass(frozen=True, slots=True)
 class CommitMeta:
     """One store's commit of one version: the footer that recovery plans with.
@@ -134,7 +143,7 @@ class CommitMeta:
         forecast_at = at + _COMMIT.size
         sketch_at = forecast_at + _FORECAST.size
         # Frames of before the forecast, or the sketch, was kept end here.
-        forecast = _unpack(_FORECAST, data, forecast_at) if len(data) > forecast_at else ()
+        forecast = _forecast(data, forecast_at) if len(data) > forecast_at else ()
         sketch = _unpack(_SKETCH, data, sketch_at) if len(data) > sketch_at else ()
         return cls(store, *_unpack(_COMMIT, data, at), *forecast, *sketch)
 

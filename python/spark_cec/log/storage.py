@@ -85,6 +85,9 @@ class Storage(Protocol):
     def delete(self, path: str) -> None:
         """Remove the file; missing is fine."""
 
+    def sync(self, path: str) -> None:
+        """Make durable what can be read of a file: who wrote it may have died before it was."""
+
     def local_path(self, path: str) -> str | None:
         """Where the file is on this machine's own file system, or None if it is not there."""
 

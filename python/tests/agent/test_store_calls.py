@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from spark_cec.adapters.local_storage import LocalStorage
 from spark_cec.ids import StoreId
 from spark_cec.settings import PREFIX
 from tests.agent.support import Agent, Refused, window
@@ -102,6 +104,29 @@ def test_a_retry_that_finds_its_frame_answers_as_the_first_time(agent: Agent, tm
     _, following = successor.append(STORE, tip, window(b"a", b"3"), inputs=1, whole=False)
     assert (following["extent"], following["replay"]) == (3, 17)
     successor.calls.close()
+
+
+def test_a_frame_that_is_found_is_made_durable_before_it_counts(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent that wrote it may have died between the write and the wait for the disk."""
+    tip, arguments = agent.append_arguments(STORE, Tip(), window(b"a"))
+    first = agent.ask("append", **arguments)
+    whole = {**arguments, "live": list(Counter(tip.footprints.values()).items()), "live_is_whole": True}
+    successor, synced = Agent(tmp_path), list[str]()
+    successor.ask("open_log")
+    monkeypatch.setattr(LocalStorage, "sync", lambda _, path: synced.append(path))
+    assert {**successor.ask("append", **whole), "agent_us": 0} == {**first, "agent_us": 0}
+    (segment,) = Path(agent.home, "segments").iterdir()
+    assert synced == [f"segments/{segment.name}"]
+    successor.calls.close()
+
+
+def test_an_answer_that_json_does_not_have_is_an_error(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The JVM would take it for an agent that has died."""
+    monkeypatch.setitem(agent.calls._by_name, "open_log", lambda _: {"log_id": math.inf})
+    with pytest.raises(Refused, match="Out of range float values"):
+        agent.ask("open_log")
 
 
 def test_a_retry_that_finds_nothing_writes(agent: Agent) -> None:

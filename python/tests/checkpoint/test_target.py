@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.checkpoint.target import AIM, NEVER_FAILED, PRIOR_LOAD_US_PER_RECORD, Calibration, Forecast, Rate
+from spark_cec.log.frame import CommitMeta
 from spark_cec.settings import ExtentBound, Settings
 from spark_cec.tuning.optimum import optimal_interval
 from tests.log.support import commit_meta
@@ -79,13 +81,36 @@ def test_a_batch_counts_once_and_only_if_it_was_first_run_here() -> None:
     assert (calibration.replay.us, calibration.replay.things) == (1_000.0, 100.0)
 
 
-def test_batches_without_input_make_the_others_dearer() -> None:
+def test_a_batch_without_input_makes_the_next_one_dearer() -> None:
     calibration = Calibration()
-    calibration.note_commit(commit_meta(2, inputs=100))
-    calibration.note_commit(commit_meta(3, inputs=0))
-    calibration.note_batch(1, 10.0)
-    calibration.note_batch(2, 9.0)
-    assert calibration.replay.value == pytest.approx((9_000 + 9_000) / 90)
+    for version, inputs in ((2, 0), (3, 100)):
+        calibration.note_commit(commit_meta(version, inputs=inputs))
+    calibration.note_batch(1, 9.0)
+    assert calibration.replay.value == 0.0
+    calibration.note_batch(2, 10.0)
+    assert calibration.replay.value == pytest.approx((9_000 + 10_000) / 100)
+
+
+@pytest.mark.parametrize("empty", [1, 50, 500, 7_000])
+def test_an_idle_store_keeps_its_rate(empty: int) -> None:
+    """One partition has no input for hours, while the others are busy: its tuples are no dearer for that."""
+    calibration = Calibration()
+    version = 2
+    for inputs in (*[100] * 20, *[0] * empty, 100):
+        calibration.note_commit(commit_meta(version, inputs=inputs))
+        calibration.note_batch(version - 1, 5.0)
+        version += 1
+        assert 49.9 <= calibration.replay.value <= 100.1 or version == 3
+    assert Calibration.of(calibration.signed(commit_meta(version), NEVER_FAILED)).replay.value <= 100.1
+
+
+@pytest.mark.parametrize("time", [math.inf, math.nan, 1e300, -1.0])
+def test_a_time_in_the_log_that_cannot_be_is_not_known(time: float) -> None:
+    """An earlier release wrote such ones."""
+    names = ("load_us_per_record", "replay_us_per_tuple", "recovery_base_ms", "recovery_estimate_ms")
+    meta = CommitMeta.decode(commit_meta(7, **dict.fromkeys(names, time)).encode())
+    assert meta == commit_meta(7)
+    assert Calibration.of(meta) == Calibration()
 
 
 def test_batches_that_nobody_times_are_forgotten() -> None:

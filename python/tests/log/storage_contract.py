@@ -30,6 +30,12 @@ class StorageContract:
         assert (storage.read("d/empty"), storage.size("d/empty"), storage.exists("d/empty")) == (b"", 0, True)
         assert storage.list("d") == [StoredFile("empty", 0)]
 
+    def test_what_is_there_can_be_made_durable(self, storage: Storage) -> None:
+        storage.create("d/x", b"1")
+        storage.sync("d/x")
+        with pytest.raises(FileNotFoundError):
+            storage.sync("d/y")
+
     def test_create_never_overwrites(self, storage: Storage) -> None:
         storage.create("x", b"first")
         with pytest.raises(AlreadyExists) as caught:

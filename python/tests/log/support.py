@@ -193,6 +193,9 @@ class FaultyStorage:
     def delete(self, path: str) -> None:
         self.fault.run("delete", lambda: self.inner.delete(path))
 
+    def sync(self, path: str) -> None:
+        self.fault.run("sync", lambda: self.inner.sync(path))
+
     def local_path(self, path: str) -> str | None:
         return self.inner.local_path(path)
 

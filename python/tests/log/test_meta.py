@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_cec.ids import StoreId
 from spark_cec.log.frame import CommitFlags, CommitMeta, FrameKind, LoadedMeta, Meta, OutputMeta, SegmentMeta
-from spark_cec.log.meta import decode_meta, kind_of
+from spark_cec.log.meta import IMPOSSIBLE, decode_meta, kind_of
 from tests.log.support import LOG_ID, WRITER_ID, commit_meta, loaded_meta, output_meta
 
 I64 = st.integers(-(2**63), 2**63 - 1)
@@ -26,7 +26,7 @@ SPECIAL: dict[str, Any] = {
 
 
 def _metas(kind: type[Any]) -> st.SearchStrategy[Any]:
-    types = {"float": st.floats(allow_nan=False), "int": I64}
+    types = {"float": st.floats(0, IMPOSSIBLE, exclude_max=True), "int": I64}
     fields = {f.name: SPECIAL[f.name] if f.name in SPECIAL else types[str(f.type)] for f in dataclasses.fields(kind)}
     if kind is OutputMeta:
         fields["partition"] = st.integers(-(2**31), 2**31 - 1)
