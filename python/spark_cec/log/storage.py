@@ -44,8 +44,8 @@ class Storage(Protocol):
        crash, ever sees a part of the file.
     2. `replace` is atomic: a reader sees the old bytes or the new, never a mixture and never nothing.
     3. `create`, `replace` and `Appender.append` are durable on return, the file's name included.
-    4. Appended bytes become visible in order: a reader, also after a crash, sees a beginning of them, possibly followed
-       by zero bytes. Bytes that were once durable do not change.
+    4. Appended bytes become visible in order, within one `append` too: a reader, also after a crash, sees a beginning
+       of them, possibly followed by zero bytes. Bytes that were once durable do not change.
     5. `list` shows every file whose creation returned before it was called, and never a file in
        the making.
     6. `read` of a range of a file that is being appended to returns the bytes that are there.

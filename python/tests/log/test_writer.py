@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -271,3 +272,143 @@ def test_many_threads_lose_and_mix_nothing(segment_size: int, tmp_path: Path) ->
     assert all(isinstance(item, FoundFrame) for item in found)
     assert len(found) == len(versions) + len(_names(storage))
     assert (len(_names(storage)) == 1) == (segment_size == 1 << 20)
+
+
+class Gate:
+    """Holds the first write until the test lets it go, and notes how many bytes each write brings."""
+
+    def __init__(self, fail_at: int | None = None) -> None:
+        self.entered, self.open = threading.Event(), threading.Event()
+        self.writes: list[int] = []
+        self._fail_at = fail_at
+
+    def pass_through(self, size: int) -> None:
+        self.writes.append(size)
+        if len(self.writes) == 1:
+            self.entered.set()
+            assert self.open.wait(30)
+        if len(self.writes) - 1 == self._fail_at:
+            raise OSError("disk on fire")
+
+
+class GatedAppender(FaultyAppender):
+    def __init__(self, inner: Appender, gate: Gate) -> None:
+        super().__init__(inner, Fault(0))
+        self._gate = gate
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        self._gate.pass_through(sum(memoryview(buffer).nbytes for buffer in buffers))
+        super().append(buffers)
+
+
+class GatedStorage(FaultyStorage):
+    def __init__(self, inner: Storage, gate: Gate, can_append: bool) -> None:
+        super().__init__(inner, Fault(0))
+        self._gate, self._can_append = gate, can_append
+
+    @property
+    def can_append(self) -> bool:
+        return self._can_append
+
+    def append_to_new(self, path: str) -> Appender:
+        return GatedAppender(self.inner.append_to_new(path), self._gate)
+
+    def create(self, path: str, data: Buffer) -> None:
+        self._gate.pass_through(memoryview(data).nbytes)
+        self.inner.create(path, data)
+
+
+def together(writer: SegmentWriter, gate: Gate, versions: Sequence[int]) -> list[Location | Exception]:
+    """The first version's append is held until all others wait behind it."""
+
+    def append(version: int) -> Location | Exception:
+        try:
+            return writer.append(FrameKind.COMMIT, commit_meta(version), payload_of(version)).location
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(len(versions)) as pool:
+        first = pool.submit(append, versions[0])
+        assert gate.entered.wait(30)
+        others = [pool.submit(append, version) for version in versions[1:]]
+        while len(writer._waiting) < len(others):
+            assert not first.done()
+        gate.open.set()
+        return [future.result(30) for future in [first, *others]]
+
+
+@pytest.mark.parametrize("can_append", [True, False])
+def test_what_waits_goes_with_the_next_write(can_append: bool) -> None:
+    gate, storage = Gate(), memory_storage()
+    places = together(make_writer(GatedStorage(storage, gate, can_append)), gate, range(1, 9))
+    assert len(gate.writes) == 2
+    assert len(_names(storage)) == (1 if can_append else 2)
+    for version, place in zip(range(1, 9), places, strict=True):
+        assert isinstance(place, Location)
+        frame = read_frame(storage, place)
+        assert (frame.meta, bytes(frame.payload)) == (commit_meta(version), payload_of(version))
+    assert verify(storage).clean
+
+
+@pytest.mark.parametrize("can_append", [True, False])
+def test_a_write_of_many_frames_keeps_to_the_size_of_a_segment(can_append: bool) -> None:
+    frame, lead = len(frame_bytes(commit_meta(1), payload_of(1))), len(segment_bytes([]))
+    gate, storage = Gate(), memory_storage()
+    size = lead + 3 * frame + 8
+    places = together(make_writer(GatedStorage(storage, gate, can_append), size), gate, range(1, 9))
+    assert all(isinstance(place, Location) for place in places)
+    assert all(file.size <= size for file in list_segments(storage))
+    assert len(_names(storage)) <= 4
+    assert verify(storage).clean
+
+
+@pytest.mark.parametrize("can_append", [True, False])
+def test_of_a_failed_write_no_frame_is_taken_for_written(can_append: bool) -> None:
+    gate, storage = Gate(fail_at=1), memory_storage()
+    writer = make_writer(GatedStorage(storage, gate, can_append))
+    first, *others = together(writer, gate, range(1, 6))
+    assert isinstance(first, Location)
+    assert [type(each) for each in others] == [CommitOutcomeUnknown] * 4
+    assert len({id(each) for each in others}) == 4, "each thread has an error of its own"
+    assert "disk on fire" in str(others[0])
+    (location,) = append_commits(writer, [9])
+    assert read_frame(storage, location).meta == commit_meta(9)
+    assert verify(storage).clean
+
+
+def test_what_waits_behind_an_interrupted_write_is_an_unknown_outcome() -> None:
+    gate, storage = Gate(), memory_storage()
+    gated = GatedStorage(storage, gate, True)
+    writer = make_writer(gated)
+    interrupted: list[BaseException] = []
+
+    class Interrupting(GatedAppender):
+        def append(self, buffers: Sequence[Buffer]) -> None:
+            if len(gate.writes) == 1:
+                gate.writes.append(0)
+                raise KeyboardInterrupt
+            super().append(buffers)
+
+    with mock.patch.object(gated, "append_to_new", lambda path: Interrupting(storage.append_to_new(path), gate)):
+        outcomes: list[object] = []
+
+        def append(version: int) -> None:
+            try:
+                outcomes.append(writer.append(FrameKind.COMMIT, commit_meta(version), payload_of(version)).location)
+            except KeyboardInterrupt as error:
+                interrupted.append(error)
+            except CommitOutcomeUnknown as error:
+                outcomes.append(error)
+
+        threads = [threading.Thread(target=append, args=(version,)) for version in range(1, 6)]
+        threads[0].start()
+        assert gate.entered.wait(30)
+        for thread in threads[1:]:
+            thread.start()
+        while len(writer._waiting) < 4:
+            assert threads[0].is_alive()
+        gate.open.set()
+        for thread in threads:
+            thread.join(30)
+    assert len(interrupted) == 1
+    assert sorted(type(each).__name__ for each in outcomes) == ["CommitOutcomeUnknown"] * 3 + ["Location"]
