@@ -18,16 +18,19 @@ from typing import Annotated, Any
 
 import typer
 
+from spark_cec.bench.empty_commits import empty_commits
+from spark_cec.bench.floor import build_floor
 from spark_cec.bench.job import JobSpec
-from spark_cec.bench.measure import Measured, Say, Schedule, recovery, steady
+from spark_cec.bench.measure import Measured, Say, Schedule, pace, recovery, steady
 from spark_cec.bench.processes import BenchError
-from spark_cec.bench.providers import Provider, in_turn
+from spark_cec.bench.providers import PEERS, Provider, in_turn
 from spark_cec.bench.report import Report
-from spark_cec.bench.workloads import DEFAULTS, Shape, Workload
+from spark_cec.bench.workloads import DEFAULTS, MANY_STORES, Shape, Workload
 from spark_cec.session import jar_path
 from spark_cec.toolchain import BuildError
 
-_HELP = """Compare Spark CEC with Spark's own state stores, in one run on this machine.
+_HELP = """Compare Spark CEC with Spark's own state stores, and with the floor (a bare hash map that keeps nothing
+durable), in one run on this machine.
 
 Each round runs every provider once, in a process of its own: it opens all windows, lets the providers settle, then
 measures. One JSON line for each run goes to standard output, then a summary with the ratios (ours over theirs: the
@@ -38,7 +41,10 @@ standard error. The machine should have nothing else to do: `load` in each line 
 uniform   300,000 updates a batch, spread over 2,000,000 windows
 slow      300,000 updates a batch on 200,000 windows, 1 in 1000 opens one: bytes written per batch
 fast      300,000 tuples a batch, each opens a window, and as many close (deduplication within the watermark)
+stores    20,000 updates a batch on 200,000 windows in 200 partitions
+pace      uniform for ten minutes: the batch time's 99th percentile over its median, ours alone
 recovery  SIGKILL in the middle of a batch of uniform; start() to the end of the first new batch
+agent     commits of stores in which nothing happens, in the agent alone, without Spark
 
 \b
 In a run's line: batch_ms is the median; cpu_ms (processor time of all processes), gc_ms, bytes_per_batch and
@@ -51,7 +57,7 @@ Examples:
   python -m spark_cec.bench slow --partitions 32
   python -m spark_cec.bench recovery --rounds 1 --provider cec --provider rocksdb
   python -m spark_cec.bench uniform --keys 200000 --updates 30000 --json-out uniform.jsonl
-  python -m spark_cec.bench uniform --provider cec --rounds 1 --conf spark.sql.streaming.stateStore.cec.CI=0ms
+  python -m spark_cec.bench recovery --keys 400 --updates 100 --provider cec --provider cec-eager --provider cec-bounds
 
 \b
 Exit codes:
@@ -67,16 +73,36 @@ class Task(str, Enum):
     UNIFORM = "uniform"
     SLOW = "slow"
     FAST = "fast"
+    STORES = "stores"
+    PACE = "pace"
     RECOVERY = "recovery"
+    AGENT = "agent"
 
     @property
-    def shape(self) -> Shape:
-        """The workload behind it."""
-        return Shape.UNIFORM if self is Task.RECOVERY else Shape(self.value)
+    def workload(self) -> Workload:
+        """What is behind it, as large as the design says."""
+        if self is Task.STORES:
+            return MANY_STORES
+        return DEFAULTS[Shape(self.value) if self.value in {shape.value for shape in Shape} else Shape.UNIFORM]
+
+    @property
+    def providers(self) -> tuple[Provider, ...]:
+        """Those that it is run with where none is named."""
+        return tuple(each for each in PEERS if self.can_measure(each))
+
+    def can_measure(self, provider: Provider) -> bool:
+        """Whether it says anything of that one."""
+        if self is Task.AGENT:
+            return provider is Provider.CEC
+        if self is Task.PACE:
+            return provider.is_ours
+        # The floor has no state to come back to.
+        return self is not Task.RECOVERY or provider is not Provider.FLOOR
 
     def has_sizes_of(self, workload: Workload) -> bool:
-        """Whether `workload` is as large as the design says; the partitions are not fixed there."""
-        return replace(DEFAULTS[self.shape], partitions=workload.partitions) == workload
+        """Whether `workload` is as large as the design says; but for one task the partitions are not fixed there."""
+        partitions = self.workload.partitions if self is Task.STORES else workload.partitions
+        return replace(self.workload, partitions=partitions) == workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +123,18 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 
 @app.command(help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
 def bench(
-    task: Annotated[Task, typer.Argument(metavar="[TASK]", help="uniform, slow, fast or recovery.")] = Task.UNIFORM,
+    task: Annotated[Task, typer.Argument(metavar="[TASK]", help="What to measure: see above.")] = Task.UNIFORM,
     rounds: Annotated[int, typer.Option(min=1, help="Runs of each provider.")] = 3,
     keys: Annotated[int | None, typer.Option(min=1, help="Open windows; default: the design's.")] = None,
     updates: Annotated[int | None, typer.Option(min=1, help="Input tuples a batch; default: the design's.")] = None,
-    partitions: Annotated[int, typer.Option(min=1, help="Partitions of the state.")] = 2,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Partitions of the state; default: 2, or 200 for stores.")
+    ] = None,
     warm_up: Annotated[int, typer.Option(min=2, help="Batches after the fill that are not measured.")] = 8,
     batches: Annotated[int, typer.Option(min=1, help="Batches that are measured.")] = 12,
-    provider: Annotated[list[Provider] | None, typer.Option(help="May be given more than once; default: all.")] = None,
+    provider: Annotated[
+        list[Provider] | None, typer.Option(help="May be given more than once; default: cec, rocksdb, hdfs, floor.")
+    ] = None,
     memory: Annotated[str, typer.Option(help="The JVM's heap.")] = "8g",
     conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="More Spark conf, for all.")] = None,
     java_options: Annotated[str, typer.Option(help="More options for the JVM.")] = "",
@@ -116,7 +146,11 @@ def bench(
         provider=Provider.CEC, workload=workload, checkpoint="", scratch="", jar="", memory=memory,
         java_options=java_options, conf=tuple(_pair(each) for each in conf or ()), last_batch=None,
     )  # fmt: skip
-    chosen = tuple(dict.fromkeys(provider or list(Provider)))
+    chosen = tuple(dict.fromkeys(provider or task.providers))
+    for each in chosen:
+        if not task.can_measure(each):
+            known = ", ".join(known.value for known in Provider if task.can_measure(known))
+            raise typer.BadParameter(f"{task.value} is for {known}", param_hint=f"--provider {each.value}")
     plan = Plan(task, spec, Schedule(workload.fill_batches, warm_up, batches), rounds, chosen)
     signal.signal(signal.SIGTERM, _exit_once)
     try:
@@ -135,12 +169,14 @@ def _exit_once(number: int, _: FrameType | None) -> None:
 def run_all(plan: Plan, work: Path, write: Callable[[dict[str, Any]], None], say: Say) -> None:
     """Run every round, writing a line for each run, then the summary and the verdict. Raises `BenchError`."""
     # All rounds measure this jar, even if the sources change meanwhile.
-    spec = replace(plan.spec, jar=str(shutil.copy(jar_path(), work)))
-    report = Report(plan.task.value, spec.workload, plan.task.has_sizes_of(spec.workload))
+    ours = str(shutil.copy(jar_path(), work))
+    jars = {each: str(build_floor(work)) if each is Provider.FLOOR else ours for each in plan.providers}
+    report = Report(plan.task.value, plan.spec.workload, plan.task.has_sizes_of(plan.spec.workload))
     for number in range(plan.rounds):
         for provider in in_turn(plan.providers, number):
             name, before = f"round {number + 1}/{plan.rounds}, {provider.value}: ", os.getloadavg()[0]
-            measured = _run_one(plan, replace(spec, provider=provider), work / "run", _after(name, say))
+            spec = replace(plan.spec, provider=provider, jar=jars[provider])
+            measured = _run_one(plan, spec, work / "run", _after(name, say))
             write(report.add(provider, number, measured, (before, os.getloadavg()[0])))
     for line in report.closing():
         write(line)
@@ -154,15 +190,20 @@ def _run_one(plan: Plan, spec: JobSpec, home: Path, say: Say) -> Measured:
     home.mkdir()
     try:
         placed = replace(spec, checkpoint=str(home / "checkpoint"), scratch=str(home / "scratch"))
-        measure = recovery if plan.task is Task.RECOVERY else steady
+        measure = {Task.RECOVERY: recovery, Task.PACE: pace, Task.AGENT: empty_commits}.get(plan.task, steady)
         return measure(placed, plan.schedule, home, say)
     finally:
         shutil.rmtree(home)
 
 
-def _sized(task: Task, keys: int | None, updates: int | None, partitions: int) -> Workload:
-    default = DEFAULTS[task.shape]
-    return replace(default, keys=keys or default.keys, updates=updates or default.updates, partitions=partitions)
+def _sized(task: Task, keys: int | None, updates: int | None, partitions: int | None) -> Workload:
+    whole = task.workload
+    return replace(
+        whole,
+        keys=keys or whole.keys,
+        updates=updates or whole.updates,
+        partitions=partitions or whole.partitions,
+    )
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import statistics
 import sys
@@ -19,6 +20,7 @@ from spark_cec.bench.ratios import medians
 from spark_cec.bench.workloads import Workload
 
 _SILENCE_S = 600.0
+_PACE_MINUTES = 10.0
 
 Say = Callable[[str], None]
 """Takes a line about how far the run is."""
@@ -123,10 +125,30 @@ def steady(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measured:
     )
 
 
+def pace(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measured:
+    """Ten minutes of batches after the fill and the warm-up. Values: median `batch_ms`, and `p99_over_median`."""
+    each: list[float] = []
+    with _started(replace(spec, last_batch=None), home) as child:
+        for event in child.events(_SILENCE_S):
+            batch = int(event["batch"])
+            if batch < schedule.first_timed:
+                say(schedule.describe(batch, event["batch_ms"]))
+                continue
+            each.append(float(event["batch_ms"]))
+            say(f"{sum(each) / 60_000:.1f} of {_PACE_MINUTES:g} minutes: {each[-1]:.0f} ms")
+            if sum(each) >= _PACE_MINUTES * 60_000:
+                break
+    check_state(spec.workload, event)
+    median = statistics.median(each)
+    p99 = sorted(each)[len(each) * 99 // 100]
+    return Measured({"batch_ms": median, "p99_over_median": p99 / median}, {"batches": len(each), "p99_ms": p99})
+
+
 def recovery(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measured:
     """Run to the end of the schedule, SIGKILL in the middle of the next batch, start again.
 
-    Value: `recovery_s`, from the call of `start()` to the end of the first batch that had not been committed.
+    Values: `recovery_s`, from the call of `start()` to the end of the first batch that had not been committed; of ours
+    `load_us_per_footprint`, what a core takes to load one record of the eventual checkpoint, Python and JVM together.
     """
     with _started(replace(spec, last_batch=None), home) as child:
         for event in child.events(_SILENCE_S):
@@ -139,16 +161,32 @@ def recovery(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measure
     say("killed; starting again")
     with _started(replace(spec, last_batch=committed + 1), home) as child:
         again = list(child.events(_SILENCE_S))
+    report = _newest_report(Path(spec.checkpoint))
     return Measured(
-        {"recovery_s": float(again[-1]["since_start_s"])},
+        {"recovery_s": float(again[-1]["since_start_s"]), **load_cost(Path(spec.checkpoint))},
         {
             "committed_batch": committed,
-            "replayed_batches": sum(1 for event in again if event["batch"] <= committed),
-            "replayed_ms": sum(event["batch_ms"] for event in again if event["batch"] <= committed),
+            **{name: report[name] for name in ("replayed_batches", "duration_ms") if name in report},
             "first_new_batch_ms": again[-1]["batch_ms"],
             "state_rows": again[-1]["state_rows"],
         },
     )
+
+
+def load_cost(checkpoint: Path) -> dict[str, float]:
+    """`load_us_per_footprint` by our provider's report of the newest recovery; empty if there is none that tells.
+
+    A footprint is one of an open window: what is gone over beside it in the extent counts as its cost.
+    """
+    stores = [store for store in _newest_report(checkpoint).get("stores", []) if store["ec_load_ms"]]
+    loaded_ms, footprints = sum(s["ec_load_ms"] for s in stores), sum(s["open_windows"] for s in stores)
+    return {"load_us_per_footprint": 1000.0 * loaded_ms / footprints} if footprints else {}
+
+
+def _newest_report(checkpoint: Path) -> dict[str, Any]:
+    reports = sorted((checkpoint / "cec" / "recoveries").glob("*.json"))
+    report: dict[str, Any] = json.loads(reports[-1].read_text()) if reports else {}
+    return report
 
 
 def check_state(workload: Workload, event: Mapping[str, Any]) -> None:

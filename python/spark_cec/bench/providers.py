@@ -6,26 +6,51 @@ import sys
 from collections.abc import Mapping
 from enum import Enum
 
+from spark_cec.bench.floor import PROVIDER as FLOOR_PROVIDER
 from spark_cec.session import JARS_KEY, PROVIDER, PROVIDER_KEY, PYTHON_KEY
+from spark_cec.settings import PREFIX
 
 _STATE = "org.apache.spark.sql.execution.streaming.state."
 _CHANGELOG_KEY = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 
 
 class Provider(str, Enum):
-    """Ours with its defaults, RocksDB with changelog checkpointing, and the HDFS-backed one."""
+    """Ours with its defaults, RocksDB with changelog checkpointing, the HDFS-backed one, and a bare hash map.
+
+    Then ours with other policies, to compare them: everything at every commit, and only what Q and U ask for.
+    """
 
     CEC = "cec"
     ROCKSDB = "rocksdb"
     HDFS = "hdfs"
+    FLOOR = "floor"
+    EAGER = "cec-eager"
+    BOUNDS = "cec-bounds"
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the state is kept by Spark CEC."""
+        return self in (Provider.CEC, *POLICIES)
+
+
+PEERS = (Provider.CEC, Provider.ROCKSDB, Provider.HDFS, Provider.FLOOR)
+"""What is compared where nothing else is asked for."""
+
+POLICIES = {
+    Provider.EAGER: {PREFIX + "mode": "eager"},
+    Provider.BOUNDS: {PREFIX + "effort": "0"},
+}
 
 
 def conf_of(provider: Provider, jar: str) -> Mapping[str, str]:
-    """Spark conf that turns `provider` on; `jar` is the shim's, which only ours needs."""
-    if provider is Provider.CEC:
-        return {PROVIDER_KEY: PROVIDER, JARS_KEY: jar, PYTHON_KEY: sys.executable}
+    """Spark conf that turns `provider` on; `jar` is the shim's, or the floor's: Spark's own stores need none."""
+    if provider.is_ours:
+        ours = {PROVIDER_KEY: PROVIDER, JARS_KEY: jar, PYTHON_KEY: sys.executable}
+        return {**ours, **POLICIES.get(provider, {})}
     if provider is Provider.ROCKSDB:
         return {PROVIDER_KEY: _STATE + "RocksDBStateStoreProvider", _CHANGELOG_KEY: "true"}
+    if provider is Provider.FLOOR:
+        return {PROVIDER_KEY: FLOOR_PROVIDER, JARS_KEY: jar}
     return {PROVIDER_KEY: _STATE + "HDFSBackedStateStoreProvider"}
 
 

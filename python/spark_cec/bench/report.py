@@ -39,9 +39,13 @@ class Report:
             "load": rounded(list(load)),
         }
 
-    def ratio(self, measure: str, against: Provider) -> Ratio | None:
-        """Ours over another provider's, over all rounds; None if it was not measured, or theirs is 0."""
-        return ratio(self._by_round(Provider.CEC, measure), self._by_round(against, measure))
+    def ratio(self, measure: str, against: Provider | None) -> Ratio | None:
+        """Ours over another provider's, over all rounds; None if it was not measured, or theirs is 0.
+
+        Against None: ours by itself.
+        """
+        ours = self._by_round(Provider.CEC, measure)
+        return ratio(ours, self._by_round(against, measure) if against else dict.fromkeys(ours, 1.0))
 
     def closing(self) -> list[dict[str, Any]]:
         """The summary and the verdict."""

@@ -66,6 +66,9 @@ DEFAULTS = {
 }
 """The sizes of the design."""
 
+MANY_STORES = Workload(Shape.UNIFORM, keys=200_000, updates=20_000, partitions=200)
+"""Two hundred stores of a thousand windows, a hundred updates each."""
+
 
 def output_mode(workload: Workload) -> str:
     """The output mode that the query is written for."""

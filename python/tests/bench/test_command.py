@@ -14,7 +14,7 @@ from spark_cec.bench.job import JobSpec
 from spark_cec.bench.measure import Measured, Say, Schedule
 from spark_cec.bench.processes import BenchError
 
-SPEED_MS = {"cec": 100.0, "rocksdb": 300.0, "hdfs": 200.0}
+SPEED_MS = {"cec": 100.0, "rocksdb": 300.0, "hdfs": 200.0, "floor": 90.0}
 
 
 class Runs:
@@ -44,6 +44,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     jar.write_text("jar")
     fake = Runs()
     monkeypatch.setattr(command, "jar_path", lambda: str(jar))
+    monkeypatch.setattr(command, "build_floor", lambda work: jar)
     monkeypatch.setattr(command, "steady", fake)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     return fake
@@ -57,12 +58,39 @@ def _bench(tmp_path: Path, *options: str) -> tuple[int, list[dict[str, Any]], st
 def test_three_alternating_rounds_of_all_providers_by_default(runs: Runs, tmp_path: Path) -> None:
     code, lines, errors = _bench(tmp_path)
     assert code == 0
-    assert [line["kind"] for line in lines] == ["run"] * 9 + ["summary", "verdict"]
-    assert [line["provider"] for line in lines[:6]] == ["cec", "rocksdb", "hdfs", "rocksdb", "hdfs", "cec"]
-    assert [line["round"] for line in lines[:9]] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert [line["kind"] for line in lines] == ["run"] * 12 + ["summary", "verdict"]
+    order = ["cec", "rocksdb", "hdfs", "floor"]
+    assert [line["provider"] for line in lines[:8]] == [*order, *order[1:], order[0]]
+    assert [line["round"] for line in lines[:12]] == [1] * 4 + [2] * 4 + [3] * 4
     assert (lines[-1]["must"], lines[-1]["sizes_of_the_design"]) == (True, True)
     assert runs.schedules[0] == Schedule(fill=7, warm_up=8, timed=12)
     assert errors.splitlines()[0] == "round 1/3, cec: batch 1/1"
+
+
+def test_the_floor_has_nothing_to_recover(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "recovery", runs)
+    _, lines, _ = _bench(tmp_path, "recovery", "--rounds", "1")
+    assert [line["provider"] for line in lines if line["kind"] == "run"] == ["cec", "rocksdb", "hdfs"]
+    code, lines, errors = _bench(tmp_path, "recovery", "--provider", "floor")
+    assert (code, lines) == (2, []) and "--provider floor" in errors
+
+
+@pytest.mark.parametrize(("task", "measure", "partitions"), [("pace", "pace", 2), ("agent", "empty_commits", 2)])
+def test_some_tasks_measure_ours_alone(
+    task: str, measure: str, partitions: int, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, measure, runs)
+    _, lines, _ = _bench(tmp_path, task, "--rounds", "2")
+    assert [line["provider"] for line in lines if line["kind"] == "run"] == ["cec", "cec"]
+    assert lines[-1]["sizes_of_the_design"] is True
+    assert _bench(tmp_path, task, "--provider", "hdfs")[0] == 2
+
+
+def test_many_stores_are_two_hundred(runs: Runs, tmp_path: Path) -> None:
+    _, lines, _ = _bench(tmp_path, "stores", "--rounds", "1", "--provider", "cec")
+    assert (runs.specs[0].workload.partitions, lines[-1]["sizes_of_the_design"]) == (200, True)
+    _, lines, _ = _bench(tmp_path, "stores", "--rounds", "1", "--provider", "cec", "--partitions", "100")
+    assert lines[-1]["sizes_of_the_design"] is False
 
 
 def test_a_bad_verdict_is_no_failure(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from spark_cec.bench.measure import Schedule, check_state, committed_batch
+from spark_cec.bench.measure import Schedule, check_state, committed_batch, load_cost
 from spark_cec.bench.processes import BenchError
 from spark_cec.bench.workloads import Shape, Workload
 
@@ -34,3 +35,15 @@ def test_the_committed_batch_is_the_largest_number(tmp_path: Path) -> None:
     for name in ("9", "10", ".11.crc", "12.tmp", "checksum"):
         (tmp_path / "commits" / name).touch()
     assert committed_batch(tmp_path) == 10
+
+
+def test_the_cost_of_a_load_is_that_of_the_newest_recovery(tmp_path: Path) -> None:
+    assert load_cost(tmp_path) == {}
+    reports = tmp_path / "cec" / "recoveries"
+    reports.mkdir(parents=True)
+    for name, ms in (("100", 9_000.0), ("200", 30.0)):
+        stores = [{"ec_load_ms": ms, "open_windows": 10_000}, {"ec_load_ms": None, "open_windows": 5_000}]
+        (reports / f"{name}.json").write_text(json.dumps({"stores": stores}))
+    assert load_cost(tmp_path) == {"load_us_per_footprint": 3.0}
+    (reports / "300.json").write_text(json.dumps({"stores": []}))
+    assert load_cost(tmp_path) == {}

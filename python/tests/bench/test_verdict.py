@@ -12,7 +12,7 @@ from spark_cec.bench.providers import Provider
 from spark_cec.bench.ratios import Ratio
 from spark_cec.bench.verdict import judge, verdict
 
-Source = Callable[[str, Provider], Ratio | None]
+Source = Callable[[str, Provider | None], Ratio | None]
 
 
 def _always(value: float) -> Source:
@@ -26,19 +26,31 @@ def _rows(task: str, partitions: int, source: Source) -> dict[tuple[str, str], A
 @pytest.mark.parametrize(
     ("task", "partitions", "rows"),
     [
-        ("uniform", 2, [("batch time, uniform", "rocksdb"), ("batch time, uniform", "hdfs")]),
-        ("slow", 2, [("bytes written per batch, slow windows", "rocksdb")]),
+        ("uniform", 2, [("batch time, uniform", each) for each in ("rocksdb", "hdfs", "floor")]),
+        ("slow", 2, [("bytes written per batch, slow windows", each) for each in ("rocksdb", "hdfs")]),
         (
             "slow",
             32,
             [
                 ("bytes written per batch, slow windows", "rocksdb"),
+                ("bytes written per batch, slow windows", "hdfs"),
                 ("files created per batch, 32 partitions", "rocksdb"),
             ],
         ),
         ("fast", 2, []),
         ("fast", 32, [("files created per batch, 32 partitions", "rocksdb")]),
-        ("recovery", 2, [("start() to the end of the first new batch", "rocksdb")]),
+        (
+            "recovery",
+            2,
+            [
+                ("start() to the end of the first new batch", "rocksdb"),
+                ("start() to the end of the first new batch", "hdfs"),
+                ("load, µs for a footprint and core", ""),
+            ],
+        ),
+        ("stores", 200, [("batch time, 200 stores", "rocksdb")]),
+        ("pace", 2, [("p99 over median of the batch time", "")]),
+        ("agent", 2, [("a store's commit without records, in the agent, ms", "")]),
     ],
 )
 def test_each_task_measures_its_rows(task: str, partitions: int, rows: list[tuple[str, str]]) -> None:
@@ -48,12 +60,15 @@ def test_each_task_measures_its_rows(task: str, partitions: int, rows: list[tupl
 @pytest.mark.parametrize(
     ("against", "ratio", "must", "aim"),
     [
-        ("rocksdb", 1 / 1.8, True, False),
-        ("rocksdb", 0.556, False, False),
-        ("rocksdb", 1 / 2.5, True, True),
-        ("hdfs", 1 / 1.4, True, False),
-        ("hdfs", 0.715, False, False),
-        ("hdfs", 1 / 1.8, True, True),
+        ("rocksdb", 1 / 2.5, True, False),
+        ("rocksdb", 0.401, False, False),
+        ("rocksdb", 1 / 3.5, True, True),
+        ("hdfs", 1 / 1.8, True, False),
+        ("hdfs", 0.556, False, False),
+        ("hdfs", 1 / 2.3, True, True),
+        ("floor", 1.25, True, False),
+        ("floor", 1.26, False, False),
+        ("floor", 1.1, True, True),
     ],
 )
 def test_the_bounds_of_the_batch_time(against: str, ratio: float, must: bool, aim: bool) -> None:
@@ -62,18 +77,24 @@ def test_the_bounds_of_the_batch_time(against: str, ratio: float, must: bool, ai
 
 
 @pytest.mark.parametrize(
-    ("task", "partitions", "must", "aim"),
-    [("slow", 2, 1 / 5, 1 / 20), ("recovery", 2, 1 / 2, 1 / 5), ("fast", 32, 1 / 8, 1 / 30)],
+    ("task", "partitions", "bounds"),
+    [
+        ("slow", 2, [(1 / 20, 1 / 50), (1 / 20, 1 / 50)]),
+        ("recovery", 2, [(1 / 2, 1 / 5), (1.0, 1 / 2), (2.0, 0.5)]),
+        ("stores", 200, [(1 / 2, 1 / 5)]),
+        ("pace", 2, [(2.0, 1.5)]),
+        ("agent", 2, [(1.0, 0.2)]),
+        ("fast", 32, [(1 / 8, 1 / 30)]),
+    ],
 )
-def test_the_bounds_of_the_other_rows(task: str, partitions: int, must: float, aim: float) -> None:
-    (row,) = judge(task, partitions, _always(1.0))
-    assert (row.must, row.aim) == (must, aim)
+def test_the_bounds_of_the_other_rows(task: str, partitions: int, bounds: list[tuple[float, float]]) -> None:
+    assert [(row.must, row.aim) for row in judge(task, partitions, _always(1.0))] == bounds
 
 
 def test_each_row_looks_at_its_own_measure() -> None:
-    asked: list[tuple[str, Provider]] = []
+    asked: list[tuple[str, Provider | None]] = []
 
-    def source(measure: str, against: Provider) -> Ratio | None:
+    def source(measure: str, against: Provider | None) -> Ratio | None:
         asked.append((measure, against))
         return None
 
@@ -82,25 +103,29 @@ def test_each_row_looks_at_its_own_measure() -> None:
     assert set(asked) == {
         ("batch_ms", Provider.ROCKSDB),
         ("batch_ms", Provider.HDFS),
+        ("batch_ms", Provider.FLOOR),
         ("bytes_per_batch", Provider.ROCKSDB),
+        ("bytes_per_batch", Provider.HDFS),
         ("files_per_batch", Provider.ROCKSDB),
         ("recovery_s", Provider.ROCKSDB),
+        ("recovery_s", Provider.HDFS),
+        ("load_us_per_footprint", None),
     }
 
 
 def test_the_median_decides_not_the_spread() -> None:
-    judged = judge("slow", 2, lambda measure, against: Ratio(0.1, 0.01, 5.0))
+    judged = judge("slow", 2, lambda measure, against: Ratio(0.04, 0.001, 5.0))
     assert verdict(judged)["must"] is True
 
 
 def test_all_rows_must_hold() -> None:
-    def source(measure: str, against: Provider) -> Ratio:
+    def source(measure: str, against: Provider | None) -> Ratio:
         value = 0.1 if against is Provider.ROCKSDB else 0.9
         return Ratio(value, value, value)
 
     found = verdict(judge("uniform", 2, source))
     assert (found["must"], found["aim"]) == (False, False)
-    assert [row["must_holds"] for row in found["rows"]] == [True, False]
+    assert [row["must_holds"] for row in found["rows"]] == [True, False, True]
     json.dumps(found)
 
 

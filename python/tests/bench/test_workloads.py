@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from spark_cec.bench.job import JobSpec, facts_of
-from spark_cec.bench.providers import Provider, conf_of, in_turn
+from spark_cec.bench.providers import PEERS, Provider, conf_of, in_turn
 from spark_cec.bench.workloads import DEFAULTS, Shape, Workload, output_mode
 
 SPEC = JobSpec(
@@ -48,11 +48,11 @@ def test_output_modes() -> None:
     assert [output_mode(DEFAULTS[shape]) for shape in Shape] == ["update", "update", "append"]
 
 
-def test_each_provider_is_first_once_in_three_rounds_and_runs_once_in_each() -> None:
-    rounds = [in_turn(tuple(Provider), number) for number in range(4)]
-    assert {order[0] for order in rounds[:3]} == set(Provider)
-    assert all(set(order) == set(Provider) and len(order) == 3 for order in rounds)
-    assert rounds[3] == rounds[0]
+def test_each_provider_is_first_once_in_as_many_rounds_and_runs_once_in_each() -> None:
+    rounds = [in_turn(PEERS, number) for number in range(5)]
+    assert {order[0] for order in rounds[:4]} == set(PEERS)
+    assert all(set(order) == set(PEERS) and len(order) == 4 for order in rounds)
+    assert rounds[4] == rounds[0]
     assert in_turn((Provider.CEC,), 5) == (Provider.CEC,)
 
 
@@ -70,6 +70,14 @@ def test_the_changelog_of_rocksdb_is_on_and_nothing_of_ours_is_off() -> None:
 @pytest.mark.parametrize("spec", [SPEC, replace(SPEC, provider=Provider.HDFS, conf=(), last_batch=None)])
 def test_a_spec_survives_json(spec: JobSpec) -> None:
     assert JobSpec.from_json(spec.to_json()) == spec
+
+
+def test_our_policies_differ_in_one_setting() -> None:
+    ours = conf_of(Provider.CEC, "/j.jar").items()
+    for provider, setting in ((Provider.EAGER, ("mode", "eager")), (Provider.BOUNDS, ("effort", "0"))):
+        key, value = setting
+        assert conf_of(provider, "/j.jar").items() - ours == {(f"spark.sql.streaming.stateStore.cec.{key}", value)}
+        assert ours <= conf_of(provider, "/j.jar").items()
 
 
 def test_conf_of_the_user_wins() -> None:
