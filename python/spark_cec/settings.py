@@ -59,6 +59,7 @@ class ExtentBound:
 class Settings:
     """Everything a user can set, with units in the names and the defaults of the design, section 1.
 
+    `effort`: the share of an operator's time that may go into a shorter replay than U allows (`checkpoint.worth`).
     `footprint_age`: the most versions that the newest footprint of an open window may lie behind the store's version.
     `sources_margin`: what is dirty is written when a source has less than this share of its past beyond what a recovery
     needs (`recovery.margin`); 0: never.
@@ -68,6 +69,7 @@ class Settings:
     replay_bound: int = 1_000_000
     checkpoint_ms: float = 10.0
     period_ms: float = 100.0
+    effort: float = 0.02
     footprint_age: int = 1_000
     mode: Mode = Mode.AUTO
     log_path: str | None = None
@@ -102,7 +104,8 @@ class Settings:
             share = "CI/CP=as the target needs"
         else:
             share = f"CI={self.checkpoint_ms:g}ms CP={self.period_ms:g}ms"
-        return f"{bounds} {share} mode={self.mode.value}"
+        effort = "" if self.autotune else f" effort={self.effort:g}"
+        return f"{bounds} {share}{effort} mode={self.mode.value}"
 
 
 def _duration_ms(key: str, value: str) -> float:
@@ -173,7 +176,7 @@ def _extent_bound(key: str, value: str) -> tuple[ExtentBound, tuple[str, ...]]:
 
 
 _KEYS = {
-    "Q", "U", "CI", "CP", "footprintAge", "mode", "log.path", "python", "log.segmentBytes", "log.compression",
+    "Q", "U", "CI", "CP", "effort", "footprintAge", "mode", "log.path", "python", "log.segmentBytes", "log.compression",
     "output.retainBatches", "sources.replayable", "sources.margin", "index.path", "spool.path", "agent.timeout",
     "recoveryTarget", "autotune", "onDivergence", "stop.flush", "driver.python",
 }  # fmt: skip
@@ -210,6 +213,8 @@ def _autotune(given: Mapping[str, str]) -> bool:
     on = _choice("autotune", given.get("autotune", "off"), ("on", "off")) == "on"
     if on and "CP" in given:
         raise SettingsError(PREFIX + "CP", given["CP"], "autotune=on sets the period itself: give one of the two")
+    if on and "effort" in given:
+        raise SettingsError(PREFIX + "effort", given["effort"], "autotune=on decides that itself: give one of the two")
     return on
 
 
@@ -243,6 +248,7 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
         replay_bound=_count("U", given["U"]) if "U" in given else default.replay_bound,
         checkpoint_ms=checkpoint_ms,
         period_ms=period_ms,
+        effort=_share("effort", given["effort"]) if "effort" in given else default.effort,
         footprint_age=_count("footprintAge", given["footprintAge"])
         if "footprintAge" in given
         else default.footprint_age,

@@ -16,7 +16,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     # 0 words; packages are here because their __init__ imports nothing
     ("errors", "extras", "ids", "settings", "version", "log", "checkpoint", "recovery", "adapters", "agent"),
     # 1 values
-    ("log.meta", "log.frame", "log.record", "checkpoint.footprints", "checkpoint.policy", "toolchain"),
+    (
+        *("log.meta", "log.frame", "log.record", "toolchain"),
+        *("checkpoint.footprints", "checkpoint.policy", "checkpoint.worth"),
+    ),
     # 2 contracts
     ("log.storage", "log.segment", "index", "index_keys"),
     # 3 log

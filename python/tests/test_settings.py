@@ -25,6 +25,7 @@ KEYS = (
     "log.compression",
     "output.retainBatches",
     "sources.replayable",
+    "effort",
     "sources.margin",
     "index.path",
     "spool.path",
@@ -41,7 +42,7 @@ def parse(**given: str) -> Settings:
 
 def test_nothing_set_gives_the_defaults_of_the_design() -> None:
     assert parse() == Settings()
-    assert parse().describe() == "Q=2x U=1000000 CI=10ms CP=100ms mode=auto"
+    assert parse().describe() == "Q=2x U=1000000 CI=10ms CP=100ms effort=0.02 mode=auto"
     assert parse().checkpoint_share == 0.1
     assert parse().warnings == ()
 
@@ -50,7 +51,7 @@ def test_a_recovery_target_stands_in_for_the_bounds_and_may_take_what_it_needs()
     settings = parse(recoveryTarget="5s")
     assert settings.recovery_target_ms == 5_000
     assert settings.checkpoint_share == 1.0
-    assert settings.describe() == "recoveryTarget=5000ms CI/CP=as the target needs mode=auto"
+    assert settings.describe() == "recoveryTarget=5000ms CI/CP=as the target needs effort=0.02 mode=auto"
     assert parse(recoveryTarget="5s", CP="200ms").checkpoint_share == 0.05
     assert parse(recoveryTarget="5s", autotune="on").checkpoint_share == 0.1
 
@@ -115,6 +116,8 @@ def test_the_keys_of_others_are_left_alone() -> None:
         ("log.compression", "none", "compression", "none"),
         ("output.retainBatches", "7", "retain_output_batches", 7),
         ("sources.replayable", "a, b,,c ", "replayable_sources", ("a", "b", "c")),
+        ("effort", "0", "effort", 0.0),
+        ("effort", "0.1", "effort", 0.1),
         ("sources.margin", "0", "sources_margin", 0.0),
         ("sources.margin", " 0.25 ", "sources_margin", 0.25),
         ("sources.margin", "1", "sources_margin", 1.0),
@@ -152,6 +155,7 @@ SHARE = "give a share between 0 and 1, such as 0.1; 0 turns it off"
         ("log.compression", "gzip", "give one of lz4, zstd, none"),
         *[("log.segmentBytes", value, "give a size such as 64MiB") for value in ("", "1.5MiB", "64XB", "-1")],
         *[("log.segmentBytes", value, "give at least 4KiB") for value in ("4095", "3KiB", "0")],
+        *[("effort", value, SHARE) for value in ("", "2", "5%", "little")],
         *[("sources.margin", value, SHARE) for value in ("", "1.01", "-0.1", "10%", "nan", "1e-1", "all", ".")],
         ("output.retainBatches", "0", "give a whole number of at least 1, below 2^63"),
     ],

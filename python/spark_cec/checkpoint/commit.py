@@ -162,10 +162,12 @@ def commit_store(
         elapsed_us=meta.elapsed_us + (time.perf_counter_ns() - started) // 1000,
     )  # fmt: skip
     meta = calibration.signed(meta, request.forecast)
+    encoding = time.perf_counter_ns()
     payload = encode_records(records, settings.compression) if records is not None and rows else b""  # 4
+    encode_us = (time.perf_counter_ns() - encoding) / 1000
     header, location = writer.append(FrameKind.COMMIT, meta, payload)
     catalog.note(header, location)  # 5
-    calibration.note_commit(meta)  # 6
+    calibration.note_commit(meta, encode_us, len(payload), ledger.live.get(meta.version, 0))  # 6
     bounds = calibration.bounds(settings, request.forecast, ledger)
     plan = plan_after(ledger, bounds, request.retained_batches)
     books.closed(meta, ledger)

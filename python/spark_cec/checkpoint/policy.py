@@ -66,11 +66,14 @@ class Plan:
 
 
 def _thin(versions: Sequence[int]) -> list[int]:
-    """At most `MAX_STEPS` of the ascending versions, the last one always among them."""
+    """At most `MAX_STEPS` of the ascending versions, the first and the last one always among them.
+
+    Without the first, which asks for nothing, the oldest would be written again whatever the bounds say.
+    """
     if len(versions) <= MAX_STEPS:
         return list(versions)
-    stride = -(-len(versions) // MAX_STEPS)
-    return sorted({*versions[stride - 1 :: stride], versions[-1]})
+    stride = -(-len(versions) // (MAX_STEPS - 1))
+    return sorted({versions[0], *versions[stride - 1 :: stride], versions[-1]})
 
 
 def _since(counts: Mapping[int, int], befores: Sequence[int], *, inclusive: bool) -> list[int]:

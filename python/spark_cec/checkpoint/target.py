@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_cec.checkpoint.footprints import Footprints
+from spark_cec.checkpoint.worth import WriteCost, rewrites_per_check, worthwhile_replay
 from spark_cec.extras import needed_by
 from spark_cec.log.frame import CommitMeta
 from spark_cec.settings import ExtentBound, Settings
@@ -91,6 +92,7 @@ class Calibration:
     base_ms: float = 0.0
     replay: Rate = field(default_factory=Rate)
     write: Rate = field(default_factory=Rate)
+    write_cost: WriteCost = field(default_factory=WriteCost)
     scanned: int = 0
     checked: int = 0
     _inputs: dict[int, int] = field(default_factory=dict)
@@ -111,12 +113,23 @@ class Calibration:
         if self.scanned:
             self.load_us_per_record = ms * 1000 * forecast.load_waves / self.scanned
 
-    def note_commit(self, meta: CommitMeta) -> None:
-        """A commit is durable: its input counts once its batch's time is known, and it tells what writing costs."""
+    def note_commit(self, meta: CommitMeta, encode_us: float = 0.0, bytes_: int = 0, windows: int = 0) -> None:
+        """A commit is durable: its input counts once its batch's time is known, and it tells what writing costs.
+
+        `encode_us`: what came after the footer was made, but for the wait until it was durable. `bytes_`: its payload.
+        `windows`: how many it has opened and checked.
+        """
         self._inputs[meta.version - 1] = meta.inputs
         while len(self._inputs) > _REMEMBERED:
             del self._inputs[next(iter(self._inputs))]
         self.checked = meta.checked
+        self.write_cost.add(
+            us=meta.elapsed_us + encode_us,
+            records=meta.records,
+            bytes_=bytes_,
+            rows=meta.opened + meta.checked,
+            windows=windows,
+        )
         if meta.records:
             self.write.add(meta.elapsed_us, meta.records)
 
@@ -164,12 +177,12 @@ class Calibration:
         )
 
     def bounds(self, settings: Settings, forecast: Forecast, ledger: Footprints) -> Settings:
-        """The settings with Q, U and CP as the recovery target and autotuning would have them now."""
+        """The settings with Q, U and CP as the recovery target, autotuning and the effort would have them now."""
         if settings.recovery_target_ms is not None:
             settings = self._for_target(settings, settings.recovery_target_ms, forecast, ledger)
         if settings.autotune:
-            settings = self._autotuned(settings, forecast, ledger)
-        return settings
+            return self._autotuned(settings, forecast, ledger)
+        return self._worthwhile(settings, forecast, ledger)
 
     def _for_target(self, settings: Settings, target_ms: float, forecast: Forecast, ledger: Footprints) -> Settings:
         """The scan gets what two records per window need, but no more than half; the replay gets the rest."""
@@ -183,6 +196,22 @@ class Calibration:
             extent_bound=ExtentBound(records=max(int(load_us / self._load_us), 1)),
             replay_bound=max(min(int(tuples), settings.replay_bound), 1),
         )
+
+    def _worthwhile(self, settings: Settings, forecast: Forecast, ledger: Footprints) -> Settings:
+        """What is cheap to write is written, long before U: see `checkpoint.worth`."""
+        changing = ledger.dirty_windows + self.checked
+        if not changing or settings.effort <= 0 or settings.checkpoint_ms <= 0 or not self.replay.value:
+            return settings
+        tuples = worthwhile_replay(
+            self.write_cost,
+            dirty_windows=ledger.dirty_windows,
+            checked_rows=self.checked,
+            rewrites=rewrites_per_check(settings.extent_bound, ledger.open_windows),
+            waves=forecast.load_waves,
+            effort=settings.effort,
+            replay_us_per_tuple=self.replay.value,
+        )
+        return replace(settings, replay_bound=tuples) if tuples < settings.replay_bound else settings
 
     def _autotuned(self, settings: Settings, forecast: Forecast, ledger: Footprints) -> Settings:
         """What has changed is written once in T*, which is the share c/T* of the time; what came before T* is clean.

@@ -93,6 +93,7 @@ def test_stairs_are_short_and_end_with_everything(span: int) -> None:
     for steps in (plan.replay_steps, plan.extent_steps):
         assert len(steps) <= MAX_STEPS + 1
         assert steps[-1].before == span + 1
+        assert steps[0].before == 1, "nothing is written again that no bound asks for"
         assert list(steps) == sorted(steps, key=lambda step: step.before)
     costs = [step.cost for step in plan.replay_steps]
     assert costs == sorted(costs, reverse=True)

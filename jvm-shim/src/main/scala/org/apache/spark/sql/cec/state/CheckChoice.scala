@@ -44,7 +44,7 @@ private[state] final class CheckChoice(books: WindowBooks, budget: Budget, defer
       }
       val mayTakeNs = budget.grant(taskNs, asked.share, asked.floorMs)
       val beganNs = System.nanoTime()
-      def inTime: Boolean = (chosen.size & CheckChoice.ClockMask) != 0 || System.nanoTime() - beganNs < mayTakeNs
+      def inTime: Boolean = System.nanoTime() - beganNs < mayTakeNs // a window may have many rows, and a row many bytes
       if (asked.share > 0 && mayTakeNs > 0) {
         if (deferred) dirtyBefore(asked.replayBefore(inputs)).takeWhile(_ => inTime).foreach(check)
         books.withFootprintBefore(asked.extentBefore(spool.records, rows, rowsBefore)).takeWhile(_ => inTime).foreach(check)
@@ -53,9 +53,4 @@ private[state] final class CheckChoice(books: WindowBooks, budget: Budget, defer
     }
     chosen
   }
-}
-
-private object CheckChoice {
-  /** The clock is read once in so many checks. */
-  private val ClockMask = 63
 }

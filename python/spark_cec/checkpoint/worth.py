@@ -1,0 +1,82 @@
+"""The cost-benefit policy: what is cheap to write is written; dirty is what would cost more than it saves.
+
+The paper derives it as its first method (section III.A) and leaves its calibration open. A check takes time from the
+query now, and takes input tuples from the replay of a recovery that may come. What one is worth in terms of the other
+is one number, the *effort*: the share of the query's time that may go into shortening the replay. To write all that is
+dirty takes c; done once in every T = c / effort it takes that share, and then no recovery replays more than the tuples
+of T. Where T is shorter than a batch, every commit leaves the store clean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_cec.settings import ExtentBound
+
+FIRST_US = 500.0
+"""What the first record costs a commit that would have none: a spool file, a stream, a payload."""
+
+RECORD_US = 2.0
+BYTE_US = 0.02
+"""What each further record costs, and each of its bytes in the log, as long as nothing was measured."""
+
+_COMMIT_US = 5_000.0
+"""What a commit takes whether it has records or not is no more than this."""
+
+_PRIOR_US = 200.0
+"""How strongly these prices hold against what is measured: as commits of so long in all."""
+
+_KEPT = 0.9
+"""How much of what was summed up counts on, from one commit with records to the next."""
+
+_MOST_REWRITES = 10.0
+
+
+@dataclass(slots=True)
+class WriteCost:
+    """What it takes to write records of one store: a list of prices, and how far the truth was from it.
+
+    Commits of equal size do not tell what comes of a record and what of the commit itself, so the prices are fixed, and
+    only what a commit takes beyond its own time corrects them: by a factor, which expensive records soon show.
+    """
+
+    bytes_per_record: float = 0.0
+    rows_per_window: float = 1.0
+    expected_us: float = _PRIOR_US
+    taken_us: float = _PRIOR_US
+
+    def add(self, *, us: float, records: int, bytes_: int, rows: int, windows: int) -> None:
+        """Takes in one commit; the older ones fade. `rows` of so many `windows` were opened or checked."""
+        if not records:
+            return
+        self.bytes_per_record = bytes_ / records
+        if windows:
+            self.rows_per_window = max(rows / windows, 1.0)
+        self.expected_us = (self.expected_us - _PRIOR_US) * _KEPT + self._listed(records) + _PRIOR_US
+        self.taken_us = (self.taken_us - _PRIOR_US) * _KEPT + max(us - _COMMIT_US, 0.0) + _PRIOR_US
+
+    def of(self, records: float) -> float:
+        """Microseconds for so many records, above 0."""
+        return FIRST_US + self._listed(records) * max(self.taken_us / self.expected_us, 0.25)
+
+    def _listed(self, records: float) -> float:
+        return records * (RECORD_US + BYTE_US * self.bytes_per_record)
+
+
+def rewrites_per_check(bound: ExtentBound, open_windows: int) -> float:
+    """How many clean windows Q has written again for each record that a check adds to the extent, at most."""
+    room = bound.limit(open_windows) / max(open_windows, 1) - 1.0
+    return min(1.0 / room, _MOST_REWRITES) if room > 0 else _MOST_REWRITES
+
+
+def worthwhile_replay(
+    cost: WriteCost, *, dirty_windows: int, checked_rows: int, rewrites: float, waves: float, effort: float,
+    replay_us_per_tuple: float,
+) -> int:  # fmt: skip
+    """The most input tuples that a store should have to replay, at least 1: those of T.
+
+    `checked_rows`: what the newest commit has made clean counts too: it will be dirty again, if it is the same windows
+    that change. `waves`: stores that share a core, whose costs add up.
+    """
+    cost_us = cost.of((dirty_windows * cost.rows_per_window + checked_rows) * (1.0 + rewrites))
+    return max(int(cost_us * max(waves, 1.0) / effort / replay_us_per_tuple), 1)
