@@ -75,12 +75,14 @@ class DriverCalls:
         query = read_query(cec_directory(checkpoint))
         home = home_of(checkpoint, settings, arguments.get("sink_path"))
         recorded = absolute_home(checkpoint, query["log_home"]) if query is not None else home
-        if recorded != home and int(arguments["committed_batch"]) >= 0:
-            raise UnsuitableCheckpoint(
-                f"the log of {checkpoint} is at {recorded}, but this query's settings place it at {home}: give "
-                f"back the sink's `path` and cec.log.path as they were"
-            )
         storage = open_storage(home)
+        has_moved_along = query is not None and recorded != home and read_log_id(storage) == query["log_id"]
+        if recorded != home and int(arguments["committed_batch"]) >= 0 and not has_moved_along:
+            raise UnsuitableCheckpoint(
+                f"the log of {checkpoint} is at {recorded}, but this query's settings place it at {home}: give back "
+                f"the sink's `path` and cec.log.path as they were; or, if this checkpoint was moved (under log.path "
+                "each has a directory by its own path), move the log's directory there too"
+            )
         storage.probe_writable()
         log_id = read_log_id(storage)
         if log_id is not None and (query is None or query["log_id"] != log_id):

@@ -127,11 +127,11 @@ def _refused_if_pointless(request: Request, found: Found) -> Found:
 
 def _refuse_a_taken_place(source: HadoopFiles, target: HadoopFiles, home: str | None) -> None:
     if target.exists(""):
-        raise LogLocationError(target.root, "there is something already: give a directory that is not there yet")
+        raise UnsuitableCheckpoint(f"--to {target.root}: there is something already; give a new place")
     if home is not None and is_taken(home):
         raise LogLocationError(home, "there is something already: remove it, or give another place for the checkpoint")
     if f"{target.url}/".startswith(f"{source.url}/"):
-        raise LogLocationError(target.root, "it is within the checkpoint that is carried: give one beside it")
+        raise UnsuitableCheckpoint(f"--to {target.root} is within the checkpoint that is carried: give one beside it")
 
 
 @contextmanager

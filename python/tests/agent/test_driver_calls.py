@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -49,7 +50,7 @@ def test_a_check_writes_nothing_that_stays(tmp_path: Path) -> None:
     answer = check(agent, U="7", CI="5ms")
     assert answer["home"] == agent.home
     assert (answer["log_exists"], answer["mode"], answer["replayable_sources"]) == (False, "auto", [])
-    assert answer["describe"] == "Q=2x U=7 CI=5ms CP=100ms mode=auto"
+    assert answer["describe"] == "Q=2x U=7 CI=5ms CP=100ms effort=0.02 mode=auto"
     assert [path for path in Path(agent.checkpoint).rglob("*") if path.is_file()] == []
     agent.calls.close()
 
@@ -71,6 +72,25 @@ def test_the_log_must_stay_where_it_is(agent: Agent, tmp_path: Path) -> None:
         check(agent, log__path=str(tmp_path / "elsewhere"))
     assert refused.value.kind == "UnsuitableCheckpoint"
     assert check(agent)["log_exists"] is True
+
+
+def test_a_checkpoint_moves_with_its_log(tmp_path: Path) -> None:
+    """Under `log.path` a log's directory has its name from the checkpoint's path."""
+    before, after = Agent(tmp_path, tmp_path / "old"), Agent(tmp_path, tmp_path / "new")
+    for each in (before, after):
+        each.conf[PREFIX + "log.path"] = str(tmp_path / "logs")
+    before.home = before.ask("check", committed_batch=-1)["home"]
+    before.begin_run()
+    before.calls.close()
+    (tmp_path / "old").rename(tmp_path / "new")
+    with pytest.raises(Refused, match=r"if this checkpoint was moved .* move the log's directory there too"):
+        after.ask("check", committed_batch=0)
+    home = str(tmp_path / "logs" / hashlib.sha256(after.checkpoint.encode()).hexdigest()[:16])
+    Path(before.home).rename(home)
+    after.home = after.ask("check", committed_batch=0)["home"]
+    assert (after.home, after.begin_run()) == (home, 2)
+    assert json.loads((tmp_path / "new" / "cec" / "query.json").read_text())["log_home"] == home
+    after.calls.close()
 
 
 def test_before_the_first_commit_the_log_may_be_elsewhere(agent: Agent, tmp_path: Path) -> None:

@@ -130,12 +130,14 @@ private[recovery] object Replay {
       case divergence: CecException if divergence.kind == "Divergence" =>
         new CecException(divergence.kind, s"${divergence.getMessage} (${input(first)})", failure)
     }.getOrElse {
+      val damaged = causes.exists { case ours: CecException => ours.kind == "DamagedLog" case _ => false }
+      val wayOut =
+        if (damaged) "The log is damaged: stop the query and run cec repair, which finds the version to begin from and says what that costs"
+        else "If that passes, start the query again. If the input is gone, spark.sql.streaming.stateStore.cec.onDivergence=accept takes the " +
+          "state as the replay left it, and reports which windows may differ"
       new CecException("ReplayFailed",
         s"the replay of batch $batch, which the recovery of batch $last needs, failed (the sink and Spark's logs were not touched; " +
-          s"${input(batch)}): " +
-          s"${causes.map(_.getMessage).filter(_ != null).distinct.take(3).mkString("; ")}. If that passes, start the query again. If the input is " +
-          "gone, spark.sql.streaming.stateStore.cec.onDivergence=accept takes the state as the replay left it, and reports which windows " +
-          "may differ", failure)
+          s"${input(batch)}): ${causes.map(_.getMessage).filter(_ != null).distinct.take(3).mkString("; ")}. $wayOut", failure)
     }
   }
 
