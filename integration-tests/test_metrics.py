@@ -7,6 +7,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from cec_it import local
 
 PROGRAM = Path(__file__).with_name("cec_it") / "prometheus_job.py"
 
@@ -34,3 +40,29 @@ def values(page: str) -> dict[str, float]:
     """What the page says of us, without the name of the application."""
     found = re.findall(r'^metrics_\w+?_driver_cec_(\w+)_Value\{type="gauges"\} (\S+)$', page, flags=re.MULTILINE)
     return {name: float(value) for name, value in found}
+
+
+def _idle(query: StreamingQuery) -> dict[str, Any] | None:
+    progress = query.lastProgress
+    return json.loads(progress.json) if progress is not None and progress.numInputRows == 0 else None
+
+
+def test_an_idle_query_goes_on_saying_what_a_recovery_would_take(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark leaves out of the progress of an idle query what is not said to last."""
+    own = local.session(spark, local.OPENINGS_ONLY, **{"spark.sql.streaming.noDataProgressEventInterval": "100"})
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(3):
+        (source / f"{number}.json").write_text("".join(f'{{"key": {row % 5}}}\n' for row in range(50)))
+    rows = own.readStream.schema("key int").option("maxFilesPerTrigger", 1).json(str(source))
+    writer = rows.groupBy("key").count().writeStream.format("noop").outputMode("update")
+    query = writer.option("checkpointLocation", str(tmp_path / "check")).start()
+    try:
+        query.processAllAvailable()
+        idle = local.eventually(lambda: _idle(query), "an idle progress")
+    finally:
+        query.stop()
+    metrics = idle["stateOperators"][0]["customMetrics"]
+    assert (metrics["cecDirty"], metrics["cecExtent"]) == (5, 5)
+    assert metrics["cecReplay"] > 0 and metrics["cecRecoveryEstimateMs"] > 0
+    assert (metrics["cecOpened"], metrics["cecLogBytes"]) == (0, 0), "nothing is written"

@@ -1,12 +1,18 @@
 package org.apache.spark.sql.cec.state
 
 import org.apache.spark.SparkContext
-import org.apache.spark.sql.execution.metric.SQLMetric
-import org.apache.spark.sql.execution.streaming.state.StateStoreCustomMetric
+import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
 import org.apache.spark.util.AccumulatorV2
 
+/** A metric of an operator that is the sum of its partitions' values. */
+private[state] final case class SumMetric(name: String, desc: String) extends LastingMetric {
+  override def withNewDesc(desc: String): SumMetric = copy(desc = desc)
+
+  override def createSQLMetric(sparkContext: SparkContext): SQLMetric = SQLMetrics.createMetric(sparkContext, desc)
+}
+
 /** A metric of an operator that is the largest of its partitions' values, where Spark's own kinds are sums. */
-private[state] final case class MaxMetric(name: String, desc: String) extends StateStoreCustomMetric {
+private[state] final case class MaxMetric(name: String, desc: String) extends LastingMetric {
   override def withNewDesc(desc: String): MaxMetric = copy(desc = desc)
 
   override def createSQLMetric(sparkContext: SparkContext): SQLMetric = {
