@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cec_it import faults, feeds
-from cec_it.driver import FOREACH, Job, Query
+from cec_it.driver import FOREACH, Job, Query, last_batch
 from cec_it.faults import Course, Life, Verdict
 
 WANTED = {0: ["a", "b"], 2: ["c", "c"]}
@@ -47,6 +47,13 @@ def verdict(root: Path, *lives: tuple[int, dict[int, list[str]]]) -> tuple[int, 
 )
 def test_rows(batches: dict[int, list[str]], wanted: tuple[int, int, int, int], tmp_path: Path) -> None:
     assert verdict(tmp_path, (-1, batches)) == wanted
+
+
+def test_what_comes_after_the_last_batch_is_no_bodys_business(tmp_path: Path) -> None:
+    """A query is stopped when it has run that one, and may have begun the next."""
+    right, last = {0: ["a", "b"], 2: ["c", "c"]}, last_batch(Job("", (QUERY,), 3, 1))
+    assert verdict(tmp_path / "one", (-1, {**right, last + 1: ["z"]})) == (0, 0, 0, 0)
+    assert verdict(tmp_path / "two", (-1, {**right, last: ["z"]})) == (0, 0, 1, 0)
 
 
 def test_a_batch_that_was_not_committed_may_come_again_with_the_same_rows(tmp_path: Path) -> None:

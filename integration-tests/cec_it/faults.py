@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from cec_it import results
 from cec_it.cluster import EXECUTOR, PATIENCE_S, Cluster, Daemon
 from cec_it.crashes import Driver, driver, log_bytes
-from cec_it.driver import Job, Query
+from cec_it.driver import Job, Query, last_batch
 from cec_it.local import agent_of_driver, eventually
 from cec_it.results import Batches
 from purchases_demo.crashes import newest
@@ -113,9 +113,14 @@ def run(cluster: Cluster, job: Job, faults: Sequence[Fault], seed: int) -> Cours
 
 
 def judge(course: Course, wanted: Batches) -> Verdict:
-    """The rows that the sink recorded against those of an undisturbed run."""
-    out = course.job.out(course.query)
-    found, all_calls = results.last_recorded(out), results.recorded(out)
+    """The rows that the sink recorded against those of an undisturbed run.
+
+    Up to the batch with which the query is done: it may have begun another one when it is stopped, here or there.
+    """
+    out, last = course.job.out(course.query), last_batch(course.job)
+    found = {batch: rows for batch, rows in results.last_recorded(out).items() if batch <= last}
+    wanted = {batch: rows for batch, rows in wanted.items() if batch <= last}
+    all_calls = results.recorded(out)
     lost = duplicate = wrong = 0
     for batch in sorted({*found, *wanted}):
         have, want = Counter(found.get(batch, [])), Counter(wanted.get(batch, []))
