@@ -136,4 +136,6 @@ def _window_pieces(log: OpenLog, operator: int, name: str, version: int | None) 
         )
     newest = min(index.newest(store, 1 << 62)[-1].meta.version for store in stores)
     at = newest if version is None else int(version)
+    if not 0 < at <= newest:
+        raise LogLocationError(log.home, f"it has no version {at} of all partitions: give one from 1 to {newest}")
     return [{"operator": s.operator, "partition": s.partition, "store": s.name, "version": at} for s in stores]

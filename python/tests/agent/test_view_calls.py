@@ -165,6 +165,14 @@ def test_the_windows_of_all_partitions(agent: Agent) -> None:
     assert len(read(agent, "windows", operator=0, store="default", version=1)) == 2
 
 
+@pytest.mark.parametrize("version", [0, -1, 4, 99])
+def test_a_version_that_is_not_there_is_no_damage(version: int, agent: Agent) -> None:
+    two_stores(agent)
+    with pytest.raises(Refused, match=rf"no version {version} of all partitions: give one from 1 to \d$") as refused:
+        read(agent, "windows", operator=0, store="default", version=version)
+    assert refused.value.kind == "LogLocationError"
+
+
 def test_a_store_that_is_not_there_is_told_from_those_that_are(agent: Agent) -> None:
     two_stores(agent)
     with pytest.raises(Refused, match=r"no store 'left' of operator 3; there are: operator 0 store default"):
