@@ -95,7 +95,7 @@ def wanted(last: int) -> dict[int, int]:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"CI": "0ms"}, {"CI": "5ms", "CP": "10ms", "U": "5"}], ids=["openings only", "U=5"]
+    "settings", [{"CI": "0ms"}, {"CI": "5ms", "CP": "10ms", "U": "5", "effort": "0"}], ids=["openings only", "U=5"]
 )
 def test_acknowledgements_are_held_back_to_t(settings: dict[str, str], spark: SparkSession, tmp_path: Path) -> None:
     own = local.session(spark, {**settings, "sources.replayable": "it-acknowledged"})

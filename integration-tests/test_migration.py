@@ -125,6 +125,40 @@ def test_what_cannot_be_carried_is_refused_and_leaves_nothing(
     assert home.exists()
 
 
+def test_a_place_that_is_taken_in_the_meantime_is_left_alone(
+    stopped: tuple[SparkSession, Path], tmp_path: Path
+) -> None:
+    """While the command looks whether the query has stopped, somebody else makes the directory."""
+    spark, checkpoint = stopped
+    target = tmp_path / "new"
+
+    def take(doing: str) -> None:
+        if doing.startswith("looking"):
+            target.mkdir(exist_ok=True)
+            (target / "metadata").write_text("precious")
+
+    with pytest.raises(CecError, match="there is something already"):
+        carry(spark, Request(str(checkpoint), str(target), PROVIDERS["cec"], None, 5.0), take)
+    assert (target / "metadata").read_text() == "precious"
+    assert [path.name for path in target.iterdir()] == ["metadata"]
+
+
+def test_a_state_with_a_partition_gone_is_refused(stopped: tuple[SparkSession, Path], tmp_path: Path) -> None:
+    spark, checkpoint = stopped
+    shutil.rmtree(checkpoint / "state" / "0" / "1")
+    request = Request(str(checkpoint), str(tmp_path / "new"), PROVIDERS["cec"], None, 0.0)
+    refused(spark, request, "operator 0 has no partition 1; restore it")
+
+
+def test_a_place_within_the_checkpoint_is_seen_through_a_link(
+    stopped: tuple[SparkSession, Path], tmp_path: Path
+) -> None:
+    spark, checkpoint = stopped
+    (tmp_path / "link").symlink_to(checkpoint)
+    request = Request(str(checkpoint), str(tmp_path / "link" / "new"), PROVIDERS["cec"], None, 0.0)
+    refused(spark, request, "is within the checkpoint")
+
+
 def test_a_query_that_runs_is_not_carried(stopped: tuple[SparkSession, Path], tmp_path: Path) -> None:
     spark, checkpoint = stopped
     query = Query("totals", feeds.RATE, FOREACH)

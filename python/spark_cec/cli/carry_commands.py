@@ -12,7 +12,8 @@ from spark_cec.extras import need
 
 _CARRY = """The query must be stopped. The old checkpoint is read only; a new one is made beside it, read back and
 compared, and cannot be started before it is whole. Spark's own reader and rewriter of state do the work, in a local
-Spark session of this command (`--conf` for what that needs). A state of transformWithState cannot be carried.
+Spark session of this command (`--conf` for what that needs). A state of transformWithState cannot be carried. Output of
+the `cec` sink stays in the old one.
 
 \b
 Exit codes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -18,13 +19,16 @@ from spark_cec.cli.place import find_log
 from spark_cec.errors import Fenced, LogLocationError, UnsuitableCheckpoint
 from spark_cec.migration.checkpoint import (
     COMMITTED,
+    METADATA,
     PARTITIONS_KEY,
     PLANNED,
+    UNFINISHED,
     Found,
     batches,
     copy_all_but_state,
     finish,
     look,
+    lost_partitions,
     name_the_state,
 )
 from spark_cec.migration.files import HadoopFiles
@@ -33,6 +37,7 @@ from spark_cec.session import PROVIDER, PROVIDER_KEY
 from spark_cec.settings import PREFIX, parse_settings
 
 _LOOK_EVERY_S = 0.5
+_TASKS_END_WITHIN_S = 30.0
 _WHY = "its state was carried here by `cec`; nothing has run yet"
 
 
@@ -64,7 +69,8 @@ def carry(spark: SparkSession, request: Request, say: Callable[[str], None]) -> 
     """Makes the new checkpoint; `say` is told what is being done.
 
      1. Look at the source: refuse what cannot be carried.
-     2. Make sure that no query writes it: by its lease, or by looking for a while.
+     2. Make sure that no query writes it: by its lease, or by looking for a while. Then claim the new place, which
+        nobody else may have taken meanwhile.
      3. Copy Spark's logs and schemas, with the new settings in them, to a checkpoint that cannot be started yet.
      4. Begin the log, if that is where the state goes.
      5. Rewrite the state.
@@ -86,7 +92,8 @@ def carry(spark: SparkSession, request: Request, say: Callable[[str], None]) -> 
     rewriting = Rewriting(spark, source.url, target.url, found.batch)
     every = rewriting.stores()
     refuse_what_is_not_known(every)
-    with _while_nobody_writes(source, found, request.quiet_s, say), _removed_on_failure(target, home):  # 2
+    _refuse_lost_partitions(source, found, every, rewriting)
+    with _while_nobody_writes(source, found, request.quiet_s, say), _claimed(spark, source, target, home):  # 2
         conf = {PROVIDER_KEY: request.provider}
         if request.partitions is not None:
             conf[PARTITIONS_KEY] = str(request.partitions)
@@ -127,11 +134,21 @@ def _refused_if_pointless(request: Request, found: Found) -> Found:
 
 def _refuse_a_taken_place(source: HadoopFiles, target: HadoopFiles, home: str | None) -> None:
     if target.exists(""):
-        raise UnsuitableCheckpoint(f"--to {target.root}: there is something already; give a new place")
+        raise _taken(target)
     if home is not None and is_taken(home):
         raise LogLocationError(home, "there is something already: remove it, or give another place for the checkpoint")
-    if f"{target.url}/".startswith(f"{source.url}/"):
+    if f"{target.real}/".startswith(f"{source.real}/"):
         raise UnsuitableCheckpoint(f"--to {target.root} is within the checkpoint that is carried: give one beside it")
+
+
+def _refuse_lost_partitions(source: HadoopFiles, found: Found, every: Iterable[Store], rewriting: Rewriting) -> None:
+    for store in every:
+        if store.operator in found.alone and rewriting.has_keys(store):
+            raise lost_partitions(source.root, store.operator, range(1, found.partitions))
+
+
+def _taken(target: HadoopFiles) -> UnsuitableCheckpoint:
+    return UnsuitableCheckpoint(f"--to {target.root}: there is something already; give a new place")
 
 
 @contextmanager
@@ -181,15 +198,31 @@ def _ends(files: HadoopFiles) -> tuple[int, int]:
 
 
 @contextmanager
-def _removed_on_failure(target: HadoopFiles, home: str | None) -> Iterator[None]:
-    """Both places were empty."""
+def _claimed(spark: SparkSession, source: HadoopFiles, target: HadoopFiles, home: str | None) -> Iterator[None]:
+    """Both places are ours from here on, and are removed if it fails, when no task writes there any more."""
+    _refuse_a_taken_place(source, target, home)
+    if not target.claim(METADATA, UNFINISHED):
+        raise _taken(target)
     try:
         yield
     except BaseException:
-        target.remove()
-        if home is not None:
-            remove_all(home)
+        # Else what cannot be started, and says so, is what stays.
+        if _all_tasks_have_ended(spark):
+            if home is not None:
+                remove_all(home)
+            target.remove(last=METADATA)
         raise
+
+
+def _all_tasks_have_ended(spark: SparkSession) -> bool:
+    spark.sparkContext.cancelAllJobs()
+    jvm_context: Any = spark.sparkContext._jsc.sc()
+    until = time.monotonic() + _TASKS_END_WITHIN_S
+    while time.monotonic() < until:
+        if not sum(int(each.numRunningTasks()) for each in jvm_context.statusTracker().getExecutorInfos()):
+            return True
+        time.sleep(_LOOK_EVERY_S)
+    return False
 
 
 def _begin_log(spark: SparkSession, checkpoint: str, home: str) -> None:

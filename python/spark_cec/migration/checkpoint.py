@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +27,12 @@ class Found:
     """A checkpoint that can be carried.
 
     `batch` is V, the newest batch that Spark has committed; `conf` what its offset log recorded of the settings.
+    `alone`: operators of which there is partition 0 and no other, as where there is no key to spread by.
     """
 
     batch: int
     conf: Mapping[str, str]
+    alone: frozenset[int] = frozenset()
 
     @property
     def provider(self) -> str:
@@ -63,7 +65,17 @@ def look(files: HadoopFiles) -> Found:
         raise UnsuitableCheckpoint(f"the query of {files.root} has no state: nothing is to be carried")
     for operator in operators:
         _refuse_what_one_provider_has(files, operator)
-    return Found(batch, conf)
+    missing = {operator: _missing_partitions(files, operator) for operator in operators}
+    for operator, partitions in missing.items():
+        if partitions and partitions != set(range(1, int(conf[PARTITIONS_KEY]))):
+            raise lost_partitions(files.root, operator, partitions)
+    return Found(batch, conf, frozenset(int(operator) for operator, partitions in missing.items() if partitions))
+
+
+def lost_partitions(root: str, operator: int | str, missing: Iterable[int]) -> UnsuitableCheckpoint:
+    """What to say of a state of which a part is not there."""
+    which = ", ".join(map(str, sorted(missing)))
+    return UnsuitableCheckpoint(f"{root} has lost state: operator {operator} has no partition {which}; restore it")
 
 
 def batches(files: HadoopFiles, log: str) -> list[int]:
@@ -73,8 +85,6 @@ def batches(files: HadoopFiles, log: str) -> list[int]:
 
 def copy_all_but_state(source: HadoopFiles, target: HadoopFiles, found: Found, conf: Mapping[str, str]) -> None:
     """Spark's logs, with `conf` recorded from batch V on, and the schemas of the state; `metadata` is not right yet."""
-    target.make()
-    target.write(METADATA, UNFINISHED)
     for name in source.names():
         if name not in (METADATA, _STATE, _OWN):
             source.copy(name, target)
@@ -140,6 +150,14 @@ def _resize(files: HadoopFiles, path: str, partitions: int) -> None:
     for store in content["stateStoreInfo"]:
         store["numPartitions"] = partitions
     files.write(path, f"{version}\n{json.dumps(content, separators=(',', ':'))}")
+
+
+def _missing_partitions(files: HadoopFiles, operator: str) -> set[int]:
+    """Every partition has a directory, but where there is no key to spread by."""
+    own = [path for path in _operator_files(files) if path.startswith(f"{_STATE}/{operator}/")]
+    stores = json.loads(files.read(own[-1]).partition("\n")[2])["stateStoreInfo"]
+    there = {int(name) for name in files.names(f"{_STATE}/{operator}") if name.isdigit()}
+    return set(range(max(int(store["numPartitions"]) for store in stores))) - there
 
 
 def _refuse_what_one_provider_has(files: HadoopFiles, operator: str) -> None:

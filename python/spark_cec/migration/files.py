@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 
@@ -62,12 +63,31 @@ class HadoopFiles:
         ):
             raise OSError(f"{self.root}/{path} was not copied to {to.root}")
 
-    def make(self) -> None:
-        """The directory itself."""
-        self._fs.mkdirs(self._path(""))
+    @property
+    def real(self) -> str:
+        """The directory without symbolic links in its name, where this process can see them."""
+        return f"file:{Path(self.url[len('file:') :]).resolve()}" if self.url.startswith("file:") else self.url
 
-    def remove(self) -> None:
-        """The directory itself, with all that is in it."""
+    def claim(self, path: str, text: str) -> bool:
+        """Makes the directory, with one file in it; False, and nothing changed, if that file is there already."""
+        self._fs.mkdirs(self._path(""))
+        try:
+            stream = self._fs.create(self._path(path), False)
+        except Exception:
+            if self.exists(path):
+                return False
+            raise
+        try:
+            stream.write(text.encode())
+        finally:
+            stream.close()
+        return True
+
+    def remove(self, last: str) -> None:
+        """The directory itself, with all that is in it; one file goes after all others."""
+        for status in self._fs.listStatus(self._path("")):
+            if str(status.getPath().getName()) != last:
+                self._fs.delete(status.getPath(), True)
         self._fs.delete(self._path(""), True)
 
     def _list(self, directory: str) -> list[tuple[str, int]]:

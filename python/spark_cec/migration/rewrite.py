@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructField, StructType
 
 from spark_cec.errors import UnsuitableCheckpoint
 
@@ -80,6 +81,11 @@ class Rewriting:
         ]
         return sorted(stores, key=lambda store: (store.operator, _PLACES.get(store.name, 0)))
 
+    def has_keys(self, store: Store) -> bool:
+        """Whether the rows of a store have something to be spread by."""
+        key = self._state(self._source, store).schema["key"].dataType
+        return isinstance(key, StructType) and bool(key.fields)
+
     def write(
         self, store: Store, conf: Mapping[str, str], partitions: int | None
     ) -> tuple[StoreSums, list[str | None]]:
@@ -139,10 +145,15 @@ def ids_of(written: Mapping[Store, list[str | None]]) -> dict[str, Any] | None:
 
 def _spread(state: DataFrame, store: Store, partitions: int) -> DataFrame:
     """Each row in the partition where the query will look for it."""
-    names = state.select("key.*").columns
-    keys = names[: len(names) - _KEY_IS_PARTITIONED_BUT_FOR[store.kind, store.name]]
-    # What is grouped by nothing is all in partition 0.
-    return state.repartition(partitions, *(state["key"][name] for name in keys)) if keys else state.coalesce(1)
+    schema = state.schema["key"].dataType
+    assert isinstance(schema, StructType)
+    spread = len(schema.fields) - _KEY_IS_PARTITIONED_BUT_FOR[store.kind, store.name]
+    if not spread:
+        return state.coalesce(1)  # what is grouped by nothing is all in partition 0
+    # By place: Spark gives several unnamed grouping expressions one name.
+    renamed = StructType([StructField(f"k{place}", field.dataType) for place, field in enumerate(schema.fields)])
+    key = state["key"].cast(renamed)
+    return state.repartition(partitions, *(key[f"k{place}"] for place in range(spread)))
 
 
 def _signed(number: int) -> int:
