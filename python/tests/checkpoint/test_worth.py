@@ -140,10 +140,10 @@ def test_without_effort_only_u_is_kept() -> None:
     assert lags[-1] > 500
 
 
-@pytest.mark.parametrize("us_per_record", [1.0, 3.0, 30.0, 300.0, 3_000.0])
-@pytest.mark.parametrize("rows", [1, 20, 700])
+@pytest.mark.parametrize("us_per_record", [1.0, 30.0, 3_000.0])
+@pytest.mark.parametrize("rows", [1, 700])
 @pytest.mark.parametrize("waves", [1.0, 4.0])
-@pytest.mark.parametrize("windows", [40, 400, 4_000, 40_000])
+@pytest.mark.parametrize("windows", [40, 1_000, 20_000])
 def test_the_effort_is_kept_from_small_to_large(windows: int, waves: float, rows: int, us_per_record: float) -> None:
     """All windows are touched at each batch. U asks for nothing here."""
     settings = replace(SETTINGS, replay_bound=1 << 60, extent_bound=ExtentBound(records=1 << 60))
