@@ -55,7 +55,7 @@ def reports(checkpoint: Path) -> list[dict[str, Any]]:
 
 
 def test_progress_shows_the_slowest_partitions_estimate(spark: SparkSession, tmp_path: Path) -> None:
-    progress = run_to(local.session(spark, {"recoveryTarget": "1h"}), tmp_path, BATCHES)
+    progress = run_to(local.session(spark, {"recoveryTarget": "1h", "effort": "0"}), tmp_path, BATCHES)
     found = by_version(tmp_path)
     compared = 0
     for each in progress:
@@ -81,7 +81,7 @@ def test_a_target_out_of_reach_leaves_nothing_to_replay(spark: SparkSession, tmp
 
 
 def test_a_report_has_what_was_foretold_and_the_next_run_learns_from_it(spark: SparkSession, tmp_path: Path) -> None:
-    patient = local.session(spark, {"recoveryTarget": "1h"})
+    patient = local.session(spark, {"recoveryTarget": "1h", "effort": "0"})
     run_to(patient, tmp_path, BATCHES)
     before = by_version(tmp_path)
     run_to(patient, tmp_path, 2 * BATCHES)
