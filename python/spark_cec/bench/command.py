@@ -57,7 +57,7 @@ Examples:
   python -m spark_cec.bench slow --partitions 32
   python -m spark_cec.bench recovery --rounds 1 --provider cec --provider rocksdb
   python -m spark_cec.bench uniform --keys 200000 --updates 30000 --json-out uniform.jsonl
-  python -m spark_cec.bench recovery --keys 400 --updates 100 --provider cec --provider cec-eager --provider cec-bounds
+  python -m spark_cec.bench recovery --keys 400 --updates 100 --provider cec --provider cec-eager --provider cec-effort
 
 \b
 Exit codes:

@@ -14,7 +14,7 @@ from spark_cec.checkpoint.worth import BYTE_US, FIRST_US, RECORD_US, WriteCost, 
 from spark_cec.settings import ExtentBound, Settings
 from tests.log.support import commit_meta
 
-SETTINGS = Settings()
+SETTINGS = Settings(effort=0.02)
 BATCH_MS = 500.0
 
 
