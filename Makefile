@@ -49,7 +49,7 @@ lint: $(INSTALLED)  ## ruff and mypy
 	$(RUN) -m mypy --strict python
 
 bench: jar  ## compare batch times with Spark's own state stores; prints JSON lines
-	$(RUN) -m spark_cec.bench
+	$(VENV)/bin/cec bench
 
 soak: jar  ## run one query for MINUTES (30) and draw all that might grow: soak-output/soak.png
 	cd integration-tests && ../$(RUN) -m cec_it.soak --minutes $(or $(MINUTES),30) --out ../soak-output

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 from pyspark.sql import SparkSession
 
 from cec_it import feeds, local, results
@@ -15,6 +16,7 @@ from cec_it.driver import FOREACH, Job, Query, last_batch, start
 from cec_it.references import PROVIDER_KEY, References
 from spark_cec.agent.logs import home_of
 from spark_cec.cli.carry import PROVIDERS
+from spark_cec.cli.failures import explained
 from spark_cec.errors import CecError
 from spark_cec.migration.carry import Carried, Request, carry
 from spark_cec.migration.checkpoint import UNFINISHED
@@ -148,6 +150,34 @@ def test_a_state_with_a_partition_gone_is_refused(stopped: tuple[SparkSession, P
     shutil.rmtree(checkpoint / "state" / "0" / "1")
     request = Request(str(checkpoint), str(tmp_path / "new"), PROVIDERS["cec"], None, 0.0)
     refused(spark, request, "operator 0 has no partition 1; restore it")
+
+
+@pytest.mark.parametrize("path", ["offsets/2", "commits/2", "state/0/_metadata/metadata"])
+@pytest.mark.parametrize("left", ["", "v1", "v1\n{", "v1\n[]"])
+def test_a_damaged_file_is_named(path: str, left: str, stopped: tuple[SparkSession, Path], tmp_path: Path) -> None:
+    spark, checkpoint = stopped
+    file = checkpoint / path
+    file.write_text(left)
+    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    request = Request(str(checkpoint), str(tmp_path / "new"), PROVIDERS["cec"], None, 0.0)
+    refused(spark, request, f"{checkpoint}/{path} is damaged")
+
+
+def test_a_root_directory_is_no_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    request = Request("/", str(tmp_path / "new"), PROVIDERS["cec"], None, 0.0)
+    refused(spark, request, "/ is not the checkpoint of a query")
+
+
+def test_an_error_of_the_jvm_is_told_by_its_first_cause(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit), explained("import", "there"):
+        spark.read.format("statestore").load(str(tmp_path / "nothing"))
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "FileNotFoundException" in error or "StateDataSource" in error
+    assert "at org.apache" not in error
+    assert "Py4J" not in error
 
 
 def test_a_place_within_the_checkpoint_is_seen_through_a_link(

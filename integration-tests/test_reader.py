@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +119,17 @@ def test_the_windows_of_no_query_are_refused(spark: SparkSession, written: Writt
 def test_a_view_that_does_not_exist_is_refused(written: Written, spark: SparkSession) -> None:
     with pytest.raises(Exception, match='option\\("view", "rows"\\): give output, windows or log'):
         read(spark, written.checkpoint(APPEND), view="rows").schema  # noqa: B018
+    for view, option, value, mend in (
+        ("log", "version", "3", 'it is for the view "windows", and this is "log"'),
+        ("windows", "startingTimestamp", "0", 'it is for the view "output", and this is "windows"'),
+        ("windows", "version", "0", "give a whole number from 1 on"),
+        ("windows", "operatorId", "first", "give a whole number from 0 on"),
+        ("output", "maxBatchesPerTrigger", "0", "give a whole number from 1 on"),
+        ("output", "startingTimestamp", "yesterday-ish", "give a timestamp, or ms since 1970"),
+    ):
+        for loader in (spark.read, spark.readStream):
+            with pytest.raises(Exception, match=re.escape(f'option("{option}", "{value}"): {mend}')):
+                loader.format("cec").options(view=view, **{option: value}).load(written.checkpoint(APPEND)).schema  # noqa: B018
     with pytest.raises(Exception, match="wants a path"):
         spark.read.format("cec").load().schema  # noqa: B018
 
@@ -151,6 +163,7 @@ def test_output_as_a_stream_from_a_point_in_time(written: Written, spark: SparkS
     seen = stream(spark, written.checkpoint(APPEND), tmp_path / "a", startingTimestamp=walls[middle])
     assert results.union(seen).total() == sum(rows[middle:])
     assert 0 < sum(rows[middle:]) < sum(rows), "the point in time cuts nothing off"
+    assert read(spark, written.checkpoint(APPEND), startingTimestamp=walls[middle]).count() == sum(rows[middle:])
 
 
 def manifest_field(path: Path, field: str) -> int:

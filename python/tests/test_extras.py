@@ -33,8 +33,7 @@ def test_an_agent_needs_the_core_alone() -> None:
     [
         ("from spark_cec.cli import main; main()", "typer", "cli"),
         ("sys.argv = ['cec', 'tune', 'paper']\nfrom spark_cec.cli import main; main()", "scipy", "tune"),
-        ("import runpy; runpy.run_module('spark_cec.bench', run_name='__main__')", "typer", "cli"),
-        ("import runpy; runpy.run_module('spark_cec.bench', run_name='__main__')", "pyspark", "spark"),
+        ("sys.argv = ['cec', 'bench']\nfrom spark_cec.cli import main; main()", "pyspark", "spark"),
     ],
 )
 def test_what_needs_more_says_which_extra(code: str, missing: str, extra: str) -> None:

@@ -1,4 +1,4 @@
-"""The command: `python -m spark_cec.bench`."""
+"""The command: `cec bench`."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ are medians of sums over the partitions.
 
 \b
 Examples:
-  python -m spark_cec.bench
-  python -m spark_cec.bench slow --partitions 32
-  python -m spark_cec.bench recovery --rounds 1 --provider cec --provider rocksdb
-  python -m spark_cec.bench uniform --keys 200000 --updates 30000 --json-out uniform.jsonl
-  python -m spark_cec.bench recovery --keys 400 --updates 100 --provider cec --provider cec-eager --provider cec-effort
+  cec bench
+  cec bench slow --partitions 32
+  cec bench recovery --rounds 1 --provider cec --provider rocksdb
+  cec bench uniform --keys 200000 --updates 30000 --json-out uniform.jsonl
+  cec bench recovery --keys 400 --updates 100 --provider cec --provider cec-eager --provider cec-effort
 
 \b
 Exit codes:

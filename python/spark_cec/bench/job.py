@@ -100,7 +100,7 @@ def facts_of(progress: dict[str, Any]) -> dict[str, Any]:
             "updateMs": state["allUpdatesTimeMs"],
             "removeMs": state["allRemovalsTimeMs"],
             "commitMs": state["commitTimeMs"],
-            **{name: value for name, value in state["customMetrics"].items() if name.startswith("cec")},
+            **{name: value for name, value in state.get("customMetrics", {}).items() if name.startswith("cec")},
         },
     }
 

@@ -133,5 +133,7 @@ class Child:
 
     def _last_errors(self) -> str:
         with self._errors.open(errors="replace") as file:
-            lines = deque((line for line in file if line.strip()), maxlen=_LINES_OF_AN_ERROR)
+            # Of a stack, which may be longer than all that is kept, the message matters.
+            said = (line for line in file if line.strip() and not line.startswith("\tat "))
+            lines = deque(said, maxlen=_LINES_OF_AN_ERROR)
         return "".join(["its last words:\n", *lines]).rstrip() if lines else "it said nothing"

@@ -257,6 +257,16 @@ def pipeline(context: typer.Context) -> None:
         _hand_over(pipeline_app, context)
 
 
+@app.command(short_help="Compare with Spark's own state stores.", **_WITH_COMMANDS_OF_ITS_OWN)
+def bench(context: typer.Context) -> None:
+    """The command of the benchmark."""
+    with explained("bench", ""):
+        need("`cec bench`", "spark")
+        from spark_cec.bench.command import app as bench_app
+
+    _hand_over(bench_app, context)
+
+
 def _hand_over(to: typer.Typer, context: typer.Context) -> NoReturn:
     command = typer.main.get_command(to)
     code = command.main(args=context.args, prog_name=f"cec {context.info_name}", standalone_mode=False, **_HELP_OPTIONS)

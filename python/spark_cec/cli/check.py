@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from spark_cec.checkpoint.eventual import head_at, rebuild
-from spark_cec.cli.committed import Committed, committed, committed_attempts
+from spark_cec.cli.committed import Committed, committed, committed_attempts, decided_fallback
 from spark_cec.cli.findings import Finding, of_damages, of_error
 from spark_cec.cli.place import Place
 from spark_cec.cli.state import catalog_of
@@ -18,6 +18,7 @@ from spark_cec.log.catalog import Catalog
 from spark_cec.log.reader import FoundFrame, SegmentReport, Torn, VerifyReport, scan, verify
 from spark_cec.log.segment import segment_path
 from spark_cec.log.storage import Storage
+from spark_cec.recovery.fallback import Fallback
 from spark_cec.recovery.plan import ANY_VERSION, Allows
 from spark_cec.recovery.spark_logs import all_stores
 
@@ -38,7 +39,10 @@ class StoreCheck:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What the full check found; `findings` has all of it, the stores' damage included."""
+    """What the full check found; `findings` has all of it, the stores' damage included.
+
+    `decided`: what `cec repair` has decided for the next start.
+    """
 
     place: Place
     committed: Committed | None
@@ -46,6 +50,7 @@ class Verification:
     output_batches: int
     stores: tuple[StoreCheck, ...]
     findings: tuple[Finding, ...]
+    decided: Fallback | None
 
 
 def verify_log(place: Place, stores_begin: Tell, store_done: Callable[[], None]) -> Verification:
@@ -77,7 +82,8 @@ def verify_log(place: Place, stores_begin: Tell, store_done: Callable[[], None])
         *outputs,
         *(check.damage for check in stores if check.damage),
     ]
-    return Verification(place, done, report.segments, len(batches), stores, tuple(findings))
+    decided = decided_fallback(place, catalog.index, done)
+    return Verification(place, done, report.segments, len(batches), stores, tuple(findings), decided)
 
 
 def _settled(storage: Storage, report: VerifyReport) -> VerifyReport:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_cec.cli.place import OWN_DIRECTORY, Place, open_to_read
+from spark_cec.index import Index
 from spark_cec.recovery.attempts import CommittedAttempts
+from spark_cec.recovery.fallback import Fallback, is_done, read_fallback
+from spark_cec.log.storage import Storage
 from spark_cec.recovery.plan import Allows
 from spark_cec.recovery.report import ReplayProgress, read_progress
-from spark_cec.recovery.spark_logs import committed_batch
+from spark_cec.recovery.spark_logs import all_stores, committed_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +43,22 @@ def recoveries(place: Place) -> int:
     return sum(file.name.endswith(".json") for file in place.checkpoint.list(f"{OWN_DIRECTORY}/recoveries"))
 
 
+def decided_fallback(place: Place, index: Index, done: Committed | None) -> Fallback | None:
+    """What `cec repair` has decided for the next start; None where nothing was, or where it is done already."""
+    if place.checkpoint is None or done is None:
+        return None
+    decided = read_fallback(_own(place.checkpoint))
+    if decided is None or done.batch > decided.committed_batch:
+        return None
+    return None if is_done(index, all_stores(place.checkpoint, index.stores()), decided) else decided
+
+
 def committed_attempts(place: Place, done: Committed | None) -> Allows:
     """Which attempts may be the committed ones; all, where no checkpoint is known."""
     if place.checkpoint is None or done is None:
         return lambda _: True
-    own = open_to_read(f"{place.checkpoint.url.rstrip('/')}/{OWN_DIRECTORY}")
-    return CommittedAttempts(place.checkpoint, own, done.batch).allows_read
+    return CommittedAttempts(place.checkpoint, _own(place.checkpoint), done.batch).allows_read
+
+
+def _own(checkpoint: Storage) -> Storage:
+    return open_to_read(f"{checkpoint.url.rstrip('/')}/{OWN_DIRECTORY}")

@@ -49,11 +49,21 @@ def _line(error: Exception, path: str, access: str) -> str:
         name = error.filename if isinstance(error.filename, str) and error.filename else path
         return f"{name}: {error.strerror or error}; give a place that this user may {access}"
     mend = "check the location, and whether `cec --version` is the release that wrote it"
-    return f"{path}: cannot be read ({type(error).__name__}: {_beginning(str(error))}); {mend}"
+    return f"{path}: cannot be read ({_first_cause(error)}); {mend}"
+
+
+def _first_cause(error: Exception) -> str:
+    """What went wrong first. An error of the JVM comes wrapped, by Spark, by Py4J, and with a whole stack."""
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    if java is None:
+        return f"{type(error).__name__}: {_beginning(str(error))}"
+    while java.getCause() is not None:
+        java = java.getCause()
+    return f"{java.getClass().getSimpleName()}: {_beginning(str(java.getMessage()))}"
 
 
 def _beginning(text: str) -> str:
-    """Errors of the JVM bring their whole stack."""
+    """Of a message of many lines."""
     beginning = " ".join(text.splitlines()[:2])
     return beginning if len(beginning) <= _MOST_CHARACTERS else f"{beginning[:_MOST_CHARACTERS]} ..."
 

@@ -13,6 +13,7 @@ from spark_cec.cli.check import StoreCheck, Verification
 from spark_cec.cli.findings import Finding, FindingKind
 from spark_cec.cli.place import Place
 from spark_cec.ids import StoreId
+from spark_cec.recovery.fallback import Fallback
 
 _STYLES = {FindingKind.TORN: "yellow", FindingKind.CORRUPT: "bold red", FindingKind.LOST: "bold red"}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -72,6 +73,7 @@ def verification_json(result: Verification) -> dict[str, Any]:
         ],
         "output_batches": result.output_batches,
         "stores": [_check_json(check) for check in result.stores],
+        "fallback": fallback_json(result.decided),
     }
 
 
@@ -90,6 +92,8 @@ def print_verification(out: Console, result: Verification) -> None:
     count = len(result.findings)
     verdict = Text(f"{counted(count, 'damage')} found: ", "bold red") if count else Text("ok: ", "green")
     out.print(verdict + Text(", ".join(sums)))
+    if result.decided:
+        out.print(describe_fallback(result.decided))
 
 
 def store_json(store: StoreId) -> dict[str, Any]:
@@ -106,6 +110,19 @@ def _check_json(check: StoreCheck) -> dict[str, Any]:
         "scanned_records": None if check.damage else check.scanned,
         "reason": check.damage.reason if check.damage else None,
     }
+
+
+def fallback_json(decided: Fallback | None) -> dict[str, Any] | None:
+    """What `cec repair` has decided for the next start, in `cec verify --json` and `cec inspect --json`."""
+    return {"version": decided.version, "committed_batch": decided.committed_batch} if decided else None
+
+
+def describe_fallback(decided: Fallback) -> str:
+    """The same in words."""
+    return (
+        f"`cec repair` was here: the next start begins from version {decided.version}, and brings back what is lost "
+        f"with a replay up to batch {decided.committed_batch}"
+    )
 
 
 def place_json(place: Place) -> dict[str, Any]:

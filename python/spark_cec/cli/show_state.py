@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spark_cec.cli.show import counted, print_findings, size, store_json
+from spark_cec.cli.show import counted, describe_fallback, fallback_json, print_findings, size, store_json
 from spark_cec.cli.state import LogState, StoreState
 from spark_cec.log.meta import CommitFlags
 from spark_cec.recovery.reach import Reach
@@ -40,6 +40,7 @@ def state_json(state: LogState) -> dict[str, Any]:
         "stores": [_store_json(store) for store in state.stores],
         "totals": {"stores": len(state.stores), **_totals(state)},
         "damages": [finding.to_json() for finding in state.findings],
+        "fallback": fallback_json(state.decided),
     }
 
 
@@ -63,6 +64,8 @@ def print_state(out: Console, state: LogState) -> None:
         out.print()
         print_findings(out, state.findings)
         out.print("headers only were read; `cec verify` reads every byte")
+    if state.decided:
+        out.print(describe_fallback(state.decided))
 
 
 def _head(state: LogState) -> list[tuple[str, object]]:
@@ -82,7 +85,8 @@ def _head(state: LogState) -> list[tuple[str, object]]:
         lines.append(
             (
                 "committed",
-                f"batch {done.batch}; a replay of batches {replay.first} to {replay.last} was at batch {replay.done}",
+                f"batch {done.batch}; of a replay of batches {replay.first} to {replay.last}, "
+                f"{replay.done - replay.first + 1} of {replay.last - replay.first + 1} are done",
             )
         )
     else:

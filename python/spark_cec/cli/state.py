@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spark_cec.checkpoint.eventual import completed
-from spark_cec.cli.committed import Committed, committed, committed_attempts, recoveries
+from spark_cec.cli.committed import Committed, committed, committed_attempts, decided_fallback, recoveries
 from spark_cec.cli.findings import Finding, of_damages, of_error
 from spark_cec.cli.place import Place
 from spark_cec.errors import DamagedLog
@@ -16,6 +16,7 @@ from spark_cec.log import manifest
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.meta import CommitMeta
 from spark_cec.log.segment import list_segments
+from spark_cec.recovery.fallback import Fallback
 from spark_cec.recovery.plan import ANY_VERSION, Allows, make_plan
 from spark_cec.recovery.reach import Reach, read_reach
 from spark_cec.recovery.spark_logs import all_stores
@@ -44,7 +45,7 @@ class LogState:
     """A whole log. `stored_bytes`: of all segments. `output_batches`: batches that have a manifest.
 
     `reach`: what a recovery would need of the sources; None where no checkpoint or no committed batch is known, no
-    store has committed, or one has lost its commit.
+    store has committed, or one has lost its commit. `decided`: what `cec repair` has decided for the next start.
     """
 
     place: Place
@@ -56,6 +57,7 @@ class LogState:
     output_batches: int
     findings: tuple[Finding, ...]
     reach: Reach | None
+    decided: Fallback | None
 
 
 def catalog_of(place: Place) -> Catalog:
@@ -82,6 +84,7 @@ def read_state(place: Place) -> LogState:
         output_batches=len(manifest.batches(place.storage)),
         findings=(*findings, *_lost(place, stores, done)),
         reach=_reach(place, index, done),
+        decided=decided_fallback(place, index, done),
     )
 
 

@@ -63,9 +63,11 @@ def look(files: HadoopFiles) -> Found:
     operators = [name for name in files.names(_STATE) if name.isdigit()]
     if not operators:
         raise UnsuitableCheckpoint(f"the query of {files.root} has no state: nothing is to be carried")
+    missing = {}
     for operator in operators:
-        _refuse_what_one_provider_has(files, operator)
-    missing = {operator: _missing_partitions(files, operator) for operator in operators}
+        metadata = _operator_metadata(files, operator)
+        _refuse_what_one_provider_has(files, operator, metadata)
+        missing[operator] = _missing_partitions(files, operator, metadata)
     for operator, partitions in missing.items():
         if partitions and partitions != set(range(1, int(conf[PARTITIONS_KEY]))):
             raise lost_partitions(files.root, operator, partitions)
@@ -110,12 +112,23 @@ def finish(source: HadoopFiles, target: HadoopFiles) -> None:
 
 
 def _recorded(files: HadoopFiles, batch: int) -> dict[str, str]:
-    line = files.read(f"{PLANNED}/{batch}").split("\n")[1]
-    try:
-        conf = json.loads(line)["conf"]
-    except (ValueError, KeyError, TypeError):
-        conf = {}
+    """The settings in an entry of the offset log; the commit beside it is looked at too, before it is copied."""
+    for log in (PLANNED, COMMITTED):
+        _json_line(files, f"{log}/{batch}")
+    conf = _json_line(files, f"{PLANNED}/{batch}").get("conf") or {}
     return {str(key): str(value) for key, value in conf.items()}
+
+
+def _json_line(files: HadoopFiles, path: str) -> dict[str, Any]:
+    """The second line of one of Spark's files; the first is its version. `UnsuitableCheckpoint` if it is damaged."""
+    lines = files.read(path).split("\n")
+    try:
+        content = json.loads(lines[1])
+    except (IndexError, ValueError):
+        content = None
+    if not isinstance(content, dict):
+        raise UnsuitableCheckpoint(f"{files.root}/{path} is damaged: it has no JSON in its second line; restore it")
+    return content
 
 
 def _record(files: HadoopFiles, batch: int, conf: Mapping[str, str]) -> None:
@@ -152,23 +165,26 @@ def _resize(files: HadoopFiles, path: str, partitions: int) -> None:
     files.write(path, f"{version}\n{json.dumps(content, separators=(',', ':'))}")
 
 
-def _missing_partitions(files: HadoopFiles, operator: str) -> set[int]:
+def _missing_partitions(files: HadoopFiles, operator: str, metadata: Mapping[str, Any]) -> set[int]:
     """Every partition has a directory, but where there is no key to spread by."""
-    own = [path for path in _operator_files(files) if path.startswith(f"{_STATE}/{operator}/")]
-    stores = json.loads(files.read(own[-1]).partition("\n")[2])["stateStoreInfo"]
     there = {int(name) for name in files.names(f"{_STATE}/{operator}") if name.isdigit()}
-    return set(range(max(int(store["numPartitions"]) for store in stores))) - there
+    return set(range(max(int(store["numPartitions"]) for store in metadata["stateStoreInfo"]))) - there
 
 
-def _refuse_what_one_provider_has(files: HadoopFiles, operator: str) -> None:
-    """By the operator's name in its metadata."""
+def _operator_metadata(files: HadoopFiles, operator: str) -> dict[str, Any]:
+    """What Spark has written down of an operator and its stores."""
     own = [path for path in _operator_files(files) if path.startswith(f"{_STATE}/{operator}/")]
     if not own:
         raise UnsuitableCheckpoint(
             f"{files.root} does not say what operator {operator} is, as no release of Spark before 3.5 did: start its "
             f"query once with Spark 4.3, and stop it"
         )
-    name = str(json.loads(files.read(own[-1]).partition("\n")[2])["operatorInfo"]["operatorName"])
+    return _json_line(files, own[-1])
+
+
+def _refuse_what_one_provider_has(files: HadoopFiles, operator: str, metadata: Mapping[str, Any]) -> None:
+    """By the operator's name in its metadata."""
+    name = str(metadata["operatorInfo"]["operatorName"])
     if name.startswith("transformWithState"):
         raise UnsuitableCheckpoint(
             f"operator {operator} of {files.root} is {name}, which Spark 4.3 runs on its RocksDB provider only"

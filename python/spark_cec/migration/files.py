@@ -13,7 +13,7 @@ class HadoopFiles:
     def __init__(self, jvm: Any, conf: Any, root: str) -> None:
         self._jvm = jvm
         self._conf = conf
-        self.root = root.rstrip("/")
+        self.root = root.rstrip("/") or "/"
         self._fs = jvm.org.apache.hadoop.fs.Path(self.root).getFileSystem(conf)
 
     @property
@@ -98,4 +98,5 @@ class HadoopFiles:
         return [(name, written) for name, written in every if not name.startswith(".")]
 
     def _path(self, path: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{path}" if path else self.root)
+        root = self._jvm.org.apache.hadoop.fs.Path(self.root)
+        return self._jvm.org.apache.hadoop.fs.Path(root, path) if path else root

@@ -150,4 +150,4 @@ def test_wrong_usage(runs: Runs, tmp_path: Path, options: tuple[str, ...]) -> No
 def test_help_has_examples() -> None:
     result = CliRunner().invoke(command.app, ["--help"])
     assert result.exit_code == 0
-    assert "python -m spark_cec.bench recovery --rounds 1" in result.stdout
+    assert "cec bench recovery --rounds 1" in result.stdout

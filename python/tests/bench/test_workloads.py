@@ -98,3 +98,5 @@ def test_facts_of_a_progress() -> None:
         "batch": 4, "batch_ms": 70, "input_rows": 6, "state_rows": 5,
         "metrics": {"updateMs": 1, "removeMs": 2, "commitMs": 3, "cecCommitMs": 9},
     }  # fmt: skip
+    del progress["stateOperators"][0]["customMetrics"]  # as of a provider that has none: the floor
+    assert facts_of(progress)["metrics"] == {"updateMs": 1, "removeMs": 2, "commitMs": 3}

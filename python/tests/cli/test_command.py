@@ -48,7 +48,7 @@ def test_help_has_examples_and_exit_codes(command: str) -> None:
 
 def test_the_first_help_lists_the_commands() -> None:
     text = run("-h").stdout
-    for command in ("inspect", "verify", "repair", "tune"):
+    for command in ("inspect", "verify", "repair", "tune", "bench"):
         assert f"\n  {command} " in text
 
 

@@ -153,7 +153,7 @@ def test_how_far_a_replay_is(checkpoint: Checkpoint, text: str, shown: dict[str,
     (checkpoint.path / "cec" / "replaying.json").write_text(text)
     found = answer(run("inspect", str(checkpoint.path), "--json"))
     assert (found["committed_batch"], found["replay"]) == (3, shown)
-    words = "batch 3; a replay of batches 1 to 3 was at batch 1"
+    words = "batch 3; of a replay of batches 1 to 3, 1 of 3 are done"
     assert (words in run("inspect", str(checkpoint.path)).stdout) == (shown is not None)
 
 

@@ -54,6 +54,7 @@ def test_what_the_next_start_replays_is_said(checkpoint: Checkpoint) -> None:
 
 def test_a_sound_log_is_left_alone(checkpoint: Checkpoint) -> None:
     before = files(checkpoint.path)
+    assert answer(run("verify", str(checkpoint.path), "--json"))["fallback"] is None
     for arguments in ((), ("--dry-run",)):
         result = run("repair", str(checkpoint.path), *arguments)
         assert (result.exit_code, result.stdout) == (0, "nothing to repair: all bytes of all segments are sound\n")
@@ -89,6 +90,11 @@ def test_a_lost_frame_costs_a_longer_replay(checkpoint: Checkpoint, version: int
     assert answer(done) == {**dry, "dry_run": False}
     recorded = json.loads((checkpoint.path / "cec" / FALLBACK_FILE).read_text())
     assert (recorded["version"], recorded["committed_batch"]) == (base, 3)
+    for command in ("verify", "inspect"):
+        words = f"the next start begins from version {base}, and brings back what is lost with a replay up to batch 3"
+        assert words in run(command, str(checkpoint.path)).stdout
+        shown = answer(run(command, str(checkpoint.path), "--json"))
+        assert shown["fallback"] == {"version": base, "committed_batch": 3}
     again = answer(run("repair", str(checkpoint.path), "--json"))
     assert (again["removed"], again["fallback"]["version"]) == ([], base), "the bytes are gone, the loss is not"
 

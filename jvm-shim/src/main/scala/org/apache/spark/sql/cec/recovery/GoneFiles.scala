@@ -13,17 +13,17 @@ import org.apache.spark.sql.execution.streaming.runtime.{
 private[recovery] final class GoneFiles(session: SparkSession, checkpoint: String) {
   private val conf = session.sessionState.newHadoopConf()
 
-  /** One that a batch between two offsets has read, and cannot read again. */
-  def among(sources: Seq[SparkDataStream], start: StreamProgress, end: StreamProgress): Option[Path] =
-    sources.iterator.zipWithIndex.flatMap {
+  /** Those that a batch between two offsets has read, and cannot read again. */
+  def among(sources: Seq[SparkDataStream], start: StreamProgress, end: StreamProgress): Seq[Path] =
+    sources.zipWithIndex.flatMap {
       case (files: FileStreamSource, position) =>
         def place(offsets: StreamProgress) = offsets.get(files).map(offset => FileStreamSourceOffset(SerializedOffset(offset.json)).logOffset)
         val from = place(start).getOrElse(-1L)
-        place(end).filter(_ > from).flatMap { until =>
+        place(end).filter(_ > from).map { until =>
           val log = new FileStreamSourceLog(FileStreamSourceLog.VERSION, session, s"$checkpoint/sources/$position")
-          log.get(Some(from + 1), Some(until)).iterator.flatMap(_._2).map(entry => new Path(new URI(entry.path)))
-            .find(path => !path.getFileSystem(conf).exists(path))
-        }
-      case _ => None
-    }.nextOption()
+          log.get(Some(from + 1), Some(until)).toSeq.flatMap(_._2).map(entry => new Path(new URI(entry.path)))
+            .filterNot(path => path.getFileSystem(conf).exists(path))
+        }.getOrElse(Nil)
+      case _ => Nil
+    }
 }

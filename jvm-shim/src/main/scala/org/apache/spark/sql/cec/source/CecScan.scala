@@ -8,39 +8,39 @@ import org.apache.arrow.vector.ipc.ArrowStreamReader
 
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{GenericInternalRow, UnsafeRow}
-import org.apache.spark.sql.catalyst.util.DateTimeUtils
 import org.apache.spark.sql.connector.read._
 import org.apache.spark.sql.connector.read.streaming._
 import org.apache.spark.sql.types.StructType
-import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.util.{ArrowUtils, CaseInsensitiveStringMap}
+import org.apache.spark.sql.util.ArrowUtils
 import org.apache.spark.sql.vectorized.{ArrowColumnVector, ColumnVector, ColumnarBatch}
 import org.apache.spark.unsafe.Platform
-import org.apache.spark.unsafe.types.UTF8String
 
-private[source] final class CecScanBuilder(view: View, schema: StructType, options: CaseInsensitiveStringMap)
-    extends ScanBuilder with SupportsPushDownRequiredColumns {
+private[source] final class CecScanBuilder(view: View, schema: StructType) extends ScanBuilder with SupportsPushDownRequiredColumns {
   private var wanted = schema
 
   /** Whole columns only: Spark may ask for some fields of a struct, but what comes from the log has all of them. */
   override def pruneColumns(requiredSchema: StructType): Unit = wanted = StructType(requiredSchema.map(column => schema(column.name)))
 
-  override def build(): Scan = new CecScan(view, wanted, options)
+  override def build(): Scan = new CecScan(view, wanted)
 }
 
-private final class CecScan(view: View, schema: StructType, options: CaseInsensitiveStringMap) extends Scan {
+private final class CecScan(view: View, schema: StructType) extends Scan {
   override def readSchema(): StructType = schema
 
   override def description(): String = s"cec ${view.name} ${view.path}"
 
   override def toBatch: Batch = new Batch {
+    private val first = view match {
+      case output: OutputView if output.startingMs.isDefined => output.first
+      case _ => 0L
+    }
     override def planInputPartitions(): Array[InputPartition] =
-      view.splits(0, Long.MaxValue, whole = true).map(CecPartition(_): InputPartition).toArray
+      view.splits(first, Long.MaxValue, whole = true).map(CecPartition(_): InputPartition).toArray
     override def createReaderFactory(): PartitionReaderFactory = new CecReaderFactory(view, schema)
   }
 
   override def toMicroBatchStream(checkpointLocation: String): MicroBatchStream = view match {
-    case output: OutputView => new CecStream(output, schema, options)
+    case output: OutputView => new CecStream(output, schema)
     case other => throw new UnsupportedOperationException(s"""readStream reads the view "output", not "${other.name}"""")
   }
 }
@@ -121,27 +121,26 @@ private final case class BatchOffset(batch: Long) extends Offset {
 }
 
 /** The output of a query as a stream; an offset is the id of the last batch read. */
-private final class CecStream(view: OutputView, schema: StructType, options: CaseInsensitiveStringMap)
-    extends MicroBatchStream with SupportsTriggerAvailableNow {
+private final class CecStream(view: OutputView, schema: StructType) extends MicroBatchStream with SupportsTriggerAvailableNow {
   private var availableNow: Option[Long] = None
 
-  override def initialOffset(): Offset = BatchOffset(view.offsets(startingTimestampMs)._1 - 1)
+  override def initialOffset(): Offset = BatchOffset(view.first - 1)
 
   override def deserializeOffset(json: String): Offset = BatchOffset(json.trim.toLong)
 
   override def getDefaultReadLimit: ReadLimit = ReadLimit.allAvailable()
 
-  override def prepareForTriggerAvailableNow(): Unit = availableNow = Some(newest)
+  override def prepareForTriggerAvailableNow(): Unit = availableNow = Some(view.newest)
 
-  override def latestOffset(): Offset = BatchOffset(newest)
+  override def latestOffset(): Offset = BatchOffset(view.newest)
 
   override def latestOffset(start: Offset, limit: ReadLimit): Offset = {
     val from = start.asInstanceOf[BatchOffset].batch
-    val limited = Option(options.get("maxBatchesPerTrigger")).map(from + _.toLong).getOrElse(Long.MaxValue)
-    BatchOffset(Math.max(from, Math.min(availableNow.getOrElse(newest), limited)))
+    val limited = view.maxBatches.map(from + _).filter(_ > from).getOrElse(Long.MaxValue)
+    BatchOffset(Math.max(from, Math.min(availableNow.getOrElse(view.newest), limited)))
   }
 
-  override def reportLatestOffset(): Offset = BatchOffset(newest)
+  override def reportLatestOffset(): Offset = BatchOffset(view.newest)
 
   override def planInputPartitions(start: Offset, end: Offset): Array[InputPartition] =
     view.splits(start.asInstanceOf[BatchOffset].batch + 1, end.asInstanceOf[BatchOffset].batch, whole = false)
@@ -152,13 +151,4 @@ private final class CecStream(view: OutputView, schema: StructType, options: Cas
   override def commit(end: Offset): Unit = ()
 
   override def stop(): Unit = ()
-
-  private def newest: Long = view.offsets(None)._2
-
-  private def startingTimestampMs: Option[Long] = Option(options.get("startingTimestamp")).map { text =>
-    val zone = DateTimeUtils.getZoneId(SQLConf.get.sessionLocalTimeZone)
-    if (text.forall(_.isDigit)) text.toLong
-    else DateTimeUtils.stringToTimestamp(UTF8String.fromString(text), zone).map(_ / 1000L).getOrElse(
-      throw new IllegalArgumentException(s"""option("startingTimestamp", "$text"): give a timestamp, or ms since the epoch"""))
-  }
 }

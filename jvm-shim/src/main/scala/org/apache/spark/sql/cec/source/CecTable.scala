@@ -32,7 +32,7 @@ private[cec] final class CecTable(tableSchema: StructType, options: CaseInsensit
     TableCapability.BATCH_READ, TableCapability.MICRO_BATCH_READ, TableCapability.STREAMING_WRITE, TableCapability.ACCEPT_ANY_SCHEMA)
 
   override def newScanBuilder(scanOptions: CaseInsensitiveStringMap): ScanBuilder =
-    new CecScanBuilder(View.of(scanOptions), tableSchema, scanOptions)
+    new CecScanBuilder(View.of(scanOptions), tableSchema)
 
   override def newWriteBuilder(info: LogicalWriteInfo): WriteBuilder = {
     val writing = target.getOrElse(throw new IllegalStateException(

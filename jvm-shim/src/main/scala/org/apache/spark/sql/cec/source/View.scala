@@ -7,11 +7,13 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 import scala.jdk.CollectionConverters._
 
 import org.apache.spark.sql.SparkSession
+import org.apache.spark.sql.catalyst.util.DateTimeUtils
 import org.apache.spark.sql.cec.agent.{Agent, Json}
 import org.apache.spark.sql.execution.streaming.state.{StateSchemaCompatibilityChecker, StateStoreId, StateStoreProviderId}
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types._
 import org.apache.spark.sql.util.CaseInsensitiveStringMap
+import org.apache.spark.unsafe.types.UTF8String
 
 /** What of a log is read: the options of a read, parsed. Serializable: it goes to the tasks. */
 private[source] sealed trait View extends Serializable {
@@ -27,14 +29,6 @@ private[source] sealed trait View extends Serializable {
     val arguments = about.put("view", name).put("first", first).put("last", last).put("whole", whole)
     bounds(arguments)
     call("view_splits", arguments).get("splits").elements.asScala.map(_.toString).toSeq
-  }
-
-  /** First and last batch that hold output; the last is -1 if none does. */
-  def offsets(startingTimestampMs: Option[Long]): (Long, Long) = {
-    val arguments = about
-    startingTimestampMs.foreach(arguments.put("starting_timestamp_ms", _))
-    val answer = call("view_offsets", arguments)
-    (answer.get("first").asLong, answer.get("last").asLong)
   }
 
   /** Reads one piece: the spool file with its rows, if there are any. */
@@ -56,9 +50,26 @@ private[source] sealed trait View extends Serializable {
   protected def call(name: String, arguments: ObjectNode): JsonNode = Agent.call(name, arguments, conf)
 }
 
-/** The rows that the sink wrote: whole batches, once. */
-private[source] final case class OutputView(path: String, conf: Map[String, String]) extends View {
+/**
+ * The rows that the sink wrote: whole batches, once.
+ *
+ * @param startingMs only what was published since then, in ms since 1970
+ * @param maxBatches how many of the query's batches one batch of a stream takes
+ */
+private[source] final case class OutputView(
+    path: String, conf: Map[String, String], startingMs: Option[Long], maxBatches: Option[Long]) extends View {
   override def name: String = "output"
+
+  /** The first batch to read. */
+  def first: Long = {
+    val arguments = about
+    startingMs.foreach(arguments.put("starting_timestamp_ms", _))
+    call("view_offsets", arguments).get("first").asLong
+  }
+
+  /** The newest batch that holds output; -1 if none does. */
+  def newest: Long = call("view_offsets", about).get("last").asLong
+
   override def schema(): StructType = Json.text(call("view_schema", about).get("schema")) match {
     case Some(json) => DataType.fromJson(json).asInstanceOf[StructType]
     case None => throw new IllegalArgumentException(s"$path holds no output: if its query writes with the cec sink, wait for the first batch or give the schema; other sinks' rows are not in it")
@@ -90,26 +101,45 @@ private[source] final case class WindowsView(
 }
 
 private[source] object View {
-  /** The options of a read. */
-  private val Known =
-    Seq("path", "view", "operatorId", "storeName", "version", "startingTimestamp", "maxBatchesPerTrigger")
+  /** The options of a read, by view. */
+  private val Known = Map(
+    "output" -> Seq("startingTimestamp", "maxBatchesPerTrigger"), "windows" -> Seq("operatorId", "storeName", "version"), "log" -> Seq.empty)
 
+  /** Of the options of a read, all of which are looked at here: an IllegalArgumentException names one that is wrong. */
   def of(options: CaseInsensitiveStringMap): View = {
-    options.keySet.asScala.find(key => !Known.exists(_.equalsIgnoreCase(key))).foreach(key => throw new IllegalArgumentException(
-      s"""option("$key", "${options.get(key)}"): there is no such option of format("cec"); there are ${Known.mkString(", ")}"""))
+    val name = options.getOrDefault("view", "output").toLowerCase(java.util.Locale.ROOT)
+    val known = Known.getOrElse(name, throw wrong("view", options, "give output, windows or log"))
+    options.keySet.asScala.find(key => !(Seq("path", "view") ++ known).exists(_.equalsIgnoreCase(key))).foreach { key =>
+      val elsewhere = for ((view, names) <- Known; option <- names if option.equalsIgnoreCase(key)) yield (view, option)
+      throw elsewhere.headOption.map { case (view, option) => wrong(option, options, s"""it is for the view "$view", and this is "$name"""") }
+        .getOrElse(wrong(key, options,
+          s"""there is no such option of format("cec"); there are path, view, ${Known.values.flatten.mkString(", ")}"""))
+    }
     val path = Option(options.get("path")).getOrElse(
       throw new IllegalArgumentException("""format("cec") wants a path: load("<checkpoint of the query, or path of its sink>")"""))
     val conf = SQLConf.get.getAllConfs.filter(_._1.startsWith("spark.sql.streaming.stateStore."))
-    options.getOrDefault("view", "output").toLowerCase(java.util.Locale.ROOT) match {
-      case "output" => OutputView(path, conf)
+    name match {
+      case "output" => OutputView(path, conf, timestamp(options), number("maxBatchesPerTrigger", options, least = 1))
       case "log" => LogView(path, conf)
       case "windows" => windows(path, conf, options)
-      case other => throw new IllegalArgumentException(s"""option("view", "$other"): give output, windows or log""")
     }
   }
 
+  private def wrong(option: String, options: CaseInsensitiveStringMap, mend: String) =
+    new IllegalArgumentException(s"""option("$option", "${options.get(option)}"): $mend""")
+
+  private def number(option: String, options: CaseInsensitiveStringMap, least: Long): Option[Long] =
+    Option(options.get(option)).map(_.trim.toLongOption.filter(_ >= least).getOrElse(
+      throw wrong(option, options, s"give a whole number from $least on")))
+
+  private def timestamp(options: CaseInsensitiveStringMap): Option[Long] = Option(options.get("startingTimestamp")).map { text =>
+    val zone = DateTimeUtils.getZoneId(SQLConf.get.sessionLocalTimeZone)
+    text.trim.toLongOption.orElse(DateTimeUtils.stringToTimestamp(UTF8String.fromString(text), zone).map(_ / 1000L)).getOrElse(
+      throw wrong("startingTimestamp", options, "give a timestamp, or ms since 1970"))
+  }
+
   private def windows(path: String, conf: Map[String, String], options: CaseInsensitiveStringMap): WindowsView = {
-    val (operator, store) = (options.getLong("operatorId", 0L), options.getOrDefault("storeName", StateStoreId.DEFAULT_STORE_NAME))
+    val (operator, store) = (number("operatorId", options, least = 0).getOrElse(0L), options.getOrDefault("storeName", StateStoreId.DEFAULT_STORE_NAME))
     val id = StateStoreProviderId(StateStoreId(s"$path/state", operator, 0, store), UUID.randomUUID())
     val hadoopConf = SparkSession.active.sessionState.newHadoopConf()
     val schemas = try new StateSchemaCompatibilityChecker(id, hadoopConf, Nil, None, false).readSchemaFile() catch {
@@ -118,7 +148,6 @@ private[source] object View {
     val stored = schemas.headOption.getOrElse(throw new IllegalArgumentException(
       s"$path has no state of operator $operator, store $store: the view windows wants a query's checkpoint, after its first batch, and " +
         "option(\"operatorId\") and option(\"storeName\") where it has several (a join has four stores; `cec inspect` lists them)"))
-    val version = Option(options.get("version")).map(_.toLong)
-    WindowsView(path, conf, operator, store, version, stored.keySchema, stored.valueSchema)
+    WindowsView(path, conf, operator, store, number("version", options, least = 1), stored.keySchema, stored.valueSchema)
   }
 }
