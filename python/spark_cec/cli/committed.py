@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from spark_cec.cli.place import OWN_DIRECTORY, Place, open_to_read
 from spark_cec.index import Index
+from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import CommittedAttempts
 from spark_cec.recovery.fallback import Fallback, is_done, read_fallback
-from spark_cec.log.storage import Storage
 from spark_cec.recovery.plan import Allows
 from spark_cec.recovery.report import ReplayProgress, read_progress
 from spark_cec.recovery.spark_logs import all_stores, committed_batch

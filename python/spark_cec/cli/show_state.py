@@ -81,14 +81,9 @@ def _head(state: LogState) -> list[tuple[str, object]]:
     if done is None:
         lines.append(("committed", "unknown, as no checkpoint was given; stores are shown at their newest versions"))
     elif done.replay is not None:
-        replay = done.replay
-        lines.append(
-            (
-                "committed",
-                f"batch {done.batch}; of a replay of batches {replay.first} to {replay.last}, "
-                f"{replay.done - replay.first + 1} of {replay.last - replay.first + 1} are done",
-            )
-        )
+        first, last = done.replay.first, done.replay.last
+        progress = f"{done.replay.done - first + 1} of {last - first + 1} are done"
+        lines.append(("committed", f"batch {done.batch}; of a replay of batches {first} to {last}, {progress}"))
     else:
         lines.append(("committed", f"batch {done.batch}" if done.batch >= 0 else "no batch yet"))
     if state.reach is not None:
