@@ -90,13 +90,14 @@ def test_conf_of_the_user_wins() -> None:
 def test_facts_of_a_progress() -> None:
     custom = {"cecCommitMs": 9, "rocksdbGetLatency": 1}
     times = {"allUpdatesTimeMs": 1, "allRemovalsTimeMs": 2, "commitTimeMs": 3}
+    state = {"numRowsTotal": 5, **times, "customMetrics": custom}
     progress = {
         "batchId": 4, "durationMs": {"triggerExecution": 70, "addBatch": 60}, "numInputRows": 6,
-        "stateOperators": [{"numRowsTotal": 5, **times, "customMetrics": custom}],
+        "stateOperators": [state],
     }  # fmt: skip
     assert facts_of(progress) == {
         "batch": 4, "batch_ms": 70, "input_rows": 6, "state_rows": 5,
         "metrics": {"updateMs": 1, "removeMs": 2, "commitMs": 3, "cecCommitMs": 9},
     }  # fmt: skip
-    del progress["stateOperators"][0]["customMetrics"]  # as of a provider that has none: the floor
+    del state["customMetrics"]  # as of a provider that has none: the floor
     assert facts_of(progress)["metrics"] == {"updateMs": 1, "removeMs": 2, "commitMs": 3}
