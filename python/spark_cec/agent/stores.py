@@ -16,7 +16,7 @@ from spark_cec.checkpoint.commit import BooksMissing, CommitRequest, CommitResul
 from spark_cec.checkpoint.eventual import EventualCheckpoint, chain_of, head_at, rebuild
 from spark_cec.checkpoint.flush import flush_store
 from spark_cec.checkpoint.footprints import Footprints
-from spark_cec.checkpoint.policy import Plan, plan_after
+from spark_cec.checkpoint.policy import Plan
 from spark_cec.checkpoint.target import Forecast, load_tuning
 from spark_cec.errors import DamagedLog, LogLocationError
 from spark_cec.ids import NO_CHECKPOINT, StoreId
@@ -100,7 +100,7 @@ class StoreCalls:
         history = [(e.meta.version, e.meta.records, e.meta.inputs) for e in checkpoint.chain]
         ledger = Footprints.restore(history, checkpoint.live(), meta.dirty_from, meta.dirty_windows)
         calibration = log.books.calibration(log.catalog.index, meta.store, meta.version, meta.checkpoint_id)
-        bounds = calibration.bounds(log.settings, Forecast.from_json(arguments.get("forecast")), ledger)
+        forecast = Forecast.from_json(arguments.get("forecast"))
         calibration.scanned = checkpoint.scanned
         return {
             "spool": self._write(checkpoint),
@@ -111,7 +111,7 @@ class StoreCalls:
             "dirty_from": meta.dirty_from,
             "dirty_windows": meta.dirty_windows,
             "inputs": _inputs(log.catalog.index, head),
-            "plan": _plan(plan_after(ledger, bounds, int(arguments["retained"]))),
+            "plan": _plan(calibration.plan(log.settings, forecast, ledger, int(arguments["retained"]))),
             "recovery_estimate_ms": meta.recovery_estimate_ms,
             "agent_ms": (time.perf_counter() - started) * 1000,
         }

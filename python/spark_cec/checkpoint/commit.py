@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark_cec.checkpoint.eventual import chain_of, completed
 from spark_cec.checkpoint.footprints import Footprints
-from spark_cec.checkpoint.policy import Plan, plan_after
+from spark_cec.checkpoint.policy import Plan
 from spark_cec.checkpoint.target import NEVER_FAILED, Calibration, Forecast
 from spark_cec.errors import CecError, DamagedLog
 from spark_cec.ids import NO_CHECKPOINT, StoreId
@@ -168,9 +168,8 @@ def commit_store(
     header, location = writer.append(FrameKind.COMMIT, meta, payload)
     catalog.note(header, location)  # 5
     calibration.note_commit(meta, encode_us, len(payload), ledger.live.get(meta.version, 0))  # 6
-    bounds = calibration.bounds(settings, request.forecast, ledger)
-    plan = plan_after(ledger, bounds, request.retained_batches)
     books.closed(meta, ledger)
+    plan = calibration.plan(settings, request.forecast, ledger, request.retained_batches)
     return CommitResult(CommitEntry(meta, location), plan)
 
 
@@ -192,5 +191,4 @@ def adopt_commit(
     ledger = Footprints.restore(history, request.live_changes, meta.dirty_from, meta.dirty_windows)
     books.closed(meta, ledger)
     calibration = books.calibration(index, meta.store, meta.version, meta.checkpoint_id)
-    bounds = calibration.bounds(settings, request.forecast, ledger)
-    return CommitResult(entry, plan_after(ledger, bounds, request.retained_batches))
+    return CommitResult(entry, calibration.plan(settings, request.forecast, ledger, request.retained_batches))

@@ -13,7 +13,6 @@ import pyarrow as pa
 from spark_cec.checkpoint.commit import CommitRequest, CommitResult, StoreBooks
 from spark_cec.checkpoint.eventual import chain_of
 from spark_cec.checkpoint.footprints import Footprints
-from spark_cec.checkpoint.policy import plan_after
 from spark_cec.errors import DamagedLog
 from spark_cec.index import CommitEntry
 from spark_cec.log.catalog import Catalog
@@ -68,5 +67,4 @@ def flush_store(
         catalog.note(header, location)
         entry = CommitEntry(meta, location)
     books.forget(meta.store)  # 4
-    bounds = calibration.bounds(settings, request.forecast, ledger)
-    return CommitResult(entry, plan_after(ledger, bounds, request.retained_batches))
+    return CommitResult(entry, calibration.plan(settings, request.forecast, ledger, request.retained_batches))

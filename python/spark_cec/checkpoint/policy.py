@@ -49,7 +49,8 @@ class Plan:
     `cost` records plus those of the commit itself. `forced_before`: dirty windows that must be checked whatever the
     time budget says, because Spark's offset log will forget the batches that they need. `rewrite_windows`: so many
     windows, oldest footprint first, dirty or not, must be written again whatever the budget says, so that no footprint
-    grows older than `Settings.footprint_age`. `share`: CI/CP, `floor_ms`: CI.
+    grows older than `Settings.footprint_age`. `share`: CI/CP, `floor_ms`: CI. `worth_bound`: what it is worth to bring
+    the replay down to whatever CI/CP says (`checkpoint.worth`), in tuples; None: nothing.
     Q is `extent_records`, or `extent_per_window` times the open windows after the commit.
     """
 
@@ -61,6 +62,7 @@ class Plan:
     floor_ms: float
     forced_before: int
     rewrite_windows: int
+    worth_bound: int | None
     replay_steps: tuple[Step, ...]
     extent_steps: tuple[Step, ...]
 
@@ -117,7 +119,7 @@ def _due_for_age(ledger: Footprints, most_versions: int) -> int:
     return due
 
 
-def plan_after(ledger: Footprints, settings: Settings, retained_batches: int) -> Plan:
+def plan_after(ledger: Footprints, settings: Settings, retained_batches: int, worth_bound: int | None = None) -> Plan:
     """The plan for the commit after `ledger.version`.
 
     `retained_batches` is how many batches Spark's offset log keeps (`spark.sql.streaming.minBatchesToRetain`).
@@ -133,6 +135,7 @@ def plan_after(ledger: Footprints, settings: Settings, retained_batches: int) ->
         + 1
         - max(retained_batches - REPLAY_MARGIN - retained_batches // FALLBACK_SHARE, 0),
         rewrite_windows=_due_for_age(ledger, settings.footprint_age),
+        worth_bound=worth_bound,
         replay_steps=_replay_steps(ledger),
         extent_steps=_extent_steps(ledger),
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_cec.checkpoint.footprints import Footprints
+from spark_cec.checkpoint.policy import Plan, plan_after
 from spark_cec.checkpoint.worth import WriteCost, rewrites_per_check, worthwhile_replay
 from spark_cec.extras import needed_by
 from spark_cec.log.frame import CommitMeta
@@ -176,13 +177,16 @@ class Calibration:
             recovery_estimate_ms=self.estimate_ms(meta.extent, meta.replay, forecast),
         )
 
+    def plan(self, settings: Settings, forecast: Forecast, ledger: Footprints, retained_batches: int) -> Plan:
+        """The plan for the next commit, by what was measured so far; `retained_batches` as `plan_after` has it."""
+        bounds = self.bounds(settings, forecast, ledger)
+        return plan_after(ledger, bounds, retained_batches, self.worth_bound(bounds, forecast, ledger))
+
     def bounds(self, settings: Settings, forecast: Forecast, ledger: Footprints) -> Settings:
-        """The settings with Q, U and CP as the recovery target, autotuning and the effort would have them now."""
+        """The settings with Q, U and CP as the recovery target and autotuning would have them now."""
         if settings.recovery_target_ms is not None:
             settings = self._for_target(settings, settings.recovery_target_ms, forecast, ledger)
-        if settings.autotune:
-            return self._autotuned(settings, forecast, ledger)
-        return self._worthwhile(settings, forecast, ledger)
+        return self._autotuned(settings, forecast, ledger) if settings.autotune else settings
 
     def _for_target(self, settings: Settings, target_ms: float, forecast: Forecast, ledger: Footprints) -> Settings:
         """The scan gets what two records per window need, but no more than half; the replay gets the rest."""
@@ -197,11 +201,16 @@ class Calibration:
             replay_bound=max(min(int(tuples), settings.replay_bound), 1),
         )
 
-    def _worthwhile(self, settings: Settings, forecast: Forecast, ledger: Footprints) -> Settings:
-        """What is cheap to write is written, long before U: see `checkpoint.worth`."""
+    def worth_bound(self, settings: Settings, forecast: Forecast, ledger: Footprints) -> int | None:
+        """The replay in tuples that is cheap to keep to, where that is less than U: see `checkpoint.worth`.
+
+        CI/CP has no say in it: that is a share of the store's own task time, which is next to nothing where there are
+        few windows, while the effort is a share of all time.
+        """
         changing = ledger.dirty_windows + self.checked
-        if not changing or settings.effort <= 0 or settings.checkpoint_ms <= 0 or not self.replay.value:
-            return settings
+        off = settings.autotune or settings.effort <= 0 or settings.checkpoint_ms <= 0
+        if off or not changing or not self.replay.value:
+            return None
         tuples = worthwhile_replay(
             self.write_cost,
             dirty_windows=ledger.dirty_windows,
@@ -211,7 +220,7 @@ class Calibration:
             effort=settings.effort,
             replay_us_per_tuple=self.replay.value,
         )
-        return replace(settings, replay_bound=tuples) if tuples < settings.replay_bound else settings
+        return tuples if tuples < settings.replay_bound else None
 
     def _autotuned(self, settings: Settings, forecast: Forecast, ledger: Footprints) -> Settings:
         """What has changed is written once in T*, which is the share c/T* of the time; what came before T* is clean.

@@ -9,7 +9,10 @@ of T. Where T is shorter than a batch, every commit leaves the store clean.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 from spark_cec.settings import ExtentBound
 
@@ -23,12 +26,17 @@ BYTE_US = 0.02
 _COMMIT_US = 5_000.0
 """What a commit takes whether it has records or not is no more than this."""
 
-_PRIOR_US = 200.0
-"""How strongly these prices hold against what is measured: as commits of so long in all."""
+_LISTED_US = 20.0
+"""How strongly these prices hold against what is measured: in each commit so much came out as listed."""
 
-_KEPT = 0.9
-"""How much of what was summed up counts on, from one commit with records to the next."""
+_REMEMBERED = 9
+"""Commits with records that count: the newest ones."""
 
+_TRUSTED, _TRUSTED_US = 5, 200.0
+"""At the beginning, as many commits of that weight came out as listed: a process is slow at first, which tells nothing.
+"""
+
+_LEAST_FACTOR = 0.25
 _MOST_REWRITES = 10.0
 
 
@@ -37,27 +45,36 @@ class WriteCost:
     """What it takes to write records of one store: a list of prices, and how far the truth was from it.
 
     Commits of equal size do not tell what comes of a record and what of the commit itself, so the prices are fixed, and
-    only what a commit takes beyond its own time corrects them: by a factor, which expensive records soon show.
+    only what a commit takes beyond its own time corrects them: by a factor, which expensive records soon show. It is
+    the median of the last commits, each as heavy as its records are by the list: a pause of one tells nothing.
     """
 
     bytes_per_record: float = 0.0
     rows_per_window: float = 1.0
-    expected_us: float = _PRIOR_US
-    taken_us: float = _PRIOR_US
+    _seen: deque[tuple[float, float]] = field(
+        default_factory=lambda: deque([(1.0, _TRUSTED_US)] * _TRUSTED, maxlen=_REMEMBERED)
+    )
 
     def add(self, *, us: float, records: int, bytes_: int, rows: int, windows: int) -> None:
-        """Takes in one commit; the older ones fade. `rows` of so many `windows` were opened or checked."""
+        """Takes in one commit. `rows` of so many `windows` were opened or checked."""
         if not records:
             return
         self.bytes_per_record = bytes_ / records
         if windows:
             self.rows_per_window = max(rows / windows, 1.0)
-        self.expected_us = (self.expected_us - _PRIOR_US) * _KEPT + self._listed(records) + _PRIOR_US
-        self.taken_us = (self.taken_us - _PRIOR_US) * _KEPT + max(us - _COMMIT_US, 0.0) + _PRIOR_US
+        listed = self._listed(records) + _LISTED_US
+        self._seen.append(((max(us - _COMMIT_US, 0.0) + _LISTED_US) / listed, listed))
 
     def of(self, records: float) -> float:
         """Microseconds for so many records, above 0."""
-        return FIRST_US + self._listed(records) * max(self.taken_us / self.expected_us, 0.25)
+        return FIRST_US + self._listed(records) * max(self._factor, _LEAST_FACTOR)
+
+    @property
+    def _factor(self) -> float:
+        """The weighted median of what commits took over what the list says."""
+        seen = sorted(self._seen)
+        sums = list(accumulate(weight for _, weight in seen))
+        return seen[bisect_left(sums, sums[-1] / 2)][0]
 
     def _listed(self, records: float) -> float:
         return records * (RECORD_US + BYTE_US * self.bytes_per_record)

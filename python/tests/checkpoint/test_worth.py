@@ -49,6 +49,32 @@ def test_a_slow_commit_of_few_records_is_no_reason_to_check_less() -> None:
     assert cost.of(50) <= FIRST_US + 50 * RECORD_US
 
 
+def test_what_the_first_commits_of_a_process_take_is_soon_forgotten() -> None:
+    """The JVM loads classes and compiles: a hundred milliseconds for a hundred records."""
+    cost = WriteCost()
+    commits(cost, 4, 100_000.0, records=100)
+    assert cost.of(100) == FIRST_US + 100 * RECORD_US
+    commits(cost, 3, 100_000.0, records=100)
+    assert cost.of(100) > 20_000
+    commits(cost, 5, 3_000.0, records=100)
+    assert cost.of(100) <= FIRST_US + 100 * RECORD_US
+
+
+def test_a_pause_tells_nothing() -> None:
+    cost = WriteCost()
+    commits(cost, 20, 25_000.0, records=10_000)
+    commits(cost, 1, 900_000.0, records=10_000)
+    assert cost.of(10_000) == pytest.approx(20_000, rel=0.1)
+
+
+def test_many_small_commits_do_not_drown_a_large_one() -> None:
+    """What a commit takes to sort what its batch has touched is not the price of its few records."""
+    cost = WriteCost()
+    commits(cost, 1, 205_000.0, records=100_000)
+    commits(cost, 8, 30_000.0, records=100)
+    assert cost.of(100_000) == pytest.approx(200_000, rel=0.1)
+
+
 def test_commits_without_records_teach_and_forget_nothing() -> None:
     cost = WriteCost()
     commits(cost, 10, 1_000_000.0, records=400)
@@ -101,6 +127,9 @@ class Simulated:
             steps = plan.replay_steps
             step = next((each for each in steps if each.cost + self.inputs <= plan.replay_bound), steps[-1])
             chosen = since < step.before
+            if plan.worth_bound is not None:
+                cheap = next((each for each in steps if each.cost + self.inputs <= plan.worth_bound), steps[-1])
+                chosen |= since < cheap.before
             since[chosen] = clean
             checked, dirty = int(chosen.sum()), int((since < clean).sum())
             records = checked * self.rows
@@ -121,7 +150,7 @@ class Simulated:
                 ),
                 windows=checked,
             )
-            plan = plan_after(ledger, calibration.bounds(self.settings, forecast, ledger), 10_000)
+            plan = calibration.plan(self.settings, forecast, ledger, 10_000)
             checks.append(records)
             lags.append(ledger.replay)
         return checks, lags
@@ -169,13 +198,14 @@ def test_what_would_cost_more_than_it_saves_is_left_to_u() -> None:
 
 
 def test_stores_that_share_a_core_share_the_effort() -> None:
-    alone = Calibration().bounds(SETTINGS, NEVER_FAILED, Footprints(1, 1, 5, {}, {}, {1: 5}))
-    assert alone is SETTINGS, "nothing is known yet"
+    alone = Calibration().worth_bound(SETTINGS, NEVER_FAILED, Footprints(1, 1, 5, {}, {}, {1: 5}))
+    assert alone is None, "nothing is known yet"
     calibration = Calibration()
     calibration.note_commit(commit_meta(2, inputs=1_000, checked=0, records=0))
     calibration.note_batch(1, BATCH_MS)
     ledger = Footprints(2, 1, 10_000, {}, {}, {1: 10_000})
-    one = calibration.bounds(SETTINGS, NEVER_FAILED, ledger).replay_bound
-    four = calibration.bounds(SETTINGS, Forecast(load_waves=4.0), ledger).replay_bound
+    one = calibration.worth_bound(SETTINGS, NEVER_FAILED, ledger)
+    four = calibration.worth_bound(SETTINGS, Forecast(load_waves=4.0), ledger)
+    assert one is not None
     assert four == pytest.approx(4 * one, rel=0.01)
     assert one == int((FIRST_US + 2 * 10_000 * RECORD_US) / 0.02 / 500)

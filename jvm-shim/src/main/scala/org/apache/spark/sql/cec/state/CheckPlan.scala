@@ -28,6 +28,13 @@ private[cec] final class CheckPlan(node: JsonNode) {
   val share: Double = node.get("share").asDouble
   val floorMs: Double = node.get("floor_ms").asDouble
 
+  /** What it is worth to bring the replay down to whatever the time budget says, in input tuples; None: nothing. */
+  private val worthBound = Option(node.get("worth_bound")).filter(_.isNumber).map(_.asLong)
+
+  /** Dirty windows first changed before this version are checked whatever the time budget says, as that is cheap. */
+  def worthBefore(inputs: Long): Long =
+    worthBound.map(bound => lookUp(replaySteps, step => step.cost + inputs <= bound)).getOrElse(Long.MinValue)
+
   /** Dirty windows first changed before this version should be checked, so that u stays within U. */
   def replayBefore(inputs: Long): Long = lookUp(replaySteps, step => step.cost + inputs <= replayBound)
 
