@@ -16,7 +16,10 @@ from cec_it.references import References
 BATCHES, ROWS = 10, 200
 
 OPENINGS_ONLY = {CEC + "CI": "0ms", CEC + "U": "1000000"}
-TIGHT = {CEC + "CI": "5ms", CEC + "CP": "20ms", CEC + "U": "900", CEC + "Q": "1.5x", CEC + "log.segmentBytes": "64KiB"}
+TIGHT = {
+    CEC + "CI": "5ms", CEC + "CP": "20ms", CEC + "U": "900", CEC + "Q": "1.5x", CEC + "effort": "0",
+    CEC + "log.segmentBytes": "64KiB",
+}  # fmt: skip
 
 GROUPS = {
     "rate": (

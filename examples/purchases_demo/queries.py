@@ -75,7 +75,7 @@ def run_queries(layout: Layout, bounds: Mapping[str, str] | None = None) -> None
     spark = open_session(layout)
     spark.streams.addListener(_ProgressPrinter())
     running = [
-        _start(spark, layout, spec, transform, {"Q": spec.q, "U": str(spec.u)} if bounds is None else bounds)
+        _start(spark, layout, spec, transform, _bounds_of(spec) if bounds is None else bounds)
         for spec, transform in ((BY_MINUTE, averages_by_minute), (BY_TEN, averages_by_ten))
     ]
     while not layout.fed.exists():
@@ -85,6 +85,11 @@ def run_queries(layout: Layout, bounds: Mapping[str, str] | None = None) -> None
     for query in running:
         query.stop()
     spark.stop()
+
+
+def _bounds_of(spec: QuerySpec) -> Mapping[str, str]:
+    """Without `effort`: stores as small as these would be clean at every commit, and a crash had nothing to replay."""
+    return {"Q": spec.q, "U": str(spec.u), "effort": "0"}
 
 
 def averages_by_minute(events: DataFrame) -> DataFrame:

@@ -32,7 +32,7 @@ HISTORIES: dict[str, tuple[str, ...]] = {
     "kills, broker away at restart": ("broker",),
     "kills and all of these": CHANGES,
 }
-TIGHT = {"CI": "5ms", "CP": "20ms", "U": "300", "Q": "1.5x", "log.segmentBytes": "64KiB"}
+TIGHT = {"CI": "5ms", "CP": "20ms", "U": "300", "Q": "1.5x", "effort": "0", "log.segmentBytes": "64KiB"}
 SETTINGS = (OPENINGS_ONLY, {}, TIGHT)
 _COUNTS = ("runs", "kills", "rows", "lost", "duplicate", "wrong", "repeated", "recoveries", "replayed", "failed")
 _COLUMNS = ("faults", *_COUNTS, "longest_s")

@@ -69,7 +69,7 @@ class Settings:
     replay_bound: int = 1_000_000
     checkpoint_ms: float = 10.0
     period_ms: float = 100.0
-    effort: float = 0.0
+    effort: float = 0.02
     footprint_age: int = 1_000
     mode: Mode = Mode.AUTO
     log_path: str | None = None
@@ -104,7 +104,7 @@ class Settings:
             share = "CI/CP=as the target needs"
         else:
             share = f"CI={self.checkpoint_ms:g}ms CP={self.period_ms:g}ms"
-        effort = f" effort={self.effort:g}" if self.effort and not self.autotune else ""
+        effort = f" effort={self.effort:g}" if self.effort and self.checkpoint_ms and not self.autotune else ""
         return f"{bounds} {share}{effort} mode={self.mode.value}"
 
 

@@ -42,7 +42,8 @@ def parse(**given: str) -> Settings:
 
 def test_nothing_set_gives_the_defaults_of_the_design() -> None:
     assert parse() == Settings()
-    assert parse().describe() == "Q=2x U=1000000 CI=10ms CP=100ms mode=auto"
+    assert parse().describe() == "Q=2x U=1000000 CI=10ms CP=100ms effort=0.02 mode=auto"
+    assert parse(CI="0ms").describe() == "Q=2x U=1000000 CI=0ms CP=100ms mode=auto", "nothing is checked"
     assert parse().checkpoint_share == 0.1
     assert parse().warnings == ()
 
@@ -51,7 +52,7 @@ def test_a_recovery_target_stands_in_for_the_bounds_and_may_take_what_it_needs()
     settings = parse(recoveryTarget="5s")
     assert settings.recovery_target_ms == 5_000
     assert settings.checkpoint_share == 1.0
-    assert settings.describe() == "recoveryTarget=5000ms CI/CP=as the target needs mode=auto"
+    assert settings.describe() == "recoveryTarget=5000ms CI/CP=as the target needs effort=0.02 mode=auto"
     assert parse(recoveryTarget="5s", CP="200ms").checkpoint_share == 0.05
     assert parse(recoveryTarget="5s", autotune="on").checkpoint_share == 0.1
 

@@ -57,7 +57,7 @@ Examples:
   cec bench slow --partitions 32
   cec bench recovery --rounds 1 --provider cec --provider rocksdb
   cec bench uniform --keys 200000 --updates 30000 --json-out uniform.jsonl
-  cec bench recovery --keys 400 --updates 100 --provider cec --provider cec-eager --provider cec-effort
+  cec bench recovery --keys 400 --updates 100 --provider cec --provider cec-eager --provider cec-lazy
 
 \b
 Exit codes:

@@ -50,7 +50,7 @@ def test_a_check_writes_nothing_that_stays(tmp_path: Path) -> None:
     answer = check(agent, U="7", CI="5ms")
     assert answer["home"] == agent.home
     assert (answer["log_exists"], answer["mode"], answer["replayable_sources"]) == (False, "auto", [])
-    assert answer["describe"] == "Q=2x U=7 CI=5ms CP=100ms mode=auto"
+    assert answer["describe"] == "Q=2x U=7 CI=5ms CP=100ms effort=0.02 mode=auto"
     assert [path for path in Path(agent.checkpoint).rglob("*") if path.is_file()] == []
     agent.calls.close()
 

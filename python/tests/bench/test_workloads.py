@@ -74,7 +74,7 @@ def test_a_spec_survives_json(spec: JobSpec) -> None:
 
 def test_our_policies_differ_in_one_setting() -> None:
     ours = conf_of(Provider.CEC, "/j.jar").items()
-    for provider, setting in ((Provider.EAGER, ("mode", "eager")), (Provider.EFFORT, ("effort", "0.02"))):
+    for provider, setting in ((Provider.EAGER, ("mode", "eager")), (Provider.LAZY, ("effort", "0"))):
         key, value = setting
         assert conf_of(provider, "/j.jar").items() - ours == {(f"spark.sql.streaming.stateStore.cec.{key}", value)}
         assert ours <= conf_of(provider, "/j.jar").items()

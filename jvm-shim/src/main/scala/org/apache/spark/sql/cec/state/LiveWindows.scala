@@ -155,11 +155,14 @@ private[cec] final class LiveWindows(prefixOf: Option[UnsafeRow => UnsafeRow], o
     version = at
   }
 
+  /** Makes room for windows that will be loaded. */
+  def expect(windows: Long): Unit = table.reserve(windows)
+
   /** Counts a row that was loaded. */
-  def counted(key: UnsafeRow, value: UnsafeRow): Unit = {
-    count(key, null, value)
-    settle(sums)
-  }
+  def counted(key: UnsafeRow, value: UnsafeRow): Unit = count(key, null, value)
+
+  /** All rows were loaded. */
+  def loaded(): Unit = settle(sums)
 
   private def settle(at: Sums): Unit = {
     settled = at

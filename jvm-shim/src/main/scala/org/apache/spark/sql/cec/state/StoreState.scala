@@ -356,7 +356,9 @@ private[cec] final class StoreState(
       val startedNs = System.nanoTime()
       val attempt = if (!replaying) uniqueId else if (base == replayTo) recovery.attempt else None
       val checkpoint = wholeCheckpoint(at, wanted, attempt)
+      windows.expect(checkpoint.footer.openWindows)
       checkpoint.spool.foreach(CheckpointSpool.foreach(_)(loadRow))
+      windows.loaded()
       takeOver(checkpoint, hold = wanted < at)
       ecLoadMs = (System.nanoTime() - startedNs) / 1e6
       loaded = true

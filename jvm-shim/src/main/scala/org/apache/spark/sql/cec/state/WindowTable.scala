@@ -65,8 +65,16 @@ private[state] final class WindowTable {
     }
   }
 
-  private def grow(): Unit = {
-    val larger = new Array[Window](Math.multiplyExact(slots.length, 2))
+  /** Grows once instead of many times, for so many windows in all. */
+  def reserve(windows: Long): Unit = {
+    val wanted = java.lang.Long.highestOneBit(Math.max(Math.min(2 * windows, WindowTable.MostSlots), 1) * 2 - 1).toInt
+    if (wanted > slots.length) resize(wanted)
+  }
+
+  private def grow(): Unit = resize(Math.multiplyExact(slots.length, 2))
+
+  private def resize(length: Int): Unit = {
+    val larger = new Array[Window](length)
     slots.foreach(window => if (window != null) place(larger, window))
     slots = larger
   }
@@ -81,6 +89,7 @@ private[state] final class WindowTable {
 
 private[state] object WindowTable {
   private val InitialSlots = 64
+  private val MostSlots = 1L << 30
 
   /** Spark's row hash is good, but its low bits decide the partition too: use the high ones as well. */
   private def spread(hash: Int): Int = {
