@@ -17,7 +17,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "extras", "ids", "settings", "version", "log", "checkpoint", "recovery", "adapters", "agent"),
     # 1 values
     (
-        *("log.meta", "log.frame", "log.record", "toolchain"),
+        *("log.meta", "log.frame", "log.planes", "log.record", "toolchain"),
         *("checkpoint.footprints", "checkpoint.policy", "checkpoint.worth"),
     ),
     # 2 contracts

@@ -17,7 +17,7 @@ from spark_cec.ids import NO_CHECKPOINT, StoreId
 from spark_cec.index import CommitEntry, Index
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import CommitFlags, CommitMeta, FrameKind
-from spark_cec.log.record import encode_records
+from spark_cec.log.record import encode_commit
 from spark_cec.log.writer import SegmentWriter
 from spark_cec.settings import Settings
 
@@ -163,9 +163,9 @@ def commit_store(
     )  # fmt: skip
     meta = calibration.signed(meta, request.forecast)
     encoding = time.perf_counter_ns()
-    payload = encode_records(records, settings.compression) if records is not None and rows else b""  # 4
+    payload, frame_flags = encode_commit(records, settings.compression)  # 4
     encode_us = (time.perf_counter_ns() - encoding) / 1000
-    header, location = writer.append(FrameKind.COMMIT, meta, payload)
+    header, location = writer.append(FrameKind.COMMIT, meta, payload, frame_flags)
     catalog.note(header, location)  # 5
     calibration.note_commit(meta, encode_us, len(payload), ledger.live.get(meta.version, 0))  # 6
     books.closed(meta, ledger)

@@ -17,7 +17,7 @@ from spark_cec.errors import DamagedLog
 from spark_cec.index import CommitEntry
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import FrameKind
-from spark_cec.log.record import encode_records
+from spark_cec.log.record import encode_commit
 from spark_cec.log.writer import SegmentWriter
 from spark_cec.settings import Settings
 
@@ -62,8 +62,8 @@ def flush_store(
             base_checkpoint_id=commit.meta.base_checkpoint_id, wall_ms=int(time.time() * 1000),
         )  # fmt: skip
         meta = calibration.signed(meta, request.forecast)
-        payload = encode_records(records, settings.compression) if records is not None and rows else b""  # 3
-        header, location = writer.append(FrameKind.COMMIT, meta, payload)
+        payload, frame_flags = encode_commit(records, settings.compression)  # 3
+        header, location = writer.append(FrameKind.COMMIT, meta, payload, frame_flags)
         catalog.note(header, location)
         entry = CommitEntry(meta, location)
     books.forget(meta.store)  # 4

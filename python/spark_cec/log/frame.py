@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntFlag
 from typing import TypeAlias
 
 import google_crc32c
@@ -34,6 +35,7 @@ __all__ = [
     "CommitFlags",
     "CommitMeta",
     "Frame",
+    "FrameFlags",
     "FrameHeader",
     "FrameKind",
     "LoadedMeta",
@@ -100,6 +102,13 @@ class Location:
         return self.offset + self.length
 
 
+class FrameFlags(IntFlag):
+    """What a reader must know of a frame to read its payload. PLANES: records are in byte planes (`log.planes`)."""
+
+    PLAIN = 0
+    PLANES = 1
+
+
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
     """Prelude and meta of a frame. `payload_length` is in bytes; `prelude_crc` identifies the header."""
@@ -108,6 +117,7 @@ class FrameHeader:
     meta: bytes
     payload_length: int
     prelude_crc: int
+    flags: FrameFlags = FrameFlags.PLAIN
 
     @property
     def payload_offset(self) -> int:
@@ -149,18 +159,23 @@ def crc32c(buffer: Buffer, crc: int = 0) -> int:
     return int(crc)
 
 
-def make_header(kind: FrameKind, meta: bytes, payload_length: int) -> FrameHeader:
+def make_header(
+    kind: FrameKind, meta: bytes, payload_length: int, flags: FrameFlags = FrameFlags.PLAIN
+) -> FrameHeader:
     """The header that `encode_frame` writes for such a frame; needed to tell an index about an own append."""
-    return FrameHeader(kind, meta, payload_length, crc32c(_prelude_fields(kind, meta, payload_length)))
+    return FrameHeader(kind, meta, payload_length, crc32c(_prelude_fields(kind, meta, payload_length, flags)), flags)
 
 
 def encode_frame(
-    kind: FrameKind, meta: bytes, payload: Buffer | list[Buffer] | tuple[Buffer, ...] = b""
+    kind: FrameKind,
+    meta: bytes,
+    payload: Buffer | list[Buffer] | tuple[Buffer, ...] = b"",
+    flags: FrameFlags = FrameFlags.PLAIN,
 ) -> list[Buffer]:
     """The buffers of a frame, in order; payload buffers are passed through, not copied."""
     parts: Sequence[Buffer] = payload if isinstance(payload, list | tuple) else [memoryview(payload)]
     length = sum(memoryview(part).nbytes for part in parts)
-    fields = _prelude_fields(kind, meta, length)
+    fields = _prelude_fields(kind, meta, length, flags)
     crc = 0
     for part in parts:
         crc = crc32c(part, crc)
@@ -185,7 +200,7 @@ def parse_header(buffer: Buffer, offset: int = 0) -> FrameHeader | NeedMore | Ba
     meta = bytes(view[PRELUDE_LENGTH : PRELUDE_LENGTH + meta_length])
     if crc32c(meta) != meta_crc:
         return Bad("the meta fails its checksum")
-    return FrameHeader(FrameKind(kind), meta, payload_length, prelude_crc)
+    return FrameHeader(FrameKind(kind), meta, payload_length, prelude_crc, FrameFlags(flags))
 
 
 def parse_frame(buffer: Buffer, offset: int = 0) -> Frame | NeedMore | Bad | Newer:
@@ -207,8 +222,8 @@ def read_trailer(buffer: Buffer) -> int:
     return int(_CRC.unpack(buffer)[0])
 
 
-def _prelude_fields(kind: FrameKind, meta: bytes, payload_length: int) -> bytes:
-    return _PRELUDE.pack(MAGIC, FORMAT_VERSION, kind, 0, len(meta), payload_length, crc32c(meta), 0)[:-4]
+def _prelude_fields(kind: FrameKind, meta: bytes, payload_length: int, flags: FrameFlags) -> bytes:
+    return _PRELUDE.pack(MAGIC, FORMAT_VERSION, kind, flags, len(meta), payload_length, crc32c(meta), 0)[:-4]
 
 
 def _news(version: int, kind: int, flags: int) -> Newer | Bad | None:
@@ -218,4 +233,5 @@ def _news(version: int, kind: int, flags: int) -> Newer | Bad | None:
         return Newer(f"format version {version}")
     if kind not in FrameKind._value2member_map_:
         return Newer(f"frame kind {kind}")
-    return Newer(f"frame flags {flags:#04x}") if flags else None
+    known = int(FrameFlags.PLANES if kind == FrameKind.COMMIT else FrameFlags.PLAIN)
+    return Newer(f"frame flags {flags:#04x}") if flags & ~known else None

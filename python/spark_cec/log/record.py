@@ -6,6 +6,9 @@ from enum import IntEnum
 
 import pyarrow as pa
 
+from spark_cec.log.frame import FrameFlags
+from spark_cec.log.planes import from_planes, to_planes
+
 
 class RecordKind(IntEnum):
     """Kind of a record; the paper's G_open, G_check and R (Sebepou & Magoutis, section III). 0 is reserved."""
@@ -43,8 +46,18 @@ def encode_table(rows: pa.Table | pa.RecordBatch, compression: str | None = "lz4
 
 
 def encode_records(rows: pa.Table | pa.RecordBatch, compression: str | None = "lz4") -> memoryview:
-    """Payload of a COMMIT frame: an Arrow IPC stream, or nothing if there are no rows."""
+    """Payload of a COMMIT frame in plain columns: an Arrow IPC stream, or nothing if there are no rows."""
     return encode_table(rows, compression) if rows.num_rows else memoryview(b"")
+
+
+def encode_commit(rows: pa.Table | None, compression: str | None = "lz4") -> tuple[memoryview, FrameFlags]:
+    """Payload of a COMMIT frame as it is written, in byte planes where that can be, and the flags of such a frame."""
+    if rows is None or not rows.num_rows:
+        return memoryview(b""), FrameFlags.PLAIN
+    planes = to_planes(rows)
+    if planes is None:
+        return encode_table(rows, compression), FrameFlags.PLAIN
+    return encode_table(planes, compression), FrameFlags.PLANES
 
 
 def decode_table(payload: memoryview | bytes) -> pa.Table:
@@ -57,7 +70,7 @@ def decode_table(payload: memoryview | bytes) -> pa.Table:
 
 
 def decode_records(payload: memoryview | bytes, *, grouped: bool = False) -> pa.Table:
-    """Inverse of `encode_records`; `grouped` gives the columns of a payload without rows."""
+    """Inverse of `encode_records` and `encode_commit`; `grouped` gives the columns of a payload without rows."""
     if len(payload) == 0:
         return (GROUPED_SCHEMA if grouped else PLAIN_SCHEMA).empty_table()
-    return decode_table(payload)
+    return from_planes(decode_table(payload))

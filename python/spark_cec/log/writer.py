@@ -11,6 +11,7 @@ from spark_cec.log.frame import (
     PRELUDE_LENGTH,
     TRAILER_LENGTH,
     Buffer,
+    FrameFlags,
     FrameHeader,
     FrameKind,
     encode_frame,
@@ -99,15 +100,19 @@ class SegmentWriter:
         self._closed = False
 
     def append(
-        self, kind: FrameKind, meta: Meta | bytes, payload: Buffer | list[Buffer] | tuple[Buffer, ...] = b""
+        self,
+        kind: FrameKind,
+        meta: Meta | bytes,
+        payload: Buffer | list[Buffer] | tuple[Buffer, ...] = b"",
+        flags: FrameFlags = FrameFlags.PLAIN,
     ) -> Appended:
         """Append one frame; it is durable on return.
 
         Errors: `TransientError` if nothing was written; `CommitOutcomeUnknown` if the frame may be in the log or not.
         """
         encoded = meta if isinstance(meta, bytes) else meta.encode()
-        frame = _Frame(encode_frame(kind, encoded, payload))
-        header = make_header(kind, encoded, frame.length - PRELUDE_LENGTH - len(encoded) - TRAILER_LENGTH)
+        frame = _Frame(encode_frame(kind, encoded, payload, flags))
+        header = make_header(kind, encoded, frame.length - PRELUDE_LENGTH - len(encoded) - TRAILER_LENGTH, flags)
         with self._turn:
             self._waiting.append(frame)
             while self._writing and not frame.is_done:

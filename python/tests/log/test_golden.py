@@ -1,6 +1,7 @@
 """The golden logs of format version 1, which never change: all are read, the newest is written too.
 
-In `v1.cec` the metas of commits end before the forecast, in `v1-forecast.cec` before the sketch: these came later.
+In `v1.cec` the metas of commits end before the forecast, in `v1-forecast.cec` before the sketch, in `v1-sketch.cec` no
+records are in planes: these came later.
 
 Its payloads are not compressed, because the bytes that a compressor makes may change with its release.
 """
@@ -13,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 from spark_cec.ids import NO_CHECKPOINT, StoreId
-from spark_cec.log.frame import CommitFlags, FrameKind, Meta, SegmentMeta
+from spark_cec.log.frame import CommitFlags, FrameFlags, FrameKind, Meta, SegmentMeta
 from spark_cec.log.meta import kind_of
 from spark_cec.log.reader import commit_records, payload_table, read_frame
-from spark_cec.log.record import RecordKind, encode_records, encode_table, records_schema
+from spark_cec.log.record import RecordKind, encode_commit, encode_table, records_schema
 from spark_cec.log.scan import FoundFrame, scan
 from spark_cec.log.segment import segment_path
 from tests.log.support import (
@@ -36,7 +37,8 @@ from tests.log.support import (
 
 FIRST = Path(__file__).parents[1] / "golden" / "v1.cec"
 SECOND = FIRST.with_name("v1-forecast.cec")
-GOLDEN = FIRST.with_name("v1-sketch.cec")
+THIRD = FIRST.with_name("v1-sketch.cec")
+GOLDEN = FIRST.with_name("v1-planes.cec")
 JOINED = StoreId(1, 7, "left-keyToNumValues")
 
 
@@ -50,6 +52,17 @@ def _grouped() -> pa.Table:
         "family": pa.array([0, 3], pa.int16()),
     }
     return pa.table(columns, schema=records_schema(grouped=True, families=True))
+
+
+def _turned() -> pa.Table:
+    """Enough rows of one length for planes; every fourth closes, and has no value."""
+    closes = [place % 4 == 3 for place in range(200)]
+    columns = {
+        "kind": pa.array([RecordKind.CLOSE if each else RecordKind.OPEN for each in closes], pa.int8()),
+        "window": pa.array([place.to_bytes(8, "little") for place in range(0, 2000, 10)], pa.binary()),
+        "value": pa.array([None if each else b"\x00\x00\x01" for each in closes], pa.binary()),
+    }
+    return pa.table(columns, schema=records_schema())
 
 
 def _output() -> pa.Table:
@@ -85,13 +98,16 @@ FLUSH = commit_meta(
     5, opened=0, checked=1, records=1, inputs=0, dirty_from=5, flags=CommitFlags.FLUSH | CommitFlags.SKETCHED,
     sketch=-(2**63) + 5,
 )  # fmt: skip
-FRAMES_NOW = [*FRAMES_SECOND, (FLUSH, records(b"two", kind=RecordKind.CHECK))]
+FRAMES_THIRD = [*FRAMES_SECOND, (FLUSH, records(b"two", kind=RecordKind.CHECK))]
+FRAMES_NOW = [*FRAMES_THIRD, (commit_meta(6, opened=150, closed=50, records=200), _turned())]
 
 
-def _payload(meta: Meta, rows: pa.Table | bytes) -> bytes | memoryview:
+def _payload(meta: Meta, rows: pa.Table | bytes) -> tuple[bytes | memoryview, FrameFlags]:
     if isinstance(rows, bytes):
-        return rows
-    return (encode_records if kind_of(meta) is FrameKind.COMMIT else encode_table)(rows, None)
+        return rows, FrameFlags.PLAIN
+    if kind_of(meta) is FrameKind.COMMIT:
+        return encode_commit(rows, None)
+    return encode_table(rows, None), FrameFlags.PLAIN
 
 
 def write_golden() -> bytes:
@@ -99,7 +115,7 @@ def write_golden() -> bytes:
     storage = memory_storage()
     writer = make_writer(storage)
     for meta, rows in FRAMES_NOW:
-        writer.append(kind_of(meta), meta, _payload(meta, rows))
+        writer.append(kind_of(meta), meta, *_payload(meta, rows))
     return storage.read(segment_path(SEGMENT))
 
 
@@ -107,7 +123,10 @@ def test_the_same_frames_are_the_same_bytes() -> None:
     assert write_golden() == GOLDEN.read_bytes()
 
 
-@pytest.mark.parametrize(("golden", "written"), [(FIRST, FRAMES), (SECOND, FRAMES_SECOND), (GOLDEN, FRAMES_NOW)])
+@pytest.mark.parametrize(
+    ("golden", "written"),
+    [(FIRST, FRAMES), (SECOND, FRAMES_SECOND), (THIRD, FRAMES_THIRD), (GOLDEN, FRAMES_NOW)],
+)
 @pytest.mark.parametrize("headers_only", [True, False])
 def test_the_golden_log_is_read(headers_only: bool, golden: Path, written: list[tuple[Meta, pa.Table | bytes]]) -> None:
     storage = memory_storage()

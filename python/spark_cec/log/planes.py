@@ -1,0 +1,129 @@
+"""Byte planes: rows of equal length, turned by a quarter, so that bytes which mean the same lie side by side.
+
+Rows of state are Spark's `UnsafeRow`s: words of eight bytes, most of which are zero. As one binary column they compress
+to half; byte by byte, planes of zeros left out, to a seventh (`FORMAT.md`, section 2, planes).
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+
+LEAST_ROWS = 128
+"""Below that the description of the planes outweighs what they save."""
+
+MOST_BYTES = 256
+"""Longer rows stay as they are: a column for each of their bytes is too many."""
+
+_KEY = b"cec.planes"
+
+
+def to_planes(rows: pa.Table) -> pa.Table | None:
+    """`rows` with each binary column in planes that can be: its values have one length. None if no column can.
+
+    A column `c` of width w becomes uint8 columns `c.i`, i in [0, w), of byte i of each value; those that are zero in
+    all rows are left out, but for `c.0` where values are null, which has the nulls.
+    """
+    if rows.num_rows < LEAST_ROWS:
+        return None
+    columns: dict[pa.Field, pa.ChunkedArray] = {}
+    whole: list[tuple[str, int, bool]] = []
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        width = _width(column) if pa.types.is_binary(field.type) else 0
+        turned = 0 < width <= MOST_BYTES
+        whole.append((field.name, width if turned else 0, field.nullable))
+        columns.update(_planes(field.name, column, width) if turned else {field: column})
+    if not any(width for _, width, _ in whole):
+        return None
+    return pa.table(list(columns.values()), pa.schema(list(columns), {_KEY: json.dumps(whole).encode()}))
+
+
+def from_planes(rows: pa.Table) -> pa.Table:
+    """The inverse of `to_planes`; `rows` themselves if they are not in planes."""
+    text = (rows.schema.metadata or {}).get(_KEY)
+    if text is None:
+        return rows
+    columns, fields = [], []
+    for name, width, nullable in json.loads(text):
+        columns.append(_joined(rows, name, width) if width else rows[name])
+        fields.append(pa.field(name, columns[-1].type, nullable))
+    return pa.table(columns, pa.schema(fields))
+
+
+def _width(column: pa.ChunkedArray) -> int:
+    """The length of every value, in bytes; 0 if they differ, or if there is none."""
+    width = 0
+    for chunk in column.chunks:
+        lengths = np.diff(_offsets(chunk))
+        if chunk.null_count:
+            lengths = lengths[_valid(chunk)]
+        if not len(lengths):
+            continue
+        first = int(lengths[0])
+        if (width and first != width) or not (lengths == first).all():
+            return 0
+        width = first
+    return width
+
+
+def _planes(name: str, column: pa.ChunkedArray, width: int) -> dict[pa.Field, pa.ChunkedArray]:
+    matrices = [_matrix(chunk, width) for chunk in column.chunks]
+    used = np.zeros(width, dtype=np.uint8)
+    for matrix in matrices:
+        used |= np.bitwise_or.reduce(matrix, axis=0)
+    used[0] |= column.null_count > 0
+    nulls = [~_valid(chunk) if chunk.null_count else None for chunk in column.chunks]
+    return {
+        pa.field(f"{name}.{i}", pa.uint8()): pa.chunked_array(
+            [
+                pa.array(np.ascontiguousarray(matrix[:, i]), mask=null if i == 0 else None)
+                for matrix, null in zip(matrices, nulls, strict=True)
+            ],
+            type=pa.uint8(),
+        )
+        for i in np.flatnonzero(used).tolist()
+    }
+
+
+def _matrix(chunk: pa.Array, width: int) -> np.ndarray:
+    """A row of `width` bytes for each value; zeros for nulls."""
+    offsets = _offsets(chunk)
+    data = chunk.buffers()[2]
+    whole = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, dtype=np.uint8)
+    if not chunk.null_count:
+        return whole[offsets[0] : offsets[0] + len(chunk) * width].reshape(len(chunk), width)
+    matrix = np.zeros((len(chunk), width), dtype=np.uint8)
+    valid = _valid(chunk)
+    matrix[valid] = whole[offsets[:-1][valid][:, None] + np.arange(width)]
+    return matrix
+
+
+def _joined(rows: pa.Table, name: str, width: int) -> pa.ChunkedArray:
+    planes = [(i, rows[f"{name}.{i}"]) for i in range(width) if f"{name}.{i}" in rows.column_names]
+    starts = np.arange(rows.num_rows + 1, dtype=np.int64) * width
+    if int(starts[-1]) >= 1 << 31:
+        halves = (rows.slice(0, rows.num_rows // 2), rows.slice(rows.num_rows // 2))
+        return pa.chunked_array([chunk for half in halves for chunk in _joined(half, name, width).chunks])
+    matrix = np.zeros((rows.num_rows, width), dtype=np.uint8)
+    validity, nulls = None, 0
+    for i, plane in planes:
+        if plane.null_count:
+            validity, nulls = plane.is_valid().combine_chunks(), plane.null_count
+            plane = plane.fill_null(0)
+        matrix[:, i] = plane.to_numpy()
+    valid = validity.buffers()[1] if validity is not None else None
+    buffers = [valid, pa.py_buffer(starts.astype(np.int32)), pa.py_buffer(matrix)]
+    return pa.chunked_array([pa.Array.from_buffers(pa.binary(), rows.num_rows, buffers, null_count=nulls)])
+
+
+def _offsets(chunk: pa.Array) -> np.ndarray:
+    buffer = chunk.buffers()[1]
+    whole = np.zeros(1, dtype=np.int32) if buffer is None else np.frombuffer(buffer, dtype=np.int32)
+    return whole[chunk.offset : chunk.offset + len(chunk) + 1]
+
+
+def _valid(chunk: pa.Array) -> np.ndarray:
+    valid: np.ndarray = chunk.is_valid().to_numpy(zero_copy_only=False)
+    return valid

@@ -1,0 +1,105 @@
+"""Byte planes: what comes back is what went in, to the schema."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_cec.log.frame import FrameFlags, Newer, encode_frame, parse_frame
+from spark_cec.log.meta import FrameKind
+from spark_cec.log.planes import LEAST_ROWS, MOST_BYTES, from_planes, to_planes
+from spark_cec.log.record import decode_records, encode_commit, encode_records, records_schema
+from tests.log.support import commit_meta
+
+
+def unsafe_rows(*words: np.ndarray) -> pa.Array:
+    """Spark's rows of whole numbers: a word for nulls, then one for each number."""
+    count = len(words[0])
+    matrix = np.zeros((count, 1 + len(words)), dtype=np.int64)
+    matrix[:, 1:] = np.stack(words, axis=1)
+    return pa.array([row.tobytes() for row in matrix], pa.binary())
+
+
+def commit(count: int, seed: int) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    keys, sums = rng.choice(10 * count, count, replace=False), rng.integers(-5, 10_000, count)
+    kinds = pa.array(np.full(count, 2, dtype=np.int8))
+    return pa.table([kinds, unsafe_rows(keys), unsafe_rows(np.arange(count) % 7, sums)], schema=records_schema())
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
+@pytest.mark.parametrize("count", [LEAST_ROWS, 1_000, 20_000])
+def test_rows_of_state_take_less_room(count: int, compression: str) -> None:
+    rows = commit(count, seed=count)
+    payload, flags = encode_commit(rows, compression)
+    assert flags is FrameFlags.PLANES
+    found = decode_records(payload)
+    assert found.equals(rows)
+    assert found.schema.equals(rows.schema)
+    assert found.combine_chunks().validate(full=True) is None
+    least = {"lz4": 3.0, "zstd": 1.5, "none": 3.0}[compression] if count > 500 else 1.0
+    assert len(payload) < len(encode_records(rows, compression)) / least
+
+
+def test_few_rows_and_rows_of_several_lengths_stay_as_they_are() -> None:
+    few = commit(LEAST_ROWS - 1, seed=1)
+    assert encode_commit(few, "none") == (encode_records(few, "none"), FrameFlags.PLAIN)
+    uneven = pa.array([b"x" * (i % 9) for i in range(100)], pa.binary())
+    long = pa.array([b"x" * (MOST_BYTES + 1)] * 100, pa.binary())
+    for column in (uneven, long, pa.array([b""] * 100, pa.binary())):
+        assert to_planes(pa.table({"window": column})) is None
+    assert encode_commit(None) == (memoryview(b""), FrameFlags.PLAIN)
+
+
+def _binary(width: int, nullable: bool) -> st.SearchStrategy[bytes | None]:
+    values = st.binary(min_size=width, max_size=width) | st.just(bytes(width))
+    return values | st.none() if nullable else values
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> pa.Table:
+    """Grouped records of any widths, in chunks and slices, with nulls anywhere."""
+    count = draw(st.integers(LEAST_ROWS, LEAST_ROWS + 20))
+    columns = {"kind": pa.chunked_array([pa.array(np.arange(count) % 3 + 1, pa.int8())])}
+    for name in ("window", "key", "value"):
+        width = draw(st.sampled_from([None, 0, 1, 8, 16, MOST_BYTES]))
+        one = st.binary(max_size=5) if width is None else _binary(width, nullable=name == "value")
+        values = draw(st.lists(one, min_size=count, max_size=count))
+        cut = draw(st.integers(0, count))
+        padded = pa.array([b"padding", *values, None], pa.binary())
+        columns[name] = pa.chunked_array([padded.slice(1, cut), padded.slice(1 + cut, count - cut)], pa.binary())
+    return pa.table(columns, schema=records_schema(grouped=True))
+
+
+@given(tables())
+def test_what_comes_back_is_what_went_in(rows: pa.Table) -> None:
+    planes = to_planes(rows)
+    if planes is None:
+        return
+    assert not {"window", "key", "value"} & set(planes.column_names) or planes.num_columns > rows.num_columns - 3
+    found = from_planes(planes)
+    found.validate(full=True)
+    assert found.equals(rows)
+    assert found.schema.equals(rows.schema)
+    payload, _ = encode_commit(rows)
+    assert decode_records(payload, grouped=True).equals(rows)
+
+
+def test_plain_and_turned_records_go_together() -> None:
+    """A rebuild puts frames of both kinds into one table."""
+    both = [decode_records(encode_commit(commit(count, seed=2))[0]) for count in (3, 500)]
+    assert pa.concat_tables(both).num_rows == 503
+
+
+def test_an_older_release_says_that_the_frame_is_newer() -> None:
+    payload, flags = encode_commit(commit(200, seed=3))
+    data = b"".join(encode_frame(FrameKind.COMMIT, commit_meta().encode(), payload, flags))
+    assert data[11] == 1, "format 1 has 0 there, and an older reader stops at anything else"
+    found = parse_frame(data)
+    assert not isinstance(found, Newer)
+    for kind, wrong in ((FrameKind.OUTPUT, 1), (FrameKind.COMMIT, 2), (FrameKind.COMMIT, 3)):
+        newer = parse_frame(b"".join(encode_frame(kind, commit_meta().encode(), payload, FrameFlags(wrong))))
+        assert newer == Newer(f"frame flags {wrong:#04x}")
