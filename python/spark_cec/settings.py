@@ -67,7 +67,7 @@ class Settings:
 
     extent_bound: ExtentBound = ExtentBound(per_window=2.0)
     replay_bound: int = 1_000_000
-    checkpoint_ms: float = 10.0
+    checkpoint_ms: float = 20.0
     period_ms: float = 100.0
     effort: float = 0.02
     footprint_age: int = 1_000
@@ -240,8 +240,8 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
     if checkpoint_ms > period_ms:
         raise SettingsError(
             PREFIX + "CI",
-            given.get("CI", "10ms"),
-            f"CI may not exceed CP ({given.get('CP', '100ms')}): lower CI or raise CP",
+            given.get("CI", f"{default.checkpoint_ms:g}ms"),
+            f"CI may not exceed CP ({given.get('CP', f'{default.period_ms:g}ms')}): lower CI or raise CP",
         )
     return Settings(
         extent_bound=extent,

@@ -42,9 +42,9 @@ def parse(**given: str) -> Settings:
 
 def test_nothing_set_gives_the_defaults_of_the_design() -> None:
     assert parse() == Settings()
-    assert parse().describe() == "Q=2x U=1000000 CI=10ms CP=100ms effort=0.02 mode=auto"
+    assert parse().describe() == "Q=2x U=1000000 CI=20ms CP=100ms effort=0.02 mode=auto"
     assert parse(CI="0ms").describe() == "Q=2x U=1000000 CI=0ms CP=100ms mode=auto", "nothing is checked"
-    assert parse().checkpoint_share == 0.1
+    assert parse().checkpoint_share == 0.2
     assert parse().warnings == ()
 
 
@@ -53,8 +53,8 @@ def test_a_recovery_target_stands_in_for_the_bounds_and_may_take_what_it_needs()
     assert settings.recovery_target_ms == 5_000
     assert settings.checkpoint_share == 1.0
     assert settings.describe() == "recoveryTarget=5000ms CI/CP=as the target needs effort=0.02 mode=auto"
-    assert parse(recoveryTarget="5s", CP="200ms").checkpoint_share == 0.05
-    assert parse(recoveryTarget="5s", autotune="on").checkpoint_share == 0.1
+    assert parse(recoveryTarget="5s", CP="200ms").checkpoint_share == 0.1
+    assert parse(recoveryTarget="5s", autotune="on").checkpoint_share == 0.2
 
 
 def test_autotune_stands_in_for_the_period() -> None:
@@ -173,7 +173,7 @@ def test_bad_values(key: str, value: str, mend: str) -> None:
     [
         ({"CI": "2s", "CP": "1s"}, "CI", "='2s': CI may not exceed CP (1s): lower CI or raise CP"),
         ({"CI": "101ms"}, "CI", "='101ms': CI may not exceed CP (100ms): lower CI or raise CP"),
-        ({"CP": "9ms"}, "CI", "='10ms': CI may not exceed CP (9ms): lower CI or raise CP"),
+        ({"CP": "9ms"}, "CI", "='20ms': CI may not exceed CP (9ms): lower CI or raise CP"),
     ],
 )
 def test_checkpointing_takes_no_more_than_the_period(given: dict[str, str], key: str, message: str) -> None:
