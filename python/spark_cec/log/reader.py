@@ -66,7 +66,7 @@ def commit_records(frame: Frame) -> pa.Table:
         raise ValueError(f"a {frame.kind.name} frame has no records; give a COMMIT frame")
     try:
         return decode_records(frame.payload, grouped=bool(meta.flags & CommitFlags.GROUPED))
-    except pa.ArrowException as error:
+    except (pa.ArrowException, KeyError, ValueError, TypeError) as error:  # its planes may be what is wrong
         raise DamagedLog(f"commit of {meta.store} version {meta.version}", -1, f"no Arrow stream: {error}") from error
 
 

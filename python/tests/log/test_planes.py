@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_cec.log.frame import FrameFlags, Newer, encode_frame, parse_frame
+from spark_cec.errors import DamagedLog
+from spark_cec.log.frame import Frame, FrameFlags, Newer, encode_frame, parse_frame
 from spark_cec.log.meta import FrameKind
 from spark_cec.log.planes import LEAST_ROWS, MOST_BYTES, from_planes, to_planes
-from spark_cec.log.record import decode_records, encode_commit, encode_records, records_schema
+from spark_cec.log.reader import commit_records
+from spark_cec.log.record import decode_records, encode_commit, encode_records, encode_table, records_schema
 from tests.log.support import commit_meta
 
 
@@ -92,6 +94,19 @@ def test_plain_and_turned_records_go_together() -> None:
     """A rebuild puts frames of both kinds into one table."""
     both = [decode_records(encode_commit(commit(count, seed=2))[0]) for count in (3, 500)]
     assert pa.concat_tables(both).num_rows == 503
+
+
+@pytest.mark.parametrize(
+    "wrong", [b"{", b'[["window", 8]]', b'[["windows", 0, false]]', b'[["value", "x", true]]', b"7"]
+)
+def test_planes_that_are_not_described_well_are_damage(wrong: bytes) -> None:
+    planes = to_planes(commit(200, seed=4))
+    assert planes is not None
+    payload = encode_table(planes.replace_schema_metadata({b"cec.planes": wrong}))
+    frame = parse_frame(b"".join(encode_frame(FrameKind.COMMIT, commit_meta().encode(), payload, FrameFlags.PLANES)))
+    assert isinstance(frame, Frame)
+    with pytest.raises(DamagedLog, match="version"):
+        commit_records(frame)
 
 
 def test_an_older_release_says_that_the_frame_is_newer() -> None:
