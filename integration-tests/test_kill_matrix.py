@@ -54,8 +54,18 @@ GROUPS = {
         TIGHT,
         43,
     ),
+    # What is cheap is written: a crash finds stores that are clean, or nearly so.
+    "default": (
+        (
+            Query("window-append", feeds.RATE, "cec"),
+            Query("count-windows", feeds.RATE, FOREACH),
+            Query("totals", feeds.FILES, FOREACH),
+        ),
+        {},
+        44,
+    ),
 }
-IN_A_REPLAY = {"rate": 2, "files": 1, "tight": 0}
+IN_A_REPLAY = {"rate": 2, "files": 1, "tight": 0, "default": 0}
 """How many of the kills fall into the replay after the first one, one after the other."""
 CASES = [(group, query) for group, (queries, _, _) in GROUPS.items() for query in queries]
 WITH_CALLS = [(group, query) for group, query in CASES if query.sink == FOREACH]

@@ -143,7 +143,7 @@ class Calibration:
         inputs = self._inputs.pop(batch, None)
         if inputs is None:
             return
-        us = ms * 1000
+        us = max(ms, 0.0) * 1000  # of a clock that was set back
         if inputs:
             self.replay.add(us + min(self._idle_us, us), inputs)
             self._idle_us = 0.0

@@ -41,14 +41,17 @@ def to_planes(rows: pa.Table) -> pa.Table | None:
 
 
 def from_planes(rows: pa.Table) -> pa.Table:
-    """The inverse of `to_planes`; `rows` themselves if they are not in planes."""
+    """The inverse of `to_planes`. `ValueError` if `rows` are no planes, or not those that their description has."""
     text = (rows.schema.metadata or {}).get(_KEY)
     if text is None:
-        return rows
-    columns, fields = [], []
+        raise ValueError("the records are to be in planes, and are not described as such")
+    columns, fields, known = [], [], set()
     for name, width, nullable in json.loads(text):
+        known |= {f"{name}.{i}" for i in range(width)} if width else {name}
         columns.append(_joined(rows, name, width) if width else rows[name])
         fields.append(pa.field(name, columns[-1].type, nullable))
+    if unknown := set(rows.column_names) - known:
+        raise ValueError(f"the description of the planes does not have {', '.join(sorted(unknown))}")
     return pa.table(columns, pa.schema(fields))
 
 
@@ -109,6 +112,8 @@ def _joined(rows: pa.Table, name: str, width: int) -> pa.ChunkedArray:
     matrix = np.zeros((rows.num_rows, width), dtype=np.uint8)
     validity, nulls = None, 0
     for i, plane in planes:
+        if plane.type != pa.uint8() or (plane.null_count and i):
+            raise ValueError(f"plane {name}.{i} is {plane.type} with {plane.null_count} nulls")
         if plane.null_count:
             validity, nulls = plane.is_valid().combine_chunks(), plane.null_count
             plane = plane.fill_null(0)

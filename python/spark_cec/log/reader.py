@@ -65,8 +65,9 @@ def commit_records(frame: Frame) -> pa.Table:
     if not isinstance(meta, CommitMeta):
         raise ValueError(f"a {frame.kind.name} frame has no records; give a COMMIT frame")
     try:
-        return decode_records(frame.payload, grouped=bool(meta.flags & CommitFlags.GROUPED))
-    except (pa.ArrowException, KeyError, ValueError, TypeError) as error:  # its planes may be what is wrong
+        grouped = bool(meta.flags & CommitFlags.GROUPED)
+        return decode_records(frame.payload, grouped=grouped, flags=frame.header.flags)
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:  # as Arrow and planes have it
         raise DamagedLog(f"commit of {meta.store} version {meta.version}", -1, f"no Arrow stream: {error}") from error
 
 

@@ -69,8 +69,14 @@ def decode_table(payload: memoryview | bytes) -> pa.Table:
         return reader.read_all()
 
 
-def decode_records(payload: memoryview | bytes, *, grouped: bool = False) -> pa.Table:
-    """Inverse of `encode_records` and `encode_commit`; `grouped` gives the columns of a payload without rows."""
+def decode_records(
+    payload: memoryview | bytes, *, grouped: bool = False, flags: FrameFlags = FrameFlags.PLAIN
+) -> pa.Table:
+    """Inverse of `encode_records`, and of `encode_commit` with its `flags`.
+
+    `grouped` gives the columns of a payload without rows. Errors: `pyarrow.ArrowInvalid`, `ValueError` and their like.
+    """
     if len(payload) == 0:
         return (GROUPED_SCHEMA if grouped else PLAIN_SCHEMA).empty_table()
-    return from_planes(decode_table(payload))
+    rows = decode_table(payload)
+    return from_planes(rows) if flags & FrameFlags.PLANES else rows

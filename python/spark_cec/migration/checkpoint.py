@@ -60,7 +60,7 @@ def look(files: HadoopFiles) -> Found:
         raise UnsuitableCheckpoint(
             f"{files.root} names no state store provider: start its query once with Spark 4.3, and stop it"
         )
-    operators = [name for name in files.names(_STATE) if name.isdigit()]
+    operators = [name for name in files.names(_STATE) if name.isascii() and name.isdigit()]
     if not operators:
         raise UnsuitableCheckpoint(f"the query of {files.root} has no state: nothing is to be carried")
     missing = {}
@@ -82,7 +82,7 @@ def lost_partitions(root: str, operator: int | str, missing: Iterable[int]) -> U
 
 def batches(files: HadoopFiles, log: str) -> list[int]:
     """The batches in one of Spark's logs, in order."""
-    return sorted(int(name) for name in files.names(log) if name.isdigit())
+    return sorted(int(name) for name in files.names(log) if name.isascii() and name.isdigit())
 
 
 def copy_all_but_state(source: HadoopFiles, target: HadoopFiles, found: Found, conf: Mapping[str, str]) -> None:
@@ -167,7 +167,7 @@ def _resize(files: HadoopFiles, path: str, partitions: int) -> None:
 
 def _missing_partitions(files: HadoopFiles, operator: str, metadata: Mapping[str, Any]) -> set[int]:
     """Every partition has a directory, but where there is no key to spread by."""
-    there = {int(name) for name in files.names(f"{_STATE}/{operator}") if name.isdigit()}
+    there = {int(name) for name in files.names(f"{_STATE}/{operator}") if name.isascii() and name.isdigit()}
     return set(range(max(int(store["numPartitions"]) for store in metadata["stateStoreInfo"]))) - there
 
 

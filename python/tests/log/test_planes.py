@@ -38,7 +38,7 @@ def test_rows_of_state_take_less_room(count: int, compression: str) -> None:
     rows = commit(count, seed=count)
     payload, flags = encode_commit(rows, compression)
     assert flags is FrameFlags.PLANES
-    found = decode_records(payload)
+    found = decode_records(payload, flags=flags)
     assert found.equals(rows)
     assert found.schema.equals(rows.schema)
     assert found.combine_chunks().validate(full=True) is None
@@ -86,27 +86,46 @@ def test_what_comes_back_is_what_went_in(rows: pa.Table) -> None:
     found.validate(full=True)
     assert found.equals(rows)
     assert found.schema.equals(rows.schema)
-    payload, _ = encode_commit(rows)
-    assert decode_records(payload, grouped=True).equals(rows)
+    payload, flags = encode_commit(rows)
+    assert decode_records(payload, grouped=True, flags=flags).equals(rows)
 
 
 def test_plain_and_turned_records_go_together() -> None:
     """A rebuild puts frames of both kinds into one table."""
-    both = [decode_records(encode_commit(commit(count, seed=2))[0]) for count in (3, 500)]
+    turned = [encode_commit(commit(count, seed=2)) for count in (3, 500)]
+    both = [decode_records(payload, flags=flags) for payload, flags in turned]
     assert pa.concat_tables(both).num_rows == 503
 
 
 @pytest.mark.parametrize(
-    "wrong", [b"{", b'[["window", 8]]', b'[["windows", 0, false]]', b'[["value", "x", true]]', b"7"]
+    "wrong",
+    [
+        None,
+        b"{",
+        b'[["window", 8]]',
+        b'[["window", 16, false], ["value", 24, true]]',
+        b'[["windows", 0, false]]',
+        b'[["value", "x", true]]',
+        b"7",
+    ],
 )
-def test_planes_that_are_not_described_well_are_damage(wrong: bytes) -> None:
+def test_planes_that_are_not_described_well_are_damage(wrong: bytes | None) -> None:
     planes = to_planes(commit(200, seed=4))
     assert planes is not None
-    payload = encode_table(planes.replace_schema_metadata({b"cec.planes": wrong}))
+    payload = encode_table(planes.replace_schema_metadata({b"cec.planes": wrong} if wrong else None))
     frame = parse_frame(b"".join(encode_frame(FrameKind.COMMIT, commit_meta().encode(), payload, FrameFlags.PLANES)))
     assert isinstance(frame, Frame)
     with pytest.raises(DamagedLog, match="version"):
         commit_records(frame)
+
+
+def test_planes_of_another_kind_or_with_nulls_are_damage() -> None:
+    planes = to_planes(commit(200, seed=5))
+    assert planes is not None
+    place = planes.column_names.index("window.9")
+    for wrong in (pa.array(np.zeros(200, dtype=np.int16)), pa.array([None] * 200, pa.uint8())):
+        with pytest.raises(ValueError, match=r"plane window\.9 is"):
+            from_planes(planes.set_column(place, pa.field("window.9", wrong.type), wrong))
 
 
 def test_an_older_release_says_that_the_frame_is_newer() -> None:
