@@ -22,10 +22,10 @@ def test_a_log_that_is_not_shared_is_refused_at_the_first_commit(
     plan: str, sink: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    # Relative to the working directory, which is another one for each process: like a disk that each machine has.
+    # The working directory is another one for each process: like a disk that each machine has.
     query = Query(plan, feeds.RATE, sink)
     with cluster.running(tmp_path / "cluster", workers=2) as running:
-        conf = running.conf() | {CEC + "log.path": "own-disk"}
+        conf = running.conf() | {CEC + "log.path": "/proc/self/cwd/own-disk"}
         job = Job(str(tmp_path / "job"), (query,), local.BATCHES, local.ROWS, master=running.url, conf=conf)
         with driver(job) as child:
             events = []

@@ -134,6 +134,28 @@ def test_a_view_that_does_not_exist_is_refused(written: Written, spark: SparkSes
         spark.read.format("cec").load().schema  # noqa: B018
 
 
+@pytest.mark.parametrize(
+    ("view", "schema", "said"),
+    [
+        ("output", "word string", 'no column word in its view "output": there are'),
+        ("output", "n int", "column n of .*, view \"output\", is BIGINT, not INT: read it as it is, and cast it"),
+        ("windows", "partition int, total bigint", 'no column total in its view "windows"'),
+        ("log", "version string", "column version of .* is BIGINT, not STRING"),
+    ],
+)
+def test_a_schema_that_is_not_that_of_the_log_is_refused(
+    view: str, schema: str, said: str, written: Written, spark: SparkSession
+) -> None:
+    frame = spark.read.format("cec").schema(schema).option("view", view).load(written.checkpoint(APPEND))
+    with pytest.raises(Exception, match=said):
+        frame.collect()
+
+
+def test_a_part_of_the_schema_is_enough(written: Written, spark: SparkSession) -> None:
+    path = written.checkpoint(APPEND)
+    assert spark.read.format("cec").schema("n bigint").load(path).count() == read(spark, path).count()
+
+
 def stream(spark: SparkSession, path: str, root: Path, **options: object) -> dict[int, list[str]]:
     """Everything that the output view gives as a stream, by batch of the reading query."""
     seen: dict[int, list[str]] = {}

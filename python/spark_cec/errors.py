@@ -75,6 +75,17 @@ class DamagedLog(CecError):
         self.reason = reason
 
 
+class LostLog(DamagedLog):
+    """A whole log is missing, although Spark has committed what it held. `segment` is its home."""
+
+    def __init__(self, home: str) -> None:
+        super().__init__(home, -1, "the log is gone")
+        self.args = (
+            f"the log at {home} is gone, although Spark has committed batches: restore it from a copy. If it was moved, "
+            f"the log's own directory can be looked at where it is now",
+        )
+
+
 class NewerFormat(CecError):
     """The log was written by a newer release: read it with that. Attribute: `found`, the version or kind met."""
 

@@ -29,6 +29,9 @@ _SIZE_UNITS = {
 }
 
 
+_FOOTPRINT_AGE = 1_000
+
+
 class Mode(str, Enum):
     """Whether commits may be deferred: decided per query, never, or insisted on."""
 
@@ -70,7 +73,7 @@ class Settings:
     checkpoint_ms: float = 20.0
     period_ms: float = 100.0
     effort: float = 0.02
-    footprint_age: int = 1_000
+    footprint_age: int = _FOOTPRINT_AGE
     mode: Mode = Mode.AUTO
     log_path: str | None = None
     python: str | None = None
@@ -92,7 +95,7 @@ class Settings:
         return self.checkpoint_ms / self.period_ms
 
     def describe(self) -> str:
-        """The four numbers, or what stands in for them, as the log line at a query's start shows them."""
+        """The numbers, or what stands in for them, as the log line at a query's start shows them."""
         bounds = (
             f"Q={self.extent_bound} U={self.replay_bound}"
             if self.recovery_target_ms is None
@@ -104,21 +107,22 @@ class Settings:
             share = "CI/CP=as the target needs"
         else:
             share = f"CI={self.checkpoint_ms:g}ms CP={self.period_ms:g}ms"
-        effort = f" effort={self.effort:g}" if self.effort and self.checkpoint_ms and not self.autotune else ""
-        return f"{bounds} {share}{effort} mode={self.mode.value}"
+        effort = f" effort={self.effort:g}" if self.checkpoint_ms and not self.autotune else ""
+        age = f" footprintAge={self.footprint_age}" if self.footprint_age != _FOOTPRINT_AGE else ""
+        return f"{bounds} {share}{effort}{age} mode={self.mode.value}"
 
 
 def _duration_ms(key: str, value: str) -> float:
     match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([a-z]+)\s*", value.lower())
     if not match or match[2] not in _DURATION_UNITS_MS:
-        raise SettingsError(PREFIX + key, value, "give a duration with a unit, such as 10ms, 1s or 5min")
+        raise SettingsError(PREFIX + key, value, "give a duration, not below 0, with a unit, such as 10ms, 1s or 5min")
     return float(match[1]) * _DURATION_UNITS_MS[match[2]]
 
 
 def _whole_duration(key: str, value: str) -> None:
     """Checks a duration that the JVM will parse, by Spark's rules: a whole number with a unit."""
     if not re.fullmatch(r"\d{1,9}\s*(ms|s|m|min|h)", value.strip().lower()) or value.strip().startswith("0"):
-        raise SettingsError(PREFIX + key, value, "give a whole number with a unit, such as 90s or 10min")
+        raise SettingsError(PREFIX + key, value, "give a whole number above 0 with a unit, such as 90s or 10min")
 
 
 def _size(key: str, value: str) -> int:
@@ -152,6 +156,18 @@ def _share(key: str, value: str) -> float:
     return float(match[1])
 
 
+def _place(key: str, value: str) -> str:
+    """A directory that means the same to every process: each has a working directory of its own."""
+    if is_relative(value):
+        raise SettingsError(PREFIX + key, value, "give an absolute path, or a URL")
+    return value
+
+
+def is_relative(place: str) -> bool:
+    """Whether a place is meant from a working directory on."""
+    return "://" not in place and not place.startswith(("/", "file:/"))
+
+
 def _choice(key: str, value: str, allowed: tuple[str, ...]) -> str:
     if value.strip().lower() not in allowed:
         raise SettingsError(PREFIX + key, value, f"give one of {', '.join(allowed)}")
@@ -166,7 +182,7 @@ def _extent_bound(key: str, value: str) -> tuple[ExtentBound, tuple[str, ...]]:
             raise SettingsError(
                 PREFIX + key,
                 value,
-                "give a count of records such as 500000, or a multiple of the open windows such as 2x",
+                "give a count of records above 0 such as 500000, or a multiple of the open windows such as 2x",
             )
         return ExtentBound(records=records), ()
     if float(match[1]) >= 1.0:
@@ -253,7 +269,7 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
         if "footprintAge" in given
         else default.footprint_age,
         mode=Mode(_choice("mode", given.get("mode", "auto"), tuple(m.value for m in Mode))),
-        log_path=given.get("log.path"),
+        log_path=_place("log.path", given["log.path"]) if "log.path" in given else None,
         python=given.get("python"),
         segment_bytes=_size("log.segmentBytes", given["log.segmentBytes"])
         if "log.segmentBytes" in given

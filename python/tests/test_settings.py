@@ -43,6 +43,7 @@ def parse(**given: str) -> Settings:
 def test_nothing_set_gives_the_defaults_of_the_design() -> None:
     assert parse() == Settings()
     assert parse().describe() == "Q=2x U=1000000 CI=20ms CP=100ms effort=0.02 mode=auto"
+    assert parse(effort="0", footprintAge="7").describe().endswith("effort=0 footprintAge=7 mode=auto"), "all of it"
     assert parse(CI="0ms").describe() == "Q=2x U=1000000 CI=0ms CP=100ms mode=auto", "nothing is checked"
     assert parse().checkpoint_share == 0.2
     assert parse().warnings == ()
@@ -109,7 +110,7 @@ def test_the_keys_of_others_are_left_alone() -> None:
         ("footprintAge", "50", "footprint_age", 50),
         ("mode", " Eager", "mode", Mode.EAGER),
         ("mode", "deferred", "mode", Mode.DEFERRED),
-        ("log.path", "s3://b/x", "log_path", "s3://b/x"),
+        *[("log.path", each, "log_path", each) for each in ("s3://b/x", "/x", "file:/x", "file:///x")],
         ("log.segmentBytes", "4096", "segment_bytes", 4096),
         ("log.segmentBytes", "64 MiB", "segment_bytes", 64 << 20),
         ("log.segmentBytes", "1gb", "segment_bytes", 1 << 30),
@@ -132,9 +133,9 @@ def test_good_values(key: str, value: str, attribute: str, wanted: Any) -> None:
     )
 
 
-COUNT_OR_MULTIPLE = "give a count of records such as 500000, or a multiple of the open windows such as 2x"
-WHOLE_DURATION = "give a whole number with a unit, such as 90s or 10min"
-DURATION = "give a duration with a unit, such as 10ms, 1s or 5min"
+COUNT_OR_MULTIPLE = "give a count of records above 0 such as 500000, or a multiple of the open windows such as 2x"
+WHOLE_DURATION = "give a whole number above 0 with a unit, such as 90s or 10min"
+DURATION = "give a duration, not below 0, with a unit, such as 10ms, 1s or 5min"
 SHARE = "give a share between 0 and 1, such as 0.1; 0 turns it off"
 
 
@@ -159,6 +160,7 @@ SHARE = "give a share between 0 and 1, such as 0.1; 0 turns it off"
         *[("effort", value, SHARE) for value in ("", "2", "5%", "little")],
         *[("sources.margin", value, SHARE) for value in ("", "1.01", "-0.1", "10%", "nan", "1e-1", "all", ".")],
         ("output.retainBatches", "0", "give a whole number of at least 1, below 2^63"),
+        *[("log.path", value, "give an absolute path, or a URL") for value in ("", "logs", "./logs", "../x", "~/x")],
     ],
 )
 def test_bad_values(key: str, value: str, mend: str) -> None:

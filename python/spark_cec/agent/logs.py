@@ -23,7 +23,7 @@ from spark_cec.log.manifest import Published
 from spark_cec.log.storage import Storage
 from spark_cec.log.trim import Summaries
 from spark_cec.log.writer import SegmentWriter
-from spark_cec.settings import PREFIX, Settings
+from spark_cec.settings import PREFIX, Settings, is_relative
 
 IDLE_S = 600.0
 """How long a log that nobody keeps open stays open after its last use."""
@@ -112,8 +112,13 @@ def cec_directory(checkpoint: str) -> Storage:
 
 
 def home_of(checkpoint: str, settings: Settings, sink_path: str | None) -> str:
-    """The home of a query's log: the sink's `path`, or one of its own under `cec.log.path`, or in the checkpoint."""
+    """The home of a query's log: the sink's `path`, or one of its own under `cec.log.path`, or in the checkpoint.
+
+    `SettingsError` for a relative `path`: each process has a working directory of its own.
+    """
     if sink_path:
+        if is_relative(sink_path):
+            raise SettingsError("the sink's path", sink_path, "give an absolute path, or a URL")
         return sink_path.rstrip("/") or "/"
     if settings.log_path:
         return f"{settings.log_path.rstrip('/')}/{hashlib.sha256(checkpoint.encode()).hexdigest()[:16]}"

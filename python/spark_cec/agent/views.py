@@ -53,10 +53,10 @@ class ViewCalls:
         return log
 
     def schema(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`path`: the schema (Spark's JSON) of the newest batch's rows; None if no batch is there yet."""
+        """`path`: the schemas (Spark's JSON) of the newest batch's rows and the oldest's; none if no batch is there yet."""
         log = self._log(arguments)
-        bounds = log.published.bounds()
-        return {"schema": manifest.load(log.storage, bounds[1]).schema_json if bounds else None}
+        bounds = log.published.bounds() or ()
+        return {"schemas": [manifest.load(log.storage, batch).schema_json for batch in reversed(bounds)]}
 
     def offsets(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`path`, `starting_timestamp_ms` or None: the first batch since then, and the newest; -1 for none."""

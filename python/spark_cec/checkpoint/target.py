@@ -27,6 +27,9 @@ AIM = 0.8
 _KEPT = 0.9
 """How much of what was summed up counts on, from one batch to the next."""
 
+_MOST_AT_ONCE = 10.0
+"""What an observation counts for at most, by what those before it came to: one pause tells nothing, several do."""
+
 _RESTORED_BATCHES = 5
 """As how many batches a rate from the log counts after a restart."""
 
@@ -72,6 +75,8 @@ class Rate:
 
     def add(self, us: float, things: float) -> None:
         """Takes in one observation; the older ones fade."""
+        if self.things:
+            us = min(us, _MOST_AT_ONCE * self.value * things)
         self.us = self.us * _KEPT + us
         self.things = self.things * _KEPT + things
 

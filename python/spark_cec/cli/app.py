@@ -201,7 +201,9 @@ def repair(
 @app.command(help=_FLUSH, short_help="Have a running query write what is dirty.")
 def flush(
     checkpoint: Checkpoint,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=0.0, help="How long to wait.")
+    ] = 60.0,
     as_json: AsJson = False,
 ) -> None:
     """Ask, and wait for the answer."""
@@ -239,18 +241,18 @@ _WITH_COMMANDS_OF_ITS_OWN: dict[str, Any] = {
 @app.command(short_help="Advise on the checkpoint interval.", **_WITH_COMMANDS_OF_ITS_OWN)
 def tune(context: typer.Context) -> None:
     """The advice's own command."""
-    with explained("tune", ""):
+    with explained("tune", "", "read and write"):
         need("`cec tune`", "tune")
         from spark_cec.cli.commits import read_commits
         from spark_cec.tuning.command import tune_app
 
-    _hand_over(tune_app(read_commits), context)
+        _hand_over(tune_app(read_commits), context)
 
 
 @app.command(short_help="Pipelines of queries: simulate failures.", **_WITH_COMMANDS_OF_ITS_OWN)
 def pipeline(context: typer.Context) -> None:
     """The command of pipelines."""
-    with explained("pipeline", ""):
+    with explained("pipeline", "", "read and write"):
         need("`cec pipeline`", "tune")
         from spark_cec.pipeline.command import app as pipeline_app
 
@@ -260,11 +262,11 @@ def pipeline(context: typer.Context) -> None:
 @app.command(short_help="Compare with Spark's own state stores.", **_WITH_COMMANDS_OF_ITS_OWN)
 def bench(context: typer.Context) -> None:
     """The command of the benchmark."""
-    with explained("bench", ""):
+    with explained("bench", "", "read and write"):
         need("`cec bench`", "spark")
         from spark_cec.bench.command import app as bench_app
 
-    _hand_over(bench_app, context)
+        _hand_over(bench_app, context)
 
 
 def _hand_over(to: typer.Typer, context: typer.Context) -> NoReturn:

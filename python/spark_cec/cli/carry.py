@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
+from spark_cec.agent.lease import is_held
+from spark_cec.cli.place import OWN_DIRECTORY, open_to_read
 from spark_cec.cli.show import console, counted, print_json
 from spark_cec.errors import SettingsError
 from spark_cec.migration.carry import Carried, Request, carry
+from spark_cec.migration.checkpoint import PLANNED, no_checkpoint, running, taken
 from spark_cec.session import PROVIDER, PROVIDER_KEY, configure
 
 if TYPE_CHECKING:
@@ -37,13 +42,51 @@ def provider_class(name: str) -> str:
 def carry_and_show(command: str, request: Request, confs: Sequence[str], *, as_json: bool) -> None:
     """Does it in a Spark session of its own, and says what came of it."""
     pairs = _pairs(confs)
-    with _session(command, pairs) as spark, Console(stderr=True).status(f"cec {command}") as status:
-        carried = carry(spark, request, lambda doing: status.update(f"cec {command}: {doing}"))
-        version = str(spark.version)
+    _refuse_at_once(request)
+    with _told(command) as say:
+        say("starting Spark")
+        with _session(command, pairs) as spark:
+            carried = carry(spark, request, say)
+            version = str(spark.version)
     if as_json:
         print_json(_json(request, carried))
     else:
         _print(console(), request, carried, version)
+
+
+def _refuse_at_once(request: Request) -> None:
+    """What can be seen without Spark, which takes a while to start; it is looked at again then."""
+    source, target = _on_this_machine(request.source), _on_this_machine(request.target)
+    if source is not None:
+        if not (source / PLANNED).is_dir():
+            raise no_checkpoint(str(source))
+        if (source / OWN_DIRECTORY).is_dir() and is_held(open_to_read(str(source / OWN_DIRECTORY))):
+            raise running(str(source))
+    if target is not None and os.path.lexists(target):
+        raise taken(str(target))
+
+
+def _on_this_machine(place: str) -> Path | None:
+    return Path(place) if "://" not in place and not place.startswith("file:") else None
+
+
+@contextmanager
+def _told(command: str) -> Iterator[Callable[[str], None]]:
+    """Says what is being done: in one line of a terminal that changes, else in a line for each thing."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if console.is_terminal:
+        with console.status(f"cec {command}") as status:
+            yield lambda doing: status.update(f"cec {command}: {doing}")
+        return
+    told = set[str]()
+
+    def say(doing: str) -> None:
+        kind = re.sub(r"\d+ s more", "", doing)
+        if kind not in told:
+            told.add(kind)
+            console.print(f"cec {command}: {doing}")
+
+    yield say
 
 
 def _pairs(confs: Sequence[str]) -> dict[str, str]:

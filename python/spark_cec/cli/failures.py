@@ -14,6 +14,9 @@ from spark_cec.errors import CecError, DamagedLog
 
 _MOST_CHARACTERS = 400
 
+_WRONG_USAGE = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
+"""What the command line itself knows how to show; typer has it, but not by name."""
+
 
 class ExitCode(IntEnum):
     """What a command says to whoever started it."""
@@ -30,7 +33,7 @@ def explained(command: str, path: str, access: str = "read") -> Iterator[None]:
     """Turns an error into one line on standard error and an exit code; `access`: what the command needs to do."""
     try:
         yield
-    except (typer.Exit, typer.Abort):
+    except (typer.Exit, typer.Abort, _WRONG_USAGE):
         raise
     except BrokenPipeError:
         _forget_output()
@@ -48,6 +51,8 @@ def _line(error: Exception, path: str, access: str) -> str:
     if isinstance(error, OSError):
         name = error.filename if isinstance(error.filename, str) and error.filename else path
         return f"{name}: {error.strerror or error}; give a place that this user may {access}"
+    if not path:
+        return f"this should not have happened, please report it: {_first_cause(error)}"
     mend = "check the location, and whether `cec --version` is the release that wrote it"
     return f"{path}: cannot be read ({_first_cause(error)}); {mend}"
 

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import is_held
+from spark_cec.cli.mend import replay_due
 from spark_cec.cli.place import OWN_DIRECTORY, Place
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.ids import new_id
@@ -25,6 +26,16 @@ class FlushResult:
     seconds: float
 
 
+def _as_it_is(place: Place) -> str:
+    due = replay_due(place)
+    if due is None:
+        return "and has written all"
+    return (
+        f"and what it had in memory is gone, as after a crash or a stop in the middle of a replay: its next start replays "
+        f"batches {due[0]} to {due[1]}"
+    )
+
+
 def flush_query(checkpoint: str, place: Place, timeout_s: float, console: Console) -> FlushResult:
     """Asks the running query of a checkpoint to write what is dirty.
 
@@ -35,8 +46,7 @@ def flush_query(checkpoint: str, place: Place, timeout_s: float, console: Consol
     own = open_storage(f"{checkpoint.rstrip('/')}/{OWN_DIRECTORY}")
     if is_held(own) is False:
         raise UnsuitableCheckpoint(
-            f"the query of {checkpoint} is not running. One that was stopped has written all; after a crash its next "
-            f"start replays what is missing"
+            f"the query of {checkpoint} is not running, {_as_it_is(place)}"
         )
     request, started = new_id().hex(), time.monotonic()
     ask_flush(own, request)

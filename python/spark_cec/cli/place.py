@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.cli.watched import ReadOnlyStorage
-from spark_cec.errors import DamagedLog, LogLocationError, SettingsError, UnsuitableCheckpoint
+from spark_cec.errors import DamagedLog, LogLocationError, LostLog, SettingsError, UnsuitableCheckpoint
 from spark_cec.log.home import LOG_FILE, absolute_home, read_log_id
 from spark_cec.log.meta import SegmentMeta, decode_meta
 from spark_cec.log.scan import FoundFrame, scan
@@ -66,6 +67,8 @@ def find_log(path: str) -> Place:
     log of another query; `DamagedLog` if the log is lost, or so damaged that nothing tells its id; `NewerFormat`.
     """
     path = path.rstrip("/") or path
+    if os.path.isfile(path):
+        raise LogLocationError(path, f"this is a file; {_GIVE}")
     query = read_query(path)
     if query is not None:
         return _of_query(path, query)
@@ -106,7 +109,7 @@ def _of_query(checkpoint: str, query: Mapping[str, Any]) -> Place:
         if _holds_log(open_to_read(home)):
             return _checked(_place(home, storage, query), checkpoint)
     if query.get("provider") and committed_batch(storage) >= 0:
-        raise DamagedLog(recorded, -1, "the log is gone, although Spark has committed batches: restore it from a copy")
+        raise LostLog(recorded)
     raise LogLocationError(recorded, f"the query of {checkpoint} has begun no log here yet; start it first, or {_GIVE}")
 
 

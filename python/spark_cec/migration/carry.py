@@ -30,6 +30,8 @@ from spark_cec.migration.checkpoint import (
     look,
     lost_partitions,
     name_the_state,
+    running,
+    taken,
 )
 from spark_cec.migration.files import HadoopFiles
 from spark_cec.migration.rewrite import Rewriting, Store, StoreSums, ids_of, refuse_what_is_not_known
@@ -134,7 +136,7 @@ def _refused_if_pointless(request: Request, found: Found) -> Found:
 
 def _refuse_a_taken_place(source: HadoopFiles, target: HadoopFiles, home: str | None) -> None:
     if target.exists(""):
-        raise _taken(target)
+        raise taken(target.root)
     if home is not None and is_taken(home):
         raise LogLocationError(home, "there is something already: remove it, or give another place for the checkpoint")
     if f"{target.real}/".startswith(f"{source.real}/"):
@@ -145,10 +147,6 @@ def _refuse_lost_partitions(source: HadoopFiles, found: Found, every: Iterable[S
     for store in every:
         if store.operator in found.alone and rewriting.has_keys(store):
             raise lost_partitions(source.root, store.operator, range(1, found.partitions))
-
-
-def _taken(target: HadoopFiles) -> UnsuitableCheckpoint:
-    return UnsuitableCheckpoint(f"--to {target.root}: there is something already; give a new place")
 
 
 @contextmanager
@@ -163,7 +161,7 @@ def _while_nobody_writes(
     try:
         leases.hold(source.url, cec_directory(source.url), 2.0)
     except Fenced as error:
-        raise UnsuitableCheckpoint(f"the query of {source.root} runs: stop it first") from error
+        raise running(source.root) from error
     try:
         _refuse_a_due_replay(source)
         yield
@@ -202,7 +200,7 @@ def _claimed(spark: SparkSession, source: HadoopFiles, target: HadoopFiles, home
     """Both places are ours from here on, and are removed if it fails, when no task writes there any more."""
     _refuse_a_taken_place(source, target, home)
     if not target.claim(METADATA, UNFINISHED):
-        raise _taken(target)
+        raise taken(target.root)
     try:
         yield
     except BaseException:

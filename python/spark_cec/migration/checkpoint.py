@@ -49,7 +49,7 @@ def look(files: HadoopFiles) -> Found:
     """What the checkpoint is. `UnsuitableCheckpoint` if it has nothing to carry, or what only one provider has."""
     planned, committed = batches(files, PLANNED), batches(files, COMMITTED)
     if not planned:
-        raise UnsuitableCheckpoint(f"{files.root} is not the checkpoint of a query: it has no offset log")
+        raise no_checkpoint(files.root)
     batch = batch_not_run_again(planned, committed)
     if batch not in committed or batch not in planned:
         raise UnsuitableCheckpoint(
@@ -72,6 +72,21 @@ def look(files: HadoopFiles) -> Found:
         if partitions and partitions != set(range(1, int(conf[PARTITIONS_KEY]))):
             raise lost_partitions(files.root, operator, partitions)
     return Found(batch, conf, frozenset(int(operator) for operator, partitions in missing.items() if partitions))
+
+
+def no_checkpoint(root: str) -> UnsuitableCheckpoint:
+    """What to say of a place where no query has run."""
+    return UnsuitableCheckpoint(f"{root} is not the checkpoint of a query: it has no offset log")
+
+
+def taken(root: str) -> UnsuitableCheckpoint:
+    """What to say of a target that is there."""
+    return UnsuitableCheckpoint(f"--to {root}: there is something already; give a new place")
+
+
+def running(root: str) -> UnsuitableCheckpoint:
+    """What to say of a source whose query has a lease."""
+    return UnsuitableCheckpoint(f"the query of {root} runs: stop it first")
 
 
 def lost_partitions(root: str, operator: int | str, missing: Iterable[int]) -> UnsuitableCheckpoint:
@@ -112,9 +127,11 @@ def finish(source: HadoopFiles, target: HadoopFiles) -> None:
 
 
 def _recorded(files: HadoopFiles, batch: int) -> dict[str, str]:
-    """The settings in an entry of the offset log; the commit beside it is looked at too, before it is copied."""
+    """The settings in an entry of the offset log; all that a start reads beside it is looked at, before it is copied."""
     for log in (PLANNED, COMMITTED):
-        _json_line(files, f"{log}/{batch}")
+        for each in batches(files, log):
+            if each >= batch:
+                _json_line(files, f"{log}/{each}")
     conf = _json_line(files, f"{PLANNED}/{batch}").get("conf") or {}
     return {str(key): str(value) for key, value in conf.items()}
 

@@ -153,7 +153,7 @@ def _show(
     origins = dict.fromkeys(given, "default") | measured.origins | {field: _OPTIONS[field] for field in stated}
     for field in ("failures_per_s", "checkpoint_s"):
         if field not in values:
-            raise ModelInputError(field, "none", "give it, or a checkpoint whose log tells it with --from")
+            raise ModelInputError(field, "is missing", "give it, or a checkpoint whose log tells it with --from")
     whole = int(values.pop("operators"))
     system = System(**values, operators=whole)
     advice = advise(system, measured.interval_s if interval_s is None else interval_s)

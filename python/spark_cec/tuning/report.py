@@ -114,6 +114,10 @@ def _verdict(row: Comparison) -> str:
     return "same" if row.tests_the_model else row.basis.value
 
 
+_CI_MS = 20.0
+"""The default, so that it is enough to set CP."""
+
+
 def _period_hint(advice: Advice) -> str:
     # In whole milliseconds, which the settings parser takes whatever the size.
-    return f"with CI=10ms: CP={10.0 / advice.checkpoint_share:.0f}ms"
+    return f"with CI={_CI_MS:g}ms: CP={_CI_MS / advice.checkpoint_share:.0f}ms"

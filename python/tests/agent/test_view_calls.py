@@ -55,12 +55,12 @@ def numbers(agent: Agent, first: int = 0, last: int = 99, *, whole: bool = True)
 
 def test_output_is_invisible_until_its_batch_is_published(agent: Agent) -> None:
     frames = [write(agent, 0, 1, 2), write(agent, 0, 3, partition=1)]
-    assert agent.ask("view_schema")["schema"] is None
+    assert agent.ask("view_schema")["schemas"] == []
     assert agent.ask("view_offsets", starting_timestamp_ms=None) == {"first": 0, "last": -1}
     assert numbers(agent) == []
     assert publish(agent, 0, *frames)
     assert numbers(agent) == [1, 2, 3]
-    assert agent.ask("view_schema")["schema"] == SCHEMA
+    assert agent.ask("view_schema")["schemas"] == [SCHEMA, SCHEMA], "the newest batch's, and the oldest's"
 
 
 def test_the_first_manifest_of_a_batch_wins(agent: Agent) -> None:

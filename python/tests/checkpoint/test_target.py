@@ -27,6 +27,16 @@ def measured(*, base_ms: float = 1_000.0, load_us: float = 4.0, replay_us: float
     return Calibration(load_us, base_ms, Rate(replay_us * 10, 10))
 
 
+def test_one_pause_does_not_make_the_replay_dear_for_long() -> None:
+    paused = Rate()
+    for n in range(20):
+        paused.add(3.6e9 if n == 10 else 1_000.0, 100)
+    assert 10.0 < paused.value < 20.0
+    for _ in range(8):
+        paused.add(3.6e9, 100)
+    assert paused.value > 1e6, "but what lasts is believed"
+
+
 def test_the_estimate_is_the_sum_of_its_parts() -> None:
     assert measured().estimate_ms(500_000, 20_000, NEVER_FAILED) == 1_000 + 2_000 + 1_000
     assert measured().estimate_ms(500_000, 20_000, Forecast(replay_ratio=0.5)) == 1_000 + 2_000 + 500

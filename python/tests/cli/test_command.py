@@ -110,6 +110,30 @@ def test_a_place_without_a_log_is_named(place: str) -> None:
     assert place in result.stderr
 
 
+def test_a_file_is_no_place_for_a_log(tmp_path: Path) -> None:
+    file = tmp_path / "job.py"
+    file.write_text("")
+    for command in ("inspect", "verify", "repair", "flush"):
+        assert run(command, str(file)).stderr.startswith(f"cec {command}: log location '{file}': this is a file; give")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("pipeline",), ("pipeline", "simulate", "--operator", "3"), ("bench", "--provider", "foo")]
+)
+def test_wrong_usage_of_what_is_handed_over_shows_its_usage(arguments: tuple[str, ...]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert f"Usage: cec {arguments[0]} " in result.output
+    assert "cannot be read" not in result.output
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    png = tmp_path / "nowhere" / "x.png"
+    result = run("pipeline", "simulate", "--rounds", "1", "--png", str(png))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{png}: No such file or directory; give a place that this user may read and write" in result.stderr
+
+
 def test_an_error_of_a_backend_is_one_line_too(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: str) -> None:
         raise RuntimeError("the bucket\nsaid no")
@@ -212,6 +236,7 @@ def test_tune_is_the_command_of_the_advice() -> None:
     assert wrong.exit_code == 2
     assert wrong.stderr.startswith("cec tune: ")
     assert run("tune", "--nonsense").exit_code == 2
+    assert run("tune").stderr.startswith("cec tune: --failure-rate is missing: give it, or a checkpoint")
 
 
 def test_tune_reads_the_commits_of_the_log(checkpoint: Checkpoint) -> None:

@@ -89,7 +89,8 @@ def test_a_log_that_is_gone_is_damage(checkpoint: Checkpoint) -> None:
     shutil.rmtree(checkpoint.home)
     result = run("inspect", str(checkpoint.path))
     assert result.exit_code == 1
-    assert "the log is gone, although Spark has committed batches" in result.stderr
+    assert "cec/log is gone, although Spark has committed batches: restore it" in result.stderr
+    assert "damaged" not in result.stderr
 
 
 def test_a_log_that_was_never_begun_is_no_damage(checkpoint: Checkpoint) -> None:

@@ -41,7 +41,7 @@ def test_advice_for_given_numbers() -> None:
     assert value(result, "utilization at present") == f"{present:.4f} T = 30min"
     lost = 0.7540775 - present
     assert value(result, "lost against T*") == f"{lost:.4f} {lost * 1440:.4g}min of work a day"
-    share = f"{500 / 46.452:.4g} % with CI=10ms: CP={464.52 / 5:.0f}ms"
+    share = f"{500 / 46.452:.4g} % with CI=20ms: CP={464.52 / 5 * 2:.0f}ms"
     assert value(result, "share of time for checkpoints c/T*") == share
     assert value(result, "failure rate λ") == "7.2/day --failure-rate"
     assert value(result, "operators n") == "1 default"

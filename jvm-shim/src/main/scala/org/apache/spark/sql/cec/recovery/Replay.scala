@@ -40,16 +40,19 @@ private[recovery] final class Replay(
     val startedNs = System.nanoTime()
     def seconds = (System.nanoTime() - startedNs) / 1000000000L
     logWarning(s"Spark CEC: $name replays ${batches(first, last)} before it goes on; its sink will not see ${if (count == 1) "it" else "them"} again")
-    var (toldAt, newest) = (0L, first - 1)
+    var (toldAt, warmAt, newest) = (0L, 0L, first - 1)
     note(newest)
     val reporter = new SilentReporter(session, new SystemClock, write)
     val execution = new ReplayExecution(session, silent, first, last, whole = run.fellBack && !accept, runId, thread, reporter, { batch =>
       newest = batch
       val done = batch - first + 1
       note(batch)
+      if (done == 1) warmAt = seconds
       if (done < count && seconds >= toldAt + Replay.TellEveryS) {
         toldAt = seconds
-        logWarning(s"Spark CEC: $name has replayed $done of $count batches, about ${seconds * (count - done) / done} s left")
+        // The first one also compiles, and waits for the stores: it tells nothing of the others.
+        val left = if (done == 1) "" else s", about ${(seconds - warmAt) * (count - done) / (done - 1)} s left"
+        logWarning(s"Spark CEC: $name has replayed $done of $count batches$left")
       }
     })
     try {
@@ -57,7 +60,9 @@ private[recovery] final class Replay(
       logWarning(s"Spark CEC: $name has replayed ${batches(first, last)} in $seconds s, and goes on with batch ${last + 1}")
       true
     } catch {
-      case NonFatal(failure) if StreamExecution.isInterruptionException(failure, session.sparkContext) => throw failure
+      case failure: Throwable if StreamExecution.isInterruptionException(failure, session.sparkContext) =>
+        logWarning(s"Spark CEC: $name was stopped in its replay, after ${newest - first + 1} of $count batches: the next start begins it again")
+        throw failure
       case NonFatal(failure) if !isLast && Replay.hasLostAStore(failure) =>
         logWarning(s"Spark CEC: $name has lost a state store in its replay of batch ${newest + 1}, and begins the replay again", failure)
         false

@@ -24,6 +24,21 @@ private[source] sealed trait View extends Serializable {
   /** Columns, as the log has them now. */
   def schema(): StructType
 
+  /** Refuses a schema that a user gave, if it wants what is not there; as long as nothing is there, all is believed. */
+  def check(wanted: StructType): Unit = {
+    val there = columns
+    if (there.nonEmpty) wanted.foreach { column =>
+      val named = there.filter(_.name == column.name)
+      def known = there.distinctBy(_.name).map(each => s"${each.name} ${each.dataType.sql}").mkString(", ")
+      if (named.isEmpty) throw new IllegalArgumentException(s"$path has no column ${column.name} in its view \"$name\": there are $known")
+      if (!named.exists(_.dataType.asNullable == column.dataType.asNullable)) throw new IllegalArgumentException(
+        s"column ${column.name} of $path, view \"$name\", is ${named.head.dataType.sql}, not ${column.dataType.sql}: read it as it is, and cast it")
+    }
+  }
+
+  /** All that may be read by name. */
+  protected def columns: Seq[StructField] = schema().fields.toSeq
+
   /** Pieces of work, as JSON that `read_split` understands. */
   def splits(first: Long, last: Long, whole: Boolean): Seq[String] = {
     val arguments = about.put("view", name).put("first", first).put("last", last).put("whole", whole)
@@ -70,10 +85,14 @@ private[source] final case class OutputView(
   /** The newest batch that holds output; -1 if none does. */
   def newest: Long = call("view_offsets", about).get("last").asLong
 
-  override def schema(): StructType = Json.text(call("view_schema", about).get("schema")) match {
-    case Some(json) => DataType.fromJson(json).asInstanceOf[StructType]
-    case None => throw new IllegalArgumentException(s"$path holds no output: if its query writes with the cec sink, wait for the first batch or give the schema; other sinks' rows are not in it")
-  }
+  override def schema(): StructType = schemas.headOption.getOrElse(throw new IllegalArgumentException(
+    s"$path holds no output: if its query writes with the cec sink, wait for the first batch or give the schema; other sinks' rows are not in it"))
+
+  override protected def columns: Seq[StructField] = schemas.flatten
+
+  /** Of the newest batch, and of the oldest: a query may have been given other columns between them. */
+  private def schemas: Seq[StructType] =
+    call("view_schema", about).get("schemas").elements.asScala.map(json => DataType.fromJson(json.asText).asInstanceOf[StructType]).toSeq
 }
 
 /** The raw control records. */
