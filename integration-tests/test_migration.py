@@ -152,7 +152,8 @@ def test_a_state_with_a_partition_gone_is_refused(stopped: tuple[SparkSession, P
     refused(spark, request, "operator 0 has no partition 1; restore it")
 
 
-@pytest.mark.parametrize("path", ["offsets/2", "commits/2", "state/0/_metadata/metadata"])
+# offsets/3 is of a batch that was planned and not committed, as a kill may leave it.
+@pytest.mark.parametrize("path", ["offsets/2", "commits/2", "offsets/3", "state/0/_metadata/metadata"])
 @pytest.mark.parametrize("left", ["v1", "v1\n{", "v1\n[]"])
 def test_a_damaged_file_is_named(path: str, left: str, stopped: tuple[SparkSession, Path], tmp_path: Path) -> None:
     spark, checkpoint = stopped

@@ -134,6 +134,22 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert f"{png}: No such file or directory; give a place that this user may read and write" in result.stderr
 
 
+@pytest.mark.parametrize("command", ["import", "export", "rescale --partitions 3"])
+def test_what_is_wrong_at_first_sight_is_refused_before_spark_is_started(
+    command: str, checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    def refusal(source: Path, target: Path) -> str:
+        result = run(*command.split(), "--from", str(source), "--to", str(target))
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+        return result.stderr
+
+    assert f"{tmp_path / 'no'} is not the checkpoint of a query" in refusal(tmp_path / "no", tmp_path / "new")
+    (checkpoint.path / "offsets").mkdir(exist_ok=True)
+    (tmp_path / "link").symlink_to("nowhere")
+    for target in (tmp_path, tmp_path / "link"):
+        assert f"--to {target}: there is something already" in refusal(checkpoint.path, target)
+
+
 def test_an_error_of_a_backend_is_one_line_too(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: str) -> None:
         raise RuntimeError("the bucket\nsaid no")
