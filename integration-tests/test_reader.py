@@ -138,7 +138,7 @@ def test_a_view_that_does_not_exist_is_refused(written: Written, spark: SparkSes
     ("view", "schema", "said"),
     [
         ("output", "word string", 'no column word in its view "output": there are'),
-        ("output", "n int", "column n of .*, view \"output\", is BIGINT, not INT: read it as it is, and cast it"),
+        ("output", "n int", 'column n of .*, view "output", is BIGINT, not INT: read it as it is, and cast it'),
         ("windows", "partition int, total bigint", 'no column total in its view "windows"'),
         ("log", "version string", "column version of .* is BIGINT, not STRING"),
     ],

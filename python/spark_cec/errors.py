@@ -80,10 +80,8 @@ class LostLog(DamagedLog):
 
     def __init__(self, home: str) -> None:
         super().__init__(home, -1, "the log is gone")
-        self.args = (
-            f"the log at {home} is gone, although Spark has committed batches: restore it from a copy. If it was moved, "
-            f"the log's own directory can be looked at where it is now",
-        )
+        moved = "if it was moved, it can be looked at where it is now"
+        self.args = (f"the log at {home} is gone, although Spark has committed batches: restore it; {moved}",)
 
 
 class NewerFormat(CecError):

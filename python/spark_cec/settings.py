@@ -115,7 +115,7 @@ class Settings:
 def _duration_ms(key: str, value: str) -> float:
     match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([a-z]+)\s*", value.lower())
     if not match or match[2] not in _DURATION_UNITS_MS:
-        raise SettingsError(PREFIX + key, value, "give a duration, not below 0, with a unit, such as 10ms, 1s or 5min")
+        raise SettingsError(PREFIX + key, value, "give a duration with a unit, such as 10ms, 1s or 5min, not below 0")
     return float(match[1]) * _DURATION_UNITS_MS[match[2]]
 
 

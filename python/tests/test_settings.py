@@ -135,7 +135,7 @@ def test_good_values(key: str, value: str, attribute: str, wanted: Any) -> None:
 
 COUNT_OR_MULTIPLE = "give a count of records above 0 such as 500000, or a multiple of the open windows such as 2x"
 WHOLE_DURATION = "give a whole number above 0 with a unit, such as 90s or 10min"
-DURATION = "give a duration, not below 0, with a unit, such as 10ms, 1s or 5min"
+DURATION = "give a duration with a unit, such as 10ms, 1s or 5min, not below 0"
 SHARE = "give a share between 0 and 1, such as 0.1; 0 turns it off"
 
 

@@ -53,7 +53,7 @@ class ViewCalls:
         return log
 
     def schema(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`path`: the schemas (Spark's JSON) of the newest batch's rows and the oldest's; none if no batch is there yet."""
+        """`path`: the schemas (Spark's JSON) of the newest batch, and of the oldest; none before the first one."""
         log = self._log(arguments)
         bounds = log.published.bounds() or ()
         return {"schemas": [manifest.load(log.storage, batch).schema_json for batch in reversed(bounds)]}

@@ -201,9 +201,7 @@ def repair(
 @app.command(help=_FLUSH, short_help="Have a running query write what is dirty.")
 def flush(
     checkpoint: Checkpoint,
-    timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0.0, help="How long to wait.")
-    ] = 60.0,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.0, help="How long to wait.")] = 60.0,
     as_json: AsJson = False,
 ) -> None:
     """Ask, and wait for the answer."""

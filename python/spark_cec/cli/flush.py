@@ -31,8 +31,8 @@ def _as_it_is(place: Place) -> str:
     if due is None:
         return "and has written all"
     return (
-        f"and what it had in memory is gone, as after a crash or a stop in the middle of a replay: its next start replays "
-        f"batches {due[0]} to {due[1]}"
+        f"and what it had in memory is gone, as after a crash or a stop in the middle of a replay: its next start "
+        f"replays batches {due[0]} to {due[1]}"
     )
 
 
@@ -45,9 +45,7 @@ def flush_query(checkpoint: str, place: Place, timeout_s: float, console: Consol
         raise UnsuitableCheckpoint(f"{checkpoint} is not the checkpoint of a query on Spark CEC: give that")
     own = open_storage(f"{checkpoint.rstrip('/')}/{OWN_DIRECTORY}")
     if is_held(own) is False:
-        raise UnsuitableCheckpoint(
-            f"the query of {checkpoint} is not running, {_as_it_is(place)}"
-        )
+        raise UnsuitableCheckpoint(f"the query of {checkpoint} is not running, {_as_it_is(place)}")
     request, started = new_id().hex(), time.monotonic()
     ask_flush(own, request)
     try:

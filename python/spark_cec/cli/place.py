@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
@@ -67,7 +67,7 @@ def find_log(path: str) -> Place:
     log of another query; `DamagedLog` if the log is lost, or so damaged that nothing tells its id; `NewerFormat`.
     """
     path = path.rstrip("/") or path
-    if os.path.isfile(path):
+    if Path(path).is_file():
         raise LogLocationError(path, f"this is a file; {_GIVE}")
     query = read_query(path)
     if query is not None:

@@ -127,7 +127,7 @@ def finish(source: HadoopFiles, target: HadoopFiles) -> None:
 
 
 def _recorded(files: HadoopFiles, batch: int) -> dict[str, str]:
-    """The settings in an entry of the offset log; all that a start reads beside it is looked at, before it is copied."""
+    """The settings in an entry of the offset log; all that a start reads beside it is looked at before it is copied."""
     for log in (PLANNED, COMMITTED):
         for each in batches(files, log):
             if each >= batch:
