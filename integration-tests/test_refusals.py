@@ -33,7 +33,8 @@ BAD_SETTINGS = {
     "no unit": ({"CI": "10"}, r"cec\.CI='10': give a duration with a unit"),
     "no number": ({"CP": "soon"}, r"cec\.CP='soon': give a duration"),
     "CI > CP": ({"CI": "200ms"}, r"cec\.CI='200ms': CI may not exceed CP \(100ms\): lower CI or raise CP"),
-    "Q": ({"Q": "-3"}, r"cec\.Q='-3': give a count of records such as"),
+    "Q": ({"Q": "-3"}, r"cec\.Q='-3': give a count of records above 0 such as"),
+    "relative": ({"log.path": "logs"}, r"cec\.log\.path='logs': give an absolute path, or a URL"),
     "U": ({"U": "many"}, r"cec\.U='many': give a whole number"),
     "mode": ({"mode": "lazy"}, r"cec\.mode='lazy': give one of auto, eager, deferred"),
     "segment": ({"log.segmentBytes": "12"}, r"cec\.log\.segmentBytes='12': give at least 4KiB"),
@@ -134,6 +135,8 @@ def test_two_queries_may_not_share_a_log(spark: SparkSession, tmp_path: Path) ->
         Exception, match=r"holds the log of another query \(id [0-9a-f]+\): give this query a log location of its own"
     ):
         writer.option("path", str(first.checkpoint(query) / "cec" / "log")).start()
+    with pytest.raises(Exception, match="the sink's path='logs': give an absolute path, or a URL"):
+        writer.option("path", "logs").start()
 
 
 def damage(segment: Path, at: int) -> None:

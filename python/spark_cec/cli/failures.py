@@ -14,7 +14,7 @@ from spark_cec.errors import CecError, DamagedLog
 
 _MOST_CHARACTERS = 400
 
-_WRONG_USAGE = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
+_WRONG_USAGE: type[Exception] = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
 """What the command line itself knows how to show; typer has it, but not by name."""
 
 
