@@ -250,7 +250,7 @@ private final class StateTarget(state: StoreState) extends Target {
     val list = Json.arr()
     state.live.windows.filter(_.isOpen).foreach { window =>
       val dirty = if (window.dirtySince == Window.Clean) null else number(window.dirtySince)
-      list.addArray().add(Rows.ints(window.id)).add(window.footprint).add(dirty)
+      list.addArray().add(Rows.ints(Window.row(window.id, fields = 1))).add(window.footprint).add(dirty)
     }
     list
   }

@@ -1,31 +1,35 @@
 package org.apache.spark.sql.cec.state
 
-import scala.collection.mutable
+import java.util.ArrayList
 
-/**
- * What a batch did to the windows.
- *
- * @param dirty open before and after
- * @param newlyDirty those of them that were as the log has them before
- */
-private[state] final class Changes(
-    val opened: Iterable[Window], val closed: Iterable[Window], val dirty: Iterable[Window], val newlyDirty: Iterable[Window])
+/** What a batch did to the windows. */
+private[state] final class Changes {
+  val opened, closed = new ArrayList[Window]()
+
+  /** Open before and after, and as the log has them before. */
+  val newlyDirty = new ArrayList[Window]()
+
+  /** How many were open before and after. */
+  var kept: Int = 0
+}
 
 private[state] object Changes {
   /** No batch. */
-  val None: Changes = new Changes(Nil, Nil, Nil, Nil)
+  val None: Changes = new Changes
 
   def of(windows: LiveWindows): Changes = {
-    val opened, closed, dirty, newlyDirty = mutable.ArrayBuffer.empty[Window]
-    windows.touched.forEach { before =>
-      val window = before.window
+    val (changes, touched) = (new Changes, windows.touched)
+    var i = 0
+    while (i < touched.size) {
+      val window = touched.window(i)
       if (window.isOpen) {
-        if (before.wasOpen) {
-          dirty += window
-          if (!window.isDirty) newlyDirty += window
-        } else opened += window
-      } else if (before.wasOpen) closed += window
+        if (touched.wasOpen(i)) {
+          changes.kept += 1
+          if (!window.isDirty) changes.newlyDirty.add(window)
+        } else changes.opened.add(window)
+      } else if (touched.wasOpen(i)) changes.closed.add(window)
+      i += 1
     }
-    new Changes(opened, closed, dirty, newlyDirty)
+    changes
   }
 }

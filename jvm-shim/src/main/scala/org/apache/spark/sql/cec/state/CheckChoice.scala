@@ -1,6 +1,8 @@
 package org.apache.spark.sql.cec.state
 
-import scala.collection.mutable
+import java.util.ArrayList
+
+import scala.jdk.CollectionConverters._
 
 /** Chooses the windows that a commit checks, and spools them as it goes: oldest first, within the plan and the budget. */
 private[state] final class CheckChoice(books: WindowBooks, budget: Budget, deferred: Boolean) {
@@ -24,16 +26,16 @@ private[state] final class CheckChoice(books: WindowBooks, budget: Budget, defer
    * @param rows state keys after the commit
    */
   def choose(
-      version: Long, changes: Changes, plan: Option[CheckPlan], inputs: Long, taskNs: Long, rows: Long, spool: RecordSpool): Iterable[Window] = {
-    val chosen = mutable.ArrayBuffer.empty[Window]
+      version: Long, changes: Changes, plan: Option[CheckPlan], inputs: Long, taskNs: Long, rows: Long, spool: RecordSpool): ArrayList[Window] = {
+    val chosen = new ArrayList[Window]()
     round += 1
     def check(window: Window): Unit = if (window.checkRound != round) {
       window.checkRound = round
       spool.check(window)
-      chosen += window
+      chosen.add(window)
     }
     def dirtyBefore(before: Long): Iterator[Window] =
-      books.dirtyBefore(before) ++ (if (before > version) changes.newlyDirty.iterator else Iterator.empty)
+      books.dirtyBefore(before) ++ (if (before > version) changes.newlyDirty.iterator.asScala else Iterator.empty)
 
     // Also what was left dirty by a run that deferred: eager, nothing is dirty after a commit.
     if (!deferred) dirtyBefore(Long.MaxValue).foreach(check)

@@ -1,12 +1,7 @@
 package org.apache.spark.sql.cec.state
 
-import java.util.ArrayList
-
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state.UnsafeRowPair
-
-/** A window as it was before a batch touched it. */
-private[cec] final class Touched(val window: Window, val wasOpen: Boolean, val rows: AnyRef, val footprint: Long, val dirtySince: Long)
 
 /** Sums over all windows: state keys, their bytes with those of their values, the order-free hash over them, and its sketch. */
 private[cec] final case class Sums(rows: Long = 0L, bytes: Long = 0L, digest: Long = 0L, sketch: Long = 0L)
@@ -15,12 +10,15 @@ private[cec] final case class Sums(rows: Long = 0L, bytes: Long = 0L, digest: Lo
  * The windows of one store at one version, with the undo list of the batch under way. Not safe for several threads: the
  * provider's lease lets one task in at a time.
  *
+ * @param keyFields fields of a state key
+ * @param valueFields fields of a value
  * @param prefixOf the id of the window that a state key belongs to; None in a store without prefix
  * @param order of the keys in a store with range scans
  */
-private[cec] final class LiveWindows(prefixOf: Option[UnsafeRow => UnsafeRow], order: Option[RangeOrder], rowDigest: RowDigest) {
+private[cec] final class LiveWindows(
+    keyFields: Int, valueFields: Int, prefixOf: Option[UnsafeRow => UnsafeRow], order: Option[RangeOrder], rowDigest: RowDigest) {
   private val table = new WindowTable
-  private var undo = new ArrayList[Touched]()
+  private var undo = new Images(0)
 
   /** Version that the store had before the batch under way: the id of that batch. */
   var version: Long = 0L
@@ -43,24 +41,23 @@ private[cec] final class LiveWindows(prefixOf: Option[UnsafeRow => UnsafeRow], o
   def get(key: UnsafeRow): UnsafeRow = find(key) match {
     case null => null
     case window if !visible(window) => null
-    case window: KeyWindow => window.value
+    case window: KeyWindow => if (window.isOpen) Window.row(window.value, valueFields) else null
     case window: GroupWindow => window.rows.get(key)
   }
 
   def put(key: UnsafeRow, value: UnsafeRow): Unit = {
-    var window = find(key)
+    val id = idOf(key)
+    val hash = id.hashCode
+    var window = table.get(id, hash)
     if (accepts(window)) {
-      if (window == null) window = open(key)
+      if (window == null) window = open(id, hash)
       touch(window)
-      val copy = value.copy()
-      val before = window match {
-        case one: KeyWindow =>
-          val old = one.value
-          one.value = copy
-          old
-        case group: GroupWindow => group.rows.put(if (group.rows.containsKey(key)) key else key.copy(), copy)
+      window match {
+        case one: KeyWindow => change(one, rowDigest.seed(key), Window.bytesOf(value))
+        case group: GroupWindow =>
+          val copy = value.copy()
+          count(key, group.rows.put(if (group.rows.containsKey(key)) key else key.copy(), copy), copy)
       }
-      count(key, before, copy)
     }
   }
 
@@ -68,14 +65,10 @@ private[cec] final class LiveWindows(prefixOf: Option[UnsafeRow => UnsafeRow], o
     val window = find(key)
     if (window != null && has(window, key) && accepts(window)) {
       touch(window)
-      val before = window match {
-        case one: KeyWindow =>
-          val old = one.value
-          one.value = null
-          old
-        case group: GroupWindow => group.rows.remove(key)
+      window match {
+        case one: KeyWindow => change(one, rowDigest.seed(key), null)
+        case group: GroupWindow => count(key, group.rows.remove(key), null)
       }
-      count(key, before, null)
     }
   }
 
@@ -93,29 +86,33 @@ private[cec] final class LiveWindows(prefixOf: Option[UnsafeRow => UnsafeRow], o
     pairs(inOrder(table.iterator.filter(window => order.forall(_.within(window, start, end)))))
 
   /** What the batch under way touched, in the order of first touch. */
-  def touched: ArrayList[Touched] = undo
+  def touched: Images = undo
 
   def windows: Iterator[Window] = table.iterator
 
-  /** A window as an eventual checkpoint has it; rows are added to an open window of the same id. */
-  def load(window: => Window, id: UnsafeRow): Window = {
-    val known = table.get(id, id.hashCode)
-    if (known != null) known
+  /** Takes a row as an eventual checkpoint has it, in the window `id`; rows are added to an open window of that id. */
+  def load(id: Array[Byte], idFields: Int, key: Array[Byte], value: Array[Byte], footprint: Long): Unit = {
+    val row = Window.row(id, idFields)
+    val hash = row.hashCode
+    val window = if (prefixOf.isEmpty) table.addIfAbsent(new KeyWindow(id, hash))
     else {
-      val fresh = window
-      table.add(fresh)
-      fresh
+      val known = table.get(row, hash)
+      if (known != null) known else table.addIfAbsent(new GroupWindow(id, hash))
+    }
+    window.footprint = footprint
+    window match {
+      case one: KeyWindow => change(one, rowDigest.seed(id), value)
+      case group: GroupWindow =>
+        val (keyRow, valueRow) = (Window.row(key, keyFields), Window.row(value, valueFields))
+        count(keyRow, group.rows.put(keyRow, valueRow), valueRow)
     }
   }
 
   /** Ends the batch: windows that closed go, the undo list is handed out and begins anew. */
-  def advance(): ArrayList[Touched] = {
+  def advance(): Images = {
     val done = undo
-    undo = new ArrayList[Touched](done.size)
-    done.forEach { before =>
-      before.window.touch = -1
-      if (!before.window.isOpen) table.remove(before.window)
-    }
+    undo = new Images(done.size)
+    leave(done)
     settle(sums)
     version += 1
     done
@@ -123,31 +120,45 @@ private[cec] final class LiveWindows(prefixOf: Option[UnsafeRow => UnsafeRow], o
 
   /** Takes back the batch under way. */
   def rollback(): Unit = {
-    undo.forEach { before =>
-      before.window.restore(before.rows)
-      before.window.touch = -1
-      if (!before.window.isOpen) table.remove(before.window)
+    var i = 0
+    while (i < undo.size) {
+      putBack(undo, i)
+      i += 1
     }
+    leave(undo)
     undo.clear()
     settle(settled)
   }
 
+  /** The batch under way is over: its windows are touched no more, and those that are not open are not there. */
+  private def leave(batch: Images): Unit = {
+    var i = 0
+    while (i < batch.size) {
+      val window = batch.window(i)
+      window.isTouched = false
+      if (!window.isOpen) table.remove(window)
+      i += 1
+    }
+  }
+
   /** Gives the windows that the batch under way has closed their rows back. */
-  def reopen(): Unit = undo.forEach { before =>
-    if (before.wasOpen && !before.window.isOpen) {
-      before.window.restore(before.rows)
-      before.window.foreachRow((key, value) => count(key, null, value))
+  def reopen(): Unit = (0 until undo.size).foreach { i =>
+    val window = undo.window(i)
+    if (undo.wasOpen(i) && !window.isOpen) window match {
+      case one: KeyWindow => change(one, rowDigest.seed(one.id), undo.rows(i).asInstanceOf[Array[Byte]])
+      case group: GroupWindow =>
+        group.restore(undo.rows(i))
+        group.rows.forEach((key, value) => count(key, null, value))
     }
   }
 
   /** Brings windows to what they were at version `at`, with the sums of then: what `advance` handed out takes its batch back. */
-  def restore(images: ArrayList[Touched], sums: Sums, at: Long): Unit = {
-    images.forEach { was =>
-      val window = was.window
+  def restore(images: Images, sums: Sums, at: Long): Unit = {
+    (0 until images.size).foreach { i =>
+      val window = images.window(i)
       val absent = !window.isOpen
-      window.restore(was.rows)
-      window.footprint = was.footprint
-      window.dirtySince = was.dirtySince
+      putBack(images, i)
+      images.restamp(i)
       if (absent && window.isOpen) table.add(window)
       if (!absent && !window.isOpen) table.remove(window)
     }
@@ -155,11 +166,18 @@ private[cec] final class LiveWindows(prefixOf: Option[UnsafeRow => UnsafeRow], o
     version = at
   }
 
+  /** Gives a window its rows back, which the sums that go with them count already. */
+  private def putBack(images: Images, i: Int): Unit = {
+    val window = images.window(i)
+    window.restore(images.rows(i))
+    window match {
+      case one: KeyWindow if one.isOpen => one.digest = rowDigest.hash(one.value, rowDigest.seed(one.id))
+      case _ =>
+    }
+  }
+
   /** Makes room for windows that will be loaded. */
   def expect(windows: Long): Unit = table.reserve(windows)
-
-  /** Counts a row that was loaded. */
-  def counted(key: UnsafeRow, value: UnsafeRow): Unit = count(key, null, value)
 
   /** All rows were loaded. */
   def loaded(): Unit = settle(sums)
@@ -172,28 +190,40 @@ private[cec] final class LiveWindows(prefixOf: Option[UnsafeRow => UnsafeRow], o
     sketch = 0L
   }
 
+  /** Gives a key its value's bytes, or null, and counts that. What the old value was in the digest is known. */
+  private def change(window: KeyWindow, seed: Long, value: Array[Byte]): Unit = {
+    val before = window.value
+    if (before != null) uncount(window.id.length, before, window.digest, seed)
+    window.value = value
+    if (value != null) {
+      window.digest = rowDigest.hash(value, seed)
+      count(window.id.length, value, window.digest, seed)
+    }
+  }
+
   private def count(key: UnsafeRow, before: UnsafeRow, after: UnsafeRow): Unit = {
     val seed = rowDigest.seed(key)
-    if (before != null) {
-      rows -= 1
-      bytes -= key.getSizeInBytes + before.getSizeInBytes
-      digest -= rowDigest.hash(before, seed)
-      if (rowDigest.floatColumns > 0) sketch -= rowDigest.sketch(before, seed)
-    }
-    if (after != null) {
-      rows += 1
-      bytes += key.getSizeInBytes + after.getSizeInBytes
-      digest += rowDigest.hash(after, seed)
-      if (rowDigest.floatColumns > 0) sketch += rowDigest.sketch(after, seed)
-    }
+    if (before != null) uncount(key.getSizeInBytes, before.getBytes, rowDigest.hash(before.getBytes, seed), seed)
+    if (after != null) count(key.getSizeInBytes, after.getBytes, rowDigest.hash(after.getBytes, seed), seed)
+  }
+
+  private def count(keyBytes: Int, value: Array[Byte], hash: Long, seed: Long): Unit = {
+    rows += 1
+    bytes += keyBytes + value.length
+    digest += hash
+    if (rowDigest.floatColumns > 0) sketch += rowDigest.sketch(value, seed)
+  }
+
+  private def uncount(keyBytes: Int, value: Array[Byte], hash: Long, seed: Long): Unit = {
+    rows -= 1
+    bytes -= keyBytes + value.length
+    digest -= hash
+    if (rowDigest.floatColumns > 0) sketch -= rowDigest.sketch(value, seed)
   }
 
   private def inOrder(windows: Iterator[Window]): Iterator[Window] = order.map(_.sorted(windows)).getOrElse(windows)
 
-  private def idOf(key: UnsafeRow): UnsafeRow = prefixOf match {
-    case Some(project) => project(key)
-    case None => key
-  }
+  private def idOf(key: UnsafeRow): UnsafeRow = if (prefixOf.isEmpty) key else prefixOf.get(key)
 
   private def find(key: UnsafeRow): Window = {
     val id = idOf(key)
@@ -201,30 +231,30 @@ private[cec] final class LiveWindows(prefixOf: Option[UnsafeRow => UnsafeRow], o
   }
 
   private def has(window: Window, key: UnsafeRow): Boolean = window match {
-    case one: KeyWindow => one.value != null
+    case one: KeyWindow => one.isOpen
     case group: GroupWindow => group.rows.containsKey(key)
   }
 
-  private def open(key: UnsafeRow): Window = {
-    val id = idOf(key).copy()
-    val window = if (prefixOf.isDefined) new GroupWindow(id, id.hashCode) else new KeyWindow(id, id.hashCode)
+  private def open(id: UnsafeRow, hash: Int): Window = {
+    val bytes = Window.bytesOf(id)
+    val window = if (prefixOf.isEmpty) new KeyWindow(bytes, hash) else new GroupWindow(bytes, hash)
     table.add(window)
     window
   }
 
-  private def touch(window: Window): Unit = if (window.touch < 0) {
-    window.touch = undo.size
-    undo.add(new Touched(window, window.isOpen, window.saved, window.footprint, window.dirtySince))
+  private def touch(window: Window): Unit = if (!window.isTouched) {
+    window.isTouched = true
+    undo.add(window)
   }
 
-  private def visible(window: Window): Boolean = hold.forall(_.visible(window, version))
+  private def visible(window: Window): Boolean = hold.isEmpty || hold.get.visible(window, version)
 
-  private def accepts(window: Window): Boolean = hold.forall(_.accepts(window, version))
+  private def accepts(window: Window): Boolean = hold.isEmpty || hold.get.accepts(window, version)
 
   private def pairs(windows: Iterator[Window]): Iterator[UnsafeRowPair] = {
     val pair = new UnsafeRowPair()
     windows.filter(window => window.isOpen && visible(window)).flatMap {
-      case one: KeyWindow => Iterator.single(pair.withRows(one.id, one.value))
+      case one: KeyWindow => Iterator.single(pair.withRows(Window.row(one.id, keyFields), Window.row(one.value, valueFields)))
       case group: GroupWindow =>
         group.rows.entrySet.toArray(new Array[java.util.Map.Entry[UnsafeRow, UnsafeRow]](0)).iterator
           .map(entry => pair.withRows(entry.getKey, entry.getValue))

@@ -17,16 +17,18 @@ private[cec] final class RangeOrder(keySchema: StructType, ordinals: Seq[Int]) {
   })
 
   def sorted(windows: Iterator[Window]): Iterator[Window] =
-    windows.map(window => (columnsOf(window.id), window)).toArray.sortWith((a, b) => order.compare(a._1, b._1) < 0).iterator.map(_._2)
+    windows.map(window => (columnsOf(keyOf(window)), window)).toArray.sortWith((a, b) => order.compare(a._1, b._1) < 0).iterator.map(_._2)
 
   /** Whether a key has exactly these ordering columns. */
-  def hasPrefix(window: Window, prefix: UnsafeRow): Boolean = order.compare(columnsOf(window.id), bound(prefix)) == 0
+  def hasPrefix(window: Window, prefix: UnsafeRow): Boolean = order.compare(columnsOf(keyOf(window)), bound(prefix)) == 0
 
   /** Whether a key lies in [start, end); a bound that is not given does not bind. */
   def within(window: Window, start: Option[UnsafeRow], end: Option[UnsafeRow]): Boolean = {
-    val key = columnsOf(window.id)
+    val key = columnsOf(keyOf(window))
     start.forall(row => order.compare(bound(row), key) <= 0) && end.forall(row => order.compare(key, bound(row)) < 0)
   }
+
+  private def keyOf(window: Window): UnsafeRow = Window.row(window.id, keySchema.length)
 
   /** A bound is a whole key, or its ordering columns only. */
   private def bound(row: UnsafeRow): UnsafeRow = if (row.numFields == keySchema.length) columnsOf(row) else row

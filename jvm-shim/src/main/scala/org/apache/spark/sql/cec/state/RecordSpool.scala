@@ -9,7 +9,6 @@ import org.apache.arrow.vector.{BigIntVector, TinyIntVector, VarBinaryVector, Ve
 import org.apache.arrow.vector.ipc.{ArrowStreamReader, ArrowStreamWriter}
 import org.apache.arrow.vector.types.pojo.{ArrowType, Field, FieldType, Schema}
 
-import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.util.ArrowUtils
 
 /** Kinds of a record, as the log numbers them. */
@@ -89,14 +88,14 @@ private final class RecordStream(file: Path, grouped: Boolean) extends AutoClose
   private var bytes = 0L
   writer.start()
 
-  def add(kind: Byte, window: UnsafeRow, key: UnsafeRow, value: UnsafeRow): Unit = {
-    val size = window.getSizeInBytes.toLong + (if (keys == null) 0 else key.getSizeInBytes) + (if (value == null) 0 else value.getSizeInBytes)
+  def add(kind: Byte, window: Array[Byte], key: Array[Byte], value: Array[Byte]): Unit = {
+    val size = window.length.toLong + (if (keys == null) 0 else key.length) + (if (value == null) 0 else value.length)
     if (count > 0 && bytes + size > RecordStream.BatchBytes) flush()
     bytes += size
     kinds.setSafe(count, kind)
-    windows.setSafe(count, window.getBytes)
-    if (keys != null) keys.setSafe(count, key.getBytes)
-    if (value == null) values.setNull(count) else values.setSafe(count, value.getBytes)
+    windows.setSafe(count, window)
+    if (keys != null) keys.setSafe(count, key)
+    if (value == null) values.setNull(count) else values.setSafe(count, value)
     count += 1
     if (count == RecordStream.BatchRows) flush()
   }

@@ -23,10 +23,11 @@ private[cec] final class RowDigest(valueSchema: StructType) {
   def floatColumns: Int = floats.length
 
   /** The hash that a value is seeded with. */
-  def seed(key: UnsafeRow): Long = RowDigest.hash(key, RowDigest.Seed)
+  def seed(key: UnsafeRow): Long = XXH64.hashUnsafeBytes(key.getBaseObject, key.getBaseOffset, key.getSizeInBytes, RowDigest.Seed)
+  def seed(key: Array[Byte]): Long = RowDigest.hash(key, RowDigest.Seed)
 
-  /** The hash of a value, floating-point columns left out. */
-  def hash(value: UnsafeRow, seed: Long): Long =
+  /** The hash of a value's bytes, floating-point columns left out. */
+  def hash(value: Array[Byte], seed: Long): Long =
     if (floats.length == 0) RowDigest.hash(value, seed)
     else {
       var (from, result, i) = (0, seed, 0)
@@ -36,16 +37,16 @@ private[cec] final class RowDigest(valueSchema: StructType) {
         from = column + 8
         i += 1
       }
-      if (value.getSizeInBytes > from) RowDigest.hash(value, from, value.getSizeInBytes - from, result) else result
+      if (value.length > from) RowDigest.hash(value, from, value.length - from, result) else result
     }
 
   /** The weighted sum over the floating-point columns of a value. */
-  def sketch(value: UnsafeRow, seed: Long): Long = {
+  def sketch(value: Array[Byte], seed: Long): Long = {
     var (sum, i) = (0L, 0)
     while (i < floats.length) {
       val column = floats(i)
-      val bits = if (isDouble(column)) Platform.getLong(value.getBaseObject, value.getBaseOffset + fixedFrom + 8L * column)
-      else Platform.getInt(value.getBaseObject, value.getBaseOffset + fixedFrom + 8L * column).toLong
+      val bits = if (isDouble(column)) Platform.getLong(value, Platform.BYTE_ARRAY_OFFSET + fixedFrom + 8L * column)
+      else Platform.getInt(value, Platform.BYTE_ARRAY_OFFSET + fixedFrom + 8L * column).toLong
       sum += RowDigest.weight(seed, i) * (if (isDouble(column)) RowDigest.ordered(bits) else RowDigest.orderedFloat(bits.toInt).toLong)
       i += 1
     }
@@ -68,10 +69,10 @@ private[cec] object RowDigest {
   private val UnitsInTheLastPlace = 1L << 16
 
   /** The hash of a whole row. */
-  def hash(row: UnsafeRow, seed: Long): Long = hash(row, 0, row.getSizeInBytes, seed)
+  def hash(row: Array[Byte], seed: Long): Long = hash(row, 0, row.length, seed)
 
-  private def hash(row: UnsafeRow, from: Int, length: Int, seed: Long): Long =
-    XXH64.hashUnsafeBytes(row.getBaseObject, row.getBaseOffset + from, length, seed)
+  private def hash(row: Array[Byte], from: Int, length: Int, seed: Long): Long =
+    XXH64.hashUnsafeBytes(row, Platform.BYTE_ARRAY_OFFSET + from, length, seed)
 
   /** Odd, of either sign: what two rows moved by does not cancel out by itself. */
   private def weight(seed: Long, column: Int): Long = {

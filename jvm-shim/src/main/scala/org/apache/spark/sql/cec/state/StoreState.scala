@@ -34,7 +34,7 @@ private[cec] final case class Recovery(replayTo: Long, base: Long, attempt: Opti
 
 /** Enough to take back the last commit in memory, for a batch that is run again. */
 private[state] final class LastCommit(
-    val touched: ArrayList[Touched], val renewed: Iterable[Renewed], val sums: Sums, val checkpointId: Option[String],
+    val touched: Images, val renewed: Stamps, val sums: Sums, val checkpointId: Option[String],
     val plan: Option[CheckPlan], val hold: Option[HoldRule])
 
 /**
@@ -65,6 +65,7 @@ private[cec] final class StoreState(
     describe: UnsafeRow => String) extends Logging {
   import recovery.{base, replayTo}
 
+  private val idFields = prefixFields.map(_._1).getOrElse(keyFields)
   private var windows = newWindows()
   private val books = new WindowBooks
   private val checks = new CheckChoice(books, new Budget, deferred)
@@ -147,15 +148,17 @@ private[cec] final class StoreState(
    * whole state. For between two batches.
    */
   def flush(): Unit = checkpointId.filter(_ => books.dirtyWindows > 0).foreach { id =>
-    writeAgain(books.dirtyBefore(Long.MaxValue).toVector, CommitKind.Flush, id, inputs = 0, watermarkMs = -1)
+    writeAgain(books.dirtyBefore(Long.MaxValue), CommitKind.Flush, id, inputs = 0, watermarkMs = -1)
   }
 
   /** Writes windows once more, for the version that is there. */
-  private def writeAgain(chosen: Vector[Window], kind: CommitKind.Value, id: String, inputs: Long, watermarkMs: Long): Unit = {
+  private def writeAgain(windowsToWrite: Iterator[Window], kind: CommitKind.Value, id: String, inputs: Long, watermarkMs: Long): Unit = {
     val startedNs = System.nanoTime()
+    val chosen = new ArrayList[Window]()
+    windowsToWrite.foreach(chosen.add)
     val spool = new RecordSpool(prefixFields.isDefined, () => log.spoolFile(estimate(chosen.size)))
     try {
-      chosen.foreach(spool.check)
+      chosen.forEach(spool.check(_))
       val file = spool.finish()
       val next = books.after(version - 1, Changes.None, chosen)
       val numbers = CommitNumbers(
@@ -189,10 +192,10 @@ private[cec] final class StoreState(
       reinstate()
       return version
     }
-    val spool = new RecordSpool(prefixFields.isDefined, () => log.spoolFile(estimate(changes.opened.size + changes.dirty.size)))
+    val spool = new RecordSpool(prefixFields.isDefined, () => log.spoolFile(estimate(changes.opened.size + changes.kept)))
     try {
-      changes.opened.foreach(spool.open) // 3
-      changes.closed.foreach(spool.close)
+      changes.opened.forEach(spool.open(_)) // 3
+      changes.closed.forEach(spool.close(_))
       val checked = checks.choose(version, changes, plan, facts.inputs, startedNs - facts.startedNs, windows.sums.rows, spool)
       val file = spool.finish()
       val next = books.after(version, changes, checked)
@@ -202,7 +205,7 @@ private[cec] final class StoreState(
         if (deferred) CommitKind.Deferred else CommitKind.Eager, next.live(liveIsWhole), liveIsWhole)
       val newId = log.newCheckpointId()
       val answer = append(numbers, next, newId, file) // 4
-      advance(changes, books.apply(version, changes, checked)) // 5
+      advance(books.apply(version, changes, checked)) // 5
       lastInputs = facts.inputs
       checkpointId = Some(newId)
       plan = Some(answer.plan)
@@ -223,7 +226,7 @@ private[cec] final class StoreState(
     answer
   }
 
-  private def advance(changes: Changes, renewed: Iterable[Renewed]): Unit = {
+  private def advance(renewed: Stamps): Unit = {
     val before = sumsBefore
     lastCommit = Some(new LastCommit(windows.advance(), renewed, before, checkpointId, plan, windows.hold))
     undone = None
@@ -231,7 +234,7 @@ private[cec] final class StoreState(
     baseCheckpointId = checkpointId
   }
 
-  private def newWindows() = new LiveWindows(prefixFields.map(_._2), order, rowDigest)
+  private def newWindows() = new LiveWindows(keyFields, valueFields, prefixFields.map(_._2), order, rowDigest)
 
   private def estimate(rowsToWrite: Int): Long = {
     val rows = windows.sums.rows
@@ -246,9 +249,9 @@ private[cec] final class StoreState(
       windows.reopen()
     }
     val changes = Changes.of(windows)
-    books.apply(version, changes, Nil)
+    val renewed = books.apply(version, changes, new ArrayList[Window]())
     checkpointId = checkpointId.orElse(Some(log.newCheckpointId())) // of version 0 there is none, and Spark wants one
-    advance(changes, Nil)
+    advance(renewed)
     windows.hold.foreach(hold => held = hold.held)
     metrics = CommitMetrics(dirty = books.dirtyWindows, held = held, recoveryEstimateMs = metrics.recoveryEstimateMs)
     if (version == base) endHold()
@@ -296,13 +299,13 @@ private[cec] final class StoreState(
     if (base == replayTo) flush()
     else {
       val id = recovery.attempt.orElse(known.map(_.checkpointId)).getOrElse(log.newCheckpointId())
-      writeAgain(books.withFootprintBefore(Long.MaxValue).toVector, CommitKind.Eager, id, inputs, watermarkMs)
+      writeAgain(books.withFootprintBefore(Long.MaxValue), CommitKind.Eager, id, inputs, watermarkMs)
     }
 
   /** Goes on with the windows as they are, at the version at which the replay was to end. */
   private def acceptAsItIs(why: String): Unit = {
     windows.hold.foreach(hold => held = hold.held)
-    val unsure = windows.windows.filter(w => w.isOpen && (w.isDirty || base < replayTo || w.footprint < replayTo)).map(w => describe(w.id)).toSeq
+    val unsure = windows.windows.filter(w => w.isOpen && (w.isDirty || base < replayTo || w.footprint < replayTo)).map(w => describe(Window.row(w.id, idFields))).toSeq
     logWarning(s"$why. Accepted (spark.sql.streaming.stateStore.cec.onDivergence=accept): ${unsure.size} windows of store $id may differ from what " +
       "was committed; the recovery's report in cec/recoveries/ of the checkpoint names them")
     windows.rollback()
@@ -317,10 +320,7 @@ private[cec] final class StoreState(
   private def retreat(): Unit = lastCommit.foreach { last =>
     windows.rollback()
     undone = Some(new Undone(last, Undone.imagesOf(last), lastInputs, windows.sums, checkpointId, baseCheckpointId, plan, windows.hold))
-    last.renewed.foreach { before =>
-      before.window.footprint = before.footprint
-      before.window.dirtySince = before.dirtySince
-    }
+    (0 until last.renewed.size).foreach(last.renewed.restamp)
     windows.restore(last.touched, last.sums, version - 1)
     windows.hold = last.hold
     sumsBefore = last.sums
@@ -357,7 +357,7 @@ private[cec] final class StoreState(
       val attempt = if (!replaying) uniqueId else if (base == replayTo) recovery.attempt else None
       val checkpoint = wholeCheckpoint(at, wanted, attempt)
       windows.expect(checkpoint.footer.openWindows)
-      checkpoint.spool.foreach(CheckpointSpool.foreach(_)(loadRow))
+      checkpoint.spool.foreach(CheckpointSpool.foreach(_)(windows.load(_, idFields, _, _, _)))
       windows.loaded()
       takeOver(checkpoint, hold = wanted < at)
       ecLoadMs = (System.nanoTime() - startedNs) / 1e6
@@ -400,25 +400,6 @@ private[cec] final class StoreState(
     loaded = false
     checkpointId = None
     baseCheckpointId = None
-  }
-
-  private def loadRow(windowId: Array[Byte], key: Array[Byte], value: Array[Byte], footprint: Long): Unit = {
-    val valueRow = Window.row(value, valueFields)
-    prefixFields match {
-      case None =>
-        val row = Window.row(windowId, keyFields)
-        val window = windows.load(new KeyWindow(row, row.hashCode), row).asInstanceOf[KeyWindow]
-        window.value = valueRow
-        window.footprint = footprint
-        windows.counted(row, valueRow)
-      case Some((fields, _)) =>
-        val row = Window.row(windowId, fields)
-        val window = windows.load(new GroupWindow(row, row.hashCode), row).asInstanceOf[GroupWindow]
-        val keyRow = Window.row(key, keyFields)
-        window.rows.put(keyRow, valueRow)
-        window.footprint = footprint
-        windows.counted(keyRow, valueRow)
-    }
   }
 
   private def takeOver(checkpoint: CheckpointAnswer, hold: Boolean): Unit = {

@@ -1,7 +1,5 @@
 package org.apache.spark.sql.cec.state
 
-import java.util.ArrayList
-
 /**
  * A commit that was taken back because its batch is run again: a function for `foreachBatch` may look at its rows twice. It
  * stands until another commit takes its place. So it comes back if the second run is given up half way, which is how a
@@ -13,16 +11,14 @@ import java.util.ArrayList
  * @param sums at its version
  */
 private[state] final class Undone(
-    val last: LastCommit, val images: ArrayList[Touched], val inputs: Long, val sums: Sums, val checkpointId: Option[String],
+    val last: LastCommit, val images: Images, val inputs: Long, val sums: Sums, val checkpointId: Option[String],
     val baseCheckpointId: Option[String], val plan: Option[CheckPlan], val hold: Option[HoldRule])
 
 private[state] object Undone {
   /** The windows that a commit changed, as they are. */
-  def imagesOf(last: LastCommit): ArrayList[Touched] = {
-    val images = new ArrayList[Touched](last.touched.size)
-    def keep(window: Window): Unit = images.add(new Touched(window, window.isOpen, window.saved, window.footprint, window.dirtySince))
-    last.touched.forEach(before => keep(before.window))
-    last.renewed.foreach(before => keep(before.window))
+  def imagesOf(last: LastCommit): Images = {
+    val images = new Images(last.touched.size + last.renewed.size)
+    for (stamps <- Seq(last.touched, last.renewed); i <- 0 until stamps.size) images.add(stamps.window(i))
     images
   }
 }

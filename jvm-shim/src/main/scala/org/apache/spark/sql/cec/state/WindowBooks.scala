@@ -1,9 +1,8 @@
 package org.apache.spark.sql.cec.state
 
-import scala.collection.mutable
+import java.util.ArrayList
 
-/** A window whose footprint a commit renewed, as it was before. */
-private[state] final class Renewed(val window: Window, val footprint: Long, val dirtySince: Long)
+import scala.collection.mutable
 
 /** The books of one store: which open windows have their footprint at which version, and which are dirty since when. */
 private[state] final class WindowBooks {
@@ -21,20 +20,20 @@ private[state] final class WindowBooks {
   def dirtyBefore(version: Long): Iterator[Window] = byDirty.below(version)
 
   /** The books as they will be after a commit, computed without touching them, so that a commit can fail. */
-  def after(version: Long, changes: Changes, checks: Iterable[Window]): NextBooks = {
+  def after(version: Long, changes: Changes, checks: ArrayList[Window]): NextBooks = {
     val footprints, dirty = new Tally
-    changes.closed.foreach { window =>
+    changes.closed.forEach { window =>
       footprints.add(window.footprint, -1)
       if (window.isDirty) dirty.add(window.dirtySince, -1)
     }
     dirty.add(version, changes.newlyDirty.size)
     footprints.add(version + 1, changes.opened.size)
-    checks.foreach { window =>
+    checks.forEach { window =>
       footprints.add(window.footprint, -1)
-      footprints.add(version + 1, 1)
       if (window.isDirty) dirty.add(window.dirtySince, -1)
-      else if (window.touch >= 0) dirty.add(version, -1)
+      else if (window.isTouched) dirty.add(version, -1)
     }
+    footprints.add(version + 1, checks.size)
     new NextBooks(
       openWindows + changes.opened.size - changes.closed.size,
       dirtyWindows + dirty.total,
@@ -42,24 +41,27 @@ private[state] final class WindowBooks {
       whole => if (whole) (footprints ++ byFootprint.counts).nonZero else footprints.nonZero)
   }
 
-  /** The books after a commit: opened, dirtied and closed windows, and the footprints of the checked ones. */
-  def apply(version: Long, changes: Changes, checks: Iterable[Window]): Iterable[Renewed] = {
+  /** The books after a commit: opened, dirtied and closed windows, and the footprints of the checked ones; these as they were before. */
+  def apply(version: Long, changes: Changes, checks: ArrayList[Window]): Stamps = {
     markDirty(version, changes)
-    val renewed = checks.map(window => new Renewed(window, window.footprint, window.dirtySince)).toVector
-    checks.foreach(renew(_, version + 1))
-    changes.opened.foreach { window =>
+    val renewed = new Stamps(checks.size)
+    checks.forEach { window =>
+      renewed.add(window)
+      renew(window, version + 1)
+    }
+    changes.opened.forEach { window =>
       window.footprint = version + 1
       window.dirtySince = Window.Clean
       byFootprint.add(window)
     }
-    changes.closed.foreach { window =>
+    changes.closed.forEach { window =>
       byFootprint.left(window.footprint)
       if (window.isDirty) byDirty.left(window.dirtySince)
     }
     renewed
   }
 
-  def markDirty(version: Long, changes: Changes): Unit = changes.newlyDirty.foreach { window =>
+  def markDirty(version: Long, changes: Changes): Unit = changes.newlyDirty.forEach { window =>
     window.dirtySince = version
     byDirty.add(window)
   }
@@ -101,7 +103,17 @@ private[state] final class Tally {
   /** Cells of one number each: a map of plain numbers would box them. */
   private val counts = mutable.LongMap.empty[Array[Int]]
 
-  def add(at: Long, count: Int): Unit = if (count != 0) counts.getOrElseUpdate(at, new Array[Int](1))(0) += count
+  /** The cell used last: windows come in runs of one version. */
+  private var recentAt = 0L
+  private var recent: Array[Int] = _
+
+  def add(at: Long, count: Int): Unit = if (count != 0) {
+    if (recent == null || recentAt != at) {
+      recent = counts.getOrElseUpdate(at, new Array[Int](1))
+      recentAt = at
+    }
+    recent(0) += count
+  }
 
   def ++(more: Iterator[(Long, Int)]): Tally = {
     val sum = new Tally

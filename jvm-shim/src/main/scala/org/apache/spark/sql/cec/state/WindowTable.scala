@@ -1,6 +1,8 @@
 package org.apache.spark.sql.cec.state
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.unsafe.Platform
+import org.apache.spark.unsafe.array.ByteArrayMethods
 
 /**
  * A hash table of windows by id: open addressing, linear probing, no object per entry.
@@ -19,7 +21,7 @@ private[state] final class WindowTable {
     val mask = slots.length - 1
     var i = WindowTable.spread(hash) & mask
     var window = slots(i)
-    while (window != null && !(window.hash == hash && window.id.equals(id))) {
+    while (window != null && !(window.hash == hash && WindowTable.same(window.id, id))) {
       i = (i + 1) & mask
       window = slots(i)
     }
@@ -31,6 +33,19 @@ private[state] final class WindowTable {
     if (2 * (count + 1) > slots.length) grow()
     place(slots, window)
     count += 1
+  }
+
+  /** The window with the id of this one: this one, if there was none. */
+  def addIfAbsent(window: Window): Window = {
+    if (2 * (count + 1) > slots.length) grow()
+    val mask = slots.length - 1
+    var i = WindowTable.spread(window.hash) & mask
+    while (slots(i) != null && !(slots(i).hash == window.hash && java.util.Arrays.equals(slots(i).id, window.id))) i = (i + 1) & mask
+    if (slots(i) == null) {
+      slots(i) = window
+      count += 1
+    }
+    slots(i)
   }
 
   /** Removes a window that is there, closing the gap that it leaves. */
@@ -90,6 +105,9 @@ private[state] final class WindowTable {
 private[state] object WindowTable {
   private val InitialSlots = 64
   private val MostSlots = 1L << 30
+
+  private def same(bytes: Array[Byte], row: UnsafeRow): Boolean = bytes.length == row.getSizeInBytes &&
+    ByteArrayMethods.arrayEquals(bytes, Platform.BYTE_ARRAY_OFFSET, row.getBaseObject, row.getBaseOffset, bytes.length)
 
   /** Spark's row hash is good, but its low bits decide the partition too: use the high ones as well. */
   private def spread(hash: Int): Int = {
