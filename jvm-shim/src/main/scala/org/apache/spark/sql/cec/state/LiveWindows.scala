@@ -2,6 +2,7 @@ package org.apache.spark.sql.cec.state
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state.UnsafeRowPair
+import org.apache.spark.unsafe.Platform
 
 /** Sums over all windows: state keys, their bytes with those of their values, the order-free hash over them, and its sketch. */
 private[cec] final case class Sums(rows: Long = 0L, bytes: Long = 0L, digest: Long = 0L, sketch: Long = 0L)
@@ -41,7 +42,7 @@ private[cec] final class LiveWindows(
   def get(key: UnsafeRow): UnsafeRow = find(key) match {
     case null => null
     case window if !visible(window) => null
-    case window: KeyWindow => if (window.isOpen) Window.row(window.value, valueFields) else null
+    case window: KeyWindow => if (window.isOpen) window.value(valueFields) else null
     case window: GroupWindow => window.rows.get(key)
   }
 
@@ -53,7 +54,11 @@ private[cec] final class LiveWindows(
       if (window == null) window = open(id, hash)
       touch(window)
       window match {
-        case one: KeyWindow => change(one, rowDigest.seed(key), Window.bytesOf(value))
+        case one: KeyWindow =>
+          val seed = rowDigest.seed(key)
+          uncount(one, seed)
+          one.put(key, value)
+          count(one, seed)
         case group: GroupWindow =>
           val copy = value.copy()
           count(key, group.rows.put(if (group.rows.containsKey(key)) key else key.copy(), copy), copy)
@@ -66,7 +71,9 @@ private[cec] final class LiveWindows(
     if (window != null && has(window, key) && accepts(window)) {
       touch(window)
       window match {
-        case one: KeyWindow => change(one, rowDigest.seed(key), null)
+        case one: KeyWindow =>
+          uncount(one, rowDigest.seed(key))
+          one.close()
         case group: GroupWindow => count(key, group.rows.remove(key), null)
       }
     }
@@ -90,22 +97,23 @@ private[cec] final class LiveWindows(
 
   def windows: Iterator[Window] = table.iterator
 
-  /** Takes a row as an eventual checkpoint has it, in the window `id`; rows are added to an open window of that id. */
-  def load(id: Array[Byte], idFields: Int, key: Array[Byte], value: Array[Byte], footprint: Long): Unit = {
-    val row = Window.row(id, idFields)
-    val hash = row.hashCode
-    val window = if (prefixOf.isEmpty) table.addIfAbsent(new KeyWindow(id, hash))
-    else {
-      val known = table.get(row, hash)
-      if (known != null) known else table.addIfAbsent(new GroupWindow(id, hash))
-    }
+  /** Takes a window of one key as an eventual checkpoint has it. */
+  def loadKey(keySize: Int, keyAndValue: Array[Byte], footprint: Long): Unit = {
+    val key = new UnsafeRow(keyFields)
+    key.pointTo(keyAndValue, Platform.BYTE_ARRAY_OFFSET, keySize)
+    val window = new KeyWindow(keySize, key.hashCode)
+    window.put(keyAndValue)
     window.footprint = footprint
-    window match {
-      case one: KeyWindow => change(one, rowDigest.seed(id), value)
-      case group: GroupWindow =>
-        val (keyRow, valueRow) = (Window.row(key, keyFields), Window.row(value, valueFields))
-        count(keyRow, group.rows.put(keyRow, valueRow), valueRow)
-    }
+    if (table.addIfAbsent(window) eq window) count(window, rowDigest.seed(key))
+  }
+
+  /** Takes a row as an eventual checkpoint has it, in the window `id`; rows are added to an open window of that id. */
+  def loadRow(id: UnsafeRow, key: Array[Byte], value: Array[Byte], footprint: Long): Unit = {
+    val known = table.get(id, id.hashCode)
+    val window = (if (known != null) known else table.addIfAbsent(new GroupWindow(id.getBytes, id.hashCode))).asInstanceOf[GroupWindow]
+    window.footprint = footprint
+    val (keyRow, valueRow) = (Window.row(key, keyFields), Window.row(value, valueFields))
+    count(keyRow, window.rows.put(keyRow, valueRow), valueRow)
   }
 
   /** Ends the batch: windows that closed go, the undo list is handed out and begins anew. */
@@ -145,7 +153,9 @@ private[cec] final class LiveWindows(
   def reopen(): Unit = (0 until undo.size).foreach { i =>
     val window = undo.window(i)
     if (undo.wasOpen(i) && !window.isOpen) window match {
-      case one: KeyWindow => change(one, rowDigest.seed(one.id), undo.rows(i).asInstanceOf[Array[Byte]])
+      case one: KeyWindow =>
+        putBack(undo, i)
+        count(one, rowDigest.seed(one.key(keyFields)))
       case group: GroupWindow =>
         group.restore(undo.rows(i))
         group.rows.forEach((key, value) => count(key, null, value))
@@ -171,7 +181,7 @@ private[cec] final class LiveWindows(
     val window = images.window(i)
     window.restore(images.rows(i))
     window match {
-      case one: KeyWindow if one.isOpen => one.digest = rowDigest.hash(one.value, rowDigest.seed(one.id))
+      case one: KeyWindow if one.isOpen => one.digest = rowDigest.hash(one.bytes, one.valueFrom, rowDigest.seed(one.key(keyFields)))
       case _ =>
     }
   }
@@ -190,35 +200,29 @@ private[cec] final class LiveWindows(
     sketch = 0L
   }
 
-  /** Gives a key its value's bytes, or null, and counts that. What the old value was in the digest is known. */
-  private def change(window: KeyWindow, seed: Long, value: Array[Byte]): Unit = {
-    val before = window.value
-    if (before != null) uncount(window.id.length, before, window.digest, seed)
-    window.value = value
-    if (value != null) {
-      window.digest = rowDigest.hash(value, seed)
-      count(window.id.length, value, window.digest, seed)
-    }
+  /** Counts the value of a window, and keeps what it is in the digest: then it is known when the value goes. */
+  private def count(window: KeyWindow, seed: Long): Unit = {
+    window.digest = rowDigest.hash(window.bytes, window.valueFrom, seed)
+    add(1, window.bytes.length, window.digest, if (rowDigest.floatColumns > 0) rowDigest.sketch(window.bytes, window.valueFrom, seed) else 0L)
+  }
+
+  private def uncount(window: KeyWindow, seed: Long): Unit = if (window.isOpen) {
+    add(-1, -window.bytes.length, -window.digest, if (rowDigest.floatColumns > 0) -rowDigest.sketch(window.bytes, window.valueFrom, seed) else 0L)
   }
 
   private def count(key: UnsafeRow, before: UnsafeRow, after: UnsafeRow): Unit = {
     val seed = rowDigest.seed(key)
-    if (before != null) uncount(key.getSizeInBytes, before.getBytes, rowDigest.hash(before.getBytes, seed), seed)
-    if (after != null) count(key.getSizeInBytes, after.getBytes, rowDigest.hash(after.getBytes, seed), seed)
+    for ((row, sign) <- Seq(before -> -1, after -> 1) if row != null) {
+      val value = row.getBytes
+      add(sign, sign * (key.getSizeInBytes + value.length), sign * rowDigest.hash(value, 0, seed), sign * rowDigest.sketch(value, 0, seed))
+    }
   }
 
-  private def count(keyBytes: Int, value: Array[Byte], hash: Long, seed: Long): Unit = {
-    rows += 1
-    bytes += keyBytes + value.length
-    digest += hash
-    if (rowDigest.floatColumns > 0) sketch += rowDigest.sketch(value, seed)
-  }
-
-  private def uncount(keyBytes: Int, value: Array[Byte], hash: Long, seed: Long): Unit = {
-    rows -= 1
-    bytes -= keyBytes + value.length
-    digest -= hash
-    if (rowDigest.floatColumns > 0) sketch -= rowDigest.sketch(value, seed)
+  private def add(rows: Int, bytes: Int, digest: Long, sketch: Long): Unit = {
+    this.rows += rows
+    this.bytes += bytes
+    this.digest += digest
+    this.sketch += sketch
   }
 
   private def inOrder(windows: Iterator[Window]): Iterator[Window] = order.map(_.sorted(windows)).getOrElse(windows)
@@ -236,8 +240,7 @@ private[cec] final class LiveWindows(
   }
 
   private def open(id: UnsafeRow, hash: Int): Window = {
-    val bytes = Window.bytesOf(id)
-    val window = if (prefixOf.isEmpty) new KeyWindow(bytes, hash) else new GroupWindow(bytes, hash)
+    val window = if (prefixOf.isEmpty) new KeyWindow(id.getSizeInBytes, hash) else new GroupWindow(id.copy().getBytes, hash)
     table.add(window)
     window
   }
@@ -254,7 +257,7 @@ private[cec] final class LiveWindows(
   private def pairs(windows: Iterator[Window]): Iterator[UnsafeRowPair] = {
     val pair = new UnsafeRowPair()
     windows.filter(window => window.isOpen && visible(window)).flatMap {
-      case one: KeyWindow => Iterator.single(pair.withRows(Window.row(one.id, keyFields), Window.row(one.value, valueFields)))
+      case one: KeyWindow => Iterator.single(pair.withRows(one.key(keyFields), one.value(valueFields)))
       case group: GroupWindow =>
         group.rows.entrySet.toArray(new Array[java.util.Map.Entry[UnsafeRow, UnsafeRow]](0)).iterator
           .map(entry => pair.withRows(entry.getKey, entry.getValue))

@@ -35,7 +35,8 @@ private[state] final class RecordSpool(grouped: Boolean, newFile: () => Path) ex
   def check(window: Window): Unit = checked += rows(RecordKind.Check, window)
 
   def close(window: Window): Unit = {
-    begun().add(RecordKind.Close, window.id, window.id, null)
+    val id = window.id
+    begun().add(RecordKind.Close, id, id.length, id, null, 0)
     closed += 1
   }
 
@@ -52,12 +53,12 @@ private[state] final class RecordSpool(grouped: Boolean, newFile: () => Path) ex
   }
 
   private def rows(kind: Byte, window: Window): Long = {
-    var written = 0L
-    window.foreachRow { (key, value) =>
-      begun().add(kind, window.id, key, value)
-      written += 1
+    window match {
+      case one: KeyWindow => begun().add(kind, one.bytes, one.valueFrom, null, one.bytes, one.valueFrom)
+      case group: GroupWindow =>
+        group.rows.forEach((key, value) => begun().add(kind, group.id, group.id.length, key.getBytes, value.getBytes, 0))
     }
-    written
+    window.rowCount
   }
 
   private def begun(): RecordStream = {
@@ -88,14 +89,15 @@ private final class RecordStream(file: Path, grouped: Boolean) extends AutoClose
   private var bytes = 0L
   writer.start()
 
-  def add(kind: Byte, window: Array[Byte], key: Array[Byte], value: Array[Byte]): Unit = {
-    val size = window.length.toLong + (if (keys == null) 0 else key.length) + (if (value == null) 0 else value.length)
+  /** A record: of `window` the first `windowSize` bytes, of `value` (null: none) those from `valueFrom` on. */
+  def add(kind: Byte, window: Array[Byte], windowSize: Int, key: Array[Byte], value: Array[Byte], valueFrom: Int): Unit = {
+    val size = windowSize.toLong + (if (keys == null) 0 else key.length) + (if (value == null) 0 else value.length - valueFrom)
     if (count > 0 && bytes + size > RecordStream.BatchBytes) flush()
     bytes += size
     kinds.setSafe(count, kind)
-    windows.setSafe(count, window)
+    windows.setSafe(count, window, 0, windowSize)
     if (keys != null) keys.setSafe(count, key)
-    if (value == null) values.setNull(count) else values.setSafe(count, value)
+    if (value == null) values.setNull(count) else values.setSafe(count, value, valueFrom, value.length - valueFrom)
     count += 1
     if (count == RecordStream.BatchRows) flush()
   }
@@ -129,32 +131,42 @@ private object RecordStream {
 
 /** Reads the spool file of an eventual checkpoint, and removes it. */
 private[state] object CheckpointSpool {
-  /** Calls `visit(window id, key, value, footprint)` for every row. */
-  def foreach(file: Path)(visit: (Array[Byte], Array[Byte], Array[Byte], Long) => Unit): Unit = {
+  /** Calls `visit(key's size, key and value, footprint)` for every window of one key. */
+  def foreachKey(file: Path)(visit: (Int, Array[Byte], Long) => Unit): Unit = batches(file) { root =>
+    val (windows, values, footprints) = (binary(root, "window"), binary(root, "value"), footprintsOf(root))
+    var i = 0
+    while (i < root.getRowCount) {
+      val (keySize, valueSize) = (windows.getValueLength(i), values.getValueLength(i))
+      val both = new Array[Byte](keySize + valueSize)
+      windows.getDataBuffer.getBytes(windows.getStartOffset(i).toLong, both, 0, keySize)
+      values.getDataBuffer.getBytes(values.getStartOffset(i).toLong, both, keySize, valueSize)
+      visit(keySize, both, footprints.get(i))
+      i += 1
+    }
+  }
+
+  /** Calls `visit(window id, key, value, footprint)` for every row of a grouped store. */
+  def foreachRow(file: Path)(visit: (Array[Byte], Array[Byte], Array[Byte], Long) => Unit): Unit = batches(file) { root =>
+    val (windows, keys, values, footprints) = (binary(root, "window"), binary(root, "key"), binary(root, "value"), footprintsOf(root))
+    (0 until root.getRowCount).foreach(i => visit(windows.get(i), keys.get(i), values.get(i), footprints.get(i)))
+  }
+
+  private def binary(root: VectorSchemaRoot, name: String): VarBinaryVector = root.getVector(name).asInstanceOf[VarBinaryVector]
+
+  private def footprintsOf(root: VectorSchemaRoot): BigIntVector = root.getVector("footprint").asInstanceOf[BigIntVector]
+
+  private def batches(file: Path)(visit: VectorSchemaRoot => Unit): Unit = {
     val allocator = ArrowUtils.rootAllocator.newChildAllocator("cec load", 0, Long.MaxValue)
     val channel = FileChannel.open(file, StandardOpenOption.READ)
     try {
       val reader = new ArrowStreamReader(channel, allocator)
       try {
-        while (reader.loadNextBatch()) batch(reader.getVectorSchemaRoot, visit)
+        while (reader.loadNextBatch()) visit(reader.getVectorSchemaRoot)
       } finally reader.close()
     } finally {
       channel.close()
       allocator.close()
       Files.deleteIfExists(file)
-    }
-  }
-
-  private def batch(root: VectorSchemaRoot, visit: (Array[Byte], Array[Byte], Array[Byte], Long) => Unit): Unit = {
-    val windows = root.getVector("window").asInstanceOf[VarBinaryVector]
-    val keys = root.getVector("key").asInstanceOf[VarBinaryVector]
-    val values = root.getVector("value").asInstanceOf[VarBinaryVector]
-    val footprints = root.getVector("footprint").asInstanceOf[BigIntVector]
-    var i = 0
-    while (i < root.getRowCount) {
-      val window = windows.get(i)
-      visit(window, if (keys == null) window else keys.get(i), values.get(i), footprints.get(i))
-      i += 1
     }
   }
 }

@@ -50,7 +50,7 @@ private[state] final class ReplayCheck(id: StateStoreId, recovery: Recovery, row
     if (commit.sketched || rowDigest.floatColumns == 0) windows.sums.digest
     else {
       var sum = 0L
-      windows.windows.foreach(_.foreachRow((key, value) => sum += RowDigest.hash(value, rowDigest.seed(key))))
+      windows.windows.foreach(_.foreachRow((key, value) => sum += RowDigest.hash(value, 0, value.length, rowDigest.seed(Window.row(key, 0)))))
       sum
     }
 

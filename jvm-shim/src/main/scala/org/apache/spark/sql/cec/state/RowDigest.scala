@@ -24,29 +24,28 @@ private[cec] final class RowDigest(valueSchema: StructType) {
 
   /** The hash that a value is seeded with. */
   def seed(key: UnsafeRow): Long = XXH64.hashUnsafeBytes(key.getBaseObject, key.getBaseOffset, key.getSizeInBytes, RowDigest.Seed)
-  def seed(key: Array[Byte]): Long = RowDigest.hash(key, RowDigest.Seed)
 
-  /** The hash of a value's bytes, floating-point columns left out. */
-  def hash(value: Array[Byte], seed: Long): Long =
-    if (floats.length == 0) RowDigest.hash(value, seed)
+  /** The hash of a value, floating-point columns left out: the bytes from `start` to the end. */
+  def hash(bytes: Array[Byte], start: Int, seed: Long): Long =
+    if (floats.length == 0) RowDigest.hash(bytes, start, bytes.length, seed)
     else {
-      var (from, result, i) = (0, seed, 0)
+      var (from, result, i) = (start, seed, 0)
       while (i < floats.length) {
-        val column = fixedFrom + 8 * floats(i)
-        if (column > from) result = RowDigest.hash(value, from, column - from, result)
+        val column = start + fixedFrom + 8 * floats(i)
+        if (column > from) result = RowDigest.hash(bytes, from, column, result)
         from = column + 8
         i += 1
       }
-      if (value.length > from) RowDigest.hash(value, from, value.length - from, result) else result
+      if (bytes.length > from) RowDigest.hash(bytes, from, bytes.length, result) else result
     }
 
-  /** The weighted sum over the floating-point columns of a value. */
-  def sketch(value: Array[Byte], seed: Long): Long = {
+  /** The weighted sum over the floating-point columns of a value: the bytes from `start` to the end. */
+  def sketch(bytes: Array[Byte], start: Int, seed: Long): Long = {
     var (sum, i) = (0L, 0)
     while (i < floats.length) {
       val column = floats(i)
-      val bits = if (isDouble(column)) Platform.getLong(value, Platform.BYTE_ARRAY_OFFSET + fixedFrom + 8L * column)
-      else Platform.getInt(value, Platform.BYTE_ARRAY_OFFSET + fixedFrom + 8L * column).toLong
+      val bits = if (isDouble(column)) Platform.getLong(bytes, Platform.BYTE_ARRAY_OFFSET + start + fixedFrom + 8L * column)
+      else Platform.getInt(bytes, Platform.BYTE_ARRAY_OFFSET + start + fixedFrom + 8L * column).toLong
       sum += RowDigest.weight(seed, i) * (if (isDouble(column)) RowDigest.ordered(bits) else RowDigest.orderedFloat(bits.toInt).toLong)
       i += 1
     }
@@ -68,11 +67,9 @@ private[cec] object RowDigest {
   /** What the order of a sum may do to it: 2^16 units in the last place are a relative 1e-11. */
   private val UnitsInTheLastPlace = 1L << 16
 
-  /** The hash of a whole row. */
-  def hash(row: Array[Byte], seed: Long): Long = hash(row, 0, row.length, seed)
-
-  private def hash(row: Array[Byte], from: Int, length: Int, seed: Long): Long =
-    XXH64.hashUnsafeBytes(row, Platform.BYTE_ARRAY_OFFSET + from, length, seed)
+  /** The hash of the bytes in [from, to). */
+  def hash(bytes: Array[Byte], from: Int, to: Int, seed: Long): Long =
+    XXH64.hashUnsafeBytes(bytes, Platform.BYTE_ARRAY_OFFSET + from, to - from, seed)
 
   /** Odd, of either sign: what two rows moved by does not cancel out by itself. */
   private def weight(seed: Long, column: Int): Long = {

@@ -19,8 +19,8 @@ private[cec] object StoreMetrics {
   val all: Seq[StateStoreCustomMetric] =
     Seq(opened, checked, closed, extent, replay, dirty, logBytes, commitMs, agentMs, held, estimate, CommittedStores)
 
-  /** Bytes of memory that a window takes beside its rows: the window, two rows, two arrays, its slots. */
-  private val WindowOverhead = 200L
+  /** Bytes of memory that a window takes beside its rows: the window, its array, its places in the table and the books. */
+  private val WindowOverhead = 110L
 
   def of(state: StoreState): StateStoreMetrics = {
     val (last, sums) = (state.metrics, state.live.sums)

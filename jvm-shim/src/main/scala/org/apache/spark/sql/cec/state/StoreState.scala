@@ -357,7 +357,10 @@ private[cec] final class StoreState(
       val attempt = if (!replaying) uniqueId else if (base == replayTo) recovery.attempt else None
       val checkpoint = wholeCheckpoint(at, wanted, attempt)
       windows.expect(checkpoint.footer.openWindows)
-      checkpoint.spool.foreach(CheckpointSpool.foreach(_)(windows.load(_, idFields, _, _, _)))
+      checkpoint.spool.foreach { file =>
+        if (prefixFields.isEmpty) CheckpointSpool.foreachKey(file)(windows.loadKey)
+        else CheckpointSpool.foreachRow(file)((id, key, value, footprint) => windows.loadRow(Window.row(id, idFields), key, value, footprint))
+      }
       windows.loaded()
       takeOver(checkpoint, hold = wanted < at)
       ecLoadMs = (System.nanoTime() - startedNs) / 1e6

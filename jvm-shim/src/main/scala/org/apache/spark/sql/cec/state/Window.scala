@@ -2,14 +2,14 @@ package org.apache.spark.sql.cec.state
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.unsafe.Platform
+import org.apache.spark.unsafe.array.ByteArrayMethods
 
 /**
  * One window: a state key with its value, or, in a grouped store, all keys of one prefix with theirs.
  *
- * @param id the bytes of the state key, or of the prefix
- * @param hash of that row
+ * @param hash of its id: of the state key, or of the prefix
  */
-private[cec] abstract class Window(val id: Array[Byte], val hash: Int) {
+private[cec] abstract class Window(val hash: Int) {
   /** Version of the newest record of this window in the log (the paper's tau); [[Window.Never]] before its opening. */
   var footprint: Long = Window.Never
 
@@ -21,6 +21,13 @@ private[cec] abstract class Window(val id: Array[Byte], val hash: Int) {
 
   /** Whether the batch under way has touched it. */
   var isTouched: Boolean = false
+
+  /** The bytes of its id. */
+  def id: Array[Byte]
+
+  def hasId(row: UnsafeRow): Boolean
+
+  def hasIdOf(other: Window): Boolean
 
   def isOpen: Boolean
 
@@ -48,36 +55,77 @@ private[cec] object Window {
     row
   }
 
-  /** A copy of a row's bytes, wherever they are. */
-  def bytesOf(row: UnsafeRow): Array[Byte] = {
-    val bytes = new Array[Byte](row.getSizeInBytes)
-    row.writeToMemory(bytes, Platform.BYTE_ARRAY_OFFSET)
-    bytes
-  }
+  /** Whether bytes begin with those of a row, which they have `size` of. */
+  def same(bytes: Array[Byte], size: Int, row: UnsafeRow): Boolean = size == row.getSizeInBytes &&
+    ByteArrayMethods.arrayEquals(bytes, Platform.BYTE_ARRAY_OFFSET, row.getBaseObject, row.getBaseOffset, size)
 }
 
-/** A window of a store without prefix: one key. It has bytes, not rows: there are millions, and a row is an object more. */
-private[cec] final class KeyWindow(id: Array[Byte], hash: Int) extends Window(id, hash) {
-  /** The bytes of the value; null: not open. */
-  var value: Array[Byte] = _
+/**
+ * A window of a store without prefix: one key. Key and value lie in one array, and are no rows: there are millions of them, and each
+ * object more is one more place in memory to go to.
+ *
+ * @param keySize bytes of the key
+ */
+private[cec] final class KeyWindow(keySize: Int, hash: Int) extends Window(hash) {
+  /** The bytes of the key, then those of the value. Never changed in place: a batch that is taken back puts the old ones back. */
+  var bytes: Array[Byte] = _
+
+  private var open = false
 
   /** What its row is in the digest. */
   var digest: Long = 0L
 
-  override def isOpen: Boolean = value != null
-  override def saved: AnyRef = value
-  override def restore(rows: AnyRef): Unit = value = rows.asInstanceOf[Array[Byte]]
-  override def foreachRow(visit: (Array[Byte], Array[Byte]) => Unit): Unit = if (value != null) visit(id, value)
-  override def rowCount: Int = if (value != null) 1 else 0
+  def key(fields: Int): UnsafeRow = row(0, keySize, fields)
+
+  def value(fields: Int): UnsafeRow = row(keySize, valueSize, fields)
+
+  /** Where in `bytes` the value begins. */
+  def valueFrom: Int = keySize
+
+  def valueSize: Int = bytes.length - keySize
+
+  /** Opens the window with these bytes, or changes it. */
+  def put(keyAndValue: Array[Byte]): Unit = {
+    bytes = keyAndValue
+    open = true
+  }
+
+  def put(key: UnsafeRow, value: UnsafeRow): Unit = {
+    val both = new Array[Byte](keySize + value.getSizeInBytes)
+    key.writeToMemory(both, Platform.BYTE_ARRAY_OFFSET)
+    value.writeToMemory(both, Platform.BYTE_ARRAY_OFFSET + keySize)
+    put(both)
+  }
+
+  /** Closes the window; the key stays. */
+  def close(): Unit = open = false
+
+  override def id: Array[Byte] = java.util.Arrays.copyOf(bytes, keySize)
+  override def hasId(row: UnsafeRow): Boolean = Window.same(bytes, keySize, row)
+  override def hasIdOf(other: Window): Boolean = hasId(Window.row(other.id, 0))
+  override def isOpen: Boolean = open
+  override def saved: AnyRef = if (open) bytes else null
+  override def restore(rows: AnyRef): Unit = if (rows == null) close() else put(rows.asInstanceOf[Array[Byte]])
+  override def foreachRow(visit: (Array[Byte], Array[Byte]) => Unit): Unit =
+    if (open) visit(id, java.util.Arrays.copyOfRange(bytes, keySize, bytes.length))
+  override def rowCount: Int = if (open) 1 else 0
+
+  private def row(from: Int, size: Int, fields: Int): UnsafeRow = {
+    val row = new UnsafeRow(fields)
+    row.pointTo(bytes, Platform.BYTE_ARRAY_OFFSET + from, size)
+    row
+  }
 }
 
 /** A window of a store with prefix: state flows between the keys of a prefix, so they stand and fall together. */
-private[cec] final class GroupWindow(id: Array[Byte], hash: Int) extends Window(id, hash) {
+private[cec] final class GroupWindow(override val id: Array[Byte], hash: Int) extends Window(hash) {
   private type Rows = java.util.LinkedHashMap[UnsafeRow, UnsafeRow]
 
   /** Each row over bytes of its own. */
   var rows: Rows = new Rows(4)
 
+  override def hasId(row: UnsafeRow): Boolean = Window.same(id, id.length, row)
+  override def hasIdOf(other: Window): Boolean = java.util.Arrays.equals(id, other.id)
   override def isOpen: Boolean = !rows.isEmpty
   override def saved: AnyRef = if (rows.isEmpty) null else new Rows(rows)
   /** A copy: what was saved may be wanted once more, when a batch is run for the third time. */

@@ -1,8 +1,6 @@
 package org.apache.spark.sql.cec.state
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.unsafe.Platform
-import org.apache.spark.unsafe.array.ByteArrayMethods
 
 /**
  * A hash table of windows by id: open addressing, linear probing, no object per entry.
@@ -21,7 +19,7 @@ private[state] final class WindowTable {
     val mask = slots.length - 1
     var i = WindowTable.spread(hash) & mask
     var window = slots(i)
-    while (window != null && !(window.hash == hash && WindowTable.same(window.id, id))) {
+    while (window != null && !(window.hash == hash && window.hasId(id))) {
       i = (i + 1) & mask
       window = slots(i)
     }
@@ -40,7 +38,7 @@ private[state] final class WindowTable {
     if (2 * (count + 1) > slots.length) grow()
     val mask = slots.length - 1
     var i = WindowTable.spread(window.hash) & mask
-    while (slots(i) != null && !(slots(i).hash == window.hash && java.util.Arrays.equals(slots(i).id, window.id))) i = (i + 1) & mask
+    while (slots(i) != null && !(slots(i).hash == window.hash && slots(i).hasIdOf(window))) i = (i + 1) & mask
     if (slots(i) == null) {
       slots(i) = window
       count += 1
@@ -105,9 +103,6 @@ private[state] final class WindowTable {
 private[state] object WindowTable {
   private val InitialSlots = 64
   private val MostSlots = 1L << 30
-
-  private def same(bytes: Array[Byte], row: UnsafeRow): Boolean = bytes.length == row.getSizeInBytes &&
-    ByteArrayMethods.arrayEquals(bytes, Platform.BYTE_ARRAY_OFFSET, row.getBaseObject, row.getBaseOffset, bytes.length)
 
   /** Spark's row hash is good, but its low bits decide the partition too: use the high ones as well. */
   private def spread(hash: Int): Int = {
