@@ -17,6 +17,7 @@ from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
 from spark_cec.index import CommitEntry, Index, first_of
 from spark_cec.log.meta import CommitFlags
+from spark_cec.log.planes import words_of
 from spark_cec.log.reader import commit_records, read_many
 from spark_cec.log.record import RecordKind
 from spark_cec.log.storage import Storage
@@ -25,6 +26,9 @@ _ANY_GENERATION = 1 << 63
 
 READ_BYTES = 64 << 20
 """Stored bytes read and decoded together; bounds the memory of a rebuild beside its result."""
+
+_MOST_WORDS = 3
+"""Windows that differ in no more words than that are told apart word by word: whole numbers hash faster than bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +194,26 @@ def _identity(records: pa.Table) -> list[str]:
 
 def _window_codes(records: pa.Table) -> tuple[np.ndarray, int]:
     """A dense integer per row, equal for rows of the same window, and how many there are."""
-    windows = records["window"].dictionary_encode().combine_chunks()
-    windows = windows.chunk(0) if isinstance(windows, pa.ChunkedArray) else windows
-    codes = windows.indices.to_numpy().astype(np.int64)
-    distinct = len(windows.dictionary)
+    words = words_of(records["window"])
+    if words is not None and 0 < len(words) <= _MOST_WORDS:
+        codes, distinct = _codes(pa.array(words[0]))
+        for word in words[1:]:
+            more, count = _codes(pa.array(word))
+            codes, distinct = _codes(pa.array(codes * count + more))
+    else:
+        codes, distinct = _codes(records["window"])
     if "family" in records.column_names:
         codes += records["family"].to_numpy().astype(np.int64) * distinct
         return np.unique(codes, return_inverse=True)[1], int(codes.max(initial=0)) + 1
     return codes, distinct
+
+
+def _codes(values: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, int]:
+    encoded = values.dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+        encoded = encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
+    return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
 
 
 def _newest_per_window(records: pa.Table) -> pa.Table:

@@ -55,6 +55,19 @@ def from_planes(rows: pa.Table) -> pa.Table:
     return pa.table(columns, pa.schema(fields))
 
 
+def words_of(column: pa.ChunkedArray) -> list[np.ndarray] | None:
+    """Those words (uint64) of the values that are not the same in all of them. None if there are no such words.
+
+    Spark's rows are words of eight bytes, so that two values are equal where these words are.
+    """
+    width = 0 if column.null_count else _width(column)
+    if not width or width % 8 or width > MOST_BYTES:
+        return None
+    chunks = [np.ascontiguousarray(_matrix(chunk, width)).view(np.uint64) for chunk in column.chunks if len(chunk)]
+    every = (np.concatenate([chunk[:, i] for chunk in chunks]) for i in range(width // 8))
+    return [word for word in every if (word != word[0]).any()]
+
+
 def _width(column: pa.ChunkedArray) -> int:
     """The length of every value, in bytes; 0 if they differ, or if there is none."""
     width = 0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import settings as budget
@@ -23,7 +24,7 @@ from hypothesis.stateful import (
 )
 
 from spark_cec.checkpoint import eventual
-from spark_cec.checkpoint.eventual import chain_of, head_at, rebuild
+from spark_cec.checkpoint.eventual import _window_codes, chain_of, head_at, rebuild
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
 from spark_cec.index import Index
@@ -252,3 +253,27 @@ def test_values_are_not_put_together_to_count_windows() -> None:
     )
     first = eventual._one_row_per_window(rows)
     assert first.to_pydict() == {"window": [b"a", b"b"], "footprint": [1, 1]}
+
+
+@pytest.mark.parametrize("families", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_windows_are_told_apart_by_all_their_bytes(seed: int, families: bool) -> None:
+    """Whatever way is taken: word by word, or as they are."""
+    rng = np.random.default_rng(seed)
+    for width, varying in ((8, 1), (16, 1), (24, 2), (40, 3), (48, 5), (12, 2), (264, 1), (0, 0), (16, 0)):
+        rows = np.zeros((300, width), dtype=np.uint8)
+        places = rng.permutation(width)[:varying]
+        rows[:, places] = rng.integers(0, 7, (300, varying))
+        values = [row.tobytes() for row in rows]
+        if seed % 2:
+            values[rng.integers(300)] = b"of another length"
+        columns = {"window": pa.chunked_array([values[:100], values[100:101], [], values[101:]], pa.binary())}
+        if families:
+            columns["family"] = pa.array(rng.integers(0, 3, 300), pa.int16())
+        table = pa.table(columns)
+        codes, distinct = _window_codes(table)
+        wanted = list(zip(*table.to_pydict().values(), strict=True))
+        same = dict(zip(wanted, codes.tolist(), strict=True))
+        assert [same[each] for each in wanted] == codes.tolist(), f"seed {seed}, width {width}"
+        assert len(set(same.values())) == len(same), f"seed {seed}, width {width}"
+        assert max(codes) < distinct
