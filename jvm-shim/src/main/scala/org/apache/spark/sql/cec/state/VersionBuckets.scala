@@ -47,11 +47,35 @@ private[state] final class VersionBuckets(versionOf: Window => Long) {
   }
 
   /** The windows that carry a version below `before`, oldest first. Must not be changed while this is read. */
-  def below(before: Long): Iterator[Window] =
-    buckets.headMap(before).entrySet.asScala.iterator.flatMap { entry =>
-      val version: Long = entry.getKey
-      entry.getValue.windows.iterator.asScala.filter(belongs(_, version))
+  def below(before: Long): Iterator[Window] = new Iterator[Window] {
+    private val left = buckets.headMap(before).entrySet.iterator
+    private var version = 0L
+    private var windows = new ArrayList[Window](0)
+    private var i = 0
+    private var found: Window = _
+
+    override def hasNext: Boolean = {
+      while (found == null && (i < windows.size || left.hasNext)) {
+        if (i < windows.size) {
+          if (belongs(windows.get(i), version)) found = windows.get(i)
+          i += 1
+        } else {
+          val bucket = left.next()
+          version = bucket.getKey
+          windows = bucket.getValue.windows
+          i = 0
+        }
+      }
+      found != null
     }
+
+    override def next(): Window = {
+      if (!hasNext) throw new NoSuchElementException("no more windows")
+      val window = found
+      found = null
+      window
+    }
+  }
 
   /** How many windows carry each version. */
   def counts: Iterator[(Long, Int)] =
