@@ -152,6 +152,10 @@ def test_the_sink_is_not_called_for_replayed_batches(group: str, query: Query, h
 @pytest.mark.parametrize("group", GROUPS)
 def test_recoveries_replay_and_come_out_with_the_right_digest(group: str, histories: Histories) -> None:
     history = histories(group)
+    if GROUPS[group][1] is OPENINGS_ONLY:
+        # How far a query has come when another one's batch is where the kill strikes is up to the machine.
+        replayed = {query.name: history.replayed(query) for query in GROUPS[group][0] if query.plan not in NEVER_DIRTY}
+        assert max(map(max, replayed.values())) > 1, f"{replayed}: {history}"
     for query in GROUPS[group][0]:
         reports = history.reports(query)
         assert reports, f"{query.name}: {history}"
@@ -161,5 +165,3 @@ def test_recoveries_replay_and_come_out_with_the_right_digest(group: str, histor
                 assert report["committed_batch"] == life.committed[query.name], f"{query.name}: {history}"
         if query.plan in NEVER_DIRTY:
             assert history.replayed(query) == [0] * len(reports), f"{query.name}: {history}"
-        elif GROUPS[group][1] is OPENINGS_ONLY:
-            assert max(history.replayed(query)) > 1, f"{query.name} replayed {history.replayed(query)}: {history}"

@@ -14,15 +14,22 @@ from pyspark.sql import SparkSession
 from cec_it import feeds, local, results
 from cec_it.driver import FOREACH, Job, Query, last_batch, start
 from cec_it.references import PROVIDER_KEY, References
+from purchases_demo.crashes import newest
+from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import home_of
 from spark_cec.cli.carry import PROVIDERS
 from spark_cec.cli.failures import explained
 from spark_cec.errors import CecError
 from spark_cec.migration.carry import Carried, Request, carry
 from spark_cec.migration.checkpoint import UNFINISHED
+from spark_cec.recovery.fallback import read_carried
+from spark_cec.recovery.left import LEFT_FILE
 from spark_cec.settings import Settings
 
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+
+
+TOTALS = Query("totals", feeds.RATE, FOREACH)
 
 
 def moved(spark: SparkSession, checkpoint: Path, provider: str, partitions: int | None = None) -> Carried:
@@ -82,11 +89,10 @@ def test_a_query_changes_its_store_again_and_again(
 @pytest.fixture
 def stopped(spark: SparkSession, tmp_path: Path) -> tuple[SparkSession, Path]:
     """A query on Spark's own store that has run some batches."""
-    query = Query("totals", feeds.RATE, FOREACH)
-    job = Job(str(tmp_path / "job"), (query,), local.BATCHES, local.ROWS)
+    job = Job(str(tmp_path / "job"), (TOTALS,), local.BATCHES, local.ROWS)
     own = local.session(spark, **{PROVIDER_KEY: PROVIDERS["rocksdb"]})
-    local.run_to(own, job, query, 2)
-    return own, job.checkpoint(query)
+    local.run_to(own, job, TOTALS, 2)
+    return own, job.checkpoint(TOTALS)
 
 
 def refused(spark: SparkSession, request: Request, match: str) -> None:
@@ -179,6 +185,20 @@ def test_an_error_of_the_jvm_is_told_by_its_first_cause(
     assert "[STDS_COMMITTED_BATCH_UNAVAILABLE] No committed batch" in error
     assert "at org.apache" not in error
     assert "Py4J" not in error
+
+
+def test_only_one_of_two_checkpoints_goes_on(stopped: tuple[SparkSession, Path], tmp_path: Path) -> None:
+    """Both would process the same input. And what is to be replayed never comes from before the state was carried."""
+    spark, checkpoint = stopped
+    carried = moved(spark, checkpoint, "cec")
+    assert read_carried(open_storage(str(checkpoint / "cec"))) == carried.found.batch + 1
+    carry(spark, Request(str(checkpoint), str(tmp_path / "out"), PROVIDERS["hdfs"], None, 0.0), lambda _: None)
+    job = Job(str(tmp_path / "job"), (TOTALS,), local.BATCHES, local.ROWS, life=1)
+    with pytest.raises(Exception, match=r"has left\.json: the state of this checkpoint was carried to another one"):
+        local.run_to(local.session(spark), job, TOTALS, 4)
+    assert newest(checkpoint / "commits") == carried.found.batch
+    (checkpoint / "cec" / LEFT_FILE).unlink()
+    local.run_to(local.session(spark), job, TOTALS, 4)
 
 
 def test_a_place_within_the_checkpoint_is_seen_through_a_link(

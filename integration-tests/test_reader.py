@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from cec_it import feeds, local, results
 from cec_it.driver import Job, Query, last_batch, start
 from cec_it.references import References
 from purchases_demo.crashes import newest
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.log.manifest import retire
 
 APPEND = Query("window-append", feeds.RATE, "cec")
 COMPLETE = Query("totals", feeds.RATE, "cec")
@@ -175,6 +178,26 @@ def test_output_as_a_stream_goes_on_where_it_was(
     assert len(seen) > 2
     assert not results.difference(results.union(seen), wanted)
     assert stream(spark, written.checkpoint(APPEND), tmp_path / "a") == {}
+
+
+def test_a_stream_that_has_fallen_behind_says_so(
+    written: Written, spark: SparkSession, references: References, tmp_path: Path
+) -> None:
+    """What it has not read is not kept any more: it must not pass over that without a word."""
+    shutil.copytree(written.checkpoint(APPEND), tmp_path / "query")
+    reader = tmp_path / "reader"
+    seen = stream(spark, str(tmp_path / "query"), reader, maxBatchesPerTrigger=1)
+    for log in ("offsets", "commits"):
+        for batch in range(2, max(seen) + 1):  # as if it had been stopped there
+            (reader / log / str(batch)).unlink()
+            (reader / log / f".{batch}.crc").unlink(missing_ok=True)
+    kept_from = newest(tmp_path / "query" / "commits") - 2
+    retire(open_storage(str(tmp_path / "query" / "cec" / "log")), kept_from)
+    with pytest.raises(Exception, match=rf"batches 2 to {kept_from - 1} of the output are not kept any more"):
+        stream(spark, str(tmp_path / "query"), reader)
+    behind = stream(spark, str(tmp_path / "query"), reader, failOnDataLoss="false")
+    wanted = {batch: rows for batch, rows in references.get(APPEND, written.job).items() if batch >= kept_from}
+    assert not results.difference(results.union(behind), results.union(wanted))
 
 
 def test_output_as_a_stream_from_a_point_in_time(written: Written, spark: SparkSession, tmp_path: Path) -> None:

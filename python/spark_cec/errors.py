@@ -84,6 +84,17 @@ class LostLog(DamagedLog):
         self.args = (f"the log at {home} is gone, although Spark has committed batches: restore it; {moved}",)
 
 
+class NotKept(CecError):
+    """A reader wants batches of the output that `output.retainBatches` has let go."""
+
+    def __init__(self, first: int, last: int) -> None:
+        super().__init__(
+            f"batches {first} to {last} of the output are not kept any more (output.retainBatches of the query that "
+            "wrote them): this reader has fallen behind. Begin with a new checkpoint, or pass over them with "
+            'option("failOnDataLoss", "false")'
+        )
+
+
 class NewerFormat(CecError):
     """The log was written by a newer release: read it with that. Attribute: `found`, the version or kind met."""
 

@@ -257,7 +257,8 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
         raise SettingsError(
             PREFIX + "CI",
             given.get("CI", f"{default.checkpoint_ms:g}ms"),
-            f"CI may not exceed CP ({given.get('CP', f'{default.period_ms:g}ms')}): lower CI or raise CP",
+            f"{'' if 'CI' in given else 'this is the default, and '}CI may not exceed CP "
+            f"({given.get('CP', f'{default.period_ms:g}ms')}): lower CI or raise CP",
         )
     return Settings(
         extent_bound=extent,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_cec.checkpoint.eventual import EventualCheckpoint
-from spark_cec.errors import DamagedLog
+from spark_cec.errors import CecError, DamagedLog, NotKept
 from spark_cec.index import OutputEntry
 from spark_cec.log import manifest
 from spark_cec.log.catalog import Catalog
-from spark_cec.log.frame import CommitMeta, Location
-from spark_cec.log.reader import commit_records, payload_table, read_many
+from spark_cec.log.frame import CommitMeta, Frame, Location
+from spark_cec.log.reader import commit_records, payload_table, read_frame, read_many
 from spark_cec.log.record import RecordKind
 from spark_cec.log.storage import Storage
 
@@ -22,25 +23,47 @@ _KIND_NAMES = pa.array([None, *(kind.name for kind in sorted(RecordKind))])
 """The names of the kinds, each at its number; 0 is reserved."""
 
 
-def output_batches(storage: Storage, catalog: Catalog, first: int, last: int, whole: bool) -> list[OutputEntry]:
+Told = Callable[[CecError], None]
+"""Is told of output that was published and cannot be read: raises it, or notes it where a reader goes on without."""
+
+
+def fail(lost: CecError) -> NoReturn:
+    """A `Told` that goes on without nothing."""
+    raise lost
+
+
+def output_batches(
+    storage: Storage, catalog: Catalog, first: int, last: int, whole: bool, published: range, lost: Told = fail
+) -> list[OutputEntry]:
     """The output frames that count in the batches `first` to `last`, in the order of batches and partitions.
 
-    With `whole`, the batches before the newest one that replaced all output (complete mode) are left out.
-    Raises `DamagedLog` if a manifest names a frame that the log does not hold.
+    With `whole`, the batches before the newest one that replaced all output (complete mode) are left out, and those
+    that are not kept any more are not asked for. `published`: the batches that had a manifest just before; every batch
+    between the first and the newest has. `lost` is told of manifests and frames that are missing or damaged,
+    and, without `whole`, of batches that are not kept any more: a reader that goes on from them has fallen behind.
     """
-    manifests = manifest.load_between(storage, first, last)
-    if whole:
-        newest_whole = max((m.batch for m in manifests if m.truncate), default=first)
-        manifests = [m for m in manifests if m.batch >= newest_whole]
+    found = list(manifest.load_between(storage, first, last))
+    manifests = [each for _, each in found if isinstance(each, manifest.Manifest)]
+    kept_from = manifest.retired_before(storage)
+    if not whole and first < kept_from:
+        lost(NotKept(first, kept_from - 1))
+    newest_whole = max((each.batch for each in manifests if each.truncate), default=first) if whole else first
+    for batch, each in found:
+        if batch < max(newest_whole, kept_from):
+            continue
+        if isinstance(each, DamagedLog):
+            lost(each)
+        elif each is None and batch in published:
+            lost(DamagedLog(manifest.manifest_path(batch), -1, f"the manifest of batch {batch} is missing"))
     entries = []
     for each in manifests:
-        for frame in each.frames:
+        for frame in each.frames if each.batch >= newest_whole else ():
             entry = catalog.index.output(bytes.fromhex(frame))
-            if entry is None:
-                raise DamagedLog(
-                    f"output frame {frame} of batch {each.batch}", -1, "the manifest names it, but no segment holds it"
-                )
-            entries.append(entry)
+            if entry is not None:
+                entries.append(entry)
+                continue
+            place = f"output frame {frame} of batch {each.batch}"
+            lost(DamagedLog(place, -1, "the manifest names it, but no segment holds it"))
     return entries
 
 
@@ -61,19 +84,38 @@ def first_published_since(storage: Storage, batches: Sequence[int], wall_ms: int
     return batches[found] if found < len(batches) else batches[-1] + 1
 
 
-def log_records(storage: Storage, locations: Sequence[Location], columns: Sequence[str] | None, view: str) -> pa.Table:
-    """The rows of frames: as the sink wrote them (`output`), or control records with their place (`log`)."""
-    frames = read_many(storage, locations)
+def log_records(
+    storage: Storage, locations: Sequence[Location], columns: Sequence[str] | None, view: str, lost: Told = fail
+) -> pa.Table:
+    """The rows of frames: as the sink wrote them (`output`), or control records with their place (`log`).
+
+    `lost` is told of frames that are damaged.
+    """
     tables = []
-    for location, frame in zip(locations, frames, strict=True):
+    for location, frame in _sound(storage, locations, lost):
         meta = frame.meta
         if view == "log":
             assert isinstance(meta, CommitMeta)
             tables.append(_with_place(commit_records(frame), meta, location))
         else:
             tables.append(payload_table(frame))
-    rows = pa.concat_tables(tables, promote_options="default")
+    rows = pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
     return rows if columns is None else _project(rows, columns)
+
+
+def _sound(storage: Storage, locations: Sequence[Location], lost: Told) -> list[tuple[Location, Frame]]:
+    """The frames that are sound, read together where all are."""
+    try:
+        return list(zip(locations, read_many(storage, locations), strict=True))
+    except DamagedLog as error:
+        lost(error)
+    found = []
+    for location in locations:
+        try:
+            found.append((location, read_frame(storage, location)))
+        except DamagedLog as error:
+            lost(error)
+    return found
 
 
 def _project(rows: pa.Table, columns: Sequence[str]) -> pa.Table:

@@ -29,7 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         *("checkpoint.eventual", "checkpoint.commit", "checkpoint.flush", "checkpoint.target"),
         *("recovery.plan", "recovery.fallback", "recovery.generations", "recovery.report", "recovery.requests"),
         *("recovery.forecast", "recovery.margin", "recovery.reach", "recovery.sources"),
-        *("recovery.attempts", "recovery.spark_logs", "recovery.progressive"),
+        *("recovery.attempts", "recovery.left", "recovery.spark_logs", "recovery.progressive"),
         *("views", "tuning", "tuning.*", "pipeline", "pipeline.*"),
     ),
     # 5 adapters

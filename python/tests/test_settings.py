@@ -175,7 +175,7 @@ def test_bad_values(key: str, value: str, mend: str) -> None:
     [
         ({"CI": "2s", "CP": "1s"}, "CI", "='2s': CI may not exceed CP (1s): lower CI or raise CP"),
         ({"CI": "101ms"}, "CI", "='101ms': CI may not exceed CP (100ms): lower CI or raise CP"),
-        ({"CP": "9ms"}, "CI", "='20ms': CI may not exceed CP (9ms): lower CI or raise CP"),
+        ({"CP": "9ms"}, "CI", "='20ms': this is the default, and CI may not exceed CP (9ms): lower CI or raise CP"),
     ],
 )
 def test_checkpointing_takes_no_more_than_the_period(given: dict[str, str], key: str, message: str) -> None:

@@ -81,7 +81,8 @@ def test_frames_of_two_schemas_are_one_table(columns: list[str] | None) -> None:
     second = put_output(log, 1, 2, pa.table({"n": [3], "text": ["x"]}))
     publish(log, 0, first)
     publish(log, 1, second)
-    places = [entry.location for entry in output_batches(log.storage, log.catalog, 0, 9, whole=True)]
+    found = output_batches(log.storage, log.catalog, 0, 9, whole=True, published=range(2))
+    places = [entry.location for entry in found]
     rows = log_records(log.storage, places, columns, "output")
     assert rows.num_rows == 3
     whole: list[dict[str, object]] = [{"n": 1, "text": None}, {"n": 2, "text": None}, {"n": 3, "text": "x"}]
@@ -98,7 +99,7 @@ def test_batches_and_their_order() -> None:
     assert twice == late
     publish(log, 1, late)
     publish(log, 0, early)
-    found = output_batches(log.storage, log.catalog, 0, 9, whole=True)
+    found = output_batches(log.storage, log.catalog, 0, 9, whole=True, published=range(2))
     assert [entry.meta.frame_id.hex() for entry in found] == [early, late]
     assert orphan not in {entry.meta.frame_id.hex() for entry in found}
 
@@ -108,7 +109,8 @@ def test_output_that_was_replaced_is_left_out_of_a_whole_read(whole: bool, wante
     log = Log()
     for batch in range(4):
         publish(log, batch, put_output(log, batch, batch + 1, pa.table({"n": [batch]})), truncate=batch in (0, 2))
-    assert [entry.meta.batch for entry in output_batches(log.storage, log.catalog, 0, 9, whole=whole)] == wanted
+    found = output_batches(log.storage, log.catalog, 0, 9, whole, range(4))
+    assert [entry.meta.batch for entry in found] == wanted
 
 
 def test_a_frame_that_a_manifest_names_and_nobody_has_is_damage() -> None:
@@ -117,4 +119,4 @@ def test_a_frame_that_a_manifest_names_and_nobody_has_is_damage() -> None:
     with pytest.raises(
         DamagedLog, match=r"output frame (cd)+ of batch 3: the manifest names it, but no segment holds it"
     ):
-        output_batches(log.storage, log.catalog, 0, 9, whole=True)
+        output_batches(log.storage, log.catalog, 0, 9, whole=True, published=range(3, 4))

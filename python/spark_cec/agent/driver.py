@@ -28,6 +28,7 @@ from spark_cec.recovery.attempts import CommittedAttempts
 from spark_cec.recovery.fallback import pending_fallback
 from spark_cec.recovery.forecast import forecast
 from spark_cec.recovery.generations import newest_generation, next_generation, note_start
+from spark_cec.recovery.left import refuse_if_left
 from spark_cec.recovery.plan import (
     RecoveryPlan,
     first_missed,
@@ -73,6 +74,7 @@ class DriverCalls:
             load_tuning()
         checkpoint = str(arguments["checkpoint"])
         query = read_query(cec_directory(checkpoint))
+        refuse_if_left(cec_directory(checkpoint))
         home = home_of(checkpoint, settings, arguments.get("sink_path"))
         recorded = absolute_home(checkpoint, query["log_home"]) if query is not None else home
         storage = open_storage(home)

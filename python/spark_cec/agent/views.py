@@ -12,7 +12,7 @@ from spark_cec.agent.driver import read_query
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of
 from spark_cec.agent.spool import Spool, write_rows
 from spark_cec.checkpoint.eventual import head_at, rebuild
-from spark_cec.errors import LogLocationError
+from spark_cec.errors import CecError, LogLocationError
 from spark_cec.ids import StoreId
 from spark_cec.index import OutputEntry
 from spark_cec.log import manifest
@@ -21,7 +21,7 @@ from spark_cec.log.home import absolute_home
 from spark_cec.recovery.attempts import read_attempts
 from spark_cec.recovery.plan import Allows
 from spark_cec.settings import parse_settings
-from spark_cec.views import first_published_since, log_records, output_batches, window_rows
+from spark_cec.views import fail, first_published_since, log_records, output_batches, window_rows
 
 SPLIT_BYTES = 32 << 20
 """Stored bytes that one read task takes."""
@@ -73,13 +73,21 @@ class ViewCalls:
     def splits(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`path`, `view`, and its bounds: the pieces of work of a read, each a JSON object for `read_split`.
 
-        Bounds: `first`, `last` batch for `output`; `operator`, `store`, `version` (or None) for `windows`.
+        Bounds: `first`, `last` batch for `output`; `operator`, `store`, `version` (or None) for `windows`. With
+        `may_lose` output that is lost is named in the answer's `lost`, and not read.
         """
+        told: list[CecError] = []
         log = self._log(arguments)
         view = arguments["view"]
         if view == "output":
             entries = output_batches(
-                log.storage, log.catalog, int(arguments["first"]), int(arguments["last"]), bool(arguments["whole"])
+                log.storage,
+                log.catalog,
+                int(arguments["first"]),
+                int(arguments["last"]),
+                bool(arguments["whole"]),
+                _published(log),
+                told.append if arguments.get("may_lose") else fail,
             )
             pieces = [{"frames": piece} for piece in _pack(e.location for e in entries)]
         elif view == "log":
@@ -87,11 +95,15 @@ class ViewCalls:
             pieces = [{"frames": piece} for piece in _pack(e.location for e in found if e.meta.records)]
         else:
             pieces = _window_pieces(log, int(arguments["operator"]), str(arguments["store"]), arguments.get("version"))
-        return {"splits": [{"view": view, "home": log.home, **piece} for piece in pieces]}
+        splits = [{"view": view, "home": log.home, **piece} for piece in pieces]
+        return {"splits": splits, "lost": [str(each) for each in told]}
 
     def read_split(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`split`, `columns`, `conf`: the rows as an Arrow IPC stream in a spool file, which the caller removes."""
-        split = arguments["split"]
+        """`split`, `columns`, `conf`: the rows as an Arrow IPC stream in a spool file, which the caller removes.
+
+        `may_lose` and `lost` as in `splits`.
+        """
+        split, told = arguments["split"], list[CecError]()
         log = self._logs.existing(split["home"], parse_settings(conf_of(arguments)))
         if log is None:
             raise LogLocationError(split["home"], "the log is gone")
@@ -103,8 +115,9 @@ class ViewCalls:
             rows = window_rows(rebuild(log.storage, log.catalog.index, head))
         else:
             locations = [Location(segment, offset, length) for segment, offset, length in split["frames"]]
-            rows = log_records(log.storage, locations, columns=arguments.get("columns"), view=split["view"])
-        return {"spool": self._write(rows), "rows": rows.num_rows}
+            lost = told.append if arguments.get("may_lose") else fail
+            rows = log_records(log.storage, locations, arguments.get("columns"), split["view"], lost)
+        return {"spool": self._write(rows), "rows": rows.num_rows, "lost": [str(each) for each in told]}
 
     def _write(self, rows: pa.Table) -> str | None:
         if not rows.num_rows:
@@ -112,6 +125,11 @@ class ViewCalls:
         path = self._spool.new_file(rows.nbytes)
         write_rows(path, rows)
         return path
+
+
+def _published(log: OpenLog) -> range:
+    bounds = log.published.bounds()
+    return range(bounds[0], bounds[1] + 1) if bounds else range(0)
 
 
 def _pack(locations: Iterable[Location]) -> list[list[Sequence[Any]]]:

@@ -70,7 +70,8 @@ Examples:
 \b
 Exit codes:
   0  nothing to repair, or repaired
-  1  --dry-run: there is something to repair; else: a store is lost, and the log has no version to begin from
+  1  --dry-run: there is something to repair; else: something is lost that nothing here brings back: a store of which
+     the log has no version to begin from, or rows of the sink's output
   2  wrong usage, or the log cannot be read or written
 """
 
@@ -86,9 +87,9 @@ Examples:
 
 \b
 Exit codes:
-  0  all is written
+  0  all is written, also where the query was stopped
   1  not all is written: no answer in time, or an executor is gone
-  2  wrong usage, or the query is not running
+  2  wrong usage, or the query is not running, and its next start has something to replay
 """
 
 _HELP_OPTIONS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
@@ -172,12 +173,14 @@ def repair(
     """The only command that writes."""
     with explained("repair", checkpoint, "read" if dry_run else "read and write"):
         from spark_cec.adapters.fsspec_storage import open_storage
+        from spark_cec.cli.check import lost_output
         from spark_cec.cli.mend import begin_from, find_mending, replay_due, while_no_run_has_it
         from spark_cec.cli.meter import meter
         from spark_cec.cli.place import find_log
         from spark_cec.cli.show import console, print_json
-        from spark_cec.cli.show_repair import print_mending, print_repair, repair_json
+        from spark_cec.cli.show_repair import print_lost_output, print_mending, print_repair, repair_json
         from spark_cec.cli.watched import WatchedStorage
+        from spark_cec.log.home import restore_log
         from spark_cec.log.repair import repair as repair_log
 
         place = find_log(checkpoint)
@@ -189,13 +192,18 @@ def repair(
             if mending is not None and not dry_run:
                 begin_from(place, mending)
             due = replay_due(place) if report.removed and mending is None else None
+            if place.damage is not None and not dry_run:
+                restore_log(storage, place.log_id)
+            lost = lost_output(place)
         if as_json:
-            print_json(repair_json(place, report, mending, due))
+            print_json(repair_json(place, report, mending, due, lost))
         else:
-            print_repair(console(), place, report, whole=mending is None, due=due)
+            print_repair(console(), place, report, whole=mending is None and not lost, due=due)
             if mending is not None:
                 print_mending(console(), mending, dry_run=dry_run)
-        _end(bool(report.removed or mending) if dry_run else mending is not None and mending.cost is None)
+            print_lost_output(console(), lost)
+        beyond = bool(lost) or (mending is not None and mending.cost is None)
+        _end(beyond or (dry_run and bool(report.removed or mending or place.damage)))
 
 
 @app.command(help=_FLUSH, short_help="Have a running query write what is dirty.")
@@ -221,7 +229,8 @@ def flush(
             version = answer.version if answer else None
             print_json({"version": version, "failed": failed, "seconds": round(result.seconds, 3)})
         elif not failed and answer:
-            print(f"all is written up to batch {answer.version - 1}, after {result.seconds:.1f} s")
+            when = f"after {result.seconds:.1f} s" if answer.request else "since the query was stopped"
+            print(f"all is written up to batch {answer.version - 1}, {when}")
         else:
             print("\n".join(f"not written: {line}" for line in failed))
         _end(bool(failed))

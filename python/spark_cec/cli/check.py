@@ -86,6 +86,22 @@ def verify_log(place: Place, stores_begin: Tell, store_done: Callable[[], None])
     return Verification(place, done, report.segments, len(batches), stores, tuple(findings), decided)
 
 
+def lost_output(place: Place) -> list[Finding]:
+    """Rows that the sink wrote and that no reader can read: damaged and missing manifests, and frames that are gone.
+
+    Frames that are there count as sound: for after a repair, which takes out those that are not.
+    """
+    storage, catalog = place.storage, catalog_of(place)
+    catalog.refresh()
+    batches = manifest.batches(storage)
+    damaged = [each for _, each in manifest.load_between(storage, batches[0], batches[-1])] if batches else []
+    return [
+        *(of_error(each) for each in damaged if isinstance(each, DamagedLog)),
+        *_missing_manifests(storage, batches),
+        *_missing_outputs(storage, catalog.index, batches),
+    ]
+
+
 def _settled(storage: Storage, report: VerifyReport) -> VerifyReport:
     """The report, with the ends of segments that have grown since read again: what looked torn was being written."""
     return replace(report, segments=tuple(_settled_segment(storage, segment) for segment in report.segments))

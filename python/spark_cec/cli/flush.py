@@ -9,6 +9,7 @@ from rich.console import Console
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import is_held
+from spark_cec.cli.committed import committed
 from spark_cec.cli.mend import replay_due
 from spark_cec.cli.place import OWN_DIRECTORY, Place
 from spark_cec.errors import UnsuitableCheckpoint
@@ -26,26 +27,22 @@ class FlushResult:
     seconds: float
 
 
-def _as_it_is(place: Place) -> str:
-    due = replay_due(place)
-    if due is None:
-        return "and has written all"
-    return (
-        f"and what it had in memory is gone, as after a crash or a stop in the middle of a replay: its next start "
-        f"replays batches {due[0]} to {due[1]}"
-    )
-
-
 def flush_query(checkpoint: str, place: Place, timeout_s: float, console: Console) -> FlushResult:
-    """Asks the running query of a checkpoint to write what is dirty.
+    """Asks the running query of a checkpoint to write what is dirty. One that was stopped has done so.
 
-    Errors: `UnsuitableCheckpoint` if `checkpoint` is none of a query, or its query is not running.
+    Errors: `UnsuitableCheckpoint` if `checkpoint` is none of a query, or its query is not running and has not.
     """
     if place.query is None:
         raise UnsuitableCheckpoint(f"{checkpoint} is not the checkpoint of a query on Spark CEC: give that")
     own = open_storage(f"{checkpoint.rstrip('/')}/{OWN_DIRECTORY}")
     if is_held(own) is False:
-        raise UnsuitableCheckpoint(f"the query of {checkpoint} is not running, {_as_it_is(place)}")
+        done, due = committed(place), replay_due(place)
+        if due is None:
+            return FlushResult(Flushed("", done.batch + 1 if done else 0, ()), 0.0)
+        raise UnsuitableCheckpoint(
+            f"the query of {checkpoint} is not running, and what it had in memory is gone, as after a crash or a stop "
+            f"in the middle of a replay: its next start replays batches {due[0]} to {due[1]}"
+        )
     request, started = new_id().hex(), time.monotonic()
     ask_flush(own, request)
     try:

@@ -20,6 +20,7 @@ from spark_cec.recovery.fallback import (
     cost_of,
     looking_at,
     newest_base,
+    read_carried,
     save_fallback,
 )
 from spark_cec.recovery.generations import newest_generation
@@ -48,7 +49,8 @@ def find_mending(place: Place) -> Mending | None:
     index = catalog.index
     stores = all_stores(place.checkpoint, index.stores())
     oldest = min(_batches(place.checkpoint, "offsets"), default=done.batch + 1)
-    found = newest_base(stores, done.batch, oldest, looking_at(place.storage, index, committed_attempts(place, done)))
+    look = looking_at(place.storage, index, committed_attempts(place, done))
+    found = newest_base(stores, done.batch, oldest, look, read_carried(open_storage(_own(place.checkpoint))))
     if not found.losses:
         return None
     return Mending(done.batch, found, cost_of(index, found, done.batch) if isinstance(found, Base) else None)
@@ -69,7 +71,7 @@ def replay_due(place: Place) -> tuple[int, int] | None:
 def begin_from(place: Place, mending: Mending) -> None:
     """Has the next start begin from the version that was found, if one was; the caller has the checkpoint's lease."""
     if place.checkpoint is not None and isinstance(mending.found, Base):
-        own = open_storage(f"{place.checkpoint.url.rstrip('/')}/{OWN_DIRECTORY}")
+        own = open_storage(_own(place.checkpoint))
         save_fallback(own, Fallback(mending.found.version, mending.committed_batch, newest_generation(own)))
 
 
@@ -83,11 +85,15 @@ def while_no_run_has_it(place: Place) -> Iterator[None]:
         yield
         return
     leases, url = CheckpointLeases(), place.checkpoint.url
-    leases.hold(url, open_storage(f"{url.rstrip('/')}/{OWN_DIRECTORY}"), wait_s=_JUST_STOPPED_S)
+    leases.hold(url, open_storage(_own(place.checkpoint)), wait_s=_JUST_STOPPED_S)
     try:
         yield
     finally:
         leases.close()
+
+
+def _own(checkpoint: Storage) -> str:
+    return f"{checkpoint.url.rstrip('/')}/{OWN_DIRECTORY}"
 
 
 def _batches(storage: Storage, directory: str) -> list[int]:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 
-from spark_cec.cli.findings import of_damage
+from spark_cec.cli.findings import Finding, of_damage
 from spark_cec.cli.mend import Mending
 from spark_cec.cli.place import Place
 from spark_cec.cli.show import counted, place_json, print_findings, store_json
+from spark_cec.log.home import LOG_FILE
 from spark_cec.log.repair import RepairReport
 from spark_cec.recovery.fallback import Base
 
 
 def repair_json(
-    place: Place, report: RepairReport, mending: Mending | None, due: tuple[int, int] | None
+    place: Place, report: RepairReport, mending: Mending | None, due: tuple[int, int] | None, lost: Sequence[Finding]
 ) -> dict[str, Any]:
     """The fields of `cec repair --json`; `fallback` is null where every store is whole, or none can be brought back.
 
-    `replay`: what the next start replays where every store is whole, and bytes were taken out.
+    `replay`: what the next start replays where every store is whole, and bytes were taken out. `lost_output`: rows of
+    the sink that no reader can read.
     """
     return {
         **place_json(place),
@@ -29,6 +32,8 @@ def repair_json(
         "lost": [{**store_json(each.store), "reason": each.reason} for each in mending.found.losses] if mending else [],
         "fallback": _fallback_json(mending) if mending else None,
         "replay": {"first": due[0], "last": due[1]} if due else None,
+        "log_file": "damaged" if place.damage else "sound",
+        "lost_output": [each.to_json() for each in lost],
     }
 
 
@@ -42,6 +47,8 @@ def print_repair(
     for each in report.removed:
         print_findings(out, [of_damage(each.damage)])
         out.print(f"        {'would be kept' if report.dry_run else 'kept'} as {place.home}/{each.kept_as}")
+    if place.damage is not None:
+        out.print(f"{LOG_FILE} {'would be' if report.dry_run else 'was'} written anew, with the id {place.log_id}")
     if not report.removed:
         out.print("nothing to take out: all bytes of all segments are sound" if not whole else
                   "nothing to repair: all bytes of all segments are sound")  # fmt: skip
@@ -56,11 +63,32 @@ def print_repair(
         out.print(f"every store can be rebuilt; the next start of the query replays {what}")
 
 
+def print_lost_output(out: Console, lost: Sequence[Finding]) -> None:
+    """Rows that were written once and that a replay does not write again."""
+    print_findings(out, lost)
+    if lost:
+        out.print(
+            "these rows of the sink's output are lost: no start of the query writes them again. Restore the log from "
+            'a copy; until then a read that comes to them fails, or passes over them with option("failOnDataLoss", '
+            '"false")'
+        )
+
+
 def print_mending(out: Console, mending: Mending, *, dry_run: bool) -> None:
     """Which stores are lost at the committed version, and what brings them back."""
-    for loss in mending.found.losses:
-        out.print(f"lost    store {loss.store}: {loss.reason}", style="bold red")
+    newest = {loss.store: loss for loss in reversed(mending.found.losses)}
+    for store, loss in sorted(newest.items()):
+        older = sum(each.store == store for each in mending.found.losses) - 1
+        more = f" (and {counted(older, 'older version')} with it)" if older else ""
+        out.print(f"lost    store {store}: {loss.reason}{more}", style="bold red")
     found, cost = mending.found, mending.cost
+    if not isinstance(found, Base) and found.carried:
+        out.print(
+            f"the state of batch {mending.committed_batch} is lost, back to version {found.carried}, which was "
+            f"carried here from another checkpoint: carry it from there once more, restore the checkpoint from a copy, "
+            f"or start a new one"
+        )
+        return
     if not isinstance(found, Base):
         out.print(
             f"the state of batch {mending.committed_batch} is lost: batches from {max(found.needs_batch - 1, 0)} on "

@@ -33,12 +33,20 @@ def join_log(storage: Storage, log_id: str | None = None) -> str:
     found = read_log_id(storage)
     if found is not None:
         return found
-    text = json.dumps({"format_version": FORMAT_VERSION, "log_id": log_id or new_id().hex()})
     with contextlib.suppress(AlreadyExists):
-        storage.create(LOG_FILE, text.encode())
+        storage.create(LOG_FILE, _text(log_id or new_id().hex()))
     begun = read_log_id(storage)
     assert begun is not None, "log.json was just created"
     return begun
+
+
+def restore_log(storage: Storage, log_id: str) -> None:
+    """Writes `log.json` anew, where it is lost or damaged and the id is known from elsewhere."""
+    storage.replace(LOG_FILE, _text(log_id))
+
+
+def _text(log_id: str) -> bytes:
+    return json.dumps({"format_version": FORMAT_VERSION, "log_id": log_id}).encode()
 
 
 def relative_home(checkpoint: str, home: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +15,9 @@ from spark_cec.log.storage import Storage
 
 MANIFESTS = "manifests"
 FORMAT_VERSION = 1
+
+RETIRED = f"{MANIFESTS}/retired.json"
+"""Says below which batch output was kept no longer: a reader that has not come so far yet must not pass over it."""
 
 RELIST_S = 30.0
 """How long `Published` believes that nothing but the next batch can be new."""
@@ -102,25 +105,40 @@ class Published:
         return self._bounds
 
 
-def load_between(storage: Storage, first: int, last: int) -> list[Manifest]:
-    """The manifests that there are of the batches `first` to `last`, in order; a few are asked for by name."""
+def load_between(storage: Storage, first: int, last: int) -> Iterator[tuple[int, Manifest | DamagedLog | None]]:
+    """The batches `first` to `last` that have a manifest, and those between them, with it, its damage, or None."""
     if last - first >= _FEW:
-        return [load(storage, batch) for batch in batches(storage) if first <= batch <= last]
-    found = []
+        there = batches(storage)
+        if not there:
+            return
+        first, last = max(first, there[0]), min(last, there[-1])
     for batch in range(max(first, 0), last + 1):
         try:
-            found.append(load(storage, batch))
+            yield batch, load(storage, batch)
+        except DamagedLog as damage:
+            yield batch, damage
         except FileNotFoundError:
-            continue
-    return found
+            yield batch, None
 
 
 def retire(storage: Storage, before: int) -> list[int]:
-    """Delete the manifests of batches below `before`; returns the batches, oldest first."""
+    """Delete the manifests of batches below `before`, after it is noted; returns the batches, oldest first."""
     retired = [batch for batch in batches(storage) if batch < before]
+    if retired and before > retired_before(storage):
+        storage.replace(RETIRED, _canonical({"before": before}))
     for batch in retired:
         storage.delete(manifest_path(batch))
     return retired
+
+
+def retired_before(storage: Storage) -> int:
+    """Below which batch output is not kept any more; 0 if all is. Errors: `DamagedLog`."""
+    if not storage.exists(RETIRED):
+        return 0
+    try:
+        return int(json.loads(storage.read(RETIRED))["before"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedLog(RETIRED, 0, f"cannot be read: {error}") from error
 
 
 def manifest_path(batch: int) -> str:

@@ -35,6 +35,8 @@ from spark_cec.migration.checkpoint import (
 )
 from spark_cec.migration.files import HadoopFiles
 from spark_cec.migration.rewrite import Rewriting, Store, StoreSums, ids_of, refuse_what_is_not_known
+from spark_cec.recovery.fallback import save_carried
+from spark_cec.recovery.left import mark_as_left
 from spark_cec.session import PROVIDER, PROVIDER_KEY
 from spark_cec.settings import PREFIX, parse_settings
 
@@ -103,6 +105,7 @@ def carry(spark: SparkSession, request: Request, say: Callable[[str], None]) -> 
         copy_all_but_state(source, target, found, conf)  # 3
         if home is not None:
             _begin_log(spark, target.url, home)  # 4
+            save_carried(cec_directory(target.url), found.batch + 1)
         stores = []
         ids = dict[Store, list[str | None]]()
         for store in every:
@@ -117,6 +120,8 @@ def carry(spark: SparkSession, request: Request, say: Callable[[str], None]) -> 
             _refuse_a_difference(wanted, rewriting.read_back(wanted.store))  # 6
         if _ends(source) != ends:  # 7
             raise UnsuitableCheckpoint(f"the query of {source.root} runs: it has gone on meanwhile. Stop it first")
+        if found.provider == PROVIDER:
+            mark_as_left(cec_directory(source.url), target.root)
         finish(source, target)
     return Carried(found, tuple(stores), time.monotonic() - started)
 

@@ -28,6 +28,7 @@ from spark_cec.log.storage import Storage
 from spark_cec.recovery.plan import Allows, first_missed
 
 FALLBACK_FILE = "fallback.json"
+CARRIED_FILE = "carried.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +64,29 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class NoBase:
-    """No version is whole and within reach: the nearest would need batches from `needs_batch` on."""
+    """No version is whole and within reach: the nearest would need batches from `needs_batch` on.
+
+    `carried`: the version with which the log begins, if the state came from another checkpoint.
+    """
 
     needs_batch: int
     oldest_batch: int
     losses: tuple[Loss, ...]
+    carried: int = 0
 
 
-def newest_base(stores: Sequence[StoreId], committed_batch: int, oldest_batch: int, look: Look) -> Base | NoBase:
+def newest_base(
+    stores: Sequence[StoreId], committed_batch: int, oldest_batch: int, look: Look, carried: int = 0
+) -> Base | NoBase:
     """The newest version not above V+1 at which all stores are whole, if Spark still has the batches that it needs.
 
     `oldest_batch` is the oldest one in Spark's offset log, which must have the batch before the first that is replayed:
-    that is where its input begins. Older versions never need fewer batches, so the first that is whole decides.
+    that is where its input begins. Older versions never need fewer batches, so the first that is whole decides. There
+    is none before version `carried`: batches from before the state was carried here ran with another number of
+    partitions, or another provider.
     """
     version, losses = committed_batch + 1, list[Loss]()
-    while version > 0:
+    while version > 0 and version >= carried:
         found = [look(store, version) for store in stores]
         lost = [each for each in found if isinstance(each, Loss)]
         if not lost:
@@ -89,8 +98,8 @@ def newest_base(stores: Sequence[StoreId], committed_batch: int, oldest_batch: i
             return Base(version, replay_from, heads, tuple(losses))
         losses += lost
         version = min(loss.version for loss in lost) - 1
-    if oldest_batch > 0:
-        return NoBase(0, oldest_batch, tuple(losses))
+    if oldest_batch > 0 or carried > 0:
+        return NoBase(0, oldest_batch, tuple(losses), carried)
     return Base(0, 0, (), tuple(losses))
 
 
@@ -169,6 +178,24 @@ class Fallback:
             raise UnsuitableCheckpoint(
                 f"cec/{FALLBACK_FILE} cannot be read ({error}): delete it and run `cec repair` on the checkpoint again"
             ) from error
+
+
+def save_carried(own: Storage, version: int) -> None:
+    """Records that the log begins with `version`, to which the state was carried from another checkpoint."""
+    own.replace(CARRIED_FILE, json.dumps({"version": version}).encode())
+
+
+def read_carried(own: Storage) -> int:
+    """The version with which the log begins, 0 if with the query's first. `UnsuitableCheckpoint` if that is damaged."""
+    if not own.exists(CARRIED_FILE):
+        return 0
+    try:
+        return int(json.loads(own.read(CARRIED_FILE))["version"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnsuitableCheckpoint(
+            f"cec/{CARRIED_FILE} cannot be read ({error}): it has the version to which the state was carried, as "
+            f'{{"version": 13}}; restore it from a copy'
+        ) from error
 
 
 def save_fallback(own: Storage, fallback: Fallback) -> None:

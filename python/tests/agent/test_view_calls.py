@@ -11,8 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent import views as views_module
 from spark_cec.ids import StoreId
+from spark_cec.log.manifest import manifest_path, retire
+from spark_cec.log.segment import segment_path
 from tests.agent.support import Agent, Refused, window
 from tests.checkpoint.support import Tip
 
@@ -132,6 +135,63 @@ def test_large_output_is_split(agent: Agent, monkeypatch: pytest.MonkeyPatch) ->
     publish(agent, 0, *[write(agent, 0, n, partition=n) for n in range(4)])
     assert len(agent.ask("view_splits", view="output", first=0, last=0, whole=True)["splits"]) == 4
     assert numbers(agent) == [0, 1, 2, 3]
+
+
+def lost(agent: Agent, first: int, last: int, *, whole: bool) -> tuple[list[int], list[str]]:
+    """What a reader gets that may lose something, and what it is told."""
+    bounds = {"first": first, "last": last, "whole": whole}
+    answer = agent.ask("view_splits", view="output", may_lose=True, **bounds)
+    rows, told = list[int](), list[str](answer["lost"])
+    for split in answer["splits"]:
+        part = agent.ask("read_split", split=split, columns=None, may_lose=True)
+        rows += [row["n"] for row in agent.rows(part)]
+        told += part["lost"]
+    return rows, told
+
+
+def test_a_stream_does_not_pass_over_what_is_not_kept_any_more(agent: Agent) -> None:
+    for batch in range(6):
+        publish(agent, batch, write(agent, batch, batch))
+    retire(open_storage(agent.home), 4)
+    assert numbers(agent, 4, 5, whole=False) == [4, 5]
+    assert numbers(agent, 0, 5) == [4, 5], "a whole read is of what is kept"
+    with pytest.raises(Refused, match=r"batches 2 to 3 of the output are not kept any more \(output.retainBatches"):
+        numbers(agent, 2, 5, whole=False)
+    rows, told = lost(agent, 2, 5, whole=False)
+    assert rows == [4, 5]
+    assert len(told) == 1
+    assert "batches 2 to 3" in told[0]
+
+
+def test_output_that_begins_late_is_no_loss(agent: Agent) -> None:
+    """A query that wrote elsewhere before: its first batch here is not its first."""
+    publish(agent, 7, write(agent, 7, 7))
+    assert numbers(agent, 0, 7, whole=False) == [7]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("damage", ["manifest gone", "manifest damaged", "frame gone", "frame damaged"])
+def test_lost_output_is_named_and_passed_over_only_if_that_is_wanted(agent: Agent, damage: str, whole: bool) -> None:
+    for batch in range(5):
+        publish(agent, batch, "ab" * 16 if damage == "frame gone" and batch == 2 else write(agent, batch, batch))
+    path = manifest_path(2)
+    if damage == "manifest gone":
+        open_storage(agent.home).delete(path)
+    if damage == "manifest damaged":
+        open_storage(agent.home).replace(path, open_storage(agent.home).read(path)[:-9])
+    if damage == "frame damaged":
+        (split,) = agent.ask("view_splits", view="output", first=2, last=2, whole=False)["splits"]
+        segment, offset, length = split["frames"][0]
+        data = bytearray(open_storage(agent.home).read(segment_path(segment)))
+        data[offset + length - 6] ^= 0x40
+        open_storage(agent.home).replace(segment_path(segment), bytes(data))
+    with pytest.raises(Refused, match="damaged log"):
+        numbers(agent, 0, 4, whole=whole)
+    rows, told = lost(agent, 0, 4, whole=whole)
+    assert rows == [0, 1, 3, 4]
+    assert told
+    assert all("damaged log" in each for each in told)
+    assert numbers(agent, 3, 4, whole=whole) == [3, 4], "what is behind it is read as ever"
 
 
 def test_a_frame_that_is_gone_is_named(agent: Agent) -> None:

@@ -243,6 +243,19 @@ def test_progress_is_for_long_logs_on_a_terminal(
     assert bool(fake.text) == shown
 
 
+def test_a_flush_of_a_query_that_was_stopped_has_nothing_to_do(checkpoint: Checkpoint) -> None:
+    dirty = run("flush", str(checkpoint.path))
+    assert dirty.exit_code == 2
+    assert "its next start replays batches 1 to 3" in dirty.stderr
+    (checkpoint.path / "commits" / "0").rename(checkpoint.path / "0")
+    for batch in range(4):
+        for log in ("offsets", "commits"):
+            (checkpoint.path / log / str(batch)).unlink(missing_ok=True)
+    checkpoint.commit(0)  # of which the log says that nothing is dirty since
+    done = run("flush", str(checkpoint.path))
+    assert (done.exit_code, done.stdout) == (0, "all is written up to batch 0, since the query was stopped\n")
+
+
 def test_tune_is_the_command_of_the_advice() -> None:
     assert "--failure-rate" in run("tune", "-h").stdout
     result = run("tune", "--failure-rate", "0.005/min", "--checkpoint-cost", "5min")

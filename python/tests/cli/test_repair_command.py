@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from spark_cec.index import MemoryIndex
+from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import PRELUDE_LENGTH
+from spark_cec.log.manifest import load, manifest_path
 from spark_cec.recovery.fallback import FALLBACK_FILE
 from tests.cli.support import STORES, Checkpoint, answer, files, make_checkpoint, run
+from tests.log.support import LOG_ID
 
 
 def test_a_dry_run_announces_what_the_repair_then_does(checkpoint: Checkpoint) -> None:
@@ -50,6 +54,43 @@ def test_what_the_next_start_replays_is_said(checkpoint: Checkpoint) -> None:
     result = run("repair", str(checkpoint.path))
     assert result.exit_code == 0
     assert "every store can be rebuilt; the next start of the query replays batches 1 to 3" in result.stdout
+
+
+def test_lost_output_is_named_by_every_repair(checkpoint: Checkpoint) -> None:
+    """A start brings back state, and not rows of a sink that replays do not reach."""
+    catalog = Catalog(checkpoint.storage, MemoryIndex(LOG_ID))
+    catalog.refresh()
+    frame = load(checkpoint.storage, 1).frames[0]
+    entry = catalog.index.output(bytes.fromhex(frame))
+    assert entry is not None
+    checkpoint.flip(entry.location.end - 6)
+    for _ in range(2):
+        result = run("repair", str(checkpoint.path))
+        assert result.exit_code == 1
+        assert f"{manifest_path(1)}: no segment holds 1 of its 2 output frames" in result.stdout
+        assert "these rows of the sink's output are lost" in result.stdout
+        assert "nothing to repair" not in result.stdout
+    found = answer(run("repair", str(checkpoint.path), "--json"))["lost_output"]
+    assert [(each["kind"], each["where"]) for each in found] == [("lost", manifest_path(1))]
+
+
+def test_a_damaged_manifest_is_named_by_every_repair(checkpoint: Checkpoint) -> None:
+    (checkpoint.home / manifest_path(2)).write_bytes(b"")
+    for arguments in (("--dry-run",), (), ()):
+        result = run("repair", str(checkpoint.path), *arguments)
+        assert result.exit_code == 1
+        assert f"corrupt {manifest_path(2)} at byte 0" in result.stdout
+
+
+def test_the_file_with_the_logs_id_is_written_anew(checkpoint: Checkpoint) -> None:
+    for spoilt in (b"", b"{"):
+        (checkpoint.home / "log.json").write_bytes(spoilt)
+        assert run("verify", str(checkpoint.path)).exit_code == 1
+        dry = run("repair", str(checkpoint.path), "--dry-run")
+        assert (dry.exit_code, "log.json would be written anew" in dry.stdout) == (1, True)
+        done = run("repair", str(checkpoint.path))
+        assert (done.exit_code, f"log.json was written anew, with the id {LOG_ID}" in done.stdout) == (0, True)
+        assert run("verify", str(checkpoint.path)).exit_code == 0
 
 
 def test_a_sound_log_is_left_alone(checkpoint: Checkpoint) -> None:

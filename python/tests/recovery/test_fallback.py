@@ -15,6 +15,7 @@ from spark_cec.log.frame import FrameKind
 from spark_cec.log.record import RecordKind, encode_records
 from spark_cec.log.segment import Location, segment_path
 from spark_cec.recovery.fallback import (
+    CARRIED_FILE,
     FALLBACK_FILE,
     Base,
     Fallback,
@@ -26,7 +27,9 @@ from spark_cec.recovery.fallback import (
     looking_at,
     newest_base,
     pending_fallback,
+    read_carried,
     read_fallback,
+    save_carried,
     save_fallback,
 )
 from tests.checkpoint.support import Log, record_table
@@ -75,6 +78,26 @@ def test_the_newest_base(
         assert isinstance(found, Base)
         assert (found.version, found.replay_from) == wanted
     assert {(each.store, each.version) for each in found.losses} == {(s, lost) for (s, _), lost in losses.items()}
+
+
+def test_there_is_no_base_before_the_state_was_carried_here() -> None:
+    """Spark has all batches, but those from before ran with another number of partitions, or another provider."""
+    look = lost_at({(FIRST, 10): 7}, 0)
+    assert isinstance(newest_base((FIRST, SECOND), 9, 0, look, carried=6), Base)
+    found = newest_base((FIRST, SECOND), 9, 0, look, carried=7)
+    assert isinstance(found, NoBase)
+    assert found.carried == 7
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"version": "many"}'])
+def test_a_damaged_record_of_where_the_state_came_from_is_named(text: str) -> None:
+    own = memory_storage()
+    assert read_carried(own) == 0
+    save_carried(own, 13)
+    assert read_carried(own) == 13
+    own.replace(CARRIED_FILE, text.encode())
+    with pytest.raises(UnsuitableCheckpoint, match=r"cec/carried\.json cannot be read"):
+        read_carried(own)
 
 
 @dataclass

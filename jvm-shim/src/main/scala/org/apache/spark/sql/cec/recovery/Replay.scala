@@ -68,7 +68,8 @@ private[recovery] final class Replay(
         false
       case NonFatal(failure) if !accept =>
         val seen = if (newest < first) "" else s"; ${batches(first, newest)} had ${reporter.rows} rows in this replay"
-        throw Replay.failed(newest + 1, last, from => gone(execution, from, newest + 1) + input(from, newest + 1, execution.sourceNames) + seen, first, failure)
+        throw Replay.failed(
+          newest + 1, last, from => input(from, newest + 1, execution.sourceNames) + seen, from => gone(execution, from, newest + 1), first, failure)
       case NonFatal(failure) =>
         logWarning(s"Spark CEC: $name could not finish its replay; its state is taken as the replay left it, because " +
           "spark.sql.streaming.stateStore.cec.onDivergence=accept", failure)
@@ -127,13 +128,14 @@ private[recovery] object Replay {
    * What stops a replay, with the way out; a divergence says that itself, and what its store got of the batch.
    *
    * @param input what is read from a batch on up to the one that failed, in words
+   * @param gone what of that cannot be read any more; nothing if nothing is known to be
    * @param first the first batch of the replay: a store may be found to differ later than its input did
    */
-  private def failed(batch: Long, last: Long, input: Long => String, first: Long, failure: Throwable): Throwable = {
+  private def failed(batch: Long, last: Long, input: Long => String, gone: Long => String, first: Long, failure: Throwable): Throwable = {
     val causes = causesOf(failure)
     causes.collectFirst {
       case divergence: CecException if divergence.kind == "Divergence" =>
-        new CecException(divergence.kind, s"${divergence.getMessage} (${input(first)})", failure)
+        new CecException(divergence.kind, s"${gone(first)}${divergence.getMessage} (${input(first)})", failure)
     }.getOrElse {
       val damaged = causes.exists { case ours: CecException => ours.kind == "DamagedLog" case _ => false }
       val wayOut =
@@ -142,7 +144,7 @@ private[recovery] object Replay {
           "state as the replay left it, and reports which windows may differ"
       new CecException("ReplayFailed",
         s"the replay of batch $batch, which the recovery of batch $last needs, failed (the sink and Spark's logs were not touched; " +
-          s"${input(batch)}): ${causes.map(_.getMessage).filter(_ != null).distinct.take(3).mkString("; ")}. $wayOut", failure)
+          s"${gone(batch)}${input(batch)}): ${causes.map(_.getMessage).filter(_ != null).distinct.take(3).mkString("; ")}. $wayOut", failure)
     }
   }
 

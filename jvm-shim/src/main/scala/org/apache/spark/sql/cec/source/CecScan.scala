@@ -135,7 +135,8 @@ private final class CecStream(view: OutputView, schema: StructType) extends Micr
   override def latestOffset(): Offset = BatchOffset(view.newest)
 
   override def latestOffset(start: Offset, limit: ReadLimit): Offset = {
-    val from = start.asInstanceOf[BatchOffset].batch
+    val told = start.asInstanceOf[BatchOffset].batch
+    val from = if (view.mayLose) Math.max(told, view.oldest - 1) else told // else a limit would count batches that are not kept
     val limited = view.maxBatches.map(from + _).filter(_ > from).getOrElse(Long.MaxValue)
     BatchOffset(Math.max(from, Math.min(availableNow.getOrElse(view.newest), limited)))
   }

@@ -6,6 +6,7 @@ import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 import scala.jdk.CollectionConverters._
 
+import org.apache.spark.internal.Logging
 import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.catalyst.util.DateTimeUtils
 import org.apache.spark.sql.cec.agent.{Agent, Json}
@@ -16,7 +17,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap
 import org.apache.spark.unsafe.types.UTF8String
 
 /** What of a log is read: the options of a read, parsed. Serializable: it goes to the tasks. */
-private[source] sealed trait View extends Serializable {
+private[source] sealed trait View extends Serializable with Logging {
   def name: String
   def path: String
   def conf: Map[String, String]
@@ -43,7 +44,9 @@ private[source] sealed trait View extends Serializable {
   def splits(first: Long, last: Long, whole: Boolean): Seq[String] = {
     val arguments = about.put("view", name).put("first", first).put("last", last).put("whole", whole)
     bounds(arguments)
-    call("view_splits", arguments).get("splits").elements.asScala.map(_.toString).toSeq
+    val answer = call("view_splits", arguments)
+    warn(answer)
+    answer.get("splits").elements.asScala.map(_.toString).toSeq
   }
 
   /** Reads one piece: the spool file with its rows, if there are any. */
@@ -51,8 +54,15 @@ private[source] sealed trait View extends Serializable {
     val arguments = about
     arguments.set[JsonNode]("split", Json.parse(split))
     arguments.set[JsonNode]("columns", Json.strings(columns))
-    Json.text(call("read_split", arguments).get("spool"))
+    bounds(arguments)
+    val answer = call("read_split", arguments)
+    warn(answer)
+    Json.text(answer.get("spool"))
   }
+
+  /** What is lost, and was passed over because the reader said so. */
+  private def warn(answer: JsonNode): Unit =
+    answer.get("lost").elements.asScala.foreach(lost => logWarning(s"Spark CEC: $path, passed over because of failOnDataLoss=false: ${lost.asText}"))
 
   protected def bounds(arguments: ObjectNode): Unit = ()
 
@@ -70,9 +80,10 @@ private[source] sealed trait View extends Serializable {
  *
  * @param startingMs only what was published since then, in ms since 1970
  * @param maxBatches how many of the query's batches one batch of a stream takes
+ * @param mayLose whether output that is damaged, or not kept any more, is passed over
  */
 private[source] final case class OutputView(
-    path: String, conf: Map[String, String], startingMs: Option[Long], maxBatches: Option[Long]) extends View {
+    path: String, conf: Map[String, String], startingMs: Option[Long], maxBatches: Option[Long], mayLose: Boolean) extends View {
   override def name: String = "output"
 
   /** The first batch to read. */
@@ -82,6 +93,9 @@ private[source] final case class OutputView(
     call("view_offsets", arguments).get("first").asLong
   }
 
+  /** The oldest batch whose output is kept. */
+  def oldest: Long = call("view_offsets", about).get("first").asLong
+
   /** The newest batch that holds output; -1 if none does. */
   def newest: Long = call("view_offsets", about).get("last").asLong
 
@@ -89,6 +103,8 @@ private[source] final case class OutputView(
     s"$path holds no output: if its query writes with the cec sink, wait for the first batch or give the schema; other sinks' rows are not in it"))
 
   override protected def columns: Seq[StructField] = schemas.flatten
+
+  override protected def bounds(arguments: ObjectNode): Unit = arguments.put("may_lose", mayLose)
 
   /** Of the newest batch, and of the oldest: a query may have been given other columns between them. */
   private def schemas: Seq[StructType] =
@@ -122,7 +138,7 @@ private[source] final case class WindowsView(
 private[source] object View {
   /** The options of a read, by view. */
   private val Known = Map(
-    "output" -> Seq("startingTimestamp", "maxBatchesPerTrigger"), "windows" -> Seq("operatorId", "storeName", "version"), "log" -> Seq.empty)
+    "output" -> Seq("startingTimestamp", "maxBatchesPerTrigger", "failOnDataLoss"), "windows" -> Seq("operatorId", "storeName", "version"), "log" -> Seq.empty)
 
   /** Of the options of a read, all of which are looked at here: an IllegalArgumentException names one that is wrong. */
   def of(options: CaseInsensitiveStringMap): View = {
@@ -138,7 +154,8 @@ private[source] object View {
       throw new IllegalArgumentException("""format("cec") wants a path: load("<checkpoint of the query, or path of its sink>")"""))
     val conf = SQLConf.get.getAllConfs.filter(_._1.startsWith("spark.sql.streaming.stateStore."))
     name match {
-      case "output" => OutputView(path, conf, timestamp(options), number("maxBatchesPerTrigger", options, least = 1))
+      case "output" =>
+        OutputView(path, conf, timestamp(options), number("maxBatchesPerTrigger", options, least = 1), mayLose = !truth("failOnDataLoss", options))
       case "log" => LogView(path, conf)
       case "windows" => windows(path, conf, options)
     }
@@ -150,6 +167,13 @@ private[source] object View {
   private def number(option: String, options: CaseInsensitiveStringMap, least: Long): Option[Long] =
     Option(options.get(option)).map(_.trim.toLongOption.filter(_ >= least).getOrElse(
       throw wrong(option, options, s"give a whole number from $least on")))
+
+  private def truth(option: String, options: CaseInsensitiveStringMap): Boolean =
+    Option(options.get(option)).forall(text => text.trim.toLowerCase(java.util.Locale.ROOT) match {
+      case "true" => true
+      case "false" => false
+      case _ => throw wrong(option, options, "give true or false")
+    })
 
   private def timestamp(options: CaseInsensitiveStringMap): Option[Long] = Option(options.get("startingTimestamp")).map { text =>
     val zone = DateTimeUtils.getZoneId(SQLConf.get.sessionLocalTimeZone)
