@@ -26,17 +26,17 @@ def main(root: Path) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = session(root)
     pages = {}
+    feed(root, BATCHES)
     query = start(spark, root)
-    while (query.lastProgress or {"batchId": -1})["batchId"] < BATCHES - 1:
-        assert not query.awaitTermination(0.05), query.exception()
+    query.processAllAvailable()
     pages["running"] = page(spark)
     query.stop()
     query = start(spark, root, waits=root / "gate")
     watch(root / "arrived", query)
     pages["replaying"] = page(spark)
     (root / "gate").touch()
-    while (query.lastProgress or {"batchId": -1})["batchId"] < BATCHES:
-        assert not query.awaitTermination(0.05), query.exception()
+    feed(root, 1)
+    query.processAllAvailable()
     query.stop()
     pages["ended"] = page(spark)
     spark.stop()
@@ -63,14 +63,24 @@ def session(root: Path) -> SparkSession:
 
 
 def start(spark: SparkSession, root: Path, waits: Path | None = None) -> StreamingQuery:
-    """Counts by key, each batch of the same rows."""
-    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 70).load()
+    """Counts by key, a batch for each file."""
+    rows = spark.readStream.schema("value long").option("maxFilesPerTrigger", 1).json(str(root / "source"))
     keys = rows.select((f.col("value") % 7).alias("key"))
     if waits is not None:
         keys = keys.select(waiting(waits, root / "arrived")("key").alias("key"))
     counts = keys.groupBy("key").count()
     writer = counts.writeStream.outputMode("update").queryName("clicks").foreachBatch(nothing)
     return writer.option("checkpointLocation", str(root / "check")).trigger(processingTime="200 milliseconds").start()
+
+
+def feed(root: Path, files: int) -> None:
+    """More files, each of the same rows."""
+    source = root / "source"
+    source.mkdir(exist_ok=True)
+    for _ in range(files):
+        done = source / f".{len(list(source.iterdir()))}"
+        done.write_text("".join(f'{{"value": {row}}}\n' for row in range(70)))
+        done.rename(source / f"{done.name[1:]}.json")
 
 
 def waiting(gate: Path, arrived: Path) -> object:

@@ -191,14 +191,15 @@ class DriverCalls:
     def sources_now(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`checkpoint`, `home`, `version` (committed by Spark, at least 1), `sources`: the same while the query runs.
 
-        Answers why what is dirty should be written (`thin`), None if there is no need.
+        Answers why what is dirty should be written (`thin`), None if there is no need, and whether the source deletes.
         """
         first = self.acknowledge(arguments)["dirty_from"]
         if first is None:
-            return {"thin": None}
+            return {"thin": None, "deletes": False}
         reach = read_reach(open_storage(str(arguments["checkpoint"])), int(first), int(arguments["version"]) - 1)
         share = self._logs.get_known(arguments["home"]).settings.sources_margin
-        return {"thin": while_running(reach, parse_sources(arguments["sources"]), share)}
+        thin = while_running(reach, parse_sources(arguments["sources"]), share)
+        return {"thin": thin and thin.why, "deletes": bool(thin and thin.deletes)}
 
     def batch_input(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`checkpoint`, `first`, `last`, `sources` (names, in Spark's order): in words, what these batches read."""

@@ -122,10 +122,22 @@ def _word(reach: Reach, news: Sequence[str], now_ms: int) -> StartWord:
     return StartWord("; ".join([reach.describe(now_ms), *news]), bool(news))
 
 
-def while_running(reach: Reach, sources: Sequence[Source], share: float) -> str | None:
-    """Why what is dirty should be written now: a source has less than `share` of its past beyond what is needed."""
+@dataclass(frozen=True, slots=True)
+class Thin:
+    """Why what is dirty should be written now. `deletes`: whether the source has ever deleted anything.
+
+    A query that reads a topic from its first record has a margin of 0 at first, which says nothing of the retention.
+    """
+
+    why: str
+    deletes: bool
+
+
+def while_running(reach: Reach, sources: Sequence[Source], share: float) -> Thin | None:
+    """Whether a source has less than `share` of its past beyond what is needed."""
     thin = [(margin.share, source, margin) for source, margin in margins(reach, sources) if margin.share < share]
     if not thin:
         return None
     _, source, margin = min(thin, key=lambda each: each[0])
-    return f"{source.name}: {_gone(margin) if margin.lost else margin}{source.keeps}"
+    why = f"{source.name}: {_gone(margin) if margin.lost else margin}{source.keeps}"
+    return Thin(why, any(each.earliest > 0 for _, _, margin in thin for each in margin.partitions))

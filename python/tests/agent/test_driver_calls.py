@@ -276,8 +276,9 @@ def test_a_start_says_what_it_needs_of_the_sources_or_that_it_is_gone(agent: Age
 
 def test_while_it_runs_a_thin_margin_is_a_reason_to_write(agent: Agent) -> None:
     run_batches(agent, 3)
-    assert agent.ask("sources_now", version=3, sources=kafka(agent, 0))["thin"] is None
-    assert "t-0 is needed from offset 10 on" in agent.ask("sources_now", version=3, sources=kafka(agent, 9))["thin"]
+    assert agent.ask("sources_now", version=3, sources=kafka(agent, 0)) == {"thin": None, "deletes": False}
+    answer = agent.ask("sources_now", version=3, sources=kafka(agent, 9))
+    assert "t-0 is needed from offset 10 on" in answer["thin"] and answer["deletes"]
     assert agent.ask("sources_now", version=4, sources=kafka(agent, 9))["thin"] is None, "no store is there yet"
 
 

@@ -9,7 +9,7 @@ import pytest
 from spark_cec.errors import InputGone
 from spark_cec.recovery.margin import Topic, needed_partitions
 from spark_cec.recovery.reach import Reach, SourceReach
-from spark_cec.recovery.sources import ACCEPT, Source, StartWord, at_start, margins, parse_sources, while_running
+from spark_cec.recovery.sources import ACCEPT, Source, StartWord, Thin, at_start, margins, parse_sources, while_running
 
 NOW = 1_700_000_000_000
 NAME = "KafkaV2[Subscribe[t]]"
@@ -34,6 +34,12 @@ def having(first: int, end: int = 100) -> tuple[Source, ...]:
 
 def say(reach: Reach, sources: tuple[Source, ...], share: float = 0.1, accepts: bool = False) -> StartWord:
     return at_start(reach, sources, share, accepts, NOW)
+
+
+def why(reach: Reach, sources: tuple[Source, ...], share: float) -> str:
+    """Why what is dirty should be written now; nothing if it should not."""
+    thin = while_running(reach, sources, share)
+    return thin.why if thin else ""
 
 
 @pytest.mark.parametrize(("reach", "line"), [(DUE, LINE), (NOT_DUE, QUIET)])
@@ -91,16 +97,24 @@ def test_without_a_replay_what_the_query_has_not_read_counts() -> None:
 
 def test_while_it_runs_the_share_decides() -> None:
     assert while_running(DUE, having(20), 0.1) is None
-    words = while_running(DUE, having(28), 0.1)
-    assert words == f"{NAME}: t-0 is needed from offset 30 on, and the source has it from 28 on"
+    thin = while_running(DUE, having(28), 0.1)
+    assert thin == Thin(f"{NAME}: t-0 is needed from offset 30 on, and the source has it from 28 on", deletes=True)
     assert while_running(DUE, having(28), 0.0) is None
-    assert f"{NAME}: t-0 begins at offset 42, and is needed" in (while_running(DUE, having(42), 0.1) or "")
+    assert f"{NAME}: t-0 begins at offset 42, and is needed" in why(DUE, having(42), 0.1)
     assert while_running(NOT_DUE, having(99), 1.0) is None, "with nothing to replay there is nothing to write"
+
+
+def test_a_topic_of_which_nothing_was_ever_deleted_is_known_as_such() -> None:
+    """A query that reads it from its first record has no margin, and yet the topic does not keep too little."""
+    first = Reach(0, 3, None, (RATE, read('{"t":{"0":0}}', END),))
+    assert while_running(first, having(0), 0.1) == Thin(
+        f"{NAME}: t-0 is needed from offset 0 on, and the source has it from 0 on", deletes=False
+    )
 
 
 def test_a_known_retention_is_named() -> None:
     sources = Source("rate"), Source(NAME, {"t": Topic({0: (28, 99)}, 5_000)})
-    assert (while_running(DUE, sources, 0.1) or "").endswith("the source has it from 28 on (retention.ms=5000)")
+    assert why(DUE, sources, 0.1).endswith("the source has it from 28 on (retention.ms=5000)")
     assert say(DUE, sources).line.endswith("(retention.ms=5000)")
 
 
@@ -115,7 +129,7 @@ def test_of_several_sources_the_worst_is_named() -> None:
     reach = Reach(5, 8, None, (read(START, END), read('{"u":{"0":30}}', '{"u":{"0":60}}')))
     sources = Source("A", {"t": Topic({0: (29, 99)})}), Source("B", {"u": Topic({0: (30, 99)})})
     assert [source.name for source, _ in margins(reach, sources)] == ["A", "B"]
-    assert (while_running(reach, sources, 0.5) or "").startswith("B: u-0")
+    assert why(reach, sources, 0.5).startswith("B: u-0")
 
 
 def test_the_word_of_the_shim() -> None:

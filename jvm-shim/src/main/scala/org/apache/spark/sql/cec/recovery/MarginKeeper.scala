@@ -56,9 +56,10 @@ private[recovery] final class MarginKeeper(watch: SourceWatch, run: RunContext, 
   def keep(version: Long): Unit = watch.take().foreach { sources =>
     val request = Json.obj().put("checkpoint", run.checkpoint).put("home", run.home).put("version", version)
     request.set[JsonNode]("sources", sources)
-    Json.text(Agent.call("sources_now", request, conf).get("thin")).foreach { why =>
+    val answer = Agent.call("sources_now", request, conf)
+    Json.text(answer.get("thin")).foreach { why =>
       val failed = StoreDirectory.flush(run.checkpoint, run.generation, version)
-      tell(why, version)
+      tell(why, version, answer.get("deletes").asBoolean)
       failed.foreach(failure => logWarning(s"Spark CEC: not written, so a recovery still needs old input: $failure"))
     }
   }
@@ -66,7 +67,7 @@ private[recovery] final class MarginKeeper(watch: SourceWatch, run: RunContext, 
   def stop(): Unit = watch.stop()
 
   /** Once is what this is for; several times a minute is costly, and says that the source keeps too little. */
-  private def tell(why: String, version: Long): Unit = {
+  private def tell(why: String, version: Long, deletes: Boolean): Unit = {
     val now = System.nanoTime()
     def isRecent(past: Long) = now - past < TimeUnit.MINUTES.toNanos(1)
     val line = s"Spark CEC: all that was dirty at batch ${version - 1} is written, so that a recovery needs nothing older: $why"
@@ -75,6 +76,6 @@ private[recovery] final class MarginKeeper(watch: SourceWatch, run: RunContext, 
       logWarning(s"$line. This happens again and again: the source keeps too little for this query. Let it keep more (retention.ms, " +
         "retention.bytes), or let a recovery need less (spark.sql.streaming.stateStore.cec.U, CI)")
     } else logInfo(line)
-    flushedNs = Some(now)
+    if (deletes) flushedNs = Some(now) // else it is a topic that is new, which will not happen again
   }
 }
