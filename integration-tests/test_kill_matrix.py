@@ -27,7 +27,7 @@ GROUPS = {
             Query("window-append", feeds.RATE, FOREACH),
             Query("window-update", feeds.RATE, "cec"),
             Query("totals", feeds.RATE, FOREACH),
-            Query("count-windows", feeds.RATE, "json"),
+            Query("native-count-windows", feeds.RATE, "json"),
             Query("sessions", feeds.RATE, "cec"),
         ),
         OPENINGS_ONLY,
@@ -58,7 +58,7 @@ GROUPS = {
     "default": (
         (
             Query("window-append", feeds.RATE, "cec"),
-            Query("count-windows", feeds.RATE, FOREACH),
+            Query("native-count-windows", feeds.RATE, FOREACH),
             Query("totals", feeds.FILES, FOREACH),
         ),
         {},

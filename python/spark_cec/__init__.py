@@ -1,6 +1,6 @@
 """Spark CEC: Continuous Eventual Checkpointing for Spark Structured Streaming.
 
-`configure` and `jar_path` are fetched from `spark_cec.session` when first used.
+What is here is fetched from its module when first used.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING
 from spark_cec.version import __version__
 
 if TYPE_CHECKING:
+    from spark_cec.operators import count_window
     from spark_cec.session import configure, jar_path
 
-__all__ = ["__version__", "configure", "jar_path"]
+__all__ = ["__version__", "configure", "count_window", "jar_path"]
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from spark_cec import session
+    from spark_cec import operators, session
 
-    return getattr(session, name)
+    return getattr(operators if hasattr(operators, name) else session, name)
 
 
 def __dir__() -> list[str]:

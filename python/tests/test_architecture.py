@@ -35,7 +35,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     # 5 adapters
     ("adapters.*",),
     # 6 faces; "" is spark_cec/__init__.py
-    ("", "agent.*", "session", "cli", "cli.*", "build", "bench", "bench.*", "migration", "migration.*"),
+    ("", "agent.*", "session", "operators", "cli", "cli.*", "build", "bench", "bench.*", "migration", "migration.*"),
 )
 """Floors from the ground up, names below `spark_cec`: a module may import lower ones, and its own without a circle."""
 
@@ -56,7 +56,7 @@ LIBRARIES: dict[str, str] = {
 }
 """Foreign libraries, and the one module that imports each."""
 
-SPARK_USERS = ("session", "bench", "bench.*", "cli.carry", "migration.*")
+SPARK_USERS = ("session", "operators", "bench", "bench.*", "cli.carry", "migration.*")
 """Who may import pyspark: the agent runs without it."""
 
 Imports = dict[str, set[str]]

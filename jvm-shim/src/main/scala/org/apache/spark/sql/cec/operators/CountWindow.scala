@@ -1,0 +1,151 @@
+package org.apache.spark.sql.cec.operators
+
+import org.apache.spark.sql.{Column, DataFrame, Row}
+import org.apache.spark.sql.catalyst.{CatalystTypeConverters, InternalRow}
+import org.apache.spark.sql.catalyst.encoders.ExpressionEncoder
+import org.apache.spark.sql.catalyst.expressions._
+import org.apache.spark.sql.catalyst.expressions.aggregate._
+import org.apache.spark.sql.catalyst.expressions.codegen.GenerateSafeProjection
+import org.apache.spark.sql.catalyst.optimizer.{ReplaceExpressions, RewriteWithExpression}
+import org.apache.spark.sql.catalyst.plans.logical._
+import org.apache.spark.sql.cec.agent.CecException
+import org.apache.spark.sql.classic.Dataset
+import org.apache.spark.sql.streaming.{GroupStateTimeout, OutputMode}
+import org.apache.spark.sql.types._
+
+/**
+ * Windows of so many rows for each key, which Spark does not have: an operator made of Spark's `flatMapGroupsWithState`, with
+ * Spark's own aggregate functions inside of it. `spark_cec.count_window` is this for Python.
+ */
+object CountWindow {
+  /**
+   * Closes a window whenever a key has had `size` rows more, and gives one row for it: the keys and the aggregates. The rows of a
+   * window are forgotten with it.
+   *
+   * @param rows a stream, or a table
+   * @param size rows in a window, at least 1
+   * @param order of the rows that a batch brings for one key; without it they come as the shuffle brings them
+   */
+  def apply(rows: DataFrame, keys: Seq[Column], size: Int, aggregates: Seq[Column], order: Seq[Column]): DataFrame = {
+    if (size < 1) throw refused(s"a window of $size rows: give at least 1")
+    if (aggregates.isEmpty) throw refused("no aggregates: give at least one, such as count(*)")
+    val input = rows.asInstanceOf[Dataset[Row]]
+    val ordered = if (order.isEmpty) Nil else input.sort(order: _*).queryExecution.analyzed.collectFirst { case sort: Sort => sort.order }.get
+    val grouped = input.groupBy(keys: _*).agg(aggregates.head, aggregates.tail: _*).queryExecution.analyzed
+    // What Spark's optimizer would do: it does not see what is inside of an operator.
+    val plan = RewriteWithExpression(ReplaceExpressions(grouped)) match {
+      case aggregate: Aggregate => windows(aggregate, size, ordered)
+      case Project(list, aggregate: Aggregate) =>
+        val result = windows(aggregate, size, ordered)
+        val renamed = AttributeMap(aggregate.output.zip(result.output))
+        Project(list.map(_.transform { case each: Attribute => renamed.getOrElse(each, each) }.asInstanceOf[NamedExpression]), result)
+      case other => throw refused(s"these aggregates need ${other.nodeName} beside an aggregation: compute that before or after")
+    }
+    Dataset.ofRows(input.sparkSession, plan)
+  }
+
+  private def windows(aggregate: Aggregate, size: Int, order: Seq[SortOrder]): LogicalPlan = {
+    order.foreach(each => if (!each.references.subsetOf(aggregate.child.outputSet)) throw refused(s"order by ${each.sql}: not a column of the rows"))
+    val named = aggregate.groupingExpressions.zipWithIndex.map {
+      case (attribute: Attribute, _) => attribute
+      case (expression, i) => Alias(expression, s"key$i")()
+    }
+    val keys = named.map(_.toAttribute)
+    val child = Project(aggregate.child.output ++ named.collect { case alias: Alias => alias }, aggregate.child)
+    def inKeys(expression: Expression): Expression = expression match {
+      case part: AggregateExpression => part // its arguments are of the rows
+      case part => aggregate.groupingExpressions.indexWhere(_.semanticEquals(part)) match {
+        case -1 => part.mapChildren(inKeys)
+        case i => keys(i)
+      }
+    }
+    val results = aggregate.aggregateExpressions.map(inKeys(_).asInstanceOf[NamedExpression])
+    val function = new CountWindows(size, keys, aggregate.child.output, order, results)
+    val encoder = ExpressionEncoder(function.resultSchema)
+    val one = CreateStruct(aggregate.child.output)
+    val flatMap = FlatMapGroupsWithState(
+      function, CreateStruct(keys), one, keys, aggregate.child.output, CatalystSerde.generateObjAttr(encoder),
+      ExpressionEncoder(function.stateSchema).asInstanceOf[ExpressionEncoder[Any]], OutputMode.Append(), isMapGroupsWithState = false,
+      GroupStateTimeout.NoTimeout, hasInitialState = false, keys, aggregate.child.output, one, LocalRelation(aggregate.child.output), child)
+    val rows = CatalystSerde.serialize[Row](flatMap)(encoder)
+    Project(results.zip(rows.output).map { case (result, column) => Alias(column, result.name)() }, rows)
+  }
+
+  def refused(why: String): CecException = new CecException("Refused", s"count_window: $why")
+}
+
+/**
+ * What is done with the rows of one key in one batch, or in a table. State: how many rows the open window has, and the
+ * aggregates' buffers.
+ *
+ * @param results the keys and what is made of aggregates, as in the result
+ */
+private final class CountWindows(size: Int, keys: Seq[Attribute], input: Seq[Attribute], order: Seq[SortOrder], results: Seq[NamedExpression])
+    extends ((Any, Iterator[Any], LogicalGroupState[Any]) => Iterator[Any]) with Serializable {
+  private val parts = results.flatMap(_.collect { case part: AggregateExpression => part }).distinctBy(_.canonicalized)
+  private val functions = parts.map(part => part.aggregateFunction match {
+    case function: DeclarativeAggregate if !part.isDistinct => function
+    case other => throw CountWindow.refused(s"${if (part.isDistinct) "DISTINCT" else other.prettyName} is not an aggregate that it can compute row by row")
+  })
+  private val buffers = functions.flatMap(_.aggBufferAttributes)
+  private val updates = parts.zip(functions).flatMap { case (part, function) =>
+    function.updateExpressions.zip(function.aggBufferAttributes).map { case (update, before) =>
+      part.filter.map(If(_, update, before)).getOrElse(update)
+    }
+  }
+
+  private val evaluated: Seq[Expression] = results.map(_.transform { case part: AggregateExpression =>
+    functions(parts.indexWhere(_.canonicalized == part.canonicalized)).evaluateExpression
+  })
+
+  /** Of the open window: how many rows it has, and the buffers. */
+  val stateSchema: StructType = StructType(
+    StructField("n", IntegerType, nullable = false) +: buffers.zipWithIndex.map { case (each, i) => StructField(s"b$i", each.dataType) })
+
+  (updates ++ evaluated).flatMap(_.collect { case part: Unevaluable if !part.isInstanceOf[Attribute] => part }).headOption.foreach { part =>
+    throw CountWindow.refused(s"${part.sql} cannot be computed row by row: give it a column of its own before")
+  }
+
+  /** Numbered: names need not be unique. */
+  val resultSchema: StructType = StructType(results.zipWithIndex.map { case (each, i) => StructField(s"r$i", each.dataType, each.nullable) })
+
+  // Once in each task.
+  @transient private lazy val initialize = MutableProjection.create(functions.flatMap(_.initialValues), Nil)
+  @transient private lazy val update = MutableProjection.create(updates, buffers ++ input)
+  @transient private lazy val finish = GenerateSafeProjection.generate(evaluated, keys ++ buffers)
+  @transient private lazy val ordering = new InterpretedOrdering(order, input)
+  @transient private lazy val toState = CatalystTypeConverters.createToScalaConverter(stateSchema)
+  @transient private lazy val fromState = CatalystTypeConverters.createToCatalystConverter(stateSchema)
+  @transient private lazy val toResult = CatalystTypeConverters.createToScalaConverter(resultSchema)
+
+  override def apply(key: Any, rows: Iterator[Any], state: LogicalGroupState[Any]): Iterator[Any] = {
+    val group = state.asInstanceOf[org.apache.spark.sql.streaming.GroupState[Row]]
+    val buffer = new SpecificInternalRow(buffers.map(_.dataType))
+    var n = group.getOption.map(resume(_, buffer)).getOrElse(0)
+    val (joined, closed) = (new JoinedRow, Seq.newBuilder[Any])
+    inOrder(rows).foreach { row =>
+      if (n == 0) initialize.target(buffer)(InternalRow.empty)
+      update.target(buffer)(joined(buffer, row))
+      n += 1
+      if (n == size) {
+        closed += toResult(finish(joined(key.asInstanceOf[InternalRow], buffer)))
+        n = 0
+      }
+    }
+    if (n > 0) group.update(toState(InternalRow.fromSeq(n +: buffer.toSeq(buffers.map(_.dataType)))).asInstanceOf[Row])
+    else if (group.exists) group.remove()
+    closed.result().iterator
+  }
+
+  /** Each a copy: what a buffer keeps of a row must outlast it. */
+  private def inOrder(rows: Iterator[Any]): Iterator[InternalRow] = {
+    val copies = rows.map(_.asInstanceOf[InternalRow].copy())
+    if (order.isEmpty) copies else copies.toArray.sorted(ordering).iterator
+  }
+
+  private def resume(open: Row, buffer: InternalRow): Int = {
+    val saved = fromState(open).asInstanceOf[InternalRow]
+    buffers.indices.foreach(i => buffer.update(i, saved.get(i + 1, buffers(i).dataType)))
+    saved.getInt(0)
+  }
+}
