@@ -2,6 +2,8 @@
 
 # The minor release of Spark to build for and to test with: 4.3 or 4.2. Each has an environment of its own.
 SPARK := 4.3
+# Processes that tests run in, each with a Spark session of its own (1 GB).
+JOBS := 2
 VENV := .venv$(if $(filter-out 4.3,$(SPARK)),-$(SPARK))
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
@@ -27,7 +29,7 @@ demo-kafka: jar  ## the same from Kafka: a broker of its own, three kills, every
 	$(RUN) examples/kafka_purchases.py
 
 test: $(if $(filter 4.3,$(SPARK)),lint) jar  ## lint, then every test, on real Spark too; SPARK=4.2 for that release
-	$(RUN) -m pytest -q python/tests integration-tests
+	$(RUN) -m pytest -q -n $(JOBS) --dist loadgroup python/tests integration-tests
 
 test-long: test-long-rest test-long-kafka test-long-cluster  ## all that takes long: Kafka, clusters
 

@@ -22,6 +22,19 @@ from cec_it import kafka_session  # noqa: E402
 from cec_it.driver import session_builder  # noqa: E402
 from cec_it.references import References  # noqa: E402
 
+LONGEST = ("test_kill_matrix", "test_bench", "test_cluster", "test_kills")
+"""Files that take minutes: begun first, so that none of them is what everyone waits for at the end."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What shares fixtures stays together: a file, of the kill matrix the queries of one driver."""
+    for item in items:
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        part = params.get("group", "") if item.path.stem == "test_kill_matrix" else ""
+        item.add_marker(pytest.mark.xdist_group(f"{item.path.relative_to(ROOT)} {part}".strip()))
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
 
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
