@@ -22,10 +22,13 @@ from spark_cec.bench.empty_commits import empty_commits
 from spark_cec.bench.floor import build_floor
 from spark_cec.bench.job import JobSpec
 from spark_cec.bench.measure import Measured, Say, Schedule, pace, recovery, steady
+from spark_cec.bench.paper import FIGURES
+from spark_cec.bench.paper_run import Found, Size, run_figures
 from spark_cec.bench.processes import BenchError
 from spark_cec.bench.providers import PEERS, Provider, in_turn
 from spark_cec.bench.report import Report
 from spark_cec.bench.workloads import DEFAULTS, MANY_STORES, Shape, Workload
+from spark_cec.extras import ExtraMissing, need
 from spark_cec.session import jar_path
 from spark_cec.toolchain import BuildError
 
@@ -45,6 +48,7 @@ stores    20,000 updates a batch on 200,000 windows in 200 partitions
 pace      uniform for ten minutes: the batch time's 99th percentile over its median, ours alone
 recovery  SIGKILL in the middle of a batch of uniform; start() to the end of the first new batch
 agent     commits of stores in which nothing happens, in the agent alone, without Spark
+paper     the experiments of the paper's section IV (figures 5 to 9), its numbers beside ours
 
 \b
 In a run's line: batch_ms is the median; cpu_ms (processor time of all processes), gc_ms, bytes_per_batch and
@@ -58,6 +62,7 @@ Examples:
   cec bench recovery --rounds 1 --provider cec --provider rocksdb
   cec bench uniform --keys 200000 --updates 30000 --json-out uniform.jsonl
   cec bench recovery --keys 400 --updates 100 --provider cec --provider cec-eager --provider cec-lazy
+  cec bench paper --figure 6 --rounds 1 --png figures
 
 \b
 Exit codes:
@@ -77,6 +82,7 @@ class Task(str, Enum):
     PACE = "pace"
     RECOVERY = "recovery"
     AGENT = "agent"
+    PAPER = "paper"
 
     @property
     def workload(self) -> Workload:
@@ -91,7 +97,9 @@ class Task(str, Enum):
         return tuple(each for each in PEERS if self.can_measure(each))
 
     def can_measure(self, provider: Provider) -> bool:
-        """Whether it says anything of that one."""
+        """Whether it says anything of that one. Which ones the paper's figures have is not for choice."""
+        if self is Task.PAPER:
+            return False
         if self is Task.AGENT:
             return provider is Provider.CEC
         if self is Task.PACE:
@@ -140,7 +148,12 @@ def bench(
     java_options: Annotated[str, typer.Option(help="More options for the JVM.")] = "",
     json_out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON lines there too.")] = None,
     output: Annotated[Path, typer.Option(metavar="DIR", help="For checkpoints; removed at the end.")] = OUTPUT,
+    figure: Annotated[
+        list[int] | None, typer.Option(help="Of the paper: 5, 6, 7, 8 (with 9); more than once; default: all.")
+    ] = None,
+    png: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw the paper's figures there.")] = None,
 ) -> None:
+    _check_figures(task, figure, png)
     workload = _sized(task, keys, updates, partitions)
     spec = JobSpec(
         provider=Provider.CEC, workload=workload, checkpoint="", scratch="", jar="", memory=memory,
@@ -155,10 +168,40 @@ def bench(
     signal.signal(signal.SIGTERM, _exit_once)
     try:
         with _lines(json_out) as write, _work_directory(output) as work:
-            run_all(plan, work, write, _say)
+            if task is Task.PAPER:
+                size = Size(keys, updates, partitions)
+                found = run_figures(
+                    figure or [each.number for each in FIGURES], size, spec, warm_up, batches, rounds, work, write, _say
+                )
+                _draw(found, png)
+            else:
+                run_all(plan, work, write, _say)
     except (BenchError, BuildError) as error:
         _say(f"error: {error}")
         raise typer.Exit(1) from None
+
+
+def _check_figures(task: Task, figures: list[int] | None, png: Path | None) -> None:
+    """What is for the paper alone, and what would fail after an hour of measuring."""
+    if task is not Task.PAPER and (figures or png):
+        raise typer.BadParameter("for the task paper", param_hint="--figure" if figures else "--png")
+    known = {8: "8 (it has 9 with it)", **{each.number: str(each.number) for each in FIGURES if each.number != 8}}
+    for number in figures or ():
+        if number not in known:
+            raise typer.BadParameter(f"{number}: there are {', '.join(sorted(known.values()))}", param_hint="--figure")
+    if png:
+        try:
+            need("cec bench paper --png", "tune")
+        except ExtraMissing as missing:
+            raise typer.BadParameter(str(missing), param_hint="--png") from None
+
+
+def _draw(found: Found, png: Path | None) -> None:
+    if png:
+        from spark_cec.bench.paper_plots import draw
+
+        for path in draw(found, png):
+            _say(f"drawn: {path}")
 
 
 def _exit_once(number: int, _: FrameType | None) -> None:

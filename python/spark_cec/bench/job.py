@@ -91,6 +91,7 @@ def run(spec: JobSpec) -> None:
 def facts_of(progress: dict[str, Any]) -> dict[str, Any]:
     """What the measurement needs of a query's progress; times in ms."""
     state = progress["stateOperators"][0]
+    lifetime = progress.get("observedMetrics", {}).get("windows", {}).get("lifetime")
     return {
         "batch": int(progress["batchId"]),
         "batch_ms": int(progress["durationMs"]["triggerExecution"]),
@@ -102,6 +103,7 @@ def facts_of(progress: dict[str, Any]) -> dict[str, Any]:
             "commitMs": state["commitTimeMs"],
             **{name: value for name, value in state.get("customMetrics", {}).items() if name.startswith("cec")},
         },
+        **({"lifetime_batches": lifetime} if lifetime is not None else {}),
     }
 
 

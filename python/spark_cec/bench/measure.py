@@ -7,7 +7,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,7 +115,7 @@ def steady(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measured:
     check_state(spec.workload, timed[0])
     each = [float(event["batch_ms"]) for event in timed]
     return Measured(
-        {"batch_ms": statistics.median(each), **means},
+        {"batch_ms": statistics.median(each), **means, **windows_of(timed)},
         {
             "batch_ms_each": each,
             "input_rows": timed[-1]["input_rows"],
@@ -123,6 +123,16 @@ def steady(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measured:
             "metrics": medians([event["metrics"] for event in timed]),
         },
     )
+
+
+def windows_of(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Of the windows that the batches have closed and left: for how many batches they were open, and the extent."""
+    lifetimes = [float(event["lifetime_batches"]) for event in events if "lifetime_batches" in event]
+    extents = [float(event["metrics"]["cecExtent"]) for event in events if "cecExtent" in event["metrics"]]
+    return {
+        **({"lifetime_batches": statistics.mean(lifetimes)} if lifetimes else {}),
+        **({"extent": statistics.median(extents)} if extents else {}),
+    }
 
 
 def pace(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measured:
@@ -148,11 +158,14 @@ def recovery(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measure
     """Run to the end of the schedule, SIGKILL in the middle of the next batch, start again.
 
     Values: `recovery_s`, from the call of `start()` to the end of the first batch that had not been committed; of ours
-    `load_us_per_footprint`, what a core takes to load one record of the eventual checkpoint, Python and JVM together.
+    `load_us_per_footprint`, what a core takes to load one record of the eventual checkpoint, Python and JVM together;
+    `checked`, the records of kind G_check of the whole run; and what `at_the_crash` gives.
     """
+    checked = 0
     with _started(replace(spec, last_batch=None), home) as child:
         for event in child.events(_SILENCE_S):
             say(schedule.describe(int(event["batch"]), event["batch_ms"]))
+            checked += int(event["metrics"].get("cecChecked", 0))
             if int(event["batch"]) >= schedule.last:
                 check_state(spec.workload, event)
                 time.sleep(event["batch_ms"] / 2000.0)
@@ -163,14 +176,32 @@ def recovery(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measure
         again = list(child.events(_SILENCE_S))
     report = _newest_report(Path(spec.checkpoint))
     return Measured(
-        {"recovery_s": float(again[-1]["since_start_s"]), **load_cost(Path(spec.checkpoint))},
+        {
+            "recovery_s": float(again[-1]["since_start_s"]),
+            **load_cost(Path(spec.checkpoint)),
+            **({"checked": float(checked)} if report else {}),
+            **at_the_crash(report),
+        },
         {
             "committed_batch": committed,
-            **{name: report[name] for name in ("replayed_batches", "duration_ms") if name in report},
+            **({"duration_ms": report["duration_ms"]} if report else {}),
             "first_new_batch_ms": again[-1]["batch_ms"],
             "state_rows": again[-1]["state_rows"],
         },
     )
+
+
+def at_the_crash(report: Mapping[str, Any]) -> dict[str, float]:
+    """What a recovery's report says of it: extents and tuples to be replayed over all stores, the slowest load."""
+    if not report:
+        return {}
+    stores = report["stores"]
+    return {
+        "replayed_batches": float(report["replayed_batches"]),
+        "extent": float(sum(store["extent_records"] for store in stores)),
+        "replay_tuples": float(sum(store["replay_inputs"] for store in stores)),
+        "ec_load_ms": max((float(store["ec_load_ms"] or 0.0) for store in stores), default=0.0),
+    }
 
 
 def load_cost(checkpoint: Path) -> dict[str, float]:

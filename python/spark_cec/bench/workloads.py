@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from spark_cec.operators import count_window
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -21,22 +23,27 @@ OPENINGS_PER_THOUSAND = 1
 
 class Shape(str, Enum):
     """`uniform`: updates spread evenly over all windows. `slow`: few openings, many updates. `fast`: each tuple
-    opens a window, and one closes for it.
+    opens a window, and one closes for it. `count`: windows of so many tuples for each key, as in the paper.
     """
 
     UNIFORM = "uniform"
     SLOW = "slow"
     FAST = "fast"
+    COUNT = "count"
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`keys` open windows, `updates` input tuples a batch, `partitions` of the state."""
+    """`keys` open windows, `updates` input tuples a batch, `partitions` of the state.
+
+    `window`: tuples in a window, where that is what closes it.
+    """
 
     shape: Shape
     keys: int
     updates: int
     partitions: int = 2
+    window: int = 0
 
     @property
     def delay_s(self) -> int:
@@ -52,6 +59,8 @@ class Workload:
         """Batches until all windows are open (fast windows: until as many close as open)."""
         if self.shape is Shape.FAST:
             return 2 * self.delay_s + 2
+        if self.shape is Shape.COUNT:
+            return math.ceil(self.keys * self.window / self.updates)
         return math.ceil(self.keys / self.updates)
 
     def expected_rows(self) -> int | None:
@@ -72,11 +81,13 @@ MANY_STORES = Workload(Shape.UNIFORM, keys=200_000, updates=20_000, partitions=2
 
 def output_mode(workload: Workload) -> str:
     """The output mode that the query is written for."""
-    return "append" if workload.shape is Shape.FAST else "update"
+    return "append" if workload.shape in (Shape.FAST, Shape.COUNT) else "update"
 
 
 def query(spark: SparkSession, workload: Workload) -> DataFrame:
-    """The streaming query: count and sum per key, or deduplication within the watermark for fast windows."""
+    """The streaming query: count and sum per key; deduplication within the watermark for fast windows; the average of
+    a count window, and, observed as `windows`, over how many batches the windows that close have been open.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     source = (
@@ -88,6 +99,13 @@ def query(spark: SparkSession, workload: Workload) -> DataFrame:
     )
     if workload.shape is Shape.FAST:
         return source.withWatermark("timestamp", f"{workload.delay_s} seconds").dropDuplicatesWithinWatermark(["value"])
+    if workload.shape is Shape.COUNT:
+        batch = F.floor(F.col("value") / workload.updates).alias("batch")
+        item = F.pmod(F.xxhash64("value", F.lit(SEED)), F.lit(workload.keys)).alias("item")
+        tuples = source.select(item, (F.col("value") % 1000).alias("price"), batch)
+        columns = [F.avg("price").alias("mean"), (F.max("batch") - F.min("batch")).alias("batches")]
+        closed = count_window(tuples, "item", workload.window, columns)
+        return closed.observe("windows", F.avg("batches").alias("lifetime"))
     rows = source.select(_key(workload).alias("key"), (F.col("value") % 1000).alias("amount"))
     return rows.groupBy("key").agg(F.count("*").alias("n"), F.sum("amount").alias("total"))
 

@@ -45,7 +45,7 @@ def test_only_a_uniform_state_has_a_size_that_is_known() -> None:
 
 
 def test_output_modes() -> None:
-    assert [output_mode(DEFAULTS[shape]) for shape in Shape] == ["update", "update", "append"]
+    assert [output_mode(Workload(shape, 1, 1)) for shape in Shape] == ["update", "update", "append", "append"]
 
 
 def test_each_provider_is_first_once_in_as_many_rounds_and_runs_once_in_each() -> None:
@@ -99,5 +99,7 @@ def test_facts_of_a_progress() -> None:
         "batch": 4, "batch_ms": 70, "input_rows": 6, "state_rows": 5,
         "metrics": {"updateMs": 1, "removeMs": 2, "commitMs": 3, "cecCommitMs": 9},
     }  # fmt: skip
+    assert facts_of({**progress, "observedMetrics": {"windows": {"lifetime": 2.5}}})["lifetime_batches"] == 2.5
+    assert "lifetime_batches" not in facts_of({**progress, "observedMetrics": {"windows": {"lifetime": None}}})
     del state["customMetrics"]  # as of a provider that has none: the floor
     assert facts_of(progress)["metrics"] == {"updateMs": 1, "removeMs": 2, "commitMs": 3}
