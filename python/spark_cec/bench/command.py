@@ -18,6 +18,8 @@ from typing import Annotated, Any
 
 import typer
 
+from spark_cec.bench.bound import WORKLOAD as BOUND_WORKLOAD
+from spark_cec.bench.bound import run_grid
 from spark_cec.bench.empty_commits import empty_commits
 from spark_cec.bench.floor import build_floor
 from spark_cec.bench.job import JobSpec
@@ -48,6 +50,7 @@ stores    20,000 updates a batch on 200,000 windows in 200 partitions
 pace      uniform for ten minutes: the batch time's 99th percentile over its median, ours alone
 recovery  SIGKILL in the middle of a batch of uniform; start() to the end of the first new batch
 agent     commits of stores in which nothing happens, in the agent alone, without Spark
+bound     q and u against Q and U at every commit, a point where a crash may come: each Q with each U, per round a seed
 paper     the experiments of the paper's section IV (figures 5 to 9), its numbers beside ours
 
 \b
@@ -83,12 +86,15 @@ class Task(str, Enum):
     RECOVERY = "recovery"
     AGENT = "agent"
     PAPER = "paper"
+    BOUND = "bound"
 
     @property
     def workload(self) -> Workload:
         """What is behind it, as large as the design says."""
         if self is Task.STORES:
             return MANY_STORES
+        if self is Task.BOUND:
+            return BOUND_WORKLOAD
         return DEFAULTS[Shape(self.value) if self.value in {shape.value for shape in Shape} else Shape.UNIFORM]
 
     @property
@@ -97,8 +103,8 @@ class Task(str, Enum):
         return tuple(each for each in PEERS if self.can_measure(each))
 
     def can_measure(self, provider: Provider) -> bool:
-        """Whether it says anything of that one. Which ones the paper's figures have is not for choice."""
-        if self is Task.PAPER:
+        """Whether it says anything of that one. Some have providers of their own."""
+        if self in (Task.PAPER, Task.BOUND):
             return False
         if self is Task.AGENT:
             return provider is Provider.CEC
@@ -163,12 +169,15 @@ def bench(
     for each in chosen:
         if not task.can_measure(each):
             known = ", ".join(known.value for known in Provider if task.can_measure(known))
-            raise typer.BadParameter(f"{task.value} is for {known}", param_hint=f"--provider {each.value}")
+            why = f"{task.value} is for {known}" if known else f"{task.value} has providers of its own"
+            raise typer.BadParameter(why, param_hint=f"--provider {each.value}")
     plan = Plan(task, spec, Schedule(workload.fill_batches, warm_up, batches), rounds, chosen)
     signal.signal(signal.SIGTERM, _exit_once)
     try:
         with _lines(json_out) as write, _work_directory(output) as work:
-            if task is Task.PAPER:
+            if task is Task.BOUND:
+                run_grid(workload, spec, plan.schedule, rounds, work, write, _say)
+            elif task is Task.PAPER:
                 size = Size(keys, updates, partitions)
                 found = run_figures(
                     figure or [each.number for each in FIGURES], size, spec, warm_up, batches, rounds, work, write, _say

@@ -36,7 +36,7 @@ class Shape(str, Enum):
 class Workload:
     """`keys` open windows, `updates` input tuples a batch, `partitions` of the state.
 
-    `window`: tuples in a window, where that is what closes it.
+    `window`: tuples in a window, where that is what closes it. `seed` of all that looks random.
     """
 
     shape: Shape
@@ -44,6 +44,7 @@ class Workload:
     updates: int
     partitions: int = 2
     window: int = 0
+    seed: int = SEED
 
     @property
     def delay_s(self) -> int:
@@ -101,7 +102,7 @@ def query(spark: SparkSession, workload: Workload) -> DataFrame:
         return source.withWatermark("timestamp", f"{workload.delay_s} seconds").dropDuplicatesWithinWatermark(["value"])
     if workload.shape is Shape.COUNT:
         batch = F.floor(F.col("value") / workload.updates).alias("batch")
-        item = F.pmod(F.xxhash64("value", F.lit(SEED)), F.lit(workload.keys)).alias("item")
+        item = F.pmod(F.xxhash64("value", F.lit(workload.seed)), F.lit(workload.keys)).alias("item")
         tuples = source.select(item, (F.col("value") % 1000).alias("price"), batch)
         columns = [F.avg("price").alias("mean"), (F.max("batch") - F.min("batch")).alias("batches")]
         closed = count_window(tuples, "item", workload.window, columns)
@@ -117,6 +118,6 @@ def _key(workload: Workload) -> Column:
     value = F.col("value")
     key = F.when(value < workload.keys, value)
     if workload.shape is Shape.SLOW:
-        opens = F.pmod(F.xxhash64(value, F.lit(SEED + 1)), F.lit(1000)) < OPENINGS_PER_THOUSAND
+        opens = F.pmod(F.xxhash64(value, F.lit(workload.seed + 1)), F.lit(1000)) < OPENINGS_PER_THOUSAND
         key = key.when(opens, value)
-    return key.otherwise(F.pmod(F.xxhash64(value, F.lit(SEED)), F.lit(workload.keys)))
+    return key.otherwise(F.pmod(F.xxhash64(value, F.lit(workload.seed)), F.lit(workload.keys)))

@@ -96,7 +96,7 @@ def test_all_figures_are_drawn(runs: Runs, tmp_path: Path) -> None:
         (["paper", "--figure", "4"], "4: there are 5, 6, 7, 8"),
         (["uniform", "--figure", "6"], "for the task paper"),
         (["uniform", "--png", "x"], "for the task paper"),
-        (["paper", "--provider", "cec"], "paper is for"),
+        (["paper", "--provider", "cec"], "paper has providers of its own"),
     ],
 )
 def test_what_makes_no_sense_is_refused(runs: Runs, options: list[str], words: str) -> None:
