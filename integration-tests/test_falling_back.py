@@ -17,7 +17,7 @@ from cec_it import feeds, local, log, results
 from cec_it.driver import FOREACH, Job, Query, last_batch
 from cec_it.references import References
 from spark_cec.cli.app import app
-from spark_cec.index import CommitEntry
+from spark_cec.log.index import CommitEntry
 from spark_cec.log.segment import segment_path
 from test_replay import Table, step_by_step
 

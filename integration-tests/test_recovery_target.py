@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cec_it import local, log
-from spark_cec.index import CommitEntry
+from spark_cec.log.index import CommitEntry
 
 BATCHES = 6
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.index import CommitEntry, MemoryIndex
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.home import read_log_id
+from spark_cec.log.index import CommitEntry, MemoryIndex
 
 _ANY_VERSION = 1 << 40
 

@@ -14,9 +14,9 @@ from store_it.providers import Provider
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.ids import StoreId
-from spark_cec.index import MemoryIndex
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.home import read_log_id
+from spark_cec.log.index import MemoryIndex
 from spark_cec.settings import PREFIX
 
 WITH_IDS = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}

@@ -62,7 +62,7 @@ class ExtentBound:
 class Settings:
     """Everything a user can set, with units in the names and the defaults of the design, section 1.
 
-    `effort`: the share of an operator's time that may go into a shorter replay than U allows (`checkpoint.worth`).
+    `effort`: the share of an operator's time that may go into a shorter replay than U allows (`checkpoint.effort`).
     `footprint_age`: the most versions that the newest footprint of an open window may lie behind the store's version.
     `sources_margin`: what is dirty is written when a source has less than this share of its past beyond what a recovery
     needs (`recovery.margin`); 0: never.

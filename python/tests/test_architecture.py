@@ -18,19 +18,19 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     # 1 values
     (
         *("log.meta", "log.frame", "log.planes", "log.record", "toolchain"),
-        *("checkpoint.footprints", "checkpoint.policy", "checkpoint.worth"),
+        *("checkpoint.footprints", "checkpoint.policy", "checkpoint.effort"),
     ),
     # 2 contracts
-    ("log.storage", "log.segment", "index", "index_keys"),
+    ("log.storage", "log.segment", "log.index", "log.index_keys"),
     # 3 log
     ("log.scan", "log.home", "log.writer", "log.reader", "log.repair", "log.trim", "log.manifest", "log.catalog"),
     # 4 engine
     (
-        *("checkpoint.eventual", "checkpoint.commit", "checkpoint.flush", "checkpoint.target"),
+        *("checkpoint.eventual", "checkpoint.commit", "checkpoint.flush", "checkpoint.recovery_target"),
         *("recovery.plan", "recovery.fallback", "recovery.generations", "recovery.report", "recovery.requests"),
         *("recovery.forecast", "recovery.margin", "recovery.reach", "recovery.sources"),
         *("recovery.attempts", "recovery.left", "recovery.spark_logs", "recovery.progressive"),
-        *("views", "tuning", "tuning.*", "pipeline", "pipeline.*"),
+        *("checkpoint.views", "tuning", "tuning.*", "pipeline", "pipeline.*"),
     ),
     # 5 adapters
     ("adapters.*",),
@@ -44,8 +44,8 @@ NEVER = (
     ("log.writer", "log.reader"),
     ("log.reader", "log.repair"),
     ("log.reader", "log.trim"),
-    *((each, "log.writer") for each in ("cli.place", "cli.state", "cli.check")),
-    *((each, "log.repair") for each in ("cli.place", "cli.state", "cli.check")),
+    *((each, "log.writer") for each in ("cli.find_log", "cli.state", "cli.check")),
+    *((each, "log.repair") for each in ("cli.find_log", "cli.state", "cli.check")),
 )
 """(importer, imported) pairs that the floors would allow: reading and writing stay apart, and reading never removes."""
 
@@ -193,12 +193,12 @@ def test_the_walk_sees_each_way_of_importing(house: Path) -> None:
     ("module", "code", "found"),
     [
         ("errors", "from spark_cec.log import reader", ["errors (floor 0) imports log.reader (floor 3)"]),
-        ("errors", "def f():\n    import spark_cec.index", ["errors (floor 0) imports index (floor 2)"]),
+        ("errors", "def f():\n    import spark_cec.log.index", ["errors (floor 0) imports log.index (floor 2)"]),
         ("ids", "from spark_cec import __version__", ["ids (floor 0) imports  (floor 6)"]),
     ],
 )
 def test_an_upward_import_is_found(house: Path, module: str, code: str, found: list[str]) -> None:
-    (house / "index.py").write_text("")
+    (house / "log" / "index.py").write_text("")
     (house / f"{module}.py").write_text(code)
     assert upward(imports_within(house)) == found
 

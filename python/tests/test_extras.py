@@ -44,7 +44,7 @@ def test_what_needs_more_says_which_extra(code: str, missing: str, extra: str) -
 
 
 def test_autotune_says_which_extra() -> None:
-    ran = without("from spark_cec.checkpoint.target import load_tuning; load_tuning()", "scipy")
+    ran = without("from spark_cec.checkpoint.recovery_target import load_tuning; load_tuning()", "scipy")
     assert "cec.autotune=on needs scipy" in ran.stderr.splitlines()[-1]
 
 

@@ -14,9 +14,9 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.checkpoint.eventual import head_at
 from spark_cec.checkpoint.policy import REPLAY_MARGIN
 from spark_cec.ids import StoreId
-from spark_cec.index import Index, MemoryIndex
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.home import read_log_id
+from spark_cec.log.index import Index, MemoryIndex
 from spark_cec.log.reader import read_many
 from spark_cec.log.segment import segment_path
 from store_it.jvm import Key, Step, Stores, pairs

@@ -10,9 +10,9 @@ from typing import Any
 
 import rocksdict
 
-from spark_cec import index_keys as keys
 from spark_cec.ids import StoreId
-from spark_cec.index import (
+from spark_cec.log import index_keys as keys
+from spark_cec.log.index import (
     BrokenIndexError,
     CommitEntry,
     Covered,

@@ -10,12 +10,12 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from spark_cec.agent.driver import DriverCalls
 from spark_cec.agent.logs import OpenLogs
 from spark_cec.agent.output import OutputCalls
+from spark_cec.agent.queries import QueryCalls
+from spark_cec.agent.reader import ReaderCalls
 from spark_cec.agent.spool import Spool
 from spark_cec.agent.stores import StoreCalls
-from spark_cec.agent.views import ViewCalls
 from spark_cec.errors import CecError
 
 Answer = Mapping[str, Any]
@@ -31,9 +31,9 @@ class Calls:
     def __init__(self, spool_path: str | None = None, inherited: Sequence[str] = ()) -> None:
         self.spool = Spool(spool_path, inherited)
         self._logs = OpenLogs()
-        self._driver = driver = DriverCalls(self._logs)
+        self._driver = driver = QueryCalls(self._logs)
         stores = StoreCalls(self._logs, self.spool)
-        output, views = OutputCalls(self._logs), ViewCalls(self._logs, self.spool)
+        output, views = OutputCalls(self._logs), ReaderCalls(self._logs, self.spool)
         self._by_name: dict[str, Callable[[dict[str, Any]], Answer]] = {
             "check": driver.check,
             "resolve": driver.resolve,
@@ -78,7 +78,7 @@ class Calls:
             return _failure(error, "".join(traceback.format_exception(error)))
 
     def _hold(self, arguments: dict[str, Any]) -> Answer:
-        """As `DriverCalls.hold`; while a run has lost its lease, calls for its checkpoint or log fail, and no others.
+        """As `QueryCalls.hold`; while a run has lost its lease, calls for its checkpoint or log fail, and no others.
 
         A start, which has no generation yet, has nothing to lose; with the lease, it ends what an earlier run lost.
         """

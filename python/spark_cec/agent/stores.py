@@ -17,11 +17,11 @@ from spark_cec.checkpoint.eventual import EventualCheckpoint, chain_of, head_at,
 from spark_cec.checkpoint.flush import flush_store
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.checkpoint.policy import Plan
-from spark_cec.checkpoint.target import Forecast, load_tuning
+from spark_cec.checkpoint.recovery_target import Forecast, load_tuning
 from spark_cec.errors import DamagedLog, LogLocationError
 from spark_cec.ids import NO_CHECKPOINT, StoreId
-from spark_cec.index import CommitEntry, Index
 from spark_cec.log.frame import CommitFlags, CommitMeta, FrameKind, LoadedMeta
+from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.segment import segment_path
 from spark_cec.recovery.attempts import CommittedAttempts, read_attempts
 from spark_cec.recovery.plan import Allows

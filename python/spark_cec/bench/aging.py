@@ -25,8 +25,8 @@ import pyarrow as pa
 from spark_cec.agent.calls import Calls
 from spark_cec.bench.aging_store import AgingStore, Busy, Passing, Quiet
 from spark_cec.errors import CecError
-from spark_cec.index import MemoryIndex
 from spark_cec.log.catalog import Catalog
+from spark_cec.log.index import MemoryIndex
 from spark_cec.settings import PREFIX
 
 RETAINED = 100

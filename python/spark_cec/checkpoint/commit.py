@@ -11,12 +11,12 @@ import pyarrow as pa
 from spark_cec.checkpoint.eventual import chain_of, completed
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.checkpoint.policy import Plan
-from spark_cec.checkpoint.target import NEVER_FAILED, Calibration, Forecast
+from spark_cec.checkpoint.recovery_target import NEVER_FAILED, Calibration, Forecast
 from spark_cec.errors import CecError, DamagedLog
 from spark_cec.ids import NO_CHECKPOINT, StoreId
-from spark_cec.index import CommitEntry, Index
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import CommitFlags, CommitMeta, FrameKind
+from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.record import encode_commit
 from spark_cec.log.writer import SegmentWriter
 from spark_cec.settings import Settings

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
-from spark_cec.index import CommitEntry, Index, first_of
+from spark_cec.log.index import CommitEntry, Index, first_of
 from spark_cec.log.meta import CommitFlags
 from spark_cec.log.planes import words_of
 from spark_cec.log.reader import commit_records, read_many

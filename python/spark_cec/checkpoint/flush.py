@@ -14,9 +14,9 @@ from spark_cec.checkpoint.commit import CommitRequest, CommitResult, StoreBooks
 from spark_cec.checkpoint.eventual import chain_of
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.errors import DamagedLog
-from spark_cec.index import CommitEntry
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import FrameKind
+from spark_cec.log.index import CommitEntry
 from spark_cec.log.record import encode_commit
 from spark_cec.log.writer import SegmentWriter
 from spark_cec.settings import Settings

@@ -50,7 +50,7 @@ class Plan:
     time budget says, because Spark's offset log will forget the batches that they need. `rewrite_windows`: so many
     windows, oldest footprint first, dirty or not, must be written again whatever the budget says, so that no footprint
     grows older than `Settings.footprint_age`. `share`: CI/CP, `floor_ms`: CI. `worth_bound`: what it is worth to bring
-    the replay down to whatever CI/CP says (`checkpoint.worth`), in tuples; None: nothing.
+    the replay down to whatever CI/CP says (`checkpoint.effort`), in tuples; None: nothing.
     Q is `extent_records`, or `extent_per_window` times the open windows after the commit.
     """
 

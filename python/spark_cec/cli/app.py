@@ -127,8 +127,8 @@ def cec(
 def inspect(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
     """The state from frame headers."""
     with explained("inspect", checkpoint):
-        from spark_cec.cli.findings import FindingKind
-        from spark_cec.cli.place import find_log
+        from spark_cec.cli.damage import FindingKind
+        from spark_cec.cli.find_log import find_log
         from spark_cec.cli.show import console, print_json
         from spark_cec.cli.show_state import print_state, state_json
         from spark_cec.cli.state import read_state
@@ -148,10 +148,10 @@ def verify(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
         from dataclasses import replace
 
         from spark_cec.cli.check import verify_log
-        from spark_cec.cli.meter import meter
-        from spark_cec.cli.place import find_log
+        from spark_cec.cli.find_log import find_log
+        from spark_cec.cli.progress import meter
+        from spark_cec.cli.read_only import ReadOnlyStorage
         from spark_cec.cli.show import console, print_json, print_verification, verification_json
-        from spark_cec.cli.watched import ReadOnlyStorage
 
         place = find_log(checkpoint)
         with meter(place.storage) as progress:
@@ -174,12 +174,12 @@ def repair(
     with explained("repair", checkpoint, "read" if dry_run else "read and write"):
         from spark_cec.adapters.fsspec_storage import open_storage
         from spark_cec.cli.check import lost_output
-        from spark_cec.cli.mend import begin_from, find_mending, replay_due, while_no_run_has_it
-        from spark_cec.cli.meter import meter
-        from spark_cec.cli.place import find_log
+        from spark_cec.cli.fall_back import begin_from, find_mending, replay_due, while_no_run_has_it
+        from spark_cec.cli.find_log import find_log
+        from spark_cec.cli.progress import meter
+        from spark_cec.cli.read_only import WatchedStorage
         from spark_cec.cli.show import console, print_json
         from spark_cec.cli.show_repair import print_lost_output, print_mending, print_repair, repair_json
-        from spark_cec.cli.watched import WatchedStorage
         from spark_cec.log.home import restore_log
         from spark_cec.log.repair import repair as repair_log
 
@@ -216,8 +216,8 @@ def flush(
     with explained("flush", checkpoint, "read and write"):
         from rich.console import Console
 
+        from spark_cec.cli.find_log import find_log
         from spark_cec.cli.flush import flush_query
-        from spark_cec.cli.place import find_log
         from spark_cec.cli.show import print_json
 
         result = flush_query(checkpoint, find_log(checkpoint), timeout, Console(stderr=True))

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 from spark_cec.checkpoint.eventual import head_at, rebuild
 from spark_cec.cli.committed import Committed, committed, committed_attempts, decided_fallback
-from spark_cec.cli.findings import Finding, of_damages, of_error
-from spark_cec.cli.place import Place
+from spark_cec.cli.damage import Finding, of_damages, of_error
+from spark_cec.cli.find_log import Place
 from spark_cec.cli.state import catalog_of
 from spark_cec.errors import DamagedLog, TransientError
 from spark_cec.ids import StoreId
-from spark_cec.index import Index
 from spark_cec.log import manifest
 from spark_cec.log.catalog import Catalog
+from spark_cec.log.index import Index
 from spark_cec.log.reader import FoundFrame, SegmentReport, Torn, VerifyReport, scan, verify
 from spark_cec.log.segment import segment_path
 from spark_cec.log.storage import Storage

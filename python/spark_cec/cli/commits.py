@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spark_cec.cli.place import find_log
+from spark_cec.cli.find_log import find_log
 from spark_cec.cli.state import catalog_of
 from spark_cec.errors import LogLocationError
 from spark_cec.log.meta import CommitFlags

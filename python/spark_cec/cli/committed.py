@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_cec.cli.place import OWN_DIRECTORY, Place, open_to_read
-from spark_cec.index import Index
+from spark_cec.cli.find_log import OWN_DIRECTORY, Place, open_to_read
+from spark_cec.log.index import Index
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import CommittedAttempts
 from spark_cec.recovery.fallback import Fallback, is_done, read_fallback

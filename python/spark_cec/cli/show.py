@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from spark_cec.cli.check import StoreCheck, Verification
-from spark_cec.cli.findings import Finding, FindingKind
-from spark_cec.cli.place import Place
+from spark_cec.cli.damage import Finding, FindingKind
+from spark_cec.cli.find_log import Place
 from spark_cec.ids import StoreId
 from spark_cec.recovery.fallback import Fallback
 

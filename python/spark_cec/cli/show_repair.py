@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-from spark_cec.cli.findings import Finding, of_damage
-from spark_cec.cli.mend import Mending
-from spark_cec.cli.place import Place
+from spark_cec.cli.damage import Finding, of_damage
+from spark_cec.cli.fall_back import Mending
+from spark_cec.cli.find_log import Place
 from spark_cec.cli.show import counted, place_json, print_findings, store_json
 from spark_cec.log.home import LOG_FILE
 from spark_cec.log.repair import RepairReport

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from spark_cec.checkpoint.eventual import completed
 from spark_cec.cli.committed import Committed, committed, committed_attempts, decided_fallback, recoveries
-from spark_cec.cli.findings import Finding, of_damages, of_error
-from spark_cec.cli.place import Place
+from spark_cec.cli.damage import Finding, of_damages, of_error
+from spark_cec.cli.find_log import Place
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
-from spark_cec.index import Index, MemoryIndex
 from spark_cec.log import manifest
 from spark_cec.log.catalog import Catalog
+from spark_cec.log.index import Index, MemoryIndex
 from spark_cec.log.meta import CommitMeta
 from spark_cec.log.segment import list_segments
 from spark_cec.recovery.fallback import Fallback

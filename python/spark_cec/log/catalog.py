@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from spark_cec.errors import DamagedLog
-from spark_cec.index import BrokenIndexError, Covered, Index, MemoryIndex
 from spark_cec.log.frame import FrameHeader
+from spark_cec.log.index import BrokenIndexError, Covered, Index, MemoryIndex
 from spark_cec.log.meta import Meta, SegmentMeta, decode_meta
 from spark_cec.log.scan import Corrupt, Damage, FoundFrame, Scanned, Window, header_at, scan
 from spark_cec.log.segment import Location, SegmentName, list_segments, segment_frame_length, segment_path

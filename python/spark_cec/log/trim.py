@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_cec.ids import StoreId
-from spark_cec.index import Index
+from spark_cec.log.index import Index
 from spark_cec.log.manifest import batches, retire
 from spark_cec.log.meta import CommitMeta, Meta, OutputMeta, SegmentMeta
 from spark_cec.log.scan import Torn, scan

@@ -11,11 +11,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_cec.adapters.fsspec_storage import is_taken, open_storage, remove_all
-from spark_cec.agent.driver import DriverCalls
 from spark_cec.agent.lease import CheckpointLeases
 from spark_cec.agent.logs import OpenLogs, cec_directory, home_of
-from spark_cec.cli.mend import replay_due
-from spark_cec.cli.place import find_log
+from spark_cec.agent.queries import QueryCalls
+from spark_cec.cli.fall_back import replay_due
+from spark_cec.cli.find_log import find_log
 from spark_cec.errors import Fenced, LogLocationError, UnsuitableCheckpoint
 from spark_cec.migration.checkpoint import (
     COMMITTED,
@@ -236,7 +236,7 @@ def _begin_log(spark: SparkSession, checkpoint: str, home: str) -> None:
     logs = OpenLogs()
     try:
         arguments = {"checkpoint": checkpoint, "home": home, "conf": conf, "decision": decision}
-        DriverCalls(logs).begin_run(arguments)
+        QueryCalls(logs).begin_run(arguments)
     finally:
         logs.close()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from functools import cache, cached_property
 
-from spark_cec.index import CommitEntry
+from spark_cec.log.index import CommitEntry
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.generations import known_generations, started_after
 from spark_cec.recovery.spark_logs import Partition, committed_batch, committed_ids

@@ -22,7 +22,7 @@ from typing import TypeAlias
 from spark_cec.checkpoint.eventual import chain_of, head_at, rebuild
 from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
 from spark_cec.ids import StoreId
-from spark_cec.index import CommitEntry, Index
+from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.reader import read_frame
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.plan import Allows, first_missed

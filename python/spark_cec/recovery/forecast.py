@@ -9,7 +9,7 @@ from itertools import combinations
 from statistics import median
 from typing import Any
 
-from spark_cec.checkpoint.target import Forecast
+from spark_cec.checkpoint.recovery_target import Forecast
 from spark_cec.log.storage import Storage
 
 NEWEST = 15

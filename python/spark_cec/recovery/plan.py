@@ -10,7 +10,7 @@ from typing import TypeAlias
 from spark_cec.checkpoint.eventual import completed, head_at
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.ids import StoreId
-from spark_cec.index import CommitEntry, Index
+from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.storage import Storage
 
 REWIND_FILE = "replay.json"

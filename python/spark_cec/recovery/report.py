@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from spark_cec.checkpoint.target import PRIOR_LOAD_US_PER_RECORD
+from spark_cec.checkpoint.recovery_target import PRIOR_LOAD_US_PER_RECORD
 from spark_cec.ids import StoreId
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.plan import RecoveryPlan

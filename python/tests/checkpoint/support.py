@@ -11,9 +11,9 @@ import pyarrow as pa
 from spark_cec.checkpoint.commit import CommitRequest, CommitResult, StoreBooks, commit_store
 from spark_cec.checkpoint.eventual import EventualCheckpoint
 from spark_cec.ids import NO_CHECKPOINT, StoreId, new_id
-from spark_cec.index import MemoryIndex
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import CommitFlags, CommitMeta
+from spark_cec.log.index import MemoryIndex
 from spark_cec.log.record import GROUPED_SCHEMA, PLAIN_SCHEMA, RecordKind
 from spark_cec.log.storage import Storage
 from spark_cec.log.writer import SegmentWriter

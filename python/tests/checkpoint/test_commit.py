@@ -10,8 +10,8 @@ from spark_cec.checkpoint.commit import BooksMissing, CommitRequest, CommitResul
 from spark_cec.checkpoint.eventual import head_at, rebuild
 from spark_cec.errors import CecError, DamagedLog
 from spark_cec.ids import NO_CHECKPOINT, StoreId
-from spark_cec.index import MemoryIndex
 from spark_cec.log.catalog import Catalog
+from spark_cec.log.index import MemoryIndex
 from spark_cec.log.reader import commit_records, read_frame, verify
 from spark_cec.settings import ExtentBound, Settings
 from tests.checkpoint.support import Log, Rows, Tip, found_state, record_table, request

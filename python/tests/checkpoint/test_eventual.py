@@ -27,8 +27,8 @@ from spark_cec.checkpoint import eventual
 from spark_cec.checkpoint.eventual import _window_codes, chain_of, head_at, rebuild
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
-from spark_cec.index import Index
 from spark_cec.log.frame import encode_frame
+from spark_cec.log.index import Index
 from spark_cec.log.meta import CommitMeta, kind_of
 from spark_cec.log.segment import segment_path
 from tests.checkpoint.support import Log, Rows, Tip, found_state, record_table, request

@@ -13,10 +13,10 @@ from typer.testing import CliRunner, Result
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.cli.app import app
 from spark_cec.ids import StoreId
-from spark_cec.index import MemoryIndex
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import FrameKind
 from spark_cec.log.home import join_log
+from spark_cec.log.index import MemoryIndex
 from spark_cec.log.manifest import Manifest, publish
 from spark_cec.log.storage import Storage
 from spark_cec.settings import PREFIX

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from spark_cec.cli import commits
-from spark_cec.cli import meter as meter_module
-from spark_cec.cli import place as place_module
+from spark_cec.cli import find_log as place_module
+from spark_cec.cli import progress as meter_module
 from spark_cec.log.frame import crc32c
 from spark_cec.tuning.estimate import Commit
 from spark_cec.version import __version__

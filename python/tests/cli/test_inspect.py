@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_cec.agent.driver import QUERY_FILE as WRITTEN_QUERY_FILE
-from spark_cec.agent.driver import DriverCalls
 from spark_cec.agent.logs import OpenLogs
-from spark_cec.cli.place import QUERY_FILE
+from spark_cec.agent.queries import QUERY_FILE as WRITTEN_QUERY_FILE
+from spark_cec.agent.queries import QueryCalls
+from spark_cec.cli.find_log import QUERY_FILE
 from spark_cec.log.frame import FrameKind
 from spark_cec.log.meta import CommitFlags
 from spark_cec.settings import PREFIX
@@ -226,7 +226,7 @@ def test_the_bounds_are_those_that_the_driver_was_given(tmp_path: Path) -> None:
     conf = {**CONF, PREFIX + "index.path": str(tmp_path / "index"), "spark.app.name": "not ours"}
     decision = {"mode": "eager", "reason": "because", "provider": True, "operators": []}
     try:
-        DriverCalls(logs).begin_run(
+        QueryCalls(logs).begin_run(
             {"checkpoint": path, "home": f"file:{path}/cec/log", "conf": conf, "decision": decision}
         )
     finally:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_cec.index import MemoryIndex
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import PRELUDE_LENGTH
+from spark_cec.log.index import MemoryIndex
 from spark_cec.log.manifest import load, manifest_path
 from spark_cec.recovery.fallback import FALLBACK_FILE
 from tests.cli.support import STORES, Checkpoint, answer, files, make_checkpoint, run

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.cli.check import Verification, verify_log
-from spark_cec.cli.place import Place, find_log
-from spark_cec.cli.watched import ReadOnlyStorage
+from spark_cec.cli.find_log import Place, find_log
+from spark_cec.cli.read_only import ReadOnlyStorage
 from spark_cec.errors import TransientError
 from spark_cec.log.frame import FrameKind
 from spark_cec.log.record import RecordKind, encode_records

@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from spark_cec.adapters.rocksdict_index import open_index
 from spark_cec.errors import DamagedLog, NewerFormat
-from spark_cec.index import BrokenIndexError, Covered, Index, MemoryIndex
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import FrameKind, Location, Meta, encode_frame
+from spark_cec.log.index import BrokenIndexError, Covered, Index, MemoryIndex
 from spark_cec.log.repair import repair
 from spark_cec.log.scan import Corrupt, Torn
 from spark_cec.log.segment import list_segments, segment_path

@@ -10,10 +10,10 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.errors import CecError
-from spark_cec.index import MemoryIndex
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import FrameKind
 from spark_cec.log.home import join_log
+from spark_cec.log.index import MemoryIndex
 from spark_cec.log.manifest import Manifest, batches, load, publish
 from spark_cec.log.reader import read_frame, verify
 from spark_cec.log.scan import Corrupt

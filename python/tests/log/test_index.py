@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_cec import index_keys
 from spark_cec.adapters.rocksdict_index import RocksDictIndex, open_index
 from spark_cec.ids import StoreId
-from spark_cec.index import BrokenIndexError, Covered, Index, MemoryIndex
+from spark_cec.log import index_keys
 from spark_cec.log.frame import CommitMeta, Location, Meta, OutputMeta
+from spark_cec.log.index import BrokenIndexError, Covered, Index, MemoryIndex
 from spark_cec.log.meta import LoadedMeta
 from spark_cec.log.segment import SegmentName
 from tests.log.support import LOG_ID, STORE, checkpoint_id, commit_meta, loaded_meta, output_meta

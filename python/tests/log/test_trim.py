@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_cec.ids import StoreId
-from spark_cec.index import MemoryIndex
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import FrameKind
+from spark_cec.log.index import MemoryIndex
 from spark_cec.log.manifest import Manifest, batches, publish
 from spark_cec.log.segment import GIVEN_UP_AFTER_IDLE_MS, SegmentName, list_segments, segment_path
 from spark_cec.log.storage import Storage

@@ -9,9 +9,9 @@ import pytest
 from spark_cec.checkpoint.eventual import rebuild
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.ids import NO_CHECKPOINT, StoreId, new_id
-from spark_cec.index import MemoryIndex
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import FrameKind
+from spark_cec.log.index import MemoryIndex
 from spark_cec.log.record import RecordKind, encode_records
 from spark_cec.log.segment import Location, segment_path
 from spark_cec.recovery.fallback import (

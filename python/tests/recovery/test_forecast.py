@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from spark_cec.checkpoint.target import Forecast
+from spark_cec.checkpoint.recovery_target import Forecast
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.forecast import NEWEST, fit, forecast
 from tests.log.support import memory_storage

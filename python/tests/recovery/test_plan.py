@@ -9,8 +9,8 @@ import pytest
 
 from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
 from spark_cec.ids import StoreId, new_id
-from spark_cec.index import Index
 from spark_cec.log.frame import FrameKind
+from spark_cec.log.index import Index
 from spark_cec.log.meta import CommitFlags
 from spark_cec.recovery.plan import (
     REWIND_FILE,

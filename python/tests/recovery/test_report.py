@@ -7,7 +7,7 @@ import json
 import pytest
 
 from spark_cec.ids import StoreId
-from spark_cec.index import CommitEntry
+from spark_cec.log.index import CommitEntry
 from spark_cec.log.segment import Location
 from spark_cec.recovery.plan import RecoveryPlan
 from spark_cec.recovery.report import LoadedStore, compose, loaded_payload, write_report

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import CheckpointLeases
 from spark_cec.cli.committed import committed, committed_attempts
-from spark_cec.cli.place import OWN_DIRECTORY, Place
+from spark_cec.cli.find_log import OWN_DIRECTORY, Place
 from spark_cec.cli.state import catalog_of
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.fallback import (

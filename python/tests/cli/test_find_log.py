@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_cec.cli.place import find_log
-from spark_cec.cli.watched import ReadOnlyStorage
+from spark_cec.cli.find_log import find_log
+from spark_cec.cli.read_only import ReadOnlyStorage
 from spark_cec.log.home import join_log, relative_home
 from tests.cli.support import Checkpoint, answer, query_json, run, write_log
 from tests.log.support import LOG_ID, memory_storage

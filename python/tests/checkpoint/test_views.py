@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 
 from spark_cec.checkpoint.eventual import head_at, rebuild
+from spark_cec.checkpoint.views import log_records, output_batches, window_rows
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
 from spark_cec.log.frame import FrameKind
 from spark_cec.log.record import encode_table
-from spark_cec.views import log_records, output_batches, window_rows
 from tests.checkpoint.support import Log, Rows, Tip, record_table, request
 from tests.log.support import output_meta
 

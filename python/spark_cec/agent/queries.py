@@ -1,4 +1,4 @@
-"""Calls of the driver: settings, the recovery plan, the run, the report, acknowledgements, trimming."""
+"""Calls of the driver for a query: settings, the recovery plan, the run, the report, acknowledgements, trimming."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import WAIT_S, CheckpointLeases
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of, home_of, index_root
 from spark_cec.checkpoint.eventual import completed
-from spark_cec.checkpoint.target import load_tuning
+from spark_cec.checkpoint.recovery_target import load_tuning
 from spark_cec.errors import DamagedLog, Fenced, UnsuitableCheckpoint
 from spark_cec.ids import StoreId, new_id
-from spark_cec.index import Index
 from spark_cec.log import manifest
 from spark_cec.log.home import absolute_home, join_log, read_log_id, relative_home
+from spark_cec.log.index import Index
 from spark_cec.log.reader import read_frame
 from spark_cec.log.scan import Corrupt
 from spark_cec.log.storage import Storage
@@ -54,7 +54,7 @@ def read_query(storage: Storage) -> dict[str, Any] | None:
     return query
 
 
-class DriverCalls:
+class QueryCalls:
     """What the analyzer rule and the query listener ask for."""
 
     def __init__(self, logs: OpenLogs) -> None:

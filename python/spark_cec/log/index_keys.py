@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 from spark_cec.ids import StoreId
-from spark_cec.index import Covered
+from spark_cec.log.index import Covered
 from spark_cec.log.meta import CommitMeta, FrameKind, LoadedMeta, Meta, OutputMeta, decode_meta, kind_of
 from spark_cec.log.segment import Location, SegmentName
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from spark_cec.checkpoint.effort import BYTE_US, FIRST_US, RECORD_US, WriteCost, rewrites_per_check
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.checkpoint.policy import plan_after
-from spark_cec.checkpoint.target import NEVER_FAILED, Calibration, Forecast
-from spark_cec.checkpoint.worth import BYTE_US, FIRST_US, RECORD_US, WriteCost, rewrites_per_check
+from spark_cec.checkpoint.recovery_target import NEVER_FAILED, Calibration, Forecast
 from spark_cec.settings import ExtentBound, Settings
 from tests.log.support import commit_meta
 

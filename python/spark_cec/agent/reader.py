@@ -8,20 +8,20 @@ from typing import Any
 import pyarrow as pa
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.agent.driver import read_query
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of
+from spark_cec.agent.queries import read_query
 from spark_cec.agent.spool import Spool, write_rows
 from spark_cec.checkpoint.eventual import head_at, rebuild
+from spark_cec.checkpoint.views import fail, first_published_since, log_records, output_batches, window_rows
 from spark_cec.errors import CecError, LogLocationError
 from spark_cec.ids import StoreId
-from spark_cec.index import OutputEntry
 from spark_cec.log import manifest
 from spark_cec.log.frame import Location
 from spark_cec.log.home import absolute_home
+from spark_cec.log.index import OutputEntry
 from spark_cec.recovery.attempts import read_attempts
 from spark_cec.recovery.plan import Allows
 from spark_cec.settings import parse_settings
-from spark_cec.views import fail, first_published_since, log_records, output_batches, window_rows
 
 SPLIT_BYTES = 32 << 20
 """Stored bytes that one read task takes."""
@@ -33,7 +33,7 @@ def _committed(path: str) -> Allows:
     return read_attempts(open_storage(path), own).allows_read if read_query(own) is not None else lambda _: True
 
 
-class ViewCalls:
+class ReaderCalls:
     """What `spark.read.format("cec")` and `readStream` ask for. Reading never writes to the log."""
 
     def __init__(self, logs: OpenLogs, spool: Spool) -> None:

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from spark_cec.checkpoint.eventual import EventualCheckpoint
 from spark_cec.errors import CecError, DamagedLog, NotKept
-from spark_cec.index import OutputEntry
 from spark_cec.log import manifest
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import CommitMeta, Frame, Location
+from spark_cec.log.index import OutputEntry
 from spark_cec.log.reader import commit_records, payload_table, read_frame, read_many
 from spark_cec.log.record import RecordKind
 from spark_cec.log.storage import Storage

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from spark_cec.checkpoint.effort import WriteCost, rewrites_per_check, worthwhile_replay
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.checkpoint.policy import Plan, plan_after
-from spark_cec.checkpoint.worth import WriteCost, rewrites_per_check, worthwhile_replay
 from spark_cec.extras import needed_by
 from spark_cec.log.frame import CommitMeta
 from spark_cec.settings import ExtentBound, Settings
@@ -207,7 +207,7 @@ class Calibration:
         )
 
     def worth_bound(self, settings: Settings, forecast: Forecast, ledger: Footprints) -> int | None:
-        """The replay in tuples that is cheap to keep to, where that is less than U: see `checkpoint.worth`.
+        """The replay in tuples that is cheap to keep to, where that is less than U: see `checkpoint.effort`.
 
         CI/CP has no say in it: that is a share of the store's own task time, which is next to nothing where there are
         few windows, while the effort is a share of all time.

@@ -9,7 +9,14 @@ from dataclasses import replace
 import pytest
 
 from spark_cec.checkpoint.footprints import Footprints
-from spark_cec.checkpoint.target import AIM, NEVER_FAILED, PRIOR_LOAD_US_PER_RECORD, Calibration, Forecast, Rate
+from spark_cec.checkpoint.recovery_target import (
+    AIM,
+    NEVER_FAILED,
+    PRIOR_LOAD_US_PER_RECORD,
+    Calibration,
+    Forecast,
+    Rate,
+)
 from spark_cec.log.frame import CommitMeta
 from spark_cec.settings import ExtentBound, Settings
 from spark_cec.tuning.optimum import optimal_interval

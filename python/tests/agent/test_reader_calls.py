@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.agent import views as views_module
+from spark_cec.agent import reader as views_module
 from spark_cec.ids import StoreId
 from spark_cec.log.manifest import manifest_path, retire
 from spark_cec.log.segment import segment_path
