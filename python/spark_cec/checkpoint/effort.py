@@ -5,6 +5,11 @@ query now, and takes input tuples from the replay of a recovery that may come. W
 is one number, the *effort*: the share of the query's time that may go into shortening the replay. To write all that is
 dirty takes c; done once in every T = c / effort it takes that share, and then no recovery replays more than the tuples
 of T. Where T is shorter than a batch, every commit leaves the store clean.
+
+So it does where leaving windows dirty saves next to nothing, because there are so many of them that few change twice
+within U: of N windows E change in a batch. Written at once that is E records a batch. Left dirty for the K batches that
+U allows, a window is written once in N/E + K batches (it stays clean until its next change): E / (1 + K E/N) records a
+batch. With U = K E tuples, deferring divides the records by 1 + U/N.
 """
 
 from __future__ import annotations
@@ -35,6 +40,9 @@ _REMEMBERED = 9
 _TRUSTED, _TRUSTED_US = 5, 200.0
 """At the beginning, as many commits of that weight came out as listed: a process is slow at first, which tells nothing.
 """
+
+LEAST_SAVED = 2.5
+"""Records are left for later where that divides their number by so much, or more."""
 
 _LEAST_FACTOR = 0.25
 _MOST_REWRITES = 10.0
@@ -84,6 +92,11 @@ def rewrites_per_check(bound: ExtentBound, open_windows: int) -> float:
     """How many clean windows Q has written again for each record that a check adds to the extent, at most."""
     room = bound.limit(open_windows) / max(open_windows, 1) - 1.0
     return min(1.0 / room, _MOST_REWRITES) if room > 0 else _MOST_REWRITES
+
+
+def saves_little(replay_bound: int, open_windows: int) -> bool:
+    """Whether a store of so many windows would write nearly as much by leaving them dirty within U, in tuples."""
+    return 1.0 + replay_bound / max(open_windows, 1) < LEAST_SAVED
 
 
 def worthwhile_replay(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from spark_cec.checkpoint.effort import WriteCost, rewrites_per_check, worthwhile_replay
+from spark_cec.checkpoint.effort import WriteCost, rewrites_per_check, saves_little, worthwhile_replay
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.checkpoint.policy import Plan, plan_after
 from spark_cec.extras import needed_by
@@ -214,7 +214,11 @@ class Calibration:
         """
         changing = ledger.dirty_windows + self.checked
         off = settings.autotune or settings.effort <= 0 or settings.checkpoint_ms <= 0
-        if off or not changing or not self.replay.value:
+        if off or not changing:
+            return None
+        if saves_little(settings.replay_bound, ledger.open_windows):
+            return 1
+        if not self.replay.value:
             return None
         tuples = worthwhile_replay(
             self.write_cost,

@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from spark_cec.checkpoint.effort import BYTE_US, FIRST_US, RECORD_US, WriteCost, rewrites_per_check
+from spark_cec.checkpoint.effort import (
+    BYTE_US,
+    FIRST_US,
+    LEAST_SAVED,
+    RECORD_US,
+    WriteCost,
+    rewrites_per_check,
+    saves_little,
+)
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.checkpoint.policy import plan_after
 from spark_cec.checkpoint.recovery_target import NEVER_FAILED, Calibration, Forecast
@@ -195,6 +203,26 @@ def test_what_would_cost_more_than_it_saves_is_left_to_u() -> None:
     store = Simulated(200_000, 20_000, False, 100_000, 3.0, SETTINGS)
     with_it, without = store.run(60), replace(store, settings=replace(SETTINGS, effort=0.0)).run(60)
     assert with_it == without
+
+
+@pytest.mark.parametrize("touched", [2_000, 10_000])
+def test_where_deferring_saves_little_every_commit_leaves_the_store_clean(touched: int) -> None:
+    """So many windows that few change twice within U, whatever a record costs; at random, as in a uniform load."""
+    settings = replace(SETTINGS, replay_bound=30_000)
+    store = Simulated(25_000, touched, False, touched, 300.0, settings)
+    checks, lags = store.run(60)
+    lazy, _ = replace(store, settings=replace(settings, effort=0.0)).run(60)
+    assert set(lags[1:]) == {0}
+    assert sum(checks[20:]) <= LEAST_SAVED * sum(lazy[20:])
+    fewer = replace(store, windows=19_000)
+    assert max(fewer.run(60)[1]) > 0, "these change twice"
+
+
+@pytest.mark.parametrize(
+    ("bound", "windows", "little"), [(150, 100, False), (149, 100, True), (1, 0, True), (9, 0, False)]
+)
+def test_what_deferring_divides_the_records_by(bound: int, windows: int, little: bool) -> None:
+    assert saves_little(bound, windows) is little
 
 
 def test_stores_that_share_a_core_share_the_effort() -> None:

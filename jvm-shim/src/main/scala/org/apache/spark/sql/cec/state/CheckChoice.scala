@@ -4,10 +4,17 @@ import java.util.ArrayList
 
 import scala.jdk.CollectionConverters._
 
-/** Chooses the windows that a commit checks, and spools them as it goes: oldest first, within the plan and the budget. */
-private[state] final class CheckChoice(books: WindowBooks, budget: Budget, deferred: Boolean) {
-  /** Counts the rows of the windows with footprints before ascending versions, going over each window once. */
-  private def rowsBefore: Long => Long = {
+/**
+ * Chooses the windows that a commit checks, and spools them as it goes: oldest first, within the plan and the budget.
+ *
+ * @param grouped whether a window may have several rows
+ */
+private[state] final class CheckChoice(books: WindowBooks, budget: Budget, deferred: Boolean, grouped: Boolean) {
+  /** The rows of the windows with footprints before ascending versions. */
+  private def rowsBefore: Long => Long = if (grouped) countedRowsBefore else books.windowsBefore
+
+  /** Goes over each window once. */
+  private def countedRowsBefore: Long => Long = {
     val windows = books.withFootprintBefore(Long.MaxValue).buffered
     var sum = 0L
     before => {

@@ -20,6 +20,7 @@ private[cec] final class LiveWindows(
     keyFields: Int, valueFields: Int, prefixOf: Option[UnsafeRow => UnsafeRow], order: Option[RangeOrder], rowDigest: RowDigest) {
   private val table = new WindowTable
   private var undo = new Images(0)
+  private val trail = new Trail
 
   /** Version that the store had before the batch under way: the id of that batch. */
   var version: Long = 0L
@@ -39,19 +40,26 @@ private[cec] final class LiveWindows(
   /** Windows that are or were open in the batch under way. */
   def size: Int = table.size
 
-  def get(key: UnsafeRow): UnsafeRow = find(key) match {
-    case null => null
-    case window if !visible(window) => null
-    case window: KeyWindow => if (window.isOpen) window.value(valueFields) else null
-    case window: GroupWindow => window.rows.get(key)
+  def get(key: UnsafeRow): UnsafeRow = {
+    val window = find(key)
+    if (window == null) return null
+    trail.add(window)
+    if (!visible(window)) null
+    else window match {
+      case one: KeyWindow => if (one.isOpen) one.value(valueFields) else null
+      case group: GroupWindow => group.rows.get(key)
+    }
   }
 
   def put(key: UnsafeRow, value: UnsafeRow): Unit = {
     val id = idOf(key)
-    val hash = id.hashCode
-    var window = table.get(id, hash)
+    var window = trail.next(id)
+    if (window == null) {
+      window = table.get(id, id.hashCode)
+      trail.goOnAfter(window)
+    }
     if (accepts(window)) {
-      if (window == null) window = open(id, hash)
+      if (window == null) window = open(id, id.hashCode)
       touch(window)
       window match {
         case one: KeyWindow =>
@@ -121,6 +129,7 @@ private[cec] final class LiveWindows(
     val done = undo
     undo = new Images(done.size)
     leave(done)
+    trail.clear()
     settle(sums)
     version += 1
     done
@@ -134,6 +143,7 @@ private[cec] final class LiveWindows(
       i += 1
     }
     leave(undo)
+    trail.clear()
     undo.clear()
     settle(settled)
   }

@@ -68,7 +68,7 @@ private[cec] final class StoreState(
   private val idFields = prefixFields.map(_._1).getOrElse(keyFields)
   private var windows = newWindows()
   private val books = new WindowBooks
-  private val checks = new CheckChoice(books, new Budget, deferred)
+  private val checks = new CheckChoice(books, new Budget, deferred, prefixFields.isDefined)
   private var ecLoadMs = 0.0
 
   /** The checkpoint that the present windows were loaded from. */
@@ -165,7 +165,7 @@ private[cec] final class StoreState(
         version, next.openWindows, next.dirtyFrom, next.dirtyWindows, 0, spool.checked, 0, inputs, watermarkMs, windows.sums,
         rowDigest.floatColumns > 0, (System.nanoTime() - startedNs) / 1000, kind, next.live(true), liveIsWhole = true)
       plan = Some(log.append(numbers, id, Option.when(kind == CommitKind.Flush)(id), file).plan)
-      books.apply(version - 1, Changes.None, chosen)
+      books.apply(version - 1, Changes.None, chosen, next)
       checkpointId = Some(id)
       liveIsWhole = true
       lastCommit = None // it knows footprints of before
@@ -205,7 +205,7 @@ private[cec] final class StoreState(
         if (deferred) CommitKind.Deferred else CommitKind.Eager, next.live(liveIsWhole), liveIsWhole)
       val newId = log.newCheckpointId()
       val answer = append(numbers, next, newId, file) // 4
-      advance(books.apply(version, changes, checked)) // 5
+      advance(books.apply(version, changes, checked, next)) // 5
       lastInputs = facts.inputs
       checkpointId = Some(newId)
       plan = Some(answer.plan)
@@ -249,7 +249,7 @@ private[cec] final class StoreState(
       windows.reopen()
     }
     val changes = Changes.of(windows)
-    val renewed = books.apply(version, changes, new ArrayList[Window]())
+    val renewed = books.apply(version, changes)
     checkpointId = checkpointId.orElse(Some(log.newCheckpointId())) // of version 0 there is none, and Spark wants one
     advance(renewed)
     windows.hold.foreach(hold => held = hold.held)

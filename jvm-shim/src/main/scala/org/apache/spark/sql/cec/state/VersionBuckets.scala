@@ -7,8 +7,8 @@ import scala.jdk.CollectionConverters._
 /**
  * Windows by a version that they carry, oldest first: by footprint, or by the batch that first dirtied them.
  *
- * A window that moved to another version or closed leaves a stale entry behind, which is passed over and swept out
- * when stale entries outnumber the living.
+ * A window that moved to another version or closed leaves a stale entry behind, which is passed over, goes with the last window of its
+ * version, and is swept out when stale entries are many times the living: to look at a window costs more than to keep an entry.
  *
  * @param versionOf where a window belongs now
  */
@@ -19,31 +19,41 @@ private[state] final class VersionBuckets(versionOf: Window => Long) {
   }
 
   private val buckets = new TreeMap[java.lang.Long, Bucket]()
-  private var total = 0L
-
-  /** The bucket used last: a commit goes to few of them, many times. */
-  private var recentVersion = -1L
-  private var recent: Bucket = _
+  private var total, entries = 0L
 
   /** Windows in all buckets. */
   def size: Long = total
 
-  def add(window: Window): Unit = {
-    val bucket = bucketOf(versionOf(window))
-    bucket.windows.add(window)
-    bucket.live += 1
-    total += 1
+  /** Adds windows that carry `version`; they count with `count`. */
+  def enter(version: Long, windows: ArrayList[Window]): Unit = if (!windows.isEmpty) {
+    bucketOf(version).windows.addAll(windows)
+    entries += windows.size
   }
 
-  /** To be called after the window has stopped to carry `version`. */
-  def left(version: Long): Unit = {
-    val bucket = bucketOf(version)
-    bucket.live -= 1
-    total -= 1
-    if (bucket.live == 0) {
-      buckets.remove(version)
-      recent = null
-    } else if (bucket.windows.size > 2 * bucket.live + 64) bucket.windows.removeIf(window => !belongs(window, version))
+  def enter(version: Long, window: Window): Unit = {
+    bucketOf(version).windows.add(window)
+    entries += 1
+  }
+
+  /** Says by how much the windows that carry a version have become more, or less. */
+  def count(changes: Tally): Unit = {
+    changes.nonZero.foreach { case (version, change) =>
+      val bucket = bucketOf(version)
+      bucket.live += change
+      total += change
+      if (bucket.live == 0) {
+        buckets.remove(version)
+        entries -= bucket.windows.size
+        if (recentVersion == version) recent = null
+      }
+    }
+    if (entries > VersionBuckets.StaleFactor * total + VersionBuckets.Few) sweep()
+  }
+
+  private def sweep(): Unit = buckets.forEach { (version, bucket) =>
+    entries -= bucket.windows.size
+    bucket.windows.removeIf(window => !belongs(window, version))
+    entries += bucket.windows.size
   }
 
   /** The windows that carry a version below `before`, oldest first. Must not be changed while this is read. */
@@ -85,7 +95,12 @@ private[state] final class VersionBuckets(versionOf: Window => Long) {
     buckets.clear()
     recent = null
     total = 0
+    entries = 0
   }
+
+  /** The bucket used last: windows come in runs of one version. */
+  private var recentVersion = -1L
+  private var recent: Bucket = _
 
   private def bucketOf(version: Long): Bucket = {
     if (recent == null || recentVersion != version) {
@@ -96,4 +111,10 @@ private[state] final class VersionBuckets(versionOf: Window => Long) {
   }
 
   private def belongs(window: Window, version: Long): Boolean = window.isOpen && versionOf(window) == version
+}
+
+private object VersionBuckets {
+  /** Under the default Q there are two or three entries for a window. */
+  val StaleFactor = 4L
+  val Few = 4096L
 }

@@ -16,6 +16,9 @@ private[state] final class WindowBooks {
   /** Windows with footprints before a version, oldest first. */
   def withFootprintBefore(version: Long): Iterator[Window] = byFootprint.below(version)
 
+  /** How many these are. */
+  def windowsBefore(version: Long): Long = byFootprint.counts.takeWhile(_._1 < version).map(_._2.toLong).sum
+
   /** Windows dirty since before a version, oldest first. */
   def dirtyBefore(version: Long): Iterator[Window] = byDirty.below(version)
 
@@ -35,54 +38,72 @@ private[state] final class WindowBooks {
     }
     footprints.add(version + 1, checks.size)
     new NextBooks(
+      footprints,
+      dirty,
       openWindows + changes.opened.size - changes.closed.size,
       dirtyWindows + dirty.total,
       oldest(dirty).getOrElse(version + 1),
       whole => if (whole) (footprints ++ byFootprint.counts).nonZero else footprints.nonZero)
   }
 
-  /** The books after a commit: opened, dirtied and closed windows, and the footprints of the checked ones; these as they were before. */
-  def apply(version: Long, changes: Changes, checks: ArrayList[Window]): Stamps = {
-    markDirty(version, changes)
-    val renewed = new Stamps(checks.size)
-    checks.forEach { window =>
-      renewed.add(window)
-      renew(window, version + 1)
+  /**
+   * The books after a commit: opened, dirtied and closed windows, and the footprints of the checked ones. Answers those of these that
+   * the batch has not touched, as they were before; `next` is what `after` has answered.
+   */
+  def apply(version: Long, changes: Changes, checks: ArrayList[Window], next: NextBooks): Stamps = {
+    val renewed = new Stamps(if (checks.size > changes.kept) checks.size - changes.kept else 0)
+    var i = 0
+    while (i < checks.size) {
+      val window = checks.get(i)
+      if (!window.isTouched) renewed.add(window)
+      stamp(window, version + 1)
+      i += 1
     }
-    changes.opened.forEach { window =>
-      window.footprint = version + 1
-      window.dirtySince = Window.Clean
-      byFootprint.add(window)
+    i = 0
+    while (i < changes.opened.size) {
+      stamp(changes.opened.get(i), version + 1)
+      i += 1
     }
-    changes.closed.forEach { window =>
-      byFootprint.left(window.footprint)
-      if (window.isDirty) byDirty.left(window.dirtySince)
+    // Millions of windows, none of them in a cache: whether there is one to be found is known.
+    if (next.dirtyWindows > 0) changes.newlyDirty.forEach { window =>
+      if (window.footprint != version + 1) {
+        window.dirtySince = version
+        byDirty.enter(version, window)
+      }
     }
+    byFootprint.enter(version + 1, checks)
+    byFootprint.enter(version + 1, changes.opened)
+    byFootprint.count(next.footprints)
+    byDirty.count(next.dirty)
     renewed
   }
 
-  def markDirty(version: Long, changes: Changes): Unit = changes.newlyDirty.forEach { window =>
-    window.dirtySince = version
-    byDirty.add(window)
+  /** The same for a commit that checks nothing. */
+  def apply(version: Long, changes: Changes): Stamps = {
+    val none = new ArrayList[Window](0)
+    apply(version, changes, none, after(version, changes, none))
   }
 
   /** Writes the books anew from the windows. */
   def rebuild(windows: Iterator[Window]): Unit = {
     byFootprint.clear()
     byDirty.clear()
+    val footprints, dirty = new Tally
     windows.filter(_.isOpen).foreach { window =>
-      byFootprint.add(window)
-      if (window.isDirty) byDirty.add(window)
+      byFootprint.enter(window.footprint, window)
+      footprints.add(window.footprint, 1)
+      if (window.isDirty) {
+        byDirty.enter(window.dirtySince, window)
+        dirty.add(window.dirtySince, 1)
+      }
     }
+    byFootprint.count(footprints)
+    byDirty.count(dirty)
   }
 
-  private def renew(window: Window, version: Long): Unit = {
-    val (footprint, dirtySince) = (window.footprint, window.dirtySince)
+  private def stamp(window: Window, version: Long): Unit = {
     window.footprint = version
     window.dirtySince = Window.Clean
-    byFootprint.left(footprint)
-    byFootprint.add(window)
-    if (dirtySince != Window.Clean) byDirty.left(dirtySince)
   }
 
   private def oldest(changes: Tally): Option[Long] =
@@ -92,11 +113,13 @@ private[state] final class WindowBooks {
 /**
  * The numbers of the books after a commit.
  *
+ * @param footprints by how much the windows with a footprint at a version change
+ * @param dirty the same of those that are dirty since a version
  * @param dirtyFrom D: the first batch that some window misses, or the new version if none misses any
  * @param live changes of the open windows per footprint version, or, asked with true, all of them
  */
 private[state] final class NextBooks(
-    val openWindows: Long, val dirtyWindows: Long, val dirtyFrom: Long, val live: Boolean => Iterable[(Long, Int)])
+    val footprints: Tally, val dirty: Tally, val openWindows: Long, val dirtyWindows: Long, val dirtyFrom: Long, val live: Boolean => Iterable[(Long, Int)])
 
 /** Sums per version. */
 private[state] final class Tally {
