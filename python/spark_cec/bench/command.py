@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
-from spark_cec.bench.bound import WORKLOAD as BOUND_WORKLOAD
 from spark_cec.bench.bound import run_grid
-from spark_cec.bench.empty_commits import empty_commits
-from spark_cec.bench.floor import build_floor
+from spark_cec.bench.flink import HOW, check_flink
+from spark_cec.bench.growth import GROWS, Growth, parse_growth, sized, write_csv
 from spark_cec.bench.job import JobSpec
-from spark_cec.bench.measure import Measured, Say, Schedule, pace, recovery, steady
+from spark_cec.bench.measure import Schedule
 from spark_cec.bench.paper import FIGURES
 from spark_cec.bench.paper_run import Found, Size, run_figures
 from spark_cec.bench.processes import BenchError
-from spark_cec.bench.providers import PEERS, Provider, in_turn
-from spark_cec.bench.report import Report
-from spark_cec.bench.workloads import DEFAULTS, MANY_STORES, Shape, Workload
+from spark_cec.bench.providers import Provider
+from spark_cec.bench.tasks import Plan, Task, run_all
 from spark_cec.extras import ExtraMissing, need
-from spark_cec.session import jar_path
 from spark_cec.toolchain import BuildError
 
 _HELP = """Compare Spark CEC with Spark's own state stores, and with the floor (a bare hash map that keeps nothing
@@ -48,6 +42,7 @@ slow      300,000 updates a batch on 200,000 windows, 1 in 1000 opens one: bytes
 fast      300,000 tuples a batch, each opens a window, and as many close (deduplication within the watermark)
 stores    20,000 updates a batch on 200,000 windows in 200 partitions
 pace      uniform for ten minutes: the batch time's 99th percentile over its median, ours alone
+flink     uniform, ours and Flink SQL's: microseconds for a tuple, Flink with a checkpoint every second (--flink-python)
 recovery  SIGKILL in the middle of a batch of uniform; start() to the end of the first new batch
 agent     commits of stores in which nothing happens, in the agent alone, without Spark
 bound     q and u against Q and U at every commit, a point where a crash may come: each Q with each U, per round a seed
@@ -65,6 +60,9 @@ Examples:
   cec bench recovery --rounds 1 --provider cec --provider rocksdb
   cec bench uniform --keys 200000 --updates 30000 --json-out uniform.jsonl
   cec bench recovery --keys 400 --updates 100 --provider cec --provider cec-eager --provider cec-lazy
+  cec bench uniform --grow keys=100000,500000,2000000,5000000 --csv keys.csv --png plots
+  cec bench stores --grow partitions=2,20,200 --rounds 1
+  cec bench flink --flink-python flink/bin/python
   cec bench paper --figure 6 --rounds 1 --png figures
 
 \b
@@ -73,61 +71,6 @@ Exit codes:
   1  a query failed
   2  wrong usage
 """
-
-
-class Task(str, Enum):
-    """What to measure."""
-
-    UNIFORM = "uniform"
-    SLOW = "slow"
-    FAST = "fast"
-    STORES = "stores"
-    PACE = "pace"
-    RECOVERY = "recovery"
-    AGENT = "agent"
-    PAPER = "paper"
-    BOUND = "bound"
-
-    @property
-    def workload(self) -> Workload:
-        """What is behind it, as large as the design says."""
-        if self is Task.STORES:
-            return MANY_STORES
-        if self is Task.BOUND:
-            return BOUND_WORKLOAD
-        return DEFAULTS[Shape(self.value) if self.value in {shape.value for shape in Shape} else Shape.UNIFORM]
-
-    @property
-    def providers(self) -> tuple[Provider, ...]:
-        """Those that it is run with where none is named."""
-        return tuple(each for each in PEERS if self.can_measure(each))
-
-    def can_measure(self, provider: Provider) -> bool:
-        """Whether it says anything of that one. Some have providers of their own."""
-        if self in (Task.PAPER, Task.BOUND):
-            return False
-        if self is Task.AGENT:
-            return provider is Provider.CEC
-        if self is Task.PACE:
-            return provider.is_ours
-        # The floor has no state to come back to.
-        return self is not Task.RECOVERY or provider is not Provider.FLOOR
-
-    def has_sizes_of(self, workload: Workload) -> bool:
-        """Whether `workload` is as large as the design says; but for one task the partitions are not fixed there."""
-        partitions = self.workload.partitions if self is Task.STORES else workload.partitions
-        return replace(self.workload, partitions=partitions) == workload
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The whole benchmark: `spec` is every run's, but for the provider and the places of its files."""
-
-    task: Task
-    spec: JobSpec
-    schedule: Schedule
-    rounds: int
-    providers: tuple[Provider, ...]
 
 
 OUTPUT = Path("build/bench")
@@ -150,33 +93,42 @@ def bench(
         list[Provider] | None, typer.Option(help="May be given more than once; default: cec, rocksdb, hdfs, floor.")
     ] = None,
     memory: Annotated[str, typer.Option(help="The JVM's heap.")] = "8g",
+    value_bytes: Annotated[
+        int, typer.Option(min=0, help="Bytes of text in each window's value, besides its count and sum.")
+    ] = 0,
+    grow: Annotated[
+        str | None, typer.Option(metavar="WHAT=A,B,...", help=f"All of it at each size; WHAT is {GROWS}.")
+    ] = None,
     conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="More Spark conf, for all.")] = None,
     java_options: Annotated[str, typer.Option(help="More options for the JVM.")] = "",
     json_out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON lines there too.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a row for each run there.")] = None,
     output: Annotated[Path, typer.Option(metavar="DIR", help="For checkpoints; removed at the end.")] = OUTPUT,
     figure: Annotated[
         list[int] | None, typer.Option(help="Of the paper: 5, 6, 7, 8 (with 9); more than once; default: all.")
     ] = None,
-    png: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw the paper's figures there.")] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw there: the paper's figures; else how it grows.")
+    ] = None,
+    flink_python: Annotated[
+        str | None, typer.Option(metavar="PYTHON", help="For flink: a Python that has apache-flink 2.x.")
+    ] = None,
 ) -> None:
-    _check_figures(task, figure, png)
-    workload = _sized(task, keys, updates, partitions)
+    growth = _growth(grow)
+    _check_options(task, figure, png, growth, value_bytes)
+    workload = replace(sized(task.workload, keys, updates, partitions), value_bytes=value_bytes)
     spec = JobSpec(
         provider=Provider.CEC, workload=workload, checkpoint="", scratch="", jar="", memory=memory,
         java_options=java_options, conf=tuple(_pair(each) for each in conf or ()), last_batch=None,
     )  # fmt: skip
-    chosen = tuple(dict.fromkeys(provider or task.providers))
-    for each in chosen:
-        if not task.can_measure(each):
-            known = ", ".join(known.value for known in Provider if task.can_measure(known))
-            why = f"{task.value} is for {known}" if known else f"{task.value} has providers of its own"
-            raise typer.BadParameter(why, param_hint=f"--provider {each.value}")
-    plan = Plan(task, spec, Schedule(workload.fill_batches, warm_up, batches), rounds, chosen)
+    chosen = _chosen(task, provider)
+    _check_flink(chosen, flink_python)
+    lines: list[dict[str, Any]] = []
     signal.signal(signal.SIGTERM, _exit_once)
     try:
-        with _lines(json_out) as write, _work_directory(output) as work:
+        with _lines(json_out, lines) as write, _work_directory(output) as work:
             if task is Task.BOUND:
-                run_grid(workload, spec, plan.schedule, rounds, work, write, _say)
+                run_grid(workload, spec, Schedule(workload.fill_batches, warm_up, batches), rounds, work, write, _say)
             elif task is Task.PAPER:
                 size = Size(keys, updates, partitions)
                 found = run_figures(
@@ -184,25 +136,75 @@ def bench(
                 )
                 _draw(found, png)
             else:
-                run_all(plan, work, write, _say)
+                for each in growth.over(workload) if growth else [workload]:
+                    schedule = Schedule(each.fill_batches, warm_up, batches)
+                    grown = Plan(task, replace(spec, workload=each), schedule, rounds, chosen, flink_python)
+                    run_all(grown, work, write, _say)
+                if growth and png:
+                    from spark_cec.bench.growth_plots import draw_growth
+
+                    _say(f"drawn: {draw_growth(lines, growth, png)}")
+        if csv:
+            write_csv(lines, csv)
     except (BenchError, BuildError) as error:
         _say(f"error: {error}")
         raise typer.Exit(1) from None
 
 
-def _check_figures(task: Task, figures: list[int] | None, png: Path | None) -> None:
-    """What is for the paper alone, and what would fail after an hour of measuring."""
-    if task is not Task.PAPER and (figures or png):
-        raise typer.BadParameter("for the task paper", param_hint="--figure" if figures else "--png")
+def _growth(grow: str | None) -> Growth | None:
+    if grow is None:
+        return None
+    try:
+        return parse_growth(grow)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--grow") from None
+
+
+def _chosen(task: Task, named: list[Provider] | None) -> tuple[Provider, ...]:
+    chosen = tuple(dict.fromkeys(named or task.providers))
+    for each in chosen:
+        if not task.can_measure(each):
+            known = ", ".join(known.value for known in Provider if task.can_measure(known))
+            why = f"{task.value} is for {known}" if known else f"{task.value} has providers of its own"
+            raise typer.BadParameter(why, param_hint=f"--provider {each.value}")
+    return chosen
+
+
+def _check_options(
+    task: Task, figures: list[int] | None, png: Path | None, growth: Growth | None, value_bytes: int
+) -> None:
+    """What is for some tasks alone, and what would fail after an hour of measuring."""
+    if task is not Task.PAPER and figures:
+        raise typer.BadParameter("for the task paper", param_hint="--figure")
+    if task is not Task.PAPER and png and not growth:
+        raise typer.BadParameter("for the task paper, or with --grow", param_hint="--png")
+    if growth and task in (Task.PAPER, Task.BOUND, Task.AGENT):
+        raise typer.BadParameter(f"{task.value} has sizes of its own", param_hint="--grow")
+    if (value_bytes or (growth and growth.what == "value-bytes")) and not task.has_values:
+        raise typer.BadParameter(f"{task.value} has values of its own", param_hint="--value-bytes")
     known = {8: "8 (it has 9 with it)", **{each.number: str(each.number) for each in FIGURES if each.number != 8}}
     for number in figures or ():
         if number not in known:
             raise typer.BadParameter(f"{number}: there are {', '.join(sorted(known.values()))}", param_hint="--figure")
     if png:
         try:
-            need("cec bench paper --png", "tune")
+            need("cec bench --png", "tune")
         except ExtraMissing as missing:
             raise typer.BadParameter(str(missing), param_hint="--png") from None
+
+
+def _check_flink(providers: tuple[Provider, ...], python: str | None) -> None:
+    """Before an hour of measuring: whether Flink is there, where it is asked for."""
+    if not any(each.is_flink for each in providers):
+        if python:
+            raise typer.BadParameter("for the task flink", param_hint="--flink-python")
+        return
+    if not python:
+        raise typer.BadParameter(f"Flink wants an environment of its own: {HOW}", param_hint="--flink-python")
+    try:
+        _say(f"apache-flink {check_flink(python)}")
+    except BenchError as error:
+        raise typer.BadParameter(str(error), param_hint="--flink-python") from None
 
 
 def _draw(found: Found, png: Path | None) -> None:
@@ -216,46 +218,6 @@ def _draw(found: Found, png: Path | None) -> None:
 def _exit_once(number: int, _: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not cut the cleaning up short
     sys.exit(128 + number)
-
-
-def run_all(plan: Plan, work: Path, write: Callable[[dict[str, Any]], None], say: Say) -> None:
-    """Run every round, writing a line for each run, then the summary and the verdict. Raises `BenchError`."""
-    # All rounds measure this jar, even if the sources change meanwhile.
-    ours = str(shutil.copy(jar_path(), work))
-    jars = {each: str(build_floor(work)) if each is Provider.FLOOR else ours for each in plan.providers}
-    report = Report(plan.task.value, plan.spec.workload, plan.task.has_sizes_of(plan.spec.workload))
-    for number in range(plan.rounds):
-        for provider in in_turn(plan.providers, number):
-            name, before = f"round {number + 1}/{plan.rounds}, {provider.value}: ", os.getloadavg()[0]
-            spec = replace(plan.spec, provider=provider, jar=jars[provider])
-            measured = _run_one(plan, spec, work / "run", _after(name, say))
-            write(report.add(provider, number, measured, (before, os.getloadavg()[0])))
-    for line in report.closing():
-        write(line)
-
-
-def _after(name: str, say: Say) -> Say:
-    return lambda text: say(name + text)
-
-
-def _run_one(plan: Plan, spec: JobSpec, home: Path, say: Say) -> Measured:
-    home.mkdir()
-    try:
-        placed = replace(spec, checkpoint=str(home / "checkpoint"), scratch=str(home / "scratch"))
-        measure = {Task.RECOVERY: recovery, Task.PACE: pace, Task.AGENT: empty_commits}.get(plan.task, steady)
-        return measure(placed, plan.schedule, home, say)
-    finally:
-        shutil.rmtree(home)
-
-
-def _sized(task: Task, keys: int | None, updates: int | None, partitions: int | None) -> Workload:
-    whole = task.workload
-    return replace(
-        whole,
-        keys=keys or whole.keys,
-        updates=updates or whole.updates,
-        partitions=partitions or whole.partitions,
-    )
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -274,11 +236,12 @@ def _work_directory(output: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _lines(path: Path | None) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Writes JSON lines to standard output, and to the file at `path`."""
+def _lines(path: Path | None, kept: list[dict[str, Any]]) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Writes JSON lines to standard output, and to the file at `path`; keeps what they were made of."""
     file = path.open("w") if path else None
 
     def write(line: dict[str, Any]) -> None:
+        kept.append(line)
         text = json.dumps(line)
         print(text, flush=True)
         if file:

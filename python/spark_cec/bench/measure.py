@@ -19,7 +19,9 @@ from spark_cec.bench.processes import BenchError, Child
 from spark_cec.bench.ratios import medians
 from spark_cec.bench.workloads import Workload
 
-_SILENCE_S = 600.0
+SILENCE_S = 600.0
+"""A query that says nothing for so long hangs."""
+
 _PACE_MINUTES = 10.0
 
 Say = Callable[[str], None]
@@ -95,27 +97,35 @@ class _Meter:
 
 
 def steady(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measured:
-    """Fill, settle, measure. Values: median `batch_ms`, and means per batch of processor time, collections and writes.
+    """Fill, settle, measure. Values: median `batch_ms`, time per input tuple `us_per_tuple` with all that lies
+    between two batches, and means per batch of processor time, collections and writes.
 
     Raises `BenchError` if the query fails, or the windows were not all open when the measurement began.
     """
     timed: list[dict[str, Any]] = []
     with _started(replace(spec, last_batch=schedule.last), home) as child:
         meter = _Meter(child, Path(spec.checkpoint))
-        for event in child.events(_SILENCE_S):
+        for event in child.events(SILENCE_S):
             batch = int(event["batch"])
             say(schedule.describe(batch, event["batch_ms"]))
             if batch < schedule.first_timed:
                 meter.begin(event)
+                began_s = float(event["since_start_s"])
             else:
                 timed.append(event)
                 meter.batch_ended()
             if batch == schedule.last:
                 means = meter.per_batch(event, schedule.timed)
+                took_s = float(event["since_start_s"]) - began_s
     check_state(spec.workload, timed[0])
     each = [float(event["batch_ms"]) for event in timed]
     return Measured(
-        {"batch_ms": statistics.median(each), **means, **windows_of(timed)},
+        {
+            "batch_ms": statistics.median(each),
+            "us_per_tuple": 1e6 * took_s / (schedule.timed * spec.workload.updates),
+            **means,
+            **windows_of(timed),
+        },
         {
             "batch_ms_each": each,
             "input_rows": timed[-1]["input_rows"],
@@ -139,7 +149,7 @@ def pace(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measured:
     """Ten minutes of batches after the fill and the warm-up. Values: median `batch_ms`, and `p99_over_median`."""
     each: list[float] = []
     with _started(replace(spec, last_batch=None), home) as child:
-        for event in child.events(_SILENCE_S):
+        for event in child.events(SILENCE_S):
             batch = int(event["batch"])
             if batch < schedule.first_timed:
                 say(schedule.describe(batch, event["batch_ms"]))
@@ -163,7 +173,7 @@ def recovery(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measure
     """
     checked = 0
     with _started(replace(spec, last_batch=None), home) as child:
-        for event in child.events(_SILENCE_S):
+        for event in child.events(SILENCE_S):
             say(schedule.describe(int(event["batch"]), event["batch_ms"]))
             checked += int(event["metrics"].get("cecChecked", 0))
             if int(event["batch"]) >= schedule.last:
@@ -173,7 +183,7 @@ def recovery(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measure
     committed = committed_batch(Path(spec.checkpoint))
     say("killed; starting again")
     with _started(replace(spec, last_batch=committed + 1), home) as child:
-        again = list(child.events(_SILENCE_S))
+        again = list(child.events(SILENCE_S))
     report = _newest_report(Path(spec.checkpoint))
     return Measured(
         {

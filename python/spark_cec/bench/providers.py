@@ -17,7 +17,8 @@ _CHANGELOG_KEY = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.
 class Provider(str, Enum):
     """Ours with its defaults, RocksDB with changelog checkpointing, the HDFS-backed one, and a bare hash map.
 
-    Then ours with other policies, to compare them: everything at every commit, and only what Q and U ask for.
+    Then ours with other policies, to compare them: everything at every commit, and only what Q and U ask for. Then
+    Flink's backends: objects on the heap, and RocksDB with the changelog; each as it comes, and in mini-batches.
     """
 
     CEC = "cec"
@@ -26,15 +27,26 @@ class Provider(str, Enum):
     FLOOR = "floor"
     EAGER = "cec-eager"
     LAZY = "cec-lazy"
+    FLINK_HASHMAP = "flink-hashmap"
+    FLINK_HASHMAP_MINI = "flink-hashmap-mini-batch"
+    FLINK_ROCKSDB = "flink-rocksdb"
+    FLINK_ROCKSDB_MINI = "flink-rocksdb-mini-batch"
 
     @property
     def is_ours(self) -> bool:
         """Whether the state is kept by Spark CEC."""
         return self in (Provider.CEC, *POLICIES)
 
+    @property
+    def is_flink(self) -> bool:
+        """Whether it is not Spark that runs."""
+        return self in FLINK
+
 
 PEERS = (Provider.CEC, Provider.ROCKSDB, Provider.HDFS, Provider.FLOOR)
 """What is compared where nothing else is asked for."""
+
+FLINK = (Provider.FLINK_HASHMAP, Provider.FLINK_HASHMAP_MINI, Provider.FLINK_ROCKSDB, Provider.FLINK_ROCKSDB_MINI)
 
 POLICIES = {
     Provider.EAGER: {PREFIX + "mode": "eager"},

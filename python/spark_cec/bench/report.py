@@ -62,7 +62,8 @@ class Report:
 
     def _about(self) -> dict[str, Any]:
         sizes = self.workload
-        return {"task": self.task, "keys": sizes.keys, "updates": sizes.updates, "partitions": sizes.partitions}
+        about = {"task": self.task, "keys": sizes.keys, "updates": sizes.updates, "partitions": sizes.partitions}
+        return {**about, **({"value_bytes": sizes.value_bytes} if sizes.value_bytes else {})}
 
     def _measures(self) -> list[str]:
         return sorted({name for runs in self.runs.values() for values in runs.values() for name in values})

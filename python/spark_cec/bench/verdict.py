@@ -42,6 +42,10 @@ BUDGETS = (
     Budget("start() to the end of the first new batch", "recovery", "recovery_s", Provider.HDFS, 1.0, 1 / 2),
     Budget("load, µs for a footprint and core", "recovery", "load_us_per_footprint", None, 2.0, 0.5),
     Budget("batch time, 200 stores", "stores", "batch_ms", Provider.ROCKSDB, 1 / 2, 1 / 5, 200),
+    Budget("time per tuple, uniform", "flink", "us_per_tuple", Provider.FLINK_HASHMAP, 1 / 0.9, 1 / 1.2),
+    Budget("time per tuple, uniform", "flink", "us_per_tuple", Provider.FLINK_HASHMAP_MINI, 1 / 0.9, 1 / 1.2),
+    Budget("time per tuple, uniform", "flink", "us_per_tuple", Provider.FLINK_ROCKSDB, 1 / 3, 1 / 5),
+    Budget("time per tuple, uniform", "flink", "us_per_tuple", Provider.FLINK_ROCKSDB_MINI, 1 / 3, 1 / 5),
     Budget("p99 over median of the batch time", "pace", "p99_over_median", None, 2.0, 1.5),
     Budget("a store's commit without records, in the agent, ms", "agent", "empty_commit_ms", None, 1.0, 0.2),
 )

@@ -36,7 +36,8 @@ class Shape(str, Enum):
 class Workload:
     """`keys` open windows, `updates` input tuples a batch, `partitions` of the state.
 
-    `window`: tuples in a window, where that is what closes it. `seed` of all that looks random.
+    `window`: tuples in a window, where that is what closes it. `seed` of all that looks random. `value_bytes`: of text
+    in each value, besides its count and sum.
     """
 
     shape: Shape
@@ -45,6 +46,7 @@ class Workload:
     partitions: int = 2
     window: int = 0
     seed: int = SEED
+    value_bytes: int = 0
 
     @property
     def delay_s(self) -> int:
@@ -108,7 +110,12 @@ def query(spark: SparkSession, workload: Workload) -> DataFrame:
         closed = count_window(tuples, "item", workload.window, columns)
         return closed.observe("windows", F.avg("batches").alias("lifetime"))
     rows = source.select(_key(workload).alias("key"), (F.col("value") % 1000).alias("amount"))
-    return rows.groupBy("key").agg(F.count("*").alias("n"), F.sum("amount").alias("total"))
+    results = [F.count("*").alias("n"), F.sum("amount").alias("total")]
+    if workload.value_bytes:
+        # Of the amount, so that it changes now and then, as text that is kept does.
+        text = F.rpad(F.xxhash64("amount", "key").cast("string"), workload.value_bytes, "spark cec ")
+        results.append(F.max(text).alias("text"))
+    return rows.groupBy("key").agg(*results)
 
 
 def _key(workload: Workload) -> Column:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from spark_cec.bench import command
+from spark_cec.bench import command, tasks
 from spark_cec.bench.job import JobSpec
 from spark_cec.bench.measure import Measured, Say, Schedule
 from spark_cec.bench.processes import BenchError
@@ -43,9 +44,9 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     jar = tmp_path / "spark-cec.jar"
     jar.write_text("jar")
     fake = Runs()
-    monkeypatch.setattr(command, "jar_path", lambda: str(jar))
-    monkeypatch.setattr(command, "build_floor", lambda work: jar)
-    monkeypatch.setattr(command, "steady", fake)
+    monkeypatch.setattr(tasks, "jar_path", lambda: str(jar))
+    monkeypatch.setattr(tasks, "build_floor", lambda work: jar)
+    monkeypatch.setattr(tasks, "steady", fake)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     return fake
 
@@ -68,7 +69,7 @@ def test_three_alternating_rounds_of_all_providers_by_default(runs: Runs, tmp_pa
 
 
 def test_the_floor_has_nothing_to_recover(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "recovery", runs)
+    monkeypatch.setattr(tasks, "recovery", runs)
     _, lines, _ = _bench(tmp_path, "recovery", "--rounds", "1")
     assert [line["provider"] for line in lines if line["kind"] == "run"] == ["cec", "rocksdb", "hdfs"]
     code, lines, errors = _bench(tmp_path, "recovery", "--provider", "floor")
@@ -79,7 +80,7 @@ def test_the_floor_has_nothing_to_recover(runs: Runs, tmp_path: Path, monkeypatc
 def test_some_tasks_measure_ours_alone(
     task: str, measure: str, partitions: int, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, measure, runs)
+    monkeypatch.setattr(tasks, measure, runs)
     _, lines, _ = _bench(tmp_path, task, "--rounds", "2")
     assert [line["provider"] for line in lines if line["kind"] == "run"] == ["cec", "cec"]
     assert lines[-1]["sizes_of_the_design"] is True
@@ -136,6 +137,69 @@ def test_a_failed_run_is_exit_code_1_and_leaves_nothing(runs: Runs, tmp_path: Pa
     assert (code, len(lines)) == (1, 1)
     assert errors.splitlines()[-1] == "error: the query's process ended with exit code 1"
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_all_of_it_at_each_size(runs: Runs, tmp_path: Path) -> None:
+    table, pictures = tmp_path / "runs.csv", tmp_path / "pictures"
+    options = ("--provider", "cec", "--provider", "hdfs", "--csv", str(table), "--png", str(pictures))
+    code, lines, errors = _bench(tmp_path, "--rounds", "2", "--grow", "keys=100,4000", "--updates", "1000", *options)
+    assert code == 0
+    assert [line["keys"] for line in lines if line["kind"] == "run"] == [100] * 4 + [4000] * 4
+    assert [(s.workload.keys, p.fill) for s, p in zip(runs.specs, runs.schedules, strict=True)] == [(100, 1)] * 4 + [
+        (4000, 4)
+    ] * 4
+    assert [line["keys"] for line in lines if line["kind"] == "summary"] == [100, 4000]
+    rows = table.read_text().splitlines()
+    assert rows[0] == "task,provider,round,keys,updates,partitions,batch_ms"
+    assert rows[1:3] == ["uniform,cec,1,100,1000,2,100", "uniform,hdfs,1,100,1000,2,200"]
+    assert len(rows) == 9
+    assert (pictures / "uniform-by-keys.png").read_bytes()[:4] == b"\x89PNG"
+    assert "drawn: " in errors
+
+
+def test_longer_values(runs: Runs, tmp_path: Path) -> None:
+    _, lines, _ = _bench(tmp_path, "--rounds", "1", "--value-bytes", "2000", "--provider", "cec")
+    assert (runs.specs[0].workload.value_bytes, lines[0]["value_bytes"]) == (2000, 2000)
+    assert lines[-1]["sizes_of_the_design"] is False
+
+
+def test_flink_has_a_python_of_its_own(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    def of_flink(spec: JobSpec, schedule: Schedule, home: Path, say: Say, python: str) -> Measured:
+        told.append(python)
+        return Measured({"us_per_tuple": 4.0}, {})
+
+    monkeypatch.setattr(tasks, "flink", of_flink)
+    monkeypatch.setattr(command, "check_flink", lambda python: "2.3.0")
+    monkeypatch.setitem(SPEED_MS, "cec", 1000.0)
+    code, lines, errors = _bench(tmp_path, "flink", "--rounds", "1")
+    assert (code, lines, told) == (2, [], []) and "--flink-python" in errors
+    code, lines, _ = _bench(tmp_path, "flink", "--rounds", "1", "--flink-python", "there/python")
+    assert [line["provider"] for line in lines if line["kind"] == "run"] == [
+        "cec", "flink-hashmap", "flink-hashmap-mini-batch", "flink-rocksdb", "flink-rocksdb-mini-batch",
+    ]  # fmt: skip
+    assert told == ["there/python"] * 4
+    assert len(lines[-1]["rows"]) == 0  # ours has no time per tuple here
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--grow", "keys"), "--grow"), (("--grow", "salt=1,2"), "--grow"), (("--grow", "keys=2,1"), "--grow"),
+        (("--grow", "keys=1,x"), "--grow"), (("--grow", "keys=0,1"), "--grow"),
+        (("paper", "--grow", "keys=1"), "--grow"), (("--png", "there"), "--png"), (("fast", "--value-bytes", "9"), "--value-bytes"),
+        (("fast", "--grow", "value-bytes=9"), "--value-bytes"), (("--flink-python", "python"), "--flink-python"),
+        (("flink", "--flink-python", "/nowhere/python"), "No such file"),
+        (("flink", "--flink-python", sys.executable), "has no apache-flink"),
+        (("--provider", "flink-hashmap"), "--provider flink-hashmap"),
+        (("flink", "--provider", "rocksdb"), "--provider rocksdb"),
+    ],
+)  # fmt: skip
+def test_what_a_task_does_not_have(runs: Runs, tmp_path: Path, options: tuple[str, ...], named: str) -> None:
+    code, lines, errors = _bench(tmp_path, *options)
+    assert (code, lines, runs.specs) == (2, [], [])
+    assert named in " ".join(errors.split())
 
 
 @pytest.mark.parametrize(
