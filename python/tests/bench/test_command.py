@@ -188,7 +188,8 @@ def test_flink_has_a_python_of_its_own(runs: Runs, tmp_path: Path, monkeypatch: 
     [
         (("--grow", "keys"), "--grow"), (("--grow", "salt=1,2"), "--grow"), (("--grow", "keys=2,1"), "--grow"),
         (("--grow", "keys=1,x"), "--grow"), (("--grow", "keys=0,1"), "--grow"),
-        (("paper", "--grow", "keys=1"), "--grow"), (("--png", "there"), "--png"), (("fast", "--value-bytes", "9"), "--value-bytes"),
+        (("paper", "--grow", "keys=1"), "--grow"), (("--png", "there"), "--png"),
+        (("fast", "--value-bytes", "9"), "--value-bytes"),
         (("fast", "--grow", "value-bytes=9"), "--value-bytes"), (("--flink-python", "python"), "--flink-python"),
         (("flink", "--flink-python", "/nowhere/python"), "No such file"),
         (("flink", "--flink-python", sys.executable), "has no apache-flink"),
