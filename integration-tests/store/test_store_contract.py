@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store_it.jvm import Refused, Stores
@@ -34,10 +35,15 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("checkpoint")
 
 
-@pytest.fixture
-def make(jvm: Stores, checkpoint: Path) -> Make:
-    """Makes providers of stores that no other test has."""
-    return lambda grouped=False, **more: Provider(jvm, str(checkpoint), grouped, partition=next(_partitions), **more)
+@pytest.fixture(params=["memory", "rocksdb"])
+def make(request: pytest.FixtureRequest, jvm: Stores, checkpoint: Path) -> Make:
+    """Makes providers of stores that no other test has; all windows are in the heap, or most of them on the disk."""
+
+    def made(grouped: bool = False, conf: dict[str, str] | None = None, **more: Any) -> Provider:
+        both = {PREFIX + "liveStore": request.param, **(conf or {})}
+        return Provider(jvm, str(checkpoint), grouped, partition=next(_partitions), conf=both, **more)
+
+    return made
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "grouped"])

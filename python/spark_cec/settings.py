@@ -195,6 +195,7 @@ _KEYS = {
     "Q", "U", "CI", "CP", "effort", "footprintAge", "mode", "log.path", "python", "log.segmentBytes", "log.compression",
     "output.retainBatches", "sources.replayable", "sources.margin", "index.path", "spool.path", "agent.timeout",
     "recoveryTarget", "autotune", "onDivergence", "stop.flush", "driver.python",
+    "liveStore",
 }  # fmt: skip
 
 
@@ -244,6 +245,8 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
     _refuse_unknown(given)
     if "agent.timeout" in given:  # the shim's own; it is only checked here
         _whole_duration("agent.timeout", given["agent.timeout"])
+    if "liveStore" in given:  # so is this
+        _choice("liveStore", given["liveStore"], ("memory", "rocksdb"))
     default = Settings()
     extent, warnings = _extent_bound("Q", given["Q"]) if "Q" in given else (default.extent_bound, ())
     target_ms, autotune = _recovery_target_ms(given), _autotune(given)

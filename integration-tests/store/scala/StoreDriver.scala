@@ -14,7 +14,7 @@ import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.{SparkConf, SparkEnv, TaskContext, TaskContextImpl}
 import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.cec.CecStateStoreProvider
+import org.apache.spark.sql.cec.{CecStateStoreProvider, StoreConfs}
 import org.apache.spark.sql.cec.agent.{Agent, Json}
 import org.apache.spark.sql.cec.source.RowSpool
 import org.apache.spark.sql.cec.state.{Recovery, RowDigest, StoreLog, StoreState}
@@ -150,7 +150,7 @@ private final class StoreDriver {
       deferred = request.get("deferred").asBoolean,
       Recovery(
         request.get("replay_to").asLong, request.path("base").asLong(request.get("replay_to").asLong), None, request.path("counted").asBoolean, request.path("accept").asBoolean),
-      _ => false, key => key.getInt(0).toString)
+      _ => false, key => key.getInt(0).toString, StoreConfs.isLiveOnDisk(confOf(request)))
   }
 
   /** Writes rows of one string each to a spool file as the sink does; answers the file. */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -24,6 +25,9 @@ from store_it.operators import Batch, Operator, State, apply_changes
 
 AMPLE_MS = 10_000
 """Time of a task whose checks are then not limited by time, with CI = CP."""
+
+
+_runs = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,8 @@ class History:
             replay_to=replay_to,
             base=replay_to if base is None else base,
             retained=self.bounds.retained,
-            conf=self.jvm.conf(**self.bounds.conf()),
+            # In every other run most windows are on the disk.
+            conf=self.jvm.conf(**self.bounds.conf(), liveStore="rocksdb" if next(_runs) % 2 else "memory"),
         )
 
     def do(self, *steps: Step) -> list[Any]:

@@ -166,7 +166,8 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
       deferred = run.exists(r => r.deferred.contains(id.operatorId) && id.storeName == StateStoreId.DEFAULT_STORE_NAME),
       run.map(recoveryOf).getOrElse(Recovery(0L, 0L, None, counted = false, accept = false)),
       version => run.isDefined && StoreHost.recall(this, version),
-      describe)
+      describe,
+      StoreConfs.isLiveOnDisk(conf))
   }
 
   private def recoveryOf(run: RunContext): Recovery = {
@@ -193,10 +194,14 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
 
 /** What Spark tells a store by conf. */
 private[cec] object StoreConfs {
+  private val LiveStoreKey = "spark.sql.streaming.stateStore.cec.liveStore"
   private val LeaseTimeoutKey = "spark.sql.streaming.stateStore.rocksdb.lockAcquireTimeoutMs"
 
   /** How long a task waits for another one to let go of a store: the same as RocksDB's, under its key. */
   def leaseTimeoutMs(conf: StateStoreConf): Long = conf.sqlConfs.get(LeaseTimeoutKey).map(_.toLong).getOrElse(60000L)
+
+  /** Whether the windows that no batch has touched lately are on the local disk, and not in the heap. */
+  def isLiveOnDisk(conf: Map[String, String]): Boolean = conf.get(LiveStoreKey).exists(_.trim.equalsIgnoreCase("rocksdb"))
 
   /** Where Spark's commit log has the checkpoint id of a store, among those of its partition: a join has four stores. */
   def placeOf(storeName: String): Int =

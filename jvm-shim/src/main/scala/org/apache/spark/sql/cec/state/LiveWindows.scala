@@ -15,10 +15,13 @@ private[cec] final case class Sums(rows: Long = 0L, bytes: Long = 0L, digest: Lo
  * @param valueFields fields of a value
  * @param prefixOf the id of the window that a state key belongs to; None in a store without prefix
  * @param order of the keys in a store with range scans
+ * @param cold where windows are that no batch has touched lately; null: there are none
+ * @param books are told of windows that come from there
  */
 private[cec] final class LiveWindows(
-    keyFields: Int, valueFields: Int, prefixOf: Option[UnsafeRow => UnsafeRow], order: Option[RangeOrder], rowDigest: RowDigest) {
-  private val table = new WindowTable
+    keyFields: Int, valueFields: Int, prefixOf: Option[UnsafeRow => UnsafeRow], order: Option[RangeOrder], rowDigest: RowDigest,
+    cold: ColdWindows, books: WindowBooks) {
+  private var table = new WindowTable
   private var undo = new Images(0)
   private val trail = new Trail
 
@@ -37,9 +40,6 @@ private[cec] final class LiveWindows(
   /** Sums with the batch under way. */
   def sums: Sums = Sums(settled.rows + rows, settled.bytes + bytes, settled.digest + digest, settled.sketch + sketch)
 
-  /** Windows that are or were open in the batch under way. */
-  def size: Int = table.size
-
   def get(key: UnsafeRow): UnsafeRow = {
     val window = find(key)
     if (window == null) return null
@@ -55,7 +55,7 @@ private[cec] final class LiveWindows(
     val id = idOf(key)
     var window = trail.next(id)
     if (window == null) {
-      window = table.get(id, id.hashCode)
+      window = lookUp(id)
       trail.goOnAfter(window)
     }
     if (accepts(window)) {
@@ -88,22 +88,42 @@ private[cec] final class LiveWindows(
   }
 
   /** All pairs; the pair object is reused. Puts and removes may go on meanwhile. */
-  def iterator: Iterator[UnsafeRowPair] = pairs(inOrder(table.iterator))
+  def iterator: Iterator[UnsafeRowPair] = pairs(inOrder(windows))
 
   /** The pairs of one prefix. */
   def prefixScan(prefix: UnsafeRow): Iterator[UnsafeRowPair] = order match {
-    case Some(range) => pairs(table.iterator.filter(range.hasPrefix(_, prefix)))
-    case None => pairs(Option(table.get(prefix, prefix.hashCode)).iterator)
+    case Some(range) => pairs(windows.filter(range.hasPrefix(_, prefix)))
+    case None => pairs(Option(lookUp(prefix)).iterator)
   }
 
   /** The pairs with keys in [start, end), in order. */
   def rangeScan(start: Option[UnsafeRow], end: Option[UnsafeRow]): Iterator[UnsafeRowPair] =
-    pairs(inOrder(table.iterator.filter(window => order.forall(_.within(window, start, end)))))
+    pairs(inOrder(windows.filter(window => order.forall(_.within(window, start, end)))))
 
   /** What the batch under way touched, in the order of first touch. */
   def touched: Images = undo
 
-  def windows: Iterator[Window] = table.iterator
+  /** All windows, to be looked at: what is done to one that is cold is lost. */
+  def windows: Iterator[Window] =
+    if (cold == null) table.iterator
+    else {
+      // Both as they are now: a window that becomes warm meanwhile is among the cold ones, once.
+      val (warm, rest) = (table.iterator.toArray, cold.iterator)
+      warm.iterator ++ rest.map { case (id, window) => Option(table.get(Window.row(id, 0), window.hash)).getOrElse(window) }
+    }
+
+  /** Those that are not cold. */
+  def warm: Iterator[Window] = table.iterator
+
+  /** Lets all windows but these go cold. Between batches only. */
+  def cool(kept: Seq[Stamps]): Unit = if (cold != null) {
+    val warm = new WindowTable
+    for (stamps <- kept; i <- 0 until stamps.size if stamps.window(i).isOpen) warm.addIfAbsent(stamps.window(i))
+    cold.closeIterators()
+    cold.give(table.iterator.filter(window => warm.get(Window.row(window.id, 0), window.hash) == null))
+    table = warm
+    books.keep(warm.iterator)
+  }
 
   /** Takes a window of one key as an eventual checkpoint has it. */
   def loadKey(keySize: Int, keyAndValue: Array[Byte], footprint: Long): Unit = {
@@ -113,16 +133,20 @@ private[cec] final class LiveWindows(
     window.put(keyAndValue)
     window.footprint = footprint
     if (table.addIfAbsent(window) eq window) count(window, rowDigest.seed(key))
+    makeRoom()
   }
 
   /** Takes a row as an eventual checkpoint has it, in the window `id`; rows are added to an open window of that id. */
   def loadRow(id: UnsafeRow, key: Array[Byte], value: Array[Byte], footprint: Long): Unit = {
-    val known = table.get(id, id.hashCode)
+    val known = lookUp(id)
     val window = (if (known != null) known else table.addIfAbsent(new GroupWindow(id.getBytes, id.hashCode))).asInstanceOf[GroupWindow]
     window.footprint = footprint
     val (keyRow, valueRow) = (Window.row(key, keyFields), Window.row(value, valueFields))
     count(keyRow, window.rows.put(keyRow, valueRow), valueRow)
+    makeRoom()
   }
+
+  private def makeRoom(): Unit = if (cold != null && table.size >= LiveWindows.LoadedAtOnce) cool(Nil)
 
   /** Ends the batch: windows that closed go, the undo list is handed out and begins anew. */
   def advance(): Images = {
@@ -197,7 +221,7 @@ private[cec] final class LiveWindows(
   }
 
   /** Makes room for windows that will be loaded. */
-  def expect(windows: Long): Unit = table.reserve(windows)
+  def expect(windows: Long): Unit = table.reserve(if (cold == null) windows else Math.min(windows, LiveWindows.LoadedAtOnce))
 
   /** All rows were loaded. */
   def loaded(): Unit = settle(sums)
@@ -239,9 +263,25 @@ private[cec] final class LiveWindows(
 
   private def idOf(key: UnsafeRow): UnsafeRow = if (prefixOf.isEmpty) key else prefixOf.get(key)
 
-  private def find(key: UnsafeRow): Window = {
-    val id = idOf(key)
-    table.get(id, id.hashCode)
+  private def find(key: UnsafeRow): Window = lookUp(idOf(key))
+
+  private def lookUp(id: UnsafeRow): Window = {
+    val window = table.get(id, id.hashCode)
+    if (window != null || cold == null) window else warmUp(id.getBytes)
+  }
+
+  /** Makes a window warm that may be cold; null if it is not there. */
+  def warmUp(id: Array[Byte]): Window = {
+    val window = cold.take(id)
+    if (window != null) {
+      window match {
+        case one: KeyWindow => one.digest = rowDigest.hash(one.bytes, one.valueFrom, rowDigest.seed(one.key(keyFields)))
+        case _ =>
+      }
+      table.add(window)
+      books.enter(window)
+    }
+    window
   }
 
   private def has(window: Window, key: UnsafeRow): Boolean = window match {
@@ -273,4 +313,9 @@ private[cec] final class LiveWindows(
           .map(entry => pair.withRows(entry.getKey, entry.getValue))
     }
   }
+}
+
+private object LiveWindows {
+  /** So many windows of a checkpoint are in the table before they go cold. */
+  val LoadedAtOnce = 1 << 16
 }

@@ -50,6 +50,7 @@ private[state] final class LastCommit(
  * @param recovery what the run knows of its beginning
  * @param recall asks the other executors for the store at a version: whether one had it, and has written it
  * @param describe a state key, for people
+ * @param onDisk whether windows that no batch has touched lately leave the heap for the local disk
  */
 private[cec] final class StoreState(
     id: StateStoreId,
@@ -62,12 +63,14 @@ private[cec] final class StoreState(
     deferred: Boolean,
     recovery: Recovery,
     recall: Long => Boolean,
-    describe: UnsafeRow => String) extends Logging {
+    describe: UnsafeRow => String,
+    onDisk: Boolean) extends Logging {
   import recovery.{base, replayTo}
 
   private val idFields = prefixFields.map(_._1).getOrElse(keyFields)
+  private val cold = if (onDisk) new ColdWindows(keyFields, valueFields, prefixFields.isDefined) else null
+  private val books: WindowBooks = new WindowBooks(cold, windows.warmUp(_))
   private var windows = newWindows()
-  private val books = new WindowBooks
   private val checks = new CheckChoice(books, new Budget, deferred, prefixFields.isDefined)
   private var ecLoadMs = 0.0
 
@@ -88,6 +91,7 @@ private[cec] final class StoreState(
   /** The commit that was taken back for the run of its batch that is under way. */
   private var undone: Option[Undone] = None
   private var liveIsWhole = true
+  private var cooledAt = -1L
   private var loaded = false
 
   /** Id of the checkpoint that the present version is, and of the one that the last commit rested on. */
@@ -113,6 +117,13 @@ private[cec] final class StoreState(
     else if (loaded && isReplaying && recovery.accept && wanted == replayTo) acceptAsItIs("the replay was not finished")
     else load(wanted, uniqueId)
     if (uniqueId.isDefined && !isReplaying && checkpointId != uniqueId && wanted > 0) load(wanted, uniqueId)
+    cool()
+  }
+
+  /** Once in each batch: an operator may read first and ask for the store again to write what it has read. */
+  private def cool(): Unit = if (onDisk && undone.isEmpty && cooledAt != version) {
+    windows.cool(lastCommit.toSeq.flatMap(last => Seq(last.touched, last.renewed)))
+    cooledAt = version
   }
 
   /** Begins a batch at `wanted` as if the state there had no windows, and none before it. */
@@ -135,7 +146,10 @@ private[cec] final class StoreState(
   }
 
   /** Says that nothing more will be asked of this store. */
-  def close(): Unit = log.close()
+  def close(): Unit = {
+    if (onDisk) cold.clear()
+    log.close()
+  }
 
   /** Writes what is dirty at the last commit, unless a replay is under way, whose windows are not the whole state. */
   def settle(): Unit = if (loaded && !isReplaying) {
@@ -234,7 +248,7 @@ private[cec] final class StoreState(
     baseCheckpointId = checkpointId
   }
 
-  private def newWindows() = new LiveWindows(keyFields, valueFields, prefixFields.map(_._2), order, rowDigest)
+  private def newWindows() = new LiveWindows(keyFields, valueFields, prefixFields.map(_._2), order, rowDigest, cold, books)
 
   private def estimate(rowsToWrite: Int): Long = {
     val rows = windows.sums.rows
@@ -328,7 +342,7 @@ private[cec] final class StoreState(
     plan = last.plan
     lastCommit = None
     liveIsWhole = true
-    books.rebuild(windows.windows)
+    books.rebuild(windows.warm)
   }
 
   /** Has the commit back that was taken back last. */
@@ -344,7 +358,7 @@ private[cec] final class StoreState(
     lastInputs = later.inputs
     undone = None
     liveIsWhole = true
-    books.rebuild(windows.windows)
+    books.rebuild(windows.warm)
   }
 
   /** Loads the eventual checkpoint of `wanted`, or, if a replay is due, the one that it begins with. */
@@ -389,6 +403,8 @@ private[cec] final class StoreState(
   }
 
   private def reset(wanted: Long): Unit = {
+    if (onDisk) cold.clear()
+    cooledAt = -1
     windows = newWindows()
     windows.version = wanted
     books.rebuild(Iterator.empty)
@@ -406,7 +422,7 @@ private[cec] final class StoreState(
   }
 
   private def takeOver(checkpoint: CheckpointAnswer, hold: Boolean): Unit = {
-    books.rebuild(windows.windows)
+    books.rebuild(windows.warm)
     sumsBefore = windows.sums
     if (books.openWindows != checkpoint.footer.openWindows) {
       throw new CecException("DamagedLog",

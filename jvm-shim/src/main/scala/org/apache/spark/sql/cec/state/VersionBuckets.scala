@@ -10,9 +10,12 @@ import scala.jdk.CollectionConverters._
  * A window that moved to another version or closed leaves a stale entry behind, which is passed over, goes with the last window of its
  * version, and is swept out when stale entries are many times the living: to look at a window costs more than to keep an entry.
  *
+ * Cold windows are counted, and are in here when they are warm.
+ *
  * @param versionOf where a window belongs now
+ * @param warmUp enters a cold window that carries a version, one at each step
  */
-private[state] final class VersionBuckets(versionOf: Window => Long) {
+private[state] final class VersionBuckets(versionOf: Window => Long, warmUp: Long => Iterator[Unit]) {
   private final class Bucket {
     val windows = new ArrayList[Window]()
     var live = 0
@@ -61,18 +64,21 @@ private[state] final class VersionBuckets(versionOf: Window => Long) {
     private val left = buckets.headMap(before).entrySet.iterator
     private var version = 0L
     private var windows = new ArrayList[Window](0)
+    private var cold = Iterator.empty[Unit]
     private var i = 0
     private var found: Window = _
 
     override def hasNext: Boolean = {
-      while (found == null && (i < windows.size || left.hasNext)) {
+      while (found == null && (i < windows.size || cold.hasNext || left.hasNext)) {
         if (i < windows.size) {
           if (belongs(windows.get(i), version)) found = windows.get(i)
           i += 1
-        } else {
+        } else if (cold.hasNext) cold.next()
+        else {
           val bucket = left.next()
           version = bucket.getKey
           windows = bucket.getValue.windows
+          cold = warmUp(version)
           i = 0
         }
       }
@@ -90,6 +96,13 @@ private[state] final class VersionBuckets(versionOf: Window => Long) {
   /** How many windows carry each version. */
   def counts: Iterator[(Long, Int)] =
     buckets.entrySet.asScala.iterator.map(entry => (entry.getKey.longValue, entry.getValue.live))
+
+  /** Forgets all windows but these, and still counts them. */
+  def keep(windows: Iterator[Window]): Unit = {
+    buckets.values.forEach(_.windows.clear())
+    entries = 0
+    windows.foreach(window => if (window.isOpen && versionOf(window) != Window.Clean) enter(versionOf(window), window))
+  }
 
   def clear(): Unit = {
     buckets.clear()

@@ -4,10 +4,14 @@ import java.util.ArrayList
 
 import scala.collection.mutable
 
-/** The books of one store: which open windows have their footprint at which version, and which are dirty since when. */
-private[state] final class WindowBooks {
-  private val byFootprint = new VersionBuckets(_.footprint)
-  private val byDirty = new VersionBuckets(_.dirtySince)
+/**
+ * The books of one store: which open windows have their footprint at which version, and which are dirty since when.
+ *
+ * @param warmUp makes a cold window warm, by its id
+ */
+private[state] final class WindowBooks(cold: ColdWindows, warmUp: Array[Byte] => Unit) {
+  private val byFootprint = new VersionBuckets(_.footprint, version => if (cold == null) Iterator.empty else cold.byFootprint.at(version).map(warmUp))
+  private val byDirty = new VersionBuckets(_.dirtySince, version => if (cold == null) Iterator.empty else cold.byDirty.at(version).map(warmUp))
 
   def openWindows: Long = byFootprint.size
 
@@ -84,12 +88,29 @@ private[state] final class WindowBooks {
     apply(version, changes, none, after(version, changes, none))
   }
 
-  /** Writes the books anew from the windows. */
-  def rebuild(windows: Iterator[Window]): Unit = {
+  /** Takes in a window that was cold: it is counted already. */
+  def enter(window: Window): Unit = {
+    byFootprint.enter(window.footprint, window)
+    if (window.isDirty) byDirty.enter(window.dirtySince, window)
+  }
+
+  /** All windows but these go cold. */
+  def keep(windows: Iterator[Window]): Unit = {
+    val kept = windows.toArray
+    byFootprint.keep(kept.iterator)
+    byDirty.keep(kept.iterator)
+  }
+
+  /** Writes the books anew from the windows that are not cold, and from what is cold. */
+  def rebuild(warm: Iterator[Window]): Unit = {
     byFootprint.clear()
     byDirty.clear()
     val footprints, dirty = new Tally
-    windows.filter(_.isOpen).foreach { window =>
+    if (cold != null) {
+      cold.byFootprint.counts.foreach { case (version, count) => footprints.add(version, count) }
+      cold.byDirty.counts.foreach { case (version, count) => dirty.add(version, count) }
+    }
+    warm.filter(_.isOpen).foreach { window =>
       byFootprint.enter(window.footprint, window)
       footprints.add(window.footprint, 1)
       if (window.isDirty) {
