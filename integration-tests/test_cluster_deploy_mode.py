@@ -20,7 +20,8 @@ from cec_it.driver import CEC, FOREACH, Job, Query, last_batch
 from cec_it.local import eventually
 from cec_it.references import PROVIDER_KEY, References
 from purchases_demo.crashes import newest
-from spark_cec.session import PROVIDER, jar_path
+from spark_cec.session import jar_path
+from spark_cec.settings import PROVIDER
 from spark_cec.toolchain import compile_sources, spark_jars
 
 SOURCE = Path(__file__).parent / "cluster" / "scala" / "ClusterJob.scala"

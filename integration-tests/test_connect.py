@@ -16,7 +16,8 @@ from cec_it.driver import CEC, FOREACH, Job, Query, last_batch
 from cec_it.local import eventually
 from cec_it.references import PROVIDER_KEY, References
 from purchases_demo.crashes import newest
-from spark_cec.session import PROVIDER, jar_path
+from spark_cec.session import jar_path
+from spark_cec.settings import PROVIDER
 
 pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
 

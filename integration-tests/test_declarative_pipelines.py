@@ -15,7 +15,8 @@ from cec_it.local import eventually
 from cec_it.plans import PLANS
 from cec_it.references import PROVIDER_KEY, References
 from purchases_demo.crashes import newest
-from spark_cec.session import PROVIDER, jar_path
+from spark_cec.session import jar_path
+from spark_cec.settings import PROVIDER
 
 pytest.importorskip("grpc", reason="Spark Declarative Pipelines need pyspark[pipelines]")
 

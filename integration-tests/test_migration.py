@@ -21,9 +21,9 @@ from spark_cec.cli.carry import PROVIDERS
 from spark_cec.cli.failures import explained
 from spark_cec.errors import CecError
 from spark_cec.migration.carry import Carried, Request, carry
-from spark_cec.migration.checkpoint import UNFINISHED
 from spark_cec.recovery.fallback import read_carried
 from spark_cec.recovery.left import LEFT_FILE
+from spark_cec.recovery.suitable import UNFINISHED
 from spark_cec.settings import Settings
 
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -244,7 +244,7 @@ def test_a_copy_that_is_not_finished_cannot_be_started(
     job.checkpoint(query).parent.mkdir(parents=True)
     carry(spark, Request(str(checkpoint), str(job.checkpoint(query)), PROVIDERS["cec"], None, 0.0), lambda _: None)
     assert UNFINISHED in (job.checkpoint(query) / "metadata").read_text()
-    with pytest.raises(Exception, match=UNFINISHED):
+    with pytest.raises(Exception, match=r"a copy of a checkpoint that was not finished .*remove the directory"):
         start(local.session(spark, **{PROVIDER_KEY: PROVIDERS["cec"]}), job, query).processAllAvailable()
 
 

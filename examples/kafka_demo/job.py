@@ -18,7 +18,7 @@ _SCHEMA = "item_id LONG, item_price LONG, item_time TIMESTAMP, seq LONG"
 
 
 def open_session(layout: Layout) -> SparkSession:
-    """A local session with Spark's Kafka connector and the CEC provider, which is all that `configure` adds."""
+    """A local session with Spark's Kafka connector and the CEC provider, which `configure` adds."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = (
         SparkSession.builder.master("local[2]")
@@ -27,6 +27,8 @@ def open_session(layout: Layout) -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.sql.session.timeZone", "UTC")
+        # So small a state is written whole at every batch, by default, and no crash would show a replay.
+        .config("spark.sql.streaming.stateStore.cec.effort", "0")
         .config("spark.local.dir", str(layout.scratch))
         .config("spark.sql.warehouse.dir", str(layout.scratch / "warehouse"))
         .config("spark.driver.extraJavaOptions", f'"-Djava.io.tmpdir={layout.scratch}" -XX:TieredStopAtLevel=1')

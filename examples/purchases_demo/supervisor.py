@@ -119,7 +119,7 @@ class Supervisor:
 
     def _follow(self, run: _Run, point: CrashPoint | None) -> Iterator[None]:
         """Take in the driver's events until it is time to crash it, or, with no point left, until it has ended."""
-        while point is None or not run.due(point):
+        while point is None or not (run.due(point) and self._has_reported(run)):
             heard = run.driver.next_event(self._left())
             if heard is None:
                 break
@@ -130,6 +130,11 @@ class Supervisor:
         code = run.driver.exit_code(self._left())
         if code != 0 or point is not None:
             raise DemoError(f"the driver ended by itself with exit code {code}: see {run.driver.log}")
+
+    def _has_reported(self, run: _Run) -> bool:
+        """Whether every recovery that this life began with has left its report, a moment after its batch."""
+        names = [spec.name for spec in QUERIES if run.committed[spec.name] >= 0]
+        return not self._crashes or all(self._reports()[name] - run.reports[name] for name in names)
 
     def _crash(self, run: _Run, point: CrashPoint) -> None:
         if run.driver.ends_within(point.fraction * run.batch_s.get(point.query, 0.0)):

@@ -11,7 +11,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spark_cec.session import PROVIDER, PROVIDER_KEY, PYTHON_KEY
+from spark_cec.session import PYTHON_KEY
+from spark_cec.settings import PROVIDER, PROVIDER_KEY
 from spark_cec.toolchain import require_java, spark_jars
 from spark_suites.classes import HERE, Classes
 from spark_suites.junit import SuiteResult, read

@@ -1,9 +1,8 @@
 """Errors, each saying what the caller must do next.
 
-The six kinds: fix the call (`SettingsError`, `LogLocationError`, `UnsuitableCheckpoint`), give back what is missing
-(`InputGone`), try again
-(`TransientError`), look before trying again (`CommitOutcomeUnknown`), stop because a newer writer exists
-(`Fenced`), and damage (`DamagedLog`, `NewerFormat`).
+The six kinds: fix the call (`SettingsError`, `LogLocationError`, `UnsuitableCheckpoint`, `Unsupported`), give back what
+is missing (`InputGone`), try again (`TransientError`), look before trying again (`CommitOutcomeUnknown`), stop because
+a newer writer exists (`Fenced`), and damage (`DamagedLog`, `NewerFormat`).
 """
 
 from __future__ import annotations
@@ -43,6 +42,10 @@ class AlreadyExists(CecError):
 
 class UnsuitableCheckpoint(CecError):
     """The checkpoint belongs to another provider, or cannot be recovered in the wanted mode: see the message."""
+
+
+class Unsupported(CecError):
+    """Something that this query does cannot run on Spark CEC: see the message."""
 
 
 class InputGone(CecError):

@@ -7,13 +7,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from spark_cec.build import build
-from spark_cec.settings import PREFIX
+from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
-PROVIDER = "org.apache.spark.sql.cec.CecStateStoreProvider"
 PYTHON_KEY = PREFIX + "python"
 DRIVER_PYTHON_KEY = PREFIX + "driver.python"
 SPARK_PYTHON_KEY = "spark.pyspark.python"

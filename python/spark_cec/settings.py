@@ -15,6 +15,8 @@ from enum import Enum
 from spark_cec.errors import SettingsError
 
 PREFIX = "spark.sql.streaming.stateStore.cec."
+PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
+PROVIDER = "org.apache.spark.sql.cec.CecStateStoreProvider"
 
 _DURATION_UNITS_MS = {"us": 0.001, "ms": 1.0, "s": 1_000.0, "min": 60_000.0, "h": 3_600_000.0}
 _SIZE_UNITS = {

@@ -29,8 +29,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         *("checkpoint.eventual", "checkpoint.commit", "checkpoint.flush", "checkpoint.recovery_target"),
         *("recovery.plan", "recovery.fallback", "recovery.generations", "recovery.report", "recovery.requests"),
         *("recovery.forecast", "recovery.margin", "recovery.reach", "recovery.sources"),
-        *("recovery.attempts", "recovery.left", "recovery.spark_logs", "recovery.progressive"),
-        *("checkpoint.views", "tuning", "tuning.*", "pipeline", "pipeline.*"),
+        *("recovery.attempts", "recovery.left", "recovery.query_file", "recovery.spark_logs", "recovery.suitable"),
+        *("recovery.progressive", "checkpoint.views", "tuning", "tuning.*", "pipeline", "pipeline.*"),
     ),
     # 5 adapters
     ("adapters.*",),

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_cec.session import PROVIDER, PROVIDER_KEY
-from spark_cec.settings import PREFIX, Settings, parse_settings
+from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY, Settings, parse_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = (ROOT / "conf" / "cec-defaults.conf").read_text()

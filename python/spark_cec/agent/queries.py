@@ -17,11 +17,10 @@ from spark_cec.checkpoint.recovery_target import load_tuning
 from spark_cec.errors import DamagedLog, Fenced, UnsuitableCheckpoint
 from spark_cec.ids import StoreId, new_id
 from spark_cec.log import manifest
-from spark_cec.log.home import absolute_home, join_log, read_log_id, relative_home
+from spark_cec.log.home import absolute_home, is_inside, join_log, read_log_id, relative_home
 from spark_cec.log.index import Index
 from spark_cec.log.reader import read_frame
 from spark_cec.log.scan import Corrupt
-from spark_cec.log.storage import Storage
 from spark_cec.log.trim import TrimHorizon, trim
 from spark_cec.recovery import report
 from spark_cec.recovery.attempts import CommittedAttempts
@@ -36,22 +35,13 @@ from spark_cec.recovery.plan import (
     refuse_a_log_that_is_ahead,
     refuse_an_unfinished_rewind,
 )
+from spark_cec.recovery.query_file import read_query, write_query
 from spark_cec.recovery.reach import describe_batches, read_reach
 from spark_cec.recovery.requests import answer_flush, flush_request
 from spark_cec.recovery.sources import at_start, parse_sources, while_running
 from spark_cec.recovery.spark_logs import all_stores, committed_batch
+from spark_cec.recovery.suitable import refuse_unsuitable
 from spark_cec.settings import PREFIX, parse_settings
-
-QUERY_FILE = "query.json"
-
-
-def read_query(storage: Storage) -> dict[str, Any] | None:
-    """`query.json` of a checkpoint's `cec` directory: what the last start decided; None before the first."""
-    if not storage.exists(QUERY_FILE):
-        return None
-    query = json.loads(storage.read(QUERY_FILE))
-    assert isinstance(query, dict)
-    return query
 
 
 class QueryCalls:
@@ -65,14 +55,15 @@ class QueryCalls:
     def check(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`conf`, `checkpoint`, `sink_path`, `committed_batch`: refuses what cannot work, before anything is written.
 
-        A query that has committed nothing (-1) may have its log elsewhere than at its last start. Answers the log's
-        home, whether a log is there, the settings in one line, and warnings.
+        With what `refuse_unsuitable` asks for. A query that has committed nothing (-1) may have its log elsewhere than
+        at its last start. Answers the log's home, whether a log is there, the settings in one line, and warnings.
         """
         settings = parse_settings(conf_of(arguments))
         index_root(settings)
         if settings.autotune:
             load_tuning()
         checkpoint = str(arguments["checkpoint"])
+        refuse_unsuitable(open_storage(checkpoint), arguments)
         query = read_query(cec_directory(checkpoint))
         refuse_if_left(cec_directory(checkpoint))
         home = home_of(checkpoint, settings, arguments.get("sink_path"))
@@ -87,7 +78,9 @@ class QueryCalls:
             )
         storage.probe_writable()
         log_id = read_log_id(storage)
-        if log_id is not None and (query is None or query["log_id"] != log_id):
+        # A log inside the checkpoint is its own, if a file that says so is lost.
+        known = query["log_id"] if query is not None else log_id if is_inside(checkpoint, home) else None
+        if log_id is not None and known != log_id:
             raise UnsuitableCheckpoint(
                 f"{home} holds the log of another query (id {log_id}): give this query a log location of its own, or "
                 f"start it from the checkpoint that the log belongs to"
@@ -228,7 +221,7 @@ class QueryCalls:
             "release": __version__,
             **arguments["decision"],
         }
-        own.replace(QUERY_FILE, json.dumps(content, indent=1).encode())
+        write_query(own, content)
         if join_log(log_storage, log_id) != log_id:
             raise UnsuitableCheckpoint(
                 f"{arguments['home']} was taken by another query at this moment: give each query a log of its own"

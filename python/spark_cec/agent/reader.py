@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of
-from spark_cec.agent.queries import read_query
 from spark_cec.agent.spool import Spool, write_rows
 from spark_cec.checkpoint.eventual import head_at, rebuild
 from spark_cec.checkpoint.views import fail, first_published_since, log_records, output_batches, window_rows
@@ -21,6 +20,7 @@ from spark_cec.log.home import absolute_home
 from spark_cec.log.index import OutputEntry
 from spark_cec.recovery.attempts import read_attempts
 from spark_cec.recovery.plan import Allows
+from spark_cec.recovery.query_file import read_query
 from spark_cec.settings import parse_settings
 
 SPLIT_BYTES = 32 << 20

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from enum import Enum
 
 from spark_cec.bench.floor import PROVIDER as FLOOR_PROVIDER
-from spark_cec.session import JARS_KEY, PROVIDER, PROVIDER_KEY, PYTHON_KEY
-from spark_cec.settings import PREFIX
+from spark_cec.session import JARS_KEY, PYTHON_KEY
+from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY
 
 _STATE = "org.apache.spark.sql.execution.streaming.state."
 _CHANGELOG_KEY = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"

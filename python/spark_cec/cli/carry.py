@@ -18,7 +18,8 @@ from spark_cec.cli.show import console, counted, print_json
 from spark_cec.errors import SettingsError
 from spark_cec.migration.carry import Carried, Request, carry
 from spark_cec.migration.checkpoint import PLANNED, no_checkpoint, running, taken
-from spark_cec.session import PROVIDER, PROVIDER_KEY, configure
+from spark_cec.session import configure
+from spark_cec.settings import PROVIDER, PROVIDER_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -115,7 +115,7 @@ def _carry(
         need(f"`cec {command}`", "spark")
         from spark_cec.cli.carry import carry_and_show, provider_class
         from spark_cec.migration.carry import Request
-        from spark_cec.session import PROVIDER
+        from spark_cec.settings import PROVIDER
 
         wanted = PROVIDER if command != "export" else provider_class(provider)
         carry_and_show(command, Request(source, target, wanted, partitions, quiet), confs or [], as_json=as_json)

@@ -10,7 +10,7 @@ from typing import Any
 from spark_cec.errors import DamagedLog
 from spark_cec.log.scan import Damage, Torn
 
-_TORN = "unfinished, as a crash leaves it, or a writer at work; nothing acknowledged is in it"
+_TORN = "unfinished, as a crash leaves it, or a writer at work; nothing acknowledged is in it, if no store is lost"
 
 
 class FindingKind(str, Enum):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +15,10 @@ from spark_cec.log.meta import SegmentMeta, decode_meta
 from spark_cec.log.scan import FoundFrame, scan
 from spark_cec.log.segment import list_segments
 from spark_cec.log.storage import Storage
+from spark_cec.recovery import query_file
 from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.settings import Settings, parse_settings
 
-QUERY_FILE = "query.json"
 OWN_DIRECTORY = "cec"
 OWN_LOG = "cec/log"
 
@@ -82,22 +81,9 @@ def find_log(path: str) -> Place:
 
 
 def read_query(checkpoint: str) -> dict[str, Any] | None:
-    """`query.json` of a checkpoint, `log_home` made absolute; None if there is none.
-
-    Errors: `UnsuitableCheckpoint` if it cannot be read.
-    """
-    storage = open_to_read(f"{checkpoint}/{OWN_DIRECTORY}")
-    if not storage.exists(QUERY_FILE):
-        return None
-    try:
-        query = json.loads(storage.read(QUERY_FILE))
-        bytes.fromhex(query["log_id"])
-        return {**query, "log_home": absolute_home(checkpoint, str(query["log_home"]))}
-    except (ValueError, KeyError, TypeError) as error:
-        raise UnsuitableCheckpoint(
-            f"{checkpoint}/{OWN_DIRECTORY}/{QUERY_FILE} cannot be read ({error}): restore it from a copy of the "
-            f"checkpoint, or give the home of the log instead"
-        ) from error
+    """`query.json` of a checkpoint, `log_home` made absolute; None if there is none. Raises `UnsuitableCheckpoint`."""
+    query = query_file.read_query(open_to_read(f"{checkpoint}/{OWN_DIRECTORY}"))
+    return {**query, "log_home": absolute_home(checkpoint, str(query["log_home"]))} if query is not None else None
 
 
 def _of_query(checkpoint: str, query: Mapping[str, Any]) -> Place:

@@ -13,7 +13,7 @@ from spark_cec.cli.find_log import Place
 from spark_cec.cli.show import counted, place_json, print_findings, store_json
 from spark_cec.log.home import LOG_FILE
 from spark_cec.log.repair import RepairReport
-from spark_cec.recovery.fallback import Base
+from spark_cec.recovery.fallback import Base, FallbackCost
 
 
 def repair_json(
@@ -100,9 +100,15 @@ def print_mending(out: Console, mending: Mending, *, dry_run: bool) -> None:
     out.print(
         f"the log still has all stores at version {found.version}: the next start of the query "
         f"{'would begin' if dry_run else 'begins'} from there, and a replay of batches {found.replay_from} to "
-        f"{mending.committed_batch} ({counted(cost.batches, 'batch', 'batches')}, about "
-        f"{counted(cost.inputs, 'input tuple')}) brings back what is lost"
+        f"{mending.committed_batch} ({counted(cost.batches, 'batch', 'batches')}, {_input(cost)}) brings back what is "
+        f"lost"
     )
+
+
+def _input(cost: FallbackCost) -> str:
+    if not cost.lost_footers:
+        return f"about {counted(cost.inputs, 'input tuple')}"
+    return f"how much input is not known: {counted(cost.lost_footers, 'commit')} of them left no count"
 
 
 def _fallback_json(mending: Mending) -> dict[str, Any] | None:
@@ -113,5 +119,5 @@ def _fallback_json(mending: Mending) -> dict[str, Any] | None:
         "committed_batch": mending.committed_batch,
         "replay_from": mending.found.replay_from,
         "batches": mending.cost.batches,
-        "input_tuples": mending.cost.inputs,
+        "input_tuples": mending.cost.inputs if not mending.cost.lost_footers else None,
     }

@@ -49,6 +49,11 @@ def _text(log_id: str) -> bytes:
     return json.dumps({"format_version": FORMAT_VERSION, "log_id": log_id}).encode()
 
 
+def is_inside(checkpoint: str, home: str) -> bool:
+    """Whether a log's home lies inside the checkpoint, so that no other query's log can be there."""
+    return home.startswith(checkpoint.rstrip("/") + "/")
+
+
 def relative_home(checkpoint: str, home: str) -> str:
     """How a checkpoint names its log's home: relative where it lies inside, so that both can move together."""
     return home.removeprefix(checkpoint.rstrip("/") + "/")

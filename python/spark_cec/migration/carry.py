@@ -19,10 +19,8 @@ from spark_cec.cli.find_log import find_log
 from spark_cec.errors import Fenced, LogLocationError, UnsuitableCheckpoint
 from spark_cec.migration.checkpoint import (
     COMMITTED,
-    METADATA,
     PARTITIONS_KEY,
     PLANNED,
-    UNFINISHED,
     Found,
     batches,
     copy_all_but_state,
@@ -37,8 +35,8 @@ from spark_cec.migration.files import HadoopFiles
 from spark_cec.migration.rewrite import Rewriting, Store, StoreSums, ids_of, refuse_what_is_not_known
 from spark_cec.recovery.fallback import save_carried
 from spark_cec.recovery.left import mark_as_left
-from spark_cec.session import PROVIDER, PROVIDER_KEY
-from spark_cec.settings import PREFIX, parse_settings
+from spark_cec.recovery.suitable import METADATA, UNFINISHED
+from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY, parse_settings
 
 _LOOK_EVERY_S = 0.5
 _TASKS_END_WITHIN_S = 30.0

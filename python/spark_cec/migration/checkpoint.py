@@ -10,13 +10,11 @@ from typing import Any
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.migration.files import HadoopFiles
 from spark_cec.recovery.spark_logs import batch_not_run_again
-from spark_cec.session import PROVIDER_KEY
+from spark_cec.recovery.suitable import METADATA
+from spark_cec.settings import PROVIDER_KEY
 
 PARTITIONS_KEY = "spark.sql.shuffle.partitions"
-METADATA = "metadata"
 PLANNED, COMMITTED = "offsets", "commits"
-UNFINISHED = "this_copy_was_not_finished__remove_the_directory_and_make_it_again"
-"""Stands in `metadata` until all else is there: Spark refuses to read that, and says no more than the first word."""
 
 _STATE, _OWN = "state", "cec"
 _SCHEMAS = ("_metadata", "_stateSchema")

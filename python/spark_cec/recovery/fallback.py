@@ -249,16 +249,22 @@ def is_done(index: Index, stores: Sequence[StoreId], fallback: Fallback) -> bool
 
 @dataclass(frozen=True, slots=True)
 class FallbackCost:
-    """What falling back takes: batches replayed, and the input tuples that their footers count, all stores together."""
+    """What falling back takes: batches replayed, and the input tuples that their footers count, all stores together.
+
+    `lost_footers`: commits among them whose footers are lost, and their tuples not counted.
+    """
 
     batches: int
     inputs: int
+    lost_footers: int = 0
 
 
 def cost_of(index: Index, base: Base, committed_batch: int) -> FallbackCost:
-    """Footers that are lost count as none, so `inputs` may be too low."""
-    inputs = 0
+    """What it takes to begin from `base`."""
+    inputs = lost = 0
+    batches = committed_batch + 1 - base.replay_from
     for store in index.stores():
         last = {e.meta.version: e.meta for e in index.commits(store, base.replay_from + 1, committed_batch + 1)}
         inputs += sum(meta.inputs for meta in last.values())
-    return FallbackCost(committed_batch + 1 - base.replay_from, inputs)
+        lost += batches - len(last)
+    return FallbackCost(batches, inputs, lost)

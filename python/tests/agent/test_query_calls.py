@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from spark_cec.ids import StoreId
+from spark_cec.recovery.suitable import UNFINISHED
 from spark_cec.settings import PREFIX
 from tests.agent.support import Agent, Refused, window
 from tests.checkpoint.support import Tip
@@ -105,6 +106,70 @@ def test_the_log_of_another_query_is_refused(agent: Agent, tmp_path: Path) -> No
         other.ask("check", sink_path=agent.home, committed_batch=-1)
     assert refused.value.kind == "UnsuitableCheckpoint"
     other.calls.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"log_id": "x"}', b'{"log_id": "00"}'])
+def test_a_damaged_query_file_is_named_with_its_mend(agent: Agent, content: bytes) -> None:
+    query = Path(agent.checkpoint, "cec", "query.json")
+    log_id = json.loads(query.read_text())["log_id"]
+    query.write_bytes(content)
+    with pytest.raises(Refused, match=r"cec/query\.json cannot be read .*delete it, and the next start") as refused:
+        check(agent)
+    assert refused.value.kind == "UnsuitableCheckpoint"
+    query.unlink()
+    assert check(agent)["log_exists"] is True
+    agent.begin_run()
+    assert json.loads(query.read_text())["log_id"] == log_id
+
+
+def test_a_log_elsewhere_is_nobodys_where_no_file_says_so(agent: Agent, tmp_path: Path) -> None:
+    agent.conf[PREFIX + "log.path"] = str(tmp_path / "logs")
+    other = Agent(tmp_path, tmp_path / "other checkpoint")
+    other.conf[PREFIX + "log.path"] = str(tmp_path / "logs")
+    other.home = other.ask("check", committed_batch=-1)["home"]
+    other.begin_run()
+    Path(other.checkpoint, "cec", "query.json").unlink()
+    with pytest.raises(Refused, match="holds the log of another query"):
+        other.ask("check", committed_batch=0)
+    other.calls.close()
+
+
+OURS = "org.apache.spark.sql.cec.CecStateStoreProvider"
+HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "says"),
+    [
+        ({"provider": True, "recorded_provider": HDFS}, "UnsuitableCheckpoint", f"was begun with .*{HDFS}.*cec import"),
+        ({"provider": True, "planned": True}, "UnsuitableCheckpoint", "begun by an old release of Spark"),
+        ({"provider": False, "recorded_provider": OURS}, "UnsuitableCheckpoint", f"providerClass={OURS}; `cec export`"),
+        ({"provider": True, "transform_with_state": True}, "Unsupported", "transformWithState cannot run"),
+        ({"provider": True, "recorded_provider": OURS, "planned": True}, "", ""),
+        ({"provider": True, "recorded_provider": None}, "", ""),
+        ({"provider": False, "stateful": False, "recorded_provider": HDFS}, "", ""),
+    ],
+)
+def test_whether_a_query_may_go_on(agent: Agent, asked: dict[str, Any], kind: str, says: str) -> None:
+    if not kind:
+        assert agent.ask("check", committed_batch=0, **{"stateful": True, **asked})["log_exists"] is True
+        return
+    with pytest.raises(Refused, match=says) as refused:
+        agent.ask("check", committed_batch=0, **{"stateful": True, **asked})
+    assert refused.value.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("content", "why"), [("", "is empty"), (f"{UNFINISHED}\n", "says so"), (UNFINISHED, "says so")]
+)
+def test_a_copy_that_was_not_finished_is_called_that(agent: Agent, content: str, why: str) -> None:
+    """Whatever else is or is not in it: it was cut short anywhere."""
+    Path(agent.checkpoint, "metadata").write_text(content)
+    for asked in ({"provider": True, "recorded_provider": HDFS}, {}, {"provider": False, "recorded_provider": OURS}):
+        with pytest.raises(Refused, match=rf"was not finished \(its file metadata {why}\): remove the directory"):
+            agent.ask("check", committed_batch=0, stateful=True, **asked)
+    Path(agent.checkpoint, "metadata").write_text('{"id":"b0b8a1e0-0000-0000-0000-000000000000"}')
+    assert check(agent)["log_exists"] is True
 
 
 def test_a_sinks_path_may_end_in_a_slash_or_not(tmp_path: Path) -> None:

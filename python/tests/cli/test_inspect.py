@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from spark_cec.agent.logs import OpenLogs
-from spark_cec.agent.queries import QUERY_FILE as WRITTEN_QUERY_FILE
 from spark_cec.agent.queries import QueryCalls
-from spark_cec.cli.find_log import QUERY_FILE
 from spark_cec.log.frame import FrameKind
 from spark_cec.log.meta import CommitFlags
+from spark_cec.recovery.query_file import QUERY_FILE
 from spark_cec.settings import PREFIX
 from tests.cli.support import CONF, STORES, Checkpoint, answer, files, make_checkpoint, query_json, run, write_log
 from tests.log.support import commit_meta, make_writer, payload_of
@@ -240,7 +239,3 @@ def test_the_bounds_are_those_that_the_driver_was_given(tmp_path: Path) -> None:
     query.write_text(json.dumps({**raw, "log_id": "0123456789abcdef0123456789abcdef"}))
     found = answer(run("inspect", path, "--json"))
     assert (found["stores"][0]["extent_bound"], found["stores"][0]["replay_bound"]) == (6, 25)
-
-
-def test_the_file_that_is_read_is_the_one_that_is_written() -> None:
-    assert QUERY_FILE == WRITTEN_QUERY_FILE

@@ -151,6 +151,16 @@ def test_what_falling_back_costs_is_said(checkpoint: Checkpoint) -> None:
     )
 
 
+def test_input_that_no_footer_counts_is_not_said_to_be_little(checkpoint: Checkpoint) -> None:
+    """Half of the log is gone, and with it the counts of what a replay would have to take in again."""
+    checkpoint.cut(checkpoint.segment.stat().st_size // 2)
+    result = run("repair", str(checkpoint.path), "--json")
+    assert answer(result)["fallback"]["input_tuples"] is None
+    said = " ".join(run("repair", str(checkpoint.path)).stdout.split())
+    assert "how much input is not known:" in said and "of them left no count)" in said
+    assert "input tuples" not in said
+
+
 def test_a_query_that_runs_is_not_repaired(checkpoint: Checkpoint) -> None:
     checkpoint.lose(STORES[0], 3)
     before = files(checkpoint.path)

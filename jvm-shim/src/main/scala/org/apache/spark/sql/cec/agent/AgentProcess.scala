@@ -81,7 +81,7 @@ private[agent] final class AgentProcess(python: String, pythonKey: String, spool
       process.waitFor(10, TimeUnit.SECONDS)
       val code = if (process.isAlive) "none yet" else process.exitValue().toString
       val why =
-        if (code == "137") "it was killed, as the kernel does where memory is short: leave it some, spark.executor.memoryOverhead on executors"
+        if (code == "137") "it was killed. Where nobody did that it was the kernel, because memory is short: leave it some, spark.executor.memoryOverhead on executors"
         else s"install spark-cec ${BuildInfo.version} for this Python, or set $pythonKey to one that has it"
       throw new CecException("AgentUnavailable",
         s"$python -m spark_cec.agent ended before it was ready (exit code $code; its standard error says why): $why")

@@ -92,39 +92,15 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
       }
     }
 
-  private def concernsUs: Boolean = {
-    val recorded = logs.recordedProvider
-    if (sessionUsesUs && isStateful && recorded.exists(_ != PrepareQuery.Provider)) {
-      throw new CecException("UnsuitableCheckpoint",
-        s"the checkpoint $checkpoint was begun with the state store provider ${recorded.get}, and Spark goes on with that one: " +
-          "`cec import` makes a checkpoint with the same state for " +
-          s"${PrepareQuery.Provider}; or start a new checkpoint, or set ${SQLConf.STATE_STORE_PROVIDER_CLASS.key}=${recorded.get}")
-    }
-    if (sessionUsesUs && isStateful && logs.namesNoProvider) {
-      throw new CecException("UnsuitableCheckpoint",
-        s"the checkpoint $checkpoint was begun by an old release of Spark, which recorded no state store provider in it: its state is that of " +
-          s"another provider. Start a new checkpoint to use ${PrepareQuery.Provider}, or set ${SQLConf.STATE_STORE_PROVIDER_CLASS.key} to the " +
-          "provider that it was begun with (by default org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider)")
-    }
-    if (!sessionUsesUs && isStateful && recorded.contains(PrepareQuery.Provider)) {
-      throw new CecException("UnsuitableCheckpoint",
-        s"the checkpoint $checkpoint was begun with ${PrepareQuery.Provider}, and its state is in a Spark CEC log: set " +
-          s"${SQLConf.STATE_STORE_PROVIDER_CLASS.key}=${PrepareQuery.Provider}; `cec export` makes a checkpoint with the same state for another " +
-          "provider; or start a new checkpoint")
-    }
-    (sessionUsesUs && isStateful) || ourSink.isDefined
-  }
+  private def concernsUs: Boolean =
+    usesOurState || ourSink.isDefined || (isStateful && logs.recordedProvider.contains(PrepareQuery.Provider))
 
   private def check(): JsonNode = {
-    write.inputQuery.foreach { node =>
-      if (sessionUsesUs && Stateful.isTransformWithState(node)) {
-        throw new CecException("Unsupported",
-          "transformWithState cannot run on Spark CEC: Spark 4.3 ties it to RocksDBStateStoreProvider by name. Use " +
-            "flatMapGroupsWithState or applyInPandasWithState, or that provider for this query")
-      }
-    }
     val committed = logs.lastCommitted
-    val answer = Agent.call("check", arguments("sink_path" -> ourSink.flatMap(_.path).orNull).put("committed_batch", committed), conf)
+    val asked = arguments("sink_path" -> ourSink.flatMap(_.path).orNull, "recorded_provider" -> logs.recordedProvider.orNull)
+      .put("committed_batch", committed).put("planned", logs.lastOffset >= 0).put("provider", sessionUsesUs).put("stateful", isStateful)
+      .put("transform_with_state", write.inputQuery.exists(Stateful.isTransformWithState(_)))
+    val answer = Agent.call("check", asked, conf)
     answer.get("warnings").elements.asScala.foreach(warning => logWarning(warning.asText))
     if (usesOurState && committed >= 0 && !answer.get("log_exists").asBoolean) {
       val why = if (logs.hasForeignState) "it holds state of another provider" else "its log is gone"

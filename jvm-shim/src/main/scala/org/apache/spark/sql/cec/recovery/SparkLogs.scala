@@ -25,9 +25,6 @@ private[recovery] final class SparkLogs(session: SparkSession, checkpoint: Strin
   def recordedProvider: Option[String] =
     offsets.getLatest().flatMap(_._2.metadataOpt).flatMap(_.conf.get(SQLConf.STATE_STORE_PROVIDER_CLASS.key))
 
-  /** Whether batches were planned by a release of Spark that records no provider: with one of its own, whatever the session says. */
-  def namesNoProvider: Boolean = lastOffset >= 0 && recordedProvider.isEmpty
-
   /** Those of the batches `first` to `last` whose offsets the log no longer has. */
   def forgotten(first: Long, last: Long): Seq[Long] = {
     val known = offsets.listBatchesOnDisk.toSet
