@@ -48,7 +48,7 @@ class Task(str, Enum):
     @property
     def providers(self) -> tuple[Provider, ...]:
         """Those that it is run with where none is named."""
-        peers = (Provider.CEC, *FLINK) if self is Task.FLINK else PEERS
+        peers = (Provider.CEC, Provider.FLOOR, *FLINK) if self is Task.FLINK else PEERS
         return tuple(each for each in peers if self.can_measure(each))
 
     def can_measure(self, provider: Provider) -> bool:
@@ -58,7 +58,8 @@ class Task(str, Enum):
         if self is Task.AGENT:
             return provider is Provider.CEC
         if self is Task.FLINK:
-            return provider.is_ours or provider.is_flink
+            # The floor too: what Spark takes for a tuple with any store.
+            return provider.is_ours or provider.is_flink or provider is Provider.FLOOR
         if provider.is_flink:
             return False
         if self is Task.PACE:

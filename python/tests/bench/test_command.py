@@ -177,7 +177,7 @@ def test_flink_has_a_python_of_its_own(runs: Runs, tmp_path: Path, monkeypatch: 
     assert (code, lines, told) == (2, [], []) and "--flink-python" in errors
     code, lines, _ = _bench(tmp_path, "flink", "--rounds", "1", "--flink-python", "there/python")
     assert [line["provider"] for line in lines if line["kind"] == "run"] == [
-        "cec", "flink-hashmap", "flink-hashmap-mini-batch", "flink-rocksdb", "flink-rocksdb-mini-batch",
+        "cec", "floor", "flink-hashmap", "flink-hashmap-mini-batch", "flink-rocksdb", "flink-rocksdb-mini-batch",
     ]  # fmt: skip
     assert told == ["there/python"] * 4
     assert len(lines[-1]["rows"]) == 0  # ours has no time per tuple here
