@@ -1,1 +1,1 @@
-"""Pipelines: queries that are joined by logs. So far what a correlated failure does to one, simulated."""
+"""Pipelines: queries that are joined by logs. So far how one is declared, its graph, and its failures, simulated."""

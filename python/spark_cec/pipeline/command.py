@@ -1,8 +1,9 @@
-"""`cec pipeline`: so far `simulate`."""
+"""`cec pipeline`: so far `graph` and `simulate`."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,8 @@ from rich.table import Table
 
 from spark_cec.errors import CecError
 from spark_cec.pipeline.comparison import SHARES, distance, play, summary
+from spark_cec.pipeline.graph import Graph, GraphError, to_json
+from spark_cec.pipeline.load import load_pipeline
 from spark_cec.pipeline.simulate import Arrivals, Cluster, Strategy
 
 _SIMULATE = """Simulate correlated failures of a pipeline, and compare how its queries come back.
@@ -36,6 +39,23 @@ Exit codes:
   2  wrong usage
 """
 
+_GRAPH = """Show the graph of a pipeline, and check it, without starting anything.
+
+FILE is a Python file that declares a Pipeline; with several in it, FILE:name says which.
+
+\b
+Examples:
+  cec pipeline graph shop.py
+  cec pipeline graph shop.py --png shop.png
+  cec pipeline graph shop.py:shop --dot | dot -Tsvg > shop.svg
+
+\b
+Exit codes:
+  0  the graph can be run
+  1  it cannot: all that is wrong is said
+  2  wrong usage, or no pipeline there
+"""
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -52,6 +72,45 @@ class WrongArgument(CecError):
 @app.callback(help="Pipelines: queries that are joined by logs.")
 def pipeline() -> None:
     """What is common to all commands."""
+
+
+@app.command(help=_GRAPH, short_help="Show and check the graph of a pipeline.")
+def graph(
+    file: Annotated[str, typer.Argument(metavar="FILE[:name]", help="Where the pipeline is declared.")],
+    dot: Annotated[bool, typer.Option("--dot", help="Print it for Graphviz.")] = False,
+    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Print a table, or the graph in another form."""
+    from spark_cec.pipeline.draw import save_png, to_dot
+
+    try:
+        found = load_pipeline(file).graph()
+    except GraphError as error:
+        for complaint in error.complaints:
+            print(f"error: {complaint}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    if png is not None:
+        save_png(found, png)
+    if as_json:
+        print(json.dumps({**to_json(found), "cycles": [list(each) for each in found.cycles()]}))
+    elif dot:
+        print(to_dot(found))
+    else:
+        _print_graph(Console(width=160, highlight=False), found)
+
+
+def _print_graph(out: Console, found: Graph) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("flow", "reads", "read by", "priority"):
+        table.add_column(column)
+    for name in (name for members in found.order() for name in members):
+        node = found.nodes[name]
+        readers = ", ".join(found.readers(name)) or ("-" if node.is_sink else "from outside")
+        table.add_row(name, ", ".join(node.inputs) or "a source", readers, f"{node.priority:g}" if node.is_sink else "")
+    out.print(table)
+    for members in found.cycles():
+        out.print(f"a cycle: {' and '.join(members)}")
 
 
 @app.command(help=_SIMULATE, short_help="Compare how queries come back after a correlated failure.")

@@ -1,0 +1,201 @@
+"""The graph of a pipeline: flows, what each reads, and what can be wrong with it, before anything starts."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_cec.errors import CecError
+from spark_cec.recovery.progressive import Query
+
+
+class GraphError(CecError):
+    """The graph of a pipeline cannot be run: the message lists all that is wrong. Attribute: `complaints`."""
+
+    def __init__(self, pipeline: str, complaints: Sequence[str]) -> None:
+        super().__init__(f"pipeline {pipeline}: " + "; ".join(complaints))
+        self.complaints = tuple(complaints)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A flow in the graph: the flows that it reads, in the order of its function's parameters.
+
+    A sink's rows leave the pipeline; `priority` is prt_i of the query that it ends. The channel of a `kept` flow is
+    read from outside, or later.
+    """
+
+    name: str
+    inputs: tuple[str, ...] = ()
+    is_sink: bool = False
+    priority: float = 1.0
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes by name, in the order in which they were declared."""
+
+    name: str
+    nodes: Mapping[str, Node]
+    _readers: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        readers: dict[str, list[str]] = {name: [] for name in self.nodes}
+        for node in self.nodes.values():
+            for read in dict.fromkeys(node.inputs):
+                readers.setdefault(read, []).append(node.name)
+        object.__setattr__(self, "_readers", {name: tuple(each) for name, each in readers.items()})
+
+    def readers(self, name: str) -> tuple[str, ...]:
+        """The flows that read this one."""
+        return self._readers[name]
+
+    def upstream(self, name: str) -> frozenset[str]:
+        """A flow with all that it is fed by, itself among them."""
+        return self._reached([name], lambda each: self.nodes[each].inputs)
+
+    def downstream(self, name: str) -> frozenset[str]:
+        """A flow with all that it feeds, itself among them."""
+        return self._reached([name], self.readers)
+
+    def queries(self) -> list[Query]:
+        """Each sink with all flows upstream of it."""
+        return [Query(n.name, self.upstream(n.name), n.priority) for n in self.nodes.values() if n.is_sink]
+
+    def order(self) -> list[tuple[str, ...]]:
+        """The flows, what feeds before what is fed; those of a cycle together, in the order of their declaration.
+
+        Tarjan's strongly connected components, without recursion: a chain may be thousands of flows long.
+        """
+        places: dict[str, int] = {}
+        low: dict[str, int] = {}
+        stack: list[str] = []
+        on_stack: set[str] = set()
+        declared = {name: i for i, name in enumerate(self.nodes)}
+        found: list[tuple[str, ...]] = []
+        for root in self.nodes:
+            if root in places:
+                continue
+            places[root] = low[root] = len(places)
+            stack.append(root)
+            on_stack.add(root)
+            path = [(root, iter(self.nodes[root].inputs))]
+            while path:
+                name, left = path[-1]
+                read = next(left, None)
+                if read is None:
+                    path.pop()
+                    if path:
+                        low[path[-1][0]] = min(low[path[-1][0]], low[name])
+                    if low[name] == places[name]:
+                        members: list[str] = []
+                        while not members or members[-1] != name:
+                            members.append(stack.pop())
+                            on_stack.discard(members[-1])
+                        found.append(tuple(sorted(members, key=declared.__getitem__)))
+                elif read not in places:
+                    places[read] = low[read] = len(places)
+                    stack.append(read)
+                    on_stack.add(read)
+                    path.append((read, iter(self.nodes[read].inputs)))
+                elif read in on_stack:
+                    low[name] = min(low[name], places[read])
+        return found
+
+    def cycles(self) -> list[tuple[str, ...]]:
+        """The flows that feed themselves, alone or through one another; one tuple for each knot of them."""
+        return [each for each in self.order() if len(each) > 1 or each[0] in self.nodes[each[0]].inputs]
+
+    def _reached(self, begin: Iterable[str], step: Any) -> frozenset[str]:
+        found: set[str] = set()
+        left = list(begin)
+        while left:
+            name = left.pop()
+            if name not in found:
+                found.add(name)
+                left.extend(step(name))
+        return frozenset(found)
+
+
+def check_graph(graph: Graph, *, cycles: bool = True) -> None:
+    """Raises `GraphError` with all that is wrong: unknown inputs, flows that nobody reads, sinks that are read.
+
+    `cycles`: whether flows may feed themselves.
+    """
+    complaints = [] if graph.nodes else ["it has no flow: declare one with @pipeline.flow, and a @pipeline.sink"]
+    complaints += [_unknown(graph, node, read) for node in graph.nodes.values() for read in node.inputs
+                   if read not in graph.nodes]  # fmt: skip
+    for node in graph.nodes.values():
+        readers = graph.readers(node.name)
+        if node.is_sink and readers:
+            complaints.append(
+                f"{node.name} is a sink, whose rows leave the pipeline, and is read by {_and(readers)}: make it a "
+                f"flow, and let a sink read that"
+            )
+        if not node.is_sink and not node.kept and not [each for each in readers if each != node.name]:
+            complaints.append(
+                f"nobody reads flow {node.name}: give it a reader, remove it, or say @flow(kept=True) if it is read "
+                f"from outside"
+            )
+    if not complaints and not cycles:
+        complaints = [
+            f"{_and(each)} feed {'itself' if len(each) == 1 else 'one another'}, and cycles=False forbids that"
+            for each in graph.cycles()
+        ]
+    if complaints:
+        raise GraphError(graph.name, complaints)
+
+
+def to_json(graph: Graph) -> dict[str, Any]:
+    """What is recorded of a graph, in `pipeline.json`."""
+    return {
+        "name": graph.name,
+        "flows": {
+            node.name: {"inputs": list(node.inputs), "sink": node.is_sink, "kept": node.kept, "priority": node.priority}
+            for node in graph.nodes.values()
+        },
+    }
+
+
+def check_recorded(graph: Graph, recorded: Mapping[str, Any], home: str) -> list[str]:
+    """Compares a graph with the one that its home was begun with; answers the flows that are new, which is fine.
+
+    Raises `GraphError` for another pipeline's home, and for flows that are gone or rewired: their readers' offsets are
+    batches of channels that they would not read any more.
+    """
+    if recorded["name"] != graph.name:
+        other = recorded["name"]
+        raise GraphError(graph.name, [f"{home} is the home of pipeline {other}: give each a home of its own"])
+    complaints = []
+    for name, before in recorded["flows"].items():
+        node = graph.nodes.get(name)
+        kind = "sink" if before["sink"] else "flow"
+        if node is None:
+            complaints.append(
+                f"{kind} {name} was removed: bring it back, or delete {home}/flows/{name}, with its checkpoint and "
+                f"its channel, if its rows are not wanted any more"
+            )
+        elif list(node.inputs) != before["inputs"] or node.is_sink != before["sink"]:
+            now = f"{'sink' if node.is_sink else 'flow'} of {_and(node.inputs) or 'a source'}"
+            then = f"{kind} of {_and(before['inputs']) or 'a source'}"
+            complaints.append(
+                f"{name} was rewired, from a {then} to a {now}: give what it is now another name, or delete "
+                f"{home}/flows/{name} to begin it anew"
+            )
+    if complaints:
+        raise GraphError(graph.name, complaints)
+    return [name for name in graph.nodes if name not in recorded["flows"]]
+
+
+def _unknown(graph: Graph, node: Node, read: str) -> str:
+    near = difflib.get_close_matches(read, [name for name in graph.nodes if not graph.nodes[name].is_sink], n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {_and(graph.nodes)}"
+    return f"{'sink' if node.is_sink else 'flow'} {node.name} reads {read}, which is no flow: {hint}"
+
+
+def _and(names: Iterable[str]) -> str:
+    each = list(names)
+    return " and ".join([", ".join(each[:-1]), each[-1]] if len(each) > 1 else each)

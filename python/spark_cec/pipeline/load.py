@@ -1,0 +1,44 @@
+"""Finding a pipeline in a Python file: `shop.py`, or `shop.py:name` where it has several."""
+
+from __future__ import annotations
+
+import difflib
+import runpy
+import sys
+from pathlib import Path
+
+from spark_cec.errors import CecError
+from spark_cec.pipeline.declare import Pipeline
+
+RUN_NAME = "__cec__"
+"""The file's `__name__` while it is looked at: what stands behind `if __name__ == "__main__"` does not run."""
+
+
+class NoPipeline(CecError):
+    """A file does not have the pipeline that is meant: the message says what it has."""
+
+
+def load_pipeline(place: str) -> Pipeline:
+    """The pipeline at `FILE[:name]`, `name` being a variable of the file. Raises `NoPipeline`."""
+    path, colon, variable = place.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        path, variable = place, ""
+    if not Path(path).is_file():
+        raise NoPipeline(f"{path}: no such file; give FILE.py or FILE.py:name")
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    try:
+        found = runpy.run_path(path, run_name=RUN_NAME)
+    finally:
+        sys.path.pop(0)
+    pipelines = {name: value for name, value in found.items() if isinstance(value, Pipeline)}
+    if not pipelines:
+        raise NoPipeline(f"{path} has no Pipeline among its variables: make one, shop = Pipeline('shop', home=...)")
+    if variable:
+        if variable not in pipelines:
+            near = difflib.get_close_matches(variable, pipelines, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(pipelines)}"
+            raise NoPipeline(f"{path} has no pipeline {variable}: {hint}")
+        return pipelines[variable]
+    if len({id(each) for each in pipelines.values()}) > 1:
+        raise NoPipeline(f"{path} has several pipelines: give one, as {path}:{next(iter(pipelines))}")
+    return next(iter(pipelines.values()))

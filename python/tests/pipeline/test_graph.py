@@ -1,0 +1,201 @@
+"""The graph of a pipeline: how it is declared, what is wrong with one, and how it is shown."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from spark_cec.pipeline.command import app
+from spark_cec.pipeline.declare import Pipeline
+from spark_cec.pipeline.draw import layers, to_dot
+from spark_cec.pipeline.graph import Graph, GraphError, Node, check_graph, check_recorded, to_json
+from spark_cec.pipeline.load import NoPipeline, load_pipeline
+
+SHOP = """
+from spark_cec.pipeline.declare import Pipeline
+
+shop = Pipeline("shop", home="/data/shop/")
+
+@shop.flow
+def bids(spark): ...
+
+@shop.flow(partitions=4, trigger={"processingTime": "1 second"}, output_mode="update")
+def per_minute(bids): ...
+
+@shop.flow(kept=True)
+def joined(bids, per_minute, spark): ...
+
+@shop.sink(priority=5)
+def alerts(per_minute): ...
+
+if __name__ == "__main__":
+    raise SystemExit("this must not run")
+"""
+
+
+def graph_of(**inputs: str) -> Graph:
+    """`c="a b"` reads a and b; a name in capitals is a sink."""
+    return Graph("p", {name: Node(name, tuple(read.split()), name.isupper()) for name, read in inputs.items()})
+
+
+def complaints(graph: Graph, **options: Any) -> list[str]:
+    with pytest.raises(GraphError) as found:
+        check_graph(graph, **options)
+    return list(found.value.complaints)
+
+
+def test_parameters_are_inputs(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    shop = load_pipeline(str(tmp_path / "shop.py"))
+    graph = shop.graph()
+    assert {name: node.inputs for name, node in graph.nodes.items()} == {
+        "bids": (), "per_minute": ("bids",), "joined": ("bids", "per_minute"), "alerts": ("per_minute",),
+    }  # fmt: skip
+    assert shop.home == "/data/shop"
+    assert shop.flows["joined"].parameters == ("bids", "per_minute", "spark")
+    assert (shop.flows["per_minute"].partitions, shop.flows["per_minute"].output_mode) == (4, "update")
+    (query,) = graph.queries()
+    assert (query.name, query.priority) == ("alerts", 5.0)
+    assert query.flows == {"bids", "per_minute", "alerts"}
+    assert graph.downstream("bids") == {"bids", "per_minute", "joined", "alerts"}
+
+
+@pytest.mark.parametrize(
+    ("graph", "says"),
+    [
+        (graph_of(), ["it has no flow"]),
+        (graph_of(bids="", S="bid"), ["reads bid, which is no flow: did you mean bids?", "nobody reads flow bids"]),
+        (graph_of(a="", SINK="zzz"), ["reads zzz, which is no flow: there are a and SINK", "nobody reads flow a"]),
+        (graph_of(a="", S="a", T="S"), ["S is a sink, whose rows leave the pipeline, and is read by T"]),
+        (graph_of(a="a"), ["nobody reads flow a"]),
+    ],
+)
+def test_what_is_wrong_is_said_all_at_once(graph: Graph, says: list[str]) -> None:
+    found = complaints(graph)
+    assert len(found) == len(says)
+    assert all(part in each for part, each in zip(says, found, strict=True))
+
+
+def test_cycles_are_allowed_named_and_may_be_forbidden() -> None:
+    graph = graph_of(edges="", paths="edges paths", a="edges b", b="a", S="paths b")
+    check_graph(graph)
+    assert graph.cycles() == [("paths",), ("a", "b")]
+    assert complaints(graph, cycles=False) == [
+        "paths feed itself, and cycles=False forbids that", "a and b feed one another, and cycles=False forbids that",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_order_and_cycles_by_brute_force(seed: int) -> None:
+    rng = random.Random(seed)
+    names = [f"f{i}" for i in range(rng.randint(1, 14))]
+    reads = {name: rng.sample(names, rng.randint(0, min(3, len(names)))) for name in names}
+    graph = Graph("p", {name: Node(name, tuple(read)) for name, read in reads.items()})
+    fed = {name: {name} for name in names}
+    for _ in names:
+        for name in names:
+            fed[name] = fed[name].union(*(fed[read] for read in reads[name]))
+    order = graph.order()
+    knots = {frozenset(other for other in names if other in fed[name] and name in fed[other]) for name in names}
+    assert {frozenset(each) for each in order} == knots, f"seed {seed}"
+    place = {name: i for i, members in enumerate(order) for name in members}
+    assert all(place[read] <= place[name] for name, each in reads.items() for read in each), f"seed {seed}"
+    cycles = {knot for knot in knots if len(knot) > 1 or any(name in reads[name] for name in knot)}
+    assert {frozenset(each) for each in graph.cycles()} == cycles, f"seed {seed}"
+    for name in names:
+        assert graph.upstream(name) == fed[name], f"seed {seed}"
+        assert graph.downstream(name) == {other for other in names if name in fed[other]}, f"seed {seed}"
+    assert set(layers(graph)) == set(names)
+
+
+def test_a_long_chain_is_no_recursion() -> None:
+    names = [f"f{i}" for i in range(20_000)]
+    chain = {name: Node(name, (names[i - 1],) if i else ()) for i, name in enumerate(names)}
+    assert [members[0] for members in Graph("p", dict(reversed(chain.items()))).order()] == names
+
+
+def test_a_graph_that_was_recorded_may_grow_but_not_change() -> None:
+    recorded = json.loads(json.dumps(to_json(graph_of(a="", b="a", S="b"))))
+    assert check_recorded(graph_of(a="", b="a", c="a", S="b", T="c"), recorded, "/home") == ["c", "T"]
+    with pytest.raises(GraphError) as found:
+        check_recorded(graph_of(a="", b="", S="b"), recorded, "/home")
+    assert list(found.value.complaints) == [
+        (
+            "b was rewired, from a flow of a to a flow of a source: give what it is now another name, or delete "
+            "/home/flows/b to begin it anew"
+        )
+    ]
+    with pytest.raises(GraphError, match="sink S was removed: bring it back, or delete /home/flows/S"):
+        check_recorded(graph_of(a="", b="a"), recorded, "/home")
+    with pytest.raises(GraphError, match="is the home of pipeline p: give each a home of its own"):
+        check_recorded(Graph("q", {}), recorded, "/home")
+
+
+def test_what_cannot_be_declared() -> None:
+    made = Pipeline("p", "/home")
+
+    @made.flow
+    def a(spark: object) -> None: ...
+
+    def many(*flows: object) -> None: ...
+
+    def nothing() -> None: ...
+
+    def reads(a: object, option: int = 3) -> None: ...
+
+    for declare, says in (
+        (lambda: made.flow(a), "two flows of the name a"),
+        (lambda: made.flow(name="x y")(reads), "'x y' cannot be a name"),
+        (lambda: made.flow(name="spark")(reads), "'spark' cannot be a name"),
+        (lambda: made.flow(many), r"many has the parameter \*flows: name each"),
+        (lambda: made.flow(nothing), "flow nothing has no parameter"),
+        (lambda: made.sink(nothing), "sink nothing reads no flow"),
+        (lambda: made.sink(priority=0)(reads), "priority=0: give a number above 0"),
+        (lambda: made.flow(partitions=0)(reads), "partitions=0: give 1 or more"),
+        (lambda: Pipeline("a/b", "/home"), "'a/b' cannot be a name"),
+    ):
+        with pytest.raises(GraphError, match=says):
+            declare()
+    assert list(made.flows) == ["a"]
+    made.sink(reads)
+    assert made.flows["reads"].node.inputs == ("a",)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "shop.py"
+    file.write_text(SHOP)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        result = CliRunner().invoke(app, ["graph", *arguments])
+        return result.exit_code, result.stdout, result.stderr
+
+    code, out, _ = run(str(file))
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["flow", "bids", "per_minute", "joined", "alerts"]
+    assert "from outside" in out
+    assert json.loads(run(str(file), "--json")[1])["flows"]["alerts"]["inputs"] == ["per_minute"]
+    code, out, _ = run(f"{file}:shop", "--dot", "--png", str(tmp_path / "shop.png"))
+    assert '"per_minute" -> "alerts";' in out and out == to_dot(load_pipeline(str(file)).graph()) + "\n"
+    assert (tmp_path / "shop.png").read_bytes()[:4] == b"\x89PNG"
+    file.write_text(SHOP.replace("def alerts(per_minute)", "def alerts(per_minutes)"))
+    code, out, errors = run(str(file))
+    assert (code, out) == (1, "") and "did you mean per_minute?" in errors
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "says"),
+    [
+        (None, "nowhere.py", "no such file"), ("a = 1", "f.py", "has no Pipeline"),
+        (SHOP, "f.py:shp", "did you mean shop?"), (SHOP + "\nother = Pipeline('o', '/o')", "f.py", "several pipelines"),
+    ],
+)  # fmt: skip
+def test_a_file_that_does_not_say_which_pipeline(tmp_path: Path, text: str | None, place: str, says: str) -> None:
+    if text is not None:
+        (tmp_path / "f.py").write_text(text)
+    with pytest.raises(NoPipeline, match=says.replace("?", r"\?")):
+        load_pipeline(f"{tmp_path}/{place}")
