@@ -17,14 +17,15 @@ import typer
 
 from spark_cec.bench.bound import run_grid
 from spark_cec.bench.flink import HOW, check_flink
-from spark_cec.bench.growth import GROWS, Growth, parse_growth, sized, write_csv
+from spark_cec.bench.growth import GROWS, Growth, parse_growth, write_csv
 from spark_cec.bench.job import JobSpec
 from spark_cec.bench.measure import Schedule
 from spark_cec.bench.paper import FIGURES
-from spark_cec.bench.paper_run import Found, Size, run_figures
+from spark_cec.bench.paper_run import Found, run_figures
 from spark_cec.bench.processes import BenchError
 from spark_cec.bench.providers import Provider
 from spark_cec.bench.tasks import Plan, Task, run_all
+from spark_cec.bench.workloads import Size
 from spark_cec.extras import ExtraMissing, need
 from spark_cec.toolchain import BuildError
 
@@ -114,9 +115,9 @@ def bench(
         str | None, typer.Option(metavar="PYTHON", help="For flink: a Python that has apache-flink 2.x.")
     ] = None,
 ) -> None:
-    growth = _growth(grow)
+    growth, size = _growth(grow), Size(keys, updates, partitions)
     _check_options(task, figure, png, growth, value_bytes)
-    workload = replace(sized(task.workload, keys, updates, partitions), value_bytes=value_bytes)
+    workload = replace(size.of(task.workload), value_bytes=value_bytes)
     spec = JobSpec(
         provider=Provider.CEC, workload=workload, checkpoint="", scratch="", jar="", memory=memory,
         java_options=java_options, conf=tuple(_pair(each) for each in conf or ()), last_batch=None,
@@ -130,20 +131,14 @@ def bench(
             if task is Task.BOUND:
                 run_grid(workload, spec, Schedule(workload.fill_batches, warm_up, batches), rounds, work, write, _say)
             elif task is Task.PAPER:
-                size = Size(keys, updates, partitions)
-                found = run_figures(
-                    figure or [each.number for each in FIGURES], size, spec, warm_up, batches, rounds, work, write, _say
-                )
-                _draw(found, png)
+                numbers = figure or [each.number for each in FIGURES]
+                _draw(run_figures(numbers, size, spec, warm_up, batches, rounds, work, write, _say), png)
             else:
                 for each in growth.over(workload) if growth else [workload]:
                     schedule = Schedule(each.fill_batches, warm_up, batches)
                     grown = Plan(task, replace(spec, workload=each), schedule, rounds, chosen, flink_python)
                     run_all(grown, work, write, _say)
-                if growth and png:
-                    from spark_cec.bench.growth_plots import draw_growth
-
-                    _say(f"drawn: {draw_growth(lines, growth, png)}")
+                _draw_growth(lines, growth, png)
         if csv:
             write_csv(lines, csv)
     except (BenchError, BuildError) as error:
@@ -213,6 +208,13 @@ def _draw(found: Found, png: Path | None) -> None:
 
         for path in draw(found, png):
             _say(f"drawn: {path}")
+
+
+def _draw_growth(lines: list[dict[str, Any]], growth: Growth | None, png: Path | None) -> None:
+    if growth and png:
+        from spark_cec.bench.growth_plots import draw_growth
+
+        _say(f"drawn: {draw_growth(lines, growth, png)}")
 
 
 def _exit_once(number: int, _: FrameType | None) -> None:

@@ -88,12 +88,13 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _end_with_the_parent() -> None:
+def end_with_the_parent() -> None:
+    """Reads standard input to its end, which is that of whoever started this process; then so ends this one."""
     while sys.stdin.readline():
         pass
     os._exit(1)
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    threading.Thread(target=end_with_the_parent, daemon=True).start()
     run(json.loads(sys.argv[1]))

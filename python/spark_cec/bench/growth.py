@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,8 @@ class Growth:
 
     def over(self, workload: Workload) -> list[Workload]:
         """The workload at each size."""
-        made = {"keys": lambda n: replace(workload, keys=n), "updates": lambda n: replace(workload, updates=n),
-                "partitions": lambda n: replace(workload, partitions=n),
-                "value-bytes": lambda n: replace(workload, value_bytes=n)}  # fmt: skip
-        return [made[self.what](size) for size in self.sizes]
+        fields = asdict(workload)
+        return [Workload(**{**fields, self.field: size}) for size in self.sizes]
 
 
 def parse_growth(text: str) -> Growth:
@@ -49,16 +47,6 @@ def parse_growth(text: str) -> Growth:
     if min(numbers) < 1 or list(numbers) != sorted(set(numbers)):
         raise ValueError(f"{sizes!r}: give ascending numbers above 0")
     return Growth(what, numbers)
-
-
-def sized(whole: Workload, keys: int | None, updates: int | None, partitions: int | None) -> Workload:
-    """The workload with the sizes that are given."""
-    return replace(
-        whole,
-        keys=keys or whole.keys,
-        updates=updates or whole.updates,
-        partitions=partitions or whole.partitions,
-    )
 
 
 def write_csv(lines: Sequence[dict[str, Any]], target: Path) -> None:

@@ -7,13 +7,13 @@ at once when its standard input closes, that is, when whoever started it is gone
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from spark_cec.bench.flink_job import end_with_the_parent
 from spark_cec.bench.providers import Provider, conf_of
 from spark_cec.bench.workloads import Shape, Workload, output_mode, query
 
@@ -143,12 +143,6 @@ def _say(event: dict[str, Any]) -> None:
     print(json.dumps(event), flush=True)
 
 
-def _end_with_the_parent() -> None:
-    while sys.stdin.readline():
-        pass
-    os._exit(1)
-
-
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    threading.Thread(target=end_with_the_parent, daemon=True).start()
     run(JobSpec.from_json(sys.argv[1]))

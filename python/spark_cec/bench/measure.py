@@ -28,6 +28,11 @@ Say = Callable[[str], None]
 """Takes a line about how far the run is."""
 
 
+def after(name: str, say: Say) -> Say:
+    """Says what it is told, and before it of which run that is."""
+    return lambda text: say(name + text)
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """Batches to open all windows, then to settle, then to measure."""

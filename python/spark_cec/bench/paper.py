@@ -7,7 +7,7 @@ at hand as numbers. A window is one of so many tuples (`count_window`), as there
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from spark_cec.bench.providers import Provider
@@ -141,16 +141,6 @@ FIGURES = (
     ),
 )  # fmt: skip
 """U is each store's here, as everywhere in Spark CEC: the paper's, over as many partitions."""
-
-
-def sized(workload: Workload, keys: int | None, updates: int | None, partitions: int | None) -> Workload:
-    """The workload in another size; windows stay as long as they are."""
-    return replace(
-        workload,
-        keys=keys or workload.keys,
-        updates=updates or workload.updates,
-        partitions=partitions or workload.partitions,
-    )
 
 
 def derived(values: Mapping[str, float], workload: Workload) -> dict[str, float]:

@@ -7,16 +7,17 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from spark_cec.bench.floor import build_floor
 from spark_cec.bench.job import JobSpec
-from spark_cec.bench.measure import Measured, Say, Schedule, recovery, steady
-from spark_cec.bench.paper import FIGURES, Figure, Kind, Panel, Point, derived, sized
+from spark_cec.bench.measure import Measured, Say, Schedule, after, recovery, steady
+from spark_cec.bench.paper import FIGURES, Figure, Kind, Panel, Point, derived
 from spark_cec.bench.providers import Provider
 from spark_cec.bench.report import rounded
+from spark_cec.bench.workloads import Size
 from spark_cec.session import JARS_KEY, jar_path
 from spark_cec.settings import PREFIX
 
@@ -29,15 +30,6 @@ Found = Mapping[int, Mapping[str, Sequence[Values]]]
 
 Measure = Callable[[JobSpec, Schedule, Path, Say], Measured]
 MEASURES: dict[Kind, Measure] = {Kind.STEADY: steady, Kind.CRASH: recovery}
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """Other sizes than the paper's; None: the paper's."""
-
-    keys: int | None = None
-    updates: int | None = None
-    partitions: int | None = None
 
 
 def run_figures(
@@ -55,13 +47,13 @@ def run_figures(
         for figure in chosen:
             shift = number % len(figure.points)
             for point in figure.points[shift:] + figure.points[:shift]:
-                workload = sized(point.workload, size.keys, size.updates, size.partitions)
+                workload = size.of(point.workload)
                 jars = ",".join([floor, ours] if point.provider is Provider.FLOOR else [ours])
                 conf = ((JARS_KEY, jars), *point.conf, *spec.conf)
                 told = replace(spec, provider=point.provider, workload=workload, jar=ours, conf=conf)
                 name = f"round {number + 1}/{rounds}, figure {figure.number}, {point.name}: "
                 schedule = Schedule(workload.fill_batches, warm_up, batches)
-                measured = _run_one(figure, point, told, schedule, work / "run", _after(name, say))
+                measured = _run_one(figure, point, told, schedule, work / "run", after(name, say))
                 values = derived(measured.values, workload)
                 found[figure.number].setdefault(point.name, []).append(values)
                 about = {"kind": "run", "task": "paper", "figure": figure.number, "point": point.name}
@@ -112,7 +104,3 @@ def _log_in_memory(point: Point, spec: JobSpec) -> Iterator[JobSpec]:
         return
     with tempfile.TemporaryDirectory(prefix="cec-bench-", dir=MEMORY if MEMORY.is_dir() else None) as logs:
         yield replace(spec, conf=(*spec.conf, (PREFIX + "log.path", logs)))
-
-
-def _after(name: str, say: Say) -> Say:
-    return lambda text: say(name + text)

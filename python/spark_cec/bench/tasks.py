@@ -15,7 +15,7 @@ from spark_cec.bench.empty_commits import empty_commits
 from spark_cec.bench.flink import flink
 from spark_cec.bench.floor import build_floor
 from spark_cec.bench.job import JobSpec
-from spark_cec.bench.measure import Measured, Say, Schedule, pace, recovery, steady
+from spark_cec.bench.measure import Measured, Say, Schedule, after, pace, recovery, steady
 from spark_cec.bench.providers import FLINK, PEERS, Provider, in_turn
 from spark_cec.bench.report import Report
 from spark_cec.bench.workloads import DEFAULTS, MANY_STORES, Shape, Workload
@@ -103,14 +103,10 @@ def run_all(plan: Plan, work: Path, write: Callable[[dict[str, Any]], None], say
         for provider in in_turn(plan.providers, number):
             name, before = f"round {number + 1}/{plan.rounds}, {provider.value}: ", os.getloadavg()[0]
             spec = replace(plan.spec, provider=provider, jar=jars[provider])
-            measured = _run_one(plan, spec, work / "run", _after(name, say))
+            measured = _run_one(plan, spec, work / "run", after(name, say))
             write(report.add(provider, number, measured, (before, os.getloadavg()[0])))
     for line in report.closing():
         write(line)
-
-
-def _after(name: str, say: Say) -> Say:
-    return lambda text: say(name + text)
 
 
 def _run_one(plan: Plan, spec: JobSpec, home: Path, say: Say) -> Measured:

@@ -7,7 +7,7 @@ seconds, on every run and after every restart. All that looks random is a hash o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,24 @@ class Shape(str, Enum):
     SLOW = "slow"
     FAST = "fast"
     COUNT = "count"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Another size than a workload has; None: the workload's."""
+
+    keys: int | None = None
+    updates: int | None = None
+    partitions: int | None = None
+
+    def of(self, workload: Workload) -> Workload:
+        """The workload in this size; windows of tuples stay as long as they are."""
+        return replace(
+            workload,
+            keys=self.keys or workload.keys,
+            updates=self.updates or workload.updates,
+            partitions=self.partitions or workload.partitions,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from spark_cec.bench import command, paper_run
 from spark_cec.bench.job import JobSpec
 from spark_cec.bench.measure import Measured, Say, Schedule, at_the_crash, windows_of
-from spark_cec.bench.paper import FIGURES, IDS, Kind, derived, sized
+from spark_cec.bench.paper import FIGURES, IDS, Kind, derived
 from spark_cec.bench.paper_run import spread, summed_up
 from spark_cec.bench.providers import Provider
-from spark_cec.bench.workloads import Shape, Workload, output_mode
+from spark_cec.bench.workloads import Shape, Size, Workload, output_mode
 from spark_cec.session import JARS_KEY
 
 REPORT = {
@@ -134,7 +134,7 @@ def test_what_was_not_measured_is_not_made_up() -> None:
 def test_the_workload_of_the_paper() -> None:
     assert IDS.fill_batches == 20
     assert output_mode(IDS) == "append"
-    assert sized(IDS, 50, None, 1) == Workload(Shape.COUNT, 50, 50_000, 1, 10)
+    assert Size(50, None, 1).of(IDS) == Workload(Shape.COUNT, 50, 50_000, 1, 10)
     points = [point.name for figure in FIGURES for point in figure.points]
     assert len(points) == len(set(points))
     for figure in FIGURES:
