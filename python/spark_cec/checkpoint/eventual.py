@@ -163,7 +163,7 @@ def rebuild(storage: Storage, index: Index, head: CommitEntry) -> EventualCheckp
 
 
 def _newest_first(storage: Storage, chain: Sequence[CommitEntry]) -> Iterator[pa.Table]:
-    """Records of the chain in large pieces, newest piece first; inside a piece oldest first, with `version` added."""
+    """Records of the chain in large pieces, newest frame first, with `footprint` added: the version of their frame."""
     for piece in _pieces([entry for entry in chain if entry.meta.records]):
         frames = read_many(storage, [entry.location for entry in piece])
         tables = [
@@ -172,7 +172,7 @@ def _newest_first(storage: Storage, chain: Sequence[CommitEntry]) -> Iterator[pa
             )
             for entry, frame in zip(piece, frames, strict=True)
         ]
-        yield pa.concat_tables(reversed(tables))
+        yield pa.concat_tables(tables)
 
 
 def _pieces(chain: Sequence[CommitEntry]) -> Iterator[list[CommitEntry]]:
@@ -193,7 +193,7 @@ def _identity(records: pa.Table) -> list[str]:
 
 
 def _window_codes(records: pa.Table) -> tuple[np.ndarray, int]:
-    """A dense integer per row, equal for rows of the same window, and how many there are."""
+    """A number for each row, that of its window, and how many there are; windows have numbers as they first appear."""
     words = words_of(records["window"])
     if words is not None and 0 < len(words) <= _MOST_WORDS:
         codes, distinct = _codes(pa.array(words[0]))
@@ -203,9 +203,13 @@ def _window_codes(records: pa.Table) -> tuple[np.ndarray, int]:
     else:
         codes, distinct = _codes(records["window"])
     if "family" in records.column_names:
-        codes += records["family"].to_numpy().astype(np.int64) * distinct
-        return np.unique(codes, return_inverse=True)[1], int(codes.max(initial=0)) + 1
+        return _codes(pa.array(records["family"].to_numpy().astype(np.int64) * distinct + codes))
     return codes, distinct
+
+
+def _first_rows(codes: np.ndarray) -> np.ndarray:
+    """Whether a row is the first of its window, where windows have numbers as they first appear."""
+    return np.diff(np.maximum.accumulate(codes), prepend=-1) > 0
 
 
 def _codes(values: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, int]:
@@ -217,24 +221,23 @@ def _codes(values: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, int]:
 
 
 def _newest_per_window(records: pa.Table) -> pa.Table:
-    """The rows of each window's newest version; `records` are oldest first."""
+    """The rows of each window's newest version; `records` are newest first."""
     if not records.num_rows:
         return records
-    codes, distinct = _window_codes(records)
-    versions = records["footprint"].to_numpy()
-    newest = np.zeros(distinct, dtype=np.int64)
-    np.maximum.at(newest, codes, versions)
-    return records.filter(pa.array(versions == newest[codes]))
+    codes, _ = _window_codes(records)
+    first = _first_rows(codes)
+    if "key" in records.column_names:  # a window has several rows, all in one frame
+        versions = records["footprint"].to_numpy()
+        first = versions == versions[first][codes]
+    return records.filter(pa.array(first))
 
 
 def _one_row_per_window(records: pa.Table) -> pa.Table:
-    """Identity and footprint of the first row of each window, not its value: `take` makes one chunk of each column,
-    and a binary column of 2 GB or more has no room in one.
-    """
+    """Identity and footprint of the first row of each window."""
     if "key" not in records.column_names or not records.num_rows:
         return records
     codes, _ = _window_codes(records)
-    return records.select([*_identity(records), "footprint"]).take(pa.array(np.unique(codes, return_index=True)[1]))
+    return records.select([*_identity(records), "footprint"]).filter(pa.array(_first_rows(codes)))
 
 
 def _not_decided(records: pa.Table, decided: Sequence[pa.Table]) -> pa.Table:

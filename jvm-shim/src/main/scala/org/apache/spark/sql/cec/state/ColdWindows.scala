@@ -10,7 +10,6 @@ import scala.jdk.CollectionConverters._
 import org.rocksdb._
 
 import org.apache.spark.{SparkConf, SparkEnv}
-import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.cec.agent.CecException
 import org.apache.spark.sql.execution.streaming.state.RocksDBLoader
 import org.apache.spark.util.Utils
@@ -30,8 +29,8 @@ private[state] final class ColdWindows(keyFields: Int, valueFields: Int, grouped
 
   private var directory: File = _
   private val families = new ArrayList[ColumnFamilyHandle]()
+  private var native: Native = _
   private var db: RocksDB = _
-  private var writing: WriteOptions = _
   private val openIterators = mutable.Set.empty[RocksIterator]
 
   /** Windows by footprint, and by the batch that dirtied them. */
@@ -57,8 +56,14 @@ private[state] final class ColdWindows(keyFields: Int, valueFields: Int, grouped
     private[ColdWindows] def add(batch: WriteBatch, window: Window, id: Array[Byte]): Unit = if (versionOf(window) != Window.Clean)
       batch.put(family, entry(window, id), Nothing)
 
-    private[ColdWindows] def remove(batch: WriteBatch, window: Window, id: Array[Byte]): Unit = if (versionOf(window) != Window.Clean)
-      batch.singleDelete(family, entry(window, id))
+    /** Adds windows in the order of their ids. */
+    private[ColdWindows] def add(sorted: Array[Row]): Unit = ingest(
+      family,
+      sorted.filter(row => versionOf(row.window) != Window.Clean).sortBy(row => versionOf(row.window)).iterator
+        .map(row => entry(row.window, row.id) -> Nothing))
+
+    private[ColdWindows] def remove(window: Window, id: Array[Byte]): Unit = if (versionOf(window) != Window.Clean)
+      db.singleDelete(family, native.writing, entry(window, id))
 
     private[ColdWindows] def note(window: Window, change: Int): Unit = if (versionOf(window) != Window.Clean) {
       val n = counted.computeIfAbsent(versionOf(window), _ => new Array[Int](1))
@@ -76,12 +81,8 @@ private[state] final class ColdWindows(keyFields: Int, valueFields: Int, grouped
     if (found == null) null
     else {
       val window = filled(id, found)
-      val batch = new WriteBatch()
-      try {
-        batch.singleDelete(rows, id)
-        indexes.foreach(_.remove(batch, window, id))
-        db.write(writing, batch)
-      } finally batch.close()
+      db.singleDelete(rows, native.writing, id)
+      indexes.foreach(_.remove(window, id))
       note(window, -1)
       window
     }
@@ -98,9 +99,24 @@ private[state] final class ColdWindows(keyFields: Int, valueFields: Int, grouped
           batch.put(rows, id, ColdWindows.encode(window))
           indexes.foreach(_.add(batch, window, id))
         }
-        db.write(writing, batch)
+        db.write(native.writing, batch)
       } finally batch.close()
       some.foreach(note(_, 1))
+    }
+  }
+
+  /**
+   * The same for many windows at once, as a load brings them: in order, as files that the database takes as they are. One by one they
+   * would be sorted in its memory, written, and written again when it has too many small files.
+   */
+  def giveMany(windows: Iterator[Window]): Unit = {
+    if (db == null) open()
+    onDisk {
+      val sorted = windows.map(window => new Row(window.id, window)).toArray
+      java.util.Arrays.sort(sorted, (a: Row, b: Row) => java.util.Arrays.compareUnsigned(a.id, b.id))
+      ingest(rows, sorted.iterator.map(row => row.id -> ColdWindows.encode(row.window)))
+      indexes.foreach(_.add(sorted))
+      sorted.foreach(row => note(row.window, 1))
     }
   }
 
@@ -119,7 +135,7 @@ private[state] final class ColdWindows(keyFields: Int, valueFields: Int, grouped
     families.forEach(_.close())
     families.clear()
     db.close()
-    writing.close()
+    native.close()
     db = null
     indexes.foreach(_.counted.clear())
     Utils.deleteRecursively(directory)
@@ -129,10 +145,21 @@ private[state] final class ColdWindows(keyFields: Int, valueFields: Int, grouped
     directory = Utils.createExecutorLocalTempDir(Option(SparkEnv.get).map(_.conf).getOrElse(new SparkConf), "cec-live")
     onDisk {
       RocksDBLoader.loadLibrary()
-      writing = new WriteOptions().setDisableWAL(true)
-      val names = Seq("default", "footprint", "dirty").map(name => new ColumnFamilyDescriptor(name.getBytes, familyOptions))
-      db = RocksDB.open(databaseOptions, directory.getPath, names.asJava, families)
+      native = new Native
+      val names = Seq("default", "footprint", "dirty").map(name => new ColumnFamilyDescriptor(name.getBytes, native.family))
+      db = RocksDB.open(native.database, directory.getPath, names.asJava, families)
     }
+  }
+
+  private def ingest(family: ColumnFamilyHandle, sorted: Iterator[(Array[Byte], Array[Byte])]): Unit = if (sorted.hasNext) {
+    val file = new File(directory, "load.sst").getPath
+    val writer = new SstFileWriter(native.files, native.written)
+    try {
+      writer.open(file)
+      sorted.foreach { case (key, value) => writer.put(key, value) }
+      writer.finish()
+    } finally writer.close()
+    db.ingestExternalFile(family, java.util.List.of(file), native.ingestion)
   }
 
   private def rows = families.get(0)
@@ -198,14 +225,36 @@ private[state] object ColdWindows {
   private lazy val cache = new LRUCache(MemoryBytes)
   private lazy val buffers = new WriteBufferManager(MemoryBytes / 2, cache)
 
-  private def databaseOptions: DBOptions =
-    new DBOptions().setCreateIfMissing(true).setCreateMissingColumnFamilies(true).setWriteBufferManager(buffers)
-      .setInfoLogLevel(InfoLogLevel.ERROR_LEVEL).setKeepLogFileNum(1)
+  private final class Row(val id: Array[Byte], val window: Window)
 
-  /** Filters stay out of the cache, whose shards they would fill: that of a file of a million windows is larger than one. They take 1.25 bytes a key. */
-  private def familyOptions: ColumnFamilyOptions =
-    new ColumnFamilyOptions().setCompressionType(CompressionType.LZ4_COMPRESSION).setTableFormatConfig(
-      new BlockBasedTableConfig().setBlockCache(cache).setFilterPolicy(new BloomFilter(10)))
+  /** What RocksDB is to do, in its own memory. */
+  private final class Native extends AutoCloseable {
+    private val owned = mutable.ArrayBuffer.empty[AutoCloseable]
+
+    val database: DBOptions = own(new DBOptions().setCreateIfMissing(true).setCreateMissingColumnFamilies(true).setWriteBufferManager(buffers)
+      .setInfoLogLevel(InfoLogLevel.ERROR_LEVEL).setKeepLogFileNum(1).setMaxBackgroundJobs(2))
+
+    /**
+     * Filters stay out of the cache, whose shards they would fill: that of a file of a million windows is larger than one. They take 1.25
+     * bytes a key, and with them a read looks into one file, however many there are: so files are merged late, and writes never wait for it.
+     */
+    val family: ColumnFamilyOptions = own(new ColumnFamilyOptions().setCompressionType(CompressionType.LZ4_COMPRESSION)
+      .setLevel0FileNumCompactionTrigger(8).setLevel0SlowdownWritesTrigger(64).setLevel0StopWritesTrigger(128)
+      .setSoftPendingCompactionBytesLimit(0).setHardPendingCompactionBytesLimit(0)
+      .setTableFormatConfig(new BlockBasedTableConfig().setBlockCache(cache).setFilterPolicy(own(new BloomFilter(10)))))
+
+    val writing: WriteOptions = own(new WriteOptions().setDisableWAL(true))
+    val files: EnvOptions = own(new EnvOptions)
+    val written: Options = own(new Options(database, family))
+    val ingestion: IngestExternalFileOptions = own(new IngestExternalFileOptions().setMoveFiles(true))
+
+    private def own[A <: AutoCloseable](made: A): A = {
+      owned += made
+      made
+    }
+
+    override def close(): Unit = owned.reverseIterator.foreach(_.close())
+  }
 
   /** Footprint and dirt, then of a window of one key its value, of a group each row with the sizes of key and value before it. */
   private def encode(window: Window): Array[Byte] = {

@@ -1,5 +1,9 @@
 package org.apache.spark.sql.cec.state
 
+import java.util.ArrayList
+
+import scala.jdk.CollectionConverters._
+
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state.UnsafeRowPair
 import org.apache.spark.unsafe.Platform
@@ -24,6 +28,10 @@ private[cec] final class LiveWindows(
   private var table = new WindowTable
   private var undo = new Images(0)
   private val trail = new Trail
+  private val loadedKey = new UnsafeRow(keyFields)
+
+  /** Windows of an eventual checkpoint on their way into the table. */
+  private val loading = new ArrayList[Window]()
 
   /** Version that the store had before the batch under way: the id of that batch. */
   var version: Long = 0L
@@ -125,15 +133,18 @@ private[cec] final class LiveWindows(
     books.keep(warm.iterator)
   }
 
-  /** Takes a window of one key as an eventual checkpoint has it. */
+  /** Takes a window of one key as an eventual checkpoint has it, which has each once. It is there when all are. */
   def loadKey(keySize: Int, keyAndValue: Array[Byte], footprint: Long): Unit = {
-    val key = new UnsafeRow(keyFields)
-    key.pointTo(keyAndValue, Platform.BYTE_ARRAY_OFFSET, keySize)
-    val window = new KeyWindow(keySize, key.hashCode)
+    loadedKey.pointTo(keyAndValue, Platform.BYTE_ARRAY_OFFSET, keySize)
+    val window = new KeyWindow(keySize, loadedKey.hashCode)
     window.put(keyAndValue)
     window.footprint = footprint
-    if (table.addIfAbsent(window) eq window) count(window, rowDigest.seed(key))
-    makeRoom()
+    count(window, rowDigest.seed(loadedKey))
+    loading.add(window)
+    if (cold != null && loading.size >= LiveWindows.LoadedAtOnce) {
+      cold.giveMany(loading.iterator.asScala)
+      loading.clear()
+    }
   }
 
   /** Takes a row as an eventual checkpoint has it, in the window `id`; rows are added to an open window of that id. */
@@ -143,10 +154,11 @@ private[cec] final class LiveWindows(
     window.footprint = footprint
     val (keyRow, valueRow) = (Window.row(key, keyFields), Window.row(value, valueFields))
     count(keyRow, window.rows.put(keyRow, valueRow), valueRow)
-    makeRoom()
+    if (cold != null && table.size >= LiveWindows.LoadedAtOnce) {
+      cold.giveMany(table.iterator)
+      table = new WindowTable
+    }
   }
-
-  private def makeRoom(): Unit = if (cold != null && table.size >= LiveWindows.LoadedAtOnce) cool(Nil)
 
   /** Ends the batch: windows that closed go, the undo list is handed out and begins anew. */
   def advance(): Images = {
@@ -223,8 +235,15 @@ private[cec] final class LiveWindows(
   /** Makes room for windows that will be loaded. */
   def expect(windows: Long): Unit = table.reserve(if (cold == null) windows else Math.min(windows, LiveWindows.LoadedAtOnce))
 
-  /** All rows were loaded. */
-  def loaded(): Unit = settle(sums)
+  /** All rows were loaded: they are in the table, and in the books. */
+  def loaded(): Unit = {
+    table.addAll(loading)
+    // In the order in which they came, which is the order in memory.
+    books.rebuild(if (loading.isEmpty) table.iterator else loading.iterator.asScala)
+    loading.clear()
+    loading.trimToSize()
+    settle(sums)
+  }
 
   private def settle(at: Sums): Unit = {
     settled = at
@@ -317,5 +336,5 @@ private[cec] final class LiveWindows(
 
 private object LiveWindows {
   /** So many windows of a checkpoint are in the table before they go cold. */
-  val LoadedAtOnce = 1 << 16
+  val LoadedAtOnce = 1 << 18
 }

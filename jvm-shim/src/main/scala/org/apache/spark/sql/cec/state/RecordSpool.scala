@@ -10,6 +10,7 @@ import org.apache.arrow.vector.ipc.{ArrowStreamReader, ArrowStreamWriter}
 import org.apache.arrow.vector.types.pojo.{ArrowType, Field, FieldType, Schema}
 
 import org.apache.spark.sql.util.ArrowUtils
+import org.apache.spark.unsafe.Platform
 
 /** Kinds of a record, as the log numbers them. */
 private[state] object RecordKind {
@@ -129,18 +130,22 @@ private object RecordStream {
   val BatchBytes: Long = 64L << 20
 }
 
+/** Takes a window of one key: a function of numbers would box them, a million times. */
+private[state] trait KeyVisitor {
+  def visit(keySize: Int, keyAndValue: Array[Byte], footprint: Long): Unit
+}
+
 /** Reads the spool file of an eventual checkpoint, and removes it. */
 private[state] object CheckpointSpool {
-  /** Calls `visit(key's size, key and value, footprint)` for every window of one key. */
-  def foreachKey(file: Path)(visit: (Int, Array[Byte], Long) => Unit): Unit = batches(file) { root =>
-    val (windows, values, footprints) = (binary(root, "window"), binary(root, "value"), footprintsOf(root))
+  def foreachKey(file: Path)(visitor: KeyVisitor): Unit = batches(file) { root =>
+    val (windows, values, footprints) = (new Bytes(binary(root, "window")), new Bytes(binary(root, "value")), footprintsOf(root).getDataBuffer.memoryAddress)
     var i = 0
     while (i < root.getRowCount) {
-      val (keySize, valueSize) = (windows.getValueLength(i), values.getValueLength(i))
+      val (keySize, valueSize) = (windows.size(i), values.size(i))
       val both = new Array[Byte](keySize + valueSize)
-      windows.getDataBuffer.getBytes(windows.getStartOffset(i).toLong, both, 0, keySize)
-      values.getDataBuffer.getBytes(values.getStartOffset(i).toLong, both, keySize, valueSize)
-      visit(keySize, both, footprints.get(i))
+      windows.copy(i, keySize, both, 0)
+      values.copy(i, valueSize, both, keySize)
+      visitor.visit(keySize, both, Platform.getLong(null, footprints + 8L * i))
       i += 1
     }
   }
@@ -149,6 +154,16 @@ private[state] object CheckpointSpool {
   def foreachRow(file: Path)(visit: (Array[Byte], Array[Byte], Array[Byte], Long) => Unit): Unit = batches(file) { root =>
     val (windows, keys, values, footprints) = (binary(root, "window"), binary(root, "key"), binary(root, "value"), footprintsOf(root))
     (0 until root.getRowCount).foreach(i => visit(windows.get(i), keys.get(i), values.get(i), footprints.get(i)))
+  }
+
+  /** The values of a vector without nulls, read as memory: Arrow's own reads look at each bound again, a million times. */
+  private final class Bytes(vector: VarBinaryVector) {
+    private val (offsets, data) = (vector.getOffsetBuffer.memoryAddress, vector.getDataBuffer.memoryAddress)
+
+    def size(i: Int): Int = Platform.getInt(null, offsets + 4L * i + 4) - Platform.getInt(null, offsets + 4L * i)
+
+    def copy(i: Int, size: Int, into: Array[Byte], at: Int): Unit =
+      Platform.copyMemory(null, data + Platform.getInt(null, offsets + 4L * i), into, Platform.BYTE_ARRAY_OFFSET + at, size)
   }
 
   private def binary(root: VectorSchemaRoot, name: String): VarBinaryVector = root.getVector(name).asInstanceOf[VarBinaryVector]

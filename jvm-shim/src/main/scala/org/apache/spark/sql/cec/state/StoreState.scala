@@ -372,7 +372,7 @@ private[cec] final class StoreState(
       val checkpoint = wholeCheckpoint(at, wanted, attempt)
       windows.expect(checkpoint.footer.openWindows)
       checkpoint.spool.foreach { file =>
-        if (prefixFields.isEmpty) CheckpointSpool.foreachKey(file)(windows.loadKey)
+        if (prefixFields.isEmpty) CheckpointSpool.foreachKey(file)(windows.loadKey(_, _, _))
         else CheckpointSpool.foreachRow(file)((id, key, value, footprint) => windows.loadRow(Window.row(id, idFields), key, value, footprint))
       }
       windows.loaded()
@@ -422,7 +422,6 @@ private[cec] final class StoreState(
   }
 
   private def takeOver(checkpoint: CheckpointAnswer, hold: Boolean): Unit = {
-    books.rebuild(windows.warm)
     sumsBefore = windows.sums
     if (books.openWindows != checkpoint.footer.openWindows) {
       throw new CecException("DamagedLog",

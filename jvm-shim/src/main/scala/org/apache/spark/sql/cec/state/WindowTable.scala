@@ -1,5 +1,7 @@
 package org.apache.spark.sql.cec.state
 
+import java.util.ArrayList
+
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 
 /**
@@ -31,6 +33,27 @@ private[state] final class WindowTable {
     if (2 * (count + 1) > slots.length) grow()
     place(slots, window)
     count += 1
+  }
+
+  /**
+   * Adds windows whose ids are not there, none twice, in the order of their places: a garbage collector that keeps track of references from old
+   * memory to new, as G1 does, takes longer to note a million of them here and there than all the rest of a load.
+   */
+  def addAll(windows: ArrayList[Window]): Unit = {
+    reserve(count.toLong + windows.size)
+    val homes = new Array[Int](windows.size)
+    var i = 0
+    while (i < homes.length) {
+      homes(i) = WindowTable.spread(windows.get(i).hash) & (slots.length - 1)
+      i += 1
+    }
+    val order = WindowTable.ascending(homes, slots.length)
+    i = 0
+    while (i < order.length) {
+      placeFrom(slots, homes(order(i)), windows.get(order(i)))
+      i += 1
+    }
+    count += windows.size
   }
 
   /** The window with the id of this one: this one, if there was none. */
@@ -92,10 +115,12 @@ private[state] final class WindowTable {
     slots = larger
   }
 
-  private def place(into: Array[Window], window: Window): Unit = {
-    val mask = into.length - 1
-    var i = WindowTable.spread(window.hash) & mask
-    while (into(i) != null) i = (i + 1) & mask
+  private def place(into: Array[Window], window: Window): Unit =
+    placeFrom(into, WindowTable.spread(window.hash) & (into.length - 1), window)
+
+  private def placeFrom(into: Array[Window], home: Int, window: Window): Unit = {
+    var i = home
+    while (into(i) != null) i = (i + 1) & (into.length - 1)
     into(i) = window
   }
 }
@@ -103,6 +128,28 @@ private[state] final class WindowTable {
 private[state] object WindowTable {
   private val InitialSlots = 64
   private val MostSlots = 1L << 30
+
+  private val Parts = 4096
+
+  /** Indices of numbers in [0, limit), ordered by which of `Parts` equal parts of that range they are in. `limit` is a power of two. */
+  private def ascending(numbers: Array[Int], limit: Int): Array[Int] = {
+    val shift = Math.max(Integer.numberOfTrailingZeros(limit) - Integer.numberOfTrailingZeros(Parts), 0)
+    val (next, ordered) = (new Array[Int](Parts + 1), new Array[Int](numbers.length))
+    var i = 0
+    while (i < numbers.length) {
+      next((numbers(i) >>> shift) + 1) += 1
+      i += 1
+    }
+    (0 until Parts).foreach(part => next(part + 1) += next(part))
+    i = 0
+    while (i < numbers.length) {
+      val part = numbers(i) >>> shift
+      ordered(next(part)) = i
+      next(part) += 1
+      i += 1
+    }
+    ordered
+  }
 
   /** Spark's row hash is good, but its low bits decide the partition too: use the high ones as well. */
   private def spread(hash: Int): Int = {
