@@ -310,3 +310,25 @@ def test_columns_that_are_structs(spark: SparkSession, tmp_path: Path) -> None:
     for part, name in (("key", state.schema["key"].dataType.names[-1]), ("value", "sum")):
         picked = sorted(row[0] for row in state.select(f"{part}.{name}").collect())
         assert picked == sorted(row[part][name] for row in whole), f"{part}.{name}"
+
+
+@pytest.mark.parametrize("arrow", ["true", "false"])
+def test_a_python_function_right_behind_the_reader_sees_each_row_as_it_is(
+    arrow: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark hands a function's input on in columns, and keeps what it has handed on until the results come back."""
+    rows = 200_000
+    own = local.session(spark, {}, **{"spark.sql.execution.pythonUDF.arrow.enabled": arrow})
+    rate = own.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 1).load()
+    written = rate.selectExpr("value", "cast(value AS STRING) AS text").writeStream.format("cec")
+    query = written.option("checkpointLocation", str(tmp_path / "cp")).start()
+    try:
+        local.wait_for(query, 0)
+    finally:
+        query.stop()
+    frame = read(own, str(tmp_path / "cp")).where(f"value < {rows}")
+    twice = f.udf(lambda value: 2 * value, "bigint")
+    for each in (read(own, str(tmp_path / "cp")), frame):
+        seen = each.withColumn("twice", twice("value")).where(f"value < {rows}")
+        wrong = seen.where("twice <> 2 * value OR text <> cast(value AS STRING) OR twice IS NULL")
+        assert (seen.count(), seen.select("text").distinct().count(), wrong.count()) == (rows, rows, 0)

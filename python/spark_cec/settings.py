@@ -66,6 +66,7 @@ class Settings:
 
     `effort`: the share of an operator's time that may go into a shorter replay than U allows (`checkpoint.effort`).
     `footprint_age`: the most versions that the newest footprint of an open window may lie behind the store's version.
+    `output_readers`: streams with these names read the output; what all of them are through with is let go.
     `sources_margin`: what is dirty is written when a source has less than this share of its past beyond what a recovery
     needs (`recovery.margin`); 0: never.
     """
@@ -82,6 +83,7 @@ class Settings:
     segment_bytes: int = 64 << 20
     compression: str = "lz4"
     retain_output_batches: int | None = None
+    output_readers: tuple[str, ...] = ()
     replayable_sources: tuple[str, ...] = ()
     sources_margin: float = 0.1
     index_path: str | None = None
@@ -193,11 +195,13 @@ def _extent_bound(key: str, value: str) -> tuple[ExtentBound, tuple[str, ...]]:
     return ExtentBound(per_window=1.0), (warning,)
 
 
+READER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
+"""Of a stream that says how far it is: the name is that of a file."""
+
 _KEYS = {
     "Q", "U", "CI", "CP", "effort", "footprintAge", "mode", "log.path", "python", "log.segmentBytes", "log.compression",
-    "output.retainBatches", "sources.replayable", "sources.margin", "index.path", "spool.path", "agent.timeout",
-    "recoveryTarget", "autotune", "onDivergence", "stop.flush", "driver.python",
-    "liveStore",
+    "output.retainBatches", "output.readers", "sources.replayable", "sources.margin", "index.path", "spool.path",
+    "agent.timeout", "recoveryTarget", "autotune", "onDivergence", "stop.flush", "driver.python", "liveStore",
 }  # fmt: skip
 
 
@@ -212,6 +216,21 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
             by_case = [known for known in _KEYS if known.lower() == key.lower()]
             hint = f"did you mean {PREFIX}{(by_case or nearest)[0]}?" if by_case or nearest else _all_keys()
             raise SettingsError(PREFIX + key, value, f"unknown setting; {hint}")
+
+
+def _names(given: Mapping[str, str], key: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in given.get(key, "").split(",") if name.strip())
+
+
+def _readers(given: Mapping[str, str]) -> tuple[str, ...]:
+    readers = _names(given, "output.readers")
+    for name in readers:
+        if not READER_NAME.fullmatch(name):
+            raise SettingsError(
+                PREFIX + "output.readers", given["output.readers"],
+                f"{name!r} is no name of a reader: give names of letters, digits, _ and -, with commas between them",
+            )  # fmt: skip
+    return readers
 
 
 def _recovery_target_ms(given: Mapping[str, str]) -> float | None:
@@ -284,7 +303,8 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
         retain_output_batches=_count("output.retainBatches", given["output.retainBatches"])
         if "output.retainBatches" in given
         else None,
-        replayable_sources=tuple(s.strip() for s in given.get("sources.replayable", "").split(",") if s.strip()),
+        output_readers=_readers(given),
+        replayable_sources=_names(given, "sources.replayable"),
         sources_margin=_share("sources.margin", given["sources.margin"])
         if "sources.margin" in given
         else default.sources_margin,

@@ -19,6 +19,7 @@ EXAMPLES_ONLY = {
         "python",
         "driver.python",
         "output.retainBatches",
+        "output.readers",
         "sources.replayable",
         "index.path",
         "spool.path",

@@ -24,6 +24,7 @@ KEYS = (
     "log.segmentBytes",
     "log.compression",
     "output.retainBatches",
+    "output.readers",
     "sources.replayable",
     "effort",
     "sources.margin",
@@ -117,6 +118,7 @@ def test_the_keys_of_others_are_left_alone() -> None:
         ("log.compression", "ZSTD", "compression", "zstd"),
         ("log.compression", "none", "compression", "none"),
         ("output.retainBatches", "7", "retain_output_batches", 7),
+        ("output.readers", "alerts, hourly", "output_readers", ("alerts", "hourly")),
         ("sources.replayable", "a, b,,c ", "replayable_sources", ("a", "b", "c")),
         ("effort", "0.02", "effort", 0.02),
         ("effort", "0.1", "effort", 0.1),
@@ -160,6 +162,10 @@ SHARE = "give a share between 0 and 1, such as 0.1; 0 turns it off"
         *[("effort", value, SHARE) for value in ("", "2", "5%", "little")],
         *[("sources.margin", value, SHARE) for value in ("", "1.01", "-0.1", "10%", "nan", "1e-1", "all", ".")],
         ("output.retainBatches", "0", "give a whole number of at least 1, below 2^63"),
+        (
+            "output.readers", "a,../b",
+            "'../b' is no name of a reader: give names of letters, digits, _ and -, with commas between them",
+        ),
         *[("log.path", value, "give an absolute path, or a URL") for value in ("", "logs", "./logs", "../x", "~/x")],
     ],
 )

@@ -61,6 +61,7 @@ class Calls:
             "view_schema": views.schema,
             "view_splits": views.splits,
             "view_offsets": views.offsets,
+            "note_reader": views.note,
             "read_split": views.read_split,
         }
 

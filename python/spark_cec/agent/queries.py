@@ -20,6 +20,7 @@ from spark_cec.log import manifest
 from spark_cec.log.home import absolute_home, is_inside, join_log, read_log_id, relative_home
 from spark_cec.log.index import Index
 from spark_cec.log.reader import read_frame
+from spark_cec.log.readers import slowest_reader
 from spark_cec.log.scan import Corrupt
 from spark_cec.log.trim import TrimHorizon, trim
 from spark_cec.recovery import report
@@ -293,15 +294,21 @@ class QueryCalls:
         """`home`, `version` (committed by Spark), `generation`, `retained`: removes segments that nothing needs."""
         log = self._logs.get_known(arguments["home"])
         log.catalog.refresh()
-        keep_batches = log.settings.retain_output_batches
         version = int(arguments["version"])
         horizon = TrimHorizon(
             stores=_oldest_needed(log.catalog.index, max(version - int(arguments["retained"]), 1), version),
             generation=int(arguments["generation"]),
-            output_before=None if keep_batches is None else version - keep_batches,
+            output_before=_output_before(log, version),
             now_ms=int(time.time() * 1000),
         )
         return {"removed": trim(log.storage, log.catalog.index, horizon, log.summaries)}
+
+
+def _output_before(log: OpenLog, version: int) -> int | None:
+    """Below which batch output may go, by the settings; None: it is kept."""
+    readers, keep_batches = log.settings.output_readers, log.settings.retain_output_batches
+    bounds = [slowest_reader(log.storage, readers)] if readers else []
+    return min(bounds + ([version - keep_batches] if keep_batches is not None else []), default=None)
 
 
 def _refuse_output_from_the_future(log: OpenLog, committed_batch: int) -> None:

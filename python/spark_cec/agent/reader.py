@@ -1,4 +1,4 @@
-"""Calls of the reader: the views `output`, `windows` and `log` of a log."""
+"""Calls of the reader: the views `output`, `windows` and `log` of a log, and how far its streams are."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from spark_cec.log import manifest
 from spark_cec.log.frame import Location
 from spark_cec.log.home import absolute_home
 from spark_cec.log.index import OutputEntry
+from spark_cec.log.readers import note_reader
 from spark_cec.recovery.attempts import read_attempts
 from spark_cec.recovery.plan import Allows
 from spark_cec.recovery.query_file import read_query
+from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.settings import parse_settings
 
 SPLIT_BYTES = 32 << 20
@@ -34,11 +36,20 @@ def _committed(path: str) -> Allows:
 
 
 class ReaderCalls:
-    """What `spark.read.format("cec")` and `readStream` ask for. Reading never writes to the log."""
+    """What `spark.read.format("cec")` and `readStream` ask for. Reading never writes to the log, but beside it."""
 
     def __init__(self, logs: OpenLogs, spool: Spool) -> None:
         self._logs = logs
         self._spool = spool
+
+    def _log_or_none(self, arguments: Mapping[str, Any]) -> OpenLog | None:
+        """None where the query that will write the log has committed nothing, and the reader says that it waits."""
+        try:
+            return self._log(arguments)
+        except LogLocationError:
+            if arguments.get("may_wait") and committed_batch(open_storage(str(arguments["path"]))) < 0:
+                return None
+            raise
 
     def _log(self, arguments: Mapping[str, Any]) -> OpenLog:
         path = str(arguments["path"])
@@ -53,22 +64,36 @@ class ReaderCalls:
         return log
 
     def schema(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`path`: the schemas (Spark's JSON) of the newest batch, and of the oldest; none before the first one."""
-        log = self._log(arguments)
+        """`path`: the schemas (Spark's JSON) of the newest batch, and of the oldest; none before the first one.
+
+        With `may_wait` a log that is not there yet has none, too.
+        """
+        log = self._log_or_none(arguments)
+        if log is None:
+            return {"schemas": []}
         bounds = log.published.bounds() or ()
         return {"schemas": [manifest.load(log.storage, batch).schema_json for batch in reversed(bounds)]}
 
     def offsets(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`path`, `starting_timestamp_ms` or None: the first batch since then, and the newest; -1 for none."""
-        log, since = self._log(arguments), arguments.get("starting_timestamp_ms")
-        bounds = log.published.bounds()
+        """`path`, `starting_timestamp_ms` or None: the first batch since then, and the newest; -1 for none.
+
+        With `may_wait` a log that is not there yet has none, too.
+        """
+        log, since = self._log_or_none(arguments), arguments.get("starting_timestamp_ms")
+        bounds = log.published.bounds() if log is not None else None
         if bounds is None:
             return {"first": 0, "last": -1}
+        assert log is not None
         if since is None:
             return {"first": bounds[0], "last": bounds[1]}
         batches = manifest.batches(log.storage)
         hint = next((e.meta.batch for e in log.catalog.index.at(int(since)) if isinstance(e, OutputEntry)), None)
         return {"first": first_published_since(log.storage, batches, int(since), hint), "last": batches[-1]}
+
+    def note(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """`path`, `reader`, `batch`: the stream of that name never asks for this batch again, nor for older ones."""
+        note_reader(self._log(arguments).storage, str(arguments["reader"]), int(arguments["batch"]))
+        return {}
 
     def splits(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`path`, `view`, and its bounds: the pieces of work of a read, each a JSON object for `read_split`.

@@ -201,8 +201,8 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     if (usesOurState) {
       Agent.holdAs(checkpoint, run.generation, home, conf)
       StoreDirectory.begin()
-      QueryWatch.of(session).expect(run, conf, session.sessionState.conf.minBatchesToRetain, clock, turn)
     }
+    QueryWatch.of(session).expect(run, conf, session.sessionState.conf.minBatchesToRetain, clock, Option.when(usesOurState)(turn))
     run
   }
 

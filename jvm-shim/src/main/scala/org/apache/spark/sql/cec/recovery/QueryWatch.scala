@@ -23,20 +23,20 @@ import org.apache.spark.sql.streaming.StreamingQueryListener._
  */
 private[recovery] final class QueryWatch(session: SparkSession) extends StreamingQueryListener with Logging {
   private final class Watched(
-      val run: RunContext, val conf: Map[String, String], val retained: Int, val clock: BatchClock, val turn: Long) {
-    @volatile var reported: Boolean = run.replayTo == 0
+      val run: RunContext, val conf: Map[String, String], val retained: Int, val clock: BatchClock, val turn: Option[Long]) {
+    @volatile var reported: Boolean = run.replayTo == 0 || turn.isEmpty
     @volatile var source: Option[QuerySource] = None
   }
 
   private val expected = new ConcurrentHashMap[String, Watched]()
   private val running = new ConcurrentHashMap[UUID, Watched]()
 
-  /** The run of a query that is about to start. */
-  def expect(run: RunContext, conf: Map[String, String], retained: Int, clock: BatchClock, turn: Long): Unit =
+  /** The run of a query that is about to start, and its turn with the checkpoint's lease; None: it has no state, and nothing to recover. */
+  def expect(run: RunContext, conf: Map[String, String], retained: Int, clock: BatchClock, turn: Option[Long]): Unit =
     expected.put(run.checkpoint, new Watched(run, conf, retained, clock, turn))
 
   override def onQueryStarted(event: QueryStartedEvent): Unit =
-    try watched(event.runId, event.id).foreach { query =>
+    try watched(event.runId, event.id).filter(_.turn.isDefined).foreach { query =>
       val source = new QuerySource(Option(event.name).getOrElse(event.id.toString), query.run.checkpoint)
       query.source = Some(source)
       source.register()
@@ -64,7 +64,7 @@ private[recovery] final class QueryWatch(session: SparkSession) extends Streamin
       try if (!query.reported) report(query) // a run that was over before it had progress to tell of
       finally {
         Agent.closeLog(query.run.home)
-        Agent.release(query.run.checkpoint, query.turn, query.conf)
+        query.turn.foreach(Agent.release(query.run.checkpoint, _, query.conf))
       }
     }
   }

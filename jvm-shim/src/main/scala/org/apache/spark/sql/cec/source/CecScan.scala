@@ -3,13 +3,13 @@ package org.apache.spark.sql.cec.source
 import java.nio.channels.FileChannel
 import java.nio.file.{Files, Paths, StandardOpenOption}
 
-import org.apache.arrow.vector.ValueVector
 import org.apache.arrow.vector.ipc.ArrowStreamReader
 
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{GenericInternalRow, UnsafeRow}
 import org.apache.spark.sql.connector.read._
 import org.apache.spark.sql.connector.read.streaming._
+import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.sql.util.ArrowUtils
 import org.apache.spark.sql.vectorized.{ArrowColumnVector, ColumnVector, ColumnarBatch}
@@ -40,40 +40,48 @@ private final class CecScan(view: View, schema: StructType) extends Scan {
   }
 
   override def toMicroBatchStream(checkpointLocation: String): MicroBatchStream = view match {
-    case output: OutputView => new CecStream(output, schema)
+    case output: OutputView => new CecStream(output, schema, SQLConf.get.minBatchesToRetain)
     case other => throw new UnsupportedOperationException(s"""readStream reads the view "output", not "${other.name}"""")
   }
 }
 
 private final case class CecPartition(split: String) extends InputPartition
 
-/** Rows come from the agent as Arrow, and go on as Arrow; only state rows, which Spark alone can decode, go one by one. */
+/**
+ * Rows come from the agent as Arrow, and go on one by one: whoever takes batches of columns may keep some while it asks for the next, as
+ * Spark's Python functions do, and a reader fills its vectors again and again.
+ */
 private final class CecReaderFactory(view: View, schema: StructType) extends PartitionReaderFactory {
-  override def supportColumnarReads(partition: InputPartition): Boolean = !view.isInstanceOf[WindowsView]
-
-  override def createColumnarReader(partition: InputPartition): PartitionReader[ColumnarBatch] =
-    new ArrowReader(view.read(partition.asInstanceOf[CecPartition].split, schema.fieldNames.toSeq), schema)
-
   override def createReader(partition: InputPartition): PartitionReader[InternalRow] = {
-    val windows = view.asInstanceOf[WindowsView]
-    val columns = Seq("key", "value", "partition", "footprint_version", "dirty")
-    val inner = new ArrowReader(windows.read(partition.asInstanceOf[CecPartition].split, columns), windows.stored)
-    new WindowReader(inner, windows, schema)
+    val split = partition.asInstanceOf[CecPartition].split
+    view match {
+      case windows: WindowsView =>
+        val columns = Seq("key", "value", "partition", "footprint_version", "dirty")
+        new WindowReader(new ArrowReader(windows.read(split, columns), windows.stored), windows, schema)
+      case _ => new ArrowReader(view.read(split, schema.fieldNames.toSeq), schema)
+    }
   }
 }
 
-/** Reads the agent's spool file, and removes it. */
-private final class ArrowReader(spool: Option[String], schema: StructType) extends PartitionReader[ColumnarBatch] {
+/** Reads the agent's spool file, and removes it. A row is good until the next one is asked for. */
+private final class ArrowReader(spool: Option[String], schema: StructType) extends PartitionReader[InternalRow] {
   private val allocator = ArrowUtils.rootAllocator.newChildAllocator("cec read", 0, Long.MaxValue)
   private val channel = spool.map(file => FileChannel.open(Paths.get(file), StandardOpenOption.READ))
   private val reader = channel.map(new ArrowStreamReader(_, allocator))
   private lazy val vectors: Array[ColumnVector] = schema.fieldNames.map { name =>
-    new LentVector(reader.get.getVectorSchemaRoot.getVector(name)): ColumnVector
+    new ArrowColumnVector(reader.get.getVectorSchemaRoot.getVector(name)): ColumnVector
+  }
+  private var rows: java.util.Iterator[InternalRow] = java.util.Collections.emptyIterator()
+  private var row: InternalRow = _
+
+  override def next(): Boolean = {
+    while (!rows.hasNext && reader.exists(_.loadNextBatch())) rows = new ColumnarBatch(vectors, reader.get.getVectorSchemaRoot.getRowCount).rowIterator
+    val more = rows.hasNext
+    if (more) row = rows.next()
+    more
   }
 
-  override def next(): Boolean = reader.exists(_.loadNextBatch())
-
-  override def get(): ColumnarBatch = new ColumnarBatch(vectors, reader.get.getVectorSchemaRoot.getRowCount)
+  override def get(): InternalRow = row
 
   override def close(): Unit = {
     reader.foreach(_.close())
@@ -83,21 +91,12 @@ private final class ArrowReader(spool: Option[String], schema: StructType) exten
   }
 }
 
-/** A vector that its reader fills again and again: whoever is through with a batch must not take it apart. */
-private final class LentVector(vector: ValueVector) extends ArrowColumnVector(vector) {
-  override def close(): Unit = ()
-}
-
+/** Decodes rows of state, which Spark alone can. */
 private final class WindowReader(inner: ArrowReader, view: WindowsView, schema: StructType) extends PartitionReader[InternalRow] {
-  private var rows: java.util.Iterator[InternalRow] = java.util.Collections.emptyIterator()
-
-  override def next(): Boolean = {
-    while (!rows.hasNext && inner.next()) rows = inner.get().rowIterator()
-    rows.hasNext
-  }
+  override def next(): Boolean = inner.next()
 
   override def get(): InternalRow = {
-    val row = rows.next()
+    val row = inner.get()
     new GenericInternalRow(schema.fieldNames.map[Any] {
       case "key" => decode(row.getBinary(0), view.key.length)
       case "value" => decode(row.getBinary(1), view.value.length)
@@ -120,9 +119,17 @@ private final case class BatchOffset(batch: Long) extends Offset {
   override def json(): String = batch.toString
 }
 
-/** The output of a query as a stream; an offset is the id of the last batch read. */
-private final class CecStream(view: OutputView, schema: StructType) extends MicroBatchStream with SupportsTriggerAvailableNow {
+/**
+ * The output of a query as a stream; an offset is the id of the last batch read.
+ *
+ * @param retained how many batches Spark's offset log keeps: a recovery may run any of them again
+ */
+private final class CecStream(view: OutputView, schema: StructType, retained: Int) extends MicroBatchStream with SupportsTriggerAvailableNow {
   private var availableNow: Option[Long] = None
+
+  /** Where the newest batches of this run end. Before the oldest of them nothing is asked for again. */
+  private val ends = new java.util.ArrayDeque[Long]()
+  private var noted = 0L
 
   override def initialOffset(): Offset = BatchOffset(view.first - 1)
 
@@ -149,7 +156,23 @@ private final class CecStream(view: OutputView, schema: StructType) extends Micr
 
   override def createReaderFactory(): PartitionReaderFactory = new CecReaderFactory(view, schema)
 
-  override def commit(end: Offset): Unit = ()
+  /** Now and then says how far the stream is: at each batch would be a file written at each batch. */
+  override def commit(end: Offset): Unit = if (view.reader.isDefined) {
+    ends.addLast(end.asInstanceOf[BatchOffset].batch)
+    if (ends.size > retained + CecStream.UnderWay) {
+      val through = ends.removeFirst()
+      if (through >= noted + CecStream.NotedEvery) {
+        view.note(through)
+        noted = through
+      }
+    }
+  }
 
   override def stop(): Unit = ()
+}
+
+private object CecStream {
+  /** Batches that Spark keeps for a while beyond what it is told to: those that are planned and not committed. */
+  val UnderWay = 3
+  val NotedEvery = 10L
 }

@@ -81,23 +81,31 @@ private[source] sealed trait View extends Serializable with Logging {
  * @param startingMs only what was published since then, in ms since 1970
  * @param maxBatches how many of the query's batches one batch of a stream takes
  * @param mayLose whether output that is damaged, or not kept any more, is passed over
+ * @param mayWait whether a query that has not begun yet is waited for
+ * @param reader the name by which the stream says how far it is
  */
 private[source] final case class OutputView(
-    path: String, conf: Map[String, String], startingMs: Option[Long], maxBatches: Option[Long], mayLose: Boolean) extends View {
+    path: String, conf: Map[String, String], startingMs: Option[Long], maxBatches: Option[Long], mayLose: Boolean, mayWait: Boolean,
+    reader: Option[String]) extends View {
   override def name: String = "output"
 
   /** The first batch to read. */
   def first: Long = {
     val arguments = about
     startingMs.foreach(arguments.put("starting_timestamp_ms", _))
-    call("view_offsets", arguments).get("first").asLong
+    offsets(arguments).get("first").asLong
   }
 
   /** The oldest batch whose output is kept. */
-  def oldest: Long = call("view_offsets", about).get("first").asLong
+  def oldest: Long = offsets(about).get("first").asLong
 
   /** The newest batch that holds output; -1 if none does. */
-  def newest: Long = call("view_offsets", about).get("last").asLong
+  def newest: Long = offsets(about).get("last").asLong
+
+  /** Says that this stream never asks for `batch` again, nor for older ones. */
+  def note(batch: Long): Unit = reader.foreach(name => call("note_reader", about.put("reader", name).put("batch", batch)))
+
+  private def offsets(arguments: ObjectNode): JsonNode = call("view_offsets", arguments.put("may_wait", mayWait))
 
   override def schema(): StructType = schemas.headOption.getOrElse(throw new IllegalArgumentException(
     s"$path holds no output: if its query writes with the cec sink, wait for the first batch or give the schema; other sinks' rows are not in it"))
@@ -108,7 +116,7 @@ private[source] final case class OutputView(
 
   /** Of the newest batch, and of the oldest: a query may have been given other columns between them. */
   private def schemas: Seq[StructType] =
-    call("view_schema", about).get("schemas").elements.asScala.map(json => DataType.fromJson(json.asText).asInstanceOf[StructType]).toSeq
+    call("view_schema", about.put("may_wait", mayWait)).get("schemas").elements.asScala.map(json => DataType.fromJson(json.asText).asInstanceOf[StructType]).toSeq
 }
 
 /** The raw control records. */
@@ -138,7 +146,7 @@ private[source] final case class WindowsView(
 private[source] object View {
   /** The options of a read, by view. */
   private val Known = Map(
-    "output" -> Seq("startingTimestamp", "maxBatchesPerTrigger", "failOnDataLoss"), "windows" -> Seq("operatorId", "storeName", "version"), "log" -> Seq.empty)
+    "output" -> Seq("startingTimestamp", "maxBatchesPerTrigger", "failOnDataLoss", "waitForLog", "reader"), "windows" -> Seq("operatorId", "storeName", "version"), "log" -> Seq.empty)
 
   /** Of the options of a read, all of which are looked at here: an IllegalArgumentException names one that is wrong. */
   def of(options: CaseInsensitiveStringMap): View = {
@@ -155,7 +163,9 @@ private[source] object View {
     val conf = SQLConf.get.getAllConfs.filter(_._1.startsWith("spark.sql.streaming.stateStore."))
     name match {
       case "output" =>
-        OutputView(path, conf, timestamp(options), number("maxBatchesPerTrigger", options, least = 1), mayLose = !truth("failOnDataLoss", options))
+        OutputView(
+          path, conf, timestamp(options), number("maxBatchesPerTrigger", options, least = 1),
+          mayLose = !truth("failOnDataLoss", options, default = true), mayWait = truth("waitForLog", options, default = false), readerName(options))
       case "log" => LogView(path, conf)
       case "windows" => windows(path, conf, options)
     }
@@ -168,12 +178,17 @@ private[source] object View {
     Option(options.get(option)).map(_.trim.toLongOption.filter(_ >= least).getOrElse(
       throw wrong(option, options, s"give a whole number from $least on")))
 
-  private def truth(option: String, options: CaseInsensitiveStringMap): Boolean =
-    Option(options.get(option)).forall(text => text.trim.toLowerCase(java.util.Locale.ROOT) match {
+  private def truth(option: String, options: CaseInsensitiveStringMap, default: Boolean): Boolean =
+    Option(options.get(option)).map(text => text.trim.toLowerCase(java.util.Locale.ROOT) match {
       case "true" => true
       case "false" => false
       case _ => throw wrong(option, options, "give true or false")
-    })
+    }).getOrElse(default)
+
+  private def readerName(options: CaseInsensitiveStringMap): Option[String] = Option(options.get("reader")).map { text =>
+    if (!text.matches("[A-Za-z_][A-Za-z0-9_-]{0,99}")) throw wrong("reader", options, "give a name of letters, digits, _ and -")
+    text
+  }
 
   private def timestamp(options: CaseInsensitiveStringMap): Option[Long] = Option(options.get("startingTimestamp")).map { text =>
     val zone = DateTimeUtils.getZoneId(SQLConf.get.sessionLocalTimeZone)
