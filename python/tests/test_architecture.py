@@ -23,19 +23,29 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     # 2 contracts
     ("log.storage", "log.segment", "log.index", "log.index_keys"),
     # 3 log
-    ("log.scan", "log.home", "log.writer", "log.reader", "log.repair", "log.trim", "log.manifest", "log.catalog"),
+    (
+        *("log.scan", "log.home", "log.writer", "log.reader", "log.readers", "log.repair", "log.trim", "log.manifest"),
+        "log.catalog",
+    ),
     # 4 engine
     (
         *("checkpoint.eventual", "checkpoint.commit", "checkpoint.flush", "checkpoint.recovery_target"),
         *("recovery.plan", "recovery.fallback", "recovery.generations", "recovery.report", "recovery.requests"),
         *("recovery.forecast", "recovery.margin", "recovery.reach", "recovery.sources"),
         *("recovery.attempts", "recovery.left", "recovery.query_file", "recovery.spark_logs", "recovery.suitable"),
-        *("recovery.progressive", "checkpoint.views", "tuning", "tuning.*", "pipeline", "pipeline.*"),
+        *("recovery.progressive", "checkpoint.views", "tuning", "tuning.*"),
+        *("pipeline.graph", "pipeline.status", "pipeline.draw", "pipeline.plots"),
+        *("pipeline.topologies", "pipeline.simulate", "pipeline.comparison", "pipeline.optimum"),
     ),
     # 5 adapters
     ("adapters.*",),
     # 6 faces; "" is spark_cec/__init__.py
-    ("", "agent.*", "session", "operators", "cli", "cli.*", "build", "bench", "bench.*", "migration", "migration.*"),
+    (
+        *("", "agent.*", "session", "operators", "cli", "cli.*", "build", "bench", "bench.*"),
+        *("migration", "migration.*"),
+        *("pipeline.declare", "pipeline.load", "pipeline.home", "pipeline.flows", "pipeline.supervise"),
+        *("pipeline", "pipeline.running", "pipeline.runnable", "pipeline.run_commands", "pipeline.command"),
+    ),
 )
 """Floors from the ground up, names below `spark_cec`: a module may import lower ones, and its own without a circle."""
 
@@ -56,7 +66,12 @@ LIBRARIES: dict[str, str] = {
 }
 """Foreign libraries, and the one module that imports each."""
 
-SPARK_USERS = ("session", "operators", "bench", "bench.*", "cli.carry", "migration.*")
+_OF_PIPELINES = (
+    *("pipeline.declare", "pipeline.runnable", "pipeline.flows"),
+    *("pipeline.supervise", "pipeline.running", "pipeline.run_commands"),
+)
+
+SPARK_USERS = ("session", "operators", "bench", "bench.*", "cli.carry", "migration.*", *_OF_PIPELINES)
 """Who may import pyspark: the agent runs without it."""
 
 Imports = dict[str, set[str]]

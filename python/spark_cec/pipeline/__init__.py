@@ -1,1 +1,6 @@
-"""Pipelines: queries that are joined by logs. So far how one is declared, its graph, and its failures, simulated."""
+"""Pipelines: streaming queries joined by logs, each of which fails and comes back alone."""
+from __future__ import annotations
+
+from spark_cec.pipeline.runnable import Pipeline
+
+__all__ = ["Pipeline"]

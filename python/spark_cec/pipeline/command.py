@@ -1,4 +1,4 @@
-"""`cec pipeline`: so far `graph` and `simulate`."""
+"""`cec pipeline`: its commands."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from spark_cec.errors import CecError
 from spark_cec.pipeline.comparison import SHARES, distance, play, summary
 from spark_cec.pipeline.graph import Graph, GraphError, to_json
 from spark_cec.pipeline.load import load_pipeline
+from spark_cec.pipeline.run_commands import RUN_HELP, STATUS_HELP, run, status
 from spark_cec.pipeline.simulate import Arrivals, Cluster, Strategy
 
 _SIMULATE = """Simulate correlated failures of a pipeline, and compare how its queries come back.
@@ -63,6 +64,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+app.command(help=RUN_HELP, short_help="Run a pipeline.")(run)
+app.command(help=STATUS_HELP, short_help="Show what the flows of a pipeline are doing.")(status)
 
 
 class WrongArgument(CecError):

@@ -6,9 +6,12 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from spark_cec.pipeline.graph import Graph, GraphError, Node, check_graph
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -23,32 +26,22 @@ class Flow:
     """A declared flow or sink: its node, its function, and how its query runs.
 
     `function` takes, as `parameters`, the session and a streaming DataFrame for each input; a flow answers a streaming
-    DataFrame, a sink a DataStreamWriter. `trigger` are the keywords of Spark's `trigger`, `partitions` of its state.
+    DataFrame, a sink a DataStreamWriter. `trigger` are the keywords of Spark's `trigger`, `partitions` of its state;
+    `schema` are a flow's columns, which only a cycle needs to be told.
     """
 
     node: Node
     function: Callable[..., Any]
     parameters: tuple[str, ...]
     trigger: Mapping[str, Any] | None = None
-    output_mode: str = "append"
+    output_mode: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     partitions: int | None = None
+    schema: str | StructType | None = None
 
 
-class Pipeline:
-    """A graph of flows: each a streaming query of its own, joined by the logs that they write.
-
-    `home`: the directory, a path or a URL, for the checkpoints and channels of all flows. `cycles`: whether flows may
-    feed themselves.
-
-        shop = Pipeline("shop", home="/data/shop")
-
-        @shop.flow
-        def bids(spark): ...
-
-        @shop.sink(priority=5)
-        def alerts(bids): ...
-    """
+class Declaration:
+    """What a pipeline is made of; `spark_cec.pipeline.Pipeline` is one that can be run."""
 
     def __init__(self, name: str, home: str, *, cycles: bool = True) -> None:
         """Raises `GraphError` for a name that cannot be that of a directory."""
@@ -68,14 +61,16 @@ class Pipeline:
 
     @overload
     def flow(
-        self, *, name: str | None = None, trigger: Mapping[str, Any] | None = None, output_mode: str = "append",
+        self, *, name: str | None = None, trigger: Mapping[str, Any] | None = None, output_mode: str | None = None,
         conf: Mapping[str, str] | None = None, partitions: int | None = None, kept: bool = False,
+        schema: str | StructType | None = None,
     ) -> Callable[[_Function], _Function]: ...  # fmt: skip
 
     def flow(self, function: _Function | None = None, *, kept: bool = False, **options: Any) -> Any:
         """Declares a flow: a function of flows, and of the session where it reads a source, that answers a DataFrame.
 
-        `kept`: its channel is read from outside. Raises `GraphError` for a second flow of one name.
+        `kept`: its channel is read from outside. `schema`, where the flow feeds itself: its columns, as a StructType or
+        as text, `id BIGINT, name STRING`. Raises `GraphError` for a second flow of one name.
         """
         def declare(made: _Function) -> _Function:
             return self._declare(made, is_sink=False, kept=kept, priority=1.0, **options)
@@ -88,7 +83,7 @@ class Pipeline:
     @overload
     def sink(
         self, *, name: str | None = None, priority: float = 1.0, trigger: Mapping[str, Any] | None = None,
-        output_mode: str = "append", conf: Mapping[str, str] | None = None, partitions: int | None = None,
+        output_mode: str | None = None, conf: Mapping[str, str] | None = None, partitions: int | None = None,
     ) -> Callable[[_Function], _Function]: ...  # fmt: skip
 
     def sink(self, function: _Function | None = None, *, priority: float = 1.0, **options: Any) -> Any:
@@ -109,8 +104,8 @@ class Pipeline:
 
     def _declare(
         self, function: _Function, *, is_sink: bool, kept: bool, priority: float, name: str | None = None,
-        trigger: Mapping[str, Any] | None = None, output_mode: str = "append", conf: Mapping[str, str] | None = None,
-        partitions: int | None = None,
+        trigger: Mapping[str, Any] | None = None, output_mode: str | None = None,
+        conf: Mapping[str, str] | None = None, partitions: int | None = None, schema: str | StructType | None = None,
     ) -> _Function:  # fmt: skip
         own = name or function.__name__
         _check_name(self.name, own)
@@ -129,7 +124,7 @@ class Pipeline:
                 self.name, [f"flow {own} has no parameter: take {SESSION} to read a source, or name flows to read"]
             )
         node = Node(own, inputs, is_sink, priority, kept)
-        self._flows[own] = Flow(node, function, parameters, trigger, output_mode, dict(conf or {}), partitions)
+        self._flows[own] = Flow(node, function, parameters, trigger, output_mode, dict(conf or {}), partitions, schema)
         return function
 
 

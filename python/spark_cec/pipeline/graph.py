@@ -191,9 +191,15 @@ def check_recorded(graph: Graph, recorded: Mapping[str, Any], home: str) -> list
 
 
 def _unknown(graph: Graph, node: Node, read: str) -> str:
-    near = difflib.get_close_matches(read, [name for name in graph.nodes if not graph.nodes[name].is_sink], n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {_and(graph.nodes)}"
+    hint = nearest(read, [name for name in graph.nodes if not graph.nodes[name].is_sink])
     return f"{'sink' if node.is_sink else 'flow'} {node.name} reads {read}, which is no flow: {hint}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What may have been meant by a name that is not known."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {_and(names)}"
 
 
 def _and(names: Iterable[str]) -> str:

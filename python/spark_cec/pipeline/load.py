@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from spark_cec.errors import CecError
-from spark_cec.pipeline.declare import Pipeline
+from spark_cec.pipeline.runnable import Pipeline
 
 RUN_NAME = "__cec__"
 """The file's `__name__` while it is looked at: what stands behind `if __name__ == "__main__"` does not run."""

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from spark_cec.pipeline import Pipeline
 from spark_cec.pipeline.command import app
-from spark_cec.pipeline.declare import Pipeline
 from spark_cec.pipeline.draw import layers, to_dot
 from spark_cec.pipeline.graph import Graph, GraphError, Node, check_graph, check_recorded, to_json
 from spark_cec.pipeline.load import NoPipeline, load_pipeline
 
 SHOP = """
-from spark_cec.pipeline.declare import Pipeline
+from spark_cec.pipeline import Pipeline
 
 shop = Pipeline("shop", home="/data/shop/")
 
@@ -70,7 +70,7 @@ def test_parameters_are_inputs(tmp_path: Path) -> None:
     [
         (graph_of(), ["it has no flow"]),
         (graph_of(bids="", S="bid"), ["reads bid, which is no flow: did you mean bids?", "nobody reads flow bids"]),
-        (graph_of(a="", SINK="zzz"), ["reads zzz, which is no flow: there are a and SINK", "nobody reads flow a"]),
+        (graph_of(a="", SINK="zzz"), ["reads zzz, which is no flow: there are a", "nobody reads flow a"]),
         (graph_of(a="", S="a", T="S"), ["S is a sink, whose rows leave the pipeline, and is read by T"]),
         (graph_of(a="a"), ["nobody reads flow a"]),
     ],

@@ -1,0 +1,52 @@
+"""The driver of a pipeline that is killed: runs one of `cec_it.pipelines` until its sink has all rows.
+
+`python -m cec_it.pipeline_driver CASE ROOT MASTER`. Prints its status as JSON lines, and {"done": true} at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.utils import AnalysisException
+
+from cec_it.driver import session_builder
+from cec_it.pipelines import CASES
+from spark_cec.pipeline.running import RunningPipeline
+from spark_cec.pipeline.supervise import Patience
+
+LOOK_AGAIN_S = 0.25
+PATIENCE = Patience(most=5, window_s=600.0, wait_s=1.0)
+
+
+def rows_in(spark: SparkSession, out: Path) -> int:
+    """How many rows the sink has; 0 before its first batch."""
+    try:
+        return spark.read.parquet(str(out)).count()
+    except AnalysisException:
+        return 0
+
+
+def main(name: str, root: Path, master: str) -> int:
+    """Entry point."""
+    case = CASES[name]
+    expected = case.expected(root / "in").total()
+    builder = session_builder(root / "scratch", master).config("spark.scheduler.mode", "FAIR")
+    spark = builder.config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"]).getOrCreate()
+    running = RunningPipeline(case.declare(str(root)), spark, PATIENCE)
+    while not running.is_over and rows_in(spark, root / "out") < expected:
+        print(json.dumps(running.status().to_json()), flush=True)
+        time.sleep(LOOK_AGAIN_S)
+    status = running.stop()
+    print(json.dumps({"done": not status.failed, "flows": status.to_json()["flows"]}), flush=True)
+    return 1 if status.failed else 0
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
+    sys.stdout.flush()
+    os._exit(code)

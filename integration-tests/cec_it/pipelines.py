@@ -1,0 +1,204 @@
+"""Pipelines for tests: what they are fed, how they are declared, and what must come out, worked out without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from spark_cec.pipeline import Pipeline
+
+EPOCH = 1_700_000_000
+DAY = 86_400
+FILES, PER_FILE = 12, 60
+WINDOW_S, LATE_S, LONG_S = 10, 30, 60
+VERTICES = 18
+EVENT = "n BIGINT, k BIGINT, v BIGINT, t TIMESTAMP"
+EDGE = "a BIGINT, b BIGINT"
+
+Rows = Counter[tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A pipeline on files below `root`; `expected` are the rows in `out`, and how often each is there."""
+
+    declare: Callable[[str], Pipeline]
+    feed: Callable[[Path, int], None]
+    expected: Callable[[Path], Rows]
+    flows: tuple[str, ...]
+
+
+def feed_events(directory: Path, seed: int) -> None:
+    """Files of events, and two that are far ahead of all, which close the windows of the others."""
+    chance = random.Random(seed)
+    for number in range(FILES):
+        rows = []
+        for n in range(number * PER_FILE, (number + 1) * PER_FILE):
+            time_s = EPOCH + n + chance.randrange(5)
+            rows.append({"n": n, "k": chance.randrange(11), "v": chance.randrange(100), "t": time_s})
+        _write(directory / f"{number:03d}.json", rows)
+    for number, days in ((FILES, 1), (FILES + 1, 2)):
+        _write(directory / f"{number:03d}.json", [{"n": -days, "k": -1, "v": 0, "t": EPOCH + days * DAY}])
+
+
+def feed_edges(directory: Path, seed: int) -> None:
+    """Files of edges of a random graph."""
+    chance = random.Random(seed)
+    edges = [(chance.randrange(VERTICES), chance.randrange(VERTICES)) for _ in range(VERTICES + 4)]
+    for number, (a, b) in enumerate(edges):
+        _write(directory / f"{number:03d}.json", [{"a": a, "b": b}])
+
+
+def diamond(root: str) -> Pipeline:
+    """A source, two branches, and a sink of both."""
+    made = Pipeline("diamond", f"{root}/home")
+
+    @made.flow
+    def events(spark: SparkSession) -> DataFrame:
+        return _events(spark, root)
+
+    @made.flow
+    def even(events: DataFrame) -> DataFrame:
+        return events.where("n % 2 = 0").withColumn("v", _touchy(root, "even", F.col("v")))
+
+    @made.flow
+    def odd(events: DataFrame) -> DataFrame:
+        return events.where("n % 2 = 1")
+
+    @made.sink(priority=2)
+    def out(even: DataFrame, odd: DataFrame) -> DataStreamWriter:
+        return _out(even.union(odd).select("n", "k", "v"), root)
+
+    return made
+
+
+def diamond_rows(events: Path) -> Rows:
+    """Each event once: those that are far ahead have odd and even numbers below 0."""
+    return Counter((e["n"], e["k"], e["v"]) for e in _read(events) if e["n"] >= 0 or e["n"] % 2 == 0)
+
+
+def chain(root: str) -> Pipeline:
+    """Four flows one behind the other, two of them with windows."""
+    made = Pipeline("chain", f"{root}/home")
+
+    @made.flow
+    def events(spark: SparkSession) -> DataFrame:
+        return _events(spark, root)
+
+    @made.flow(partitions=2)
+    def short(events: DataFrame) -> DataFrame:
+        return _windows(events, WINDOW_S, F.count("*").alias("n"), F.sum("v").alias("v"))
+
+    @made.flow
+    def named(short: DataFrame) -> DataFrame:
+        return short.withColumn("v", _touchy(root, "named", F.col("v")))
+
+    @made.flow(partitions=2)
+    def long(named: DataFrame) -> DataFrame:
+        return _windows(named, LONG_S, F.sum("n").alias("n"), F.sum("v").alias("v"))
+
+    @made.sink
+    def out(long: DataFrame) -> DataStreamWriter:
+        return _out(long.select(F.unix_timestamp("t").alias("t"), "k", "n", "v"), root)
+
+    return made
+
+
+def chain_rows(events: Path) -> Rows:
+    """(second at which a long window begins, key, count, sum), of windows that a later event has closed."""
+    sums: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+    for e in _read(events):
+        if e["n"] >= 0:
+            window = sums[e["t"] // LONG_S * LONG_S, e["k"]]
+            window[0] += 1
+            window[1] += e["v"]
+    return Counter((begin, key, count, total) for (begin, key), (count, total) in sums.items())
+
+
+def closure(root: str) -> Pipeline:
+    """The pairs of vertices that a path joins: a flow that reads its own channel."""
+    made = Pipeline("closure", f"{root}/home")
+
+    @made.flow
+    def edges(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(EDGE).option("maxFilesPerTrigger", "1").json(f"{root}/in")
+
+    @made.flow(schema=EDGE, partitions=2)
+    def paths(edges: DataFrame, paths: DataFrame) -> DataFrame:
+        longer = paths.alias("p").join(edges.alias("e"), F.expr("p.b = e.a")).select("p.a", "e.b")
+        return edges.union(longer).dropDuplicates(["a", "b"])
+
+    @made.sink
+    def out(paths: DataFrame) -> DataStreamWriter:
+        return _out(paths, root)
+
+    return made
+
+
+def closure_rows(edges: Path) -> Rows:
+    """Warshall's algorithm."""
+    joined = {(e["a"], e["b"]) for e in _read(edges)}
+    for middle in range(VERTICES):
+        joined |= {(a, d) for a, b in joined if b == middle for c, d in joined if c == middle}
+    return Counter(dict.fromkeys(joined, 1))
+
+
+CASES = {
+    "diamond": Case(diamond, feed_events, diamond_rows, ("events", "even", "odd", "out")),
+    "chain": Case(chain, feed_events, chain_rows, ("events", "short", "named", "long", "out")),
+    "closure": Case(closure, feed_edges, closure_rows, ("edges", "paths", "out")),
+}
+
+
+def fail_once(root: Path, flow: str) -> None:
+    """The next row that the flow's function looks at makes it fail."""
+    (root / f"fail-{flow}").touch()
+
+
+def _touchy(root: str, flow: str, column: Column) -> Column:
+    """The column; looking at it fails once where a file says so."""
+    marker = f"{root}/fail-{flow}"
+
+    def look(value: int) -> int:
+        found = Path(marker)
+        if found.exists():
+            found.unlink()
+            raise RuntimeError(f"flow {flow} was told to fail")
+        return value
+
+    return F.udf(look, "bigint")(column)
+
+
+def _events(spark: SparkSession, root: str) -> DataFrame:
+    stream = spark.readStream.schema("n BIGINT, k BIGINT, v BIGINT, t BIGINT").option("maxFilesPerTrigger", "1")
+    return stream.json(f"{root}/in").withColumn("t", F.timestamp_seconds("t"))
+
+
+def _windows(rows: DataFrame, seconds: int, *sums: Column) -> DataFrame:
+    """Sums by key and window of so many seconds; `t` is where a window begins."""
+    late = rows.withWatermark("t", f"{LATE_S} seconds")
+    grouped = late.groupBy(F.window("t", f"{seconds} seconds").alias("w"), "k").agg(*sums)
+    return grouped.select(F.col("w.start").alias("t"), "k", "n", "v")
+
+
+def _out(rows: DataFrame, root: str) -> DataStreamWriter:
+    return rows.writeStream.format("parquet").option("path", f"{root}/out")
+
+
+def _write(path: Path, rows: Iterable[dict[str, int]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    os.utime(path, (EPOCH + int(path.stem),) * 2)  # Spark reads files in the order of their times
+
+
+def _read(directory: Path) -> list[dict[str, int]]:
+    return [json.loads(line) for path in sorted(directory.glob("*.json")) for line in path.read_text().splitlines()]

@@ -1,0 +1,246 @@
+"""A pipeline in the tests' own session: what is refused, what fails alone, what is kept of a channel."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from cec_it.driver import CEC
+from cec_it.local import eventually
+from spark_cec.errors import Fenced
+from spark_cec.pipeline import Pipeline
+from spark_cec.pipeline.flows import FlowError
+from spark_cec.pipeline.graph import GraphError
+from spark_cec.pipeline.home import NoHome, PipelineHome
+from spark_cec.pipeline.running import PipelineFailed, RunningPipeline
+from spark_cec.pipeline.status import FlowStatus, State
+from spark_cec.pipeline.supervise import Patience
+
+ROOT = Path(__file__).resolve().parents[1]
+ROWS = 20
+IMPATIENT = Patience(most=0)
+
+
+def source(spark: SparkSession) -> DataFrame:
+    """Numbers from 0 on, so many a batch, for ever."""
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", str(ROWS))
+    return stream.option("numPartitions", "1").load().select("value")
+
+
+def line(home: Path) -> Pipeline:
+    """numbers -> tens -> out, and numbers -> other."""
+    made = Pipeline("line", str(home))
+
+    @made.flow
+    def numbers(spark: SparkSession) -> DataFrame:
+        return source(spark)
+
+    @made.flow
+    def tens(numbers: DataFrame) -> DataFrame:
+        return numbers.where("value % 10 = 0")
+
+    @made.sink
+    def out(tens: DataFrame) -> DataStreamWriter:
+        return tens.writeStream.format("noop")
+
+    @made.sink
+    def other(numbers: DataFrame) -> DataStreamWriter:
+        return numbers.writeStream.format("noop")
+
+    return made
+
+
+@contextmanager
+def running(
+    pipeline: Pipeline, spark: SparkSession, patience: Patience | None = None, only: list[str] | None = None
+) -> Iterator[RunningPipeline]:
+    """Runs it, and stops it at the end."""
+    run = RunningPipeline(pipeline, spark, patience, only)
+    try:
+        yield run
+    finally:
+        run.stop()
+
+
+def flow_of(run: RunningPipeline, name: str) -> FlowStatus:
+    return next(flow for flow in run.status().flows if flow.name == name)
+
+
+def has_run(run: RunningPipeline, name: str, batch: int) -> FlowStatus:
+    """The status of a flow that has run a batch."""
+
+    def look() -> FlowStatus | None:
+        flow = flow_of(run, name)
+        assert flow.state is not State.FAILED, flow.error
+        return flow if flow.batch is not None and flow.batch >= batch else None
+
+    return eventually(look, f"batch {batch} of {name}")
+
+
+def becomes(run: RunningPipeline, name: str, state: State) -> FlowStatus:
+    return eventually(lambda: flow if (flow := flow_of(run, name)).state is state else None, f"{name} is {state.value}")
+
+
+def test_flows_run_and_stop_and_go_on(spark: SparkSession, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with running(line(home), spark) as run:
+        has_run(run, "out", 3)
+    status = PipelineHome(str(home)).status()
+    assert {flow.state for flow in status.flows} == {State.STOPPED}
+    before = {flow.name: flow.batch or 0 for flow in status.flows}
+    with running(line(home), spark) as run:
+        for name, batch in before.items():
+            has_run(run, name, batch + 1)
+    rows = spark.read.format("cec").load(f"{home}/flows/tens").select("value").collect()
+    values = [row.value for row in rows]
+    assert values == list(range(0, 10 * len(values), 10))
+
+
+def test_a_second_driver_is_refused(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(line(tmp_path), spark):
+        monkeypatch.setattr("spark_cec.agent.lease.WAIT_S", 0.0)
+        with pytest.raises(Fenced, match=r"pipeline line at .* is running already"):
+            RunningPipeline(line(tmp_path), spark)
+
+
+def test_some_flows_alone(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match="there is no flow numbrs: did you mean numbers"):
+        RunningPipeline(line(tmp_path), spark, only=["numbrs"])
+    with running(line(tmp_path), spark, only=["tens"]) as run:
+        assert [flow.name for flow in run.status().flows] == ["tens"]
+        becomes(run, "tens", State.RUNNING)
+        assert flow_of(run, "tens").batch is None, "its channel is not there yet, and it waits"
+    with running(line(tmp_path), spark, only=["numbers", "tens"]) as run:
+        has_run(run, "tens", 1)
+
+
+def test_a_function_that_fails_starts_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    made = line(tmp_path / "home")
+
+    @made.sink
+    def wrong(tens: DataFrame) -> DataStreamWriter:
+        return tens.select("valeu").writeStream.format("noop")
+
+    with pytest.raises(Exception, match="valeu"):
+        made.start(spark)
+    assert not (tmp_path / "home" / "flows").exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (lambda rows: rows, "sink wrong answers a streaming DataFrame: let it return a DataStreamWriter"),
+        (lambda rows: None, "sink wrong answers NoneType: let it return a DataStreamWriter"),
+    ],
+)
+def test_a_function_that_answers_something_else(
+    spark: SparkSession, tmp_path: Path, answer: object, complaint: str
+) -> None:
+    made = line(tmp_path)
+    made.sink(name="wrong")(lambda tens: answer(tens))  # type: ignore[operator]
+    with pytest.raises(FlowError, match=complaint):
+        made.start(spark)
+
+
+def test_a_flow_that_does_not_stream(spark: SparkSession, tmp_path: Path) -> None:
+    made = Pipeline("still", str(tmp_path))
+    made.flow(name="still", kept=True)(lambda spark: spark.range(3))
+    with pytest.raises(FlowError, match="flow still answers a DataFrame that does not stream"):
+        made.start(spark)
+
+
+def test_a_cycle_wants_a_schema(spark: SparkSession, tmp_path: Path) -> None:
+    made = Pipeline("round", str(tmp_path))
+    made.flow(name="a", kept=True)(lambda spark, a: source(spark).union(a))
+    with pytest.raises(GraphError, match=r"a reads a, which has no columns yet .*@flow\(schema='id BIGINT"):
+        made.start(spark)
+    made = Pipeline("round", str(tmp_path))
+    made.flow(name="a", kept=True, schema="value STRING")(lambda spark, a: source(spark))
+    with pytest.raises(FlowError, match=r"flow a is declared with the columns struct<value:string>, and its function"):
+        made.start(spark)
+
+
+def test_a_flow_that_was_removed_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    with running(line(tmp_path), spark) as run:
+        has_run(run, "numbers", 0)
+    less = Pipeline("line", str(tmp_path))
+    less.flow(name="numbers", kept=True)(source)
+    with pytest.raises(GraphError, match="flow tens was removed"):
+        less.start(spark)
+
+
+def test_a_damaged_channel_fails_its_reader_alone(spark: SparkSession, tmp_path: Path) -> None:
+    with running(line(tmp_path), spark, only=["numbers"]) as run:
+        has_run(run, "numbers", 4)
+    (tmp_path / "flows/numbers/cec/log/manifests" / f"{2:020d}.json").write_bytes(b"{}")
+    with running(line(tmp_path), spark, only=["numbers", "tens", "out"]) as run:
+        failed = becomes(run, "tens", State.FAILED)
+        assert failed.restarts == 0
+        assert failed.error is not None
+        assert "manifest" in failed.error
+        assert becomes(run, "out", State.STARVING).starves_for == ("tens",)
+        has_run(run, "numbers", (flow_of(run, "numbers").batch or 0) + 2)
+        run.stop()
+        with pytest.raises(PipelineFailed, match="flow tens has failed"):
+            run.wait()
+
+
+def test_a_channel_keeps_what_its_readers_may_ask_for(spark: SparkSession, tmp_path: Path) -> None:
+    small = {"spark.sql.streaming.minBatchesToRetain": "5", CEC + "log.segmentBytes": "4KiB"}
+    made = Pipeline("kept", str(tmp_path))
+    made.flow(name="numbers", conf=small)(source)
+    files = f"{tmp_path}/out"
+    made.sink(name="out", conf=small)(lambda numbers: numbers.writeStream.format("parquet").option("path", files))
+    manifests = tmp_path / "flows/numbers/cec/log/manifests"
+
+    def oldest() -> int:
+        return min(int(path.stem) for path in manifests.glob("0*.json"))
+
+    with running(made, spark) as run:
+        has_run(run, "numbers", 0)
+        eventually(lambda: True if oldest() > 0 else None, "the channel lets go of its oldest batches")
+        noted = json.loads((tmp_path / "flows/numbers/cec/log/readers/out.json").read_text())["batch"]
+        assert oldest() <= noted + 11, "nothing that a reader may ask for has gone"
+        has_run(run, "out", (flow_of(run, "out").batch or 0) + 3)
+    with running(made, spark, only=["out"]) as run:
+        becomes(run, "out", State.RUNNING)
+        has_run(run, "out", 0)
+    values = [row.value for row in spark.read.parquet(str(tmp_path / "out")).orderBy("value").collect()]
+    assert values == list(range(len(values)))
+
+
+def test_the_command_runs_the_example_and_stops_it(tmp_path: Path) -> None:
+    home, log = tmp_path / "shop", tmp_path / "log"
+    cec = str(Path(sys.executable).with_name("cec"))
+    command = [cec, "pipeline", "run", str(ROOT / "examples/shop.py"), "--master", "local[2]"]
+    small = ["--conf", "spark.ui.enabled=false", "--conf", f"spark.local.dir={tmp_path}"]
+    environment = {**os.environ, "SHOP_HOME": str(home), "PYTHONPATH": str(ROOT / "python")}
+    with log.open("wb") as errors:
+        child = subprocess.Popen([*command, *small], stderr=errors, env=environment, start_new_session=True)
+    try:
+
+        def look() -> bool | None:
+            assert child.poll() is None, log.read_text()[-3000:]
+            try:
+                report = PipelineHome(str(home)).status().flows[-1]
+            except NoHome:
+                return None
+            written = report.batch is not None and list((home / "report").glob("*.parquet"))
+            return True if written else None
+
+        eventually(look, "rows in the report", 240.0)
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == 0, log.read_text()[-3000:]
+    finally:
+        child.kill()
+    assert PipelineHome(str(home)).status().is_over

@@ -1,0 +1,151 @@
+"""Flows as streaming queries: the DataFrame of each, and its start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from spark_cec.errors import CecError
+from spark_cec.pipeline.declare import SESSION, Flow
+from spark_cec.pipeline.graph import Graph, GraphError
+from spark_cec.pipeline.home import PipelineHome
+from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
+
+FORMAT = "cec"
+POLLING_KEY = "spark.sql.streaming.pollingDelay"
+POLLING = "100ms"
+"""How often a flow without input looks for some: each look asks the agent, and there are many flows."""
+
+POOL_KEY = "spark.scheduler.pool"
+
+
+class FlowError(CecError):
+    """The function of a flow does not answer what it should: the message says what."""
+
+
+class Flows:
+    """The flows of a pipeline as queries of one application, each in a session of its own with its own conf."""
+
+    def __init__(self, spark: SparkSession, graph: Graph, declared: Mapping[str, Flow], home: PipelineHome) -> None:
+        """Makes the DataFrame of every flow once, which starts nothing, and learns the columns of every channel.
+
+        Raises what a function raises, `FlowError`, and `GraphError` for a cycle none of whose flows says its schema.
+        """
+        self._spark = spark
+        self._graph = graph
+        self._declared = declared
+        self._home = home
+        self._schemas: dict[str, StructType] = {}
+        for members in graph.order():
+            for name in members:
+                self._learn_declared(name)
+            for name in members:
+                self._learn(name, members)
+
+    def schemas(self) -> dict[str, str]:
+        """The columns of each channel, as Spark's JSON."""
+        return {name: schema.json() for name, schema in self._schemas.items()}
+
+    def start(self, name: str) -> StreamingQuery:
+        """Starts the query of a flow, in the calling thread's FAIR pool of its name. Raises what Spark raises."""
+        flow = self._declared[name]
+        made = self._made(name)
+        self._spark.sparkContext.setLocalProperty(POOL_KEY, name)
+        writer = self._writer_of(name, made).option("checkpointLocation", self._home.flow(name))
+        if flow.output_mode is not None:
+            writer = writer.outputMode(flow.output_mode)
+        if flow.trigger is not None:
+            writer = writer.trigger(**dict(flow.trigger))
+        return writer.start()
+
+    def _writer_of(self, name: str, made: DataFrame | DataStreamWriter) -> DataStreamWriter:
+        from pyspark.sql import DataFrame
+
+        return made.writeStream.format(FORMAT).queryName(name) if isinstance(made, DataFrame) else made
+
+    def _learn_declared(self, name: str) -> None:
+        from pyspark.sql.types import StructType
+
+        schema = self._declared[name].schema
+        if schema is not None:
+            self._schemas[name] = StructType.fromDDL(schema) if isinstance(schema, str) else schema  # type: ignore[assignment]
+
+    def _learn(self, name: str, members: tuple[str, ...]) -> None:
+        node = self._graph.nodes[name]
+        unknown = [read for read in node.inputs if read not in self._schemas]
+        if unknown:
+            cycle = f"{' and '.join(members)} feed {'themselves' if len(members) > 1 else 'itself'}"
+            mend = f"say the columns of {unknown[0]}, @flow(schema='id BIGINT, ...')"
+            complaint = f"{name} reads {unknown[0]}, which has no columns yet ({cycle}): {mend}"
+            raise GraphError(self._graph.name, [complaint])
+        made = self._made(name)
+        if node.is_sink:
+            return
+        found, said = _plain(made.schema), self._schemas.get(name)
+        if said is not None and _types(said) != _types(found):
+            raise FlowError(
+                f"flow {name} is declared with the columns {said.simpleString()}, and its function answers "
+                f"{found.simpleString()}: make them the same"
+            )
+        self._schemas[name] = found
+
+    def _made(self, name: str) -> Any:
+        """What the function answers, in a session of its own."""
+        from pyspark.sql import DataFrame
+        from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+        flow = self._declared[name]
+        session = self._session(flow)
+        given = [session if each == SESSION else self._read(session, each, name) for each in flow.parameters]
+        made = flow.function(*given)
+        wanted = DataStreamWriter if flow.node.is_sink else DataFrame
+        if not isinstance(made, wanted) or (isinstance(made, DataFrame) and not made.isStreaming):
+            raise FlowError(_not_what_it_should(flow, made))
+        return made
+
+    def _session(self, flow: Flow) -> SparkSession:
+        from pyspark.sql import SparkSession
+
+        # With the temporary views, functions and conf of the one that was given.
+        session = SparkSession(self._spark.sparkContext, self._spark._jsparkSession.cloneSession())
+        readers = self._graph.readers(flow.node.name)
+        kept = {} if flow.node.kept or not readers else {PREFIX + "output.readers": ",".join(readers)}
+        conf = {PROVIDER_KEY: PROVIDER, POLLING_KEY: POLLING, **kept, **flow.conf}
+        if flow.partitions is not None:
+            conf["spark.sql.shuffle.partitions"] = str(flow.partitions)
+        for key, value in conf.items():
+            session.conf.set(key, value)
+        return session
+
+    def _read(self, session: SparkSession, name: str, by: str) -> DataFrame:
+        options = {"waitForLog": "true", "reader": by}  # flows start in any order
+        stream = session.readStream.format(FORMAT).options(**options).schema(self._schemas[name])
+        return stream.load(self._home.flow(name))
+
+
+def _not_what_it_should(flow: Flow, made: object) -> str:
+    from pyspark.sql import DataFrame
+
+    streams = isinstance(made, DataFrame) and made.isStreaming
+    kind = f"{'a streaming DataFrame' if streams else type(made).__name__}"
+    if isinstance(made, DataFrame) and not streams:
+        kind = "a DataFrame that does not stream"
+    mend = "a DataStreamWriter, df.writeStream.format(...)" if flow.node.is_sink else "a streaming DataFrame"
+    return f"{'sink' if flow.node.is_sink else 'flow'} {flow.node.name} answers {kind}: let it return {mend}"
+
+
+def _plain(schema: StructType) -> StructType:
+    """Without what Spark keeps about columns: a watermark is a query's own, not its channel's."""
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(field.name, field.dataType, True) for field in schema])
+
+
+def _types(schema: StructType) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema]

@@ -1,0 +1,90 @@
+"""The home of a pipeline: where its flows' checkpoints are, the graph it was begun with, its lease, its status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent.lease import WAIT_S, CheckpointLeases
+from spark_cec.errors import CecError, Fenced, LogLocationError
+from spark_cec.pipeline.graph import Graph, check_recorded, to_json
+from spark_cec.pipeline.status import PipelineStatus
+
+GRAPH_FILE = "pipeline.json"
+STATUS_FILE = "status.json"
+
+
+class NoHome(CecError):
+    """There is no pipeline at a place, or its files cannot be read: the message says which."""
+
+
+class PipelineHome:
+    """`<home>/pipeline.json`, `<home>/status.json`, and `<home>/flows/<flow>`: a checkpoint with the flow's channel."""
+
+    def __init__(self, home: str) -> None:
+        """Raises `LogLocationError` for a place that cannot be used."""
+        self.home = home
+        self._storage = open_storage(home)
+        self._leases = CheckpointLeases()
+
+    def flow(self, name: str) -> str:
+        """The checkpoint of a flow, which holds its channel."""
+        return f"{self.home}/flows/{name}"
+
+    def take(self, graph: Graph, schemas: Mapping[str, str], wait_s: float = WAIT_S) -> list[str]:
+        """The lease, then the graph is compared with the recorded one, and recorded; answers the flows that are new.
+
+        `schemas`: the columns of each flow, as Spark's JSON. A driver that was just killed is waited for.
+
+        Raises `Fenced` if another driver has the pipeline,
+        `GraphError` if it is another graph, `LogLocationError` if the place cannot hold one.
+        """
+        self._storage.probe_writable()
+        try:
+            self._leases.hold(self.home, self._storage, wait_s)
+        except Fenced:
+            raise Fenced(
+                f"pipeline {graph.name} at {self.home} is running already: stop that driver first; a pipeline has one "
+                f"driver at a time"
+            ) from None
+        try:
+            recorded = self._read(GRAPH_FILE)
+            new = list(graph.nodes) if recorded is None else check_recorded(graph, recorded, self.home)
+            wanted = {**to_json(graph), "schemas": dict(schemas)}
+            if wanted != recorded:
+                self._storage.replace(GRAPH_FILE, json.dumps(wanted, indent=1).encode())
+        except BaseException:
+            self.release()
+            raise
+        return new
+
+    def release(self) -> None:
+        """Gives the lease back."""
+        self._leases.release(self.home)
+
+    def tell(self, status: PipelineStatus) -> None:
+        """Writes the status."""
+        self._storage.replace(STATUS_FILE, json.dumps(status.to_json()).encode())
+
+    def status(self) -> PipelineStatus:
+        """The newest status. Raises `NoHome`."""
+        fields = self._read(STATUS_FILE)
+        if fields is None:
+            raise NoHome(f"{self.home} is no home of a pipeline that was ever started: it has no {STATUS_FILE}")
+        try:
+            return PipelineStatus.from_json(fields)
+        except (KeyError, ValueError, TypeError) as error:
+            raise NoHome(f"{self.home}/{STATUS_FILE} cannot be read: {error!r}") from error
+
+    def _read(self, path: str) -> dict[str, Any] | None:
+        try:
+            found = json.loads(self._storage.read(path))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise LogLocationError(f"{self.home}/{path}", f"cannot be read: {error}; restore it from a copy") from error
+        if not isinstance(found, dict):
+            raise LogLocationError(f"{self.home}/{path}", "holds no object: restore it from a copy")
+        return found

@@ -1,0 +1,232 @@
+"""The commands that run a pipeline, and say how it is: `cec pipeline run`, `cec pipeline status`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from spark_cec.extras import need
+from spark_cec.pipeline.graph import GraphError
+from spark_cec.pipeline.home import PipelineHome
+from spark_cec.pipeline.load import load_pipeline
+from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_cec.pipeline.running import RunningPipeline
+
+RUN_HELP = """Run a pipeline until it is stopped (Ctrl-C, SIGTERM), or all of its flows are over.
+
+FILE is a Python file that declares a Pipeline; with several in it, FILE:name says which. A flow that fails is started
+again alone, while the others go on; run again after a crash, every flow goes on from where it was.
+
+\b
+Examples:
+  cec pipeline run shop.py
+  cec pipeline run shop.py --master spark://head:7077 --conf spark.executor.memory=4g
+  cec pipeline run shop.py:shop --only bids --only per_minute
+
+\b
+Exit codes:
+  0  stopped, or all flows have ended by themselves
+  1  the graph cannot be run, or a flow has failed for good
+  2  wrong usage, no pipeline there, or its home cannot be used
+"""
+
+STATUS_HELP = """Show what each flow of a pipeline is doing, from what its driver has written into HOME.
+
+\b
+Examples:
+  cec pipeline status /data/shop
+  cec pipeline status /data/shop --watch
+  cec pipeline status s3://bucket/shop --json | jq '.flows[] | select(.state == "failed")'
+
+\b
+Exit codes:
+  0  it runs, or was stopped
+  1  a flow has failed, or the driver has said nothing for 30 seconds
+  2  wrong usage, or there is no pipeline
+"""
+
+SILENT_S = 30.0
+"""A driver that has said nothing for so long, and has not said that it is over, is gone."""
+
+_LOOK_S = 0.5
+_COLOURS = {
+    State.RUNNING: "green",
+    State.RESTARTING: "yellow",
+    State.STARVING: "yellow",
+    State.FAILED: "bold red",
+}
+_ERROR_CHARS = 160
+
+
+def run(
+    file: Annotated[str, typer.Argument(metavar="FILE[:name]", help="Where the pipeline is declared.")],
+    only: Annotated[list[str] | None, typer.Option(metavar="FLOW", help="This flow alone; more than once.")] = None,
+    master: Annotated[str | None, typer.Option(help="Spark's master; default: spark.master, or local[*].")] = None,
+    conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="More Spark conf.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON at each change.")] = False,
+) -> None:
+    """Run a pipeline."""
+    need("cec pipeline run", "pipeline")
+    pairs = [_pair(each) for each in conf or ()]
+    pipeline = load_pipeline(file)
+    try:
+        pipeline.graph()
+        with _spark(pipeline.name, master, pairs) as spark:
+            running = pipeline.start(spark, only)
+            signal.signal(signal.SIGTERM, _interrupt)
+            _follow(running, as_json)
+            failed = running.status().failed
+    except GraphError as error:
+        for complaint in error.complaints:
+            print(f"error: {complaint}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    for flow in failed:
+        print(f"error: flow {flow.name} has failed: {flow.error}", file=sys.stderr)
+    if failed:
+        raise typer.Exit(1)
+
+
+def status(
+    home: Annotated[str, typer.Argument(metavar="HOME", help="The pipeline's home.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it until Ctrl-C, as it changes.")] = False,
+) -> None:
+    """Show the status."""
+    if watch and as_json:
+        raise typer.BadParameter("one of them: --json is for one look", param_hint="--watch")
+    place = PipelineHome(home.rstrip("/") or home)
+    now = place.status()
+    if as_json:
+        print(json.dumps({**now.to_json(), "silent_s": _silent_s(now)}))
+    elif watch:
+        _watch(place, now)
+    else:
+        Console(highlight=False).print(_table(now))
+    if now.failed or _is_gone(now):
+        raise typer.Exit(1)
+
+
+def _follow(running: RunningPipeline, as_json: bool) -> None:
+    """Shows the status as it changes, until all is over or an interruption, which stops it."""
+    out = Console(stderr=True, highlight=False)
+    lines = _Lines(as_json)
+    try:
+        if as_json or not out.is_terminal:
+            while not running.is_over:
+                lines.show(running.status())
+                time.sleep(_LOOK_S)
+        else:
+            with Live(console=out, auto_refresh=False, transient=True) as live:
+                while not running.is_over:
+                    live.update(_table(running.status()), refresh=True)
+                    time.sleep(_LOOK_S)
+    except KeyboardInterrupt:
+        running.stop()
+    lines.show(running.status())
+
+
+class _Lines:
+    """A line for each change: of text to standard error, or of JSON to standard output."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._shown: list[tuple[object, ...]] = []
+
+    def show(self, now: PipelineStatus) -> None:
+        """Prints the status, if it is another one than before; a batch more is no change."""
+        states: list[tuple[object, ...]] = [(flow.state, flow.restarts, flow.error) for flow in now.flows]
+        if states == self._shown:
+            return
+        self._shown = states
+        if self._as_json:
+            print(json.dumps(now.to_json()), flush=True)
+        else:
+            print(_line(now), file=sys.stderr, flush=True)
+
+
+def _watch(place: PipelineHome, now: PipelineStatus) -> None:
+    try:
+        with Live(_table(now), console=Console(highlight=False), auto_refresh=False) as live:
+            while True:
+                live.update(_table(place.status()), refresh=True)
+                time.sleep(_LOOK_S)
+    except KeyboardInterrupt:
+        return
+
+
+def _table(now: PipelineStatus) -> Table:
+    since = f"its driver (process {now.pid}) has said nothing for {_silent_s(now):,.0f} s" if _is_gone(now) else None
+    table = Table(box=None, pad_edge=False, header_style="bold", title=f"pipeline {now.name}", caption=since)
+    for column in ("flow", "state", "batch", "restarts", ""):
+        table.add_column(column, justify="right" if column in ("batch", "restarts") else "left")
+    for flow in now.flows:
+        colour = _COLOURS.get(flow.state)
+        state = f"[{colour}]{flow.state.value}[/]" if colour else flow.state.value
+        table.add_row(flow.name, state, "-" if flow.batch is None else str(flow.batch), str(flow.restarts), _why(flow))
+    return table
+
+
+def _why(flow: FlowStatus) -> str:
+    if flow.starves_for:
+        return f"for {', '.join(flow.starves_for)}"
+    if flow.error and flow.state in (State.FAILED, State.RESTARTING):
+        text = " ".join(flow.error.split())
+        return text if len(text) <= _ERROR_CHARS else text[:_ERROR_CHARS] + " …"
+    return ""
+
+
+def _line(now: PipelineStatus) -> str:
+    return f"pipeline {now.name}: " + ", ".join(f"{flow.name} {flow.state.value}" for flow in now.flows)
+
+
+def _silent_s(now: PipelineStatus) -> float:
+    return round(max(time.time() - now.wall_ms / 1000, 0.0), 1)
+
+
+def _is_gone(now: PipelineStatus) -> bool:
+    return not now.is_over and _silent_s(now) > SILENT_S
+
+
+@contextmanager
+def _spark(name: str, master: str | None, conf: list[tuple[str, str]]) -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    from spark_cec.session import configure
+
+    builder = configure(SparkSession.builder.appName(f"pipeline {name}")).config("spark.scheduler.mode", "FAIR")
+    if master:
+        builder = builder.master(master)
+    for key, value in conf:
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _interrupt(_: int, __: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise typer.BadParameter(f"{text!r}: give KEY=VALUE", param_hint="--conf")
+    return key, value
+

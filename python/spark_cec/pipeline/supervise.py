@@ -1,0 +1,190 @@
+"""One flow's life: started, started again after failures that a restart may mend, given up after too many of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import tenacity
+
+from spark_cec.pipeline.status import FlowStatus, State
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+FATAL = frozenset({
+    "SettingsError", "LogLocationError", "UnsuitableCheckpoint", "Unsupported", "InputGone", "DamagedLog", "LostLog",
+    "NotKept", "NewerFormat",
+})  # fmt: skip
+"""Kinds of our errors that are there again after a restart: see `spark_cec.errors`."""
+
+_REFUSED = ("AnalysisException", "ParseException")
+"""What Spark calls a query that cannot run as it is."""
+
+_FIRST_WAIT_S = 0.5
+_ERROR_CHARS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """A flow is given up after more than `most` failures within `window_s`; waits between them grow to `wait_s`."""
+
+    most: int = 5
+    window_s: float = 600.0
+    wait_s: float = 30.0
+
+
+class FlowFailed(Exception):
+    """The query of a flow has ended with an error. `fatal`: a restart would end the same way."""
+
+    def __init__(self, message: str, *, fatal: bool) -> None:
+        super().__init__(message)
+        self.fatal = fatal
+
+
+class Supervisor(threading.Thread):
+    """Runs one flow in a thread of its own, which Spark's local properties (the pool, our word to the stores) go by."""
+
+    def __init__(
+        self, name: str, start: Callable[[], StreamingQuery], patience: Patience, changed: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        """`start` starts the query; `changed` is called when the status is another one."""
+        super().__init__(name=f"cec-flow-{name}", daemon=True)
+        self._start_query = start
+        self._patience = patience
+        self._changed = changed
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._query: StreamingQuery | None = None
+        self._status = FlowStatus(name, State.STARTING)
+        self._failures: deque[float] = deque()
+
+    def status(self) -> FlowStatus:
+        """As it is now, with the newest batch."""
+        with self._lock:
+            query, status = self._query, self._status
+        if query is None or status.state is not State.RUNNING:
+            return status
+        return self._note(batch=_last_batch(query, status.batch))
+
+    def stop(self) -> None:
+        """Ends the query, and does not start it again; does not wait for it."""
+        self._stopping.set()
+        with self._lock:
+            query = self._query
+        if query is not None:
+            query.stop()
+
+    def run(self) -> None:
+        """The life: see the class."""
+        try:
+            for attempt in self._attempts():
+                with attempt:
+                    self._run_once()
+            self._become(State.STOPPED if self._stopping.is_set() else State.ENDED)
+        except FlowFailed as failure:
+            self._become(State.STOPPED if self._stopping.is_set() else State.FAILED, str(failure))
+        except tenacity.RetryError:
+            self._become(State.STOPPED)
+
+    def _attempts(self) -> Iterator[tenacity.AttemptManager]:
+        """Waits are by the failures within the window: a flow that ran well for long begins anew."""
+        wait = tenacity.wait_random_exponential(multiplier=_FIRST_WAIT_S, max=self._patience.wait_s)
+        return iter(
+            tenacity.Retrying(
+                retry=tenacity.retry_if_exception(lambda error: isinstance(error, FlowFailed) and not error.fatal),
+                stop=lambda _: self._stopping.is_set() or len(self._failures) > self._patience.most,
+                wait=lambda state: wait(_as_attempt(state, len(self._failures))),
+                sleep=tenacity.sleep_using_event(self._stopping),
+                reraise=True,
+            )
+        )
+
+    def _run_once(self) -> None:
+        if self._stopping.is_set():
+            return
+        try:
+            query = self._start_query()
+        except Exception as error:
+            raise self._failed(error, java_error(error)) from error
+        with self._lock:
+            self._query = query
+        if self._stopping.is_set():
+            query.stop()
+        self._become(State.RUNNING)
+        try:
+            query.awaitTermination()
+        except Exception as error:
+            if not self._stopping.is_set():
+                raise self._failed(error, java_error_of(query) or java_error(error)) from error
+        finally:
+            self._note(batch=_last_batch(query, self._status.batch))
+
+    def _failed(self, error: Exception, java: Any) -> FlowFailed:
+        """Notes a failure."""
+        now = self._clock()
+        self._failures.append(now)
+        while now - self._failures[0] > self._patience.window_s:
+            self._failures.popleft()
+        failure = FlowFailed(_told(error), fatal=is_fatal(java, error))
+        if not failure.fatal and len(self._failures) <= self._patience.most:
+            self._note(restarts=self._status.restarts + 1)
+            self._become(State.RESTARTING, str(failure))
+        return failure
+
+    def _become(self, state: State, error: str | None = None) -> None:
+        self._note(state=state, **({"error": error} if error is not None else {}))
+        self._changed()
+
+    def _note(self, **fields: Any) -> FlowStatus:
+        with self._lock:
+            self._status = replace(self._status, **fields)
+            return self._status
+
+
+def _as_attempt(state: tenacity.RetryCallState, number: int) -> tenacity.RetryCallState:
+    state.attempt_number = max(number, 1)
+    return state
+
+
+def is_fatal(java: Any, error: BaseException) -> bool:
+    """Whether a restart would end as this run has. `java`: the Java exception behind it, or None."""
+    while java is not None:
+        name = java.getClass().getSimpleName()
+        if name == "CecException":
+            return java.kind() in FATAL
+        if name in _REFUSED:
+            return True
+        java = java.getCause()
+    # A function of the user's that fails before its query has started.
+    return isinstance(error, TypeError | NameError | AttributeError | SyntaxError | ImportError)
+
+
+def java_error(error: BaseException) -> Any:
+    """The Java exception that pyspark has made this one of; None if there is none."""
+    return getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+
+
+def java_error_of(query: StreamingQuery) -> Any:
+    """The Java exception that has ended a query; None if none has."""
+    found = query._jsq.exception()
+    return found.get() if found.isDefined() else None
+
+
+def _last_batch(query: StreamingQuery, known: int | None) -> int | None:
+    try:
+        progress = query._jsq.lastProgress()
+        return known if progress is None else int(progress.batchId())
+    except Exception:  # the session has ended
+        return known
+
+
+def _told(error: BaseException) -> str:
+    text = str(error).strip() or repr(error)
+    return text if len(text) <= _ERROR_CHARS else text[:_ERROR_CHARS] + " …"

@@ -1,0 +1,99 @@
+"""The home of a pipeline: one driver at a time, one graph, and the status that anybody may read."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from spark_cec.errors import Fenced, LogLocationError
+from spark_cec.pipeline.command import app
+from spark_cec.pipeline.graph import Graph, GraphError, Node
+from spark_cec.pipeline.home import NoHome, PipelineHome
+from spark_cec.pipeline.run_commands import SILENT_S
+from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
+
+A, OUT = Node("a"), Node("out", ("a",), is_sink=True)
+GRAPH = Graph("shop", {"a": A, "out": OUT})
+
+
+def status_of(home: Path, *flows: FlowStatus, age_s: float = 0.0) -> PipelineStatus:
+    return PipelineStatus("shop", str(home), 4711, int((time.time() - age_s) * 1000), flows)
+
+
+def test_a_home_has_one_driver_at_a_time(tmp_path: Path) -> None:
+    first, second = PipelineHome(str(tmp_path)), PipelineHome(str(tmp_path))
+    assert first.take(GRAPH, {}) == ["a", "out"]
+    with pytest.raises(Fenced, match=rf"pipeline shop at {tmp_path} is running already: stop that driver first"):
+        second.take(GRAPH, {}, wait_s=0.0)
+    first.release()
+    assert second.take(GRAPH, {}) == []
+
+
+def test_what_is_added_is_fine_and_what_is_gone_is_named(tmp_path: Path) -> None:
+    home = PipelineHome(str(tmp_path))
+    home.take(GRAPH, {})
+    home.release()
+    more = Graph("shop", {"a": A, "b": Node("b", ("a",)), "out": OUT, "other": Node("other", ("b",), is_sink=True)})
+    assert home.take(more, {}) == ["b", "other"]
+    home.release()
+    with pytest.raises(GraphError, match="flow b was removed"):
+        home.take(GRAPH, {})
+    assert home.take(more, {}) == [], "a start that was refused has given the home back"
+
+
+def test_another_pipelines_home_is_refused(tmp_path: Path) -> None:
+    home = PipelineHome(str(tmp_path))
+    home.take(GRAPH, {})
+    home.release()
+    with pytest.raises(GraphError, match="is the home of pipeline shop"):
+        home.take(Graph("mall", GRAPH.nodes), {})
+
+
+def test_a_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.json").write_text("{")
+    with pytest.raises(LogLocationError, match=r"pipeline\.json"):
+        PipelineHome(str(tmp_path)).take(GRAPH, {})
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.output
+
+
+def test_status_shows_what_the_driver_has_written(tmp_path: Path) -> None:
+    home = PipelineHome(str(tmp_path))
+    home.tell(status_of(tmp_path, FlowStatus("a", State.RUNNING, 12, 1), FlowStatus("out", State.RUNNING, 11)))
+    code, text = run("status", str(tmp_path))
+    assert code == 0
+    assert "pipeline shop" in text
+    assert "running" in text
+    assert "12" in text
+    code, text = run("status", str(tmp_path), "--json")
+    assert code == 0
+    assert [flow["batch"] for flow in json.loads(text)["flows"]] == [12, 11]
+
+
+def test_a_failed_flow_is_in_the_exit_code_and_so_is_a_driver_that_is_gone(tmp_path: Path) -> None:
+    home = PipelineHome(str(tmp_path))
+    home.tell(status_of(tmp_path, FlowStatus("a", State.FAILED, 12, 1, "no brokers")))
+    code, text = run("status", str(tmp_path))
+    assert code == 1
+    assert "no brokers" in text
+    home.tell(status_of(tmp_path, FlowStatus("a", State.RUNNING, 12), age_s=SILENT_S + 10))
+    code, text = run("status", str(tmp_path))
+    assert code == 1
+    assert "process 4711" in text
+    home.tell(status_of(tmp_path, FlowStatus("a", State.STOPPED, 12), age_s=SILENT_S + 10))
+    assert run("status", str(tmp_path))[0] == 0
+
+
+def test_where_there_is_no_pipeline(tmp_path: Path) -> None:
+    with pytest.raises(NoHome, match=r"no home of a pipeline that was ever started"):
+        PipelineHome(str(tmp_path)).status()
+    PipelineHome(str(tmp_path))._storage.replace("status.json", b"{}")
+    with pytest.raises(NoHome, match=r"status\.json cannot be read"):
+        PipelineHome(str(tmp_path)).status()

@@ -1,0 +1,205 @@
+"""One flow's life: restarts, giving up, and its end. No Spark here: queries are scripted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_cec.pipeline.graph import Graph, Node
+from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State, starving
+from spark_cec.pipeline.supervise import Patience, Supervisor, is_fatal
+
+QUICK = Patience(most=3, window_s=100.0, wait_s=0.001)
+WAIT_S = 30.0
+
+
+class Java:
+    """A Java exception, as py4j shows it."""
+
+    def __init__(self, name: str, cause: Java | None = None, kind: str = "") -> None:
+        self._name, self._cause, self._kind = name, cause, kind
+
+    def getClass(self) -> Java:  # noqa: N802
+        return self
+
+    def getSimpleName(self) -> str:  # noqa: N802
+        return self._name
+
+    def getCause(self) -> Java | None:  # noqa: N802
+        return self._cause
+
+    def kind(self) -> str:
+        return self._kind
+
+
+class Query:
+    """A query that ends as it is told."""
+
+    def __init__(self, error: Exception | None = None, java: Java | None = None, lasts: bool = False) -> None:
+        self._error, self._java = error, java
+        self._ended = threading.Event()
+        if not lasts:
+            self._ended.set()
+        self._jsq = self
+
+    def awaitTermination(self) -> None:  # noqa: N802
+        assert self._ended.wait(WAIT_S)
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def lastProgress(self) -> Any:  # noqa: N802
+        return None
+
+    def exception(self) -> Query:
+        return self
+
+    def isDefined(self) -> bool:  # noqa: N802
+        return self._java is not None
+
+    def get(self) -> Java | None:
+        return self._java
+
+
+def life(start: Callable[[], Any], patience: Patience = QUICK, clock: Callable[[], float] = lambda: 0.0) -> Supervisor:
+    supervisor = Supervisor("counts", start, patience, lambda: None, clock)
+    supervisor.start()
+    return supervisor
+
+
+def ended(supervisor: Supervisor) -> FlowStatus:
+    supervisor.join(WAIT_S)
+    assert not supervisor.is_alive()
+    return supervisor.status()
+
+
+def test_a_flow_that_fails_is_started_again() -> None:
+    queries = iter([Query(RuntimeError("lost an executor")), Query(RuntimeError("again")), Query()])
+    status = ended(life(lambda: next(queries)))
+    assert (status.state, status.restarts, status.error) == (State.ENDED, 2, "again")
+
+
+def test_it_is_given_up_after_too_many_failures() -> None:
+    starts: list[int] = []
+
+    def start() -> Query:
+        starts.append(1)
+        return Query(RuntimeError(f"failure {len(starts)}"))
+
+    status = ended(life(start))
+    assert (status.state, status.restarts, status.error) == (State.FAILED, 3, "failure 4")
+    assert len(starts) == 4
+
+
+def test_failures_of_long_ago_do_not_count() -> None:
+    times = iter(range(0, 2000, 60))
+    starts: list[int] = []
+
+    def start() -> Query:
+        starts.append(1)
+        return Query(RuntimeError("now and then")) if len(starts) < 20 else Query()
+
+    status = ended(life(start, clock=lambda: float(next(times))))
+    assert (status.state, status.restarts) == (State.ENDED, 19)
+
+
+def test_what_a_restart_cannot_mend_fails_at_once() -> None:
+    damage = Java("SparkException", Java("CecException", kind="DamagedLog"))
+    status = ended(life(lambda: Query(RuntimeError("damaged"), damage)))
+    assert (status.state, status.restarts, status.error) == (State.FAILED, 0, "damaged")
+
+
+def test_a_start_that_fails_counts_as_a_failure_too() -> None:
+    starts: list[int] = []
+
+    def start() -> Query:
+        starts.append(1)
+        if len(starts) == 1:
+            raise RuntimeError("no brokers")
+        return Query()
+
+    status = ended(life(start))
+    assert (status.state, status.restarts) == (State.ENDED, 1)
+
+
+def test_stop_ends_a_query_that_runs_and_nothing_starts_again() -> None:
+    begun = threading.Event()
+
+    def start() -> Query:
+        begun.set()
+        return Query(lasts=True)
+
+    supervisor = life(start)
+    assert begun.wait(WAIT_S)
+    supervisor.stop()
+    assert ended(supervisor).state is State.STOPPED
+
+
+def test_stop_ends_the_wait_before_a_restart() -> None:
+    failed = threading.Event()
+
+    def start() -> Query:
+        failed.set()
+        return Query(RuntimeError("down"))
+
+    supervisor = life(start, Patience(most=5, window_s=1e9, wait_s=1e6))
+    assert failed.wait(WAIT_S)
+    supervisor.stop()
+    assert ended(supervisor).state is State.STOPPED
+
+
+def test_an_error_while_it_is_being_stopped_is_no_failure() -> None:
+    query = Query(RuntimeError("interrupted"), lasts=True)
+    begun = threading.Event()
+
+    def start() -> Query:
+        begun.set()
+        return query
+
+    supervisor = life(start)
+    assert begun.wait(WAIT_S)
+    supervisor.stop()
+    assert ended(supervisor).state is State.STOPPED
+
+
+@pytest.mark.parametrize(
+    ("java", "error", "fatal"),
+    [
+        (None, RuntimeError("x"), False),
+        (None, NameError("x"), True),
+        (Java("AnalysisException"), RuntimeError("x"), True),
+        (Java("AnalysisException", Java("CecException", kind="Fenced")), RuntimeError("x"), True),
+        (Java("CecException", kind="AgentUnavailable"), RuntimeError("x"), False),
+        (Java("CecException", kind="RestartNeeded"), RuntimeError("x"), False),
+        (Java("QueryException", Java("SparkException", Java("CecException", kind="NotKept"))), RuntimeError("x"), True),
+        (Java("QueryException", Java("IOException")), RuntimeError("x"), False),
+    ],
+)
+def test_what_is_fatal(java: Java | None, error: Exception, fatal: bool) -> None:
+    assert is_fatal(java, error) is fatal
+
+
+def test_those_that_a_failed_flow_feeds_starve() -> None:
+    graph = Graph("shop", {
+        "a": Node("a"), "b": Node("b", ("a",)),
+        "c": Node("c", ("b",), is_sink=True), "d": Node("d", ("a",), is_sink=True),
+    })  # fmt: skip
+    flows = [FlowStatus("a", State.RUNNING), FlowStatus("b", State.FAILED), FlowStatus("c", State.RUNNING),
+             FlowStatus("d", State.RUNNING)]  # fmt: skip
+    assert [(flow.state, flow.starves_for) for flow in starving(graph, flows)] == [
+        (State.RUNNING, ()), (State.FAILED, ()), (State.STARVING, ("b",)), (State.RUNNING, ()),
+    ]  # fmt: skip
+
+
+def test_a_status_is_read_as_it_was_written() -> None:
+    status = PipelineStatus("shop", "/data", 7, 1000, (
+        FlowStatus("a", State.FAILED, 3, 2, "why"), FlowStatus("b", State.STARVING, None, 0, None, ("a",)),
+    ))  # fmt: skip
+    assert PipelineStatus.from_json(status.to_json()) == status
+    assert [flow.name for flow in status.failed] == ["a"]
+    assert not status.is_over
