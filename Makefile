@@ -15,7 +15,7 @@ ANY_PYTHON = $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
 unexport PYTHONPATH PYTHONHOME SPARK_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kafka test test-long test-long-kafka test-long-cluster test-long-rest test-spark lint bench soak jar wheel clean distclean tools
+.PHONY: help demo demo-kafka demo-pipeline test test-long test-long-kafka test-long-cluster test-long-rest test-spark lint bench soak jar wheel clean distclean tools
 .DELETE_ON_ERROR:
 
 help:  ## show this list
@@ -27,6 +27,9 @@ demo: jar  ## run the purchases job, kill it three times, compare every row
 
 demo-kafka: jar  ## the same from Kafka: a broker of its own, three kills, every row compared
 	$(RUN) examples/kafka_purchases.py
+
+demo-pipeline: jar  ## a pipeline of seven flows: an executor and the driver are killed, every row compared
+	$(RUN) examples/pipeline_purchases.py
 
 test: $(if $(filter 4.3,$(SPARK)),lint) jar  ## lint, then every test, on real Spark too; SPARK=4.2 for that release
 	$(RUN) -m pytest -q -n $(JOBS) --dist loadgroup python/tests integration-tests
@@ -64,7 +67,7 @@ wheel: jar  ## build dist/spark_cec-*.whl with a jar for each release of Spark t
 	$(RUN) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:  ## remove what was built, but not .venv*
-	rm -rf python/spark_cec/jars build dist demo-output demo-kafka-output bench-output soak-output .gradle .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf python/spark_cec/jars build dist demo-output demo-kafka-output demo-pipeline-output bench-output soak-output .gradle .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find python integration-tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## remove .venv and .venv-* too

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -88,6 +89,8 @@ def test_of_a_stream_which_is_stopped_and_goes_on(spark: SparkSession, tmp_path:
     for half in (range(3), range(3, 6)):
         for number in half:
             rows[rows["file"] == number].to_json(source / f"{number}.json", orient="records", lines=True)
+            # Spark reads files in the order of their times, and several are written in a millisecond.
+            os.utime(source / f"{number}.json", (1_600_000_000 + number, 1_600_000_000 + number))
         stream = own.readStream.schema("seq long, key long, amount long, name string")
         result = windows(stream.option("maxFilesPerTrigger", 1).json(str(source)))
         writer = result.writeStream.outputMode("append").foreachBatch(keep)

@@ -17,7 +17,7 @@ import pytest
 
 from cec_it.cluster import EXECUTOR, command_of
 from cec_it.pipelines import CASES, Rows, fail_once
-from purchases_demo.processes import Child, ProcessTree
+from purchases_demo.processes import Child
 
 ROOT = Path(__file__).resolve().parents[1]
 LIFE_S = 240.0
@@ -44,7 +44,6 @@ def live(case: str, root: Path, master: str, kill: str | None, at: int) -> bool:
     """One life of the driver; whether it came to its end. The kill comes when all flows together have `at` batches."""
     command = [sys.executable, "-m", "cec_it.pipeline_driver", case, str(root), master]
     child = Child(command, root / "driver.log", ENVIRONMENT)
-    tree = ProcessTree(child._process.pid)
     deadline = time.monotonic() + LIFE_S
     try:
         while (event := child.next_event(LIFE_S)) is not None:
@@ -59,7 +58,7 @@ def live(case: str, root: Path, master: str, kill: str | None, at: int) -> bool:
                     child.kill()
                     return False
                 if kill == "executor":
-                    executors = [pid for pid in tree.members() if EXECUTOR in command_of(pid)]
+                    executors = [pid for pid in child.members() if EXECUTOR in command_of(pid)]
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(executors[at % len(executors)], signal.SIGKILL)
                 else:

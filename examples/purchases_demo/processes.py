@@ -128,6 +128,10 @@ class Child:
             return False
         return True
 
+    def members(self) -> list[int]:
+        """The pids of the process and of all that descend from it."""
+        return self._tree.members()
+
     def kill(self) -> int:
         """Kill the process with all its descendants; return how many processes that were."""
         killed = self._tree.kill()

@@ -22,6 +22,9 @@ POLLING_KEY = "spark.sql.streaming.pollingDelay"
 POLLING = "100ms"
 """How often a flow without input looks for some: each look asks the agent, and there are many flows."""
 
+NEW_KEY = "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart"
+"""Off: a flow that was killed at its first batch has left a file there, and a home has a lease against strangers."""
+
 POOL_KEY = "spark.scheduler.pool"
 
 
@@ -116,7 +119,7 @@ class Flows:
         session = SparkSession(self._spark.sparkContext, self._spark._jsparkSession.cloneSession())
         readers = self._graph.readers(flow.node.name)
         kept = {} if flow.node.kept or not readers else {PREFIX + "output.readers": ",".join(readers)}
-        conf = {PROVIDER_KEY: PROVIDER, POLLING_KEY: POLLING, **kept, **flow.conf}
+        conf = {PROVIDER_KEY: PROVIDER, POLLING_KEY: POLLING, NEW_KEY: "false", **kept, **flow.conf}
         if flow.partitions is not None:
             conf["spark.sql.shuffle.partitions"] = str(flow.partitions)
         for key, value in conf.items():

@@ -72,6 +72,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val home = checked.get("home").asText
     val decision = decide(checked) // 2
     holdingTheLease { turn =>
+      logs.sweep()
       val plan = planRecovery(home, checked) // 3
       compareSources(decision, plan) // 4
       val run = beginRun(home, decision, plan, checked, startedMs, turn) // 5

@@ -40,6 +40,15 @@ private[recovery] final class SparkLogs(session: SparkSession, checkpoint: Strin
       operator -> partitions.toSeq.map(_.toSeq)
     }
 
+  /**
+   * Where nothing was planned yet, removes the files that Spark was writing when it was killed: it begins nowhere where it finds any, and
+   * never removes them.
+   */
+  def sweep(): Unit = if (lastOffset < 0) Seq("offsets", "commits").map(new Path(checkpoint, _)).foreach { directory =>
+    val fs = directory.getFileSystem(session.sessionState.newHadoopConf())
+    if (fs.exists(directory)) fs.listStatus(directory).map(_.getPath).filter(path => SparkLogs.Unfinished.matches(path.getName)).foreach(fs.delete(_, false))
+  }
+
   /** Whether there is state of another provider: files that Spark's own providers write. */
   def hasForeignState: Boolean = {
     val state = new Path(checkpoint, "state")
@@ -50,4 +59,9 @@ private[recovery] final class SparkLogs(session: SparkSession, checkpoint: Strin
         .exists(name => Seq(".delta", ".snapshot", ".changelog", ".zip").exists(name.endsWith))
     }
   }
+}
+
+private object SparkLogs {
+  /** `.0.<uuid>.tmp`, and the checksum file of that. */
+  val Unfinished = """\.{1,2}\d+\.[0-9a-f-]{36}\.tmp(\.crc)?""".r
 }
