@@ -29,11 +29,17 @@ def expected(events: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 def found(out: Path, name: str) -> pd.DataFrame:
     """The rows that a sink has published; none before its first batch."""
-    log = out / name / "_spark_metadata"
-    batches = [path for path in log.iterdir() if path.name.isdigit()] if log.exists() else []
-    lines = [line for path in batches for line in path.read_text().splitlines()[1:]]
+    lines = [line for path in _log(out / name / "_spark_metadata") for line in path.read_text().splitlines()[1:]]
     frames = [pd.read_parquet(json.loads(line)["path"].removeprefix("file:")) for line in lines]
     return pd.concat(frames) if frames else pd.DataFrame(columns=list(COLUMNS[name]))
+
+
+def _log(directory: Path) -> list[Path]:
+    """What counts of the sink's log: now and then it has one file for all batches up to there."""
+    batches = {path: path.name.removesuffix(".compact") for path in directory.glob("*")}
+    numbered = {path: int(number) for path, number in batches.items() if number.isdigit()}
+    whole = max((number for path, number in numbered.items() if path.suffix), default=-1)
+    return [path for path, number in numbered.items() if number > whole or (number == whole and path.suffix)]
 
 
 def comparison(events: pd.DataFrame, out: Path) -> Comparison:
