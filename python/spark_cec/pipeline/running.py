@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -18,6 +19,8 @@ from spark_cec.pipeline.supervise import Patience, Supervisor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger(__name__)
 
 TOLD_EVERY_S = 1.0
 """How old the status in the home may be while the pipeline runs."""
@@ -109,7 +112,10 @@ class RunningPipeline:
                 self._news.clear()
                 # Seen before the status is: what ends after that is told in the next round.
                 over = not any(each.is_alive() for each in self._supervisors.values())
-                self._home.tell(self.status())
+                try:
+                    self._home.tell(self.status())
+                except Exception:  # of a storage: the flows have errors of their own where they need it
+                    _LOG.warning("the status of pipeline %s was not written", self._graph.name, exc_info=True)
                 if over:
                     return
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -15,6 +16,8 @@ from spark_cec.pipeline.status import FlowStatus, State
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+_LOG = logging.getLogger(__name__)
 
 FATAL = frozenset({
     "SettingsError", "LogLocationError", "UnsuitableCheckpoint", "Unsupported", "InputGone", "DamagedLog", "LostLog",
@@ -79,7 +82,7 @@ class Supervisor(threading.Thread):
         with self._lock:
             query = self._query
         if query is not None:
-            query.stop()
+            _stop(query)
 
     def run(self) -> None:
         """The life: see the class."""
@@ -116,7 +119,7 @@ class Supervisor(threading.Thread):
         with self._lock:
             self._query = query
         if self._stopping.is_set():
-            query.stop()
+            _stop(query)
         self._become(State.RUNNING)
         try:
             query.awaitTermination()
@@ -183,6 +186,14 @@ def _last_batch(query: StreamingQuery, known: int | None) -> int | None:
         return known if progress is None else int(progress.batchId())
     except Exception:  # the session has ended
         return known
+
+
+def _stop(query: StreamingQuery) -> None:
+    """Asks the query to end; where that fails, as when its session is gone, its end is waited for all the same."""
+    try:
+        query.stop()
+    except Exception:
+        _LOG.warning("query %s was not stopped in good order", query.name, exc_info=True)
 
 
 def _told(error: BaseException) -> str:
