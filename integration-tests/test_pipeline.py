@@ -10,7 +10,9 @@ import signal
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -40,10 +42,26 @@ def _committed(out: Path) -> list[Path]:
     return [Path(json.loads(line)["path"].removeprefix("file:")) for line in lines]
 
 
-def live(case: str, root: Path, master: str, kill: str | None, at: int) -> bool:
+@dataclass(slots=True)
+class Waits:
+    """Flows may keep the share `fill` of the cores busy in a recovery: which have waited, and what ran meanwhile."""
+
+    fill: float
+    waited: set[str] = field(default_factory=set)
+    back: bool = False
+
+    def note(self, told: dict[str, Any]) -> None:
+        """Takes a status in."""
+        now = {flow["name"] for flow in told["flows"] if flow["state"] == "waiting"}
+        self.waited |= now
+        recovers = told["capacity"] is not None and told["capacity"]["recovering_s"] is not None
+        self.back = bool(self.waited) and not recovers
+
+
+def live(case: str, root: Path, master: str, kill: str | None, at: int, waits: Waits | None = None) -> bool:
     """One life of the driver; whether it came to its end. The kill comes when all flows together have `at` batches."""
     command = [sys.executable, "-m", "cec_it.pipeline_driver", case, str(root), master]
-    child = Child(command, root / "driver.log", ENVIRONMENT)
+    child = Child([*command, *([str(waits.fill)] if waits else [])], root / "driver.log", ENVIRONMENT)
     deadline = time.monotonic() + LIFE_S
     try:
         while (event := child.next_event(LIFE_S)) is not None:
@@ -52,15 +70,18 @@ def live(case: str, root: Path, master: str, kill: str | None, at: int) -> bool:
             if "done" in told:
                 assert told["done"], (told, (root / "driver.log").read_text()[-3000:])
                 return True
+            if waits:
+                waits.note(told)
             batches = sum(flow["batch"] + 1 for flow in told["flows"] if flow["batch"] is not None)  # type: ignore[attr-defined]
             if kill is not None and batches >= at:
                 if kill == "driver":
                     child.kill()
                     return False
-                if kill == "executor":
+                if kill in ("executor", "executors"):
                     executors = [pid for pid in child.members() if EXECUTOR in command_of(pid)]
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(executors[at % len(executors)], signal.SIGKILL)
+                    for pid in executors[:-1] if kill == "executors" else [executors[at % len(executors)]]:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
                 else:
                     fail_once(root, kill)
                 kill = None
@@ -92,6 +113,15 @@ def test_a_killed_pipeline_is_exact(case: str, tmp_path: Path) -> None:
 
 def test_executors_are_lost_under_a_pipeline(tmp_path: Path) -> None:
     round_of_kills("chain", tmp_path, SEED + 1, lives=3, executors=True)
+
+
+def test_flows_wait_for_executors_and_every_row_is_there(tmp_path: Path) -> None:
+    """Two of three are lost at once; flows are let go as the cluster puts others in their place."""
+    case, waits = CASES["diamond"], Waits(fill=0.01)
+    case.feed(tmp_path / "in", SEED)
+    assert live("diamond", tmp_path, "local-cluster[3,1,1024]", "executors", 12, waits)
+    assert waits.waited and waits.back
+    assert rows_of(tmp_path / "out") == case.expected(tmp_path / "in")
 
 
 @pytest.mark.long

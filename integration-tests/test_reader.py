@@ -128,6 +128,7 @@ def test_a_view_that_does_not_exist_is_refused(written: Written, spark: SparkSes
         ("windows", "version", "0", "give a whole number from 1 on"),
         ("windows", "operatorId", "first", "give a whole number from 0 on"),
         ("output", "maxBatchesPerTrigger", "0", "give a whole number from 1 on"),
+        ("output", "maxRowsPerTrigger", "many", "give a whole number from 1 on"),
         ("output", "startingTimestamp", "yesterday-ish", "give a timestamp, or ms since 1970"),
     ):
         for loader in (spark.read, spark.readStream):
@@ -178,6 +179,22 @@ def test_output_as_a_stream_goes_on_where_it_was(
     assert len(seen) > 2
     assert not results.difference(results.union(seen), wanted)
     assert stream(spark, written.checkpoint(APPEND), tmp_path / "a") == {}
+
+
+def test_a_batch_of_a_stream_has_a_bound_in_rows(
+    written: Written, spark: SparkSession, references: References, tmp_path: Path
+) -> None:
+    """Whole batches of the query, as many as fit, and one if none does."""
+    batches = references.get(APPEND, written.job)
+    most = max(map(len, batches.values()))
+    seen = stream(spark, written.checkpoint(APPEND), tmp_path / "a", maxRowsPerTrigger=most)
+    assert not results.difference(results.union(seen), results.union(batches))
+    assert len(seen) > 2
+    assert max(map(len, seen.values())) <= most
+    one_by_one = stream(spark, written.checkpoint(APPEND), tmp_path / "b", maxRowsPerTrigger=1)
+    assert {tuple(sorted(rows)) for rows in one_by_one.values() if rows} == {
+        tuple(sorted(rows)) for rows in batches.values() if rows
+    }
 
 
 def test_a_stream_that_has_fallen_behind_says_so(

@@ -1,6 +1,7 @@
 """The driver of a pipeline that is killed: runs one of `cec_it.pipelines` until its sink has all rows.
 
-`python -m cec_it.pipeline_driver CASE ROOT MASTER`. Prints its status as JSON lines, and {"done": true} at the end.
+`python -m cec_it.pipeline_driver CASE ROOT MASTER [FILL]`. Prints its status as JSON lines, and {"done": true} at the
+end. FILL is the share of the cores that flows may keep busy in a recovery.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pyspark.sql.utils import AnalysisException
 
 from cec_it.driver import session_builder
 from cec_it.pipelines import CASES
+from spark_cec.pipeline import RecoveryPolicy
 from spark_cec.pipeline.running import RunningPipeline
 from spark_cec.pipeline.supervise import Patience
 
@@ -31,13 +33,13 @@ def rows_in(spark: SparkSession, out: Path) -> int:
         return 0
 
 
-def main(name: str, root: Path, master: str) -> int:
+def main(name: str, root: Path, master: str, fill: float) -> int:
     """Entry point."""
     case = CASES[name]
     expected = case.expected(root / "in").total()
     builder = session_builder(root / "scratch", master).config("spark.scheduler.mode", "FAIR")
     spark = builder.config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"]).getOrCreate()
-    running = RunningPipeline(case.declare(str(root)), spark, PATIENCE)
+    running = RunningPipeline(case.declare(str(root)), spark, PATIENCE, recovery=RecoveryPolicy(fill=fill))
     while not running.is_over and rows_in(spark, root / "out") < expected:
         print(json.dumps(running.status().to_json()), flush=True)
         time.sleep(LOOK_AGAIN_S)
@@ -47,6 +49,6 @@ def main(name: str, root: Path, master: str) -> int:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
+    code = main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], float((sys.argv[4:] or ["0.9"])[0]))
     sys.stdout.flush()
     os._exit(code)

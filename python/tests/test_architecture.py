@@ -34,7 +34,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         *("recovery.forecast", "recovery.margin", "recovery.reach", "recovery.sources"),
         *("recovery.attempts", "recovery.left", "recovery.query_file", "recovery.spark_logs", "recovery.suitable"),
         *("recovery.progressive", "checkpoint.views", "tuning", "tuning.*"),
-        *("pipeline.graph", "pipeline.status", "pipeline.draw", "pipeline.plots"),
+        *("pipeline.graph", "pipeline.status", "pipeline.draw", "pipeline.plots", "pipeline.capacity"),
         *("pipeline.topologies", "pipeline.simulate", "pipeline.comparison", "pipeline.optimum"),
     ),
     # 5 adapters
@@ -44,6 +44,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         *("", "agent.*", "session", "operators", "cli", "cli.*", "build", "bench", "bench.*"),
         *("migration", "migration.*"),
         *("pipeline.declare", "pipeline.load", "pipeline.home", "pipeline.flows", "pipeline.supervise"),
+        "pipeline.cluster",
         *("pipeline", "pipeline.running", "pipeline.runnable", "pipeline.run_commands", "pipeline.command"),
     ),
 )
@@ -68,7 +69,7 @@ LIBRARIES: dict[str, str] = {
 
 _OF_PIPELINES = (
     *("pipeline.declare", "pipeline.runnable", "pipeline.flows"),
-    *("pipeline.supervise", "pipeline.running", "pipeline.run_commands"),
+    *("pipeline.supervise", "pipeline.running", "pipeline.run_commands", "pipeline.cluster"),
 )
 
 SPARK_USERS = ("session", "operators", "bench", "bench.*", "cli.carry", "migration.*", *_OF_PIPELINES)

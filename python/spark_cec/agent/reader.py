@@ -19,6 +19,7 @@ from spark_cec.log.frame import Location
 from spark_cec.log.home import absolute_home
 from spark_cec.log.index import OutputEntry
 from spark_cec.log.readers import note_reader
+from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import read_attempts
 from spark_cec.recovery.plan import Allows
 from spark_cec.recovery.query_file import read_query
@@ -77,13 +78,17 @@ class ReaderCalls:
     def offsets(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`path`, `starting_timestamp_ms` or None: the first batch since then, and the newest; -1 for none.
 
+        With `after`, a batch, the last is the one with which a stream that has read up to there ends its next batch:
+        `up_to`, `max_batches` and `max_rows` are its bounds, and with `may_lose` it passes over what is not kept.
         With `may_wait` a log that is not there yet has none, too.
         """
-        log, since = self._log_or_none(arguments), arguments.get("starting_timestamp_ms")
+        log, since, after = self._log_or_none(arguments), arguments.get("starting_timestamp_ms"), arguments.get("after")
         bounds = log.published.bounds() if log is not None else None
         if bounds is None:
-            return {"first": 0, "last": -1}
+            return {"first": 0, "last": -1 if after is None else after}
         assert log is not None
+        if after is not None:
+            return {"first": bounds[0], "last": _end_after(log.storage, int(after), bounds, arguments)}
         if since is None:
             return {"first": bounds[0], "last": bounds[1]}
         batches = manifest.batches(log.storage)
@@ -155,6 +160,17 @@ class ReaderCalls:
 def _published(log: OpenLog) -> range:
     bounds = log.published.bounds()
     return range(bounds[0], bounds[1] + 1) if bounds else range(0)
+
+
+def _end_after(storage: Storage, after: int, bounds: tuple[int, int], arguments: Mapping[str, Any]) -> int:
+    # Else a bound would count batches that are not kept.
+    begin = max(after, bounds[0] - 1) if arguments.get("may_lose") else after
+    last = min(bounds[1], int(arguments.get("up_to", bounds[1])))
+    if "max_batches" in arguments:
+        last = min(last, begin + int(arguments["max_batches"]))
+    if "max_rows" in arguments:
+        last = manifest.last_within(storage, begin + 1, last, int(arguments["max_rows"]))
+    return max(begin, last)
 
 
 def _pack(locations: Iterable[Location]) -> list[list[Sequence[Any]]]:

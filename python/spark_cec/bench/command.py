@@ -22,10 +22,13 @@ from spark_cec.bench.job import JobSpec
 from spark_cec.bench.measure import Schedule
 from spark_cec.bench.paper import FIGURES
 from spark_cec.bench.paper_run import Found, run_figures
+from spark_cec.bench.pipelines.chain import Amount, chain
+from spark_cec.bench.pipelines.failover import Course, Run, Way, failover
+from spark_cec.bench.pipelines.topology import Load
 from spark_cec.bench.processes import BenchError
 from spark_cec.bench.providers import Provider
 from spark_cec.bench.tasks import Plan, Task, run_all
-from spark_cec.bench.workloads import Size
+from spark_cec.bench.workloads import SEED, Size
 from spark_cec.extras import ExtraMissing, need
 from spark_cec.toolchain import BuildError
 
@@ -48,6 +51,9 @@ recovery  SIGKILL in the middle of a batch of uniform; start() to the end of the
 agent     commits of stores in which nothing happens, in the agent alone, without Spark
 bound     q and u against Q and U at every commit, a point where a crash may come: each Q with each U, per round a seed
 paper     the experiments of the paper's section IV (figures 5 to 9), its numbers beside ours
+failover  a pipeline of 15 queries on a cluster of processes; 8 of 10 workers are lost at once and come back one by one:
+          relative latency and available queries, for each way to recover (--way)
+chain     the same work as a pipeline of three flows, as one query, as three queries joined by Parquet files
 
 \b
 In a run's line: batch_ms is the median; cpu_ms (processor time of all processes), gc_ms, bytes_per_batch and
@@ -65,6 +71,8 @@ Examples:
   cec bench stores --grow partitions=2,20,200 --rounds 1
   cec bench flink --flink-python flink/bin/python
   cec bench paper --figure 6 --rounds 1 --png figures
+  cec bench failover --png docs/images
+  cec bench failover --rounds 1 --way progressive --way at-once --scale 0.1
 
 \b
 Exit codes:
@@ -114,9 +122,15 @@ def bench(
     flink_python: Annotated[
         str | None, typer.Option(metavar="PYTHON", help="For flink: a Python that has apache-flink 2.x.")
     ] = None,
+    way: Annotated[
+        list[Way] | None, typer.Option(help="For failover: how it is recovered; more than once; default: each.")
+    ] = None,
+    scale: Annotated[
+        float | None, typer.Option(min=0.001, help="For failover: of the paper's 2 to 6 minutes until a worker comes.")
+    ] = None,
 ) -> None:
     growth, size = _growth(grow), Size(keys, updates, partitions)
-    _check_options(task, figure, png, growth, value_bytes)
+    _check_options(task, figure, png, growth, value_bytes, is_failover=bool(way or scale))
     workload = replace(size.of(task.workload), value_bytes=value_bytes)
     spec = JobSpec(
         provider=Provider.CEC, workload=workload, checkpoint="", scratch="", jar="", memory=memory,
@@ -130,6 +144,12 @@ def bench(
         with _lines(json_out, lines) as write, _work_directory(output) as work:
             if task is Task.BOUND:
                 run_grid(workload, spec, Schedule(workload.fill_batches, warm_up, batches), rounds, work, write, _say)
+            elif task is Task.FAILOVER:
+                course = Course() if scale is None else Course(scale=scale)
+                runs = failover(way or list(Way), Load(), course, rounds, SEED, work, write, _say)
+                _draw_failover(runs, png)
+            elif task is Task.CHAIN:
+                chain(Amount(), rounds, memory, work, write, _say)
             elif task is Task.PAPER:
                 numbers = figure or [each.number for each in FIGURES]
                 _draw(run_figures(numbers, size, spec, warm_up, batches, rounds, work, write, _say), png)
@@ -166,14 +186,17 @@ def _chosen(task: Task, named: list[Provider] | None) -> tuple[Provider, ...]:
 
 
 def _check_options(
-    task: Task, figures: list[int] | None, png: Path | None, growth: Growth | None, value_bytes: int
-) -> None:
+    task: Task, figures: list[int] | None, png: Path | None, growth: Growth | None, value_bytes: int, *,
+    is_failover: bool,
+) -> None:  # fmt: skip
     """What is for some tasks alone, and what would fail after an hour of measuring."""
+    if task is not Task.FAILOVER and is_failover:
+        raise typer.BadParameter("for the task failover", param_hint="--way, --scale")
     if task is not Task.PAPER and figures:
         raise typer.BadParameter("for the task paper", param_hint="--figure")
-    if task is not Task.PAPER and png and not growth:
-        raise typer.BadParameter("for the task paper, or with --grow", param_hint="--png")
-    if growth and task in (Task.PAPER, Task.BOUND, Task.AGENT):
+    if task not in (Task.PAPER, Task.FAILOVER) and png and not growth:
+        raise typer.BadParameter("for the tasks paper and failover, or with --grow", param_hint="--png")
+    if growth and task in (Task.PAPER, Task.BOUND, Task.AGENT, Task.FAILOVER, Task.CHAIN):
         raise typer.BadParameter(f"{task.value} has sizes of its own", param_hint="--grow")
     if (value_bytes or (growth and growth.what == "value-bytes")) and not task.has_values:
         raise typer.BadParameter(f"{task.value} has values of its own", param_hint="--value-bytes")
@@ -208,6 +231,13 @@ def _draw(found: Found, png: Path | None) -> None:
 
         for path in draw(found, png):
             _say(f"drawn: {path}")
+
+
+def _draw_failover(runs: list[Run], png: Path | None) -> None:
+    if png:
+        from spark_cec.bench.pipelines.plots import draw_failover
+
+        _say(f"drawn: {draw_failover(runs, png)}")
 
 
 def _draw_growth(lines: list[dict[str, Any]], growth: Growth | None, png: Path | None) -> None:

@@ -106,8 +106,7 @@ class Child:
     def kill(self) -> None:
         """SIGKILL to all its processes at once; returns when none is left. Raises `BenchError` if some outlive it."""
         deadline = time.monotonic() + _GONE_WITHIN_S
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self.signal_all()
         while members := members_of(self._process.pid):
             for member in members:
                 self._kill_member(member.pid)
@@ -115,6 +114,11 @@ class Child:
                 raise BenchError(f"processes {[member.pid for member in members]} survive SIGKILL: end them by hand")
             time.sleep(_LOOK_AGAIN_S)
         self._process.wait()
+
+    def signal_all(self) -> None:
+        """SIGKILL to all its processes, without waiting for their end: several may be killed at once so."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _kill_member(self, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):

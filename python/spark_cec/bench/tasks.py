@@ -35,6 +35,8 @@ class Task(str, Enum):
     PAPER = "paper"
     BOUND = "bound"
     FLINK = "flink"
+    FAILOVER = "failover"
+    CHAIN = "chain"
 
     @property
     def workload(self) -> Workload:
@@ -53,7 +55,7 @@ class Task(str, Enum):
 
     def can_measure(self, provider: Provider) -> bool:
         """Whether it says anything of that one. Some have providers of their own."""
-        if self in (Task.PAPER, Task.BOUND):
+        if self in (Task.PAPER, Task.BOUND, Task.FAILOVER, Task.CHAIN):
             return False
         if self is Task.AGENT:
             return provider is Provider.CEC

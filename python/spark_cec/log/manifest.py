@@ -121,6 +121,21 @@ def load_between(storage: Storage, first: int, last: int) -> Iterator[tuple[int,
             yield batch, None
 
 
+def last_within(storage: Storage, first: int, last: int, rows: int) -> int:
+    """The last batch such that those from `first` to it have at most so many rows; `first` whatever it has.
+
+    A batch without a manifest has none; one whose manifest cannot be read is the last: who reads it is told.
+    """
+    found = 0
+    for batch, manifest in load_between(storage, first, last):
+        if isinstance(manifest, DamagedLog):
+            return batch
+        found += 0 if manifest is None else manifest.rows
+        if found > rows:
+            return max(first, batch - 1)
+    return last
+
+
 def retire(storage: Storage, before: int) -> list[int]:
     """Delete the manifests of batches below `before`, after it is noted; returns the batches, oldest first."""
     retired = [batch for batch in batches(storage) if batch < before]

@@ -1,6 +1,7 @@
 """Pipelines: streaming queries joined by logs, each of which fails and comes back alone."""
 from __future__ import annotations
 
+from spark_cec.pipeline.capacity import RecoveryMode, RecoveryPolicy
 from spark_cec.pipeline.runnable import Pipeline
 
-__all__ = ["Pipeline"]
+__all__ = ["Pipeline", "RecoveryMode", "RecoveryPolicy"]

@@ -17,10 +17,11 @@ from rich.live import Live
 from rich.table import Table
 
 from spark_cec.extras import need
+from spark_cec.pipeline.capacity import RecoveryMode, RecoveryPolicy
 from spark_cec.pipeline.graph import GraphError
 from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.load import load_pipeline
-from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
+from spark_cec.pipeline.status import CapacityStatus, FlowStatus, PipelineStatus, State
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,13 +31,16 @@ if TYPE_CHECKING:
 RUN_HELP = """Run a pipeline until it is stopped (Ctrl-C, SIGTERM), or all of its flows are over.
 
 FILE is a Python file that declares a Pipeline; with several in it, FILE:name says which. A flow that fails is started
-again alone, while the others go on; run again after a crash, every flow goes on from where it was.
+again alone, while the others go on; run again after a crash, every flow goes on from where it was. Where executors are
+lost in numbers (two, and a third of all) and the rest cannot carry all flows, the sinks that are worth most for what
+they cost run first, and each executor that comes brings back more (--recovery progressive).
 
 \b
 Examples:
   cec pipeline run shop.py
   cec pipeline run shop.py --master spark://head:7077 --conf spark.executor.memory=4g
   cec pipeline run shop.py:shop --only bids --only per_minute
+  cec pipeline run shop.py --recovery at-once
 
 \b
 Exit codes:
@@ -66,6 +70,8 @@ SILENT_S = 30.0
 _LOOK_S = 0.5
 _COLOURS = {
     State.RUNNING: "green",
+    State.REPLAYING: "cyan",
+    State.WAITING: "yellow",
     State.RESTARTING: "yellow",
     State.STARVING: "yellow",
     State.FAILED: "bold red",
@@ -78,6 +84,9 @@ def run(
     only: Annotated[list[str] | None, typer.Option(metavar="FLOW", help="This flow alone; more than once.")] = None,
     master: Annotated[str | None, typer.Option(help="Spark's master; default: spark.master, or local[*].")] = None,
     conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="More Spark conf.")] = None,
+    recovery: Annotated[
+        RecoveryMode, typer.Option(help="Which flows run when many executors are lost: see above.")
+    ] = RecoveryMode.PROGRESSIVE,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON at each change.")] = False,
 ) -> None:
     """Run a pipeline."""
@@ -87,7 +96,7 @@ def run(
     try:
         pipeline.graph()
         with _spark(pipeline.name, master, pairs) as spark:
-            running = pipeline.start(spark, only)
+            running = pipeline.start(spark, only, RecoveryPolicy(recovery))
             signal.signal(signal.SIGTERM, _interrupt)
             _follow(running, as_json)
             failed = running.status().failed
@@ -171,14 +180,25 @@ def _watch(place: PipelineHome, now: PipelineStatus) -> None:
 
 def _table(now: PipelineStatus) -> Table:
     since = f"its driver (process {now.pid}) has said nothing for {_silent_s(now):,.0f} s" if _is_gone(now) else None
-    table = Table(box=None, pad_edge=False, header_style="bold", title=f"pipeline {now.name}", caption=since)
-    for column in ("flow", "state", "batch", "restarts", ""):
-        table.add_column(column, justify="right" if column in ("batch", "restarts") else "left")
+    caption = since or (None if now.capacity is None else _has(now.capacity))
+    table = Table(box=None, pad_edge=False, header_style="bold", title=f"pipeline {now.name}", caption=caption)
+    for column in ("flow", "state", "batch", "cores", "restarts", ""):
+        table.add_column(column, justify="right" if column in ("batch", "cores", "restarts") else "left")
     for flow in now.flows:
         colour = _COLOURS.get(flow.state)
         state = f"[{colour}]{flow.state.value}[/]" if colour else flow.state.value
-        table.add_row(flow.name, state, "-" if flow.batch is None else str(flow.batch), str(flow.restarts), _why(flow))
+        cores = "-" if flow.cores is None else f"{flow.cores:.2f}"
+        batch = "-" if flow.batch is None else str(flow.batch)
+        table.add_row(flow.name, state, batch, cores, str(flow.restarts), _why(flow))
     return table
+
+
+def _has(capacity: CapacityStatus) -> str:
+    text = f"{capacity.executors} executors, {capacity.cores} cores, {capacity.wanted:.1f} wanted"
+    if capacity.recovering_s is None:
+        return text
+    more = f"; one more executor brings back {', '.join(capacity.coming)}" if capacity.coming else ""
+    return f"in recovery for {capacity.recovering_s:,.0f} s: {text}{more}"
 
 
 def _why(flow: FlowStatus) -> str:

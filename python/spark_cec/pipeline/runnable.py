@@ -11,6 +11,7 @@ from spark_cec.pipeline.status import PipelineStatus
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_cec.pipeline.capacity import RecoveryPolicy
     from spark_cec.pipeline.running import RunningPipeline
 
 
@@ -29,10 +30,13 @@ class Pipeline(Declaration):
         def alerts(bids): ...
     """
 
-    def start(self, spark: SparkSession, only: Collection[str] | None = None) -> RunningPipeline:
+    def start(
+        self, spark: SparkSession, only: Collection[str] | None = None, recovery: RecoveryPolicy | None = None
+    ) -> RunningPipeline:
         """Starts all flows in the application of `spark`, which has our jar; answers what looks after them.
 
-        With `only`, these flows alone: they read what is in the channels of the others.
+        With `only`, these flows alone: they read what is in the channels of the others. `recovery` says what is done
+        when many executors are lost at once.
 
         The graph is checked first, then every function is called, then the home is taken: up to there nothing has
         started. Raises what these say: `GraphError`, `FlowError`, `Fenced`, `LogLocationError`, and what a function
@@ -40,11 +44,13 @@ class Pipeline(Declaration):
         """
         from spark_cec.pipeline.running import RunningPipeline
 
-        return RunningPipeline(self, spark, only=only)
+        return RunningPipeline(self, spark, only=only, recovery=recovery)
 
-    def run(self, spark: SparkSession, only: Collection[str] | None = None) -> PipelineStatus:
+    def run(
+        self, spark: SparkSession, only: Collection[str] | None = None, recovery: RecoveryPolicy | None = None
+    ) -> PipelineStatus:
         """`start`, and waits until nothing runs any more: for good, unless all flows end by themselves or fail.
 
         An interruption stops all flows. Raises `PipelineFailed` if a flow has failed.
         """
-        return self.start(spark, only).wait()
+        return self.start(spark, only, recovery).wait()

@@ -1,29 +1,38 @@
-"""A pipeline that runs: its flows' supervisors, the status that it writes, and its end."""
+"""A pipeline that runs: its flows' supervisors, who of them may run, the status that it writes, and its end."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import time
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spark_cec.errors import CecError
+from spark_cec.pipeline.capacity import Capacity, RecoveryMode, RecoveryPolicy, Standing
+from spark_cec.pipeline.cluster import Cluster
 from spark_cec.pipeline.declare import Declaration
 from spark_cec.pipeline.flows import Flows
 from spark_cec.pipeline.graph import Graph, GraphError, nearest
 from spark_cec.pipeline.home import PipelineHome
-from spark_cec.pipeline.status import PipelineStatus, starving
+from spark_cec.pipeline.status import CapacityStatus, PipelineStatus, starving
 from spark_cec.pipeline.supervise import Patience, Supervisor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _LOG = logging.getLogger(__name__)
 
 TOLD_EVERY_S = 1.0
 """How old the status in the home may be while the pipeline runs."""
+
+LOOKS_EVERY_S = 0.5
+"""At the executors."""
 
 
 class PipelineFailed(CecError):
@@ -49,7 +58,7 @@ class RunningPipeline:
 
     def __init__(
         self, pipeline: Declaration, spark: SparkSession, patience: Patience | None = None,
-        only: Collection[str] | None = None,
+        only: Collection[str] | None = None, recovery: RecoveryPolicy | None = None,
     ) -> None:  # fmt: skip
         """Starts it; see `Pipeline.start`."""
         self._graph = pipeline.graph()
@@ -65,15 +74,32 @@ class RunningPipeline:
             for name in members
             if name in self._chosen
         }
+        self._cluster = Cluster(spark)
+        policy = recovery or RecoveryPolicy()
+        if self._cluster.is_elastic:
+            policy = replace(policy, mode=RecoveryMode.AT_ONCE)
+        self._capacity = Capacity(self._graph, self._chosen, policy)
+        self._standing: Standing | None = None
         self._teller = threading.Thread(target=self._tell, name="cec-pipeline-status", daemon=True)
+        self._keeper = threading.Thread(target=self._keep_within_capacity, name="cec-pipeline-capacity", daemon=True)
         for supervisor in self._supervisors.values():
             supervisor.start()
         self._teller.start()
+        self._keeper.start()
 
     def status(self) -> PipelineStatus:
         """What each flow does now, in the order of the graph."""
-        flows = starving(self._graph, [each.status() for each in self._supervisors.values()])
-        return PipelineStatus(self._graph.name, self._home.home, os.getpid(), int(time.time() * 1000), flows)
+        standing = self._standing
+        costs = {} if standing is None else standing.costs
+        told = [replace(each.status(), cores=_rounded(costs.get(name))) for name, each in self._supervisors.items()]
+        return PipelineStatus(
+            self._graph.name, self._home.home, os.getpid(), int(time.time() * 1000), starving(self._graph, told),
+            None if standing is None else _capacity(standing),
+        )  # fmt: skip
+
+    def queries(self) -> dict[str, StreamingQuery]:
+        """Spark's query of each flow, the newest that was started: for its progress, not to stop it."""
+        return {name: query for name, each in self._supervisors.items() if (query := each.query()) is not None}
 
     def wait(self, timeout_s: float | None = None) -> PipelineStatus:
         """Until no flow runs, nor will, or for so long; an interruption stops them all.
@@ -97,12 +123,40 @@ class RunningPipeline:
         for supervisor in self._supervisors.values():
             supervisor.join()
         self._teller.join()
+        self._keeper.join()
         return self.status()
 
     @property
     def is_over(self) -> bool:
         """Whether no flow runs, nor will, and the home is given back."""
         return self._over.is_set()
+
+    def _keep_within_capacity(self) -> None:
+        """Looks at the executors now and then, and holds flows back, or lets them go, as the capacity has it."""
+        with ThreadPoolExecutor(thread_name_prefix="cec-pipeline-hold") as hands:
+            while not self._over.wait(LOOKS_EVERY_S):
+                try:
+                    self._look(hands)
+                except Exception:  # of a session that ends: then its queries do, too
+                    _LOG.warning("pipeline %s does not know its executors", self._graph.name, exc_info=True)
+        with contextlib.suppress(Exception):
+            self._cluster.detach()
+
+    def _look(self, hands: ThreadPoolExecutor) -> None:
+        ids = {query: name for name, each in self._supervisors.items() if (query := each.query_id()) is not None}
+        before, now = self._standing, self._capacity.look(self._cluster.look(ids))
+        self._standing = now
+        was, waiting = frozenset[str]() if before is None else before.waiting, now.waiting
+        if was == waiting:
+            return
+        _LOG.warning("pipeline %s: %s", self._graph.name, _told(now))
+        # What is fed is held before what feeds it, and let go after it.
+        held = [each for name, each in reversed(self._supervisors.items()) if name in waiting - was]
+        list(hands.map(Supervisor.hold, held))
+        for name, each in self._supervisors.items():
+            if name in was - waiting:
+                each.let_go()
+        self._news.set()
 
     def _tell(self) -> None:
         """Writes the status when there is news, and now and then, until all is over."""
@@ -121,3 +175,23 @@ class RunningPipeline:
         finally:
             self._home.release()
             self._over.set()
+
+
+def _capacity(standing: Standing) -> CapacityStatus:
+    since = standing.since_s
+    recovering = None if since is None else round(time.monotonic() - since, 1)
+    return CapacityStatus(
+        standing.executors, standing.cores, round(standing.wanted, 2), recovering, standing.coming
+    )  # fmt: skip
+
+
+def _told(standing: Standing) -> str:
+    has = f"{standing.executors} executors with {standing.cores} cores, {standing.wanted:.1f} wanted"
+    if not standing.waiting:
+        return f"{has}: all flows run"
+    more = f"; one more executor brings back {', '.join(standing.coming)}" if standing.coming else ""
+    return f"{has}: {len(standing.waiting)} flows wait{more}"
+
+
+def _rounded(cores: float | None) -> float | None:
+    return None if cores is None else round(cores, 2)

@@ -11,10 +11,16 @@ from spark_cec.pipeline.graph import Graph
 
 
 class State(str, Enum):
-    """Of a flow. `STARVING`: it runs, but one that feeds it has failed. `ENDED`: its trigger was for what is there."""
+    """Of a flow.
+
+    `REPLAYING`: it runs, and is not yet where it was before it was started again. `WAITING`: for executors, see
+    `capacity`. `STARVING`: it runs, but one that feeds it has failed. `ENDED`: its trigger was for what is there.
+    """
 
     STARTING = "starting"
     RUNNING = "running"
+    REPLAYING = "replaying"
+    WAITING = "waiting"
     RESTARTING = "restarting"
     STARVING = "starving"
     FAILED = "failed"
@@ -29,7 +35,10 @@ class State(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class FlowStatus:
-    """One flow: its newest batch (None before the first), how often it was started again, and the newest error."""
+    """One flow: its newest batch (None before the first), how often it was started again, and the newest error.
+
+    `cores` is what it keeps busy, a mean of the last half minute.
+    """
 
     name: str
     state: State
@@ -37,6 +46,22 @@ class FlowStatus:
     restarts: int = 0
     error: str | None = None
     starves_for: tuple[str, ...] = ()
+    cores: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityStatus:
+    """The executors, the cores that they have, and those that all flows want.
+
+    `recovering_s`: for how long flows have been waiting for executors, None if none does; `coming`: the sinks that one
+    more executor brings back.
+    """
+
+    executors: int
+    cores: int
+    wanted: float
+    recovering_s: float | None = None
+    coming: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +73,7 @@ class PipelineStatus:
     pid: int
     wall_ms: int
     flows: tuple[FlowStatus, ...]
+    capacity: CapacityStatus | None = None
 
     @property
     def failed(self) -> tuple[FlowStatus, ...]:
@@ -62,7 +88,11 @@ class PipelineStatus:
     def to_json(self) -> dict[str, Any]:
         """Of plain values."""
         flows = [{**asdict(flow), "state": flow.state.value} for flow in self.flows]
-        return {"name": self.name, "home": self.home, "pid": self.pid, "wall_ms": self.wall_ms, "flows": flows}
+        capacity = None if self.capacity is None else asdict(self.capacity)
+        return {
+            "name": self.name, "home": self.home, "pid": self.pid, "wall_ms": self.wall_ms, "flows": flows,
+            "capacity": capacity,
+        }  # fmt: skip
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> PipelineStatus:
@@ -70,11 +100,15 @@ class PipelineStatus:
         flows = tuple(
             FlowStatus(
                 str(each["name"]), State(each["state"]), each["batch"], int(each["restarts"]), each["error"],
-                tuple(each["starves_for"]),
+                tuple(each["starves_for"]), each.get("cores"),
             )
             for each in fields["flows"]
         )  # fmt: skip
-        return cls(str(fields["name"]), str(fields["home"]), int(fields["pid"]), int(fields["wall_ms"]), flows)
+        told = fields.get("capacity")
+        capacity = None if told is None else CapacityStatus(**{**told, "coming": tuple(told["coming"])})
+        return cls(
+            str(fields["name"]), str(fields["home"]), int(fields["pid"]), int(fields["wall_ms"]), flows, capacity
+        )
 
 
 def starving(graph: Graph, flows: Sequence[FlowStatus]) -> tuple[FlowStatus, ...]:
@@ -83,6 +117,6 @@ def starving(graph: Graph, flows: Sequence[FlowStatus]) -> tuple[FlowStatus, ...
     found = []
     for flow in flows:
         missing = tuple(sorted(failed & graph.upstream(flow.name) - {flow.name}))
-        starves = missing and flow.state is State.RUNNING
+        starves = missing and flow.state in (State.RUNNING, State.REPLAYING)
         found.append(replace(flow, state=State.STARVING, starves_for=missing) if starves else flow)
     return tuple(found)

@@ -1,4 +1,7 @@
-"""One flow's life: started, started again after failures that a restart may mend, given up after too many of them."""
+"""One flow's life: started, started again after failures that a restart may mend, given up after too many of them.
+
+It may be held back in between, as where there are too few executors for all flows.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +67,13 @@ class Supervisor(threading.Thread):
         self._clock = clock
         self._stopping = threading.Event()
         self._lock = threading.Lock()
+        self._may_run = threading.Condition(self._lock)
+        self._held = False
+        self._holds = 0
         self._query: StreamingQuery | None = None
+        self._query_id: str | None = None
         self._status = FlowStatus(name, State.STARTING)
+        self._reached = -1
         self._failures: deque[float] = deque()
 
     def status(self) -> FlowStatus:
@@ -74,22 +82,53 @@ class Supervisor(threading.Thread):
             query, status = self._query, self._status
         if query is None or status.state is not State.RUNNING:
             return status
-        return self._note(batch=_last_batch(query, status.batch))
+        status = self._note_batch(query)
+        replays = status.batch is not None and status.batch < self._reached
+        return replace(status, state=State.REPLAYING) if replays else status
+
+    def query(self) -> StreamingQuery | None:
+        """The newest query; None before the first."""
+        with self._lock:
+            return self._query
+
+    def query_id(self) -> str | None:
+        """The id of the query, the same in all its lives; None before its first."""
+        with self._lock:
+            return self._query_id
 
     def stop(self) -> None:
         """Ends the query, and does not start it again; does not wait for it."""
-        self._stopping.set()
         with self._lock:
+            self._stopping.set()
+            self._may_run.notify_all()
             query = self._query
         if query is not None:
             _stop(query)
+
+    def hold(self) -> None:
+        """Ends the query until `let_go`; returns when it has ended."""
+        with self._lock:
+            if self._held:
+                return
+            self._held = True
+            self._holds += 1
+            query = self._query
+        if query is not None:
+            _stop(query)
+
+    def let_go(self) -> None:
+        """The opposite of `hold`."""
+        with self._lock:
+            self._held = False
+            self._may_run.notify_all()
 
     def run(self) -> None:
         """The life: see the class."""
         try:
             for attempt in self._attempts():
                 with attempt:
-                    self._run_once()
+                    while self._run_once() and not self._stopping.is_set():
+                        pass
             self._become(State.STOPPED if self._stopping.is_set() else State.ENDED)
         except FlowFailed as failure:
             self._become(State.STOPPED if self._stopping.is_set() else State.FAILED, str(failure))
@@ -109,25 +148,55 @@ class Supervisor(threading.Thread):
             )
         )
 
-    def _run_once(self) -> None:
+    def _run_once(self) -> bool:
+        """Runs the query to its end; whether it was held back, and is to run again."""
+        holds = self._wait_until_it_may()
         if self._stopping.is_set():
-            return
+            return False
         try:
             query = self._start_query()
         except Exception as error:
+            if self._was_held_since(holds):
+                return True
             raise self._failed(error, java_error(error)) from error
         with self._lock:
-            self._query = query
-        if self._stopping.is_set():
+            self._query, self._query_id = query, str(query.id)
+            unwanted = self._held or self._stopping.is_set()
+        if unwanted:
             _stop(query)
         self._become(State.RUNNING)
         try:
             query.awaitTermination()
         except Exception as error:
-            if not self._stopping.is_set():
+            # What has ended with an error as it was held back is asked again when it runs.
+            if not self._stopping.is_set() and not self._was_held_since(holds):
                 raise self._failed(error, java_error_of(query) or java_error(error)) from error
         finally:
-            self._note(batch=_last_batch(query, self._status.batch))
+            self._note_batch(query)
+        return self._was_held_since(holds)
+
+    def _wait_until_it_may(self) -> int:
+        """Until the flow is not held back; answers how often it was so far."""
+        with self._lock:
+            waits = self._held and not self._stopping.is_set()
+        if waits:
+            self._become(State.WAITING)
+        with self._lock:
+            self._may_run.wait_for(lambda: self._stopping.is_set() or not self._held)
+            holds = self._holds
+        if waits:
+            self._become(State.STARTING)
+        return holds
+
+    def _was_held_since(self, holds: int) -> bool:
+        with self._lock:
+            return self._holds != holds
+
+    def _note_batch(self, query: StreamingQuery) -> FlowStatus:
+        """The newest batch; a query that was started again begins with earlier ones."""
+        status = self._note(batch=_last_batch(query, self._status.batch))
+        self._reached = max(self._reached, -1 if status.batch is None else status.batch)
+        return status
 
     def _failed(self, error: Exception, java: Any) -> FlowFailed:
         """Notes a failure."""

@@ -66,6 +66,24 @@ def test_output_is_invisible_until_its_batch_is_published(agent: Agent) -> None:
     assert agent.ask("view_schema")["schemas"] == [SCHEMA, SCHEMA], "the newest batch's, and the oldest's"
 
 
+def test_where_a_streams_next_batch_ends(agent: Agent) -> None:
+    assert agent.ask("view_offsets", after=-1) == {"first": 0, "last": -1}
+    for batch in range(6):
+        publish(agent, batch, write(agent, batch, batch))
+
+    def end(after: int, **bounds: Any) -> int:
+        return int(agent.ask("view_offsets", after=after, **bounds)["last"])
+
+    assert end(-1) == 5
+    assert end(-1, max_batches=2) == 1
+    assert end(1, max_batches=2, up_to=2) == 2
+    assert end(5) == 5
+    assert end(7) == 7, "it never goes back"
+    retire(open_storage(agent.home), 4)
+    assert end(0, max_batches=2) == 2, "the reader is told that it is not kept any more"
+    assert end(0, max_batches=2, may_lose=True) == 5, "what is not kept does not count"
+
+
 def test_the_first_manifest_of_a_batch_wins(agent: Agent) -> None:
     first, second = write(agent, 0, 1), write(agent, 0, 2)
     assert publish(agent, 0, first)

@@ -19,6 +19,7 @@ from spark_cec.log.manifest import (
     Manifest,
     Published,
     batches,
+    last_within,
     load,
     load_between,
     manifest_path,
@@ -53,6 +54,33 @@ def test_of_many_publishers_all_learn_the_same(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         counting = set(pool.map(lambda rival: publish(storage, rival), rivals))
     assert counting == {load(storage, 3)}
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "rows", "end"),
+    [
+        (0, 5, 100, 5),
+        (0, 5, 10, 1),  # 4 + 4, and the third would be too much
+        (0, 5, 12, 3),  # batch 3 has no manifest, and so no rows
+        (0, 5, 1, 0),  # one at least
+        (2, 5, 4, 3),
+        (4, 3, 4, 3),  # nothing is new
+    ],
+)
+def test_whole_batches_of_so_many_rows(first: int, last: int, rows: int, end: int) -> None:
+    storage = memory_storage()
+    for batch in (0, 1, 2, 4, 5):
+        publish(storage, dataclasses.replace(ONE, batch=batch, rows=4))
+    assert last_within(storage, first, last, rows) == end
+
+
+def test_a_damaged_manifest_is_the_last_of_a_bounded_read() -> None:
+    """Who reads its batch is told of the damage; nothing after it is read before."""
+    storage = memory_storage()
+    for batch in range(4):
+        publish(storage, dataclasses.replace(ONE, batch=batch, rows=4))
+    storage.replace(manifest_path(2), b"{}")
+    assert last_within(storage, 0, 3, 100) == 2
 
 
 def test_batches_are_sorted_and_other_files_do_not_count() -> None:

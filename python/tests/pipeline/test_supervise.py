@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,8 @@ class Query:
         if not lasts:
             self._ended.set()
         self._jsq = self
+        self.id = "0b1c"
+        self.batch: int | None = None
 
     def awaitTermination(self) -> None:  # noqa: N802
         assert self._ended.wait(WAIT_S)
@@ -54,7 +57,10 @@ class Query:
         self._ended.set()
 
     def lastProgress(self) -> Any:  # noqa: N802
-        return None
+        return None if self.batch is None else self
+
+    def batchId(self) -> int | None:  # noqa: N802
+        return self.batch
 
     def exception(self) -> Query:
         return self
@@ -203,3 +209,86 @@ def test_a_status_is_read_as_it_was_written() -> None:
     assert PipelineStatus.from_json(status.to_json()) == status
     assert [flow.name for flow in status.failed] == ["a"]
     assert not status.is_over
+
+
+def test_a_flow_that_is_held_back_waits_and_runs_again() -> None:
+    queries = [Query(lasts=True), Query(lasts=True), Query()]
+    started = threading.Semaphore(0)
+
+    def start() -> Query:
+        started.release()
+        return queries[3 - left.pop()]
+
+    left = [1, 2, 3]
+    supervisor = life(start)
+    for _ in range(2):
+        assert started.acquire(timeout=WAIT_S)
+        supervisor.hold()
+        becomes(supervisor, State.WAITING)
+        supervisor.hold()
+        supervisor.let_go()
+    assert ended(supervisor).state is State.ENDED
+    assert left == []
+
+
+def test_a_flow_that_is_let_go_before_its_end_was_noticed_runs_again() -> None:
+    """Its query has ended because it was held back: that is no end of the flow."""
+    noticed = threading.Event()
+
+    class Slow(Query):
+        def awaitTermination(self) -> None:  # noqa: N802
+            super().awaitTermination()
+            assert noticed.wait(WAIT_S)
+
+    queries = [Query(), Slow(lasts=True)]
+    supervisor = life(queries.pop)
+    becomes(supervisor, State.RUNNING)
+    supervisor.hold()
+    supervisor.let_go()
+    noticed.set()
+    assert ended(supervisor).state is State.ENDED
+    assert queries == []
+
+
+def test_an_error_while_a_flow_is_held_back_is_no_failure() -> None:
+    queries = [Query(), Query(error=RuntimeError("cancelled"), lasts=True)]
+    supervisor = life(queries.pop, Patience(most=0))
+    becomes(supervisor, State.RUNNING)
+    supervisor.hold()
+    becomes(supervisor, State.WAITING)
+    supervisor.let_go()
+    assert ended(supervisor) == FlowStatus("counts", State.ENDED)
+
+
+def test_a_flow_that_waits_can_be_stopped() -> None:
+    supervisor = life(lambda: Query(lasts=True))
+    becomes(supervisor, State.RUNNING)
+    supervisor.hold()
+    becomes(supervisor, State.WAITING)
+    supervisor.stop()
+    assert ended(supervisor).state is State.STOPPED
+
+
+def test_a_flow_that_is_not_where_it_was_replays() -> None:
+    first, second = Query(lasts=True), Query(lasts=True)
+    queries = [second, first]
+    supervisor = life(queries.pop)
+    first.batch = 9
+    becomes(supervisor, State.RUNNING)
+    supervisor.hold()
+    becomes(supervisor, State.WAITING)
+    second.batch = 7
+    supervisor.let_go()
+    becomes(supervisor, State.REPLAYING)
+    second.batch = 9
+    becomes(supervisor, State.RUNNING)
+    supervisor.stop()
+    assert ended(supervisor).batch == 9
+
+
+def becomes(supervisor: Supervisor, state: State) -> None:
+    """Waits for it."""
+    deadline = time.monotonic() + WAIT_S
+    while supervisor.status().state is not state:
+        assert time.monotonic() < deadline, supervisor.status()
+        time.sleep(0.001)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
-from spark_cec.toolchain import compile_sources, spark_jars
+from spark_cec.bench.jars import build_jar
 
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.FloorStateStoreProvider"
 _SOURCE = Path(__file__).with_name("FloorStateStoreProvider.scala")
@@ -13,10 +12,4 @@ _SOURCE = Path(__file__).with_name("FloorStateStoreProvider.scala")
 
 def build_floor(work: Path) -> Path:
     """Compiles the floor's provider to a jar in `work`; `BuildError` if the compiler refuses it."""
-    classes, jar = work / "floor", work / "floor.jar"
-    classes.mkdir()
-    compile_sources(spark_jars(), [_SOURCE], [], classes, quiet=True)
-    with zipfile.ZipFile(jar, "w") as archive:
-        for path in sorted(classes.rglob("*.class")):
-            archive.write(path, path.relative_to(classes).as_posix())
-    return jar
+    return build_jar(_SOURCE, work / "floor.jar")

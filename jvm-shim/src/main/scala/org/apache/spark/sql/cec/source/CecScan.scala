@@ -141,12 +141,8 @@ private final class CecStream(view: OutputView, schema: StructType, retained: In
 
   override def latestOffset(): Offset = BatchOffset(view.newest)
 
-  override def latestOffset(start: Offset, limit: ReadLimit): Offset = {
-    val told = start.asInstanceOf[BatchOffset].batch
-    val from = if (view.mayLose) Math.max(told, view.oldest - 1) else told // else a limit would count batches that are not kept
-    val limited = view.maxBatches.map(from + _).filter(_ > from).getOrElse(Long.MaxValue)
-    BatchOffset(Math.max(from, Math.min(availableNow.getOrElse(view.newest), limited)))
-  }
+  override def latestOffset(start: Offset, limit: ReadLimit): Offset =
+    BatchOffset(view.endAfter(start.asInstanceOf[BatchOffset].batch, availableNow))
 
   override def reportLatestOffset(): Offset = BatchOffset(view.newest)
 

@@ -80,13 +80,14 @@ private[source] sealed trait View extends Serializable with Logging {
  *
  * @param startingMs only what was published since then, in ms since 1970
  * @param maxBatches how many of the query's batches one batch of a stream takes
+ * @param maxRows how many rows one batch of a stream takes, but for a single batch of the query that has more
  * @param mayLose whether output that is damaged, or not kept any more, is passed over
  * @param mayWait whether a query that has not begun yet is waited for
  * @param reader the name by which the stream says how far it is
  */
 private[source] final case class OutputView(
-    path: String, conf: Map[String, String], startingMs: Option[Long], maxBatches: Option[Long], mayLose: Boolean, mayWait: Boolean,
-    reader: Option[String]) extends View {
+    path: String, conf: Map[String, String], startingMs: Option[Long], maxBatches: Option[Long], maxRows: Option[Long], mayLose: Boolean,
+    mayWait: Boolean, reader: Option[String]) extends View {
   override def name: String = "output"
 
   /** The first batch to read. */
@@ -96,11 +97,15 @@ private[source] final case class OutputView(
     offsets(arguments).get("first").asLong
   }
 
-  /** The oldest batch whose output is kept. */
-  def oldest: Long = offsets(about).get("first").asLong
-
   /** The newest batch that holds output; -1 if none does. */
   def newest: Long = offsets(about).get("last").asLong
+
+  /** The batch with which the stream's next one ends, that comes after `batch` and goes no further than `upTo`. */
+  def endAfter(batch: Long, upTo: Option[Long]): Long = {
+    val arguments = about.put("after", batch).put("may_lose", mayLose)
+    for ((name, bound) <- Seq("up_to" -> upTo, "max_batches" -> maxBatches, "max_rows" -> maxRows); value <- bound) arguments.put(name, value)
+    offsets(arguments).get("last").asLong
+  }
 
   /** Says that this stream never asks for `batch` again, nor for older ones. */
   def note(batch: Long): Unit = reader.foreach(name => call("note_reader", about.put("reader", name).put("batch", batch)))
@@ -146,7 +151,7 @@ private[source] final case class WindowsView(
 private[source] object View {
   /** The options of a read, by view. */
   private val Known = Map(
-    "output" -> Seq("startingTimestamp", "maxBatchesPerTrigger", "failOnDataLoss", "waitForLog", "reader"), "windows" -> Seq("operatorId", "storeName", "version"), "log" -> Seq.empty)
+    "output" -> Seq("startingTimestamp", "maxBatchesPerTrigger", "maxRowsPerTrigger", "failOnDataLoss", "waitForLog", "reader"), "windows" -> Seq("operatorId", "storeName", "version"), "log" -> Seq.empty)
 
   /** Of the options of a read, all of which are looked at here: an IllegalArgumentException names one that is wrong. */
   def of(options: CaseInsensitiveStringMap): View = {
@@ -164,7 +169,7 @@ private[source] object View {
     name match {
       case "output" =>
         OutputView(
-          path, conf, timestamp(options), number("maxBatchesPerTrigger", options, least = 1),
+          path, conf, timestamp(options), number("maxBatchesPerTrigger", options, least = 1), number("maxRowsPerTrigger", options, least = 1),
           mayLose = !truth("failOnDataLoss", options, default = true), mayWait = truth("waitForLog", options, default = false), readerName(options))
       case "log" => LogView(path, conf)
       case "windows" => windows(path, conf, options)

@@ -1,0 +1,47 @@
+package org.apache.spark.sql.cec.metrics
+
+import java.util.concurrent.ConcurrentHashMap
+
+import org.apache.spark.SparkContext
+import org.apache.spark.scheduler.{SparkListener, SparkListenerStageCompleted, SparkListenerStageSubmitted, SparkListenerTaskEnd}
+import org.apache.spark.sql.cec.agent.Json
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
+
+/** What an application has, and what its streaming queries make of it: the executors, and the task time of each query so far. */
+private[cec] final class ClusterLoad private (context: SparkContext) extends SparkListener {
+  private val queryOfStage = new ConcurrentHashMap[Int, String]
+  private val taskMs = new ConcurrentHashMap[String, Long]
+
+  override def onStageSubmitted(event: SparkListenerStageSubmitted): Unit =
+    for {
+      properties <- Option(event.properties)
+      query <- Option(properties.getProperty(StreamExecution.QUERY_ID_KEY))
+    } queryOfStage.put(event.stageInfo.stageId, query)
+
+  override def onTaskEnd(event: SparkListenerTaskEnd): Unit =
+    Option(queryOfStage.get(event.stageId)).foreach(taskMs.merge(_, event.taskInfo.duration, _ + _))
+
+  override def onStageCompleted(event: SparkListenerStageCompleted): Unit = queryOfStage.remove(event.stageInfo.stageId)
+
+  /** {"executors": {id: tasks that it runs at once}, "task_ms": {query's id: ms}}; the driver is an executor in local mode only. */
+  def look(): String = {
+    val node = Json.obj()
+    val executors = node.putObject("executors")
+    context.statusStore.executorList(activeOnly = true)
+      .filter(each => context.isLocal || each.id != SparkContext.DRIVER_IDENTIFIER)
+      .foreach(each => executors.put(each.id, each.maxTasks))
+    val spent = node.putObject("task_ms")
+    taskMs.forEach((query, ms) => spent.put(query, ms))
+    node.toString
+  }
+
+  def detach(): Unit = context.removeSparkListener(this)
+}
+
+private[cec] object ClusterLoad {
+  def attach(context: SparkContext): ClusterLoad = {
+    val load = new ClusterLoad(context)
+    context.addSparkListener(load)
+    load
+  }
+}
