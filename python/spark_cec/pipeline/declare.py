@@ -18,6 +18,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 SESSION = "spark"
 """The parameter that is the Spark session, and no flow."""
 
+READ_OPTIONS = frozenset({"maxRowsPerTrigger", "maxBatchesPerTrigger"})
+"""What a flow may say of how it reads others."""
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 
 
@@ -26,8 +29,8 @@ class Flow:
     """A declared flow or sink: its node, its function, and how its query runs.
 
     `function` takes, as `parameters`, the session and a streaming DataFrame for each input; a flow answers a streaming
-    DataFrame, a sink a DataStreamWriter. `trigger` are the keywords of Spark's `trigger`, `partitions` of its state;
-    `schema` are a flow's columns, which only a cycle needs to be told.
+    DataFrame, a sink a DataStreamWriter. `trigger` are the keywords of Spark's `trigger`, `partitions` of its state,
+    `reads` options of the reads of its inputs; `schema` are a flow's columns, which only a cycle needs to be told.
     """
 
     node: Node
@@ -37,6 +40,7 @@ class Flow:
     output_mode: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     partitions: int | None = None
+    reads: Mapping[str, str] = field(default_factory=dict)
     schema: str | StructType | None = None
 
 
@@ -62,14 +66,15 @@ class Declaration:
     @overload
     def flow(
         self, *, name: str | None = None, trigger: Mapping[str, Any] | None = None, output_mode: str | None = None,
-        conf: Mapping[str, str] | None = None, partitions: int | None = None, kept: bool = False,
-        schema: str | StructType | None = None,
+        conf: Mapping[str, str] | None = None, partitions: int | None = None,
+        reads: Mapping[str, str] | None = None, kept: bool = False, schema: str | StructType | None = None,
     ) -> Callable[[_Function], _Function]: ...  # fmt: skip
 
     def flow(self, function: _Function | None = None, *, kept: bool = False, **options: Any) -> Any:
         """Declares a flow: a function of flows, and of the session where it reads a source, that answers a DataFrame.
 
-        `kept`: its channel is read from outside. `schema`, where the flow feeds itself: its columns, as a StructType or
+        `kept`: its channel is read from outside. `reads`: options of its reads of other flows, `maxRowsPerTrigger` and
+        `maxBatchesPerTrigger`. `schema`, where the flow feeds itself: its columns, as a StructType or
         as text, `id BIGINT, name STRING`. Raises `GraphError` for a second flow of one name.
         """
         def declare(made: _Function) -> _Function:
@@ -84,6 +89,7 @@ class Declaration:
     def sink(
         self, *, name: str | None = None, priority: float = 1.0, trigger: Mapping[str, Any] | None = None,
         output_mode: str | None = None, conf: Mapping[str, str] | None = None, partitions: int | None = None,
+        reads: Mapping[str, str] | None = None,
     ) -> Callable[[_Function], _Function]: ...  # fmt: skip
 
     def sink(self, function: _Function | None = None, *, priority: float = 1.0, **options: Any) -> Any:
@@ -105,7 +111,8 @@ class Declaration:
     def _declare(
         self, function: _Function, *, is_sink: bool, kept: bool, priority: float, name: str | None = None,
         trigger: Mapping[str, Any] | None = None, output_mode: str | None = None,
-        conf: Mapping[str, str] | None = None, partitions: int | None = None, schema: str | StructType | None = None,
+        conf: Mapping[str, str] | None = None, partitions: int | None = None,
+        reads: Mapping[str, str] | None = None, schema: str | StructType | None = None,
     ) -> _Function:  # fmt: skip
         own = name or function.__name__
         _check_name(self.name, own)
@@ -123,8 +130,14 @@ class Declaration:
             raise GraphError(
                 self.name, [f"flow {own} has no parameter: take {SESSION} to read a source, or name flows to read"]
             )
+        unknown = sorted((reads or {}).keys() - READ_OPTIONS)
+        if unknown:
+            known = " and ".join(sorted(READ_OPTIONS))
+            raise GraphError(self.name, [f"{own} has reads={{'{unknown[0]}': ...}}: the options of a read are {known}"])
         node = Node(own, inputs, is_sink, priority, kept)
-        self._flows[own] = Flow(node, function, parameters, trigger, output_mode, dict(conf or {}), partitions, schema)
+        self._flows[own] = Flow(
+            node, function, parameters, trigger, output_mode, dict(conf or {}), partitions, dict(reads or {}), schema
+        )
         return function
 
 

@@ -25,6 +25,10 @@ POLLING = "100ms"
 NEW_KEY = "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart"
 """Off: a flow that was killed at its first batch has left a file there, and a home has a lease against strangers."""
 
+CATCH_UP_ROWS = "200000"
+"""Rows that a batch of a flow that is far behind takes, unless it says something else: one batch with all that there is
+would keep its cores from the flows beside it until it ends, and larger batches are hardly faster."""
+
 POOL_KEY = "spark.scheduler.pool"
 
 
@@ -105,7 +109,7 @@ class Flows:
 
         flow = self._declared[name]
         session = self._session(flow)
-        given = [session if each == SESSION else self._read(session, each, name) for each in flow.parameters]
+        given = [session if each == SESSION else self._read(session, each, flow) for each in flow.parameters]
         made = flow.function(*given)
         wanted = DataStreamWriter if flow.node.is_sink else DataFrame
         if not isinstance(made, wanted) or (isinstance(made, DataFrame) and not made.isStreaming):
@@ -126,8 +130,10 @@ class Flows:
             session.conf.set(key, value)
         return session
 
-    def _read(self, session: SparkSession, name: str, by: str) -> DataFrame:
-        options = {"waitForLog": "true", "reader": by}  # flows start in any order
+    def _read(self, session: SparkSession, name: str, by: Flow) -> DataFrame:
+        bound = {} if by.reads else {"maxRowsPerTrigger": CATCH_UP_ROWS}
+        # Flows start in any order.
+        options = {"waitForLog": "true", "reader": by.node.name, **bound, **by.reads}
         stream = session.readStream.format(FORMAT).options(**options).schema(self._schemas[name])
         return stream.load(self._home.flow(name))
 

@@ -50,23 +50,25 @@ def topology(home: str, load: Load) -> Pipeline:
 
     made = Pipeline("tags", home)
     trigger = {"processingTime": f"{load.trigger_s} seconds"}
+    reads = {"maxBatchesPerTrigger": "4"}  # a row is a millisecond's work here
 
     @made.flow(trigger=trigger)
     def source(spark: SparkSession) -> DataFrame:
         stream = spark.readStream.format("rate").option("rowsPerSecond", str(load.tweets)).option("numPartitions", "1")
         return stream.load().select("value", F.col("timestamp").alias("created"))
 
-    @made.flow(trigger=trigger)
+    @made.flow(trigger=trigger, reads=reads)
     def parser(source: DataFrame) -> DataFrame:
         parsed = source.withColumn("value", F.call_udf(WORK, "value", F.lit(load.parser_us)))
         tags = F.array(*[F.pmod(F.xxhash64("value", F.lit(n)), F.lit(TAGS)) for n in (1, 2)])
         return parsed.select(F.explode(tags).alias("tag"), "created")
 
     for name, (length, slide) in WINDOWS.items():
-        made.flow(name=name, trigger=trigger, output_mode="update", partitions=2)(_window(length, slide, load))
+        flow = made.flow(name=name, trigger=trigger, output_mode="update", partitions=2, reads=reads)
+        flow(_window(length, slide, load))
     for number, windows in enumerate(SUBSCRIBED):
         priority = float(1 + number % 3)
-        made.sink(name=f"q{number + 1}", priority=priority, trigger=trigger)(_reader(windows, load))
+        made.sink(name=f"q{number + 1}", priority=priority, trigger=trigger, reads=reads)(_reader(windows, load))
     return made
 
 
