@@ -11,11 +11,13 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import AnalysisException
 
 from cec_it.driver import session_builder
+from cec_it.local import eventually
 from cec_it.pipelines import CASES
 from spark_cec.pipeline import RecoveryPolicy
 from spark_cec.pipeline.running import RunningPipeline
@@ -33,6 +35,12 @@ def rows_in(spark: SparkSession, out: Path) -> int:
         return 0
 
 
+def _share(spark: SparkSession, flow: str) -> int | None:
+    """The least share of a flow's pool: 1 when it is not behind."""
+    pool: Any = spark.sparkContext._jsc.sc().getPoolForName(flow)  # type: ignore[union-attr]
+    return int(pool.get().minShare()) if pool.isDefined() else None
+
+
 def main(name: str, root: Path, master: str, fill: float) -> int:
     """Entry point."""
     case = CASES[name]
@@ -43,8 +51,11 @@ def main(name: str, root: Path, master: str, fill: float) -> int:
     while not running.is_over and rows_in(spark, root / "out") < expected:
         print(json.dumps(running.status().to_json()), flush=True)
         time.sleep(LOOK_AGAIN_S)
+    up = eventually(
+        lambda: running.is_over or all(_share(spark, name) == 1 for name in case.flows), "no flow is behind"
+    )
     status = running.stop()
-    print(json.dumps({"done": not status.failed, "flows": status.to_json()["flows"]}), flush=True)
+    print(json.dumps({"done": up and not status.failed, "flows": status.to_json()["flows"]}), flush=True)
     return 1 if status.failed else 0
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DYNAMIC_KEY = "spark.dynamicAllocation.enabled"
-_LOAD = "org.apache.spark.sql.cec.metrics.ClusterLoad"
+_LOAD = "org.apache.spark.sql.cec.pipeline.ClusterLoad"
 
 
 class Cluster:
@@ -34,6 +34,10 @@ class Cluster:
         spent = told["task_ms"]
         task_s = {flow: spent[query] / 1000 for query, flow in flow_of.items() if query in spent}
         return Seen(time.monotonic(), told["executors"], task_s)
+
+    def precede(self, flow: str, others: bool) -> None:
+        """Whether the flow's tasks get the next core before those of flows that were not told so."""
+        self._load.precede(flow, others)
 
     def detach(self) -> None:
         """Looks no more."""

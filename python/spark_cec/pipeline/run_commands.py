@@ -182,14 +182,14 @@ def _table(now: PipelineStatus) -> Table:
     since = f"its driver (process {now.pid}) has said nothing for {_silent_s(now):,.0f} s" if _is_gone(now) else None
     caption = since or (None if now.capacity is None else _has(now.capacity))
     table = Table(box=None, pad_edge=False, header_style="bold", title=f"pipeline {now.name}", caption=caption)
-    for column in ("flow", "state", "batch", "cores", "restarts", ""):
-        table.add_column(column, justify="right" if column in ("batch", "cores", "restarts") else "left")
+    for column in ("flow", "state", "batch", "behind", "cores", "restarts", ""):
+        table.add_column(column, justify="left" if column in ("flow", "state", "") else "right")
     for flow in now.flows:
         colour = _COLOURS.get(flow.state)
         state = f"[{colour}]{flow.state.value}[/]" if colour else flow.state.value
         cores = "-" if flow.cores is None else f"{flow.cores:.2f}"
-        batch = "-" if flow.batch is None else str(flow.batch)
-        table.add_row(flow.name, state, batch, cores, str(flow.restarts), _why(flow))
+        batch, behind = ("-" if each is None else str(each) for each in (flow.batch, flow.behind))
+        table.add_row(flow.name, state, batch, behind, cores, str(flow.restarts), _why(flow))
     return table
 
 

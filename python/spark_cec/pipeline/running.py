@@ -80,8 +80,11 @@ class RunningPipeline:
             policy = replace(policy, mode=RecoveryMode.AT_ONCE)
         self._capacity = Capacity(self._graph, self._chosen, policy)
         self._standing: Standing | None = None
+        self._precedence = policy.mode is not RecoveryMode.AT_ONCE
+        self._first: dict[str, bool] = {}
         self._teller = threading.Thread(target=self._tell, name="cec-pipeline-status", daemon=True)
         self._keeper = threading.Thread(target=self._keep_within_capacity, name="cec-pipeline-capacity", daemon=True)
+        self._let_those_that_are_not_behind_go_first()
         for supervisor in self._supervisors.values():
             supervisor.start()
         self._teller.start()
@@ -144,6 +147,7 @@ class RunningPipeline:
 
     def _look(self, hands: ThreadPoolExecutor) -> None:
         ids = {query: name for name, each in self._supervisors.items() if (query := each.query_id()) is not None}
+        self._let_those_that_are_not_behind_go_first()
         before, now = self._standing, self._capacity.look(self._cluster.look(ids))
         self._standing = now
         was, waiting = frozenset[str]() if before is None else before.waiting, now.waiting
@@ -157,6 +161,16 @@ class RunningPipeline:
             if name in was - waiting:
                 each.let_go()
         self._news.set()
+
+    def _let_those_that_are_not_behind_go_first(self) -> None:
+        """What catches up has long tasks, many at a time: with what the others leave, it does not stop these."""
+        if not self._precedence:
+            return
+        for name, each in self._supervisors.items():
+            first = each.status().behind == 0
+            if self._first.get(name) is not first:
+                self._first[name] = first
+                self._cluster.precede(name, first)
 
     def _tell(self) -> None:
         """Writes the status when there is news, and now and then, until all is over."""

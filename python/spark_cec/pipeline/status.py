@@ -37,7 +37,8 @@ class State(str, Enum):
 class FlowStatus:
     """One flow: its newest batch (None before the first), how often it was started again, and the newest error.
 
-    `cores` is what it keeps busy, a mean of the last half minute.
+    `cores` is what it keeps busy, a mean of the last half minute; `behind`, how many batches of its inputs it left for
+    later, None before its first batch and where that is not told.
     """
 
     name: str
@@ -47,6 +48,7 @@ class FlowStatus:
     error: str | None = None
     starves_for: tuple[str, ...] = ()
     cores: float | None = None
+    behind: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class PipelineStatus:
         flows = tuple(
             FlowStatus(
                 str(each["name"]), State(each["state"]), each["batch"], int(each["restarts"]), each["error"],
-                tuple(each["starves_for"]), each.get("cores"),
+                tuple(each["starves_for"]), each.get("cores"), each.get("behind"),
             )
             for each in fields["flows"]
         )  # fmt: skip

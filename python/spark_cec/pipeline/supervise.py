@@ -74,6 +74,7 @@ class Supervisor(threading.Thread):
         self._query_id: str | None = None
         self._status = FlowStatus(name, State.STARTING)
         self._reached = -1
+        self._looked_at: tuple[StreamingQuery | None, int | None] = (None, None)
         self._failures: deque[float] = deque()
 
     def status(self) -> FlowStatus:
@@ -194,9 +195,16 @@ class Supervisor(threading.Thread):
 
     def _note_batch(self, query: StreamingQuery) -> FlowStatus:
         """The newest batch; a query that was started again begins with earlier ones."""
-        status = self._note(batch=_last_batch(query, self._status.batch))
-        self._reached = max(self._reached, -1 if status.batch is None else status.batch)
-        return status
+        batch = _last_batch(query)
+        with self._lock:
+            known = self._looked_at == (query, batch)
+        if not known:
+            found = {"behind": None} if batch is None else {"batch": batch, "behind": _left(query)}
+            self._note(**found)
+        with self._lock:
+            self._looked_at = query, batch
+            self._reached = max(self._reached, -1 if batch is None else batch)
+            return self._status
 
     def _failed(self, error: Exception, java: Any) -> FlowFailed:
         """Notes a failure."""
@@ -249,12 +257,26 @@ def java_error_of(query: StreamingQuery) -> Any:
     return found.get() if found.isDefined() else None
 
 
-def _last_batch(query: StreamingQuery, known: int | None) -> int | None:
+def _last_batch(query: StreamingQuery) -> int | None:
+    """The newest batch; None before the first one of this life."""
     try:
         progress = query._jsq.lastProgress()
-        return known if progress is None else int(progress.batchId())
+        return None if progress is None else int(progress.batchId())
     except Exception:  # the session has ended
-        return known
+        return None
+
+
+def _left(query: StreamingQuery) -> int | None:
+    """How many batches of channels the newest batch left for later: the offsets of channels are numbers."""
+    try:
+        sources = query._jsq.lastProgress().sources()
+        return max([*(_number(each.latestOffset()) - _number(each.endOffset()) for each in sources), 0])
+    except Exception:  # the session has ended
+        return None
+
+
+def _number(offset: str | None) -> int:
+    return int(offset) if offset is not None and offset.lstrip("-").isdecimal() else 0
 
 
 def _stop(query: StreamingQuery) -> None:

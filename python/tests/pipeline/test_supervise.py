@@ -47,6 +47,7 @@ class Query:
         self._jsq = self
         self.id = "0b1c"
         self.batch: int | None = None
+        self.read: list[Source] = []
 
     def awaitTermination(self) -> None:  # noqa: N802
         assert self._ended.wait(WAIT_S)
@@ -58,6 +59,9 @@ class Query:
 
     def lastProgress(self) -> Any:  # noqa: N802
         return None if self.batch is None else self
+
+    def sources(self) -> list[Source]:
+        return self.read
 
     def batchId(self) -> int | None:  # noqa: N802
         return self.batch
@@ -284,6 +288,41 @@ def test_a_flow_that_is_not_where_it_was_replays() -> None:
     becomes(supervisor, State.RUNNING)
     supervisor.stop()
     assert ended(supervisor).batch == 9
+
+
+class Source:
+    """One of a query's sources, as its progress shows it."""
+
+    def __init__(self, end: str | None, latest: str | None) -> None:
+        self._end, self._latest = end, latest
+
+    def endOffset(self) -> str | None:  # noqa: N802
+        return self._end
+
+    def latestOffset(self) -> str | None:  # noqa: N802
+        return self._latest
+
+
+@pytest.mark.parametrize(
+    ("sources", "behind"),
+    [
+        ([Source("7", "7"), Source("3", "9")], 6),
+        ([Source("7", "7")], 0),
+        ([Source('{"orders":{"0":5}}', '{"orders":{"0":50}}')], 0),  # Kafka has names of its own for that
+        ([Source("12", None)], 0),
+        ([], 0),
+    ],
+)
+def test_how_far_a_flow_is_behind(sources: list[Source], behind: int) -> None:
+    query = Query(lasts=True)
+    query.read = sources
+    supervisor = life(lambda: query)
+    becomes(supervisor, State.RUNNING)
+    assert supervisor.status().behind is None, "before its first batch"
+    query.batch = 0
+    assert supervisor.status().behind == behind
+    supervisor.stop()
+    assert ended(supervisor).behind == behind
 
 
 def becomes(supervisor: Supervisor, state: State) -> None:

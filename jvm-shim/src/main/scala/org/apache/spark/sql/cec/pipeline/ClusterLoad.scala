@@ -1,13 +1,16 @@
-package org.apache.spark.sql.cec.metrics
+package org.apache.spark.sql.cec.pipeline
 
 import java.util.concurrent.ConcurrentHashMap
 
 import org.apache.spark.SparkContext
-import org.apache.spark.scheduler.{SparkListener, SparkListenerStageCompleted, SparkListenerStageSubmitted, SparkListenerTaskEnd}
+import org.apache.spark.scheduler.{SchedulingMode, SparkListener, SparkListenerStageCompleted, SparkListenerStageSubmitted, SparkListenerTaskEnd}
 import org.apache.spark.sql.cec.agent.Json
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 
-/** What an application has, and what its streaming queries make of it: the executors, and the task time of each query so far. */
+/**
+ * What an application has, and what its streaming queries make of it: the executors, the task time of each query so far,
+ * and whose tasks get the next core.
+ */
 private[cec] final class ClusterLoad private (context: SparkContext) extends SparkListener {
   private val queryOfStage = new ConcurrentHashMap[Int, String]
   private val taskMs = new ConcurrentHashMap[String, Long]
@@ -33,6 +36,18 @@ private[cec] final class ClusterLoad private (context: SparkContext) extends Spa
     val spent = node.putObject("task_ms")
     taskMs.forEach((query, ms) => spent.put(query, ms))
     node.toString
+  }
+
+  /** Whether tasks of this pool get the next core before those of pools that were not told so. FIFO knows no pools. */
+  def precede(pool: String, others: Boolean): Unit = {
+    val root = context.taskScheduler.rootPool
+    if (root.schedulingMode == SchedulingMode.FAIR) {
+      if (!root.schedulableNameToSchedulable.containsKey(pool)) root.addSchedulable(new FlowPool(pool))
+      root.schedulableNameToSchedulable.get(pool) match {
+        case ours: FlowPool => ours.precede(others)
+        case _ => // the user's own, from the allocation file
+      }
+    }
   }
 
   def detach(): Unit = context.removeSparkListener(this)
