@@ -58,7 +58,7 @@ class Course:
 
     warm_up_s: float = 60.0
     steady_s: float = 40.0
-    after_s: float = 70.0
+    after_s: float = 120.0
     scale: float = 0.5
     interval_s: float = 10.0
 

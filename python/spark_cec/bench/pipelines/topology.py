@@ -50,7 +50,7 @@ def topology(home: str, load: Load) -> Pipeline:
 
     made = Pipeline("tags", home)
     trigger = {"processingTime": f"{load.trigger_s} seconds"}
-    reads = {"maxBatchesPerTrigger": "4"}  # a row is a millisecond's work here
+    reads = {"maxBatchesPerTrigger": "8"}  # a row is a millisecond's work here
 
     @made.flow(trigger=trigger)
     def source(spark: SparkSession) -> DataFrame:
