@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from spark_cec.bench.bound import EXTENTS, REPLAYS, Grid, Points, crash_points, 
 from spark_cec.bench.job import JobSpec
 from spark_cec.bench.measure import Measured, Say, Schedule
 from spark_cec.ids import StoreId
-from spark_cec.log.meta import CommitMeta
+from spark_cec.log.meta import CommitFlags, CommitMeta
 from spark_cec.settings import ExtentBound
 
 GRID = Grid(ExtentBound(per_window=2.0), 1000, seed=5, any_time=False)
@@ -33,6 +34,12 @@ def test_every_commit_of_every_store_is_a_point_and_of_two_attempts_the_later_on
     points = crash_points(commits, GRID, first_version=2)
     assert sorted(points.over) == [(0.5, 2.0), (1.0, 0.5)]
     assert (points.met, points.worst) == (0.5, (1.0, 2.0))
+
+
+def test_what_is_written_as_a_query_stops_is_no_point() -> None:
+    """It has the version of the last commit, and counts for neither bound."""
+    flush = dataclasses.replace(commit(2, 900, 0), flags=CommitFlags.FLUSH)
+    assert crash_points([commit(2, 300, 0), flush], GRID, 2).over == ((1.5, 0.0),)
 
 
 def test_a_bound_below_the_open_windows_is_theirs() -> None:
