@@ -65,7 +65,7 @@ class Points:
 def crash_points(commits: Iterable[CommitMeta], grid: Grid, first_version: int) -> Points:
     """The commits from a version on, in order; of one that was written twice the later one.
 
-    What is written at the end, as the query is stopped, is no commit: it leaves nothing to replay, and Q does not bind it.
+    What is written as the query is stopped is no commit: it leaves nothing to replay, and Q does not bind it.
     """
     last = {(meta.store, meta.version): meta for meta in commits if meta.version >= first_version and not meta.is_flush}
     return Points(tuple((m.extent / grid.q.limit(m.open_windows), m.replay / grid.u) for m in last.values()))
