@@ -8,7 +8,6 @@ import os
 import threading
 import time
 from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -65,7 +64,6 @@ class RunningPipeline:
         self._chosen = chosen(self._graph, only)
         self._home = PipelineHome(pipeline.home)
         flows = Flows(spark, self._graph, pipeline.flows, self._home)
-        self._home.take(self._graph, flows.schemas())
         self._over = threading.Event()
         self._news = threading.Event()
         self._supervisors = {
@@ -76,15 +74,20 @@ class RunningPipeline:
         }
         self._cluster = Cluster(spark)
         policy = recovery or RecoveryPolicy()
+        self._precedence = policy.mode is not RecoveryMode.AT_ONCE
         if self._cluster.is_elastic:
             policy = replace(policy, mode=RecoveryMode.AT_ONCE)
         self._capacity = Capacity(self._graph, self._chosen, policy)
         self._standing: Standing | None = None
-        self._precedence = policy.mode is not RecoveryMode.AT_ONCE
         self._first: dict[str, bool] = {}
         self._teller = threading.Thread(target=self._tell, name="cec-pipeline-status", daemon=True)
         self._keeper = threading.Thread(target=self._keep_within_capacity, name="cec-pipeline-capacity", daemon=True)
-        self._let_those_that_are_not_behind_go_first()
+        try:
+            self._let_those_that_are_not_behind_go_first()
+            self._home.take(self._graph, flows.schemas())
+        except BaseException:
+            self._cluster.detach()
+            raise
         for supervisor in self._supervisors.values():
             supervisor.start()
         self._teller.start()
@@ -136,16 +139,15 @@ class RunningPipeline:
 
     def _keep_within_capacity(self) -> None:
         """Looks at the executors now and then, and holds flows back, or lets them go, as the capacity has it."""
-        with ThreadPoolExecutor(thread_name_prefix="cec-pipeline-hold") as hands:
-            while not self._over.wait(LOOKS_EVERY_S):
-                try:
-                    self._look(hands)
-                except Exception:  # of a session that ends: then its queries do, too
-                    _LOG.warning("pipeline %s does not know its executors", self._graph.name, exc_info=True)
+        while not self._over.wait(LOOKS_EVERY_S):
+            try:
+                self._look()
+            except Exception:  # of a session that ends: then its queries do, too
+                _LOG.warning("pipeline %s does not know its executors", self._graph.name, exc_info=True)
         with contextlib.suppress(Exception):
             self._cluster.detach()
 
-    def _look(self, hands: ThreadPoolExecutor) -> None:
+    def _look(self) -> None:
         ids = {query: name for name, each in self._supervisors.items() if (query := each.query_id()) is not None}
         self._let_those_that_are_not_behind_go_first()
         before, now = self._standing, self._capacity.look(self._cluster.look(ids))
@@ -155,8 +157,9 @@ class RunningPipeline:
             return
         _LOG.warning("pipeline %s: %s", self._graph.name, _told(now))
         # What is fed is held before what feeds it, and let go after it.
-        held = [each for name, each in reversed(self._supervisors.items()) if name in waiting - was]
-        list(hands.map(Supervisor.hold, held))
+        for name, each in reversed(self._supervisors.items()):
+            if name in waiting - was:
+                each.hold()
         for name, each in self._supervisors.items():
             if name in was - waiting:
                 each.let_go()

@@ -107,7 +107,7 @@ class Supervisor(threading.Thread):
             _stop(query)
 
     def hold(self) -> None:
-        """Ends the query until `let_go`; returns when it has ended."""
+        """Ends the query until `let_go`; does not wait for its end, which may take long where a task does not stop."""
         with self._lock:
             if self._held:
                 return
@@ -115,7 +115,7 @@ class Supervisor(threading.Thread):
             self._holds += 1
             query = self._query
         if query is not None:
-            _stop(query)
+            threading.Thread(target=_stop, args=(query,), name=f"{self.name}-hold", daemon=True).start()
 
     def let_go(self) -> None:
         """The opposite of `hold`."""
