@@ -172,7 +172,7 @@ def test_a_cycle_wants_a_schema(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_a_flow_that_was_removed_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with running(line(tmp_path), spark) as run:
-        has_run(run, "numbers", 0)
+        has_run(run, "out", 0)
     less = Pipeline("line", str(tmp_path))
     less.flow(name="numbers", kept=True)(source)
     with pytest.raises(GraphError, match="flow tens was removed"):

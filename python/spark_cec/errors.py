@@ -98,6 +98,18 @@ class NotKept(CecError):
         )
 
 
+class OutputBegunAnew(CecError):
+    """A reader has read further than the output goes: it is not the output that the reader began with."""
+
+    def __init__(self, home: str, after: int, newest: int) -> None:
+        there = f"ends at batch {newest}" if newest >= 0 else "has none"
+        super().__init__(
+            f"{home}: this stream has read up to batch {after} of the output, which {there}: the query that writes it "
+            f"was begun anew, or its log is an older copy. Begin the reader anew, too (another checkpoint), or restore "
+            f"the log"
+        )
+
+
 class NewerFormat(CecError):
     """The log was written by a newer release: read it with that. Attribute: `found`, the version or kind met."""
 

@@ -40,7 +40,8 @@ class OpenLog:
     """One log: storage, catalog, and, from the first write on, a writer of its own segments.
 
     `kept`: the JVM has it open, and will say when it has not. `users`: calls under way that have it. `retired`: to be
-    closed when the last of them is done. All three are in the care of `OpenLogs`.
+    closed when the last of them is done. `for_readers`: none but readers have asked for it, so `settings` are theirs,
+    and say nothing of what the log is to keep. All four are in the care of `OpenLogs`.
     """
 
     def __init__(self, home: str, settings: Settings, storage: Storage, log_id: str) -> None:
@@ -55,6 +56,7 @@ class OpenLog:
         self.kept = False
         self.users = 0
         self.retired = False
+        self.for_readers = False
         self.used_at = 0.0
         self._writer: SegmentWriter | None = None
         self.catalog.refresh()
@@ -198,7 +200,7 @@ class OpenLogs:
                 log = self._open(home, settings, storage, found)
             elif log_id not in (None, log.log_id):
                 raise _not_shared(home, log_id, log.log_id)
-            log.settings = settings
+            log.settings, log.for_readers = settings, False
             return self._lent(log)
 
     def existing(self, home: str, settings: Settings) -> OpenLog | None:
@@ -211,6 +213,7 @@ class OpenLogs:
                 if log_id is None:
                     return None
                 log = self._open(home, settings, storage, log_id)
+                log.for_readers = True
             return self._lent(log)
 
     def tidy(self) -> None:
@@ -256,10 +259,10 @@ class OpenLogs:
         return log
 
     def get_known(self, home: str) -> OpenLog:
-        """The log at `home`, which must have been opened before."""
+        """The log at `home`, which its query must have opened before, with its own settings."""
         with self._lock:
             self.refuse_fenced(home)
-            if home not in self._logs:
+            if home not in self._logs or self._logs[home].for_readers:
                 raise UnknownLog(home)
             return self._lent(self._logs[home])
 

@@ -12,13 +12,13 @@ from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of
 from spark_cec.agent.spool import Spool, write_rows
 from spark_cec.checkpoint.eventual import head_at, rebuild
 from spark_cec.checkpoint.views import fail, first_published_since, log_records, output_batches, window_rows
-from spark_cec.errors import CecError, LogLocationError
+from spark_cec.errors import CecError, LogLocationError, OutputBegunAnew
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
 from spark_cec.log.frame import Location
 from spark_cec.log.home import absolute_home
 from spark_cec.log.index import OutputEntry
-from spark_cec.log.readers import note_reader
+from spark_cec.log.readers import begin_reader, note_reader
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import read_attempts
 from spark_cec.recovery.plan import Allows
@@ -84,8 +84,11 @@ class ReaderCalls:
         """
         log, since, after = self._log_or_none(arguments), arguments.get("starting_timestamp_ms"), arguments.get("after")
         bounds = log.published.bounds() if log is not None else None
+        newest = -1 if bounds is None else bounds[1]
+        if after is not None and int(after) > newest:
+            raise OutputBegunAnew(str(arguments["path"]), int(after), newest)
         if bounds is None:
-            return {"first": 0, "last": -1 if after is None else after}
+            return {"first": 0, "last": -1}
         assert log is not None
         if after is not None:
             return {"first": bounds[0], "last": _end_after(log.storage, int(after), bounds, arguments)}
@@ -96,8 +99,14 @@ class ReaderCalls:
         return {"first": first_published_since(log.storage, batches, int(since), hint), "last": batches[-1]}
 
     def note(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`path`, `reader`, `batch`: the stream of that name never asks for this batch again, nor for older ones."""
-        note_reader(self._log(arguments).storage, str(arguments["reader"]), int(arguments["batch"]))
+        """`path`, `reader`, `batch`: the stream of that name never asks for this batch again, nor for older ones.
+
+        With `anew` it has just begun behind that batch, whatever one of that name has noted before.
+        """
+        log = self._log_or_none(arguments)
+        if log is not None:  # else there is nothing to keep, either
+            note = begin_reader if arguments.get("anew") else note_reader
+            note(log.storage, str(arguments["reader"]), int(arguments["batch"]))
         return {}
 
     def splits(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
@@ -110,13 +119,16 @@ class ReaderCalls:
         log = self._log(arguments)
         view = arguments["view"]
         if view == "output":
+            published = _published(log)
+            if not arguments["whole"] and int(arguments["last"]) >= published.stop:
+                raise OutputBegunAnew(str(arguments["path"]), int(arguments["last"]), published.stop - 1)
             entries = output_batches(
                 log.storage,
                 log.catalog,
                 int(arguments["first"]),
                 int(arguments["last"]),
                 bool(arguments["whole"]),
-                _published(log),
+                published,
                 told.append if arguments.get("may_lose") else fail,
             )
             pieces = [{"frames": piece} for piece in _pack(e.location for e in entries)]

@@ -20,6 +20,12 @@ def note_reader(storage: Storage, name: str, batch: int) -> None:
         storage.replace(_path(name), json.dumps({"batch": batch}).encode())
 
 
+def begin_reader(storage: Storage, name: str, batch: int) -> None:
+    """A reader of that name begins anew, behind `batch`: what an earlier one has noted says nothing of it."""
+    if batch != read_reader(storage, name):
+        storage.replace(_path(name), json.dumps({"batch": batch}).encode())
+
+
 def read_reader(storage: Storage, name: str) -> int:
     """The batch that a reader noted last; -1 for one that has noted none. Errors: `DamagedLog`."""
     try:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from spark_cec.pipeline.graph import Graph
 from spark_cec.recovery.progressive import Failure, Plan, Planner, Query, blocking, densest_first
+
+_LAST = 1e-9
 
 LEAST_COST = 0.01
 """Busy cores of a flow that seems to need none: it has tasks all the same."""
@@ -35,8 +37,8 @@ class RecoveryPolicy:
     """When executors are lost in numbers, and what is done then.
 
     That is: `lost` or more of them, and `share` of all, within `within_s`; and what is left, of which flows may keep
-    the share `fill` busy, cannot carry all flows. Flows that wait are started after `patience_s` without a change of
-    the executors, whether they fit or not: then the cluster is what it is.
+    the share `fill` busy, cannot carry all flows. One query runs whether it fits or not. Flows that wait are started,
+    whether they fit or not, when no core has been gained for `patience_s`: then the cluster is what it is.
     """
 
     mode: RecoveryMode = RecoveryMode.PROGRESSIVE
@@ -125,14 +127,16 @@ class Capacity:
         self._running = self._flows
         self._costs: dict[str, float] = {}
         self._lost_at_s: float | None = None
-        self._changed_at_s = 0.0
+        self._most_cores, self._grew_at_s = 0, 0.0
+        self._over = frozenset[str]()
 
-    def look(self, seen: Seen) -> Standing:
-        """The next look; what is not `waiting` in the answer is to run."""
+    def look(self, seen: Seen, over: Collection[str] = ()) -> Standing:
+        """The next look; what is not `waiting` in the answer is to run. `over`: flows that have ended, or failed."""
         before = self._recent[-1] if self._recent else None
-        changed = before is None or before.executors.keys() != seen.executors.keys()
-        if changed:
-            self._changed_at_s = seen.at_s
+        changed = before is None or before.executors.keys() != seen.executors.keys() or self._over != frozenset(over)
+        self._over = frozenset(over)
+        if seen.cores > self._most_cores:
+            self._most_cores, self._grew_at_s = seen.cores, seen.at_s
         self._recent.append(seen)
         while self._recent[0].at_s < seen.at_s - self._policy.within_s:
             self._recent.popleft()
@@ -140,7 +144,7 @@ class Capacity:
             self._notice(seen)
         elif changed:
             self._plan(seen)
-        elif seen.at_s - self._changed_at_s > self._policy.patience_s:
+        elif seen.at_s - self._grew_at_s > self._policy.patience_s:
             self._end(seen)
         return self._standing(seen)
 
@@ -160,16 +164,23 @@ class Capacity:
         in_numbers = len(lost) >= self._policy.lost and len(lost) >= self._policy.share * len(most.executors)
         if in_numbers and self._policy.mode is not RecoveryMode.AT_ONCE and self._lack(seen):
             self._lost_at_s = seen.at_s
+            self._most_cores, self._grew_at_s = seen.cores, seen.at_s
             self._plan(seen)
 
     def _plan(self, seen: Seen) -> None:
         """Who runs goes on if there is room for all of them; then the best of those that wait."""
         room = self._room(seen.cores)
+        self._costs.update(dict.fromkeys(self._over, 0.0))
+        self._running |= self._over
         if self._failure().cost(self._running) > room:
-            back = [query for query in self._queries if query.flows <= self._running]
-            kept = self._policy.planner(Failure(self._costs, back), room)
-            self._running = frozenset(kept.flows)
+            back = [query for query in self._weighed() if query.flows <= self._running]
+            kept = self._policy.planner(Failure(self._costs, back, self._over), room)
+            self._running = self._over | frozenset(kept.flows)
         self._running |= frozenset(self._more(room).flows)
+        if self._running <= self._over and seen.cores and self._policy.mode is RecoveryMode.PROGRESSIVE:
+            # More than there is room for is better than cores that have nothing to do.
+            first = self._more(math.inf).queries[:1]
+            self._running |= frozenset().union(*(each.flows for each in self._queries if each.name in first))
         if self._running >= self._flows:
             self._end(seen)
 
@@ -191,8 +202,12 @@ class Capacity:
         return self._policy.fill * cores * (1 + 1e-9)
 
     def _failure(self) -> Failure:
-        waiting = [query for query in self._queries if not query.flows <= self._running]
+        waiting = [query for query in self._weighed() if not query.flows <= self._running]
         return Failure(self._costs, waiting, self._running)
+
+    def _weighed(self) -> list[Query]:
+        """The queries; those whose sink is over come last, for what feeds it."""
+        return [replace(q, priority=q.priority * _LAST) if q.name in self._over else q for q in self._queries]
 
     def _standing(self, seen: Seen) -> Standing:
         coming: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,8 +160,12 @@ def to_json(graph: Graph) -> dict[str, Any]:
     }
 
 
-def check_recorded(graph: Graph, recorded: Mapping[str, Any], home: str) -> list[str]:
+def check_recorded(
+    graph: Graph, recorded: Mapping[str, Any], home: str, gone: Callable[[str], bool] = lambda _: False
+) -> list[str]:
     """Compares a graph with the one that its home was begun with; answers the flows that are new, which is fine.
+
+    A recorded flow that is `gone`, checkpoint and channel, was never there.
 
     Raises `GraphError` for another pipeline's home, and for flows that are gone or rewired: their readers' offsets are
     batches of channels that they would not read any more.
@@ -170,7 +174,8 @@ def check_recorded(graph: Graph, recorded: Mapping[str, Any], home: str) -> list
         other = recorded["name"]
         raise GraphError(graph.name, [f"{home} is the home of pipeline {other}: give each a home of its own"])
     complaints = []
-    for name, before in recorded["flows"].items():
+    known = {name: before for name, before in recorded["flows"].items() if name in graph.nodes or not gone(name)}
+    for name, before in known.items():
         node = graph.nodes.get(name)
         kind = "sink" if before["sink"] else "flow"
         if node is None:
@@ -178,16 +183,16 @@ def check_recorded(graph: Graph, recorded: Mapping[str, Any], home: str) -> list
                 f"{kind} {name} was removed: bring it back, or delete {home}/flows/{name}, with its checkpoint and "
                 f"its channel, if its rows are not wanted any more"
             )
-        elif list(node.inputs) != before["inputs"] or node.is_sink != before["sink"]:
+        elif (list(node.inputs) != before["inputs"] or node.is_sink != before["sink"]) and not gone(name):
             now = f"{'sink' if node.is_sink else 'flow'} of {_and(node.inputs) or 'a source'}"
             then = f"{kind} of {_and(before['inputs']) or 'a source'}"
             complaints.append(
                 f"{name} was rewired, from a {then} to a {now}: give what it is now another name, or delete "
-                f"{home}/flows/{name} to begin it anew"
+                f"{home}/flows/{name} to begin it anew (and those of the flows that read it, which would not know it)"
             )
     if complaints:
         raise GraphError(graph.name, complaints)
-    return [name for name in graph.nodes if name not in recorded["flows"]]
+    return [name for name in graph.nodes if name not in known]
 
 
 def _unknown(graph: Graph, node: Node, read: str) -> str:

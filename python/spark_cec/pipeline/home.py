@@ -51,7 +51,7 @@ class PipelineHome:
             ) from None
         try:
             recorded = self._read(GRAPH_FILE)
-            new = list(graph.nodes) if recorded is None else check_recorded(graph, recorded, self.home)
+            new = list(graph.nodes) if recorded is None else check_recorded(graph, recorded, self.home, self._is_gone)
             wanted = {**to_json(graph), "schemas": dict(schemas)}
             if wanted != recorded:
                 self._storage.replace(GRAPH_FILE, json.dumps(wanted, indent=1).encode())
@@ -59,6 +59,10 @@ class PipelineHome:
             self.release()
             raise
         return new
+
+    def _is_gone(self, flow: str) -> bool:
+        place = open_storage(self.flow(flow))
+        return not place.list("") and not place.list("cec/log")
 
     def release(self) -> None:
         """Gives the lease back."""

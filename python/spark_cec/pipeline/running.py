@@ -83,10 +83,14 @@ class RunningPipeline:
         self._teller = threading.Thread(target=self._tell, name="cec-pipeline-status", daemon=True)
         self._keeper = threading.Thread(target=self._keep_within_capacity, name="cec-pipeline-capacity", daemon=True)
         try:
-            self._let_those_that_are_not_behind_go_first()
             self._home.take(self._graph, flows.schemas())
         except BaseException:
             self._cluster.detach()
+            raise
+        try:
+            self._let_those_that_are_not_behind_go_first()
+        except BaseException:
+            self._home.release()
             raise
         for supervisor in self._supervisors.values():
             supervisor.start()
@@ -150,7 +154,7 @@ class RunningPipeline:
     def _look(self) -> None:
         ids = {query: name for name, each in self._supervisors.items() if (query := each.query_id()) is not None}
         self._let_those_that_are_not_behind_go_first()
-        before, now = self._standing, self._capacity.look(self._cluster.look(ids))
+        before, now = self._standing, self._capacity.look(self._cluster.look(ids), self._ended())
         self._standing = now
         was, waiting = frozenset[str]() if before is None else before.waiting, now.waiting
         if was == waiting:
@@ -164,6 +168,9 @@ class RunningPipeline:
             if name in was - waiting:
                 each.let_go()
         self._news.set()
+
+    def _ended(self) -> list[str]:
+        return [name for name, each in self._supervisors.items() if each.status().state.is_over]
 
     def _let_those_that_are_not_behind_go_first(self) -> None:
         """What catches up has long tasks, many at a time: with what the others leave, it does not stop these."""

@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 
 FATAL = frozenset({
     "SettingsError", "LogLocationError", "UnsuitableCheckpoint", "Unsupported", "InputGone", "DamagedLog", "LostLog",
-    "NotKept", "NewerFormat",
+    "NotKept", "NewerFormat", "OutputBegunAnew",
 })  # fmt: skip
 """Kinds of our errors that are there again after a restart: see `spark_cec.errors`."""
 
@@ -98,13 +98,13 @@ class Supervisor(threading.Thread):
             return self._query_id
 
     def stop(self) -> None:
-        """Ends the query, and does not start it again; does not wait for it."""
+        """Ends the query, and does not start it again; does not wait for it: it may be in the middle of a long task."""
         with self._lock:
             self._stopping.set()
             self._may_run.notify_all()
             query = self._query
         if query is not None:
-            _stop(query)
+            threading.Thread(target=_stop, args=(query,), name=f"{self.name}-stop", daemon=True).start()
 
     def hold(self) -> None:
         """Ends the query until `let_go`; does not wait for its end, which may take long where a task does not stop."""
@@ -135,6 +135,9 @@ class Supervisor(threading.Thread):
             self._become(State.STOPPED if self._stopping.is_set() else State.FAILED, str(failure))
         except tenacity.RetryError:
             self._become(State.STOPPED)
+        except Exception as error:  # the session has ended under the query
+            _LOG.warning("flow %s", self._status.name, exc_info=True)
+            self._become(State.STOPPED if self._stopping.is_set() else State.FAILED, _told(error))
 
     def _attempts(self) -> Iterator[tenacity.AttemptManager]:
         """Waits are by the failures within the window: a flow that ran well for long begins anew."""
@@ -212,6 +215,8 @@ class Supervisor(threading.Thread):
         self._failures.append(now)
         while now - self._failures[0] > self._patience.window_s:
             self._failures.popleft()
+        if is_due_to_lost_executors(java):
+            self._failures.clear()  # whatever was lost, a restart has it again; how often that is, is the cluster's
         failure = FlowFailed(_told(error), fatal=is_fatal(java, error))
         if not failure.fatal and len(self._failures) <= self._patience.most:
             self._note(restarts=self._status.restarts + 1)
@@ -246,6 +251,15 @@ def is_fatal(java: Any, error: BaseException) -> bool:
     return isinstance(error, TypeError | NameError | AttributeError | SyntaxError | ImportError)
 
 
+def is_due_to_lost_executors(java: Any) -> bool:
+    """Whether a query has ended as executors were lost with state that a restart has again. `java` as in `is_fatal`."""
+    while java is not None:
+        if java.getClass().getSimpleName() == "CecException" and java.kind() == "RestartNeeded":
+            return True
+        java = java.getCause()
+    return False
+
+
 def java_error(error: BaseException) -> Any:
     """The Java exception that pyspark has made this one of; None if there is none."""
     return getattr(error, "_origin", None) or getattr(error, "java_exception", None)
@@ -253,8 +267,11 @@ def java_error(error: BaseException) -> Any:
 
 def java_error_of(query: StreamingQuery) -> Any:
     """The Java exception that has ended a query; None if none has."""
-    found = query._jsq.exception()
-    return found.get() if found.isDefined() else None
+    try:
+        found = query._jsq.exception()
+        return found.get() if found.isDefined() else None
+    except Exception:  # the JVM has ended
+        return None
 
 
 def _last_batch(query: StreamingQuery) -> int | None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_cec.agent.logs import IDLE_S, OpenLogs
+from spark_cec.agent.logs import IDLE_S, OpenLogs, UnknownLog
 from spark_cec.ids import StoreId
-from spark_cec.settings import PREFIX, parse_settings
+from spark_cec.settings import PREFIX, Settings, parse_settings
 from tests.agent.support import Agent, Refused, window
 from tests.checkpoint.support import Tip
 
@@ -100,6 +100,23 @@ def test_logs_that_were_only_read_are_closed_when_nobody_has_used_them_for_long(
     now[0] = IDLE_S + 1
     logs.get(homes[3], settings)
     assert [logs.close_log(home) for home in homes] == [True, False, True, True]
+
+
+def test_what_a_log_keeps_is_not_said_by_who_reads_it(tmp_path: Path) -> None:
+    """After the agent was started again, a reader may be the first to ask for the log, with settings of its own."""
+    def readers(names: str) -> Settings:
+        return parse_settings({PREFIX + "output.readers": names})
+
+    home = str(tmp_path)
+    OpenLogs().get(home, readers("fast,slow"))
+    logs = OpenLogs()
+    found = logs.existing(home, readers("sink"))
+    assert found is not None
+    with pytest.raises(UnknownLog):  # the JVM opens it then, with the settings of the query that writes it
+        logs.get_known(home)
+    assert logs.get(home, readers("fast,slow")) is found
+    assert logs.existing(home, readers("sink")) is found
+    assert logs.get_known(home).settings.output_readers == ("fast", "slow")
 
 
 def test_the_loss_of_a_lease_concerns_its_own_query_alone(tmp_path: Path) -> None:

@@ -94,8 +94,8 @@ def test_all_figures_are_drawn(runs: Runs, tmp_path: Path) -> None:
     ("options", "words"),
     [
         (["paper", "--figure", "4"], "4: there are 5, 6, 7, 8"),
-        (["uniform", "--figure", "6"], "for the task paper"),
-        (["uniform", "--png", "x"], "for the task paper"),
+        (["uniform", "--figure", "6"], "for the task"),
+        (["uniform", "--png", "x"], "for the task"),
         (["paper", "--provider", "cec"], "paper has providers of its own"),
     ],
 )

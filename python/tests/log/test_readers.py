@@ -8,7 +8,7 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.errors import DamagedLog
-from spark_cec.log.readers import note_reader, read_reader, slowest_reader
+from spark_cec.log.readers import begin_reader, note_reader, read_reader, slowest_reader
 
 
 def test_a_reader_never_moves_back(tmp_path: Path) -> None:
@@ -19,6 +19,13 @@ def test_a_reader_never_moves_back(tmp_path: Path) -> None:
         assert read_reader(storage, "alerts") == 4
     note_reader(storage, "alerts", 5)
     assert read_reader(storage, "alerts") == 5
+
+
+def test_a_reader_that_begins_anew_takes_nothing_over(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+    note_reader(storage, "alerts", 990)
+    begin_reader(storage, "alerts", 970)
+    assert slowest_reader(storage, ["alerts"]) == 971
 
 
 def test_all_is_kept_for_a_reader_that_has_not_begun(tmp_path: Path) -> None:

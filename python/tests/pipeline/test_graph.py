@@ -127,13 +127,19 @@ def test_a_graph_that_was_recorded_may_grow_but_not_change() -> None:
     assert list(found.value.complaints) == [
         (
             "b was rewired, from a flow of a to a flow of a source: give what it is now another name, or delete "
-            "/home/flows/b to begin it anew"
+            "/home/flows/b to begin it anew (and those of the flows that read it, which would not know it)"
         )
     ]
     with pytest.raises(GraphError, match="sink S was removed: bring it back, or delete /home/flows/S"):
         check_recorded(graph_of(a="", b="a"), recorded, "/home")
     with pytest.raises(GraphError, match="is the home of pipeline p: give each a home of its own"):
         check_recorded(Graph("q", {}), recorded, "/home")
+
+
+def test_what_was_deleted_as_told_is_not_asked_for_again() -> None:
+    recorded = json.loads(json.dumps(to_json(graph_of(a="", b="a", S="b"))))
+    assert check_recorded(graph_of(a="", b="a"), recorded, "/home", lambda name: name == "S") == []
+    assert check_recorded(graph_of(a="", b="", S="b"), recorded, "/home", lambda name: name == "b") == []
 
 
 def test_what_cannot_be_declared() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -40,9 +41,16 @@ def test_what_is_added_is_fine_and_what_is_gone_is_named(tmp_path: Path) -> None
     more = Graph("shop", {"a": A, "b": Node("b", ("a",)), "out": OUT, "other": Node("other", ("b",), is_sink=True)})
     assert home.take(more, {}) == ["b", "other"]
     home.release()
+    for name in ("b", "other"):
+        (tmp_path / "flows" / name).mkdir(parents=True)
+        (tmp_path / "flows" / name / "metadata").write_text("{}")
     with pytest.raises(GraphError, match="flow b was removed"):
         home.take(GRAPH, {})
     assert home.take(more, {}) == [], "a start that was refused has given the home back"
+    home.release()
+    for name in ("b", "other"):
+        shutil.rmtree(tmp_path / "flows" / name)
+    assert home.take(GRAPH, {}) == [], "they were deleted, as the message says"
 
 
 def test_another_pipelines_home_is_refused(tmp_path: Path) -> None:

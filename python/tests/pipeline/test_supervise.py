@@ -290,6 +290,25 @@ def test_a_flow_that_is_not_where_it_was_replays() -> None:
     assert ended(supervisor).batch == 9
 
 
+def test_lost_executors_are_no_reason_to_give_a_flow_up() -> None:
+    """Each time state was lost with an executor, and a restart has it again."""
+    lost = Java("StreamingQueryException", Java("CecException", kind="RestartNeeded"))
+    queries = [Query(), *(Query(error=RuntimeError("lost"), java=lost) for _ in range(9))]
+    done = ended(life(queries.pop, Patience(most=2, wait_s=0.001)))
+    assert done.state is State.ENDED
+    assert done.restarts == 9
+
+
+def test_a_session_that_ends_under_a_flow_fails_it() -> None:
+    class Gone(Query):
+        def exception(self) -> Query:
+            raise ConnectionError("the JVM is gone")
+
+    failed = ended(life(lambda: Gone(error=ConnectionError("the JVM is gone")), Patience(most=0)))
+    assert failed.state is State.FAILED
+    assert failed.error == "the JVM is gone"
+
+
 class Source:
     """One of a query's sources, as its progress shows it."""
 

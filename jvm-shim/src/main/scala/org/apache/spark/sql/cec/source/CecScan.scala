@@ -131,7 +131,12 @@ private final class CecStream(view: OutputView, schema: StructType, retained: In
   private val ends = new java.util.ArrayDeque[Long]()
   private var noted = 0L
 
-  override def initialOffset(): Offset = BatchOffset(view.first - 1)
+  /** Spark asks for it where it has no offset: the stream begins, and what one of its name has read before is not its own. */
+  override def initialOffset(): Offset = {
+    val begin = view.first - 1
+    view.note(begin, anew = true)
+    BatchOffset(begin)
+  }
 
   override def deserializeOffset(json: String): Offset = BatchOffset(json.trim.toLong)
 

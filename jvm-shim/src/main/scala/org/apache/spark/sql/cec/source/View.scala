@@ -108,7 +108,8 @@ private[source] final case class OutputView(
   }
 
   /** Says that this stream never asks for `batch` again, nor for older ones. */
-  def note(batch: Long): Unit = reader.foreach(name => call("note_reader", about.put("reader", name).put("batch", batch)))
+  def note(batch: Long, anew: Boolean = false): Unit = reader.foreach(name =>
+    call("note_reader", about.put("reader", name).put("batch", batch).put("anew", anew).put("may_wait", mayWait)))
 
   private def offsets(arguments: ObjectNode): JsonNode = call("view_offsets", arguments.put("may_wait", mayWait))
 
