@@ -59,7 +59,7 @@ def feed_edges(directory: Path, seed: int) -> None:
 
 
 def diamond(root: str) -> Pipeline:
-    """A source, two branches, and a sink of both."""
+    """A source, two branches, a sink of both, and one of one of them, for which nobody looks."""
     made = Pipeline("diamond", f"{root}/home")
 
     @made.flow
@@ -77,6 +77,10 @@ def diamond(root: str) -> Pipeline:
     @made.sink(priority=2)
     def out(even: DataFrame, odd: DataFrame) -> DataStreamWriter:
         return _out(even.union(odd).select("n", "k", "v"), root)
+
+    @made.sink
+    def unseen(odd: DataFrame) -> DataStreamWriter:
+        return odd.writeStream.format("noop")
 
     return made
 
@@ -153,7 +157,7 @@ def closure_rows(edges: Path) -> Rows:
 
 
 CASES = {
-    "diamond": Case(diamond, feed_events, diamond_rows, ("events", "even", "odd", "out")),
+    "diamond": Case(diamond, feed_events, diamond_rows, ("events", "even", "odd", "out", "unseen")),
     "chain": Case(chain, feed_events, chain_rows, ("events", "short", "named", "long", "out")),
     "closure": Case(closure, feed_edges, closure_rows, ("edges", "paths", "out")),
 }
