@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from enum import Enum
+from typing import TypeVar
 
 from spark_cec.bench.floor import PROVIDER as FLOOR_PROVIDER
 from spark_cec.session import JARS_KEY, PYTHON_KEY
@@ -12,6 +13,8 @@ from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY
 
 _STATE = "org.apache.spark.sql.execution.streaming.state."
 _CHANGELOG_KEY = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+
+_Rival = TypeVar("_Rival")
 
 
 class Provider(str, Enum):
@@ -66,7 +69,7 @@ def conf_of(provider: Provider, jar: str) -> Mapping[str, str]:
     return {PROVIDER_KEY: _STATE + "HDFSBackedStateStoreProvider"}
 
 
-def in_turn(providers: tuple[Provider, ...], round_number: int) -> tuple[Provider, ...]:
+def in_turn(providers: tuple[_Rival, ...], round_number: int) -> tuple[_Rival, ...]:
     """The order in one round, rotated from round to round, so that a drift of the machine favours nobody."""
     shift = round_number % len(providers)
     return providers[shift:] + providers[:shift]

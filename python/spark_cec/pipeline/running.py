@@ -91,6 +91,7 @@ class RunningPipeline:
             self._let_those_that_are_not_behind_go_first()
         except BaseException:
             self._home.release()
+            self._cluster.detach()
             raise
         for supervisor in self._supervisors.values():
             supervisor.start()

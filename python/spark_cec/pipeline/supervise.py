@@ -240,24 +240,28 @@ def _as_attempt(state: tenacity.RetryCallState, number: int) -> tenacity.RetryCa
 
 def is_fatal(java: Any, error: BaseException) -> bool:
     """Whether a restart would end as this run has. `java`: the Java exception behind it, or None."""
-    while java is not None:
-        name = java.getClass().getSimpleName()
+    for each in _causes(java):
+        name = each.getClass().getSimpleName()
         if name == "CecException":
-            return java.kind() in FATAL
+            return each.kind() in FATAL
         if name in _REFUSED:
             return True
-        java = java.getCause()
     # A function of the user's that fails before its query has started.
     return isinstance(error, TypeError | NameError | AttributeError | SyntaxError | ImportError)
 
 
 def is_due_to_lost_executors(java: Any) -> bool:
     """Whether a query has ended as executors were lost with state that a restart has again. `java` as in `is_fatal`."""
+    return any(
+        each.getClass().getSimpleName() == "CecException" and each.kind() == "RestartNeeded" for each in _causes(java)
+    )
+
+
+def _causes(java: Any) -> Iterator[Any]:
+    """A Java exception and those behind it; none for None."""
     while java is not None:
-        if java.getClass().getSimpleName() == "CecException" and java.kind() == "RestartNeeded":
-            return True
+        yield java
         java = java.getCause()
-    return False
 
 
 def java_error(error: BaseException) -> Any:

@@ -6,13 +6,16 @@ import shutil
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_cec.bench.measure import Say
+from spark_cec.bench.measure import Say, after
 from spark_cec.bench.pipelines.chain_job import ChainSpec, Joined
 from spark_cec.bench.processes import Child
+from spark_cec.bench.providers import in_turn
+from spark_cec.bench.ratios import ratio
+from spark_cec.bench.report import rounded
 from spark_cec.session import jar_path
 
 _SILENCE_S = 180.0
@@ -37,16 +40,15 @@ def chain(
 ) -> None:
     """Each way in each round, in turn: latency, then throughput; then the ratios. Raises `BenchError`."""
     jar = str(shutil.copy(jar_path(), work))
-    ways = list(Joined)
     found: list[dict[Joined, dict[str, float]]] = []
     for number in range(rounds):
         found.append({})
-        for way in [*ways[number % len(ways) :], *ways[: number % len(ways)]]:
-            name = f"round {number + 1}/{rounds}, {way.value}: "
+        for way in in_turn(tuple(Joined), number):
+            tell = after(f"round {number + 1}/{rounds}, {way.value}: ", say)
             spec = ChainSpec(way, str(work / "run"), jar, memory, amount.rows_per_s, amount.batch_rows)
-            latency = _latency(spec, amount, lambda text, name=name: say(name + text))  # type: ignore[misc]
+            latency = _latency(spec, amount, tell)
             spec = ChainSpec(way, str(work / "run"), jar, memory, None, amount.batch_rows)
-            throughput = _throughput(spec, amount, lambda text, name=name: say(name + text))  # type: ignore[misc]
+            throughput = _throughput(spec, amount, tell)
             found[-1][way] = {"latency_s": latency, "rows_per_s": throughput}
             write({
                 "kind": "run", "task": "chain", "joined": way.value, "round": number + 1,
@@ -66,11 +68,9 @@ def summary(found: Sequence[Mapping[Joined, Mapping[str, float]]]) -> dict[str, 
             continue
         line["ratios"][way.value] = {}
         for name in ("latency_s", "rows_per_s"):
-            ratios = [each[Joined.PIPELINE][name] / each[way][name] for each in found]
-            line["ratios"][way.value][name] = {
-                "median": round(statistics.median(ratios), 3), "low": round(min(ratios), 3),
-                "high": round(max(ratios), 3),
-            }  # fmt: skip
+            ours, theirs = ({i: each[one][name] for i, each in enumerate(found)} for one in (Joined.PIPELINE, way))
+            over = ratio(ours, theirs)
+            line["ratios"][way.value][name] = over and rounded(asdict(over))
     return line
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_cec.bench.flink_job import end_with_the_parent
-from spark_cec.bench.pipelines.driver import observed_latency
+from spark_cec.bench.pipelines.driver import observed_latency, session_of
 from spark_cec.settings import PROVIDER, PROVIDER_KEY
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class ChainSpec:
 
 def run(spec: ChainSpec) -> None:
     """Runs until the process ends, saying of each batch of the last step when it ended and what it had."""
-    spark = _session(spec)
+    spark = session_of(spec.spark_conf())
     last_query = {Joined.PIPELINE: _pipeline, Joined.ONE_QUERY: _one_query, Joined.PARQUET: _by_parquet}[spec.joined]
     newest = last_query(spark, spec)
     told = -1
@@ -175,17 +175,6 @@ def _alive(queries: list[StreamingQuery]) -> StreamingQuery:
         if not query.isActive:
             raise query.exception() or RuntimeError("a query has ended by itself")
     return queries[-1]
-
-
-def _session(spec: ChainSpec) -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    builder: SparkSession.Builder = SparkSession.builder.appName("chain")
-    for key, value in spec.spark_conf().items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("WARN")
-    return spark
 
 
 if __name__ == "__main__":

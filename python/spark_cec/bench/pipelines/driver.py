@@ -9,6 +9,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -79,7 +80,7 @@ def run(spec: DriverSpec) -> None:
     """Runs the pipeline until the process ends."""
     from spark_cec.pipeline.running import RunningPipeline
 
-    spark = _session(spec)
+    spark = session_of(spec.spark_conf())
     spark._jsparkSession.udf().registerJava(WORK, WORK_CLASS, None)
     running = RunningPipeline(topology(spec.home, spec.load), spark, recovery=RecoveryPolicy(spec.mode))
     told: dict[str, tuple[str, int]] = {}  # run and batch of each sink's newest line
@@ -115,11 +116,12 @@ def observed_latency(progress: dict[str, Any]) -> dict[str, Any] | None:
     return {"at": end, "latency_s": end - float(observed["created"]) / 1000, "rows": int(observed["rows"])}
 
 
-def _session(spec: DriverSpec) -> SparkSession:
+def session_of(conf: Mapping[str, str]) -> SparkSession:
+    """A session with this conf."""
     from pyspark.sql import SparkSession
 
-    builder: SparkSession.Builder = SparkSession.builder.appName("pipeline")
-    for key, value in spec.spark_conf().items():
+    builder: SparkSession.Builder = SparkSession.builder
+    for key, value in conf.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")

@@ -8,17 +8,20 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from spark_cec.bench.jars import build_jar
-from spark_cec.bench.measure import Say
+from spark_cec.bench.measure import Say, after
 from spark_cec.bench.pipelines.driver import DriverSpec
 from spark_cec.bench.pipelines.standalone import Standalone
 from spark_cec.bench.pipelines.topology import SUBSCRIBED, Load
 from spark_cec.bench.processes import Child
+from spark_cec.bench.providers import in_turn
+from spark_cec.bench.ratios import ratio
+from spark_cec.bench.report import rounded
 from spark_cec.pipeline import RecoveryMode
 from spark_cec.pipeline.simulate import PAPER_ARRIVALS_S
 from spark_cec.session import jar_path
@@ -85,7 +88,7 @@ class Batch:
 @dataclass(frozen=True, slots=True)
 class Curve:
     """Over intervals of Delta_T after the failure: the mean relative latency of queries with output, and how many are
-    available. `first_s` and `all_s` are when the first and the last became available; None if they did not.
+    available.
     """
 
     at_s: tuple[float, ...]
@@ -104,21 +107,27 @@ class Curve:
 
 def curve(batches: Sequence[Batch], course: Course, until_s: float) -> Curve:
     """What the sinks' batches come to; those of the `steady_s` before the failure are what they are compared with."""
-    steady = {sink: _mean(each.latency_s for each in batches if each.sink == sink and -course.steady_s <= each.at_s < 0)
-              for sink in SINKS}  # fmt: skip
+    steady = latencies_before(batches, course)
     times, relative, available = [], [], []
     at = 0.0
     while at + course.interval_s <= until_s:
         found = []
         for sink, before in steady.items():
             now = _mean(b.latency_s for b in batches if b.sink == sink and at <= b.at_s < at + course.interval_s)
-            if now is not None and before is not None:
+            if now is not None:
                 found.append(now / before)
         times.append(at)
         relative.append(_mean(found))
         available.append(sum(each < AVAILABLE for each in found))
         at += course.interval_s
     return Curve(tuple(times), tuple(relative), tuple(available))
+
+
+def latencies_before(batches: Sequence[Batch], course: Course) -> dict[str, float]:
+    """l_s of each sink that had output then: the mean over the `steady_s` before the failure."""
+    means = {sink: _mean(each.latency_s for each in batches if each.sink == sink and -course.steady_s <= each.at_s < 0)
+             for sink in SINKS}  # fmt: skip
+    return {sink: each for sink, each in means.items() if each is not None}
 
 
 def _mean(values: Iterator[float] | Sequence[float]) -> float | None:
@@ -159,16 +168,12 @@ def failover(
     jars = (str(shutil.copy(jar_path(), work)), str(build_jar(_WORK, work / "work.jar")))
     runs = []
     for number in range(rounds):
-        for way in [*ways[number % len(ways) :], *ways[: number % len(ways)]]:
-            home = work / f"{number}-{way.value}"
-            runs.append(_run(way, load, course, seed + number, jars, home, _named(number, rounds, way, say)))
+        for way in in_turn(tuple(ways), number):
+            home, tell = work / f"{number}-{way.value}", after(f"round {number + 1}/{rounds}, {way.value}: ", say)
+            runs.append(_run(way, load, course, seed + number, jars, home, tell))
             write(runs[-1].line())
     write(summary(runs))
     return runs
-
-
-def _named(number: int, rounds: int, way: Way, say: Say) -> Say:
-    return lambda text: say(f"round {number + 1}/{rounds}, {way.value}: {text}")
 
 
 def _run(way: Way, load: Load, course: Course, seed: int, jars: tuple[str, ...], home: Path, say: Say) -> Run:
@@ -213,8 +218,8 @@ def _watch(driver: Child, cluster: Standalone, way: Way, course: Course, seed: i
                 break
     assert failed_at is not None
     told = [Batch(sink, at - failed_at, latency) for sink, at, latency in batches]
-    steady = {each.sink: each.latency_s for each in told if each.at_s < 0}
-    return Run(way, seed, tuple(arrivals), curve(told, course, course.watched_s(seed)), steady, wanted)
+    found = curve(told, course, course.watched_s(seed))
+    return Run(way, seed, tuple(arrivals), found, latencies_before(told, course), wanted)
 
 
 def _tell(event: Mapping[str, Any], at_s: float, shown: str, say: Say) -> str:
@@ -231,7 +236,6 @@ def _tell(event: Mapping[str, Any], at_s: float, shown: str, say: Say) -> str:
 def summary(runs: Sequence[Run]) -> dict[str, Any]:
     """Medians of each way, and areas as ratios within each round: ours over the others'."""
     ways = list(dict.fromkeys(each.way for each in runs))
-    rounds = {seed: {each.way: each for each in runs if each.seed == seed} for seed in {each.seed for each in runs}}
     medians = {}
     for way in ways:
         own = [each for each in runs if each.way is way]
@@ -240,12 +244,8 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
             "area": round(statistics.median(each.curve.area for each in own), 1),
             "first_s": statistics.median(firsts) if firsts else None,
         }
-    ratios = {}
-    for way in ways:
-        pairs = [(by[Way.PROGRESSIVE].curve.area, by[way].curve.area) for by in rounds.values()
-                 if {way, Way.PROGRESSIVE} <= by.keys()]  # fmt: skip
-        each = [ours / theirs for ours, theirs in pairs if theirs]
-        if each and way is not Way.PROGRESSIVE:
-            ratios[way.value] = {"median": round(statistics.median(each), 3), "low": round(min(each), 3),
-                                 "high": round(max(each), 3)}  # fmt: skip
+    areas = {way: {each.seed: each.curve.area for each in runs if each.way is way} for way in ways}
+    others = [way for way in ways if way is not Way.PROGRESSIVE]
+    overs = {way.value: ratio(areas.get(Way.PROGRESSIVE, {}), areas[way]) for way in others}
+    ratios = {name: rounded(asdict(over)) for name, over in overs.items() if over is not None}
     return {"kind": "summary", "task": "failover", "medians": medians, "area_over": ratios}
