@@ -68,7 +68,7 @@ def live(case: str, root: Path, master: str, kill: str | None, at: int, waits: W
             assert time.monotonic() < deadline, f"no end after {LIFE_S:.0f} s: {event[1]}"
             told = event[1]
             if "done" in told:
-                assert told["done"], (told, (root / "driver.log").read_text()[-3000:])
+                assert told["done"], json.dumps(told) + (root / "driver.log").read_text()[-3000:]
                 return True
             if waits:
                 waits.note(told)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,12 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from cec_it.driver import CEC
 from cec_it.local import eventually
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.cli.find_log import find_log
+from spark_cec.cli.outputs import read_outputs
 from spark_cec.errors import Fenced
+from spark_cec.log.manifest import load, read_batch, retired_before
+from spark_cec.log.storage import Storage
 from spark_cec.pipeline import Pipeline
 from spark_cec.pipeline.flows import FlowError
 from spark_cec.pipeline.graph import GraphError
@@ -217,6 +224,72 @@ def test_a_channel_keeps_what_its_readers_may_ask_for(spark: SparkSession, tmp_p
         has_run(run, "out", 0)
     values = [row.value for row in spark.read.parquet(str(tmp_path / "out")).orderBy("value").collect()]
     assert values == list(range(len(values)))
+
+
+def test_a_channel_knows_what_went_into_its_batches(spark: SparkSession, tmp_path: Path) -> None:
+    """From one batch to the next nothing is missing, and nothing twice, through a stop too."""
+    for _ in range(2):
+        with running(line(tmp_path), spark) as run:
+            has_run(run, "tens", 3)
+    found = read_outputs(find_log(f"{tmp_path}/flows/tens"), 1_000).batches
+    assert {each.manifest.batch for each in found} == set(range(len(found)))
+    read = [(i.source, i.start and read_batch(i.start), read_batch(i.end or "")) for each in found for i in each.inputs]
+    channel = f"cec {tmp_path}/flows/numbers"
+    ends = [end for _, _, end in read]
+    assert read == [(channel, None if n == 0 else ends[n - 1], ends[n]) for n in range(len(found))]
+    rows = {each.batch: each.rows for each in map(partial(load, open_log(tmp_path, "numbers")), range(ends[-1] + 1))}
+    for each, begin in zip(found, [-1, *ends], strict=False):
+        batches = range(begin + 1, read_batch(each.inputs[0].end or "") + 1)
+        assert each.manifest.rows == sum(rows[batch] for batch in batches) // 10
+
+
+def open_log(home: Path, flow: str) -> Storage:
+    return open_storage(f"{home}/flows/{flow}/cec/log")
+
+
+def test_a_reader_that_runs_now_and_then_lets_its_channel_go(spark: SparkSession, tmp_path: Path) -> None:
+    """No run of its own is long enough to know which of its batches Spark may run again."""
+    made = Pipeline("hourly", str(tmp_path))
+    small = {"spark.sql.streaming.minBatchesToRetain": "2", CEC + "log.segmentBytes": "4KiB"}
+    made.flow(name="numbers", conf=small)(source)
+    one_by_one = {"maxBatchesPerTrigger": "1"}
+    made.sink(name="out", conf=small, reads=one_by_one)(lambda numbers: numbers.writeStream.format("noop"))
+    for batch in range(3, 13, 3):
+        with running(made, spark, only=["numbers"]) as run:
+            has_run(run, "numbers", batch + 1)
+        with running(made, spark, only=["out"]) as run:
+            has_run(run, "out", batch)
+    with running(made, spark, only=["numbers"]):
+        eventually(lambda: True if retired_before(open_log(tmp_path, "numbers")) else None, "the oldest batches go")
+    noted = json.loads((tmp_path / "flows/numbers/cec/log/readers/out.json").read_text())["batch"]
+    assert retired_before(open_log(tmp_path, "numbers")) <= noted + 1
+
+
+def test_a_channel_that_was_begun_anew_fails_its_reader(spark: SparkSession, tmp_path: Path) -> None:
+    """Its rows would be taken for those that the reader has read already."""
+    with running(line(tmp_path), spark, IMPATIENT) as run:
+        has_run(run, "out", 4)
+    shutil.rmtree(tmp_path / "flows/numbers")
+    with running(line(tmp_path), spark, IMPATIENT) as run:
+        failed = becomes(run, "tens", State.FAILED)
+        assert "begun anew" in (failed.error or "")
+        assert failed.restarts == 0, "a restart mends nothing"
+        has_run(run, "numbers", 1)
+
+
+def test_a_channel_that_was_begun_anew_and_is_longer_by_now(spark: SparkSession, tmp_path: Path) -> None:
+    """Its first batches have never been read; the reader was stopped as they came."""
+    with running(line(tmp_path), spark, IMPATIENT) as run:
+        has_run(run, "out", 2)
+    read = (PipelineHome(str(tmp_path)).status().flows[1].batch or 0) + 1
+    rows = spark.read.format("cec").load(f"{tmp_path}/flows/tens").count()
+    shutil.rmtree(tmp_path / "flows/numbers")
+    with running(line(tmp_path), spark, IMPATIENT, only=["numbers"]) as run:
+        has_run(run, "numbers", 3 * read)
+    with running(line(tmp_path), spark, IMPATIENT) as run:
+        failed = becomes(run, "tens", State.FAILED)
+        assert "has another batch of that number now" in (failed.error or "")
+    assert spark.read.format("cec").load(f"{tmp_path}/flows/tens").count() == rows, "nothing of the new channel is read"
 
 
 def test_the_command_runs_the_example_and_stops_it(tmp_path: Path) -> None:

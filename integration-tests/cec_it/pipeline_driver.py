@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,20 @@ def _share(spark: SparkSession, flow: str) -> int | None:
     return int(pool.get().minShare()) if pool.isDefined() else None
 
 
+def _tell(running: RunningPipeline, ended: threading.Event) -> None:
+    """How it stands, also while a count of the rows waits for a core; once more at the end."""
+    more = True
+    while more:
+        more = not ended.wait(LOOK_AGAIN_S)
+        print(json.dumps(running.status().to_json()), flush=True)
+
+
+def _recovers(running: RunningPipeline) -> bool:
+    """Whether flows may wait for executors: all rows may be there before these are."""
+    capacity = running.status().capacity
+    return capacity is not None and capacity.recovering_s is not None
+
+
 def main(name: str, root: Path, master: str, fill: float) -> int:
     """Entry point."""
     case = CASES[name]
@@ -48,14 +63,19 @@ def main(name: str, root: Path, master: str, fill: float) -> int:
     builder = session_builder(root / "scratch", master).config("spark.scheduler.mode", "FAIR")
     spark = builder.config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"]).getOrCreate()
     running = RunningPipeline(case.declare(str(root)), spark, PATIENCE, recovery=RecoveryPolicy(fill=fill))
-    while not running.is_over and rows_in(spark, root / "out") < expected:
-        print(json.dumps(running.status().to_json()), flush=True)
+    ended = threading.Event()
+    telling = threading.Thread(target=_tell, args=(running, ended), daemon=True)
+    telling.start()
+    while not running.is_over and (rows_in(spark, root / "out") < expected or _recovers(running)):
         time.sleep(LOOK_AGAIN_S)
-    up = eventually(
-        lambda: running.is_over or all(_share(spark, name) == 1 for name in case.flows), "no flow is behind"
+    ended.set()
+    telling.join()
+    eventually(
+        lambda: True if running.is_over or all(_share(spark, name) == 1 for name in case.flows) else None,
+        "no flow is behind",
     )
     status = running.stop()
-    print(json.dumps({"done": up and not status.failed, "flows": status.to_json()["flows"]}), flush=True)
+    print(json.dumps({"done": not status.failed, "flows": status.to_json()["flows"]}), flush=True)
     return 1 if status.failed else 0
 
 

@@ -88,25 +88,29 @@ class LostLog(DamagedLog):
 
 
 class NotKept(CecError):
-    """A reader wants batches of the output that `output.retainBatches` has let go."""
+    """A reader wants batches of the output that `output.retainBatches`, or `output.readers`, has let go."""
 
     def __init__(self, first: int, last: int) -> None:
         super().__init__(
             f"batches {first} to {last} of the output are not kept any more (output.retainBatches of the query that "
-            "wrote them): this reader has fallen behind. Begin with a new checkpoint, or pass over them with "
-            'option("failOnDataLoss", "false")'
+            "wrote them, or output.readers, if this stream's reader is not named there, or another one has its name): "
+            "this reader has fallen behind. Begin with a new checkpoint, or pass over them with "
+            'option("failOnDataLoss", "false"); of a flow, delete its folder, and those of the flows that it feeds, or '
+            'say @flow(reads={"failOnDataLoss": "false"})'
         )
 
 
 class OutputBegunAnew(CecError):
-    """A reader has read further than the output goes: it is not the output that the reader began with."""
+    """A reader has read further than the output goes, or another output: not the one that is there now."""
 
     def __init__(self, home: str, after: int, newest: int) -> None:
         there = f"ends at batch {newest}" if newest >= 0 else "has none"
+        if newest >= after:
+            there = "has another batch of that number now"
         super().__init__(
             f"{home}: this stream has read up to batch {after} of the output, which {there}: the query that writes it "
-            f"was begun anew, or its log is an older copy. Begin the reader anew, too (another checkpoint), or restore "
-            f"the log"
+            f"was begun anew, or its log is an older copy. Begin the reader anew, too (another checkpoint; of a flow, "
+            f"delete its folder, and those of the flows that it feeds), or restore the log"
         )
 
 

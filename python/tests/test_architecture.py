@@ -17,6 +17,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "extras", "ids", "settings", "version", "log", "checkpoint", "recovery", "adapters", "agent"),
     # 1 values
     (
+        *("protocols", "protocols.*"),
         *("log.meta", "log.frame", "log.planes", "log.record", "toolchain"),
         *("checkpoint.footprints", "checkpoint.policy", "checkpoint.effort"),
     ),
@@ -42,7 +43,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     # 6 faces; "" is spark_cec/__init__.py
     (
         *("", "agent.*", "session", "operators", "cli", "cli.*", "build", "bench", "bench.*"),
-        *("migration", "migration.*"),
+        *("migration", "migration.*", "nexmark", "nexmark.*"),
         *("pipeline.declare", "pipeline.load", "pipeline.home", "pipeline.flows", "pipeline.supervise"),
         "pipeline.cluster",
         *("pipeline", "pipeline.running", "pipeline.runnable", "pipeline.run_commands", "pipeline.command"),
@@ -72,7 +73,7 @@ _OF_PIPELINES = (
     *("pipeline.supervise", "pipeline.running", "pipeline.run_commands", "pipeline.cluster"),
 )
 
-SPARK_USERS = ("session", "operators", "bench", "bench.*", "cli.carry", "migration.*", *_OF_PIPELINES)
+SPARK_USERS = ("session", "operators", "bench", "bench.*", "nexmark.*", "cli.carry", "migration.*", *_OF_PIPELINES)
 """Who may import pyspark: the agent runs without it."""
 
 Imports = dict[str, set[str]]

@@ -139,6 +139,8 @@ class _FsspecStorage:
 
     def exists(self, path: str) -> bool:
         """Whether there is such a file."""
+        # A listing that s3fs remembers would say for ever what was there then.
+        self._filesystem.invalidate_cache(self._full(path).rpartition("/")[0])
         return bool(self._filesystem.isfile(self._full(path)))
 
     def delete(self, path: str) -> None:

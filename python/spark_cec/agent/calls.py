@@ -14,6 +14,7 @@ from spark_cec.agent.logs import OpenLogs
 from spark_cec.agent.output import OutputCalls
 from spark_cec.agent.queries import QueryCalls
 from spark_cec.agent.reader import ReaderCalls
+from spark_cec.agent.recent import RecentOutput
 from spark_cec.agent.spool import Spool
 from spark_cec.agent.stores import StoreCalls
 from spark_cec.errors import CecError
@@ -33,7 +34,8 @@ class Calls:
         self._logs = OpenLogs()
         self._driver = driver = QueryCalls(self._logs)
         stores = StoreCalls(self._logs, self.spool)
-        output, views = OutputCalls(self._logs), ReaderCalls(self._logs, self.spool)
+        recent = RecentOutput()
+        output, views = OutputCalls(self._logs, recent), ReaderCalls(self._logs, self.spool, recent)
         self._by_name: dict[str, Callable[[dict[str, Any]], Answer]] = {
             "check": driver.check,
             "resolve": driver.resolve,

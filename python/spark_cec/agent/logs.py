@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import socket
 import tempfile
@@ -58,6 +59,7 @@ class OpenLog:
         self.retired = False
         self.for_readers = False
         self.used_at = 0.0
+        self.looked_at = -math.inf
         self._writer: SegmentWriter | None = None
         self.catalog.refresh()
 
@@ -128,16 +130,18 @@ def home_of(checkpoint: str, settings: Settings, sink_path: str | None) -> str:
 
 
 class OpenLogs:
-    """All open logs of this process, by home.
+    """All open logs of this process, by home; a home is one, however it is written.
 
     A log is closed when the JVM says so, or, where it was opened only to be read or planned with, when nobody has used
-    it for `IDLE_S`; never under a call that has it. One log that cannot be opened concerns no other.
+    it for `IDLE_S`; never under a call that has it. One log that cannot be opened, or takes long, concerns no other.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._logs: dict[str, OpenLog] = {}
         self._fenced: dict[str, tuple[str, str]] = {}
         self._lock = threading.Lock()
+        # Whoever opens a log, or looks whether it is still there, has the turn of its home: storage may be slow.
+        self._turns: dict[str, threading.Lock] = {}
         self._clock = clock
         self._this_call = threading.local()
 
@@ -158,13 +162,14 @@ class OpenLogs:
     def keep(self, home: str) -> None:
         """The log stays open until `close_log`."""
         with self._lock:
-            if home in self._logs:
-                self._logs[home].kept = True
+            log = self._logs.get(place_of(home))
+            if log is not None:
+                log.kept = True
 
     def close_log(self, home: str) -> bool:
         """Closes the log and forgets it, as soon as no call has it any more; whether it was open."""
         with self._lock:
-            log = self._logs.pop(home, None)
+            log = self._logs.pop(place_of(home), None)
             if log is not None:
                 self._retire(log)
             return log is not None
@@ -190,31 +195,34 @@ class OpenLogs:
         With a `log_id` it must be there and have that id, else `LogLocationError`; without one it is begun if there is
         none.
         """
-        with self._lock:
-            log = self._still_there(home)
+        with self._turn(home) as place:
+            log = self._still_there(home, place)
             if log is None:
                 storage = open_storage(home)
                 found = join_log(storage) if log_id is None else read_log_id(storage)
                 if found is None or log_id not in (None, found):
                     raise _not_shared(home, log_id, found)
-                log = self._open(home, settings, storage, found)
+                log = self._open(place, settings, storage, found)
             elif log_id not in (None, log.log_id):
                 raise _not_shared(home, log_id, log.log_id)
             log.settings, log.for_readers = settings, False
-            return self._lent(log)
+            return log
 
-    def existing(self, home: str, settings: Settings) -> OpenLog | None:
-        """The log at `home` for reading, or None if there is none; never begins one."""
-        with self._lock:
-            log = self._still_there(home)
+    def existing(self, home: str, settings: Settings, believed_s: float = 0.0) -> OpenLog | None:
+        """The log at `home` for reading, or None if there is none; never begins one.
+
+        One that was there `believed_s` ago is taken to be there.
+        """
+        with self._turn(home) as place:
+            log = self._still_there(home, place, believed_s)
             if log is None:
                 storage = open_storage(home)
                 log_id = read_log_id(storage)
                 if log_id is None:
                     return None
-                log = self._open(home, settings, storage, log_id)
+                log = self._open(place, settings, storage, log_id)
                 log.for_readers = True
-            return self._lent(log)
+            return log
 
     def tidy(self) -> None:
         """What is to be done now and then, without a call: closes what has been idle for long."""
@@ -228,12 +236,25 @@ class OpenLogs:
         for idle in [log for log in self._logs.values() if not log.kept and now - log.used_at > IDLE_S]:
             self._retire(self._logs.pop(idle.home))
 
-    def _open(self, home: str, settings: Settings, storage: Storage, log_id: str) -> OpenLog:
-        self._retire_idle()
-        log = self._logs[home] = OpenLog(home, settings, storage, log_id)
-        return log
+    @contextmanager
+    def _turn(self, home: str) -> Iterator[str]:
+        """Where the log at `home` is, and nobody else opens it meanwhile."""
+        place = place_of(home)
+        with self._lock:
+            turn = self._turns.setdefault(place, threading.Lock())
+        with turn:
+            yield place
+
+    def _open(self, place: str, settings: Settings, storage: Storage, log_id: str) -> OpenLog:
+        """In the turn of its home, opened and lent."""
+        log = OpenLog(place, settings, storage, log_id)
+        with self._lock:
+            self._retire_idle()
+            self._logs[place] = log
+            return self._lent(log)
 
     def _lent(self, log: OpenLog) -> OpenLog:
+        """With the lock: it stays open until the present call is done."""
         log.used_at = self._clock()
         lent: list[OpenLog] | None = getattr(self._this_call, "lent", None)
         if lent is not None:
@@ -249,27 +270,43 @@ class OpenLogs:
         if log.retired and not log.users:
             log.close()
 
-    def _still_there(self, home: str) -> OpenLog | None:
-        """The open log at `home`, unless it was removed or another one was begun in its place since."""
+    def _still_there(self, home: str, place: str, believed_s: float = 0.0) -> OpenLog | None:
+        """The open log at `home`, lent, unless it was removed or another one was begun in its place since."""
         self.refuse_fenced(home)
-        log = self._logs.get(home)
-        if log is not None and read_log_id(log.storage) != log.log_id:
-            self._retire(self._logs.pop(home))
-            return None
-        return log
+        with self._lock:
+            log = self._logs.get(place)
+            if log is None:
+                return None
+            self._lent(log)
+        now = self._clock()
+        if now - log.looked_at < believed_s:
+            return log
+        if read_log_id(log.storage) == log.log_id:
+            log.looked_at = now
+            return log
+        with self._lock:
+            if self._logs.get(place) is log:
+                self._retire(self._logs.pop(place))
+        return None
 
     def get_known(self, home: str) -> OpenLog:
         """The log at `home`, which its query must have opened before, with its own settings."""
         with self._lock:
             self.refuse_fenced(home)
-            if home not in self._logs or self._logs[home].for_readers:
+            log = self._logs.get(place_of(home))
+            if log is None or log.for_readers:
                 raise UnknownLog(home)
-            return self._lent(self._logs[home])
+            return self._lent(log)
 
     def close(self) -> None:
         """Closes them all."""
         for log in self._logs.values():
             log.close()
+
+
+def place_of(home: str) -> str:
+    """One spelling of a home: Spark writes `file:/x` where a user writes `/x`. `LogLocationError` as `open_storage`."""
+    return (open_storage(home).local_path("") or home).rstrip("/") or "/"
 
 
 def _not_shared(home: str, wanted: str | None, found: str | None) -> LogLocationError:

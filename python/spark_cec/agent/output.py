@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLogs
+from spark_cec.agent.recent import RecentOutput
 from spark_cec.ids import new_id
 from spark_cec.log import manifest
 from spark_cec.log.frame import FrameKind, OutputMeta
 from spark_cec.log.record import encode_table
+from spark_cec.recovery.reach import PlannedBatch, read_planned
+
+_LOG = logging.getLogger(__name__)
 
 
 class OutputCalls:
     """What the sink asks for, on executors (`write`) and on the driver (`publish`)."""
 
-    def __init__(self, logs: OpenLogs) -> None:
+    def __init__(self, logs: OpenLogs, recent: RecentOutput) -> None:
         self._logs = logs
+        self._recent = recent
 
     def write(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`home`, `batch`, `partition`, `attempt`, `generation`, `spool`: one output frame, durable when this returns.
@@ -41,15 +48,20 @@ class OutputCalls:
             rows=rows.num_rows,
             wall_ms=int(time.time() * 1000),
         )
-        log.catalog.note(*log.writer.append(FrameKind.OUTPUT, meta, encode_table(rows, log.settings.compression)))
+        payload = encode_table(rows, log.settings.compression)
+        header, location = log.writer.append(FrameKind.OUTPUT, meta, payload)
+        log.catalog.note(header, location)
+        self._recent.note(log.log_id, frame_id, payload)
         return {"frame": frame_id.hex(), "rows": rows.num_rows}
 
     def publish(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`home`, `batch`, `frames`, `rows`, `schema`, `truncate`, `generation`: makes a batch visible, all at once.
 
-        The first manifest of a batch wins; answers whether this one did.
+        `checkpoint` and `sources` (their names, in Spark's order) say what went into it. The first manifest of a batch
+        wins; answers whether this one did.
         """
         log = self._logs.get_known(arguments["home"])
+        planned = _planned(str(arguments["checkpoint"]), int(arguments["batch"]))
         wanted = manifest.Manifest(
             batch=int(arguments["batch"]),
             frames=tuple(arguments["frames"]),
@@ -58,6 +70,24 @@ class OutputCalls:
             truncate=bool(arguments["truncate"]),
             generation=int(arguments["generation"]),
             wall_ms=int(time.time() * 1000),
+            consumed=_consumed([str(name) for name in arguments["sources"]], planned),
+            boundary_ms=planned.watermark_ms if planned else None,
         )
         counts = manifest.publish(log.storage, wanted)
         return {"first": counts == wanted}
+
+
+def _planned(checkpoint: str, batch: int) -> PlannedBatch | None:
+    """None where it cannot be read just now: the batch's rows are durable, and do not wait for what is told of them."""
+    try:
+        return read_planned(open_storage(checkpoint), batch)
+    except OSError as error:
+        _LOG.warning("what went into batch %d is not noted with its output: %s", batch, error)
+        return None
+
+
+def _consumed(sources: Sequence[str], planned: PlannedBatch | None) -> tuple[manifest.Consumed, ...]:
+    """None where Spark's offset log has another form, or other sources than the query: nothing is guessed."""
+    if planned is None or len(planned.offsets) != len(sources):
+        return ()
+    return tuple(map(manifest.Consumed, sources, planned.offsets))

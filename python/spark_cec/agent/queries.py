@@ -307,7 +307,7 @@ class QueryCalls:
 def _output_before(log: OpenLog, version: int) -> int | None:
     """Below which batch output may go, by the settings; None: it is kept."""
     readers, keep_batches = log.settings.output_readers, log.settings.retain_output_batches
-    bounds = [slowest_reader(log.storage, readers)] if readers else []
+    bounds = [slowest_reader(log.storage, log.log_id, readers)] if readers else []
     return min(bounds + ([version - keep_batches] if keep_batches is not None else []), default=None)
 
 

@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of
+from spark_cec.agent.recent import RecentOutput
 from spark_cec.agent.spool import Spool, write_rows
 from spark_cec.checkpoint.eventual import head_at, rebuild
-from spark_cec.checkpoint.views import fail, first_published_since, log_records, output_batches, window_rows
-from spark_cec.errors import CecError, LogLocationError, OutputBegunAnew
+from spark_cec.checkpoint.views import (
+    fail,
+    first_published_since,
+    log_records,
+    output_batches,
+    output_rows,
+    window_rows,
+)
+from spark_cec.errors import CecError, DamagedLog, LogLocationError, OutputBegunAnew
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
 from spark_cec.log.frame import Location
 from spark_cec.log.home import absolute_home
 from spark_cec.log.index import OutputEntry
-from spark_cec.log.readers import begin_reader, note_reader
+from spark_cec.log.readers import ReaderTrail
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import read_attempts
 from spark_cec.recovery.plan import Allows
 from spark_cec.recovery.query_file import read_query
 from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.settings import parse_settings
+
+BELIEVED_S = 2.0
+"""For how long a stream that looks for news takes its log to be the one that it was: it looks ten times a second."""
+
+EMPTY_WAIT_MS = 10_000
+"""For how long a stream lets batches without rows wait for one with some. Then it reads them, so that they may go."""
 
 SPLIT_BYTES = 32 << 20
 """Stored bytes that one read task takes."""
@@ -39,29 +56,37 @@ def _committed(path: str) -> Allows:
 class ReaderCalls:
     """What `spark.read.format("cec")` and `readStream` ask for. Reading never writes to the log, but beside it."""
 
-    def __init__(self, logs: OpenLogs, spool: Spool) -> None:
+    def __init__(self, logs: OpenLogs, spool: Spool, recent: RecentOutput) -> None:
         self._logs = logs
         self._spool = spool
+        self._recent = recent
+        self._trails: dict[tuple[str, str], ReaderTrail] = {}
+        self._homes: dict[str, tuple[str, float]] = {}
 
     def _log_or_none(self, arguments: Mapping[str, Any]) -> OpenLog | None:
-        """None where the query that will write the log has committed nothing, and the reader says that it waits."""
+        """To look how far it is. None where its query has committed nothing, and the reader says that it waits."""
         try:
-            return self._log(arguments)
+            return self._log(arguments, BELIEVED_S)
         except LogLocationError:
             if arguments.get("may_wait") and committed_batch(open_storage(str(arguments["path"]))) < 0:
                 return None
             raise
 
-    def _log(self, arguments: Mapping[str, Any]) -> OpenLog:
+    def _log(self, arguments: Mapping[str, Any], believed_s: float = 0.0) -> OpenLog:
+        """`believed_s`: for how long it is taken for what it was."""
         path = str(arguments["path"])
-        query = read_query(cec_directory(path))
-        home = absolute_home(path, query["log_home"]) if query else path
-        log = self._logs.existing(home, parse_settings(conf_of(arguments)))
+        home, looked_at = self._homes.get(path, ("", -math.inf))
+        now = time.monotonic()
+        if now - looked_at >= believed_s:
+            query = read_query(cec_directory(path))
+            home = absolute_home(path, query["log_home"]) if query else path
+            self._homes[path] = home, now
+        log = self._logs.existing(home, parse_settings(conf_of(arguments)), believed_s)
         if log is None:
+            del self._homes[path]
             raise LogLocationError(
                 path, "there is no log here: give the checkpoint of a query, or the `path` of its sink"
             )
-        log.catalog.refresh()
         return log
 
     def schema(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
@@ -80,7 +105,8 @@ class ReaderCalls:
 
         With `after`, a batch, the last is the one with which a stream that has read up to there ends its next batch:
         `up_to`, `max_batches` and `max_rows` are its bounds, and with `may_lose` it passes over what is not kept.
-        With `may_wait` a log that is not there yet has none, too.
+        `newest` is the newest worth reading, `of` tells the last one from another of its number; `seen`, if given, is
+        what it was for `after`. With `may_wait` a log that is not there yet has none, too.
         """
         log, since, after = self._log_or_none(arguments), arguments.get("starting_timestamp_ms"), arguments.get("after")
         bounds = log.published.bounds() if log is not None else None
@@ -88,40 +114,63 @@ class ReaderCalls:
         if after is not None and int(after) > newest:
             raise OutputBegunAnew(str(arguments["path"]), int(after), newest)
         if bounds is None:
-            return {"first": 0, "last": -1}
+            return {"first": 0, "last": -1, "newest": -1}
         assert log is not None
         if after is not None:
-            return {"first": bounds[0], "last": _end_after(log.storage, int(after), bounds, arguments)}
+            _refuse_another(log, arguments, int(after), arguments.get("seen"))
+            last = _end_after(log.storage, int(after), bounds, arguments)
+            if not _is_news(log.storage, last + 1, newest):
+                newest = last  # else who has read all rows there are would seem to be behind
+            of = _identity(log, last) if last > int(after) else None
+            return {"first": bounds[0], "last": last, "newest": newest, "of": of}
         if since is None:
-            return {"first": bounds[0], "last": bounds[1]}
+            return {"first": bounds[0], "last": newest, "newest": newest}
         batches = manifest.batches(log.storage)
+        log.catalog.refresh()
         hint = next((e.meta.batch for e in log.catalog.index.at(int(since)) if isinstance(e, OutputEntry)), None)
-        return {"first": first_published_since(log.storage, batches, int(since), hint), "last": batches[-1]}
+        first = first_published_since(log.storage, batches, int(since), hint)
+        return {"first": first, "last": batches[-1], "newest": batches[-1]}
 
     def note(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`path`, `reader`, `batch`: the stream of that name never asks for this batch again, nor for older ones.
+        """`path`, `reader`, and what befell the stream of that name: with that, output is let go that nobody asks for.
 
-        With `anew` it has just begun behind that batch, whatever one of that name has noted before.
+        `begins` behind a batch, whatever one of that name has read before; a batch of it `ends` with one of the log's,
+        of which Spark may run the newest `retained` again; or none of these: its run is over.
         """
-        log = self._log_or_none(arguments)
-        if log is not None:  # else there is nothing to keep, either
-            note = begin_reader if arguments.get("anew") else note_reader
-            note(log.storage, str(arguments["reader"]), int(arguments["batch"]))
+        key = str(arguments["path"]), str(arguments["reader"])
+        trail = self._trails.get(key)
+        if trail is None:
+            log = self._log_or_none(arguments)
+            if log is None:  # there is nothing to keep, either
+                return {}
+            trail = ReaderTrail(log.storage, log.log_id, key[1])
+        if "begins" in arguments:
+            trail.begin(int(arguments["begins"]))
+        elif "ends" in arguments:
+            trail.add(int(arguments["ends"]), int(arguments["retained"]))
+        else:
+            trail.save()
+            self._trails.pop(key, None)
+            return {}
+        self._trails[key] = trail
         return {}
 
     def splits(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`path`, `view`, and its bounds: the pieces of work of a read, each a JSON object for `read_split`.
 
         Bounds: `first`, `last` batch for `output`; `operator`, `store`, `version` (or None) for `windows`. With
-        `may_lose` output that is lost is named in the answer's `lost`, and not read.
+        `may_lose` output that is lost is named in the answer's `lost`, and not read. `seen`, as in `offsets`, is what
+        the last batch was when the read was planned first.
         """
         told: list[CecError] = []
         log = self._log(arguments)
+        log.catalog.refresh()
         view = arguments["view"]
         if view == "output":
             published = _published(log)
             if not arguments["whole"] and int(arguments["last"]) >= published.stop:
                 raise OutputBegunAnew(str(arguments["path"]), int(arguments["last"]), published.stop - 1)
+            _refuse_another(log, arguments, int(arguments["last"]), arguments.get("seen"))
             entries = output_batches(
                 log.storage,
                 log.catalog,
@@ -131,10 +180,10 @@ class ReaderCalls:
                 published,
                 told.append if arguments.get("may_lose") else fail,
             )
-            pieces = [{"frames": piece} for piece in _pack(e.location for e in entries)]
+            pieces = [{"frames": piece} for piece in _pack((e.location, e.meta.frame_id.hex()) for e in entries)]
         elif view == "log":
             found = [e for s in sorted(log.catalog.index.stores()) for e in log.catalog.index.commits(s, 0, 1 << 62)]
-            pieces = [{"frames": piece} for piece in _pack(e.location for e in found if e.meta.records)]
+            pieces = [{"frames": piece} for piece in _pack((e.location, "") for e in found if e.meta.records)]
         else:
             pieces = _window_pieces(log, int(arguments["operator"]), str(arguments["store"]), arguments.get("version"))
         splits = [{"view": view, "home": log.home, **piece} for piece in pieces]
@@ -156,9 +205,13 @@ class ReaderCalls:
             head = head_at(log.catalog.index, store, int(split["version"]), allows=allows)
             rows = window_rows(rebuild(log.storage, log.catalog.index, head))
         else:
-            locations = [Location(segment, offset, length) for segment, offset, length in split["frames"]]
+            frames = [(bytes.fromhex(frame), Location(*place)) for *place, frame in split["frames"]]
             lost = told.append if arguments.get("may_lose") else fail
-            rows = log_records(log.storage, locations, arguments.get("columns"), split["view"], lost)
+            columns = arguments.get("columns")
+            if split["view"] == "log":
+                rows = log_records(log.storage, [location for _, location in frames], columns, lost)
+            else:
+                rows = output_rows(log.storage, dict(frames), columns, partial(self._recent.find, log.log_id), lost)
         return {"spool": self._write(rows), "rows": rows.num_rows, "lost": [str(each) for each in told]}
 
     def _write(self, rows: pa.Table) -> str | None:
@@ -182,17 +235,51 @@ def _end_after(storage: Storage, after: int, bounds: tuple[int, int], arguments:
         last = min(last, begin + int(arguments["max_batches"]))
     if "max_rows" in arguments:
         last = manifest.last_within(storage, begin + 1, last, int(arguments["max_rows"]))
-    return max(begin, last)
+    return max(begin, last) if _is_news(storage, begin + 1, last) else begin
 
 
-def _pack(locations: Iterable[Location]) -> list[list[Sequence[Any]]]:
+def _is_news(storage: Storage, first: int, last: int) -> bool:
+    """Whether these batches are worth one of the reader's: not those without a row, for a while.
+
+    A flow that reads its own channel answers each batch with one of its own: without this it would never rest.
+    """
+    oldest_ms = None
+    for _, each in manifest.load_between(storage, first, last):
+        if not isinstance(each, manifest.Manifest) or each.rows or each.truncate:
+            return True
+        oldest_ms = oldest_ms or each.wall_ms
+    return oldest_ms is not None and time.time() * 1000 - oldest_ms > EMPTY_WAIT_MS
+
+
+def _identity(log: OpenLog, batch: int) -> str | None:
+    """What tells a batch of this log from another one of its number; without its second part where nobody can tell.
+
+    A manifest is gone where the batch is not kept any more; of one that is damaged, who reads its rows is told.
+    """
+    if batch < 0:
+        return None
+    try:
+        return f"{log.log_id[:8]}-{manifest.load(log.storage, batch).crc:08x}"
+    except (FileNotFoundError, DamagedLog):
+        return f"{log.log_id[:8]}-"
+
+
+def _refuse_another(log: OpenLog, arguments: Mapping[str, Any], batch: int, seen: str | None) -> None:
+    """`OutputBegunAnew` if the batch that a stream has seen is not the one that is there."""
+    there = _identity(log, batch) if seen else None
+    if seen and there and not seen.startswith(there) and not there.startswith(seen):
+        raise OutputBegunAnew(str(arguments["path"]), batch, batch)
+
+
+def _pack(frames: Iterable[tuple[Location, str]]) -> list[list[Sequence[Any]]]:
+    """Places of frames, each with its id, in pieces of some size."""
     pieces: list[list[Sequence[Any]]] = []
     stored = SPLIT_BYTES
-    for location in locations:
+    for location, frame in frames:
         if stored >= SPLIT_BYTES:
             pieces.append([])
             stored = 0
-        pieces[-1].append([location.segment, location.offset, location.length])
+        pieces[-1].append([location.segment, location.offset, location.length, frame])
         stored += location.length
     return pieces
 

@@ -155,7 +155,7 @@ class Life:
                            spool=self._spool(table, keep=True))  # fmt: skip
         Path(self._spooled).unlink()
         self.ask("publish", batch=self.batch, frames=[written["frame"]], rows=1, schema="{}", truncate=False,
-                 generation=self.generation)  # fmt: skip
+                 generation=self.generation, sources=["rate"])  # fmt: skip
 
     def _spool(self, table: pa.Table | None, *, keep: bool = False) -> str | None:
         if table is None:

@@ -16,10 +16,17 @@ from typing import Annotated, Any
 import typer
 
 from spark_cec.bench.bound import run_grid
-from spark_cec.bench.flink import HOW, check_flink
-from spark_cec.bench.growth import GROWS, Growth, parse_growth, write_csv
+from spark_cec.bench.growth import GROWS, Growth, write_csv
 from spark_cec.bench.job import JobSpec
 from spark_cec.bench.measure import Schedule
+from spark_cec.bench.options import (
+    check_flink_of,
+    check_nexmark,
+    check_options,
+    chosen_providers,
+    growth_of,
+    workloads_of,
+)
 from spark_cec.bench.paper import FIGURES
 from spark_cec.bench.paper_run import Found, run_figures
 from spark_cec.bench.pipelines.chain import Amount, chain
@@ -29,7 +36,6 @@ from spark_cec.bench.processes import BenchError
 from spark_cec.bench.providers import Provider
 from spark_cec.bench.tasks import Plan, Task, run_all
 from spark_cec.bench.workloads import SEED, Size
-from spark_cec.extras import ExtraMissing, need
 from spark_cec.toolchain import BuildError
 
 _HELP = """Compare Spark CEC with Spark's own state stores, and with the floor (a bare hash map that keeps nothing
@@ -54,6 +60,7 @@ paper     the experiments of the paper's section IV (figures 5 to 9), its number
 failover  a pipeline of 15 queries on a cluster of processes; 8 of 10 workers are lost at once and come back one by one:
           relative latency and available queries, for each way to recover (--way)
 chain     the same work as a pipeline of three flows, as one query, as three queries joined by Parquet files
+nexmark   queries of that benchmark (--query), 200,000 events a batch, 10,000 to a second of event time
 
 \b
 In a run's line: batch_ms is the median; cpu_ms (processor time of all processes), gc_ms, bytes_per_batch and
@@ -71,6 +78,7 @@ Examples:
   cec bench stores --grow partitions=2,20,200 --rounds 1
   cec bench flink --flink-python flink/bin/python
   cec bench paper --figure 6 --rounds 1 --png figures
+  cec bench nexmark --query q4 --query q8 --provider cec --provider rocksdb
   cec bench failover --png docs/images
   cec bench failover --rounds 1 --way progressive --way at-once --scale 0.1
 
@@ -125,19 +133,25 @@ def bench(
     way: Annotated[
         list[Way] | None, typer.Option(help="For failover: how it is recovered; more than once; default: each.")
     ] = None,
+    query: Annotated[
+        list[str] | None, typer.Option(help="For nexmark: q0 to q22; more than once; default: each that keeps state.")
+    ] = None,
     scale: Annotated[
         float | None, typer.Option(min=0.001, help="For failover: of the paper's 2 to 6 minutes until a worker comes.")
     ] = None,
 ) -> None:
-    growth, size = _growth(grow), Size(keys, updates, partitions)
-    _check_options(task, figure, png, growth, value_bytes, is_failover=bool(way or scale))
+    growth, size = growth_of(grow), Size(keys, updates, partitions)
+    check_options(task, figure, png, growth, value_bytes, is_failover=bool(way or scale))
+    check_nexmark(task, query, keys, growth)
     workload = replace(size.of(task.workload), value_bytes=value_bytes)
     spec = JobSpec(
         provider=Provider.CEC, workload=workload, checkpoint="", scratch="", jar="", memory=memory,
         java_options=java_options, conf=tuple(_pair(each) for each in conf or ()), last_batch=None,
     )  # fmt: skip
-    chosen = _chosen(task, provider)
-    _check_flink(chosen, flink_python)
+    chosen = chosen_providers(task, provider)
+    flink_version = check_flink_of(chosen, flink_python)
+    if flink_version:
+        _say(f"apache-flink {flink_version}")
     lines: list[dict[str, Any]] = []
     signal.signal(signal.SIGTERM, _exit_once)
     try:
@@ -154,7 +168,7 @@ def bench(
                 numbers = figure or [each.number for each in FIGURES]
                 _draw(run_figures(numbers, size, spec, warm_up, batches, rounds, work, write, _say), png)
             else:
-                for each in growth.over(workload) if growth else [workload]:
+                for each in workloads_of(task, workload, growth, query):
                     schedule = Schedule(each.fill_batches, warm_up, batches)
                     grown = Plan(task, replace(spec, workload=each), schedule, rounds, chosen, flink_python)
                     run_all(grown, work, write, _say)
@@ -164,65 +178,6 @@ def bench(
     except (BenchError, BuildError) as error:
         _say(f"error: {error}")
         raise typer.Exit(1) from None
-
-
-def _growth(grow: str | None) -> Growth | None:
-    if grow is None:
-        return None
-    try:
-        return parse_growth(grow)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--grow") from None
-
-
-def _chosen(task: Task, named: list[Provider] | None) -> tuple[Provider, ...]:
-    chosen = tuple(dict.fromkeys(named or task.providers))
-    for each in chosen:
-        if not task.can_measure(each):
-            known = ", ".join(known.value for known in Provider if task.can_measure(known))
-            why = f"{task.value} is for {known}" if known else f"{task.value} has providers of its own"
-            raise typer.BadParameter(why, param_hint=f"--provider {each.value}")
-    return chosen
-
-
-def _check_options(
-    task: Task, figures: list[int] | None, png: Path | None, growth: Growth | None, value_bytes: int, *,
-    is_failover: bool,
-) -> None:  # fmt: skip
-    """What is for some tasks alone, and what would fail after an hour of measuring."""
-    if task is not Task.FAILOVER and is_failover:
-        raise typer.BadParameter("for the task failover", param_hint="--way, --scale")
-    if task is not Task.PAPER and figures:
-        raise typer.BadParameter("for the task paper", param_hint="--figure")
-    if task not in (Task.PAPER, Task.FAILOVER) and png and not growth:
-        raise typer.BadParameter("for the tasks paper and failover, or with --grow", param_hint="--png")
-    if growth and task in (Task.PAPER, Task.BOUND, Task.AGENT, Task.FAILOVER, Task.CHAIN):
-        raise typer.BadParameter(f"{task.value} has sizes of its own", param_hint="--grow")
-    if (value_bytes or (growth and growth.what == "value-bytes")) and not task.has_values:
-        raise typer.BadParameter(f"{task.value} has values of its own", param_hint="--value-bytes")
-    known = {8: "8 (it has 9 with it)", **{each.number: str(each.number) for each in FIGURES if each.number != 8}}
-    for number in figures or ():
-        if number not in known:
-            raise typer.BadParameter(f"{number}: there are {', '.join(sorted(known.values()))}", param_hint="--figure")
-    if png:
-        try:
-            need("cec bench --png", "tune")
-        except ExtraMissing as missing:
-            raise typer.BadParameter(str(missing), param_hint="--png") from None
-
-
-def _check_flink(providers: tuple[Provider, ...], python: str | None) -> None:
-    """Before an hour of measuring: whether Flink is there, where it is asked for."""
-    if not any(each.is_flink for each in providers):
-        if python:
-            raise typer.BadParameter("for the task flink", param_hint="--flink-python")
-        return
-    if not python:
-        raise typer.BadParameter(f"Flink wants an environment of its own: {HOW}", param_hint="--flink-python")
-    try:
-        _say(f"apache-flink {check_flink(python)}")
-    except BenchError as error:
-        raise typer.BadParameter(str(error), param_hint="--flink-python") from None
 
 
 def _draw(found: Found, png: Path | None) -> None:

@@ -89,19 +89,20 @@ def run(spec: JobSpec) -> None:
 
 
 def facts_of(progress: dict[str, Any]) -> dict[str, Any]:
-    """What the measurement needs of a query's progress; times in ms."""
-    state = progress["stateOperators"][0]
+    """What the measurement needs of a query's progress, sums over its operators; times in ms."""
+    states = progress["stateOperators"]
+    names = {name for state in states for name in state.get("customMetrics", {}) if name.startswith("cec")}
     lifetime = progress.get("observedMetrics", {}).get("windows", {}).get("lifetime")
     return {
         "batch": int(progress["batchId"]),
         "batch_ms": int(progress["durationMs"]["triggerExecution"]),
         "input_rows": int(progress["numInputRows"]),
-        "state_rows": int(state["numRowsTotal"]),
+        "state_rows": sum(int(state["numRowsTotal"]) for state in states),
         "metrics": {
-            "updateMs": state["allUpdatesTimeMs"],
-            "removeMs": state["allRemovalsTimeMs"],
-            "commitMs": state["commitTimeMs"],
-            **{name: value for name, value in state.get("customMetrics", {}).items() if name.startswith("cec")},
+            "updateMs": sum(state["allUpdatesTimeMs"] for state in states),
+            "removeMs": sum(state["allRemovalsTimeMs"] for state in states),
+            "commitMs": sum(state["commitTimeMs"] for state in states),
+            **{name: sum(state["customMetrics"].get(name, 0) for state in states) for name in sorted(names)},
         },
         **({"lifetime_batches": lifetime} if lifetime is not None else {}),
     }

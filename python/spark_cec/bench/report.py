@@ -62,7 +62,8 @@ class Report:
 
     def _about(self) -> dict[str, Any]:
         sizes = self.workload
-        about = {"task": self.task, "keys": sizes.keys, "updates": sizes.updates, "partitions": sizes.partitions}
+        what = {"query": sizes.nexmark} if sizes.nexmark else {"keys": sizes.keys}
+        about = {"task": self.task, **what, "updates": sizes.updates, "partitions": sizes.partitions}
         return {**about, **({"value_bytes": sizes.value_bytes} if sizes.value_bytes else {})}
 
     def _measures(self) -> list[str]:

@@ -37,6 +37,7 @@ class Task(str, Enum):
     FLINK = "flink"
     FAILOVER = "failover"
     CHAIN = "chain"
+    NEXMARK = "nexmark"
 
     @property
     def workload(self) -> Workload:
@@ -66,8 +67,8 @@ class Task(str, Enum):
             return False
         if self is Task.PACE:
             return provider.is_ours
-        # The floor has no state to come back to.
-        return self is not Task.RECOVERY or provider is not Provider.FLOOR
+        # The floor has no state to come back to, and no stores for joins.
+        return self not in (Task.RECOVERY, Task.NEXMARK) or provider is not Provider.FLOOR
 
     @property
     def has_values(self) -> bool:
@@ -77,7 +78,7 @@ class Task(str, Enum):
     def has_sizes_of(self, workload: Workload) -> bool:
         """Whether `workload` is as large as the design says; but for one task the partitions are not fixed there."""
         partitions = self.workload.partitions if self is Task.STORES else workload.partitions
-        return replace(self.workload, partitions=partitions) == workload
+        return replace(self.workload, partitions=partitions, nexmark=workload.nexmark) == workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,25 +11,33 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from spark_cec.nexmark.events import Nexmark
+from spark_cec.nexmark.queries import QUERIES
 from spark_cec.operators import count_window
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 SEED = 20110627
+NEXMARK_FILL = 4
+"""Batches until windows of NexMark close as others open: each batch has twenty seconds of events, and most windows ten.
+"""
+
 OPENINGS_PER_THOUSAND = 1
 """Slow windows: updates in a thousand that open a window."""
 
 
 class Shape(str, Enum):
     """`uniform`: updates spread evenly over all windows. `slow`: few openings, many updates. `fast`: each tuple
-    opens a window, and one closes for it. `count`: windows of so many tuples for each key, as in the paper.
+    opens a window, and one closes for it. `count`: windows of so many tuples for each key, as in the paper. `nexmark`:
+    a query of that benchmark.
     """
 
     UNIFORM = "uniform"
     SLOW = "slow"
     FAST = "fast"
     COUNT = "count"
+    NEXMARK = "nexmark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,8 @@ class Workload:
     """`keys` open windows, `updates` input tuples a batch, `partitions` of the state.
 
     `window`: tuples in a window, where that is what closes it. `seed` of all that looks random. `value_bytes`: of text
-    in each value, besides its count and sum.
+    in each value, besides its count and sum. `nexmark`: the name of a query, whose input is `updates` events a batch,
+    and which opens as many windows as it does (`keys` is 0).
     """
 
     shape: Shape
@@ -65,6 +74,7 @@ class Workload:
     window: int = 0
     seed: int = SEED
     value_bytes: int = 0
+    nexmark: str = ""
 
     @property
     def delay_s(self) -> int:
@@ -78,6 +88,8 @@ class Workload:
     @property
     def fill_batches(self) -> int:
         """Batches until all windows are open (fast windows: until as many close as open)."""
+        if self.shape is Shape.NEXMARK:
+            return NEXMARK_FILL
         if self.shape is Shape.FAST:
             return 2 * self.delay_s + 2
         if self.shape is Shape.COUNT:
@@ -93,6 +105,7 @@ DEFAULTS = {
     Shape.UNIFORM: Workload(Shape.UNIFORM, keys=2_000_000, updates=300_000),
     Shape.SLOW: Workload(Shape.SLOW, keys=200_000, updates=300_000),
     Shape.FAST: Workload(Shape.FAST, keys=900_000, updates=300_000),
+    Shape.NEXMARK: Workload(Shape.NEXMARK, keys=0, updates=200_000),
 }
 """The sizes of the design."""
 
@@ -102,6 +115,8 @@ MANY_STORES = Workload(Shape.UNIFORM, keys=200_000, updates=20_000, partitions=2
 
 def output_mode(workload: Workload) -> str:
     """The output mode that the query is written for."""
+    if workload.shape is Shape.NEXMARK:
+        return QUERIES[workload.nexmark].mode
     return "append" if workload.shape in (Shape.FAST, Shape.COUNT) else "update"
 
 
@@ -111,6 +126,10 @@ def query(spark: SparkSession, workload: Workload) -> DataFrame:
     """
     from pyspark.sql import functions as F  # noqa: N812
 
+    if workload.shape is Shape.NEXMARK:
+        streams = Nexmark(seed=workload.seed)
+        views = streams.views(streams.stream(spark, workload.updates))
+        return QUERIES[workload.nexmark].over(spark, views, streams.longest_auction_ms)
     source = (
         spark.readStream.format("rate-micro-batch")
         .option("rowsPerBatch", workload.updates)

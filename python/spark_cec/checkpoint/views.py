@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 import pyarrow as pa
@@ -13,15 +13,17 @@ from spark_cec.checkpoint.eventual import EventualCheckpoint
 from spark_cec.errors import CecError, DamagedLog, NotKept
 from spark_cec.log import manifest
 from spark_cec.log.catalog import Catalog
-from spark_cec.log.frame import CommitMeta, Frame, Location
+from spark_cec.log.frame import CommitMeta, Frame, Location, OutputMeta
 from spark_cec.log.index import OutputEntry
 from spark_cec.log.reader import commit_records, payload_table, read_frame, read_many
-from spark_cec.log.record import RecordKind
+from spark_cec.log.record import RecordKind, decode_table
 from spark_cec.log.storage import Storage
 
 _KIND_NAMES = pa.array([None, *(kind.name for kind in sorted(RecordKind))])
 """The names of the kinds, each at its number; 0 is reserved."""
 
+
+_MOVED = "another frame is there than a moment ago, as after `cec repair`: read again"
 
 Told = Callable[[CecError], None]
 """Is told of output that was published and cannot be read: raises it, or notes it where a reader goes on without."""
@@ -84,21 +86,40 @@ def first_published_since(storage: Storage, batches: Sequence[int], wall_ms: int
     return batches[found] if found < len(batches) else batches[-1] + 1
 
 
-def log_records(
-    storage: Storage, locations: Sequence[Location], columns: Sequence[str] | None, view: str, lost: Told = fail
+def output_rows(
+    storage: Storage,
+    frames: Mapping[bytes, Location],
+    columns: Sequence[str] | None,
+    recent: Callable[[bytes], memoryview | None] = lambda _: None,
+    lost: Told = fail,
 ) -> pa.Table:
-    """The rows of frames: as the sink wrote them (`output`), or control records with their place (`log`).
+    """The rows of output frames, by their ids, as the sink wrote them, in the order given.
 
-    `lost` is told of frames that are damaged.
+    `recent`: the payload of a frame that need not be read from storage. `lost` is told of frames that are damaged, or
+    not where they were a moment ago.
     """
+    known = {frame: decode_table(payload) for frame in frames if (payload := recent(frame)) is not None}
+    for location, frame in _sound(storage, [at for each, at in frames.items() if each not in known], lost):
+        meta = frame.meta
+        if isinstance(meta, OutputMeta) and frames.get(meta.frame_id) == location:
+            known[meta.frame_id] = payload_table(frame)
+        else:
+            lost(DamagedLog(location.segment, location.offset, _MOVED))
+    return _together([known[frame] for frame in frames if frame in known], columns)
+
+
+def log_records(
+    storage: Storage, locations: Sequence[Location], columns: Sequence[str] | None, lost: Told = fail
+) -> pa.Table:
+    """The control records of commit frames, each with its place. `lost` is told of frames that are damaged."""
     tables = []
     for location, frame in _sound(storage, locations, lost):
-        meta = frame.meta
-        if view == "log":
-            assert isinstance(meta, CommitMeta)
-            tables.append(_with_place(commit_records(frame), meta, location))
-        else:
-            tables.append(payload_table(frame))
+        assert isinstance(frame.meta, CommitMeta)
+        tables.append(_with_place(commit_records(frame), frame.meta, location))
+    return _together(tables, columns)
+
+
+def _together(tables: Sequence[pa.Table], columns: Sequence[str] | None) -> pa.Table:
     rows = pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
     return rows if columns is None else _project(rows, columns)
 

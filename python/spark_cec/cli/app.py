@@ -40,6 +40,18 @@ Examples:
 
 {_EXIT_CODES}"""
 
+_OUTPUTS = f"""Show the batches that the sink has published: rows, when, the watermark, and what of each source went in.
+
+What a source wrote as `to` is read; a batch begins where the one before it ended. For a topic these are its offsets,
+for the log of another query the ids of batches. Writes nothing: it is safe while the query runs.
+
+\b
+Examples:
+  cec outputs /checkpoints/clicks --last 3
+  cec outputs /checkpoints/clicks --json | jq '.batches[-1].inputs'
+
+{_EXIT_CODES}"""
+
 _VERIFY = f"""Read every byte of the log, and rebuild every store as a recovery would.
 
 Checks all frames, manifests and log.json, that every output frame which a manifest names is there, and, for each store,
@@ -139,6 +151,26 @@ def inspect(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
         else:
             print_state(console(), state)
         _end(any(finding.kind is not FindingKind.TORN for finding in state.findings))
+
+
+@app.command(help=_OUTPUTS, short_help="Show the newest batches of output, and what went into each.")
+def outputs(
+    checkpoint: Checkpoint,
+    last: Annotated[int, typer.Option("--last", metavar="BATCHES", min=1, help="How many batches.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """From the manifests alone."""
+    with explained("outputs", checkpoint):
+        from spark_cec.cli.find_log import find_log
+        from spark_cec.cli.outputs import outputs_json, print_outputs, read_outputs
+        from spark_cec.cli.show import console, print_json
+
+        found = read_outputs(find_log(checkpoint), last)
+        if as_json:
+            print_json(outputs_json(found))
+        else:
+            print_outputs(console(), found)
+        _end(bool(found.findings))
 
 
 @app.command(help=_VERIFY, short_help="Read every byte; say what is torn, corrupt or lost, and where.")

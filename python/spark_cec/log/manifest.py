@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from spark_cec.errors import AlreadyExists, DamagedLog, NewerFormat
@@ -22,9 +22,20 @@ RETIRED = f"{MANIFESTS}/retired.json"
 RELIST_S = 30.0
 """How long `Published` believes that nothing but the next batch can be new."""
 
+RELIST_MOST_S = 600.0
+"""The same, where nothing was found several times."""
+
 _FEW = 1_000
 _DIGITS = 20
 _SUFFIX = ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """How far a query had read one of its sources with a batch: `end`, as the source writes it; None: nothing yet."""
+
+    source: str
+    end: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +43,10 @@ class Manifest:
     """The output of one batch.
 
     `frames`: ids of its output frames, 32 hex digits each, in order. `schema_json`: the rows' schema. `truncate`:
-    earlier batches no longer count. `wall_ms`: ms since the epoch.
+    earlier batches no longer count. `wall_ms`: ms since the epoch. `consumed`: how far each source had been read, in
+    Spark's order; empty where that is not known. `boundary_ms`: the watermark that the batch ran with, event time in ms
+    since the epoch, None without one: what is older is late. `crc`: the checksum of one that was read, by which it is
+    told from another one of its batch; 0 of one that is not written yet.
     """
 
     batch: int
@@ -42,6 +56,9 @@ class Manifest:
     truncate: bool
     generation: int
     wall_ms: int
+    consumed: tuple[Consumed, ...] = ()
+    boundary_ms: int | None = None
+    crc: int = field(default=0, compare=False)
 
 
 def publish(storage: Storage, manifest: Manifest) -> Manifest:
@@ -75,7 +92,8 @@ class Published:
     """The first and the newest batch that has a manifest, followed without listing them all each time.
 
     From the newest known batch on, the next ones are asked for by name. A listing finds what that misses, such as
-    batches behind a gap: at first, when the first known one is retired, and after `RELIST_S` without news.
+    batches behind a gap: at first, when the first known one is retired, and after `RELIST_S` without news, then ever
+    more seldom.
     """
 
     def __init__(self, storage: Storage, clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,7 +101,7 @@ class Published:
         self._clock = clock
         self._lock = threading.Lock()
         self._bounds: tuple[int, int] | None = None
-        self._listed_at = 0.0
+        self._every_s, self._list_at = RELIST_S, 0.0
 
     def bounds(self) -> tuple[int, int] | None:
         """(first, newest), None if there is no manifest."""
@@ -93,16 +111,22 @@ class Published:
             first, newest = self._bounds
             while self._storage.exists(manifest_path(newest + 1)):
                 newest += 1
-            if newest == self._bounds[1] and self._clock() - self._listed_at >= RELIST_S:
-                return self._list()
-            self._bounds = first, newest
+            if newest > self._bounds[1]:
+                self._bounds = first, newest
+                self._look_again(RELIST_S)
+            elif self._clock() >= self._list_at:
+                self._list()
             return self._bounds
 
     def _list(self) -> tuple[int, int] | None:
-        found = batches(self._storage)
-        self._listed_at = self._clock()
+        known, found = self._bounds, batches(self._storage)
         self._bounds = (found[0], found[-1]) if found else None
+        # A log that is read for months has millions of them, and a listing takes its time.
+        self._look_again(RELIST_S if self._bounds != known else min(2 * self._every_s, RELIST_MOST_S))
         return self._bounds
+
+    def _look_again(self, after_s: float) -> None:
+        self._every_s, self._list_at = after_s, self._clock() + after_s
 
 
 def load_between(storage: Storage, first: int, last: int) -> Iterator[tuple[int, Manifest | DamagedLog | None]]:
@@ -156,6 +180,15 @@ def retired_before(storage: Storage) -> int:
         raise DamagedLog(RETIRED, 0, f"cannot be read: {error}") from error
 
 
+def read_batch(offset: str) -> int:
+    """The last batch that a stream has read, by its offset (`FORMAT.md`, section 3). `ValueError` if it is no such."""
+    found = json.loads(offset)
+    batch = found.get("batch") if isinstance(found, dict) else found
+    if not isinstance(batch, int):
+        raise ValueError(f"{offset!r} is no offset of a stream from a log")
+    return batch
+
+
 def manifest_path(batch: int) -> str:
     """Path of a batch's manifest below the log's home."""
     if batch < 0:
@@ -164,7 +197,8 @@ def manifest_path(batch: int) -> str:
 
 
 def _encode(manifest: Manifest) -> bytes:
-    fields = {**asdict(manifest), "frames": list(manifest.frames), "format_version": FORMAT_VERSION}
+    fields = {**asdict(manifest), "format_version": FORMAT_VERSION}
+    del fields["crc"]
     return _canonical({**fields, "crc32c": crc32c(_canonical(fields))})
 
 
@@ -180,8 +214,13 @@ def _decode(path: str, data: bytes) -> Manifest:
         raise NewerFormat(path, f"format version {version}")
     return Manifest(
         fields["batch"], tuple(fields["frames"]), fields["rows"], fields["schema_json"], fields["truncate"],
-        fields["generation"], fields["wall_ms"],
+        fields["generation"], fields["wall_ms"], _consumed(fields),
+        fields.get("boundary_ms"), crc,
     )  # fmt: skip
+
+
+def _consumed(fields: dict[str, Any]) -> tuple[Consumed, ...]:
+    return tuple(Consumed(each["source"], each["end"]) for each in fields.get("consumed", ()))
 
 
 def _canonical(fields: dict[str, Any]) -> bytes:

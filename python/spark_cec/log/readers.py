@@ -6,39 +6,90 @@ This is upstream buffering with acknowledgements: what all known readers are thr
 from __future__ import annotations
 
 import json
+import logging
+from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
-from spark_cec.errors import DamagedLog
+from spark_cec.log.home import read_log_id
 from spark_cec.log.storage import Storage
 
 READERS = "readers"
+_NOTHING: dict[str, Any] = {"batch": -1}
+_LOG = logging.getLogger(__name__)
+
+UNDER_WAY = 3
+"""Batches that Spark keeps for a while beyond what it is told to: those that are planned and not committed."""
+
+NOTED_EVERY = 10
+"""How far a reader must have come for its file to be written again."""
 
 
-def note_reader(storage: Storage, name: str, batch: int) -> None:
-    """The reader never asks for `batch` again, nor for older ones. Never moves back."""
-    if batch > read_reader(storage, name):
-        storage.replace(_path(name), json.dumps({"batch": batch}).encode())
+class ReaderTrail:
+    """Where the newest batches of one stream ended, through all its runs; for one thread at a time.
+
+    Spark may run any batch again that its offset log keeps. So what the stream has read with batches before those will
+    not be asked for again.
+    """
+
+    def __init__(self, storage: Storage, log_id: str, name: str) -> None:
+        """Goes on where the runs before have left it. `log_id`: of the log at `storage`."""
+        self._storage = storage
+        self._log_id = log_id
+        self._path = _path(name)
+        fields = _fields(storage, log_id, self._path)
+        self._through = int(fields["batch"])
+        self._ends = deque(int(end) for end in fields.get("ends", ()))
+        self._written = self._through
+
+    def begin(self, batch: int) -> None:
+        """The stream begins anew, behind `batch`: what an earlier one of its name has noted says nothing of it."""
+        self._through = batch
+        self._ends.clear()
+        self.save()
+
+    def add(self, end: int, retained: int) -> None:
+        """A batch of the stream ended with `end`, and is committed; Spark's offset log keeps `retained` batches."""
+        if end <= max(self._ends, default=self._through):
+            return  # a batch that ran again, or had no rows of this log: fewer ends only mean that more is kept
+        self._ends.append(end)
+        while len(self._ends) > retained + UNDER_WAY:
+            self._through = self._ends.popleft()
+        if self._through >= self._written + NOTED_EVERY:
+            self.save()
+
+    def save(self) -> None:
+        """Writes the file: at the end of a run, so that the next one knows where the batches of this one ended.
+
+        Of a log that is gone, or another one by now, nothing is noted: it would be taken for the new one's.
+        """
+        if read_log_id(self._storage) != self._log_id:
+            return
+        content = {"batch": self._through, "ends": list(self._ends), "log": self._log_id}
+        self._storage.replace(self._path, json.dumps(content).encode())
+        self._written = self._through
 
 
-def begin_reader(storage: Storage, name: str, batch: int) -> None:
-    """A reader of that name begins anew, behind `batch`: what an earlier one has noted says nothing of it."""
-    if batch != read_reader(storage, name):
-        storage.replace(_path(name), json.dumps({"batch": batch}).encode())
+def slowest_reader(storage: Storage, log_id: str, names: Iterable[str]) -> int:
+    """The oldest batch that some reader may still ask for. `log_id`: of the log at `storage`."""
+    return min(int(_fields(storage, log_id, _path(name))["batch"]) for name in names) + 1
 
 
-def read_reader(storage: Storage, name: str) -> int:
-    """The batch that a reader noted last; -1 for one that has noted none. Errors: `DamagedLog`."""
+def _fields(storage: Storage, log_id: str, path: str) -> dict[str, Any]:
+    """Batch -1 of a reader that has noted nothing, or of another log, or whose file cannot be read: all is kept."""
     try:
-        return int(json.loads(storage.read(_path(name)))["batch"])
+        fields = json.loads(storage.read(path))
+        int(fields["batch"])
+        [int(end) for end in fields.get("ends", ())]
+        other = fields.get("log", log_id) != log_id
     except FileNotFoundError:
-        return -1
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedLog(_path(name), 0, f"cannot be read: {error}; delete it: its reader writes it anew") from error
-
-
-def slowest_reader(storage: Storage, names: Iterable[str]) -> int:
-    """The oldest batch that some reader may still ask for. Errors: `DamagedLog`."""
-    return min(read_reader(storage, name) for name in names) + 1
+        return _NOTHING
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        place = f"{storage.url}/{path}"
+        _LOG.warning("%s cannot be read (%s): all output is kept until its reader writes it anew", place, error)
+        return _NOTHING
+    assert isinstance(fields, dict)
+    return _NOTHING if other else fields
 
 
 def _path(name: str) -> str:

@@ -18,7 +18,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 SESSION = "spark"
 """The parameter that is the Spark session, and no flow."""
 
-READ_OPTIONS = frozenset({"maxRowsPerTrigger", "maxBatchesPerTrigger"})
+READ_OPTIONS = frozenset({"maxRowsPerTrigger", "maxBatchesPerTrigger", "failOnDataLoss"})
 """What a flow may say of how it reads others."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
@@ -132,7 +132,7 @@ class Declaration:
             )
         unknown = sorted((reads or {}).keys() - READ_OPTIONS)
         if unknown:
-            known = " and ".join(sorted(READ_OPTIONS))
+            known = ", ".join(sorted(READ_OPTIONS))
             raise GraphError(self.name, [f"{own} has reads={{'{unknown[0]}': ...}}: the options of a read are {known}"])
         node = Node(own, inputs, is_sink, priority, kept)
         self._flows[own] = Flow(

@@ -25,6 +25,7 @@ POLLING = "100ms"
 NEW_KEY = "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart"
 """Off: a flow that was killed at its first batch has left a file there, and a home has a lease against strangers."""
 
+BOUNDS = {"maxRowsPerTrigger", "maxBatchesPerTrigger"}
 CATCH_UP_ROWS = "200000"
 """Rows that a batch of a flow that is far behind takes, unless it says something else: one batch with all that there is
 would keep its cores from the flows beside it until it ends, and larger batches are hardly faster."""
@@ -49,6 +50,8 @@ class Flows:
         self._declared = declared
         self._home = home
         self._schemas: dict[str, StructType] = {}
+        # One for each flow, through all its lives: Spark keeps a session that has started a query until it ends itself.
+        self._sessions: dict[str, SparkSession] = {}
         for members in graph.order():
             for name in members:
                 self._learn_declared(name)
@@ -108,7 +111,8 @@ class Flows:
         from pyspark.sql.streaming.readwriter import DataStreamWriter
 
         flow = self._declared[name]
-        session = self._session(flow)
+        session = self._sessions.get(name) or self._session(flow)
+        self._sessions[name] = session
         given = [session if each == SESSION else self._read(session, each, flow) for each in flow.parameters]
         made = flow.function(*given)
         wanted = DataStreamWriter if flow.node.is_sink else DataFrame
@@ -131,7 +135,7 @@ class Flows:
         return session
 
     def _read(self, session: SparkSession, name: str, by: Flow) -> DataFrame:
-        bound = {} if by.reads else {"maxRowsPerTrigger": CATCH_UP_ROWS}
+        bound = {} if BOUNDS & by.reads.keys() else {"maxRowsPerTrigger": CATCH_UP_ROWS}
         # Flows start in any order.
         options = {"waitForLog": "true", "reader": by.node.name, **bound, **by.reads}
         stream = session.readStream.format(FORMAT).options(**options).schema(self._schemas[name])

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from spark_cec.extras import need
 from spark_cec.pipeline.capacity import RecoveryMode, RecoveryPolicy
@@ -181,7 +182,8 @@ def _watch(place: PipelineHome, now: PipelineStatus) -> None:
 def _table(now: PipelineStatus) -> Table:
     since = f"its driver (process {now.pid}) has said nothing for {_silent_s(now):,.0f} s" if _is_gone(now) else None
     caption = since or (None if now.capacity is None else _has(now.capacity))
-    table = Table(box=None, pad_edge=False, header_style="bold", title=f"pipeline {now.name}", caption=caption)
+    title, below = Text(f"pipeline {now.name}"), None if caption is None else Text(caption)
+    table = Table(box=None, pad_edge=False, header_style="bold", title=title, caption=below)
     for column in ("flow", "state", "batch", "behind", "cores", "restarts", ""):
         table.add_column(column, justify="left" if column in ("flow", "state", "") else "right")
     for flow in now.flows:
@@ -189,7 +191,8 @@ def _table(now: PipelineStatus) -> Table:
         state = f"[{colour}]{flow.state.value}[/]" if colour else flow.state.value
         cores = "-" if flow.cores is None else f"{flow.cores:.2f}"
         batch, behind = ("-" if each is None else str(each) for each in (flow.batch, flow.behind))
-        table.add_row(flow.name, state, batch, behind, cores, str(flow.restarts), _why(flow))
+        # What Spark says of an error has brackets of its own.
+        table.add_row(flow.name, state, batch, behind, cores, str(flow.restarts), Text(_why(flow)))
     return table
 
 

@@ -6,6 +6,7 @@ It may be held back in between, as where there are too few executors for all flo
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -15,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import tenacity
 
+from spark_cec.log.manifest import read_batch
 from spark_cec.pipeline.status import FlowStatus, State
+from spark_cec.recovery.margin import needed_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -288,16 +291,27 @@ def _last_batch(query: StreamingQuery) -> int | None:
 
 
 def _left(query: StreamingQuery) -> int | None:
-    """How many batches of channels the newest batch left for later: the offsets of channels are numbers."""
+    """How many batches the newest one has left for later: of a channel its own, of a topic such ones as it was."""
     try:
         sources = query._jsq.lastProgress().sources()
-        return max([*(_number(each.latestOffset()) - _number(each.endOffset()) for each in sources), 0])
+        return max([*(_batches(s.endOffset(), s.latestOffset(), s.numInputRows()) for s in sources), 0])
     except Exception:  # the session has ended
         return None
 
 
-def _number(offset: str | None) -> int:
-    return int(offset) if offset is not None and offset.lstrip("-").isdecimal() else 0
+def _batches(end: str | None, latest: str | None, rows: int) -> int:
+    """From one offset of a source to another: channels count batches, topics count rows, and others say nothing."""
+    if end is None or latest is None:
+        return 0
+    try:
+        return int(read_batch(latest)) - int(read_batch(end))
+    except ValueError:
+        pass
+    try:
+        left = sum(max(each.end - each.offset, 0) for each in needed_partitions(end, latest))
+    except ValueError:
+        return 0
+    return math.ceil(left / rows) if rows > 0 else 0
 
 
 def _stop(query: StreamingQuery) -> None:

@@ -26,10 +26,12 @@ class PlannedBatch:
     """One entry of Spark's offset log. `timestamp_ms`: wall clock when the batch was planned, None if it does not say.
 
     `offsets`: where each source ends, as it writes that, None for one that had nothing yet; in Spark's order.
+    `watermark_ms`: event time, None if there is no watermark.
     """
 
     timestamp_ms: int | None
     offsets: tuple[str | None, ...]
+    watermark_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +102,11 @@ def read_planned(checkpoint: Storage, batch: int) -> PlannedBatch | None:
     except FileNotFoundError:
         return None
     offsets = lines[2:] if lines[0] == "v1" else []
+    metadata = lines[1] if len(lines) > 1 else ""
     return PlannedBatch(
-        _timestamp(lines[1] if len(lines) > 1 else ""),
+        _time_in(metadata, "batchTimestampMs"),
         tuple(None if line == _NO_OFFSET else line for line in offsets if line),
+        _time_in(metadata, "batchWatermarkMs"),
     )
 
 
@@ -165,9 +169,9 @@ def _partitions(start: str, end: str) -> tuple[Needed, ...] | None:
         return None
 
 
-def _timestamp(metadata: str) -> int | None:
+def _time_in(metadata: str, field: str) -> int | None:
     try:
-        return int(json.loads(metadata)["batchTimestampMs"]) or None
+        return int(json.loads(metadata)[field]) or None
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import random
 import shutil
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from spark_cec.agent.logs import IDLE_S, OpenLogs, UnknownLog
 from spark_cec.ids import StoreId
+from spark_cec.log.catalog import Catalog
 from spark_cec.settings import PREFIX, Settings, parse_settings
 from tests.agent.support import Agent, Refused, window
 from tests.checkpoint.support import Tip
@@ -160,3 +162,73 @@ def test_an_earlier_run_in_this_application_does_not_fence_the_later_one(agent: 
     with pytest.raises(Refused, match=f"run {later} of the query"):
         agent.ask("hold", generation=earlier)
     agent.append(STORE, Tip(), window(b"a"))
+
+
+def test_a_home_is_one_however_it_is_written(tmp_path: Path) -> None:
+    """Spark says where a checkpoint is as a URL, its user as a path: two catalogs of one log would be read twice."""
+    logs = OpenLogs()
+    settings = parse_settings({PREFIX + "index.path": str(tmp_path / "index")})
+    spellings = [f"{tmp_path}/log", f"file:{tmp_path}/log", f"file://{tmp_path}/log/"]
+    opened = [logs.get(home, settings) for home in spellings]
+    assert opened[0] is opened[1] is opened[2]
+    assert logs.existing(spellings[1], settings) is opened[0]
+    assert logs.get_known(spellings[2]) is opened[0]
+    assert logs.close_log(spellings[0])
+    assert not logs.close_log(spellings[1])
+
+
+def test_a_log_that_takes_long_to_open_concerns_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = OpenLogs()
+    settings = parse_settings({PREFIX + "index.path": str(tmp_path / "index")})
+    logs.get(str(tmp_path / "quick"), settings)
+    opening, may_go_on = threading.Event(), threading.Event()
+    refresh = Catalog.refresh
+
+    def slow(catalog: Catalog) -> None:
+        opening.set()
+        assert may_go_on.wait(30)
+        refresh(catalog)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(Catalog, "refresh", slow)
+        thread = threading.Thread(target=lambda: logs.get(str(tmp_path / "slow"), settings))
+        thread.start()
+        assert opening.wait(30)
+    assert logs.get_known(str(tmp_path / "quick")) is logs.existing(str(tmp_path / "quick"), settings)
+    logs.get(str(tmp_path / "other"), settings)
+    may_go_on.set()
+    thread.join()
+    assert logs.get_known(str(tmp_path / "slow"))
+    logs.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_has_a_log_has_it_open(tmp_path: Path, seed: int) -> None:
+    """Threads that open, read and close three logs: under no call is one closed, and each is one at a time."""
+    print(f"seed {seed}")
+    logs = OpenLogs()
+    settings = parse_settings({PREFIX + "index.path": str(tmp_path / "index")})
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        rng = random.Random(seed * 100 + number)
+        try:
+            for _ in range(60):
+                home = str(tmp_path / f"log{rng.randrange(3)}")
+                with logs.serving():
+                    log = logs.get(home, settings) if rng.random() < 0.5 else logs.existing(home, settings)
+                    if rng.random() < 0.3:
+                        logs.close_log(home)
+                    if log is not None:
+                        log.catalog.refresh()
+                        log.catalog.index.stores()
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    logs.close()

@@ -244,7 +244,7 @@ def test_a_store_whose_frame_is_missing_is_damage(agent: Agent) -> None:
 
 def test_output_that_spark_never_committed_is_refused(agent: Agent) -> None:
     run_batches(agent, 1)
-    agent.ask("publish", batch=2, frames=[], rows=0, schema="{}", truncate=False, generation=1)
+    agent.ask("publish", batch=2, frames=[], rows=0, schema="{}", truncate=False, generation=1, sources=[])
     with pytest.raises(Refused, match="holds output of batch 2, but the checkpoint ends at batch 0"):
         agent.ask("plan", committed_batch=0)
 

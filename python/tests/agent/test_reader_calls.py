@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ import pytest
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent import reader as views_module
 from spark_cec.ids import StoreId
-from spark_cec.log.manifest import manifest_path, retire
+from spark_cec.log.home import read_log_id
+from spark_cec.log.manifest import Consumed, load, manifest_path, retire
 from spark_cec.log.segment import segment_path
 from tests.agent.support import Agent, Refused, window
 from tests.checkpoint.support import Tip
@@ -40,11 +41,12 @@ def write(agent: Agent, batch: int, *rows: int, partition: int = 0) -> str | Non
     return frame
 
 
-def publish(agent: Agent, batch: int, *frames: str | None, truncate: bool = False) -> bool:
+def publish(
+    agent: Agent, batch: int, *frames: str | None, truncate: bool = False, sources: Sequence[str] = ()
+) -> bool:
     named = [frame for frame in frames if frame]
-    return bool(
-        agent.ask("publish", batch=batch, frames=named, rows=0, schema=SCHEMA, truncate=truncate, generation=1)["first"]
-    )
+    sent = {"frames": named, "rows": len(named), "schema": SCHEMA, "truncate": truncate}
+    return bool(agent.ask("publish", batch=batch, generation=1, sources=list(sources), **sent)["first"])
 
 
 def read(agent: Agent, view: str, columns: list[str] | None = None, **bounds: Any) -> list[dict[str, Any]]:
@@ -59,7 +61,7 @@ def numbers(agent: Agent, first: int = 0, last: int = 99, *, whole: bool = True)
 def test_output_is_invisible_until_its_batch_is_published(agent: Agent) -> None:
     frames = [write(agent, 0, 1, 2), write(agent, 0, 3, partition=1)]
     assert agent.ask("view_schema")["schemas"] == []
-    assert agent.ask("view_offsets", starting_timestamp_ms=None) == {"first": 0, "last": -1}
+    assert agent.ask("view_offsets", starting_timestamp_ms=None) == {"first": 0, "last": -1, "newest": -1}
     assert numbers(agent) == []
     assert publish(agent, 0, *frames)
     assert numbers(agent) == [1, 2, 3]
@@ -67,7 +69,7 @@ def test_output_is_invisible_until_its_batch_is_published(agent: Agent) -> None:
 
 
 def test_where_a_streams_next_batch_ends(agent: Agent) -> None:
-    assert agent.ask("view_offsets", after=-1) == {"first": 0, "last": -1}
+    assert agent.ask("view_offsets", after=-1) == {"first": 0, "last": -1, "newest": -1}
     for batch in range(6):
         publish(agent, batch, write(agent, batch, batch))
 
@@ -87,6 +89,96 @@ def test_where_a_streams_next_batch_ends(agent: Agent) -> None:
     assert end(0, max_batches=2, may_lose=True) == 5, "what is not kept does not count"
 
 
+def test_a_stream_knows_its_log_again(agent: Agent, tmp_path: Path) -> None:
+    """A log that was begun anew, or restored and written on, has other batches of the same numbers."""
+    for batch in range(3):
+        publish(agent, batch, write(agent, batch, batch))
+    seen = agent.ask("view_offsets", after=-1, max_batches=2)["of"]
+    assert seen[:8] == (read_log_id(open_storage(agent.home)) or "")[:8]
+    assert agent.ask("view_offsets", after=1, seen=seen)["last"] == 2
+    assert agent.ask("view_offsets", after=1, seen=seen[:9])["last"] == 2, "it was not kept then"
+    restored = manifest_path(1)
+    known = open_storage(agent.home).read(restored)
+    open_storage(agent.home).delete(restored)
+    publish(agent, 1, write(agent, 1, 100))
+    another = "up to batch 1 of the output, which has another batch of that number now"
+    with pytest.raises(Refused, match=another):
+        agent.ask("view_offsets", after=1, seen=seen)
+    with pytest.raises(Refused, match=another):
+        agent.ask("view_splits", view="output", first=0, last=1, whole=False, seen=seen)
+    with pytest.raises(Refused, match="another batch"):
+        agent.ask("view_offsets", after=1, seen="00000000" + seen[8:])
+    open_storage(agent.home).replace(restored, known)
+    assert agent.ask("view_offsets", after=1, seen=seen)["last"] == 2
+    retire(open_storage(agent.home), 2)
+    assert agent.ask("view_offsets", after=1, seen=seen)["last"] == 2
+    assert agent.ask("view_offsets", after=2, seen=None) == {"first": 2, "last": 2, "newest": 2, "of": None}
+
+
+def test_batches_without_rows_wait_for_one_with_some(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flow that reads its own channel would answer each of them with another one, for ever."""
+    publish(agent, 0, write(agent, 0, 1))
+    publish(agent, 1)
+    publish(agent, 2)
+    assert agent.ask("view_offsets", after=-1)["last"] == 2
+    nothing = agent.ask("view_offsets", after=0)
+    assert (nothing["last"], nothing["newest"]) == (0, 0)
+    with monkeypatch.context() as later:
+        later.setattr(views_module, "EMPTY_WAIT_MS", -1)
+        assert agent.ask("view_offsets", after=0)["last"] == 2, "but not for ever: else they would be kept"
+    publish(agent, 3, truncate=True)
+    assert agent.ask("view_offsets", after=0)["last"] == 3, "it says that all rows before are gone"
+    publish(agent, 4)
+    publish(agent, 5, write(agent, 5, 1))
+    assert agent.ask("view_offsets", after=3)["last"] == 5
+
+
+def test_a_batch_is_published_though_nobody_can_tell_what_went_into_it(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise PermissionError("the checkpoint's storage does not answer")
+
+    monkeypatch.setattr("spark_cec.agent.output.read_planned", fails)
+    assert publish(agent, 0, write(agent, 0, 1), sources=["files"])
+    assert numbers(agent) == [1]
+    assert load(open_storage(agent.home), 0).consumed == ()
+
+
+@pytest.mark.parametrize(
+    ("sources", "consumed"),
+    [(["cec /a", "files"], [Consumed("cec /a", "7"), Consumed("files", None)]), (["cec /a"], []), ([], [])],
+)
+def test_a_manifest_says_what_went_into_its_batch(agent: Agent, sources: list[str], consumed: list[Consumed]) -> None:
+    """Where the query's sources are others than those of Spark's offset log, nothing is guessed."""
+    planned = Path(agent.checkpoint) / "offsets" / "4"
+    planned.parent.mkdir(parents=True)
+    planned.write_text('v1\n{"batchWatermarkMs":1700000000000,"batchTimestampMs":1700000001000,"conf":{}}\n7\n-')
+    publish(agent, 4, sources=sources)
+    publish(agent, 5, sources=sources)
+    four, five = (load(open_storage(agent.home), batch) for batch in (4, 5))
+    assert (list(four.consumed), four.boundary_ms) == (consumed, 1_700_000_000_000)
+    assert (five.consumed, five.boundary_ms) == ((), None), "the batch is not in Spark's offset log"
+
+
+def test_a_reader_in_the_writers_process_need_not_ask_the_storage(agent: Agent, tmp_path: Path) -> None:
+    """Rows written after the first look are at hand; another process reads the same rows from the log."""
+    publish(agent, 0, write(agent, 0, 1, 2))
+    assert numbers(agent) == [1, 2]
+    publish(agent, 1, write(agent, 1, 3), write(agent, 1, 4, partition=1))
+    (tmp_path / "other").mkdir()
+    other = Agent(tmp_path / "other", Path(agent.checkpoint))
+    assert numbers(agent) == numbers(other) == [1, 2, 3, 4]
+    for segment in (Path(agent.home) / "segments").iterdir():
+        data = segment.read_bytes()
+        segment.write_bytes(data.replace(b"ARROW1", b"AR0OW1") if b"ARROW1" in data else data[:-40] + bytes(40))
+    assert numbers(agent, first=1) == [3, 4]
+    with pytest.raises(Refused) as refused:
+        numbers(other)
+    assert refused.value.kind == "DamagedLog"
+    other.calls.close()
+
+
 def test_the_first_manifest_of_a_batch_wins(agent: Agent) -> None:
     first, second = write(agent, 0, 1), write(agent, 0, 2)
     assert publish(agent, 0, first)
@@ -99,7 +191,7 @@ def test_no_rows_are_no_frame_but_a_batch(agent: Agent) -> None:
     assert write(agent, 0) is None
     publish(agent, 0)
     publish(agent, 1, write(agent, 1, 5))
-    assert agent.ask("view_offsets", starting_timestamp_ms=None) == {"first": 0, "last": 1}
+    assert agent.ask("view_offsets", starting_timestamp_ms=None) == {"first": 0, "last": 1, "newest": 1}
     assert numbers(agent) == [5]
     assert numbers(agent, 0, 0) == []
 
@@ -125,7 +217,8 @@ def test_a_read_starts_where_the_clock_says(agent: Agent, monkeypatch: pytest.Mo
         monkeypatch.setattr(time, "time", lambda batch=batch: 1_000.0 + batch)
         publish(agent, batch, write(agent, batch, batch))
     for since_ms, first in ((0, 0), (1_000_000, 0), (1_000_001, 1), (1_002_500, 3), (1_003_001, 4)):
-        assert agent.ask("view_offsets", starting_timestamp_ms=since_ms) == {"first": first, "last": 3}, since_ms
+        found = agent.ask("view_offsets", starting_timestamp_ms=since_ms)
+        assert found == {"first": first, "last": 3, "newest": 3}, since_ms
 
 
 def test_a_late_frame_of_an_old_batch_does_not_turn_back_the_clock(
@@ -137,7 +230,7 @@ def test_a_late_frame_of_an_old_batch_does_not_turn_back_the_clock(
         publish(agent, batch, write(agent, batch, batch))
     monkeypatch.setattr(time, "time", lambda: 1_025.0)
     write(agent, 0, 77)
-    assert agent.ask("view_offsets", starting_timestamp_ms=1_024_000) == {"first": 3, "last": 3}
+    assert agent.ask("view_offsets", starting_timestamp_ms=1_024_000) == {"first": 3, "last": 3, "newest": 3}
 
 
 def test_columns_are_picked_and_missing_ones_are_null(agent: Agent) -> None:
@@ -202,7 +295,7 @@ def test_lost_output_is_named_and_passed_over_only_if_that_is_wanted(agent: Agen
         open_storage(agent.home).replace(path, open_storage(agent.home).read(path)[:-9])
     if damage == "frame damaged":
         (split,) = agent.ask("view_splits", view="output", first=2, last=2, whole=False)["splits"]
-        segment, offset, length = split["frames"][0]
+        segment, offset, length, _ = split["frames"][0]
         data = bytearray(open_storage(agent.home).read(segment_path(segment)))
         data[offset + length - 6] ^= 0x40
         open_storage(agent.home).replace(segment_path(segment), bytes(data))

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_cec.bench import command, tasks
+from spark_cec.bench import options as bench_options
 from spark_cec.bench.job import JobSpec
 from spark_cec.bench.measure import Measured, Say, Schedule
 from spark_cec.bench.processes import BenchError
@@ -171,7 +172,7 @@ def test_flink_has_a_python_of_its_own(runs: Runs, tmp_path: Path, monkeypatch: 
         return Measured({"us_per_tuple": 4.0}, {})
 
     monkeypatch.setattr(tasks, "flink", of_flink)
-    monkeypatch.setattr(command, "check_flink", lambda python: "2.3.0")
+    monkeypatch.setattr(bench_options, "check_flink", lambda python: "2.3.0")
     monkeypatch.setitem(SPEED_MS, "cec", 1000.0)
     code, lines, errors = _bench(tmp_path, "flink", "--rounds", "1")
     assert (code, lines, told) == (2, [], []) and "--flink-python" in errors
@@ -181,6 +182,17 @@ def test_flink_has_a_python_of_its_own(runs: Runs, tmp_path: Path, monkeypatch: 
     ]  # fmt: skip
     assert told == ["there/python"] * 4
     assert len(lines[-1]["rows"]) == 0  # ours has no time per tuple here
+
+
+def test_the_queries_of_nexmark(runs: Runs, tmp_path: Path) -> None:
+    """By default each that keeps state; any of them by name."""
+    few = ("--rounds", "1", "--provider", "cec")
+    _, lines, _ = _bench(tmp_path, "nexmark", "--query", "q8", "--query", "q0", *few)
+    assert [line["query"] for line in lines if line["kind"] == "run"] == ["q8", "q0"]
+    assert lines[-1]["sizes_of_the_design"] is True
+    assert "keys" not in lines[0]
+    _, lines, _ = _bench(tmp_path, "nexmark", *few)
+    assert [line["query"] for line in lines if line["kind"] == "run"] == list(bench_options.STATEFUL)
 
 
 @pytest.mark.parametrize(
@@ -195,6 +207,9 @@ def test_flink_has_a_python_of_its_own(runs: Runs, tmp_path: Path, monkeypatch: 
         (("flink", "--flink-python", sys.executable), "has no apache-flink"),
         (("--provider", "flink-hashmap"), "--provider flink-hashmap"),
         (("flink", "--provider", "rocksdb"), "--provider rocksdb"),
+        (("--query", "q4"), "--query"), (("nexmark", "--query", "q44"), "q44: did you mean q4?"),
+        (("nexmark", "--keys", "9"), "--keys"), (("nexmark", "--grow", "keys=9"), "--keys"),
+        (("nexmark", "--provider", "floor"), "--provider floor"),
     ],
 )  # fmt: skip
 def test_what_a_task_does_not_have(runs: Runs, tmp_path: Path, options: tuple[str, ...], named: str) -> None:

@@ -41,11 +41,14 @@ def _open_after(batch: int, delay_s: int) -> int:
 
 def test_only_a_uniform_state_has_a_size_that_is_known() -> None:
     sizes = {shape: workload.expected_rows() for shape, workload in DEFAULTS.items()}
-    assert sizes == {Shape.UNIFORM: 2_000_000, Shape.SLOW: None, Shape.FAST: None}
+    assert sizes == {Shape.UNIFORM: 2_000_000, Shape.SLOW: None, Shape.FAST: None, Shape.NEXMARK: None}
 
 
 def test_output_modes() -> None:
-    assert [output_mode(Workload(shape, 1, 1)) for shape in Shape] == ["update", "update", "append", "append"]
+    shapes = [shape for shape in Shape if shape is not Shape.NEXMARK]
+    assert [output_mode(Workload(shape, 1, 1)) for shape in shapes] == ["update", "update", "append", "append"]
+    modes = [output_mode(Workload(Shape.NEXMARK, 0, 1, nexmark=name)) for name in ("q4", "q18")]
+    assert modes == ["append", "update"]
 
 
 def test_each_provider_is_first_once_in_as_many_rounds_and_runs_once_in_each() -> None:

@@ -6,11 +6,12 @@ import pyarrow as pa
 import pytest
 
 from spark_cec.checkpoint.eventual import head_at, rebuild
-from spark_cec.checkpoint.views import log_records, output_batches, window_rows
+from spark_cec.checkpoint.views import log_records, output_batches, output_rows, window_rows
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
 from spark_cec.log.frame import FrameKind
+from spark_cec.log.reader import read_frame
 from spark_cec.log.record import encode_table
 from tests.checkpoint.support import Log, Rows, Tip, record_table, request
 from tests.log.support import output_meta
@@ -66,28 +67,43 @@ def test_log_records_of_plain_and_grouped_stores_are_one_table() -> None:
     commit(log, tip, {b"a": {}}, set())
     commit(log, Tip(), {b"g": {b"k": b"2"}}, set(), grouped=True)
     places = [entry.location for entry in log.catalog.index.commits(STORE, 0, 9)]
-    rows = log_records(log.storage, places, None, "log").to_pylist()
+    rows = log_records(log.storage, places, None).to_pylist()
     assert sorted((row["version"], row["kind"], row["window"], row["key"], row["value"]) for row in rows) == [
         (1, "OPEN", b"a", b"a", b"1"), (1, "OPEN", b"g", b"k", b"2"), (2, "CLOSE", b"a", b"a", None),
     ]  # fmt: skip
     assert {(row["segment"], row["offset"]) for row in rows} == {(place.segment, place.offset) for place in places}
 
 
+@pytest.mark.parametrize("held", [None, 0, 1])
 @pytest.mark.parametrize("columns", [None, ["n"], ["text", "n"], []])
-def test_frames_of_two_schemas_are_one_table(columns: list[str] | None) -> None:
-    """A query that was changed and restarted writes other columns."""
+def test_frames_of_two_schemas_are_one_table(columns: list[str] | None, held: int | None) -> None:
+    """A query that was changed and restarted writes other columns; one of the frames may be in memory still."""
     log = Log()
     first = put_output(log, 0, 1, pa.table({"n": [1, 2]}))
     second = put_output(log, 1, 2, pa.table({"n": [3], "text": ["x"]}))
     publish(log, 0, first)
     publish(log, 1, second)
     found = output_batches(log.storage, log.catalog, 0, 9, whole=True, published=range(2))
-    places = [entry.location for entry in found]
-    rows = log_records(log.storage, places, columns, "output")
+    places = {entry.meta.frame_id: entry.location for entry in found}
+    held_ids = list(places)[held : held + 1] if held is not None else []
+    at_hand = {frame: memoryview(read_frame(log.storage, places[frame]).payload) for frame in held_ids}
+    rows = output_rows(log.storage, places, columns, at_hand.get)
     assert rows.num_rows == 3
     whole: list[dict[str, object]] = [{"n": 1, "text": None}, {"n": 2, "text": None}, {"n": 3, "text": "x"}]
     if columns != []:
         assert rows.to_pylist() == [{name: row[name] for name in columns or ["n", "text"]} for row in whole]
+
+
+def test_a_frame_that_has_taken_the_place_of_another_is_not_it() -> None:
+    """`cec repair` moves frames to the front; two of the same length may change places."""
+    log = Log()
+    names = [put_output(log, batch, batch + 1, pa.table({"n": [batch]})) for batch in range(2)]
+    places = {bytes.fromhex(name): log.catalog.index.output(bytes.fromhex(name)) for name in names}
+    first, second = (entry.location for entry in places.values() if entry)
+    moved = {bytes.fromhex(names[1]): first}
+    with pytest.raises(DamagedLog, match="another frame is there"):
+        output_rows(log.storage, moved, None)
+    assert output_rows(log.storage, {bytes.fromhex(names[1]): second}, None).to_pylist() == [{"n": 1}]
 
 
 def test_batches_and_their_order() -> None:

@@ -16,6 +16,7 @@ from spark_cec.log import manifest as manifests
 from spark_cec.log.frame import crc32c
 from spark_cec.log.manifest import (
     RELIST_S,
+    Consumed,
     Manifest,
     Published,
     batches,
@@ -38,6 +39,27 @@ def test_published_is_loaded() -> None:
     assert load(storage, 3) == ONE
     assert batches(storage) == [3]
     assert manifest_path(3) == "manifests/00000000000000000003.json"
+
+
+def test_what_went_into_a_batch_is_kept() -> None:
+    storage = memory_storage()
+    read = (Consumed("cec /flows/bids", "17"), Consumed('KafkaV2[Subscribe["é"]]', None))
+    publish(storage, dataclasses.replace(ONE, consumed=read, boundary_ms=-5))
+    found = load(storage, 3)
+    assert (found.consumed, found.boundary_ms) == (read, -5)
+
+
+def test_a_manifest_of_an_earlier_release_is_read() -> None:
+    """It says nothing of inputs, nor of a watermark; a field that a later release adds is passed over."""
+    storage = memory_storage()
+    fields = {
+        "batch": 3, "frames": list(ONE.frames), "rows": 17, "schema_json": ONE.schema_json, "truncate": False,
+        "generation": 2, "wall_ms": ONE.wall_ms, "format_version": 1,
+    }  # fmt: skip
+    for added in ({}, {"of_later": [1]}):
+        crc = crc32c(manifests._canonical({**fields, **added}))
+        storage.replace(manifest_path(3), manifests._canonical({**fields, **added, "crc32c": crc}))
+        assert load(storage, 3) == ONE
 
 
 def test_the_first_manifest_wins() -> None:
@@ -196,6 +218,22 @@ def test_new_batches_are_found_without_listing_all() -> None:
     assert published.bounds() == (10, 39), "behind a gap"
     now[0] = RELIST_S
     assert published.bounds() == (10, 41)
+
+
+def test_what_is_not_there_is_listed_ever_more_seldom() -> None:
+    """A log that is read for months has millions of manifests."""
+    storage: Any = Listings(memory_storage())
+    now = [0.0]
+    published = Published(storage, lambda: now[0])
+    for batch in range(3_600):
+        publish(storage, dataclasses.replace(ONE, batch=batch))
+        now[0] += 1.0
+        assert published.bounds() == (0, batch)
+    assert storage.count == 1, "there was news all the time"
+    for _ in range(24 * 3_600):
+        now[0] += 1.0
+        published.bounds()
+    assert storage.count < 24 * 6 + 10
 
 
 @pytest.mark.parametrize(("first", "last", "wanted"), [(0, 2, []), (2, 5, [3, 5]), (0, 10**9, [3, 5, 8]), (-5, 3, [3])])

@@ -2,44 +2,134 @@
 
 from __future__ import annotations
 
+import random
+import shutil
 from pathlib import Path
 
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.errors import DamagedLog
-from spark_cec.log.readers import begin_reader, note_reader, read_reader, slowest_reader
+from spark_cec.log.home import LOG_FILE, join_log
+from spark_cec.log.readers import NOTED_EVERY, UNDER_WAY, ReaderTrail, slowest_reader
+from spark_cec.log.storage import Storage
+
+LOG_ID, OTHER = "1f" * 16, "2e" * 16
+RETAINED = 5
+KEPT = RETAINED + UNDER_WAY
+"""Batches of a stream that may run again."""
 
 
-def test_a_reader_never_moves_back(tmp_path: Path) -> None:
-    storage = open_storage(str(tmp_path))
-    assert read_reader(storage, "alerts") == -1
-    for batch in (4, 2, 4):
-        note_reader(storage, "alerts", batch)
-        assert read_reader(storage, "alerts") == 4
-    note_reader(storage, "alerts", 5)
-    assert read_reader(storage, "alerts") == 5
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    made = open_storage(str(tmp_path))
+    join_log(made, LOG_ID)
+    return made
 
 
-def test_a_reader_that_begins_anew_takes_nothing_over(tmp_path: Path) -> None:
-    storage = open_storage(str(tmp_path))
-    note_reader(storage, "alerts", 990)
-    begin_reader(storage, "alerts", 970)
-    assert slowest_reader(storage, ["alerts"]) == 971
+def run(storage: Storage, *ends: int, name: str = "alerts", stops: bool = True) -> ReaderTrail:
+    """A run of the stream with batches that end there."""
+    trail = ReaderTrail(storage, LOG_ID, name)
+    for end in ends:
+        trail.add(end, RETAINED)
+    if stops:
+        trail.save()
+    return trail
 
 
-def test_all_is_kept_for_a_reader_that_has_not_begun(tmp_path: Path) -> None:
-    storage = open_storage(str(tmp_path))
-    note_reader(storage, "fast", 9)
-    note_reader(storage, "slow", 3)
-    assert slowest_reader(storage, ["fast", "slow"]) == 4
-    assert slowest_reader(storage, ["fast", "slow", "new"]) == 0
+def test_what_a_batch_may_still_ask_for_is_kept(storage: Storage) -> None:
+    run(storage, *range(KEPT))
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 0, "each of its batches may run again"
+    run(storage, KEPT)
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"batch": null}', b'{"batch": "x"}'])
-def test_what_cannot_be_read_is_named(tmp_path: Path, content: bytes) -> None:
-    storage = open_storage(str(tmp_path))
-    note_reader(storage, "alerts", 1)
+def test_many_short_runs_are_as_good_as_a_long_one(storage: Storage) -> None:
+    """As where a query is started each hour to take what is there."""
+    for end in range(0, 300, 3):
+        run(storage, end)
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 300 - 3 * KEPT - 3 + 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_run_goes_behind_what_it_has_let_go(storage: Storage, seed: int) -> None:
+    """Runs that are stopped or killed, whose next begins with batches that ran before, of one to three of the log's."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    ends: list[int] = []
+    for _ in range(30):
+        again = rng.randrange(min(KEPT, len(ends)) + 1)
+        batches = ends[len(ends) - again :]
+        for _ in range(rng.randrange(40)):
+            batches.append((batches or ends or [-1])[-1] + rng.randrange(0, 4))
+        ends = ends[: len(ends) - again] + batches
+        run(storage, *batches, stops=rng.random() < 0.5)
+        needed = ends[-KEPT - 1] + 1 if len(ends) > KEPT else 0
+        assert slowest_reader(storage, LOG_ID, ["alerts"]) <= needed
+
+
+def test_the_file_is_not_written_at_each_batch(storage: Storage) -> None:
+    run(storage, *range(KEPT + NOTED_EVERY - 2), stops=False)
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 0
+    run(storage, *range(KEPT + NOTED_EVERY), stops=False)
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == NOTED_EVERY
+
+
+def test_a_reader_that_begins_anew_takes_nothing_over(storage: Storage) -> None:
+    trail = run(storage, *range(980, 1_000))
+    trail.begin(970)
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 971
+    run(storage, *range(971, 971 + KEPT))
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 971
+
+
+def test_all_is_kept_for_a_reader_that_has_not_begun(storage: Storage) -> None:
+    run(storage, *range(20), name="fast")
+    run(storage, *range(14), name="slow")
+    assert slowest_reader(storage, LOG_ID, ["fast", "slow"]) == 14 - KEPT
+    assert slowest_reader(storage, LOG_ID, ["fast", "slow", "new"]) == 0
+
+
+def test_a_file_of_an_earlier_release_is_read(storage: Storage) -> None:
+    storage.replace("readers/alerts.json", b'{"batch": 41}')
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 42
+    run(storage, 40, 41, *range(42, 42 + KEPT + 1))
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 43
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[]", b'{"batch": null}', b'{"batch": "x"}', b'{"batch": 1, "ends": ["x"]}']
+)
+def test_all_is_kept_where_it_cannot_be_read(
+    storage: Storage, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is only noted for tidiness must stop nobody; the reader writes it anew."""
     storage.replace("readers/alerts.json", content)
-    with pytest.raises(DamagedLog, match=r"readers/alerts\.json.*delete it"):
-        slowest_reader(storage, ["alerts"])
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 0
+    assert "readers/alerts.json cannot be read" in caplog.text
+    run(storage, *range(KEPT + 1))
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 1
+
+
+def test_what_was_noted_of_another_log_says_nothing(storage: Storage) -> None:
+    """The log was deleted and begun anew, while its reader was stopped."""
+    run(storage, *range(500))
+    assert slowest_reader(storage, OTHER, ["alerts"]) == 0
+    (Path(storage.url) / LOG_FILE).unlink()
+    join_log(storage, OTHER)
+    trail = ReaderTrail(storage, OTHER, "alerts")
+    for end in range(KEPT + 2):
+        trail.add(end, RETAINED)
+    trail.save()
+    assert slowest_reader(storage, OTHER, ["alerts"]) == 2
+
+
+def test_nothing_is_noted_where_the_log_is_gone(storage: Storage) -> None:
+    """It would be there when the log is begun anew, and say that much of it is not needed."""
+    trail = run(storage, *range(500))
+    home = Path(storage.url)
+    shutil.rmtree(home)
+    trail.save()
+    assert not home.exists()
+    join_log(storage, OTHER)
+    trail.save()
+    assert slowest_reader(storage, OTHER, ["alerts"]) == 0

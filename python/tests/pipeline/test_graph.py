@@ -163,7 +163,7 @@ def test_what_cannot_be_declared() -> None:
         (lambda: made.sink(nothing), "sink nothing reads no flow"),
         (lambda: made.sink(priority=0)(reads), "priority=0: give a number above 0"),
         (lambda: made.flow(partitions=0)(reads), "partitions=0: give 1 or more"),
-        (lambda: made.flow(reads={"path": "x"})(reads), "of a read are maxBatchesPerTrigger and maxRowsPerTrigger"),
+        (lambda: made.flow(reads={"path": "x"})(reads), "of a read are failOnDataLoss, maxBatchesPerTrigger, maxRows"),
         (lambda: Pipeline("a/b", "/home"), "'a/b' cannot be a name"),
     ):
         with pytest.raises(GraphError, match=says):

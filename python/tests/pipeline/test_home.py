@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from spark_cec.errors import Fenced, LogLocationError
 from spark_cec.pipeline.command import app
 from spark_cec.pipeline.graph import Graph, GraphError, Node
 from spark_cec.pipeline.home import NoHome, PipelineHome
-from spark_cec.pipeline.run_commands import SILENT_S
+from spark_cec.pipeline.run_commands import SILENT_S, _table
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
 
 A, OUT = Node("a"), Node("out", ("a",), is_sink=True)
@@ -105,3 +107,11 @@ def test_where_there_is_no_pipeline(tmp_path: Path) -> None:
     PipelineHome(str(tmp_path))._storage.replace("status.json", b"{}")
     with pytest.raises(NoHome, match=r"status\.json cannot be read"):
         PipelineHome(str(tmp_path)).status()
+
+
+def test_what_spark_says_of_an_error_is_shown_as_it_is(tmp_path: Path) -> None:
+    """Brackets are no markup: a topic's partition, a path, half a tag."""
+    said = "[UNRESOLVED] topic [orders-0] of [/data/in] [/]"
+    shown = io.StringIO()
+    Console(width=200, file=shown).print(_table(status_of(tmp_path, FlowStatus("a", State.FAILED, error=said))))
+    assert said in shown.getvalue()

@@ -312,8 +312,8 @@ def test_a_session_that_ends_under_a_flow_fails_it() -> None:
 class Source:
     """One of a query's sources, as its progress shows it."""
 
-    def __init__(self, end: str | None, latest: str | None) -> None:
-        self._end, self._latest = end, latest
+    def __init__(self, end: str | None, latest: str | None, rows: int = 0) -> None:
+        self._end, self._latest, self._rows = end, latest, rows
 
     def endOffset(self) -> str | None:  # noqa: N802
         return self._end
@@ -321,13 +321,19 @@ class Source:
     def latestOffset(self) -> str | None:  # noqa: N802
         return self._latest
 
+    def numInputRows(self) -> int:  # noqa: N802
+        return self._rows
+
 
 @pytest.mark.parametrize(
     ("sources", "behind"),
     [
         ([Source("7", "7"), Source("3", "9")], 6),
         ([Source("7", "7")], 0),
-        ([Source('{"orders":{"0":5}}', '{"orders":{"0":50}}')], 0),  # Kafka has names of its own for that
+        ([Source('{"batch":3,"of":"1f1f1f1f-00c0ffee"}', "9")], 6),
+        ([Source('{"orders":{"0":5,"1":9}}', '{"orders":{"0":50,"1":9}}', rows=20)], 3),
+        ([Source('{"orders":{"0":5}}', '{"orders":{"0":50}}')], 0),  # it had none of them: nothing to go by
+        ([Source('{"logOffset":5}', '{"logOffset":9}', rows=1)], 0),
         ([Source("12", None)], 0),
         ([], 0),
     ],

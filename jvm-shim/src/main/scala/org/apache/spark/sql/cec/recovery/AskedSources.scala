@@ -9,6 +9,7 @@ import com.fasterxml.jackson.databind.node.ArrayNode
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2
 import org.apache.spark.sql.cec.agent.Json
+import org.apache.spark.sql.cec.source.CecTable
 import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
 
 /**
@@ -48,7 +49,7 @@ private[recovery] final class AskedSources(plan: LogicalPlan) {
 
   private def name(relation: LogicalPlan): String = relation match {
     case _ if topics.contains(relation) => try topics(relation).name catch { case NonFatal(_) => "kafka" } // options that the source will refuse
-    case v2: StreamingRelationV2 => v2.sourceName
+    case v2: StreamingRelationV2 => Some(v2.table).collect { case table: CecTable => table.name }.getOrElse(v2.sourceName)
     case v1: StreamingRelation => v1.sourceName
     case other => other.nodeName
   }
@@ -57,6 +58,12 @@ private[recovery] final class AskedSources(plan: LogicalPlan) {
 private[recovery] object AskedSources {
   /** How long a start waits for an answer. */
   private val WaitSeconds = 10L
+
+  /** By which people know the sources of a query: topics, a log, or what Spark calls a source of that kind. Asks nobody. */
+  def names(plan: LogicalPlan): Seq[String] = {
+    val sources = new AskedSources(plan)
+    try sources.relations.map(sources.name) finally sources.close()
+  }
 
   /** What the sources of a query have. Those that do not say so in time are left alone: whoever reads from them will see why. */
   def once(plan: LogicalPlan): ArrayNode = {

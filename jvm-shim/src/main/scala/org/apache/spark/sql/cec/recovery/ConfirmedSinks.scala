@@ -1,19 +1,13 @@
 package org.apache.spark.sql.cec.recovery
 
-import java.util
-
 import org.apache.spark.sql.DataFrame
-import org.apache.spark.sql.connector.catalog.{Column, SupportsWrite, Table, TableCapability}
-import org.apache.spark.sql.connector.distributions.Distribution
-import org.apache.spark.sql.connector.expressions.{SortOrder, Transform}
-import org.apache.spark.sql.connector.metric.{CustomMetric, CustomTaskMetric}
+import org.apache.spark.sql.connector.catalog.{SupportsWrite, Table}
 import org.apache.spark.sql.connector.read.streaming.ReportsSinkMetrics
 import org.apache.spark.sql.connector.write._
-import org.apache.spark.sql.connector.write.streaming.{StreamingDataWriterFactory, StreamingWrite}
+import org.apache.spark.sql.connector.write.streaming.StreamingWrite
 import org.apache.spark.sql.execution.streaming.Sink
 import org.apache.spark.sql.execution.streaming.sources.{ForeachBatchSink, MemorySink}
 import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend
-import org.apache.spark.sql.types.StructType
 
 /**
  * Wraps the sink of a query, in two things only. A batch ends by confirming that no other run has begun meanwhile. And a batch that
@@ -33,9 +27,25 @@ private[recovery] object ConfirmedSinks {
     case memory: MemorySink => memory
     case function: ForeachBatchSink[_] => new CompletedFunction(function, halves, confirm)
     case v1: Sink => new ConfirmedSink(v1, confirm)
-    case v2: Table with SupportsWrite => new ConfirmedTable(v2, confirm)
+    case v2: SupportsWrite => confirmedTable(v2, confirm)
     case other => other
   }
+
+  private def confirmedTable(table: SupportsWrite, confirm: () => Unit): Table = Intercepted[SupportsWrite](table, classOf[ReportsSinkMetrics]) {
+    case ("newWriteBuilder", itself) => confirmedBuilder(itself().asInstanceOf[WriteBuilder], confirm)
+  }
+
+  private def confirmedBuilder(builder: WriteBuilder, confirm: () => Unit): WriteBuilder =
+    Intercepted[WriteBuilder](builder, classOf[SupportsTruncate], classOf[SupportsStreamingUpdateAsAppend]) {
+      case ("truncate", itself) => confirmedBuilder(itself().asInstanceOf[WriteBuilder], confirm)
+      case ("build", itself) => Intercepted[Write](itself().asInstanceOf[Write], classOf[RequiresDistributionAndOrdering]) {
+        case ("toStreaming", itself) => Intercepted[StreamingWrite](itself().asInstanceOf[StreamingWrite]) {
+          case ("commit", itself) =>
+            confirm()
+            itself()
+        }
+      }
+    }
 }
 
 private final class ConfirmedSink(inner: Sink, confirm: () => Unit) extends Sink {
@@ -46,74 +56,4 @@ private final class ConfirmedSink(inner: Sink, confirm: () => Unit) extends Sink
     BatchRun.complete(data)
     confirm()
   }
-}
-
-private final class ConfirmedTable(inner: Table with SupportsWrite, confirm: () => Unit)
-    extends Table with SupportsWrite with ReportsSinkMetrics {
-  override def name: String = inner.name
-  override def toString: String = inner.toString
-  override def schema: StructType = inner.schema
-  override def columns: Array[Column] = inner.columns
-  override def partitioning: Array[Transform] = inner.partitioning
-  override def properties: util.Map[String, String] = inner.properties
-  override def capabilities: util.Set[TableCapability] = inner.capabilities
-  override def newWriteBuilder(info: LogicalWriteInfo): WriteBuilder = ConfirmedBuilder(inner.newWriteBuilder(info), confirm)
-  override def metrics(): util.Map[String, String] = inner match {
-    case reporting: ReportsSinkMetrics => reporting.metrics()
-    case _ => util.Collections.emptyMap() // as Spark has it for a sink that reports none
-  }
-}
-
-/** A write builder says what it can do by its traits: the wrapped one has those of the one inside. */
-private object ConfirmedBuilder {
-  private class Plain(inner: WriteBuilder, confirm: () => Unit) extends WriteBuilder {
-    override def build(): Write = ConfirmedWrite(inner.build(), confirm)
-  }
-
-  private trait Truncating extends SupportsTruncate {
-    protected def truncated: WriteBuilder
-    override def truncate(): WriteBuilder = truncated
-  }
-
-  def apply(inner: WriteBuilder, confirm: () => Unit): WriteBuilder = {
-    def truncatedInner = ConfirmedBuilder(inner.asInstanceOf[SupportsTruncate].truncate(), confirm)
-    (inner.isInstanceOf[SupportsTruncate], inner.isInstanceOf[SupportsStreamingUpdateAsAppend]) match {
-      case (false, false) => new Plain(inner, confirm)
-      case (true, false) => new Plain(inner, confirm) with Truncating { def truncated: WriteBuilder = truncatedInner }
-      case (false, true) => new Plain(inner, confirm) with SupportsStreamingUpdateAsAppend
-      case (true, true) =>
-        new Plain(inner, confirm) with Truncating with SupportsStreamingUpdateAsAppend { def truncated: WriteBuilder = truncatedInner }
-    }
-  }
-}
-
-private object ConfirmedWrite {
-  def apply(inner: Write, confirm: () => Unit): Write = inner match {
-    case shaped: RequiresDistributionAndOrdering =>
-      new Confirmed(inner, confirm) with RequiresDistributionAndOrdering {
-        override def requiredDistribution: Distribution = shaped.requiredDistribution
-        override def distributionStrictlyRequired: Boolean = shaped.distributionStrictlyRequired
-        override def requiredNumPartitions: Int = shaped.requiredNumPartitions
-        override def advisoryPartitionSizeInBytes: Long = shaped.advisoryPartitionSizeInBytes
-        override def requiredOrdering: Array[SortOrder] = shaped.requiredOrdering
-      }
-    case _ => new Confirmed(inner, confirm)
-  }
-
-  private class Confirmed(inner: Write, confirm: () => Unit) extends Write {
-    override def description: String = inner.description
-    override def supportedCustomMetrics: Array[CustomMetric] = inner.supportedCustomMetrics
-    override def reportDriverMetrics: Array[CustomTaskMetric] = inner.reportDriverMetrics
-    override def toStreaming: StreamingWrite = new ConfirmedStreamingWrite(inner.toStreaming, confirm)
-  }
-}
-
-private final class ConfirmedStreamingWrite(inner: StreamingWrite, confirm: () => Unit) extends StreamingWrite {
-  override def createStreamingWriterFactory(info: PhysicalWriteInfo): StreamingDataWriterFactory = inner.createStreamingWriterFactory(info)
-  override def useCommitCoordinator: Boolean = inner.useCommitCoordinator
-  override def commit(epochId: Long, messages: Array[WriterCommitMessage]): Unit = {
-    confirm()
-    inner.commit(epochId, messages)
-  }
-  override def abort(epochId: Long, messages: Array[WriterCommitMessage]): Unit = inner.abort(epochId, messages)
 }

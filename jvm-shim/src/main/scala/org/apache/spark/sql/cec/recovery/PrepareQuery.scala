@@ -13,7 +13,7 @@ import org.apache.spark.sql.catalyst.trees.TreeNodeTag
 import org.apache.spark.sql.cec.{CecStateStoreProvider, RunContext}
 import org.apache.spark.sql.cec.agent.{Agent, CecException, Json, Refused}
 import org.apache.spark.sql.cec.exchange.StoreDirectory
-import org.apache.spark.sql.cec.source.CecTable
+import org.apache.spark.sql.cec.source.{CecTable, SinkTarget}
 import org.apache.spark.sql.execution.streaming.Sink
 import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
 import org.apache.spark.sql.internal.SQLConf
@@ -81,10 +81,10 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   }
 
   /** Whoever uses our state has its lease from here to the query's end; a start that fails gives it back at once. */
-  private def holdingTheLease(start: Long => WriteToStream): WriteToStream =
+  private def holdingTheLease(start: Long => WriteToStream): WriteToStream = {
+    stopActiveRun()
     if (!usesOurState) start(0L)
     else {
-      stopActiveRun()
       val turn = Agent.hold(checkpoint, conf)
       try start(turn) catch {
         case failure: Throwable =>
@@ -92,6 +92,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
           throw failure
       }
     }
+  }
 
   private def concernsUs: Boolean =
     usesOurState || ourSink.isDefined || (isStateful && logs.recordedProvider.contains(PrepareQuery.Provider))
@@ -212,7 +213,8 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     Math.max(1.0, session.sessionState.conf.numShufflePartitions.toDouble / Math.max(session.sparkContext.defaultParallelism, 1))
 
   private def wrap(run: RunContext, decision: Decision, plan: RecoveryPlan, checked: JsonNode): WriteToStream = {
-    val sink = ourSink.map(_.writingTo(run.home, run.logId, run.generation)).getOrElse(write.sink)
+    val sink = ourSink.fold(write.sink)(table =>
+      table.writingTo(SinkTarget(checkpoint, run.home, run.logId, run.generation, AskedSources.names(write.inputQuery))))
     val defers = decision.deferred.nonEmpty || plan.isDue
     // Spark would record the wrapper's class in its commit log; a V1 sink is wrapped all the same, since it may pass over a batch.
     val recorded = session.sessionState.conf.enableStreamingSinkEvolution && !sink.isInstanceOf[Sink]

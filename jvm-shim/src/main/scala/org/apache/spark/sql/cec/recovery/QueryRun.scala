@@ -31,16 +31,18 @@ private[recovery] final class QueryRun(
     margin: Option[MarginKeeper],
     clock: BatchClock,
     flushes: Boolean)
-    extends SourceHooks with Logging {
+    extends Logging {
   private val begun, ended = new AtomicBoolean(false)
   private var lookedNs = System.nanoTime()
 
-  override def beforeSources(): Unit = if (begun.compareAndSet(false, true)) {
+  /** In the stream's thread, before a source is made: before the query's first batch. */
+  def beforeSources(): Unit = if (begun.compareAndSet(false, true)) {
     session.sparkContext.setLocalProperty(MicroBatchExecution.BATCH_ID_KEY, null) // this thread may have inherited another query's
     replay.foreach(_.begin())
   }
 
-  override def betweenBatches(): Unit = {
+  /** In the stream's thread, before the next batch is planned. */
+  def betweenBatches(): Unit = {
     val now = System.nanoTime()
     if (now - lookedNs > QueryRun.LookEveryNs) {
       lookedNs = now
@@ -67,14 +69,20 @@ private[recovery] final class QueryRun(
   private def lastBatch: Long =
     Option(session.sparkContext.getLocalProperty(MicroBatchExecution.BATCH_ID_KEY)).map(_.toLong).getOrElse(committed)
 
-  /** Spark acknowledges a batch when the next one is planned: the batch is the one that this thread has run last. */
-  override def hold(acknowledge: () => Unit): Unit = {
+  /**
+   * Spark says that the batches of a source up to some offset will not be asked for again, when the next one is planned: that batch is
+   * the one that this thread has run last.
+   */
+  def hold(acknowledge: () => Unit): Unit = {
     clock.announce()
     acknowledgements.hold(lastBatch, acknowledge)
   }
 
-  /** A clean stop is a checkpoint: all stores write what is dirty, so that the next start has nothing to replay. */
-  override def beforeStop(): Unit = if (ended.compareAndSet(false, true)) {
+  /**
+   * The query has ended, however it did, and its sources are about to be stopped. A clean stop is a checkpoint: all stores write what is
+   * dirty, so that the next start has nothing to replay.
+   */
+  def beforeStop(): Unit = if (ended.compareAndSet(false, true)) {
     margin.foreach(_.stop())
     try {
       val version = new SparkLogs(session, run.checkpoint).lastCommitted + 1

@@ -3,8 +3,12 @@ package org.apache.spark.sql.cec.source
 import java.nio.channels.FileChannel
 import java.nio.file.{Files, Paths, StandardOpenOption}
 
+import scala.util.control.NonFatal
+
 import org.apache.arrow.vector.ipc.ArrowStreamReader
 
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.cec.agent.Json
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{GenericInternalRow, UnsafeRow}
 import org.apache.spark.sql.connector.read._
@@ -115,8 +119,16 @@ private final class WindowReader(inner: ArrowReader, view: WindowsView, schema: 
   }
 }
 
-private final case class BatchOffset(batch: Long) extends Offset {
-  override def json(): String = batch.toString
+/** The last batch read, and, of a log that is not older than this, what tells it from another one of its number. */
+private final case class BatchOffset(batch: Long, of: Option[String] = None) extends Offset {
+  override def json(): String = of.fold(batch.toString)(known => Json.obj().put("batch", batch).put("of", known).toString)
+}
+
+private object BatchOffset {
+  def parse(json: String): BatchOffset = Json.parse(json.trim) match {
+    case node if node.isObject => BatchOffset(node.get("batch").asLong, Json.text(node.get("of")))
+    case number => BatchOffset(number.asLong)
+  }
 }
 
 /**
@@ -124,21 +136,21 @@ private final case class BatchOffset(batch: Long) extends Offset {
  *
  * @param retained how many batches Spark's offset log keeps: a recovery may run any of them again
  */
-private final class CecStream(view: OutputView, schema: StructType, retained: Int) extends MicroBatchStream with SupportsTriggerAvailableNow {
+private final class CecStream(view: OutputView, schema: StructType, retained: Int) extends MicroBatchStream with SupportsTriggerAvailableNow with Logging {
   private var availableNow: Option[Long] = None
 
-  /** Where the newest batches of this run end. Before the oldest of them nothing is asked for again. */
-  private val ends = new java.util.ArrayDeque[Long]()
-  private var noted = 0L
+  /** Whether what the stream has read is still there. Asked once: a log that goes under a stream that runs is shorter then. */
+  private var checked = false
+  private var newest: Option[Long] = None
 
   /** Spark asks for it where it has no offset: the stream begins, and what one of its name has read before is not its own. */
   override def initialOffset(): Offset = {
     val begin = view.first - 1
-    view.note(begin, anew = true)
+    view.note("begins" -> begin)
     BatchOffset(begin)
   }
 
-  override def deserializeOffset(json: String): Offset = BatchOffset(json.trim.toLong)
+  override def deserializeOffset(json: String): Offset = BatchOffset.parse(json)
 
   override def getDefaultReadLimit: ReadLimit = ReadLimit.allAvailable()
 
@@ -146,34 +158,30 @@ private final class CecStream(view: OutputView, schema: StructType, retained: In
 
   override def latestOffset(): Offset = BatchOffset(view.newest)
 
-  override def latestOffset(start: Offset, limit: ReadLimit): Offset =
-    BatchOffset(view.endAfter(start.asInstanceOf[BatchOffset].batch, availableNow))
+  override def latestOffset(start: Offset, limit: ReadLimit): Offset = {
+    val from = start.asInstanceOf[BatchOffset]
+    val end = view.endAfter(from.batch, from.of.filterNot(_ => checked), availableNow)
+    checked = true
+    newest = Some(end.newest)
+    if (end.batch == from.batch) from else BatchOffset(end.batch, end.of)
+  }
 
-  override def reportLatestOffset(): Offset = BatchOffset(view.newest)
+  override def reportLatestOffset(): Offset = BatchOffset(newest.getOrElse(view.newest))
 
-  override def planInputPartitions(start: Offset, end: Offset): Array[InputPartition] =
-    view.splits(start.asInstanceOf[BatchOffset].batch + 1, end.asInstanceOf[BatchOffset].batch, whole = false)
-      .map(CecPartition(_): InputPartition).toArray
+  override def planInputPartitions(start: Offset, end: Offset): Array[InputPartition] = {
+    val (from, to) = (start.asInstanceOf[BatchOffset], end.asInstanceOf[BatchOffset])
+    view.splits(from.batch + 1, to.batch, whole = false, to.of).map(CecPartition(_): InputPartition).toArray
+  }
 
   override def createReaderFactory(): PartitionReaderFactory = new CecReaderFactory(view, schema)
 
-  /** Now and then says how far the stream is: at each batch would be a file written at each batch. */
-  override def commit(end: Offset): Unit = if (view.reader.isDefined) {
-    ends.addLast(end.asInstanceOf[BatchOffset].batch)
-    if (ends.size > retained + CecStream.UnderWay) {
-      val through = ends.removeFirst()
-      if (through >= noted + CecStream.NotedEvery) {
-        view.note(through)
-        noted = through
-      }
-    }
+  override def commit(end: Offset): Unit = note("ends" -> end.asInstanceOf[BatchOffset].batch, "retained" -> retained.toLong)
+
+  override def stop(): Unit = note()
+
+  override def toString: String = s"cec ${view.path}"
+
+  private def note(what: (String, Long)*): Unit = try view.note(what: _*) catch {
+    case NonFatal(failure) => logWarning(s"Spark CEC: how far the stream from ${view.path} is was not noted, so more of that is kept", failure)
   }
-
-  override def stop(): Unit = ()
-}
-
-private object CecStream {
-  /** Batches that Spark keeps for a while beyond what it is told to: those that are planned and not committed. */
-  val UnderWay = 3
-  val NotedEvery = 10L
 }

@@ -9,8 +9,14 @@ import org.apache.spark.sql.connector.write.{LogicalWriteInfo, WriteBuilder}
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.sql.util.CaseInsensitiveStringMap
 
-/** Where a query's sink writes: the home of its log, the log's id, and the number of this run. */
-private[cec] final case class SinkTarget(home: String, logId: String, generation: Long)
+/**
+ * Where a query's sink writes.
+ *
+ * @param home of the query's log, which has the id `logId`
+ * @param generation number of this run
+ * @param sources the names of the query's sources, in the order of Spark's offset log
+ */
+private[cec] final case class SinkTarget(checkpoint: String, home: String, logId: String, generation: Long, sources: Seq[String])
 
 /**
  * A log as a table.
@@ -22,8 +28,7 @@ private[cec] final class CecTable(tableSchema: StructType, options: CaseInsensit
   /** The `path` option: for the sink, the home of the whole log. */
   def path: Option[String] = Option(options.get("path"))
 
-  def writingTo(home: String, logId: String, generation: Long): CecTable =
-    new CecTable(tableSchema, options, Some(SinkTarget(home, logId, generation)))
+  def writingTo(to: SinkTarget): CecTable = new CecTable(tableSchema, options, Some(to))
 
   override def name: String = s"cec${path.map(" " + _).getOrElse("")}"
 

@@ -43,8 +43,9 @@ private final class CecStreamingWrite(target: SinkTarget, schema: StructType, tr
   override def commit(epochId: Long, messages: Array[WriterCommitMessage]): Unit = {
     val written = messages.collect { case message: FrameWritten => message }
     val arguments = Json.obj()
-      .put("home", target.home).put("batch", epochId).put("rows", written.map(_.rows).sum).put("schema", schema.json)
-      .put("truncate", truncate).put("generation", target.generation)
+      .put("checkpoint", target.checkpoint).put("home", target.home).put("batch", epochId).put("rows", written.map(_.rows).sum)
+      .put("schema", schema.json).put("truncate", truncate).put("generation", target.generation)
+    arguments.set[com.fasterxml.jackson.databind.JsonNode]("sources", Json.strings(target.sources))
     arguments.set[com.fasterxml.jackson.databind.JsonNode]("frames", Json.strings(written.flatMap(_.frame)))
     Agent.call("publish", arguments, conf)
   }

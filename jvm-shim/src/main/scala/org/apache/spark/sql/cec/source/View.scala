@@ -40,9 +40,9 @@ private[source] sealed trait View extends Serializable with Logging {
   /** All that may be read by name. */
   protected def columns: Seq[StructField] = schema().fields.toSeq
 
-  /** Pieces of work, as JSON that `read_split` understands. */
-  def splits(first: Long, last: Long, whole: Boolean): Seq[String] = {
-    val arguments = about.put("view", name).put("first", first).put("last", last).put("whole", whole)
+  /** Pieces of work, as JSON that `read_split` understands. `seen`: what the last batch was when the read was planned first. */
+  def splits(first: Long, last: Long, whole: Boolean, seen: Option[String] = None): Seq[String] = {
+    val arguments = about.put("view", name).put("first", first).put("last", last).put("whole", whole).put("seen", seen.orNull)
     bounds(arguments)
     val answer = call("view_splits", arguments)
     warn(answer)
@@ -75,6 +75,9 @@ private[source] sealed trait View extends Serializable with Logging {
   protected def call(name: String, arguments: ObjectNode): JsonNode = Agent.call(name, arguments, conf)
 }
 
+/** The batch with which one of a stream ends, what tells it from another one of its number, and the newest that there is. */
+private[source] final case class NextEnd(batch: Long, of: Option[String], newest: Long)
+
 /**
  * The rows that the sink wrote: whole batches, once.
  *
@@ -100,16 +103,20 @@ private[source] final case class OutputView(
   /** The newest batch that holds output; -1 if none does. */
   def newest: Long = offsets(about).get("last").asLong
 
-  /** The batch with which the stream's next one ends, that comes after `batch` and goes no further than `upTo`. */
-  def endAfter(batch: Long, upTo: Option[Long]): Long = {
-    val arguments = about.put("after", batch).put("may_lose", mayLose)
+  /** Where the stream's next batch ends, that begins after `batch` and goes no further than `upTo`. `seen` is what told `batch` from others. */
+  def endAfter(batch: Long, seen: Option[String], upTo: Option[Long]): NextEnd = {
+    val arguments = about.put("after", batch).put("may_lose", mayLose).put("seen", seen.orNull)
     for ((name, bound) <- Seq("up_to" -> upTo, "max_batches" -> maxBatches, "max_rows" -> maxRows); value <- bound) arguments.put(name, value)
-    offsets(arguments).get("last").asLong
+    val answer = offsets(arguments)
+    NextEnd(answer.get("last").asLong, Json.text(answer.get("of")), answer.get("newest").asLong)
   }
 
-  /** Says that this stream never asks for `batch` again, nor for older ones. */
-  def note(batch: Long, anew: Boolean = false): Unit = reader.foreach(name =>
-    call("note_reader", about.put("reader", name).put("batch", batch).put("anew", anew).put("may_wait", mayWait)))
+  /** Says, if the stream has a name, that it begins behind a batch, that a batch of it ended with one, or, with neither, that its run is over. */
+  def note(what: (String, Long)*): Unit = reader.foreach { name =>
+    val arguments = about.put("reader", name).put("may_wait", mayWait)
+    what.foreach { case (key, value) => arguments.put(key, value) }
+    call("note_reader", arguments)
+  }
 
   private def offsets(arguments: ObjectNode): JsonNode = call("view_offsets", arguments.put("may_wait", mayWait))
 

@@ -1,0 +1,98 @@
+"""Coordinated, aligned: markers travel with the messages, and a round of checkpoints is a consistent line by itself.
+
+Source: Chandy and Lamport (1985), as dataflow engines have it: CheckMate, section III-A.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from spark_cec.protocols.words import (
+    Action,
+    Block,
+    Checkpoint,
+    Line,
+    Machine,
+    PassMarker,
+    Piggyback,
+    Process,
+    TakeCheckpoint,
+    Unblock,
+)
+
+
+class CycleRefused(ValueError):
+    """Markers would wait for themselves: the process at the head of a cycle blocks the input that its marker needs."""
+
+    def __init__(self, cycle: Sequence[Process]) -> None:
+        way = " -> ".join([*cycle, cycle[0]])
+        super().__init__(
+            f"coordinated checkpoints cannot be had where flows feed themselves ({way}): take another protocol, or "
+            "break the cycle"
+        )
+
+
+class CoordinatedMachine(Machine):
+    """Blocks each input at its marker until all have come, checkpoints, and passes the marker on."""
+
+    def __init__(self, inputs: Iterable[Process]) -> None:
+        """`inputs`: the processes whose messages this one reads; none for a source, which begins the rounds."""
+        self._inputs = frozenset(inputs)
+        self._round = 0
+        self._come: set[Process] = set()
+
+    def timer(self) -> Sequence[Action]:
+        """A source begins a round; all others wait for markers."""
+        if self._inputs:
+            return ()
+        self._round += 1
+        return TakeCheckpoint(round=self._round), PassMarker(self._round)
+
+    def arrives(self, sender: Process, added: Piggyback) -> Sequence[Action]:
+        """Of an input that is blocked no message may be processed."""
+        if sender in self._come:
+            raise ValueError(f"a message of {sender} was processed although it is blocked for round {self._round + 1}")
+        return ()
+
+    def marker(self, sender: Process, round_: int) -> Sequence[Action]:
+        """See `Machine`. Markers of one input come in the order of their rounds."""
+        if round_ != self._round + 1 or sender not in self._inputs or sender in self._come:
+            raise ValueError(f"the marker of round {round_} from {sender}, but round {self._round + 1} is under way")
+        self._come.add(sender)
+        if self._come != self._inputs:
+            return (Block(sender),)
+        self._round, self._come = round_, set()
+        return TakeCheckpoint(round=round_), PassMarker(round_), Unblock()
+
+    def go_back(self, round_: int) -> None:
+        """The process is again as it was after that round."""
+        self._round, self._come = round_, set()
+
+
+def refuse_cycles(inputs: Mapping[Process, Iterable[Process]]) -> None:
+    """Raises `CycleRefused`, naming one. `inputs`: what each process reads."""
+    done: set[Process] = set()
+    path: list[Process] = []
+
+    def visit(process: Process) -> None:
+        if process in path:
+            raise CycleRefused(path[path.index(process) :][::-1])
+        if process not in done:
+            path.append(process)
+            for each in inputs.get(process, ()):
+                visit(each)
+            path.pop()
+            done.add(process)
+
+    for process in inputs:
+        visit(process)
+
+
+def recovery_line(checkpoints: Mapping[Process, Sequence[Checkpoint]]) -> Line:
+    """The checkpoints of the last round that all processes have completed; round 0 is their beginning."""
+    by_round = {
+        process: {each.round if each.round is not None else 0: each for each in own}
+        for process, own in checkpoints.items()
+    }
+    complete = max(set.intersection(*(set(rounds) for rounds in by_round.values())))
+    return {process: rounds[complete] for process, rounds in by_round.items()}

@@ -1,0 +1,14 @@
+"""No checkpoints: what the others are measured against. A failure takes every process back to its beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from spark_cec.protocols.words import Checkpoint, Line, Machine, Process
+
+NoMachine = Machine
+
+
+def recovery_line(checkpoints: Mapping[Process, Sequence[Checkpoint]]) -> Line:
+    """Everybody's beginning."""
+    return {process: own[0] for process, own in checkpoints.items()}

@@ -1,0 +1,72 @@
+"""Uncoordinated: each process checkpoints by its own clock, and the recovery line is looked for after a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from spark_cec.protocols.words import Action, Checkpoint, Line, Machine, Process, TakeCheckpoint
+
+
+class UncoordinatedMachine(Machine):
+    """Checkpoints when its interval has passed, and asks nobody."""
+
+    def timer(self) -> Sequence[Action]:
+        """See `Machine`."""
+        return (TakeCheckpoint(),)
+
+
+Node = tuple[Process, int]
+"""A checkpoint in the graph: its process and number."""
+
+
+def checkpoint_graph(checkpoints: Mapping[Process, Sequence[Checkpoint]]) -> dict[Node, set[Node]]:
+    """The edges of the checkpoint graph, by where they begin.
+
+    From c(i, x) to c(j, y) where a message that i sent after c(i, x) was processed by j before c(j, y); and from each
+    checkpoint to the next one of its process. Source: CheckMate, section III-B.
+    """
+    edges: dict[Node, set[Node]] = {}
+    for process, own in checkpoints.items():
+        for at, following in pairwise(own):
+            edges.setdefault((process, at.number), set()).add((process, following.number))
+        for at in own:
+            for receiver, theirs in checkpoints.items():
+                late = [each for each in theirs if receiver != process and each.received.get(process, 0) > at.sent]
+                edges.setdefault((process, at.number), set()).update((receiver, each.number) for each in late)
+    return edges
+
+
+def recovery_line(checkpoints: Mapping[Process, Sequence[Checkpoint]]) -> Line:
+    """The newest consistent line, by rollback propagation (CheckMate, Algorithm 1).
+
+    `checkpoints`: of each process, oldest first; the first is its beginning, which is consistent with everything. A
+    process that has not failed may give its present state as the newest one. A process that reads its own channel
+    never has an orphan there: what it received it had sent before.
+    """
+    edges = checkpoint_graph(checkpoints)
+    newest = {process: len(own) - 1 for process, own in checkpoints.items()}
+    known = {process: {each.number: at for at, each in enumerate(own)} for process, own in checkpoints.items()}
+    while True:
+        root = [(process, checkpoints[process][at].number) for process, at in newest.items()]
+        marked = _strictly_reachable(edges, root)
+        hit = [node for node in root if node in marked]
+        if not hit:
+            return {process: checkpoints[process][at] for process, at in newest.items()}
+        for process, number in hit:
+            at = known[process][number]
+            while (process, checkpoints[process][at].number) in marked:
+                at -= 1  # the beginning is reached by nobody: nothing was received before it
+            newest[process] = at
+
+
+def _strictly_reachable(edges: Mapping[Node, set[Node]], roots: Iterable[Node]) -> set[Node]:
+    """All nodes to which a path of at least one edge leads from a root."""
+    found: set[Node] = set()
+    open_nodes = list(roots)
+    while open_nodes:
+        for node in edges.get(open_nodes.pop(), ()):
+            if node not in found:
+                found.add(node)
+                open_nodes.append(node)
+    return found

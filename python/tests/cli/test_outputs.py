@@ -1,0 +1,72 @@
+"""`cec outputs`: what went into each batch, and no trace."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from spark_cec.log.manifest import Consumed, load, manifest_path, publish, retire
+from tests.cli.support import Checkpoint, answer, files, run
+
+
+def say_what_went_in(checkpoint: Checkpoint) -> None:
+    """The manifests of the batches 1 to 3, with inputs and a watermark; that of batch 0 is of an earlier release."""
+    storage = checkpoint.storage
+    for batch in range(1, 4):
+        found = load(storage, batch)
+        read = (Consumed("cec /flows/bids", str(10 * batch)), Consumed("files", None))
+        storage.delete(manifest_path(batch))
+        publish(storage, dataclasses.replace(found, consumed=read, boundary_ms=1_700_000_000_000 + batch))
+
+
+def test_a_batch_begins_where_the_one_before_it_ended(checkpoint: Checkpoint) -> None:
+    say_what_went_in(checkpoint)
+    before = files(checkpoint.path)
+    result = run("outputs", str(checkpoint.path), "--json", "--last", "2")
+    found = answer(result)["batches"]
+    assert result.exit_code == 0
+    assert [(each["batch"], each["rows"], each["frames"], each["watermark_ms"]) for each in found] == [
+        (2, 6, 2, 1_700_000_000_002), (3, 6, 2, 1_700_000_000_003),
+    ]  # fmt: skip
+    assert found[0]["inputs"] == [
+        {"source": "cec /flows/bids", "from": "10", "to": "20"}, {"source": "files", "from": None, "to": None},
+    ]  # fmt: skip
+    assert files(checkpoint.path) == before
+
+
+def test_of_the_first_and_of_an_earlier_release_it_says_what_is_known(checkpoint: Checkpoint) -> None:
+    say_what_went_in(checkpoint)
+    found = answer(run("outputs", str(checkpoint.path), "--json"))["batches"]
+    assert [[(i["from"], i["to"]) for i in each["inputs"]] for each in found] == [
+        [], [(None, "10"), (None, None)], [("10", "20"), (None, None)], [("20", "30"), (None, None)],
+    ]  # fmt: skip
+    said = run("outputs", str(checkpoint.path)).stdout.splitlines()
+    assert said[0] == "batch 0: 6 rows in 2 frames, published 1970-01-01 00:00:01 UTC"
+    assert said[4:7] == [
+        "batch 2: 6 rows in 2 frames, published 1970-01-01 00:00:03 UTC, watermark 2023-11-14 22:13:20 UTC",
+        "    cec /flows/bids from batch 10 to batch 20",
+        "    files to nothing yet",
+    ]
+
+
+def test_what_is_retired_is_not_there_and_what_is_damaged_is_named(checkpoint: Checkpoint) -> None:
+    retire(checkpoint.storage, 1)
+    broken = checkpoint.home / manifest_path(2)
+    broken.write_bytes(broken.read_bytes()[:-9])
+    result = run("outputs", str(checkpoint.path), "--json")
+    found = answer(result)
+    assert result.exit_code == 1
+    assert [each["batch"] for each in found["batches"]] == [1, 3]
+    assert [damage["where"] for damage in found["damages"]] == [manifest_path(2)]
+
+
+def test_a_query_with_another_sink_has_none(checkpoint: Checkpoint) -> None:
+    for batch in range(4):
+        (checkpoint.home / manifest_path(batch)).unlink()
+    result = run("outputs", str(checkpoint.path))
+    assert (result.exit_code, result.stdout.count("\n")) == (0, 1)
+    assert "only the cec sink" in result.stdout
+
+
+def test_no_log(tmp_path: Path) -> None:
+    assert run("outputs", str(tmp_path)).exit_code == 2
