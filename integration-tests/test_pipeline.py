@@ -60,6 +60,7 @@ class Waits:
 
 def live(case: str, root: Path, master: str, kill: str | None, at: int, waits: Waits | None = None) -> bool:
     """One life of the driver; whether it came to its end. The kill comes when all flows together have `at` batches."""
+    CASES[case].go_on(root / "in")
     command = [sys.executable, "-m", "cec_it.pipeline_driver", case, str(root), master]
     child = Child([*command, *([str(waits.fill)] if waits else [])], root / "driver.log", ENVIRONMENT)
     deadline = time.monotonic() + LIFE_S

@@ -29,10 +29,15 @@ Rows = Counter[tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A pipeline on files below `root`; `expected` are the rows in `out`, and how often each is there."""
+    """A pipeline on files below `root`; `expected` are the rows in `out`, and how often each is there.
+
+    `go_on` is what comes in after each start. Without it a window may stay open for ever: when a query starts, Spark
+    runs no batch that has no rows, even if the run that was killed had yet to run one.
+    """
 
     declare: Callable[[str], Pipeline]
     feed: Callable[[Path, int], None]
+    go_on: Callable[[Path], None]
     expected: Callable[[Path], Rows]
     flows: tuple[str, ...]
 
@@ -46,8 +51,19 @@ def feed_events(directory: Path, seed: int) -> None:
             time_s = EPOCH + n + chance.randrange(5)
             rows.append({"n": n, "k": chance.randrange(11), "v": chance.randrange(100), "t": time_s})
         _write(directory / f"{number:03d}.json", rows)
-    for number, days in ((FILES, 1), (FILES + 1, 2)):
-        _write(directory / f"{number:03d}.json", [{"n": -days, "k": -1, "v": 0, "t": EPOCH + days * DAY}])
+    for _ in range(2):
+        another_day(directory)
+
+
+def another_day(directory: Path) -> None:
+    """A file with one event, a day behind all that are there."""
+    number = len(list(directory.glob("*.json")))
+    days = number - FILES + 1
+    _write(directory / f"{number:03d}.json", [{"n": -days, "k": -1, "v": 0, "t": EPOCH + days * DAY}])
+
+
+def nothing(directory: Path) -> None:
+    """Nothing comes in."""
 
 
 def feed_edges(directory: Path, seed: int) -> None:
@@ -157,9 +173,9 @@ def closure_rows(edges: Path) -> Rows:
 
 
 CASES = {
-    "diamond": Case(diamond, feed_events, diamond_rows, ("events", "even", "odd", "out", "unseen")),
-    "chain": Case(chain, feed_events, chain_rows, ("events", "short", "named", "long", "out")),
-    "closure": Case(closure, feed_edges, closure_rows, ("edges", "paths", "out")),
+    "diamond": Case(diamond, feed_events, nothing, diamond_rows, ("events", "even", "odd", "out", "unseen")),
+    "chain": Case(chain, feed_events, another_day, chain_rows, ("events", "short", "named", "long", "out")),
+    "closure": Case(closure, feed_edges, nothing, closure_rows, ("edges", "paths", "out")),
 }
 
 
