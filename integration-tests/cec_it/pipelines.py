@@ -128,13 +128,13 @@ def chain(root: str) -> Pipeline:
 
     @made.sink
     def out(long: DataFrame) -> DataStreamWriter:
-        return _out(long.select(F.unix_timestamp("t").alias("t"), "k", "n", "v"), root)
+        return _out(long.where("k >= 0").select(F.unix_timestamp("t").alias("t"), "k", "n", "v"), root)
 
     return made
 
 
 def chain_rows(events: Path) -> Rows:
-    """(second at which a long window begins, key, count, sum), of windows that a later event has closed."""
+    """(second at which a long window begins, key, count, sum), without the events that are there to close windows."""
     sums: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
     for e in _read(events):
         if e["n"] >= 0:
