@@ -48,19 +48,21 @@ def test_nodes_come_at_the_same_times_for_all_but_the_best_case() -> None:
 
 
 def test_a_curve_is_relative_to_the_time_before_the_failure() -> None:
-    """Two sinks with latencies of 10 and 20 s; one is available throughout, the other from the third interval on."""
+    """Two sinks with latencies of 10 and 20 s; one is available throughout, the other from the fourth interval on."""
     before = [Batch("q1", -30.0, 99.0), Batch("q1", -15.0, 9.0), Batch("q1", -5.0, 11.0), Batch("q2", -5.0, 20.0)]
     after = [
         *(Batch("q1", 1.0, 11.0), Batch("q1", 9.0, 12.0)),
         *(Batch("q1", 12.0, 11.0), Batch("q2", 15.0, 50.0)),
-        *(Batch("q1", 22.0, 11.0), Batch("q2", 29.0, 23.0)),
+        *(Batch("q1", 22.0, 11.0), Batch("q2", 29.0, 24.0), Batch("q2", 38.0, 22.0)),
     ]
-    found = curve([*before, *after], COURSE, 35.0)
-    assert found.at_s == (0.0, 10.0, 20.0)
-    assert found.available == (1, 1, 2)
-    assert list(found.relative) == pytest.approx([1.15, (1.1 + 2.5) / 2, (1.1 + 1.15) / 2])
-    assert found.area == pytest.approx(40.0)
-    assert (found.reached_s(1), found.reached_s(2), found.reached_s(3)) == (0.0, 20.0, None)
+    found = curve([*before, *after], COURSE, 45.0)
+    assert found.at_s == (0.0, 10.0, 20.0, 30.0)
+    assert found.available == (1, 1, 1, 2)
+    means = [(11.5,), (34 / 3, 50.0), (11.0, 37.0), (11.0, 23.0)]
+    relative = [sum(mean / l_s for mean, l_s in zip(each, (10.0, 20.0), strict=False)) / len(each) for each in means]
+    assert list(found.relative) == pytest.approx(relative)
+    assert found.area == pytest.approx(50.0)
+    assert (found.reached_s(1), found.reached_s(2), found.reached_s(3)) == (0.0, 30.0, None)
 
 
 def test_an_interval_without_output_has_no_latency_and_no_query() -> None:

@@ -56,13 +56,14 @@ class Way(str, Enum):
 class Course:
     """Times of one run, in seconds: before the failure to warm up and to learn the latencies, and after the last node.
 
-    `scale` is by how much faster nodes come than in the paper, `interval_s` Delta_T, over which latencies are averaged.
+    `scale` is by how much faster nodes come than in the paper, `interval_s` Delta_T: latencies are averaged over the
+    last two, since each query has a batch in one of them and its end comes now a little sooner, now a little later.
     """
 
-    warm_up_s: float = 60.0
-    steady_s: float = 40.0
+    warm_up_s: float = 50.0
+    steady_s: float = 50.0
     after_s: float = 120.0
-    scale: float = 0.5
+    scale: float = 0.25
     interval_s: float = 10.0
 
     def arrivals(self, way: Way, seed: int) -> list[float]:
@@ -87,9 +88,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Over intervals of Delta_T after the failure: the mean relative latency of queries with output, and how many are
-    available.
-    """
+    """Every Delta_T after the failure: the mean relative latency of queries with output, and how many are available."""
 
     at_s: tuple[float, ...]
     relative: tuple[float | None, ...]
@@ -113,7 +112,8 @@ def curve(batches: Sequence[Batch], course: Course, until_s: float) -> Curve:
     while at + course.interval_s <= until_s:
         found = []
         for sink, before in steady.items():
-            now = _mean(b.latency_s for b in batches if b.sink == sink and at <= b.at_s < at + course.interval_s)
+            begin = max(0.0, at - course.interval_s)
+            now = _mean(b.latency_s for b in batches if b.sink == sink and begin <= b.at_s < at + course.interval_s)
             if now is not None:
                 found.append(now / before)
         times.append(at)

@@ -38,7 +38,7 @@ class Load:
     """Tweets a second, seconds between batches, and microseconds of work for a row, by kind of flow."""
 
     tweets: int = 50
-    trigger_s: float = 5.0
+    trigger_s: float = 10.0
     parser_us: int = 2_000
     window_us: int = 3_000
     sink_us: int = 7_000
