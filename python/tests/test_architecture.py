@@ -32,7 +32,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     (
         *("checkpoint.eventual", "checkpoint.commit", "checkpoint.flush", "checkpoint.recovery_target"),
         *("recovery.plan", "recovery.fallback", "recovery.generations", "recovery.report", "recovery.requests"),
-        *("recovery.forecast", "recovery.margin", "recovery.reach", "recovery.sources"),
+        *("recovery.forecast", "recovery.margin", "recovery.reach", "recovery.sources", "recovery.start"),
         *("recovery.attempts", "recovery.left", "recovery.query_file", "recovery.spark_logs", "recovery.suitable"),
         *("recovery.progressive", "checkpoint.views", "tuning", "tuning.*"),
         *("pipeline.graph", "pipeline.status", "pipeline.draw", "pipeline.plots", "pipeline.capacity"),

@@ -149,7 +149,7 @@ private final class StoreDriver {
       id, log, shape.keySchema.length, shape.valueSchema.length, shape.prefix, order = None, new RowDigest(shape.valueSchema),
       deferred = request.get("deferred").asBoolean,
       Recovery(
-        request.get("replay_to").asLong, request.path("base").asLong(request.get("replay_to").asLong), None, request.path("counted").asBoolean, request.path("accept").asBoolean),
+        request.get("replay_to").asLong, request.path("base").asLong(request.get("replay_to").asLong), request.path("counted").asBoolean, request.path("accept").asBoolean),
       _ => false, key => key.getInt(0).toString, StoreConfs.isLiveOnDisk(confOf(request)))
   }
 

@@ -223,7 +223,7 @@ private final class StateTarget(state: StoreState) extends Target {
       case "scan" => pairs(state.live.prefixScan(key))
       case "commit" =>
         val (inputs, taskMs) = (arguments.get(1).asLong, arguments.get(2).asLong)
-        state.commit(BatchFacts(inputs, inputs, 0L, System.nanoTime() - taskMs * 1000000L))
+        state.commit(BatchFacts(inputs, inputs, System.nanoTime() - taskMs * 1000000L))
         metrics()
       case "rollback" =>
         state.rollback()

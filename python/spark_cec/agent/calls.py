@@ -42,7 +42,6 @@ class Calls:
             "hold": self._hold,
             "release": driver.release,
             "plan": driver.plan,
-            "sources_at_start": driver.sources_at_start,
             "sources_now": driver.sources_now,
             "batch_input": driver.batch_input,
             "begin_run": driver.begin_run,

@@ -142,6 +142,7 @@ class OpenLogs:
         self._lock = threading.Lock()
         # Whoever opens a log, or looks whether it is still there, has the turn of its home: storage may be slow.
         self._turns: dict[str, threading.Lock] = {}
+        self._places: dict[str, str] = {}
         self._clock = clock
         self._this_call = threading.local()
 
@@ -161,15 +162,17 @@ class OpenLogs:
 
     def keep(self, home: str) -> None:
         """The log stays open until `close_log`."""
+        place = self._place(home)
         with self._lock:
-            log = self._logs.get(place_of(home))
+            log = self._logs.get(place)
             if log is not None:
                 log.kept = True
 
     def close_log(self, home: str) -> bool:
         """Closes the log and forgets it, as soon as no call has it any more; whether it was open."""
+        place = self._place(home)
         with self._lock:
-            log = self._logs.pop(place_of(home), None)
+            log = self._logs.pop(place, None)
             if log is not None:
                 self._retire(log)
             return log is not None
@@ -239,11 +242,18 @@ class OpenLogs:
     @contextmanager
     def _turn(self, home: str) -> Iterator[str]:
         """Where the log at `home` is, and nobody else opens it meanwhile."""
-        place = place_of(home)
+        place = self._place(home)
         with self._lock:
             turn = self._turns.setdefault(place, threading.Lock())
         with turn:
             yield place
+
+    def _place(self, home: str) -> str:
+        """`place_of`, worked out once: every append asks."""
+        place = self._places.get(home)
+        if place is None:
+            place = self._places[home] = place_of(home)
+        return place
 
     def _open(self, place: str, settings: Settings, storage: Storage, log_id: str) -> OpenLog:
         """In the turn of its home, opened and lent."""
@@ -291,9 +301,10 @@ class OpenLogs:
 
     def get_known(self, home: str) -> OpenLog:
         """The log at `home`, which its query must have opened before, with its own settings."""
+        place = self._place(home)
         with self._lock:
             self.refuse_fenced(home)
-            log = self._logs.get(place_of(home))
+            log = self._logs.get(place)
             if log is None or log.for_readers:
                 raise UnknownLog(home)
             return self._lent(log)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -21,7 +21,6 @@ from spark_cec.log.home import absolute_home, is_inside, join_log, read_log_id, 
 from spark_cec.log.index import Index
 from spark_cec.log.reader import read_frame
 from spark_cec.log.readers import slowest_reader
-from spark_cec.log.scan import Corrupt
 from spark_cec.log.trim import TrimHorizon, trim
 from spark_cec.recovery import report
 from spark_cec.recovery.attempts import CommittedAttempts
@@ -33,6 +32,7 @@ from spark_cec.recovery.plan import (
     RecoveryPlan,
     first_missed,
     make_plan,
+    nothing_to_replay,
     refuse_a_log_that_is_ahead,
     refuse_an_unfinished_rewind,
 )
@@ -41,6 +41,14 @@ from spark_cec.recovery.reach import describe_batches, read_reach
 from spark_cec.recovery.requests import answer_flush, flush_request
 from spark_cec.recovery.sources import at_start, parse_sources, while_running
 from spark_cec.recovery.spark_logs import all_stores, committed_batch
+from spark_cec.recovery.start import (
+    Word,
+    refuse_a_lost_commit,
+    refuse_forgotten_batches,
+    refuse_without_log,
+    words_on_damage,
+    words_on_plan,
+)
 from spark_cec.recovery.suitable import refuse_unsuitable
 from spark_cec.settings import PREFIX, parse_settings
 
@@ -57,7 +65,7 @@ class QueryCalls:
         """`conf`, `checkpoint`, `sink_path`, `committed_batch`: refuses what cannot work, before anything is written.
 
         With what `refuse_unsuitable` asks for. A query that has committed nothing (-1) may have its log elsewhere than
-        at its last start. Answers the log's home, whether a log is there, the settings in one line, and warnings.
+        at its last start. Answers the log's home, whether a log is there, and what of the settings the rule acts on.
         """
         settings = parse_settings(conf_of(arguments))
         index_root(settings)
@@ -71,7 +79,8 @@ class QueryCalls:
         recorded = absolute_home(checkpoint, query["log_home"]) if query is not None else home
         storage = open_storage(home)
         has_moved_along = query is not None and recorded != home and read_log_id(storage) == query["log_id"]
-        if recorded != home and int(arguments["committed_batch"]) >= 0 and not has_moved_along:
+        committed = int(arguments["committed_batch"])
+        if recorded != home and committed >= 0 and not has_moved_along:
             raise UnsuitableCheckpoint(
                 f"the log of {checkpoint} is at {recorded}, but this query's settings place it at {home}: give back "
                 f"the sink's `path` and cec.log.path as they were; or, if this checkpoint was moved (under log.path "
@@ -86,16 +95,17 @@ class QueryCalls:
                 f"{home} holds the log of another query (id {log_id}): give this query a log location of its own, or "
                 f"start it from the checkpoint that the log belongs to"
             )
+        if log_id is None and committed >= 0 and arguments.get("provider") and arguments.get("stateful"):
+            refuse_without_log(open_storage(checkpoint), home, query is not None)
         return {
             "home": home,
             "log_exists": log_id is not None,
             "mode": settings.mode.value,
-            "describe": settings.describe(),
             "accept": settings.accepts_divergence,
             "flush_at_stop": settings.flush_at_stop,
             "sources_margin": settings.sources_margin,
-            "warnings": list(settings.warnings),
             "replayable_sources": list(settings.replayable_sources),
+            "said": [asdict(Word(warning)) for warning in settings.warnings],
         }
 
     def resolve(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
@@ -143,44 +153,30 @@ class QueryCalls:
         self._leases.close()
 
     def plan(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`conf`, `checkpoint`, `home`, `committed_batch` (V; -1 for none).
+        """`conf`, `checkpoint`, `home`, `committed_batch` (V; -1 for none), `named`: whether Spark names state by ids.
 
-        Answers V, T, the version that stores begin from, each store's D there, and where damaged bytes were met.
+        Answers V, T, the version that stores begin from, and each store's D there. Nothing is changed.
         """
+        own, committed = cec_directory(arguments["checkpoint"]), int(arguments["committed_batch"])
+        checkpoint = open_storage(str(arguments["checkpoint"]))
+        if arguments.get("named"):
+            refuse_a_lost_commit(checkpoint, committed)
+        if read_log_id(open_storage(arguments["home"])) is None:  # then there is nothing that a plan could say
+            return _answer(nothing_to_replay(committed), [])
         log = self._logs.get(arguments["home"], parse_settings(conf_of(arguments)))
         log.catalog.refresh()
-        own, committed = cec_directory(arguments["checkpoint"]), int(arguments["committed_batch"])
         refuse_an_unfinished_rewind(own, committed)
         refuse_a_log_that_is_ahead(log.catalog.index, committed, newest_generation(own))
         with log.catalog.naming_places():
-            index, checkpoint = log.catalog.index, open_storage(str(arguments["checkpoint"]))
+            index = log.catalog.index
             stores = all_stores(checkpoint, index.stores())
             attempts = CommittedAttempts(checkpoint, own, committed)
             fallback = pending_fallback(own, index, stores, committed)
             plan = make_plan(index, stores, committed, attempts.allows, fallback.version if fallback else None)
         _refuse_output_from_the_future(log, committed)
+        refuse_forgotten_batches(checkpoint, plan)
         self._pending[(arguments["checkpoint"], committed)] = (plan, int(time.time() * 1000))
-        return {
-            "committed_batch": plan.committed_batch,
-            "rewound_to": plan.rewound_to,
-            "base": plan.base,
-            "damaged": [f"{d.segment} at byte {d.offset}" for d in log.catalog.damages if isinstance(d, Corrupt)],
-            "stores": [
-                [h.meta.store.operator, h.meta.store.partition, h.meta.store.name, h.meta.dirty_from]
-                for h in plan.heads
-            ],
-        }
-
-    def sources_at_start(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`conf`, `checkpoint`, `first` (D), `committed_batch`, `sources`: what a recovery needs against what there is.
-
-        `sources` as for `parse_sources`. Answers a `line` for the user, and whether it `warns`. `InputGone` if a replay
-        is due, what it needs is gone, and that is not accepted.
-        """
-        settings, checkpoint = parse_settings(conf_of(arguments)), open_storage(str(arguments["checkpoint"]))
-        reach = read_reach(checkpoint, int(arguments["first"]), int(arguments["committed_batch"]))
-        sources, now_ms = parse_sources(arguments["sources"]), int(time.time() * 1000)
-        return asdict(at_start(reach, sources, settings.sources_margin, settings.accepts_divergence, now_ms))
+        return _answer(plan, words_on_damage(log.home, log.catalog.damages))
 
     def sources_now(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`checkpoint`, `home`, `version` (committed by Spark, at least 1), `sources`: the same while the query runs.
@@ -201,12 +197,20 @@ class QueryCalls:
         return {"words": describe_batches(checkpoint, int(arguments["first"]), int(arguments["last"]), names)}
 
     def begin_run(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `home`, `conf`, `decision`, `load_waves`: allots the generation, writes `query.json`.
+        """`checkpoint`, `home`, `conf`, `committed_batch`, `decision`, `load_waves`, and perhaps `sources`, as for
+        `parse_sources`: allots the generation, writes `query.json`, after a plan.
 
-        The log is begun where there is none. Answers the generation, and what earlier recoveries foretell.
+        The log is begun where there is none. Answers the generation, and what earlier recoveries foretell. `InputGone`,
+        before anything is written, if what a replay needs of the sources is gone, and that is not accepted.
         """
-        settings = parse_settings(conf_of(arguments))
-        own = cec_directory(arguments["checkpoint"])
+        settings, decision = parse_settings(conf_of(arguments)), arguments["decision"]
+        own, committed = cec_directory(arguments["checkpoint"]), int(arguments["committed_batch"])
+        plan, _ = self._pending.get((arguments["checkpoint"], committed), (nothing_to_replay(committed), 0))
+        said = []
+        if arguments.get("sources") is not None and committed >= 0:
+            reach = read_reach(open_storage(str(arguments["checkpoint"])), plan.rewound_to + 1, committed)
+            sources, now_ms = parse_sources(arguments["sources"]), int(time.time() * 1000)
+            said.append(at_start(reach, sources, settings.sources_margin, settings.accepts_divergence, now_ms))
         query = read_query(own)
         log_storage = open_storage(arguments["home"])
         log_id = query["log_id"] if query else read_log_id(log_storage) or new_id().hex()
@@ -220,7 +224,7 @@ class QueryCalls:
             "settings": settings.describe(),
             "settings_conf": {key: value for key, value in conf_of(arguments).items() if key.startswith(PREFIX)},
             "release": __version__,
-            **arguments["decision"],
+            **decision,
         }
         write_query(own, content)
         if join_log(log_storage, log_id) != log_id:
@@ -229,7 +233,10 @@ class QueryCalls:
             )
         self._logs.get(arguments["home"], settings)
         expected = forecast(own, float(arguments.get("load_waves", 1.0)), autotune=settings.autotune)
-        return {"generation": generation, "log_id": log_id, "forecast": asdict(expected)}
+        how = f"{decision['mode']} ({decision['reason']})"
+        said += words_on_plan(plan, how, settings.describe(), arguments["home"])
+        said_now = [asdict(word) for word in said]
+        return {"generation": generation, "log_id": log_id, "forecast": asdict(expected), "said": said_now}
 
     def report(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`checkpoint`, `home`, `generation`, `committed_batch`: writes the report once all stores are back.
@@ -302,6 +309,17 @@ class QueryCalls:
             now_ms=int(time.time() * 1000),
         )
         return {"removed": trim(log.storage, log.catalog.index, horizon, log.summaries)}
+
+
+def _answer(plan: RecoveryPlan, said: Sequence[Word]) -> Mapping[str, Any]:
+    heads = [head.meta for head in plan.heads]
+    return {
+        "committed_batch": plan.committed_batch,
+        "rewound_to": plan.rewound_to,
+        "base": plan.base,
+        "stores": [[m.store.operator, m.store.partition, m.store.name, m.dirty_from] for m in heads],
+        "said": [asdict(word) for word in said],
+    }
 
 
 def _output_before(log: OpenLog, version: int) -> int | None:

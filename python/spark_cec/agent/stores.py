@@ -22,6 +22,7 @@ from spark_cec.errors import DamagedLog, LogLocationError
 from spark_cec.ids import NO_CHECKPOINT, StoreId
 from spark_cec.log.frame import CommitFlags, CommitMeta, FrameKind, LoadedMeta
 from spark_cec.log.index import CommitEntry, Index
+from spark_cec.log.meta import NO_WATERMARK_MS
 from spark_cec.log.segment import segment_path
 from spark_cec.recovery.attempts import CommittedAttempts, read_attempts
 from spark_cec.recovery.plan import Allows
@@ -117,19 +118,20 @@ class StoreCalls:
         }
 
     def footer(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Arguments of `load` but `retained`: the numbers of what stands for a store at a version.
+        """`home`, `store`, `version`, and whose attempts count, as for `load`: the numbers of what stands for a store.
 
-        Its records may be damaged. `checkpoint_id` is None in the answer, and nothing else, where the frame is lost.
+        Its records may be damaged. Where the frame is `lost`, the answer has nothing else but the `checkpoint_id` by
+        which Spark names it, None if it does not.
         """
         log = self._logs.get_known(arguments["home"])
         log.catalog.refresh()
-        checkpoint_id = bytes.fromhex(arguments["checkpoint_id"]) if arguments.get("checkpoint_id") else None
         store, version, allows = store_of(arguments), int(arguments["version"]), self._attempts(arguments)
         try:
-            meta = head_at(log.catalog.index, store, version, checkpoint_id, allows).meta
+            return {"lost": False, **_footer(head_at(log.catalog.index, store, version, allows=allows).meta)}
         except DamagedLog:
-            return {"checkpoint_id": None}
-        return _footer(meta)
+            of_a_run = arguments.get("committed_batch") is not None
+            named = self._attempts_of_run(arguments).named(store, version) if of_a_run else None
+            return {"lost": True, "checkpoint_id": named}
 
     def _write(self, checkpoint: EventualCheckpoint) -> str | None:
         records = checkpoint.records
@@ -193,18 +195,21 @@ class StoreCalls:
         return found if found is not None and found.meta.generation == meta.generation else None
 
     def _attempts(self, arguments: Mapping[str, Any]) -> Allows:
-        """The rule of the run that asks, which all its stores share: it reads some small files."""
         if not arguments.get("checkpoint"):
             return lambda _: True
         if arguments.get("committed_batch") is None:  # a reader
             place = str(arguments["checkpoint"])
             return read_attempts(open_storage(place), cec_directory(place)).allows_read
+        return self._attempts_of_run(arguments).allows
+
+    def _attempts_of_run(self, arguments: Mapping[str, Any]) -> CommittedAttempts:
+        """Of the run that asks, the same for all its stores: it reads some small files."""
         place, committed = str(arguments["checkpoint"]), int(arguments["committed_batch"])
         run = (place, committed, int(arguments["generation"]))
         attempts = self._runs.get(run) or CommittedAttempts(open_storage(place), cec_directory(place), committed)
         if run not in self._runs:
             self._runs = dict([(run, attempts), *self._runs.items()][:_RUNS_KNOWN])
-        return attempts.allows
+        return attempts
 
     def loaded(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """How a store came back at a recovery: written to the log, where the driver's agent finds it."""
@@ -265,7 +270,7 @@ def _request(arguments: Mapping[str, Any]) -> CommitRequest:
         inputs=int(arguments["inputs"]),
         dirty_windows=int(arguments["dirty_windows"]),
         wall_ms=int(time.time() * 1000),
-        watermark_ms=int(arguments["watermark_ms"]),
+        watermark_ms=NO_WATERMARK_MS,
         digest=int(arguments["digest"]),
         elapsed_us=int(arguments["elapsed_us"]),
         flags=int(arguments["flags"]),

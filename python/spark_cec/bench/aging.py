@@ -92,16 +92,26 @@ class Life:
 
     def start(self) -> float:
         """A start of the query: the plan, the run, the load of every store; ms."""
+        self._plan_batches()
         began = time.perf_counter()
+        committed = self.batch - 1
         if self.batch:
-            self.ask("plan", committed_batch=self.batch - 1)
-        begun = self.ask("begin_run", decision={"mode": "deferred", "operators": [], "reason": "aging"})
+            self.ask("plan", committed_batch=committed)
+        decision = {"mode": "deferred", "operators": [], "reason": "aging"}
+        begun = self.ask("begin_run", committed_batch=committed, decision=decision)
         self.generation = int(begun["generation"])
         self.ask("open_log")
         for store in self.stores if self.batch else ():
             store.plan = self._load(store, self.calls)["plan"]
             store.whole = True
         return (time.perf_counter() - began) * 1000
+
+    def _plan_batches(self) -> None:
+        """Spark's offset log, of the batches that it keeps and of the one that is about to run."""
+        offsets = Path(self.checkpoint, "offsets")
+        offsets.mkdir(parents=True, exist_ok=True)
+        for batch in range(max(self.batch - RETAINED, 0), self.batch + 1):
+            offsets.joinpath(str(batch)).write_text("v1\n{}\n-")
 
     def _load(self, store: AgingStore, calls: Calls) -> dict[str, Any]:
         answer = self.ask("load", calls, store=store.id, version=self.batch, checkpoint_id=None, retained=RETAINED)

@@ -92,7 +92,7 @@ class AgingStore:
             "live_is_whole": self.whole, "digest": "0", "sketch": 0, "flags": 0, "open_windows": len(self.footprint),
             "dirty_from": min(self.dirty.values(), default=version), "dirty_windows": len(self.dirty),
             "opened": len(opened), "checked": len(checked), "closed": len(closed), "inputs": inputs,
-            "watermark_ms": 0, "elapsed_us": 100,
+            "elapsed_us": 100,
         }  # fmt: skip
         self.version, self.base_id, self.whole = version, checkpoint_id, False
         return arguments, _records(opened, checked, closed)

@@ -67,6 +67,9 @@ class SegmentMeta:
         return cls(data[:16].hex(), writer_id, *_unpack(_SEGMENT, data, at))
 
 
+NO_WATERMARK_MS = -1
+"""Of a commit: Spark does not tell its state stores."""
+
 IMPOSSIBLE = 1e10
 """A time that no tuple, record or recovery takes, in us or ms: release 0.1 let idle stores write endless ones."""
 

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from spark_cec.errors import UnsuitableCheckpoint
+from spark_cec.recovery.spark_logs import STORES_OF_A_JOIN
 
 _KEY_IS_PARTITIONED_BUT_FOR = {
     ("stateStoreSave", "default"): 0,
@@ -27,13 +28,7 @@ _KEY_IS_PARTITIONED_BUT_FOR = {
 store, and how many columns at the end of its key have no part in how its rows are spread over partitions."""
 
 
-_PLACES = {
-    name: place
-    for place, name in enumerate(
-        ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue")
-    )
-}
-"""Where Spark's commit log has a join's stores in its list of checkpoint ids."""
+_PLACES = {name: place for place, name in enumerate(STORES_OF_A_JOIN)}
 
 _PREFIX = "_numColsPrefixKey"
 

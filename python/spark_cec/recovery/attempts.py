@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from functools import cache, cached_property
 
+from spark_cec.ids import StoreId
 from spark_cec.log.index import CommitEntry
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.generations import known_generations, started_after
-from spark_cec.recovery.spark_logs import Partition, committed_batch, committed_ids
+from spark_cec.recovery.spark_logs import STORES_OF_A_JOIN, Partition, committed_batch, committed_ids
 
 
 class CommittedAttempts:
@@ -37,6 +38,12 @@ class CommittedAttempts:
         ids = self._ids.get((meta.store.operator, meta.store.partition))
         return not ids or meta.checkpoint_id.hex() in ids
 
+    def named(self, store: StoreId, version: int) -> str | None:
+        """The id, as hex digits, by which Spark names the store's state at V + 1; None where it names none."""
+        ids = self._ids.get((store.operator, store.partition), ()) if version == self._committed + 1 else ()
+        place = STORES_OF_A_JOIN.index(store.name) if store.name in STORES_OF_A_JOIN else 0
+        return ids[place] if place < len(ids) else None
+
     def allows_read(self, entry: CommitEntry) -> bool:
         """As `allows`, for who is no run of the query: of a version that Spark has not committed nothing is known."""
         return entry.meta.version > self._committed + 1 or self.allows(entry)
@@ -54,7 +61,7 @@ class CommittedAttempts:
         return known_generations(self._own)
 
     @cached_property
-    def _ids(self) -> dict[Partition, frozenset[str]]:
+    def _ids(self) -> dict[Partition, tuple[str, ...]]:
         return committed_ids(self._checkpoint, self._committed)
 
 

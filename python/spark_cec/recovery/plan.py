@@ -54,10 +54,15 @@ def make_plan(
     """
     version = committed + 1 if base is None else base
     if committed < 0:
-        return RecoveryPlan(committed, committed, version, (), ())
+        return nothing_to_replay(committed)
     heads = tuple(head_at(index, store, version, allows=allows) for store in stores) if version else ()
     rewound_to = min((first_missed(index, head) for head in heads), default=version) - 1
     return RecoveryPlan(committed, rewound_to, version, tuple(stores), heads)
+
+
+def nothing_to_replay(committed: int) -> RecoveryPlan:
+    """The plan of a query that goes on after batch `committed` (-1: none) with no store."""
+    return RecoveryPlan(committed, committed, committed + 1, (), ())
 
 
 def refuse_an_unfinished_rewind(own: Storage, committed: int) -> None:

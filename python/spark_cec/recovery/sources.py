@@ -9,6 +9,7 @@ from typing import Any
 from spark_cec.errors import InputGone
 from spark_cec.recovery.margin import Available, Margin, kafka_margin, parse_available
 from spark_cec.recovery.reach import SHOWN, Reach
+from spark_cec.recovery.start import Word
 from spark_cec.settings import PREFIX
 
 ACCEPT = f"{PREFIX}onDivergence=accept"
@@ -61,15 +62,7 @@ def margins(reach: Reach, sources: Sequence[Source]) -> tuple[tuple[Source, Marg
     )
 
 
-@dataclass(frozen=True, slots=True)
-class StartWord:
-    """What is said at a start, in one line. `warns`: something is wrong, or nearly so."""
-
-    line: str
-    warns: bool
-
-
-def at_start(reach: Reach, sources: Sequence[Source], share: float, accepts: bool, now_ms: int) -> StartWord:
+def at_start(reach: Reach, sources: Sequence[Source], share: float, accepts: bool, now_ms: int) -> Word:
     """What is said of the sources at a start, before anything is replayed.
 
     `share` is `cec.sources.margin`; `accepts`: whether a replay is taken as it comes out. Raises `InputGone` if a
@@ -93,7 +86,7 @@ def at_start(reach: Reach, sources: Sequence[Source], share: float, accepts: boo
     return _word(reach, news, now_ms)
 
 
-def _without_replay(reach: Reach, sources: Sequence[Source], share: float, now_ms: int) -> StartWord:
+def _without_replay(reach: Reach, sources: Sequence[Source], share: float, now_ms: int) -> Word:
     news = []
     for source, margin in margins(reach, sources):
         unread = margin.unread
@@ -118,8 +111,8 @@ def _silent(sources: Iterable[Source], then: str) -> list[str]:
     ]
 
 
-def _word(reach: Reach, news: Sequence[str], now_ms: int) -> StartWord:
-    return StartWord("; ".join([reach.describe(now_ms), *news]), bool(news))
+def _word(reach: Reach, news: Sequence[str], now_ms: int) -> Word:
+    return Word("; ".join([reach.describe(now_ms), *news]), bool(news))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,12 @@ from spark_cec.log.storage import Storage
 Partition = tuple[int, int]
 """An operator and one of its partitions."""
 
+STORES_OF_A_JOIN = (
+    *("left-keyToNumValues", "left-keyWithIndexToValue"),
+    *("right-keyToNumValues", "right-keyWithIndexToValue"),
+)
+"""The names of the four stores that each partition of a join has, as Spark orders them; others have one."""
+
 
 def committed_batch(checkpoint: Storage) -> int:
     """V, the newest batch that Spark does not run again, -1 if there is none; the shim's `SparkLogs` has the same rule.
@@ -20,7 +26,7 @@ def committed_batch(checkpoint: Storage) -> int:
     before that one is committed.
     """
     committed = _batches(checkpoint, "commits")
-    return batch_not_run_again(_batches(checkpoint, "offsets"), committed)
+    return batch_not_run_again(planned_batches(checkpoint), committed)
 
 
 def batch_not_run_again(planned: Iterable[int], committed: Iterable[int]) -> int:
@@ -33,8 +39,9 @@ def batch_not_run_again(planned: Iterable[int], committed: Iterable[int]) -> int
     return newest if newest == max(committed, default=-1) else max(newest - 1, -1)
 
 
-def committed_ids(checkpoint: Storage, batch: int) -> dict[Partition, frozenset[str]]:
-    """The checkpoint ids, as hex digits, by which Spark names the state that `batch` left: of a partition's stores.
+def committed_ids(checkpoint: Storage, batch: int) -> dict[Partition, tuple[str, ...]]:
+    """The checkpoint ids, as hex digits, by which Spark names the state that `batch` left: of a partition's stores, in
+    the order of `STORES_OF_A_JOIN` where it has several.
 
     Empty in checkpoint format 1, and where the entry is gone.
     """
@@ -42,7 +49,7 @@ def committed_ids(checkpoint: Storage, batch: int) -> dict[Partition, frozenset[
         text = checkpoint.read(f"commits/{batch}").decode(errors="replace").partition("\n")[2]
         named = json.loads(text).get("stateUniqueIds") or {}
         return {
-            (int(operator), partition): frozenset(str(each) for each in ids)
+            (int(operator), partition): tuple(str(each) for each in ids)
             for operator, partitions in named.items()
             for partition, ids in enumerate(partitions)
         }
@@ -60,6 +67,11 @@ def all_stores(checkpoint: Storage | None, known: Iterable[StoreId]) -> list[Sto
     spread = {store.operator for store in stores if store.partition > 0}
     named = _stores_of_operators(checkpoint) if checkpoint is not None else ()
     return sorted(stores.union(store for store in named if store.partition == 0 or store.operator in spread))
+
+
+def planned_batches(checkpoint: Storage) -> list[int]:
+    """The batches that Spark's offset log has, in any order."""
+    return _batches(checkpoint, "offsets")
 
 
 def _batches(checkpoint: Storage, log: str) -> list[int]:

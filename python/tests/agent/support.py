@@ -47,7 +47,7 @@ class Agent:
 
     def begin_run(self) -> int:
         """A run of the query begins; its generation."""
-        return int(self.ask("begin_run", decision=DECISION)["generation"])
+        return int(self.ask("begin_run", decision=DECISION, committed_batch=-1)["generation"])
 
     def spool(self, table: pa.Table | None) -> str | None:
         """A spool file with these rows."""
@@ -98,7 +98,6 @@ class Agent:
                     "checked",
                     "closed",
                     "inputs",
-                    "watermark_ms",
                     "elapsed_us",
                 )
             },

@@ -16,7 +16,7 @@ import pytest
 from spark_cec.ids import StoreId
 from spark_cec.recovery.suitable import UNFINISHED
 from spark_cec.settings import PREFIX
-from tests.agent.support import Agent, Refused, window
+from tests.agent.support import DECISION, Agent, Refused, window
 from tests.checkpoint.support import Tip
 
 STORES = (StoreId(0, 0), StoreId(0, 1))
@@ -38,6 +38,10 @@ def check(agent: Agent, committed: int = 0, **settings: str) -> dict[str, Any]:
 def run_batches(agent: Agent, batches: int, tips: dict[StoreId, Tip] | None = None, **more: Any) -> dict[StoreId, Tip]:
     """Two stores: the first has a window that is dirty from batch 1 on, the second is clean."""
     tips = tips or dict.fromkeys(STORES, Tip())
+    planned = Path(agent.checkpoint, "offsets")
+    planned.mkdir(exist_ok=True)
+    for batch in range(tips[STORES[0]].version + batches + 1):  # the last one is about to run
+        planned.joinpath(str(batch)).write_text("v1\n{}\n-")
     for _ in range(batches):
         for store in STORES:
             before = tips[store]
@@ -51,14 +55,13 @@ def test_a_check_writes_nothing_that_stays(tmp_path: Path) -> None:
     answer = check(agent, U="7", CI="5ms")
     assert answer["home"] == agent.home
     assert (answer["log_exists"], answer["mode"], answer["replayable_sources"]) == (False, "auto", [])
-    assert answer["describe"] == "Q=2x U=7 CI=5ms CP=100ms effort=0.02 mode=auto"
     assert [path for path in Path(agent.checkpoint).rglob("*") if path.is_file()] == []
     agent.calls.close()
 
 
 def test_a_check_passes_warnings_on(agent: Agent) -> None:
-    (warning,) = check(agent, Q="0.5x")["warnings"]
-    assert "cannot be attained" in warning
+    (said,) = check(agent, Q="0.5x")["said"]
+    assert "cannot be attained" in said["line"] and said["warns"]
 
 
 def test_an_index_path_that_cannot_be_made_is_refused_before_anything_is_written(agent: Agent, tmp_path: Path) -> None:
@@ -328,15 +331,18 @@ def kafka(agent: Agent, first: int) -> list[dict[str, Any]]:
 
 def test_a_start_says_what_it_needs_of_the_sources_or_that_it_is_gone(agent: Agent) -> None:
     run_batches(agent, 3)
-    plan = {"first": agent.ask("plan", committed_batch=2)["rewound_to"] + 1, "committed_batch": 2}
-    said = agent.ask("sources_at_start", **plan, sources=kafka(agent, 0))
+    agent.ask("plan", committed_batch=2)
+    begin = functools.partial(agent.ask, "begin_run", committed_batch=2, decision=DECISION)
+    query = Path(agent.checkpoint, "cec", "query.json").read_text()
+    with pytest.raises(Refused, match="t-0 begins at offset 11, and is needed from 10 on") as refused:
+        begin(sources=kafka(agent, 11))
+    assert refused.value.kind == "InputGone"
+    assert Path(agent.checkpoint, "cec", "query.json").read_text() == query, "nothing was changed"
+    said, _ = begin(sources=kafka(agent, 0))["said"]
     line = "a recovery now would need input since batch 1 (t-0 from offset 10)"
     assert said == {"line": line, "warns": False}
-    with pytest.raises(Refused, match="t-0 begins at offset 11, and is needed from 10 on") as refused:
-        agent.ask("sources_at_start", **plan, sources=kafka(agent, 11))
-    assert refused.value.kind == "InputGone"
     accepting = {**agent.conf, PREFIX + "onDivergence": "accept"}
-    assert agent.ask("sources_at_start", **plan, sources=kafka(agent, 11), conf=accepting)["warns"] is True
+    assert begin(sources=kafka(agent, 11), conf=accepting)["said"][0]["warns"] is True
 
 
 def test_while_it_runs_a_thin_margin_is_a_reason_to_write(agent: Agent) -> None:

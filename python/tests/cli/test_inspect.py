@@ -225,9 +225,8 @@ def test_the_bounds_are_those_that_the_driver_was_given(tmp_path: Path) -> None:
     conf = {**CONF, PREFIX + "index.path": str(tmp_path / "index"), "spark.app.name": "not ours"}
     decision = {"mode": "eager", "reason": "because", "provider": True, "operators": []}
     try:
-        QueryCalls(logs).begin_run(
-            {"checkpoint": path, "home": f"file:{path}/cec/log", "conf": conf, "decision": decision}
-        )
+        about = {"checkpoint": path, "home": f"file:{path}/cec/log", "conf": conf, "committed_batch": -1}
+        QueryCalls(logs).begin_run({**about, "decision": decision})
     finally:
         logs.close()
     query = tmp_path / "checkpoint" / "cec" / QUERY_FILE

@@ -83,6 +83,16 @@ def test_of_one_runs_attempts_that_counts_which_spark_names() -> None:
     assert CommittedAttempts(checkpoint, runs(-1), 5).allows(other), "only the ids of V are known"
 
 
+def test_what_spark_calls_the_state_of_a_store() -> None:
+    checkpoint = memory_storage()
+    named = {"stateUniqueIds": {"0": [["a0"], ["a1"]], "1": [["b0", "b1", "b2", "b3"]]}}
+    checkpoint.replace("commits/4", b"v2\n" + json.dumps(named).encode())
+    attempts = CommittedAttempts(checkpoint, runs(-1), 4)
+    right, unknown = StoreId(1, 0, "right-keyToNumValues"), StoreId(2, 0, "default")
+    assert [attempts.named(store, 5) for store in (STORE, right, unknown)] == ["a1", "b2", None]
+    assert attempts.named(right, 4) is None, "only the ids of V are known"
+
+
 @pytest.mark.parametrize(
     "text", ['v1\n{"nextBatchWatermarkMs":0}', "v2\n{", "", "v2\n[]", 'v2\n{"stateUniqueIds":null}']
 )

@@ -9,7 +9,8 @@ import pytest
 from spark_cec.errors import InputGone
 from spark_cec.recovery.margin import Topic, needed_partitions
 from spark_cec.recovery.reach import Reach, SourceReach
-from spark_cec.recovery.sources import ACCEPT, Source, StartWord, Thin, at_start, margins, parse_sources, while_running
+from spark_cec.recovery.sources import ACCEPT, Source, Thin, at_start, margins, parse_sources, while_running
+from spark_cec.recovery.start import Word
 
 NOW = 1_700_000_000_000
 NAME = "KafkaV2[Subscribe[t]]"
@@ -32,7 +33,7 @@ def having(first: int, end: int = 100) -> tuple[Source, ...]:
     return Source("rate"), Source(NAME, {"t": Topic({0: (first, end)})})
 
 
-def say(reach: Reach, sources: tuple[Source, ...], share: float = 0.1, accepts: bool = False) -> StartWord:
+def say(reach: Reach, sources: tuple[Source, ...], share: float = 0.1, accepts: bool = False) -> Word:
     return at_start(reach, sources, share, accepts, NOW)
 
 
@@ -44,9 +45,9 @@ def why(reach: Reach, sources: tuple[Source, ...], share: float) -> str:
 
 @pytest.mark.parametrize(("reach", "line"), [(DUE, LINE), (NOT_DUE, QUIET)])
 def test_one_line_where_all_is_well(reach: Reach, line: str) -> None:
-    assert say(reach, having(0)) == StartWord(line, False)
-    assert say(reach, having(0)[:1]) == StartWord(line, False), "a query with other sources is not judged"
-    assert say(reach, (Source("rate"), Source("files"))) == StartWord(line, False)
+    assert say(reach, having(0)) == Word(line, False)
+    assert say(reach, having(0)[:1]) == Word(line, False), "a query with other sources is not judged"
+    assert say(reach, (Source("rate"), Source("files"))) == Word(line, False)
 
 
 def test_input_that_is_gone_is_refused_by_name() -> None:
@@ -73,8 +74,8 @@ def test_a_thin_margin_is_warned_of_unless_that_is_off() -> None:
     thin = (
         f"{LINE}; {NAME} has little more than that: t-0 is needed from offset 30 on, and the source has it from 28 on"
     )
-    assert say(DUE, having(28)) == StartWord(thin, True)
-    assert say(DUE, having(28), share=0.0) == StartWord(LINE, False)
+    assert say(DUE, having(28)) == Word(thin, True)
+    assert say(DUE, having(28), share=0.0) == Word(LINE, False)
 
 
 def test_a_source_that_does_not_answer_stops_nothing() -> None:
@@ -86,7 +87,7 @@ def test_a_source_that_does_not_answer_stops_nothing() -> None:
 
 
 def test_without_a_replay_what_the_query_has_not_read_counts() -> None:
-    assert say(NOT_DUE, having(58)) == StartWord(
+    assert say(NOT_DUE, having(58)) == Word(
         f"{QUIET}; {NAME} has nearly lost input that the query has not read: "
         "t-0 is needed from offset 60 on, and the source has it from 58 on", True
     )  # fmt: skip

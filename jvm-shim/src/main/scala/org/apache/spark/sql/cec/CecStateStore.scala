@@ -119,7 +119,7 @@ private[cec] final class CecStateStore(
     verifyUpdating("commit")
     try {
       val named = storeConf.enableStateStoreCheckpointIds
-      val committed = state.commit(BatchFacts(inputs, shuffled, CecStateStore.UnknownWatermarkMs, startedNs, named))
+      val committed = state.commit(BatchFacts(inputs, shuffled, startedNs, named))
       phase = Phase.Committed
       info = StateStoreCheckpointInfo(id.partitionId, committed, checkpointId(state.checkpointId), checkpointId(state.baseCheckpointId))
       metricsAtCommit = StoreMetrics.of(state)
@@ -181,7 +181,4 @@ private[cec] final class CecStateStore(
 
 private object CecStateStore {
   def shuffleRecords: Long = Option(TaskContext.get()).map(_.taskMetrics().shuffleReadMetrics.recordsRead).getOrElse(0L)
-
-  /** State stores are not told the watermark. */
-  val UnknownWatermarkMs: Long = -1L
 }

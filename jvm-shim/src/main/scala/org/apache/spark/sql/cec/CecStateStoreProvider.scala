@@ -164,15 +164,11 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
     new StoreState(
       id, log, keySchema.length, valueSchema.length, prefix, order, new RowDigest(valueSchema),
       deferred = run.exists(r => r.deferred.contains(id.operatorId) && id.storeName == StateStoreId.DEFAULT_STORE_NAME),
-      run.map(recoveryOf).getOrElse(Recovery(0L, 0L, None, counted = false, accept = false)),
+      run.fold(Recovery(0L, 0L, counted = false, accept = false))(r =>
+        Recovery(r.replayTo, r.base, r.counted.contains(id.operatorId), r.accept)),
       version => run.isDefined && StoreHost.recall(this, version),
       describe,
       StoreConfs.isLiveOnDisk(conf))
-  }
-
-  private def recoveryOf(run: RunContext): Recovery = {
-    val attempt = run.attempts.get(id.operatorId).flatMap(_.lift(id.partitionId)).flatMap(_.lift(StoreConfs.placeOf(id.storeName)))
-    Recovery(run.replayTo, run.base, attempt, run.counted.contains(id.operatorId), run.accept)
   }
 
   /** The id of a window, for people: the key, or its prefix. */
@@ -202,11 +198,6 @@ private[cec] object StoreConfs {
 
   /** Whether the windows that no batch has touched lately are on the local disk, and not in the heap. */
   def isLiveOnDisk(conf: Map[String, String]): Boolean = conf.get(LiveStoreKey).exists(_.trim.equalsIgnoreCase("rocksdb"))
-
-  /** Where Spark's commit log has the checkpoint id of a store, among those of its partition: a join has four stores. */
-  def placeOf(storeName: String): Int =
-    if (storeName == StateStoreId.DEFAULT_STORE_NAME) 0
-    else Seq("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue").indexOf(storeName)
 
   /** The query's checkpoint location, from a store's: `<checkpoint>/state`. */
   def checkpointOf(id: StateStoreId): String = new org.apache.hadoop.fs.Path(id.checkpointRootLocation).getParent.toString

@@ -20,7 +20,6 @@ import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
  * @param deferred operators whose commits may be deferred; all others are eager
  * @param counted operators to which a batch brings the same number of shuffle records however its input is split
  * @param accept whether a replay that cannot be finished is accepted as it is
- * @param attempts the checkpoint ids of version V + 1, by operator, partition and store, where Spark's commit log has them
  * @param startedMs wall clock when the run began
  * @param forecast what the agent told of earlier recoveries, for the agents that write
  */
@@ -34,7 +33,6 @@ private[cec] final case class RunContext(
     deferred: Set[Long],
     counted: Set[Long],
     accept: Boolean,
-    attempts: Map[Long, Seq[Seq[String]]],
     startedMs: Long,
     forecast: JsonNode) {
 
@@ -46,11 +44,6 @@ private[cec] final case class RunContext(
       .put("replay_to", replayTo).put("base", base).put("accept", accept).put("started_ms", startedMs)
     node.set[JsonNode]("deferred", Json.longs(deferred))
     node.set[JsonNode]("counted", Json.longs(counted))
-    val ids = node.putObject("attempts")
-    attempts.foreach { case (operator, partitions) =>
-      val all = ids.putArray(operator.toString)
-      partitions.foreach(stores => all.add(Json.strings(stores)))
-    }
     node.set[JsonNode]("forecast", forecast)
     context.setLocalProperty(RunContext.Property, node.toString)
   }
@@ -80,12 +73,10 @@ private[cec] object RunContext {
 
   private def read(text: String): RunContext = {
     val node = Json.parse(text)
-    def texts(list: JsonNode) = list.elements.asScala.map(_.asText).toSeq
     def longs(name: String) = node.get(name).elements.asScala.map(_.asLong).toSet
     RunContext(
       node.get("checkpoint").asText, node.get("home").asText, node.get("log_id").asText, node.get("generation").asLong,
       node.get("replay_to").asLong, node.get("base").asLong, longs("deferred"), longs("counted"), node.get("accept").asBoolean,
-      node.get("attempts").properties.asScala.map(each => each.getKey.toLong -> each.getValue.elements.asScala.map(texts).toSeq).toMap,
       node.get("started_ms").asLong, node.get("forecast"))
   }
 }

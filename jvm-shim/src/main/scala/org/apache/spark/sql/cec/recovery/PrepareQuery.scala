@@ -52,7 +52,6 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   private val logs = new SparkLogs(session, checkpoint)
   private val sessionUsesUs = session.sessionState.conf.stateStoreProviderClass == PrepareQuery.Provider
   private val ourSink = Option(write.sink).collect { case table: CecTable => table }
-  private val clock = new BatchClock(session.sparkContext)
   private lazy val isStateful = write.inputQuery.exists(Stateful.kind(_).isDefined)
 
   /**
@@ -60,9 +59,8 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
    *
    *  1. Refuse what cannot work, before anything is written.
    *  1. Decide which operators may be deferred. From here on no other run of this query may be alive.
-   *  1. Plan the recovery: V, T.
-   *  1. Compare what it needs of the sources with what they have. Up to here nothing is changed.
-   *  1. Begin the run: generation, `query.json`, the word to the state stores.
+   *  1. Plan the recovery: V, T. Up to here nothing is changed.
+   *  1. Begin the run, if the sources have what it needs: generation, `query.json`, the word to the state stores.
    *  1. Wrap the sources, before the first of which the replay runs, and the sink.
    */
   def prepare(): WriteToStream = {
@@ -73,10 +71,9 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val decision = decide(checked) // 2
     holdingTheLease { turn =>
       logs.sweep()
-      val plan = planRecovery(home, checked) // 3
-      compareSources(decision, plan) // 4
-      val run = beginRun(home, decision, plan, checked, startedMs, turn) // 5
-      wrap(run, decision, plan, checked) // 6
+      val plan = planRecovery(home) // 3
+      val run = beginRun(home, decision, plan, checked, startedMs, turn) // 4
+      wrap(run, decision, plan, checked) // 5
     }
   }
 
@@ -97,21 +94,10 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   private def concernsUs: Boolean =
     usesOurState || ourSink.isDefined || (isStateful && logs.recordedProvider.contains(PrepareQuery.Provider))
 
-  private def check(): JsonNode = {
-    val committed = logs.lastCommitted
-    val asked = arguments("sink_path" -> ourSink.flatMap(_.path).orNull, "recorded_provider" -> logs.recordedProvider.orNull)
-      .put("committed_batch", committed).put("planned", logs.lastOffset >= 0).put("provider", sessionUsesUs).put("stateful", isStateful)
-      .put("transform_with_state", write.inputQuery.exists(Stateful.isTransformWithState(_)))
-    val answer = Agent.call("check", asked, conf)
-    answer.get("warnings").elements.asScala.foreach(warning => logWarning(warning.asText))
-    if (usesOurState && committed >= 0 && !answer.get("log_exists").asBoolean) {
-      val why = if (logs.hasForeignState) "it holds state of another provider" else "its log is gone"
-      throw new CecException("UnsuitableCheckpoint",
-        s"the checkpoint $checkpoint has committed batches but no Spark CEC log at ${answer.get("home").asText}: $why. Restore the " +
-          "log, or start a new checkpoint")
-    }
-    answer
-  }
+  private def check(): JsonNode = ask("check", arguments()
+    .put("sink_path", ourSink.flatMap(_.path).orNull).put("recorded_provider", logs.recordedProvider.orNull)
+    .put("committed_batch", logs.lastCommitted).put("planned", logs.lastOffset >= 0).put("provider", sessionUsesUs).put("stateful", isStateful)
+    .put("transform_with_state", write.inputQuery.exists(Stateful.isTransformWithState(_))))
 
   private def usesOurState: Boolean = sessionUsesUs && isStateful
 
@@ -139,72 +125,37 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
       run.stop()
     }
 
-  private def planRecovery(home: String, checked: JsonNode): RecoveryPlan = {
-    val committed = logs.lastCommitted
-    if (usesOurState && session.sessionState.conf.stateStoreCheckpointFormatVersion >= 2 && logs.hasLostCommit) {
-      throw new CecException("UnsuitableCheckpoint",
-        s"$checkpoint/commits/$committed is gone, and with it the ids by which Spark names the state of batch $committed " +
-          s"(${SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION.key} is 2): restore it, or the checkpoint whole with its log, from a copy")
-    }
-    if (!checked.get("log_exists").asBoolean) RecoveryPlan(committed, committed, committed + 1)
-    else {
-      val answer = Agent.call("plan", arguments("home" -> home).put("committed_batch", committed), conf)
-      val plan = RecoveryPlan(committed, answer.get("rewound_to").asLong, answer.get("base").asLong)
-      val damaged = answer.get("damaged").elements.asScala.map(_.asText).toSeq
-      if (damaged.nonEmpty) {
-        logWarning(s"Spark CEC: the log at $home has damaged bytes (${damaged.mkString(", ")}), so a replay may begin earlier; " +
-          "`cec repair` takes them out while the query is stopped, and says what they cost")
-      }
-      // The batch before the first one too: a batch is what lies between two offsets.
-      val forgotten = if (plan.isDue) logs.forgotten(Math.max(plan.replayFrom - 1, 0), committed) else Nil
-      if (forgotten.nonEmpty) {
-        throw new CecException("UnsuitableCheckpoint",
-          s"Spark's offset log in $checkpoint no longer has batch ${forgotten.min}, but the recovery of batch $committed replays from batch " +
-            s"${plan.replayFrom}: restore the checkpoint whole from a copy")
-      }
-      plan
-    }
-  }
-
-  /**
-   * Says what a recovery would need of the sources, and refuses one whose input is gone. Those of an eager query are not
-   * asked: it needs nothing old.
-   */
-  private def compareSources(decision: Decision, plan: RecoveryPlan): Unit = if (usesOurState && plan.committed >= 0) {
-    val request = arguments().put("first", plan.replayFrom).put("committed_batch", plan.committed)
-    request.set[JsonNode]("sources", if (plan.isDue || decision.deferred.nonEmpty) AskedSources.once(write.inputQuery) else Json.arr())
-    val said = Agent.call("sources_at_start", request, conf)
-    val line = s"Spark CEC: ${said.get("line").asText}"
-    if (said.get("warns").asBoolean) logWarning(line) else logInfo(line)
+  private def planRecovery(home: String): RecoveryPlan = {
+    val named = usesOurState && session.sessionState.conf.stateStoreCheckpointFormatVersion >= 2
+    val answer = ask("plan", arguments().put("home", home).put("committed_batch", logs.lastCommitted).put("named", named))
+    RecoveryPlan(answer.get("committed_batch").asLong, answer.get("rewound_to").asLong, answer.get("base").asLong)
   }
 
   private def beginRun(
       home: String, decision: Decision, plan: RecoveryPlan, checked: JsonNode, startedMs: Long, turn: Long): RunContext = {
-    val request = arguments("home" -> home).put("load_waves", loadWaves)
+    val request = arguments().put("home", home).put("committed_batch", plan.committed).put("load_waves", loadWaves)
+    if (usesOurState && plan.committed >= 0) { // those of an eager query are not asked: it needs nothing old
+      request.set[JsonNode]("sources", if (plan.isDue || decision.deferred.nonEmpty) AskedSources.once(write.inputQuery) else Json.arr())
+    }
     val content = Json.obj().put("mode", decision.mode).put("reason", decision.reason).put("provider", usesOurState)
     val operators = content.putArray("operators")
     decision.operators.foreach { op =>
       operators.addObject().put("operator", op.id).put("kind", op.kind).put("deferred", op.deferred).put("reason", op.reason)
     }
     request.set[JsonNode]("decision", content)
-    val begun = Agent.call("begin_run", request, conf)
+    val begun = ask("begin_run", request)
     val logId = begun.get("log_id").asText
     Agent.openLog(home, Some(logId), conf)
     val run = RunContext(
       checkpoint, home, logId, begun.get("generation").asLong, plan.committed + 1, plan.base, decision.deferred, decision.counted,
-      checked.get("accept").asBoolean, logs.committedAttempts, startedMs, begun.get("forecast"))
+      checked.get("accept").asBoolean, startedMs, begun.get("forecast"))
     run.announce(session.sparkContext)
     PlannedQueries.expect(session, checkpoint, decision)
-    if (run.fellBack) {
-      logWarning(s"Spark CEC: the log has lost a part of version ${plan.committed + 1}, and `cec repair` has found all stores at version " +
-        s"${plan.base}: what is missing is made again by a replay of batches ${plan.replayFrom} to ${plan.committed}")
-    }
-    logInfo(s"Spark CEC: ${decision.mode} (${decision.reason}); ${checked.get("describe").asText}; log at $home; ${plan.words}")
     if (usesOurState) {
       Agent.holdAs(checkpoint, run.generation, home, conf)
       StoreDirectory.begin()
     }
-    QueryWatch.of(session).expect(run, conf, session.sessionState.conf.minBatchesToRetain, clock, Option.when(usesOurState)(turn))
+    QueryWatch.of(session).expect(run, conf, session.sessionState.conf.minBatchesToRetain, Option.when(usesOurState)(turn))
     run
   }
 
@@ -227,7 +178,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
         val watch = Option.when(decision.deferred.nonEmpty && checked.get("sources_margin").asDouble > 0)(new AskedSources(write.inputQuery))
           .filter(_.canBeAsked).map(new SourceWatch(_))
         val hooks = new QueryRun(
-          session, run, conf, plan.committed, replay, new Acknowledgements(run.home, conf), watch.map(new MarginKeeper(_, run, conf)), clock,
+          session, run, conf, plan.committed, replay, new Acknowledgements(run.home, conf), watch.map(new MarginKeeper(_, run, conf)),
           flushes = checked.get("flush_at_stop").asBoolean)
         write.copy(sink = confirmed, inputQuery = WrappedSources.wrap(write.inputQuery, hooks))
       }
@@ -235,10 +186,19 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     prepared
   }
 
-  private def arguments(more: (String, String)*): ObjectNode = {
+  /** Asks the agent, and passes on what it has to say to people. */
+  private def ask(call: String, request: ObjectNode): JsonNode = {
+    val answer = Agent.call(call, request, conf)
+    answer.get("said").elements.asScala.foreach { word =>
+      val line = s"Spark CEC: ${word.get("line").asText}"
+      if (word.get("warns").asBoolean) logWarning(line) else logInfo(line)
+    }
+    answer
+  }
+
+  private def arguments(): ObjectNode = {
     val node = Json.obj().put("checkpoint", checkpoint)
     node.set[JsonNode]("conf", Json.map(conf))
-    more.foreach { case (key, value) => node.put(key, value) }
     node
   }
 }
@@ -253,8 +213,4 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
 private final case class RecoveryPlan(committed: Long, rewoundTo: Long, base: Long) {
   def isDue: Boolean = rewoundTo < committed
   def replayFrom: Long = rewoundTo + 1
-
-  def words: String =
-    if (committed < 0) "a new query"
-    else s"last committed batch $committed, ${if (isDue) s"replay from batch $replayFrom" else "nothing to replay"}"
 }

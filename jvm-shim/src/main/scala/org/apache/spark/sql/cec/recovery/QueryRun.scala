@@ -11,7 +11,7 @@ import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.cec.RunContext
 import org.apache.spark.sql.cec.agent.{Agent, Json}
 import org.apache.spark.sql.cec.exchange.StoreDirectory
-import org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution
+import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, StreamExecution}
 
 /**
  * One run of a query whose stores may be ahead of its log, from its first source to its last.
@@ -29,7 +29,6 @@ private[recovery] final class QueryRun(
     replay: Option[Replay],
     acknowledgements: Acknowledgements,
     margin: Option[MarginKeeper],
-    clock: BatchClock,
     flushes: Boolean)
     extends Logging {
   private val begun, ended = new AtomicBoolean(false)
@@ -74,9 +73,17 @@ private[recovery] final class QueryRun(
    * the one that this thread has run last.
    */
   def hold(acknowledge: () => Unit): Unit = {
-    clock.announce()
+    announceTime()
     acknowledgements.hold(lastBatch, acknowledge)
   }
+
+  /** Tells the tasks of the batch that is being built how long the one before it took: what a replay would take is judged by that. */
+  private def announceTime(): Unit =
+    for {
+      query <- session.streams.active.find(_.runId.toString == session.sparkContext.getLocalProperty(StreamExecution.RUN_ID_KEY))
+      progress <- Option(query.lastProgress)
+      ms <- Option(progress.durationMs.get("triggerExecution"))
+    } session.sparkContext.setLocalProperty(RunContext.TimedBatch, Json.arr().add(progress.batchId).add(ms.longValue).toString)
 
   /**
    * The query has ended, however it did, and its sources are about to be stopped. A clean stop is a checkpoint: all stores write what is

@@ -23,7 +23,7 @@ import org.apache.spark.sql.streaming.StreamingQueryListener._
  */
 private[recovery] final class QueryWatch(session: SparkSession) extends StreamingQueryListener with Logging {
   private final class Watched(
-      val run: RunContext, val conf: Map[String, String], val retained: Int, val clock: BatchClock, val turn: Option[Long]) {
+      val run: RunContext, val conf: Map[String, String], val retained: Int, val turn: Option[Long]) {
     @volatile var reported: Boolean = run.replayTo == 0 || turn.isEmpty
     @volatile var source: Option[QuerySource] = None
   }
@@ -32,8 +32,8 @@ private[recovery] final class QueryWatch(session: SparkSession) extends Streamin
   private val running = new ConcurrentHashMap[UUID, Watched]()
 
   /** The run of a query that is about to start, and its turn with the checkpoint's lease; None: it has no state, and nothing to recover. */
-  def expect(run: RunContext, conf: Map[String, String], retained: Int, clock: BatchClock, turn: Option[Long]): Unit =
-    expected.put(run.checkpoint, new Watched(run, conf, retained, clock, turn))
+  def expect(run: RunContext, conf: Map[String, String], retained: Int, turn: Option[Long]): Unit =
+    expected.put(run.checkpoint, new Watched(run, conf, retained, turn))
 
   override def onQueryStarted(event: QueryStartedEvent): Unit =
     try watched(event.runId, event.id).filter(_.turn.isDefined).foreach { query =>
@@ -47,7 +47,6 @@ private[recovery] final class QueryWatch(session: SparkSession) extends Streamin
   override def onQueryProgress(event: QueryProgressEvent): Unit = {
     val progress = event.progress
     try watched(progress.runId, progress.id).foreach { query =>
-      query.clock.note(progress)
       query.source.foreach(_.note(progress))
       if (!query.reported) report(query)
       if (progress.batchId % QueryWatch.TrimEvery == QueryWatch.TrimEvery - 1) trim(query, progress.batchId)

@@ -25,21 +25,6 @@ private[recovery] final class SparkLogs(session: SparkSession, checkpoint: Strin
   def recordedProvider: Option[String] =
     offsets.getLatest().flatMap(_._2.metadataOpt).flatMap(_.conf.get(SQLConf.STATE_STORE_PROVIDER_CLASS.key))
 
-  /** Those of the batches `first` to `last` whose offsets the log no longer has. */
-  def forgotten(first: Long, last: Long): Seq[Long] = {
-    val known = offsets.listBatchesOnDisk.toSet
-    (first to last).filterNot(known.contains)
-  }
-
-  /** Whether the entry of V is gone from the commit log, by whatever hand: Spark does without it, but for the ids in it. */
-  def hasLostCommit: Boolean = lastCommitted >= 0 && commits.get(lastCommitted).isEmpty
-
-  /** The checkpoint ids of the state that V left, by operator, partition and store; none in format version 1, or where its commit is gone. */
-  def committedAttempts: Map[Long, Seq[Seq[String]]] =
-    commits.get(lastCommitted).flatMap(_.stateUniqueIds).getOrElse(Map.empty).map { case (operator, partitions) =>
-      operator -> partitions.toSeq.map(_.toSeq)
-    }
-
   /**
    * Where nothing was planned yet, removes the files that Spark was writing when it was killed: it begins nowhere where it finds any, and
    * never removes them.
@@ -47,17 +32,6 @@ private[recovery] final class SparkLogs(session: SparkSession, checkpoint: Strin
   def sweep(): Unit = if (lastOffset < 0) Seq("offsets", "commits").map(new Path(checkpoint, _)).foreach { directory =>
     val fs = directory.getFileSystem(session.sessionState.newHadoopConf())
     if (fs.exists(directory)) fs.listStatus(directory).map(_.getPath).filter(path => SparkLogs.Unfinished.matches(path.getName)).foreach(fs.delete(_, false))
-  }
-
-  /** Whether there is state of another provider: files that Spark's own providers write. */
-  def hasForeignState: Boolean = {
-    val state = new Path(checkpoint, "state")
-    val fs = state.getFileSystem(session.sessionState.newHadoopConf())
-    fs.exists(state) && {
-      val files = fs.listFiles(state, true)
-      Iterator.continually(files).takeWhile(_.hasNext).map(_.next().getPath.getName)
-        .exists(name => Seq(".delta", ".snapshot", ".changelog", ".zip").exists(name.endsWith))
-    }
   }
 }
 

@@ -27,7 +27,6 @@ private[cec] final case class CommitNumbers(
     checked: Long,
     closed: Long,
     inputs: Long,
-    watermarkMs: Long,
     sums: Sums,
     sketched: Boolean,
     elapsedUs: Long,
@@ -47,6 +46,9 @@ private object Footer {
     answer.get("checkpoint_id").asText, answer.get("open_windows").asLong, java.lang.Long.parseUnsignedLong(answer.get("digest").asText),
     answer.get("sketched").asBoolean, answer.get("sketch").asLong)
 }
+
+/** What is left of a commit: its id, if anyone knows that, and its footer, if the frame is not lost. */
+private[cec] final case class Remains(checkpointId: Option[String] = None, footer: Option[Footer] = None)
 
 /**
  * An eventual checkpoint as the agent hands it over.
@@ -110,11 +112,10 @@ private[cec] final class StoreLog(
     arguments.put("checkpoint", StoreConfs.checkpointOf(id))
   }
 
-  /** What is known of the commit of `version`: with this checkpoint id, or of the one that Spark committed. None: its frame is lost. */
-  def footer(version: Long, checkpointId: Option[String]): Option[Footer] = {
-    val arguments = about(version).put("checkpoint_id", checkpointId.orNull)
-    val answer = Agent.call("footer", committed(arguments), conf)
-    Option.when(!answer.get("checkpoint_id").isNull)(Footer.of(answer))
+  /** What is left of the commit of `version` that Spark has. */
+  def remains(version: Long): Remains = {
+    val answer = Agent.call("footer", committed(about(version)), conf)
+    Remains(Json.text(answer.get("checkpoint_id")), Option.when(!answer.get("lost").asBoolean)(Footer.of(answer)))
   }
 
   /** Hands over one commit; when this returns, it is durable. */
@@ -130,7 +131,6 @@ private[cec] final class StoreLog(
       .put("checked", numbers.checked)
       .put("closed", numbers.closed)
       .put("inputs", numbers.inputs)
-      .put("watermark_ms", numbers.watermarkMs)
       .put("digest", java.lang.Long.toUnsignedString(numbers.sums.digest))
       .put("sketch", numbers.sums.sketch)
       .put("elapsed_us", numbers.elapsedUs)

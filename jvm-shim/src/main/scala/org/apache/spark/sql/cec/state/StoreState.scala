@@ -9,12 +9,11 @@ import org.apache.spark.sql.cec.agent.CecException
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
 /**
- * What a batch was, for its commit: input tuples, those of them that came by a shuffle, watermark, and when its task began
- * (`System.nanoTime`).
+ * What a batch was, for its commit: input tuples, those of them that came by a shuffle, and when its task began (`System.nanoTime`).
  *
  * @param named whether Spark names a version by its commit's id: by that of the first commit, if a batch is run twice
  */
-private[cec] final case class BatchFacts(inputs: Long, shuffled: Long, watermarkMs: Long, startedNs: Long, named: Boolean = false)
+private[cec] final case class BatchFacts(inputs: Long, shuffled: Long, startedNs: Long, named: Boolean = false)
 
 /** What a user sees of the last commit. */
 private[cec] final case class CommitMetrics(
@@ -26,11 +25,10 @@ private[cec] final case class CommitMetrics(
  *
  * @param replayTo version at which its replay ends
  * @param base version whose eventual checkpoint its replay begins with; before `replayTo` where a frame that this one needs is lost
- * @param attempt the checkpoint id of that version, if Spark's commit log names it
  * @param counted whether a batch brings the store the same number of shuffle records however its input is split
  * @param accept whether a replay that cannot be finished is accepted as it is
  */
-private[cec] final case class Recovery(replayTo: Long, base: Long, attempt: Option[String], counted: Boolean, accept: Boolean)
+private[cec] final case class Recovery(replayTo: Long, base: Long, counted: Boolean, accept: Boolean)
 
 /** Enough to take back the last commit in memory, for a batch that is run again. */
 private[state] final class LastCommit(
@@ -162,11 +160,11 @@ private[cec] final class StoreState(
    * whole state. For between two batches.
    */
   def flush(): Unit = checkpointId.filter(_ => books.dirtyWindows > 0).foreach { id =>
-    writeAgain(books.dirtyBefore(Long.MaxValue), CommitKind.Flush, id, inputs = 0, watermarkMs = -1)
+    writeAgain(books.dirtyBefore(Long.MaxValue), CommitKind.Flush, id, inputs = 0)
   }
 
   /** Writes windows once more, for the version that is there. */
-  private def writeAgain(windowsToWrite: Iterator[Window], kind: CommitKind.Value, id: String, inputs: Long, watermarkMs: Long): Unit = {
+  private def writeAgain(windowsToWrite: Iterator[Window], kind: CommitKind.Value, id: String, inputs: Long): Unit = {
     val startedNs = System.nanoTime()
     val chosen = new ArrayList[Window]()
     windowsToWrite.foreach(chosen.add)
@@ -176,7 +174,7 @@ private[cec] final class StoreState(
       val file = spool.finish()
       val next = books.after(version - 1, Changes.None, chosen)
       val numbers = CommitNumbers(
-        version, next.openWindows, next.dirtyFrom, next.dirtyWindows, 0, spool.checked, 0, inputs, watermarkMs, windows.sums,
+        version, next.openWindows, next.dirtyFrom, next.dirtyWindows, 0, spool.checked, 0, inputs, windows.sums,
         rowDigest.floatColumns > 0, (System.nanoTime() - startedNs) / 1000, kind, next.live(true), liveIsWhole = true)
       plan = Some(log.append(numbers, id, Option.when(kind == CommitKind.Flush)(id), file).plan)
       books.apply(version - 1, Changes.None, chosen, next)
@@ -215,7 +213,7 @@ private[cec] final class StoreState(
       val next = books.after(version, changes, checked)
       val numbers = CommitNumbers(
         version + 1, next.openWindows, next.dirtyFrom, next.dirtyWindows, spool.opened, spool.checked, spool.closed, facts.inputs,
-        facts.watermarkMs, windows.sums, rowDigest.floatColumns > 0, (System.nanoTime() - startedNs) / 1000,
+        windows.sums, rowDigest.floatColumns > 0, (System.nanoTime() - startedNs) / 1000,
         if (deferred) CommitKind.Deferred else CommitKind.Eager, next.live(liveIsWhole), liveIsWhole)
       val newId = log.newCheckpointId()
       val answer = append(numbers, next, newId, file) // 4
@@ -269,7 +267,7 @@ private[cec] final class StoreState(
     windows.hold.foreach(hold => held = hold.held)
     metrics = CommitMetrics(dirty = books.dirtyWindows, held = held, recoveryEstimateMs = metrics.recoveryEstimateMs)
     if (version == base) endHold()
-    else if (version > base && version < replayTo) compareWhole(log.footer(version, None))
+    else if (version > base && version < replayTo) compareWhole(log.remains(version).footer)
     if (version == replayTo) endReplay(facts)
     version
   }
@@ -289,17 +287,17 @@ private[cec] final class StoreState(
    *  1. Report.
    */
   private def endReplay(facts: BatchFacts): Unit = {
-    val known = if (base < replayTo) log.footer(version, recovery.attempt) else None
-    compareWhole(known)
+    val remains = remainsOfEnd
+    compareWhole(remains.footer)
     check.difference match {
       case Some(difference) => acceptAsItIs(difference)
       case None =>
-        val compared = base == replayTo || known.isDefined
+        val compared = base == replayTo || remains.footer.isDefined
         if (!compared) {
           logWarning(s"what was committed of store $id at version $version is lost, its footer too: that batch ${version - 1} was run as it was " +
             "the first time cannot be told by a digest")
         }
-        writeEnd(known, facts.inputs, facts.watermarkMs)
+        writeEnd(remains, facts.inputs)
         log.loaded(version, ecLoadMs, Option.when(compared)(true), held, Nil)
     }
   }
@@ -308,13 +306,14 @@ private[cec] final class StoreState(
   private def compareWhole(known: Option[Footer]): Unit =
     known.foreach(check.compare(windows, books.openWindows, _, windows.sums.rows, dirty = None))
 
+  /** What a replay that began before a lost frame finds at its end. */
+  private def remainsOfEnd: Remains = if (base < replayTo) log.remains(replayTo) else Remains()
+
   /** What the log must have of the version at which a replay ends. */
-  private def writeEnd(known: Option[Footer], inputs: Long, watermarkMs: Long): Unit =
+  private def writeEnd(remains: Remains, inputs: Long): Unit =
     if (base == replayTo) flush()
-    else {
-      val id = recovery.attempt.orElse(known.map(_.checkpointId)).getOrElse(log.newCheckpointId())
-      writeAgain(books.withFootprintBefore(Long.MaxValue), CommitKind.Eager, id, inputs, watermarkMs)
-    }
+    else writeAgain(
+      books.withFootprintBefore(Long.MaxValue), CommitKind.Eager, remains.checkpointId.getOrElse(log.newCheckpointId()), inputs)
 
   /** Goes on with the windows as they are, at the version at which the replay was to end. */
   private def acceptAsItIs(why: String): Unit = {
@@ -327,7 +326,7 @@ private[cec] final class StoreState(
     windows.version = replayTo
     lastCommit = None
     undone = None
-    writeEnd(if (base < replayTo) log.footer(replayTo, recovery.attempt) else None, inputs = 0, watermarkMs = -1)
+    writeEnd(remainsOfEnd, inputs = 0)
     log.loaded(replayTo, ecLoadMs, Some(false), held, unsure)
   }
 
@@ -368,8 +367,7 @@ private[cec] final class StoreState(
     val at = if (replaying) base else wanted
     if (at > 0) {
       val startedNs = System.nanoTime()
-      val attempt = if (!replaying) uniqueId else if (base == replayTo) recovery.attempt else None
-      val checkpoint = wholeCheckpoint(at, wanted, attempt)
+      val checkpoint = wholeCheckpoint(at, wanted, if (replaying) None else uniqueId)
       windows.expect(checkpoint.footer.openWindows)
       checkpoint.spool.foreach { file =>
         if (prefixFields.isEmpty) CheckpointSpool.foreachKey(file)(windows.loadKey(_, _, _))
