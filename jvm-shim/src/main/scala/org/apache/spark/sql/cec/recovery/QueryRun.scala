@@ -80,7 +80,8 @@ private[recovery] final class QueryRun(
   /** Tells the tasks of the batch that is being built how long the one before it took: what a replay would take is judged by that. */
   private def announceTime(): Unit =
     for {
-      query <- session.streams.active.find(_.runId.toString == session.sparkContext.getLocalProperty(StreamExecution.RUN_ID_KEY))
+      id <- Option(session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY))
+      query <- Option(session.streams.get(id))
       progress <- Option(query.lastProgress)
       ms <- Option(progress.durationMs.get("triggerExecution"))
     } session.sparkContext.setLocalProperty(RunContext.TimedBatch, Json.arr().add(progress.batchId).add(ms.longValue).toString)
