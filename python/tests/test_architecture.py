@@ -33,6 +33,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         *("checkpoint.eventual", "checkpoint.commit", "checkpoint.flush", "checkpoint.recovery_target"),
         *("recovery.plan", "recovery.fallback", "recovery.generations", "recovery.report", "recovery.requests"),
         *("recovery.forecast", "recovery.margin", "recovery.reach", "recovery.sources", "recovery.start"),
+        "recovery.run",
         *("recovery.attempts", "recovery.left", "recovery.query_file", "recovery.spark_logs", "recovery.suitable"),
         *("recovery.progressive", "checkpoint.views", "tuning", "tuning.*"),
         *("pipeline.graph", "pipeline.status", "pipeline.draw", "pipeline.plots", "pipeline.capacity"),
@@ -58,8 +59,12 @@ NEVER = (
     ("log.reader", "log.trim"),
     *((each, "log.writer") for each in ("cli.find_log", "cli.state", "cli.check")),
     *((each, "log.repair") for each in ("cli.find_log", "cli.state", "cli.check")),
+    *((f"migration.{each}", "agent.queries") for each in ("carry", "rewrite", "checkpoint")),
 )
-"""(importer, imported) pairs that the floors would allow: reading and writing stay apart, and reading never removes."""
+"""(importer, imported) pairs that the floors would allow.
+
+Reading and writing stay apart, reading never removes, and a call whose arguments have no types is for the JVM alone.
+"""
 
 LIBRARIES: dict[str, str] = {
     "fsspec": "adapters.fsspec_storage",

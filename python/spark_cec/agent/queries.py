@@ -15,9 +15,9 @@ from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of, home
 from spark_cec.checkpoint.eventual import completed
 from spark_cec.checkpoint.recovery_target import load_tuning
 from spark_cec.errors import DamagedLog, Fenced, UnsuitableCheckpoint
-from spark_cec.ids import StoreId, new_id
+from spark_cec.ids import StoreId
 from spark_cec.log import manifest
-from spark_cec.log.home import absolute_home, is_inside, join_log, read_log_id, relative_home
+from spark_cec.log.home import absolute_home, is_inside, read_log_id, relative_home
 from spark_cec.log.index import Index
 from spark_cec.log.reader import read_frame
 from spark_cec.log.readers import slowest_reader
@@ -26,7 +26,7 @@ from spark_cec.recovery import report
 from spark_cec.recovery.attempts import CommittedAttempts
 from spark_cec.recovery.fallback import pending_fallback
 from spark_cec.recovery.forecast import forecast
-from spark_cec.recovery.generations import newest_generation, next_generation, note_start
+from spark_cec.recovery.generations import newest_generation
 from spark_cec.recovery.left import refuse_if_left
 from spark_cec.recovery.plan import (
     RecoveryPlan,
@@ -36,11 +36,12 @@ from spark_cec.recovery.plan import (
     refuse_a_log_that_is_ahead,
     refuse_an_unfinished_rewind,
 )
-from spark_cec.recovery.query_file import read_query, write_query
+from spark_cec.recovery.query_file import read_query
 from spark_cec.recovery.reach import describe_batches, read_reach
 from spark_cec.recovery.requests import answer_flush, flush_request
+from spark_cec.recovery.run import take_up
 from spark_cec.recovery.sources import at_start, parse_sources, while_running
-from spark_cec.recovery.spark_logs import all_stores, committed_batch
+from spark_cec.recovery.spark_logs import all_stores
 from spark_cec.recovery.start import (
     Word,
     refuse_a_lost_commit,
@@ -50,7 +51,7 @@ from spark_cec.recovery.start import (
     words_on_plan,
 )
 from spark_cec.recovery.suitable import refuse_unsuitable
-from spark_cec.settings import PREFIX, parse_settings
+from spark_cec.settings import parse_settings
 
 
 class QueryCalls:
@@ -211,32 +212,21 @@ class QueryCalls:
             reach = read_reach(open_storage(str(arguments["checkpoint"])), plan.rewound_to + 1, committed)
             sources, now_ms = parse_sources(arguments["sources"]), int(time.time() * 1000)
             said.append(at_start(reach, sources, settings.sources_margin, settings.accepts_divergence, now_ms))
-        query = read_query(own)
-        log_storage = open_storage(arguments["home"])
-        log_id = query["log_id"] if query else read_log_id(log_storage) or new_id().hex()
-        generation = next_generation(own)
-        # Read when the number is taken: from then on no earlier run ends a batch.
-        note_start(own, generation, committed_batch(open_storage(str(arguments["checkpoint"]))))
-        content = {
-            "log_home": relative_home(arguments["checkpoint"], arguments["home"]),
-            "log_id": log_id,
-            "generation": generation,
-            "settings": settings.describe(),
-            "settings_conf": {key: value for key, value in conf_of(arguments).items() if key.startswith(PREFIX)},
-            "release": __version__,
-            **decision,
-        }
-        write_query(own, content)
-        if join_log(log_storage, log_id) != log_id:
-            raise UnsuitableCheckpoint(
-                f"{arguments['home']} was taken by another query at this moment: give each query a log of its own"
-            )
+        run = take_up(
+            open_storage(str(arguments["checkpoint"])),
+            own,
+            open_storage(arguments["home"]),
+            relative_home(arguments["checkpoint"], arguments["home"]),
+            conf_of(arguments),
+            decision,
+            __version__,
+        )
         self._logs.get(arguments["home"], settings)
         expected = forecast(own, float(arguments.get("load_waves", 1.0)), autotune=settings.autotune)
         how = f"{decision['mode']} ({decision['reason']})"
         said += words_on_plan(plan, how, settings.describe(), arguments["home"])
         said_now = [asdict(word) for word in said]
-        return {"generation": generation, "log_id": log_id, "forecast": asdict(expected), "said": said_now}
+        return {**asdict(run), "forecast": asdict(expected), "said": said_now}
 
     def report(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`checkpoint`, `home`, `generation`, `committed_batch`: writes the report once all stores are back.

@@ -10,13 +10,14 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from spark_cec import __version__
 from spark_cec.adapters.fsspec_storage import is_taken, open_storage, remove_all
 from spark_cec.agent.lease import CheckpointLeases
-from spark_cec.agent.logs import OpenLogs, cec_directory, home_of
-from spark_cec.agent.queries import QueryCalls
+from spark_cec.agent.logs import cec_directory, home_of
 from spark_cec.cli.fall_back import replay_due
 from spark_cec.cli.find_log import find_log
 from spark_cec.errors import Fenced, LogLocationError, UnsuitableCheckpoint
+from spark_cec.log.home import relative_home
 from spark_cec.migration.checkpoint import (
     COMMITTED,
     PARTITIONS_KEY,
@@ -35,6 +36,7 @@ from spark_cec.migration.files import HadoopFiles
 from spark_cec.migration.rewrite import Rewriting, Store, StoreSums, ids_of, refuse_what_is_not_known
 from spark_cec.recovery.fallback import save_carried
 from spark_cec.recovery.left import mark_as_left
+from spark_cec.recovery.run import take_up
 from spark_cec.recovery.suitable import METADATA, UNFINISHED
 from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY, parse_settings
 
@@ -228,15 +230,10 @@ def _all_tasks_have_ended(spark: SparkSession) -> bool:
 
 def _begin_log(spark: SparkSession, checkpoint: str, home: str) -> None:
     """As the start of a query does."""
-    conf = _cec_conf(spark)
-    open_storage(home).probe_writable()
     decision = {"mode": "eager", "reason": _WHY, "provider": True, "operators": []}
-    logs = OpenLogs()
-    try:
-        arguments = {"checkpoint": checkpoint, "home": home, "conf": conf, "decision": decision}
-        QueryCalls(logs).begin_run(arguments)
-    finally:
-        logs.close()
+    own, log, log_home = cec_directory(checkpoint), open_storage(home), relative_home(checkpoint, home)
+    log.probe_writable()
+    take_up(open_storage(checkpoint), own, log, log_home, _cec_conf(spark), decision, __version__)
 
 
 def _cec_conf(spark: SparkSession) -> Mapping[str, str]:

@@ -1,0 +1,60 @@
+"""A run of a query takes it up: a number of its own, `query.json`, and a log, which is begun where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_cec.errors import UnsuitableCheckpoint
+from spark_cec.ids import new_id
+from spark_cec.log.home import join_log, read_log_id
+from spark_cec.log.storage import Storage
+from spark_cec.recovery.generations import next_generation, note_start
+from spark_cec.recovery.query_file import read_query, write_query
+from spark_cec.recovery.spark_logs import committed_batch
+from spark_cec.settings import PREFIX, parse_settings
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`generation`: its number, from 1 on; `log_id`: 32 hex digits."""
+
+    generation: int
+    log_id: str
+
+
+def take_up(
+    checkpoint: Storage,
+    own: Storage,
+    log: Storage,
+    log_home: str,
+    conf: Mapping[str, str],
+    decision: Mapping[str, Any],
+    release: str,
+) -> Run:
+    """Begins a run of this `release`, with the session's `conf` and what was decided (`mode`, `reason`, and so on).
+
+    `own` is rooted at the checkpoint's `cec` directory, `log` at the log's home, which the checkpoint calls `log_home`.
+    Raises `UnsuitableCheckpoint` if another query has a log there.
+    """
+    settings, query = parse_settings(conf), read_query(own)
+    log_id = query["log_id"] if query else read_log_id(log) or new_id().hex()
+    generation = next_generation(own)
+    # Read when the number is taken: from then on no earlier run ends a batch.
+    note_start(own, generation, committed_batch(checkpoint))
+    content = {
+        "log_home": log_home,
+        "log_id": log_id,
+        "generation": generation,
+        "settings": settings.describe(),
+        "settings_conf": {key: value for key, value in conf.items() if key.startswith(PREFIX)},
+        "release": release,
+        **decision,
+    }
+    write_query(own, content)
+    if join_log(log, log_id) != log_id:
+        raise UnsuitableCheckpoint(
+            f"{log.url} was taken by another query at this moment: give each query a log of its own"
+        )
+    return Run(generation, log_id)
