@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from spark_cec.pipeline.graph import Graph
+from spark_cec.pipeline.release import ABREAST, Release
 from spark_cec.recovery.progressive import Failure, Plan, Planner, Query, blocking, densest_first
 
 _LAST = 1e-9
@@ -38,7 +39,8 @@ class RecoveryPolicy:
 
     That is: `lost` or more of them, and `share` of all, within `within_s`; and what is left, of which flows may keep
     the share `fill` busy, cannot carry all flows. One query runs whether it fits or not. Flows that wait are started,
-    whether they fit or not, when no core has been gained for `patience_s`: then the cluster is what it is.
+    whether they fit or not, when no core has been gained for `patience_s`: then the cluster is what it is. No more than
+    `abreast` queries catch up with their inputs at a time (not so where all wait for all).
     """
 
     mode: RecoveryMode = RecoveryMode.PROGRESSIVE
@@ -47,6 +49,7 @@ class RecoveryPolicy:
     within_s: float = 10.0
     fill: float = 0.9
     patience_s: float = 900.0
+    abreast: int = ABREAST
 
     @property
     def planner(self) -> Planner:
@@ -129,9 +132,13 @@ class Capacity:
         self._lost_at_s: float | None = None
         self._most_cores, self._grew_at_s = 0, 0.0
         self._over = frozenset[str]()
+        self._release = Release(self._flows, policy.abreast)
 
-    def look(self, seen: Seen, over: Collection[str] = ()) -> Standing:
-        """The next look; what is not `waiting` in the answer is to run. `over`: flows that have ended, or failed."""
+    def look(self, seen: Seen, up: Collection[str], over: Collection[str] = ()) -> Standing:
+        """The next look; what is not `waiting` in the answer is to run.
+
+        `up`: flows that keep up with their inputs; `over`: those that have ended, or failed.
+        """
         before = self._recent[-1] if self._recent else None
         changed = before is None or before.executors.keys() != seen.executors.keys() or self._over != frozenset(over)
         self._over = frozenset(over)
@@ -145,7 +152,9 @@ class Capacity:
         elif changed:
             self._plan(seen)
         elif seen.at_s - self._grew_at_s > self._policy.patience_s:
-            self._end(seen)
+            self._running = self._flows
+        if self._lost_at_s is not None:
+            self._let_go(seen, up)
         return self._standing(seen)
 
     def _notice(self, seen: Seen) -> None:
@@ -171,7 +180,7 @@ class Capacity:
         """Who runs goes on if there is room for all of them; then the best of those that wait."""
         room = self._room(seen.cores)
         self._costs.update(dict.fromkeys(self._over, 0.0))
-        self._running |= self._over
+        self._running = self._release.let_go | self._over
         if self._failure().cost(self._running) > room:
             back = [query for query in self._weighed() if query.flows <= self._running]
             kept = self._policy.planner(Failure(self._costs, back, self._over), room)
@@ -181,8 +190,24 @@ class Capacity:
             # More than there is room for is better than cores that have nothing to do.
             first = self._more(math.inf).queries[:1]
             self._running |= frozenset().union(*(each.flows for each in self._queries if each.name in first))
-        if self._running >= self._flows:
+
+    def _let_go(self, seen: Seen, up: Collection[str]) -> None:
+        """Of those that there is room for; when all run, it is over."""
+        self._release.hold_all_but(self._running)
+        waiting = self._best_first(self._running, self._release.let_go)
+        if self._policy.mode is RecoveryMode.PROGRESSIVE:
+            while self._release.next(seen.at_s, waiting, up):
+                waiting = self._best_first(self._running, self._release.let_go)
+        else:
+            self._release.let_go = self._running
+        if self._release.let_go >= self._flows:
             self._end(seen)
+
+    def _best_first(self, among: frozenset[str], running: frozenset[str]) -> list[Query]:
+        """The queries of these flows that do not run yet, in the order of the plan."""
+        queries = [query for query in self._weighed() if query.flows <= among and not query.flows <= running]
+        order = self._policy.planner(Failure(self._costs, queries, running), math.inf).queries
+        return sorted(queries, key=lambda query: order.index(query.name))
 
     def _more(self, room: float) -> Plan:
         failure = self._failure()
@@ -216,8 +241,8 @@ class Capacity:
             coming = self._more(self._room(seen.cores + one)).queries
         wanted = math.fsum(self._costs.values())
         return Standing(
-            len(seen.executors), seen.cores, wanted, dict(self._costs), self._lost_at_s, self._flows - self._running,
-            coming,
+            len(seen.executors), seen.cores, wanted, dict(self._costs), self._lost_at_s,
+            self._flows - self._release.let_go, coming,
         )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from spark_cec.pipeline.declare import Declaration
 from spark_cec.pipeline.flows import Flows
 from spark_cec.pipeline.graph import Graph, GraphError, nearest
 from spark_cec.pipeline.home import PipelineHome
+from spark_cec.pipeline.release import keeps_up
 from spark_cec.pipeline.status import CapacityStatus, PipelineStatus, starving
 from spark_cec.pipeline.supervise import Patience, Supervisor
 
@@ -155,7 +156,9 @@ class RunningPipeline:
     def _look(self) -> None:
         ids = {query: name for name, each in self._supervisors.items() if (query := each.query_id()) is not None}
         self._let_those_that_are_not_behind_go_first()
-        before, now = self._standing, self._capacity.look(self._cluster.look(ids), self._ended())
+        told = [each.status() for each in self._supervisors.values()]
+        up, over = [each.name for each in told if keeps_up(each)], [each.name for each in told if each.state.is_over]
+        before, now = self._standing, self._capacity.look(self._cluster.look(ids), up, over)
         self._standing = now
         was, waiting = frozenset[str]() if before is None else before.waiting, now.waiting
         if was == waiting:
@@ -169,9 +172,6 @@ class RunningPipeline:
             if name in was - waiting:
                 each.let_go()
         self._news.set()
-
-    def _ended(self) -> list[str]:
-        return [name for name, each in self._supervisors.items() if each.status().state.is_over]
 
     def _let_those_that_are_not_behind_go_first(self) -> None:
         """What catches up has long tasks, many at a time: with what the others leave, it does not stop these."""

@@ -304,7 +304,7 @@ def _batches(end: str | None, latest: str | None, rows: int) -> int:
     if end is None or latest is None:
         return 0
     try:
-        return int(read_batch(latest)) - int(read_batch(end))
+        return read_batch(latest) - read_batch(end)
     except ValueError:
         pass
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from spark_cec.pipeline.capacity import Capacity, RecoveryMode, RecoveryPolicy, Seen, Standing
 from spark_cec.pipeline.graph import Graph, Node
+from spark_cec.pipeline.release import AT_MOST_S, keeps_up
+from spark_cec.pipeline.status import FlowStatus, State
 
 TEN = [f"e{i}" for i in range(10)]
 
@@ -32,13 +35,17 @@ COSTS = {"source": 0.5, "parser": 0.5, "a": 1.0, "b": 3.0, "cheap": 0.5, "dear":
 
 @dataclass
 class Driven:
-    """A capacity that is looked at every second; the flows that run are as busy as they cost."""
+    """A capacity that is looked at every second; the flows that run are as busy as they cost.
+
+    Those that are let go keep up at once, but for the `slow`.
+    """
 
     graph: Graph = field(default_factory=shop)
     costs: Mapping[str, float] = field(default_factory=lambda: COSTS)
     policy: RecoveryPolicy = field(default_factory=RecoveryPolicy)
     only: Iterable[str] | None = None
     at_s: float = 0.0
+    slow: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         flows = list(self.graph.nodes) if self.only is None else list(self.only)
@@ -52,9 +59,15 @@ class Driven:
             self.at_s += 1.0
             for flow in self.task_s.keys() - self.waiting:
                 self.task_s[flow] += self.costs[flow]
-            standing = self.capacity.look(Seen(self.at_s, slots, dict(self.task_s)), list(over))
-            self.waiting = standing.waiting
+            seen = Seen(self.at_s, slots, dict(self.task_s))
+            standing = self.capacity.look(seen, self.up(), list(over))
+            while standing.waiting != self.waiting:
+                self.waiting = standing.waiting
+                standing = self.capacity.look(seen, self.up(), list(over))
         return standing
+
+    def up(self) -> frozenset[str]:
+        return frozenset(self.task_s) - self.waiting - self.slow
 
     def running_cost(self) -> float:
         return sum(self.costs[flow] for flow in self.task_s.keys() - self.waiting)
@@ -187,6 +200,85 @@ def test_flows_without_a_sink_wait_and_come_back() -> None:
     assert driven.look([]).waiting == {"source", "parser", "a", "b"}
     assert driven.look(TEN[:3]).waiting == {"b"}
     assert not driven.look(TEN).waiting
+
+
+def fan(sinks: int) -> Graph:
+    """A source and so many sinks of it, q0 worth most."""
+    each = (Node(f"q{n}", ("source",), is_sink=True, priority=float(sinks - n)) for n in range(sinks))
+    return Graph("fan", {node.name: node for node in (Node("source"), *each)})
+
+
+def _fan_that_waits(sinks: int = 6, **policy: Any) -> Driven:
+    costs = {"source": 1.0} | {f"q{n}": 1.0 for n in range(sinks)}
+    driven = Driven(fan(sinks), costs, RecoveryPolicy(**policy))
+    driven.look(TEN, 60)
+    assert driven.look(TEN[:3]).waiting == {f"q{n}" for n in range(1, sinks)}
+    return driven
+
+
+def test_two_queries_come_back_at_a_time() -> None:
+    """The next one is let go when one of them keeps up with its inputs, the best first."""
+    driven = _fan_that_waits()
+    driven.slow = frozenset(driven.task_s)
+    assert driven.look(TEN, 5).waiting == {"q3", "q4", "q5"}
+    driven.slow -= {"q2"}
+    assert driven.look(TEN, 5).waiting == {"q4", "q5"}
+    driven.slow -= {"q1", "q3"}
+    standing = driven.look(TEN, 5)
+    assert not standing.waiting
+    assert standing.since_s is None
+
+
+def test_a_query_that_never_keeps_up_does_not_hold_back_the_others_for_ever() -> None:
+    driven = _fan_that_waits()
+    driven.slow = frozenset(driven.task_s)
+    driven.look(TEN, round(AT_MOST_S) - 1)
+    assert driven.waiting == {"q3", "q4", "q5"}
+    assert driven.look(TEN, 2).waiting == {"q5"}
+    assert not driven.look(TEN, round(AT_MOST_S)).waiting
+
+
+def test_what_was_not_let_go_yet_is_no_loss_when_more_executors_are_lost() -> None:
+    driven = _fan_that_waits()
+    driven.slow = frozenset(driven.task_s)
+    driven.look(TEN)
+    assert driven.look(TEN[:5]).waiting == {"q3", "q4", "q5"}, "room for what runs, and no more"
+    assert driven.look(TEN[:4]).waiting == {"q2", "q3", "q4", "q5"}
+
+
+def test_all_that_waited_for_all_come_at_once() -> None:
+    driven = Driven(policy=RecoveryPolicy(RecoveryMode.BLOCKING))
+    driven.look(TEN, 60)
+    driven.look(TEN[:2])
+    driven.slow = frozenset(driven.task_s)
+    assert not driven.look(TEN).waiting
+
+
+def test_a_cluster_that_stays_small_lets_them_go_one_after_the_other_too() -> None:
+    driven = _fan_that_waits(patience_s=100, abreast=1)
+    driven.slow = frozenset(driven.task_s)
+    assert driven.look(TEN[:3], 99).waiting == {f"q{n}" for n in range(1, 6)}
+    assert driven.look(TEN[:3], 3).waiting == {f"q{n}" for n in range(2, 6)}
+    driven.slow = frozenset()
+    assert not driven.look(TEN[:3]).waiting
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [
+        (FlowStatus("f", State.RUNNING, batch=3, behind=0), True),
+        (FlowStatus("f", State.RUNNING, batch=3, behind=1), False),
+        (FlowStatus("f", State.RUNNING), False),
+        (FlowStatus("f", State.REPLAYING, batch=3, behind=0), False),
+        (FlowStatus("f", State.WAITING, batch=3, behind=0), False),
+        (FlowStatus("f", State.STARTING), False),
+        (FlowStatus("f", State.RESTARTING), False),
+        (FlowStatus("f", State.FAILED), True),
+        (FlowStatus("f", State.ENDED), True),
+    ],
+)
+def test_who_keeps_up(status: FlowStatus, answer: bool) -> None:
+    assert keeps_up(status) is answer
 
 
 @given(
