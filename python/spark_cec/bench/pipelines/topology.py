@@ -39,9 +39,9 @@ class Load:
 
     tweets: int = 50
     trigger_s: float = 10.0
-    parser_us: int = 2_000
-    window_us: int = 3_000
-    sink_us: int = 7_000
+    parser_us: int = 3_000
+    window_us: int = 4_500
+    sink_us: int = 11_000
 
 
 def topology(home: str, load: Load) -> Pipeline:
