@@ -114,6 +114,18 @@ class OutputBegunAnew(CecError):
         )
 
 
+class OutputTakenBack(CecError):
+    """A reader has read output that a rollback of its query has taken back: see `spark_cec.log.cuts`."""
+
+    def __init__(self, home: str, batch: int, after: int, generation: int) -> None:
+        super().__init__(
+            f"{home}: this stream has read up to batch {batch} of the output, of which run {generation} of the query "
+            f"that writes it has taken back all behind batch {after}, and writes it anew. What was made of that must "
+            f"be taken back, too: begin the reader anew (another checkpoint; of a flow, delete its folder, and those "
+            f"of the flows that it feeds)"
+        )
+
+
 class NewerFormat(CecError):
     """The log was written by a newer release: read it with that. Attribute: `found`, the version or kind met."""
 

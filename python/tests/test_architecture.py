@@ -26,7 +26,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     # 3 log
     (
         *("log.scan", "log.home", "log.writer", "log.reader", "log.readers", "log.repair", "log.trim", "log.manifest"),
-        "log.catalog",
+        *("log.catalog", "log.cuts", "log.objects"),
     ),
     # 4 engine
     (

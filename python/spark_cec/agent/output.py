@@ -58,7 +58,7 @@ class OutputCalls:
         """`home`, `batch`, `frames`, `rows`, `schema`, `truncate`, `generation`: makes a batch visible, all at once.
 
         `checkpoint` and `sources` (their names, in Spark's order) say what went into it. The first manifest of a batch
-        wins; answers whether this one did.
+        wins; answers whether this one did. `Fenced` where a later run has taken the output back.
         """
         log = self._logs.get_known(arguments["home"])
         planned = _planned(str(arguments["checkpoint"]), int(arguments["batch"]))
@@ -73,7 +73,7 @@ class OutputCalls:
             consumed=_consumed([str(name) for name in arguments["sources"]], planned),
             boundary_ms=planned.watermark_ms if planned else None,
         )
-        counts = manifest.publish(log.storage, wanted)
+        counts = manifest.publish(log.storage, wanted, log.published.cuts)
         return {"first": counts == wanted}
 
 

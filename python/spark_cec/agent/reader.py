@@ -23,7 +23,7 @@ from spark_cec.checkpoint.views import (
     output_rows,
     window_rows,
 )
-from spark_cec.errors import CecError, DamagedLog, LogLocationError, OutputBegunAnew
+from spark_cec.errors import CecError, DamagedLog, LogLocationError, OutputBegunAnew, OutputTakenBack
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
 from spark_cec.log.frame import Location
@@ -106,18 +106,20 @@ class ReaderCalls:
         With `after`, a batch, the last is the one with which a stream that has read up to there ends its next batch:
         `up_to`, `max_batches` and `max_rows` are its bounds, and with `may_lose` it passes over what is not kept.
         `newest` is the newest worth reading, `of` tells the last one from another of its number; `seen`, if given, is
-        what it was for `after`. With `may_wait` a log that is not there yet has none, too.
+        what it was for `after`, and `checked`, that it was the same before. With `may_wait` a log that is not there yet
+        has none, too.
         """
         log, since, after = self._log_or_none(arguments), arguments.get("starting_timestamp_ms"), arguments.get("after")
         bounds = log.published.bounds() if log is not None else None
         newest = -1 if bounds is None else bounds[1]
         if after is not None and int(after) > newest:
-            raise OutputBegunAnew(str(arguments["path"]), int(after), newest)
+            raise _not_there(log, arguments, int(after), newest)
         if bounds is None:
             return {"first": 0, "last": -1, "newest": -1}
         assert log is not None
         if after is not None:
-            _refuse_another(log, arguments, int(after), arguments.get("seen"))
+            if not arguments.get("checked") or log.published.cuts.known:
+                _refuse_another(log, arguments, int(after))
             last = _end_after(log.storage, int(after), bounds, arguments)
             if not _is_news(log.storage, last + 1, newest):
                 newest = last  # else who has read all rows there are would seem to be behind
@@ -169,8 +171,8 @@ class ReaderCalls:
         if view == "output":
             published = _published(log)
             if not arguments["whole"] and int(arguments["last"]) >= published.stop:
-                raise OutputBegunAnew(str(arguments["path"]), int(arguments["last"]), published.stop - 1)
-            _refuse_another(log, arguments, int(arguments["last"]), arguments.get("seen"))
+                raise _not_there(log, arguments, int(arguments["last"]), published.stop - 1)
+            _refuse_another(log, arguments, int(arguments["last"]))
             entries = output_batches(
                 log.storage,
                 log.catalog,
@@ -264,11 +266,20 @@ def _identity(log: OpenLog, batch: int) -> str | None:
         return f"{log.log_id[:8]}-"
 
 
-def _refuse_another(log: OpenLog, arguments: Mapping[str, Any], batch: int, seen: str | None) -> None:
-    """`OutputBegunAnew` if the batch that a stream has seen is not the one that is there."""
+def _refuse_another(log: OpenLog, arguments: Mapping[str, Any], batch: int) -> None:
+    """An error if the batch that a stream has `seen` is not the one that is there."""
+    seen = arguments.get("seen")
     there = _identity(log, batch) if seen else None
     if seen and there and not seen.startswith(there) and not there.startswith(seen):
-        raise OutputBegunAnew(str(arguments["path"]), batch, batch)
+        raise _not_there(log, arguments, batch, batch)
+
+
+def _not_there(log: OpenLog | None, arguments: Mapping[str, Any], batch: int, newest: int) -> CecError:
+    """Why a batch that a stream has read is not there: it was taken back, or the output is another one."""
+    for cut in reversed(log.published.cuts.known) if log is not None else ():
+        if cut.after < batch:
+            return OutputTakenBack(str(arguments["path"]), batch, cut.after, cut.generation)
+    return OutputBegunAnew(str(arguments["path"]), batch, newest)
 
 
 def _pack(frames: Iterable[tuple[Location, str]]) -> list[list[Sequence[Any]]]:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from spark_cec.errors import AlreadyExists, DamagedLog, NewerFormat
-from spark_cec.log.frame import crc32c
+from spark_cec.errors import AlreadyExists, DamagedLog, Fenced
+from spark_cec.log.cuts import Cut, Cuts, append_cut, cuts_of
+from spark_cec.log.objects import canonical, decode_object, encode_object
 from spark_cec.log.storage import Storage
 
 MANIFESTS = "manifests"
-FORMAT_VERSION = 1
 
 RETIRED = f"{MANIFESTS}/retired.json"
 """Says below which batch output was kept no longer: a reader that has not come so far yet must not pass over it."""
@@ -61,16 +61,55 @@ class Manifest:
     crc: int = field(default=0, compare=False)
 
 
-def publish(storage: Storage, manifest: Manifest) -> Manifest:
-    """Make the manifest the one of its batch, unless there is one: returns the manifest that counts.
+def publish(storage: Storage, manifest: Manifest, cuts: Cuts | None = None) -> Manifest:
+    """Make the manifest the one of its batch, unless there is one that counts: returns the manifest that does.
 
-    Errors: `DamagedLog` if the one that is there cannot be read.
+    `cuts`: if they are followed. Errors: `Fenced` if one of them takes back what this run writes, `DamagedLog` if the
+    manifest that is there, or a cut, cannot be read.
     """
+    cuts = cuts or Cuts(storage)
+    cuts.look()
+    cut = cuts.of(manifest.batch, manifest.generation)
+    if cut is not None:
+        raise Fenced(
+            f"{storage.url}: run {cut.generation} has taken back the output behind batch {cut.after}, so that run "
+            f"{manifest.generation} cannot publish batch {manifest.batch} any more: a later run of the query owns it"
+        )
+    path, content = manifest_path(manifest.batch), _encode(manifest)
     try:
-        storage.create(manifest_path(manifest.batch), _encode(manifest))
+        storage.create(path, content)
     except AlreadyExists:
-        return load(storage, manifest.batch)
+        there = load(storage, manifest.batch)
+        if cuts.of(there.batch, there.generation) is None:
+            return there
+        storage.replace(path, content)
     return manifest
+
+
+def take_back(storage: Storage, after: int, generation: int) -> Cut:
+    """Cut the output behind batch `after` off (-1: all of it), so that run `generation` and later ones write it anew.
+
+    May be called again after a crash, with the same. Errors: `AlreadyExists` if somebody else cuts at this moment,
+    `DamagedLog`, `NewerFormat`, `ValueError` for a batch whose output is not kept any more: it cannot end there.
+    """
+    kept_from = retired_before(storage)
+    if after < kept_from - 1:
+        raise ValueError(f"{storage.url}: output is kept from batch {kept_from} on, and cannot end with batch {after}")
+    cut = append_cut(storage, after, generation, int(time.time() * 1000))
+    for batch in reversed(_listed(storage)):
+        if batch <= after:
+            break
+        if _is_older(storage, batch, generation):
+            storage.delete(manifest_path(batch))
+    return cut
+
+
+def _is_older(storage: Storage, batch: int, generation: int) -> bool:
+    """Whether the manifest of a batch was written before that run, or is damaged: it is about to be written anew."""
+    try:
+        return load(storage, batch).generation < generation
+    except DamagedLog:
+        return True
 
 
 def load(storage: Storage, batch: int) -> Manifest:
@@ -82,18 +121,41 @@ def load(storage: Storage, batch: int) -> Manifest:
     return manifest
 
 
-def batches(storage: Storage) -> list[int]:
-    """The batches that have a manifest, sorted; from one directory listing."""
+def batches(storage: Storage, cuts: Cuts | None = None) -> list[int]:
+    """The batches that have a manifest that counts, sorted; from one listing. `cuts`: if they are followed."""
+    found = _listed(storage)
+    known = cuts_of(storage) if cuts is None else cuts
+    while found and not _counts(storage, found[-1], known):
+        found.pop()
+    return found
+
+
+def _listed(storage: Storage) -> list[int]:
     stems = [file.name.removesuffix(_SUFFIX) for file in storage.list(MANIFESTS) if file.name.endswith(_SUFFIX)]
     return sorted(int(stem) for stem in stems if len(stem) == _DIGITS and stem.isascii() and stem.isdigit())
 
 
+def _counts(storage: Storage, batch: int, cuts: Cuts) -> bool:
+    """Whether no cut takes back the manifest of a batch that was there a moment ago.
+
+    One that is damaged counts: who reads its batch is told.
+    """
+    if not any(cut.after < batch for cut in cuts.known):
+        return True
+    try:
+        return cuts.of(batch, load(storage, batch).generation) is None
+    except FileNotFoundError:
+        return False
+    except DamagedLog:
+        return True
+
+
 class Published:
-    """The first and the newest batch that has a manifest, followed without listing them all each time.
+    """The first and the newest batch that has a manifest that counts, followed without listing them all each time.
 
     From the newest known batch on, the next ones are asked for by name. A listing finds what that misses, such as
     batches behind a gap: at first, when the first known one is retired, and after `RELIST_S` without news, then ever
-    more seldom.
+    more seldom, and whenever there is a new cut.
     """
 
     def __init__(self, storage: Storage, clock: Callable[[], float] = time.monotonic) -> None:
@@ -101,15 +163,16 @@ class Published:
         self._clock = clock
         self._lock = threading.Lock()
         self._bounds: tuple[int, int] | None = None
+        self.cuts = Cuts(storage)
         self._every_s, self._list_at = RELIST_S, 0.0
 
     def bounds(self) -> tuple[int, int] | None:
         """(first, newest), None if there is no manifest."""
         with self._lock:
-            if self._bounds is None or not self._storage.exists(manifest_path(self._bounds[0])):
+            if self.cuts.look() or self._bounds is None or not self._storage.exists(manifest_path(self._bounds[0])):
                 return self._list()
             first, newest = self._bounds
-            while self._storage.exists(manifest_path(newest + 1)):
+            while self._storage.exists(manifest_path(newest + 1)) and _counts(self._storage, newest + 1, self.cuts):
                 newest += 1
             if newest > self._bounds[1]:
                 self._bounds = first, newest
@@ -119,7 +182,7 @@ class Published:
             return self._bounds
 
     def _list(self) -> tuple[int, int] | None:
-        known, found = self._bounds, batches(self._storage)
+        known, found = self._bounds, batches(self._storage, self.cuts)
         self._bounds = (found[0], found[-1]) if found else None
         # A log that is read for months has millions of them, and a listing takes its time.
         self._look_again(RELIST_S if self._bounds != known else min(2 * self._every_s, RELIST_MOST_S))
@@ -164,7 +227,7 @@ def retire(storage: Storage, before: int) -> list[int]:
     """Delete the manifests of batches below `before`, after it is noted; returns the batches, oldest first."""
     retired = [batch for batch in batches(storage) if batch < before]
     if retired and before > retired_before(storage):
-        storage.replace(RETIRED, _canonical({"before": before}))
+        storage.replace(RETIRED, canonical({"before": before}))
     for batch in retired:
         storage.delete(manifest_path(batch))
     return retired
@@ -197,21 +260,13 @@ def manifest_path(batch: int) -> str:
 
 
 def _encode(manifest: Manifest) -> bytes:
-    fields = {**asdict(manifest), "format_version": FORMAT_VERSION}
+    fields = asdict(manifest)
     del fields["crc"]
-    return _canonical({**fields, "crc32c": crc32c(_canonical(fields))})
+    return encode_object(fields)
 
 
 def _decode(path: str, data: bytes) -> Manifest:
-    try:
-        fields = json.loads(data)
-        crc, version = fields.pop("crc32c"), fields["format_version"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedLog(path, 0, f"no manifest: {error}") from error
-    if crc != crc32c(_canonical(fields)):
-        raise DamagedLog(path, 0, "the manifest fails its checksum")
-    if version != FORMAT_VERSION:
-        raise NewerFormat(path, f"format version {version}")
+    fields, crc = decode_object(path, data, "manifest")
     return Manifest(
         fields["batch"], tuple(fields["frames"]), fields["rows"], fields["schema_json"], fields["truncate"],
         fields["generation"], fields["wall_ms"], _consumed(fields),
@@ -222,6 +277,3 @@ def _decode(path: str, data: bytes) -> Manifest:
 def _consumed(fields: dict[str, Any]) -> tuple[Consumed, ...]:
     return tuple(Consumed(each["source"], each["end"]) for each in fields.get("consumed", ()))
 
-
-def _canonical(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()

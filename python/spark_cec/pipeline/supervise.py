@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 
 FATAL = frozenset({
     "SettingsError", "LogLocationError", "UnsuitableCheckpoint", "Unsupported", "InputGone", "DamagedLog", "LostLog",
-    "NotKept", "NewerFormat", "OutputBegunAnew",
+    "NotKept", "NewerFormat", "OutputBegunAnew", "OutputTakenBack",
 })  # fmt: skip
 """Kinds of our errors that are there again after a restart: see `spark_cec.errors`."""
 

@@ -15,7 +15,7 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent import reader as views_module
 from spark_cec.ids import StoreId
 from spark_cec.log.home import read_log_id
-from spark_cec.log.manifest import Consumed, load, manifest_path, retire
+from spark_cec.log.manifest import Consumed, load, manifest_path, retire, take_back
 from spark_cec.log.segment import segment_path
 from tests.agent.support import Agent, Refused, window
 from tests.checkpoint.support import Tip
@@ -42,11 +42,16 @@ def write(agent: Agent, batch: int, *rows: int, partition: int = 0) -> str | Non
 
 
 def publish(
-    agent: Agent, batch: int, *frames: str | None, truncate: bool = False, sources: Sequence[str] = ()
+    agent: Agent,
+    batch: int,
+    *frames: str | None,
+    truncate: bool = False,
+    sources: Sequence[str] = (),
+    generation: int = 1,
 ) -> bool:
     named = [frame for frame in frames if frame]
     sent = {"frames": named, "rows": len(named), "schema": SCHEMA, "truncate": truncate}
-    return bool(agent.ask("publish", batch=batch, generation=1, sources=list(sources), **sent)["first"])
+    return bool(agent.ask("publish", batch=batch, generation=generation, sources=list(sources), **sent)["first"])
 
 
 def read(agent: Agent, view: str, columns: list[str] | None = None, **bounds: Any) -> list[dict[str, Any]]:
@@ -401,3 +406,35 @@ def test_reading_writes_nothing(agent: Agent) -> None:
     reader.calls.close()
     assert files() == before
     assert json.loads(Path(agent.checkpoint, "cec", "query.json").read_text())["generation"] == 1
+
+
+def test_a_stream_that_has_read_what_was_taken_back_is_told(agent: Agent) -> None:
+    """Also one that runs, and has seen that all was right when it began; who has not read so far goes on."""
+    for batch in range(5):
+        publish(agent, batch, write(agent, batch, batch))
+    storage = open_storage(agent.home)
+    early = agent.ask("view_offsets", after=-1, max_batches=2)["of"]
+    late = agent.ask("view_offsets", after=-1)["of"]
+    assert agent.ask("view_offsets", after=4, seen=late, checked=True)["last"] == 4
+    take_back(storage, 2, 2)
+    told = r"has read up to batch 4 of the output, of which run 2 of the query .* has taken back all behind batch 2"
+    with pytest.raises(Refused, match=told):
+        agent.ask("view_offsets", after=4, seen=late, checked=True)
+    assert agent.ask("view_offsets", after=1, seen=early, checked=True)["last"] == 2
+    for batch in (3, 4, 5):
+        publish(agent, batch, write(agent, batch, 10 * batch), generation=2)
+    with pytest.raises(Refused, match=told):
+        agent.ask("view_offsets", after=4, seen=late, checked=True)
+    with pytest.raises(Refused, match=told):
+        agent.ask("view_splits", view="output", first=3, last=4, whole=False, seen=late)
+    assert numbers(agent) == [0, 1, 2, 30, 40, 50]
+    assert agent.ask("view_offsets", after=1, seen=early, checked=True)["last"] == 5
+
+
+def test_a_run_whose_output_was_taken_back_publishes_nothing(agent: Agent) -> None:
+    publish(agent, 0, write(agent, 0, 1))
+    take_back(open_storage(agent.home), -1, 2)
+    with pytest.raises(Refused, match="run 1 cannot publish batch 0 any more"):
+        publish(agent, 0, write(agent, 0, 1))
+    assert publish(agent, 0, write(agent, 0, 2), generation=2)
+    assert numbers(agent) == [2]

@@ -10,6 +10,7 @@ import pytest
 
 import spark_cec.log
 from spark_cec.ids import StoreId
+from spark_cec.log.cuts import Cut
 from spark_cec.log.frame import MAGIC, CommitFlags, CommitMeta, Frame, FrameKind, LoadedMeta, OutputMeta, parse_frame
 from spark_cec.log.manifest import Manifest
 from spark_cec.log.record import RecordKind
@@ -27,7 +28,7 @@ def test_each_flag_has_its_bit(flag: CommitFlags) -> None:
     assert f"bit {flag.value.bit_length() - 1} `{flag.name}`" in PAGE
 
 
-@pytest.mark.parametrize("kind", [CommitMeta, OutputMeta, LoadedMeta, Manifest])
+@pytest.mark.parametrize("kind", [CommitMeta, OutputMeta, LoadedMeta, Manifest, Cut])
 def test_each_field_is_named(kind: type) -> None:
     for field in dataclasses.fields(kind):
         assert re.search(rf"\b{field.name}\b", PAGE), field.name

@@ -12,7 +12,6 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.errors import DamagedLog, NewerFormat
-from spark_cec.log import manifest as manifests
 from spark_cec.log.frame import crc32c
 from spark_cec.log.manifest import (
     RELIST_S,
@@ -27,6 +26,7 @@ from spark_cec.log.manifest import (
     publish,
     retire,
 )
+from spark_cec.log.objects import canonical
 from spark_cec.log.storage import Storage
 from tests.log.support import memory_storage
 
@@ -57,8 +57,8 @@ def test_a_manifest_of_an_earlier_release_is_read() -> None:
         "generation": 2, "wall_ms": ONE.wall_ms, "format_version": 1,
     }  # fmt: skip
     for added in ({}, {"of_later": [1]}):
-        crc = crc32c(manifests._canonical({**fields, **added}))
-        storage.replace(manifest_path(3), manifests._canonical({**fields, **added, "crc32c": crc}))
+        crc = crc32c(canonical({**fields, **added}))
+        storage.replace(manifest_path(3), canonical({**fields, **added, "crc32c": crc}))
         assert load(storage, 3) == ONE
 
 
@@ -170,7 +170,7 @@ def test_a_newer_manifest() -> None:
     fields = json.loads(storage.read(manifest_path(3)))
     fields.pop("crc32c")
     fields["format_version"] = 2
-    fields["crc32c"] = crc32c(manifests._canonical(fields))
+    fields["crc32c"] = crc32c(canonical(fields))
     storage.replace(manifest_path(3), json.dumps(fields).encode())
     with pytest.raises(NewerFormat, match="format version 2"):
         load(storage, 3)

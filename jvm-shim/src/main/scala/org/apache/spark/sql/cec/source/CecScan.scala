@@ -139,7 +139,7 @@ private object BatchOffset {
 private final class CecStream(view: OutputView, schema: StructType, retained: Int) extends MicroBatchStream with SupportsTriggerAvailableNow with Logging {
   private var availableNow: Option[Long] = None
 
-  /** Whether what the stream has read is still there. Asked once: a log that goes under a stream that runs is shorter then. */
+  /** Whether what the stream has read was still there when it began. */
   private var checked = false
   private var newest: Option[Long] = None
 
@@ -160,7 +160,7 @@ private final class CecStream(view: OutputView, schema: StructType, retained: In
 
   override def latestOffset(start: Offset, limit: ReadLimit): Offset = {
     val from = start.asInstanceOf[BatchOffset]
-    val end = view.endAfter(from.batch, from.of.filterNot(_ => checked), availableNow)
+    val end = view.endAfter(from.batch, from.of, checked, availableNow)
     checked = true
     newest = Some(end.newest)
     if (end.batch == from.batch) from else BatchOffset(end.batch, end.of)
