@@ -23,7 +23,7 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.cli.find_log import find_log
 from spark_cec.cli.outputs import read_outputs
 from spark_cec.errors import Fenced
-from spark_cec.log.manifest import load, read_batch, retired_before
+from spark_cec.log.manifest import load, read_batch, retired_before, take_back
 from spark_cec.log.storage import Storage
 from spark_cec.pipeline import Pipeline
 from spark_cec.pipeline.flows import FlowError
@@ -290,6 +290,18 @@ def test_a_channel_that_was_begun_anew_and_is_longer_by_now(spark: SparkSession,
         failed = becomes(run, "tens", State.FAILED)
         assert "has another batch of that number now" in (failed.error or "")
     assert spark.read.format("cec").load(f"{tmp_path}/flows/tens").count() == rows, "nothing of the new channel is read"
+
+
+def test_output_that_was_taken_back_fails_who_has_read_it(spark: SparkSession, tmp_path: Path) -> None:
+    """What a rollback of one flow does to a reader that does not go back with it; a batch read has what counts."""
+    with running(line(tmp_path), spark, IMPATIENT) as run:
+        has_run(run, "out", 4)
+    take_back(open_log(tmp_path, "numbers"), 1, 100)
+    with running(line(tmp_path), spark, IMPATIENT, only=["tens"]) as run:
+        failed = becomes(run, "tens", State.FAILED)
+        assert "of which run 100 of the query that writes it has taken back all behind batch 1" in (failed.error or "")
+        assert failed.restarts == 0, "a restart mends nothing"
+    assert spark.read.format("cec").load(f"{tmp_path}/flows/numbers").count() == 2 * ROWS
 
 
 def test_the_command_runs_the_example_and_stops_it(tmp_path: Path) -> None:

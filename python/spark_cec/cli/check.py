@@ -68,7 +68,7 @@ def verify_log(place: Place, stores_begin: Tell, store_done: Callable[[], None])
     except FileNotFoundError as error:
         gone = f"{place.home}: a file was removed while it was read ({error.filename or error})"
         raise TransientError(f"{gone}: a running query trims its log; try again") from error
-    batches = manifest.batches(storage)  # 2
+    batches, _ = manifest.readable_batches(storage)  # 2
     done = committed(place)
     catalog = catalog_of(place)
     catalog.refresh()
@@ -87,15 +87,16 @@ def verify_log(place: Place, stores_begin: Tell, store_done: Callable[[], None])
 
 
 def lost_output(place: Place) -> list[Finding]:
-    """Rows that the sink wrote and that no reader can read: damaged and missing manifests, and frames that are gone.
+    """Rows that the sink wrote and that no reader can read: damaged cuts, manifests damaged or missing, lost frames.
 
     Frames that are there count as sound: for after a repair, which takes out those that are not.
     """
     storage, catalog = place.storage, catalog_of(place)
     catalog.refresh()
-    batches = manifest.batches(storage)
+    batches, damaged_cuts = manifest.readable_batches(storage)
     damaged = [each for _, each in manifest.load_between(storage, batches[0], batches[-1])] if batches else []
     return [
+        *map(of_error, damaged_cuts),
         *(of_error(each) for each in damaged if isinstance(each, DamagedLog)),
         *_missing_manifests(storage, batches),
         *_missing_outputs(storage, catalog.index, batches),

@@ -13,7 +13,8 @@ from spark_cec.cli.damage import Finding, of_error
 from spark_cec.cli.find_log import Place
 from spark_cec.cli.show import counted, place_json, print_findings
 from spark_cec.errors import DamagedLog
-from spark_cec.log.manifest import Manifest, batches, load, read_batch
+from spark_cec.log.cuts import Cut, cuts_of
+from spark_cec.log.manifest import Manifest, load, read_batch, readable_batches
 
 _SHOWN_CHARACTERS = 160
 
@@ -37,20 +38,23 @@ class OutputBatch:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The newest batches, oldest first, and what of them cannot be read."""
+    """The newest batches, oldest first, what was ever taken back, and what of all that cannot be read."""
 
     place: Place
     batches: tuple[OutputBatch, ...]
+    cuts: tuple[Cut, ...]
     findings: tuple[Finding, ...]
 
 
 def read_outputs(place: Place, last: int) -> Outputs:
     """The newest `last` batches that are published."""
-    findings: list[Finding] = []
+    there, damaged_cuts = readable_batches(place.storage)
+    findings = [*map(of_error, damaged_cuts)]
+    cuts = () if damaged_cuts else cuts_of(place.storage).known
     # One more than are shown: a batch begins where the one before it ended.
-    known = {each.batch: each for each in _read(place, batches(place.storage)[-last - 1 :], findings)}
+    known = {each.batch: each for each in _read(place, there[-last - 1 :], findings)}
     shown = [OutputBatch(each, _inputs(each, known.get(each.batch - 1))) for each in known.values()]
-    return Outputs(place, tuple(shown[-last:]), tuple(findings))
+    return Outputs(place, tuple(shown[-last:]), cuts, tuple(findings))
 
 
 def _read(place: Place, wanted: list[int], findings: list[Finding]) -> Iterator[Manifest]:
@@ -86,6 +90,7 @@ def outputs_json(found: Outputs) -> dict[str, Any]:
             }
             for each in found.batches
         ],
+        "cuts": [{"after": cut.after, "generation": cut.generation, "cut_ms": cut.wall_ms} for cut in found.cuts],
         "damages": [finding.to_json() for finding in found.findings],
     }
 
@@ -95,6 +100,9 @@ def print_outputs(out: Console, found: Outputs) -> None:
     print_findings(out, found.findings)
     if not found.batches:
         out.print("no batch of output is published: only the cec sink writes into the log")
+    for cut in found.cuts:
+        behind = f"all behind batch {cut.after}" if cut.after >= 0 else "all of it"
+        out.print(f"taken back by run {cut.generation}, {_time(cut.wall_ms)}: {behind}")
     for each in found.batches:
         batch = each.manifest
         late = "" if batch.boundary_ms is None else f", watermark {_time(batch.boundary_ms)}"

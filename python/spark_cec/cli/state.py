@@ -73,7 +73,9 @@ def read_state(place: Place) -> LogState:
     index, files = catalog.index, list_segments(place.storage)
     allows = committed_attempts(place, done)
     stores = tuple(_state(index, store, done, allows, place.settings) for store in index.stores())
-    findings = [*([of_error(place.damage)] if place.damage else []), *of_damages(catalog.damages)]
+    batches, damaged_cuts = manifest.readable_batches(place.storage)
+    errors = [*([place.damage] if place.damage else []), *damaged_cuts]
+    findings = [*map(of_error, errors), *of_damages(catalog.damages)]
     return LogState(
         place=place,
         committed=done,
@@ -81,7 +83,7 @@ def read_state(place: Place) -> LogState:
         stores=stores,
         segments=len(files),
         stored_bytes=sum(file.size for file in files),
-        output_batches=len(manifest.batches(place.storage)),
+        output_batches=len(batches),
         findings=(*findings, *_lost(place, stores, done)),
         reach=_reach(place, index, done),
         decided=decided_fallback(place, index, done),

@@ -130,6 +130,14 @@ def batches(storage: Storage, cuts: Cuts | None = None) -> list[int]:
     return found
 
 
+def readable_batches(storage: Storage) -> tuple[list[int], tuple[DamagedLog, ...]]:
+    """As `batches`, for who looks for damage: where a cut cannot be read, all that have a manifest, and its damage."""
+    try:
+        return batches(storage), ()
+    except DamagedLog as damage:
+        return _listed(storage), (damage,)
+
+
 def _listed(storage: Storage) -> list[int]:
     stems = [file.name.removesuffix(_SUFFIX) for file in storage.list(MANIFESTS) if file.name.endswith(_SUFFIX)]
     return sorted(int(stem) for stem in stems if len(stem) == _DIGITS and stem.isascii() and stem.isdigit())

@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from spark_cec.log.manifest import Consumed, load, manifest_path, publish, retire
+import pytest
+
+from spark_cec.log.cuts import cut_path
+from spark_cec.log.manifest import Consumed, load, manifest_path, publish, retire, take_back
 from tests.cli.support import Checkpoint, answer, files, run
 
 
@@ -47,6 +50,26 @@ def test_of_the_first_and_of_an_earlier_release_it_says_what_is_known(checkpoint
         "    cec /flows/bids from batch 10 to batch 20",
         "    files to nothing yet",
     ]
+
+
+def test_what_was_taken_back_is_said(checkpoint: Checkpoint) -> None:
+    take_back(checkpoint.storage, 1, 7)
+    found = answer(run("outputs", str(checkpoint.path), "--json"))
+    assert [each["batch"] for each in found["batches"]] == [0, 1]
+    assert [(cut["after"], cut["generation"]) for cut in found["cuts"]] == [(1, 7)]
+    said = run("outputs", str(checkpoint.path)).stdout.splitlines()
+    assert said[0].startswith("taken back by run 7, 20") and said[0].endswith(" UTC: all behind batch 1")
+    assert run("verify", str(checkpoint.path)).exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["outputs", "verify", "inspect"])
+def test_a_damaged_cut_is_named(checkpoint: Checkpoint, command: str) -> None:
+    take_back(checkpoint.storage, 1, 7)
+    cut = checkpoint.home / cut_path(0)
+    cut.write_bytes(cut.read_bytes()[:-9])
+    result = run(command, str(checkpoint.path), "--json")
+    assert result.exit_code == 1
+    assert cut_path(0) in [damage["where"] for damage in answer(result)["damages"]]
 
 
 def test_what_is_retired_is_not_there_and_what_is_damaged_is_named(checkpoint: Checkpoint) -> None:
