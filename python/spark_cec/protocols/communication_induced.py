@@ -51,15 +51,20 @@ class HMNR(Machine):
             "greater": [k for k, is_so in self.greater.items() if is_so],
         }
 
-    def arrives(self, sender: Process, added: Piggyback) -> Sequence[Action]:
-        """A checkpoint is forced where the message would close a Z-cycle, or may."""
-        lc, ckpt = int(added["lc"]), added["ckpt"]
-        taken, greater = frozenset(added["taken"]), frozenset(added["greater"])
-        hidden = lc > self.lc and any(k in greater for k in self.sent_to)
-        closed = ckpt[self.process] == self.ckpt[self.process] and self.process in taken
-        actions = self._take(forced=True) if hidden or closed else _NOTHING
-        self._learn(lc, ckpt, taken, greater)
+    def arrives(self, *messages: tuple[Process, Piggyback]) -> Sequence[Action]:
+        """A checkpoint is forced where one of the messages would close a Z-cycle, or may.
+
+        It comes before all of them: each is judged by the state before, in which the clock is no greater than it would
+        be behind the others, so that no force is missed.
+        """
+        actions = self._take(forced=True) if any(self._forces(added) for _, added in messages) else _NOTHING
+        for _, added in messages:
+            self._learn(int(added["lc"]), added["ckpt"], frozenset(added["taken"]), frozenset(added["greater"]))
         return actions
+
+    def _forces(self, added: Piggyback) -> bool:
+        hidden = added["lc"] > self.lc and any(k in added["greater"] for k in self.sent_to)
+        return hidden or (added["ckpt"][self.process] == self.ckpt[self.process] and self.process in added["taken"])
 
     def _learn(self, lc: int, ckpt: Piggyback, taken: frozenset[Process], greater: frozenset[Process]) -> None:
         others = [k for k in self.ckpt if k != self.process]
@@ -103,9 +108,10 @@ class BCS(Machine):
         """The clock."""
         return {"lc": self.lc}
 
-    def arrives(self, sender: Process, added: Piggyback) -> Sequence[Action]:
-        """A checkpoint is forced where the sender's clock is ahead."""
-        if added["lc"] <= self.lc:
+    def arrives(self, *messages: tuple[Process, Piggyback]) -> Sequence[Action]:
+        """A checkpoint is forced where a sender's clock is ahead."""
+        ahead = max((int(added["lc"]) for _, added in messages), default=0)
+        if ahead <= self.lc:
             return _NOTHING
-        self.lc = int(added["lc"])
+        self.lc = ahead
         return (TakeCheckpoint(forced=True),)

@@ -48,9 +48,9 @@ class CoordinatedMachine(Machine):
         self._round += 1
         return TakeCheckpoint(round=self._round), PassMarker(self._round)
 
-    def arrives(self, sender: Process, added: Piggyback) -> Sequence[Action]:
+    def arrives(self, *messages: tuple[Process, Piggyback]) -> Sequence[Action]:
         """Of an input that is blocked no message may be processed."""
-        if sender in self._come:
+        for sender in {sender for sender, _ in messages} & self._come:
             raise ValueError(f"a message of {sender} was processed although it is blocked for round {self._round + 1}")
         return ()
 

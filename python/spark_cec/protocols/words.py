@@ -83,8 +83,8 @@ class Machine:
         """A message goes to all readers: what to add to it."""
         return {}
 
-    def arrives(self, sender: Process, added: Piggyback) -> Sequence[Action]:
-        """A message is about to be processed."""
+    def arrives(self, *messages: tuple[Process, Piggyback]) -> Sequence[Action]:
+        """Messages, each with its sender, are about to be processed in one batch: nothing is sent before its end."""
         return ()
 
     def marker(self, sender: Process, round_: int) -> Sequence[Action]:

@@ -79,7 +79,7 @@ class History:
         blocked = self.running[process].blocked
         ready = [s for s in self.inputs[process] if s not in blocked and self.channels[s, process]]
         if ready:
-            self.process(process, self._rng.choice(ready))
+            self.process(process, *(self._rng.choice(ready) for _ in range(self._rng.choice((1, 1, 2, 4)))))
         if not self.inputs[process] or (ready and self._rng.random() < 0.7) or self._rng.random() < 0.1:
             self.send(process)
 
@@ -90,17 +90,25 @@ class History:
         for reader in self.readers[process]:
             self.channels[process, reader].append(("message", added))
 
-    def process(self, process: Process, sender: Process) -> None:
-        """The oldest item of a channel."""
+    def process(self, process: Process, *senders: Process) -> None:
+        """The oldest item of a channel, or, in one batch, those of several; a marker, or what is behind it, alone."""
         running = self.running[process]
-        kind, item = self.channels[sender, process].popleft()
-        if kind == "marker":
-            assert isinstance(item, int)
-            self.do(process, running.machine.marker(sender, item))
-            return
-        assert not isinstance(item, int)
-        self.do(process, running.machine.arrives(sender, item))
-        running.received[sender] += 1
+        messages: list[tuple[Process, Piggyback]] = []
+        for sender in senders:
+            items = self.channels[sender, process]
+            if items and items[0][0] == "message":
+                item = items.popleft()[1]
+                assert not isinstance(item, int)
+                messages.append((sender, item))
+            elif items and not messages:
+                marker = items.popleft()[1]
+                assert isinstance(marker, int)
+                self.do(process, running.machine.marker(sender, marker))
+                return
+        if messages:
+            self.do(process, running.machine.arrives(*messages))
+        for sender, _ in messages:
+            running.received[sender] += 1
 
     def do(self, process: Process, actions: Sequence[object]) -> None:
         """What a machine asks for."""

@@ -29,9 +29,7 @@ Make = Callable[[Inputs], Callable[[Process], Machine]]
 
 MACHINES: dict[str, Make] = {
     "uncoordinated": lambda _: lambda _: UncoordinatedMachine(),
-    "hmnr": lambda inputs: (
-        lambda process: HMNR(process, inputs, [r for r, read in inputs.items() if process in read])
-    ),
+    "hmnr": lambda inputs: lambda process: HMNR(process, inputs, [r for r, read in inputs.items() if process in read]),
     "bcs": lambda _: lambda _: BCS(),
 }
 
@@ -177,9 +175,9 @@ def test_figure_3() -> None:
     assert first.marker("S1", 1) == (TakeCheckpoint(round=1), PassMarker(1), Unblock())
     assert second.marker("S3", 1) == (Block("S3"),)
     with pytest.raises(ValueError, match="S3 was processed although it is blocked"):
-        second.arrives("S3", {})
+        second.arrives(("S2", {}), ("S3", {}))
     assert last.marker("J1", 1) == (Block("J1"),)
-    assert second.arrives("S2", {}) == ()
+    assert second.arrives(("S2", {})) == ()
     assert second.marker("S2", 1) == (TakeCheckpoint(round=1), PassMarker(1), Unblock())
     assert last.marker("J2", 1)[0] == TakeCheckpoint(round=1)
     assert second.timer() == ()

@@ -1,0 +1,98 @@
+"""The paper's experiments on simulated workers: one line for each, with what CheckMate's section VII compares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_cec.protocols.choose import Protocol
+from spark_cec.protocols.simulation.dataflow import Dataflow
+from spark_cec.protocols.simulation.engine import Costs, Plan, Simulation
+from spark_cec.protocols.simulation.outcome import Outcome
+
+NOT_BEHIND_S = 2.0
+"""A rate is sustained if at the end less is left to be processed than comes in so many seconds."""
+
+_STEPS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Of the runs: `seconds` each, of which `warm_up_s` do not count; a failure after `fails_s`, as in the paper.
+
+    `load` is the share of its own sustainable rate at which a protocol is looked at.
+    """
+
+    seconds: float = 60.0
+    warm_up_s: float = 10.0
+    fails_s: float = 18.0
+    interval_s: float = 5.0
+    load: float = 0.8
+    seed: int = 0
+
+
+def run(
+    dataflow: Dataflow, protocol: Protocol, workers: int, rate: float, course: Course, costs: Costs, *,
+    fails: bool = False, skew: float = 0.0,
+) -> Outcome:  # fmt: skip
+    """One run at a rate."""
+    plan = Plan(workers, rate, course.seconds, course.interval_s, skew, course.fails_s if fails else None,
+                seed=course.seed)  # fmt: skip
+    return Simulation(dataflow, protocol, plan, costs).run()
+
+
+def sustainable_rate(
+    dataflow: Dataflow, protocol: Protocol, workers: int, course: Course, costs: Costs, skew: float = 0.0
+) -> float:
+    """The largest rate, in records a second, at which nothing falls behind; to one part in a few hundred."""
+
+    def holds(rate: float) -> bool:
+        return run(dataflow, protocol, workers, rate, course, costs, skew=skew).behind < NOT_BEHIND_S * rate
+
+    low = high = 1_000.0 * workers
+    while holds(high):
+        low, high = high, 2 * high
+    while not holds(low):
+        low, high = low / 2, low
+    for _ in range(_STEPS):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def compared(
+    dataflow: Dataflow, protocols: Sequence[Protocol], workers: int, course: Course, costs: Costs, skew: float = 0.0
+) -> Iterator[dict[str, Any]]:
+    """For each protocol a line: sustainable rate and bytes over those of none, checkpoints, what a failure costs."""
+    best = sustainable_rate(dataflow, Protocol.NONE, workers, course, costs)
+    for protocol in protocols:
+        rate = sustainable_rate(dataflow, protocol, workers, course, costs)
+        steady = run(dataflow, protocol, workers, course.load * rate, course, costs, skew=skew)
+        failing = run(dataflow, protocol, workers, course.load * rate, course, costs, skew=skew, fails=True)
+        recovery = failing.recovery
+        assert recovery is not None
+        before = steady.latency_s(0.5, course.warm_up_s)
+        yield {
+            "kind": "simulated", "query": dataflow.name, "protocol": protocol.value, "workers": workers, "skew": skew,
+            "throughput": round(rate / best, 3), "message_overhead": round(steady.overhead, 3),
+            "checkpoint_ms": _ms(steady.checkpoint_s()), "checkpoints": len(steady.taken),
+            "p50_ms": _ms(before), "p99_ms": _ms(steady.latency_s(0.99, course.warm_up_s)),
+            "restart_ms": _ms(recovery.restart_s), "processes_back": recovery.back,
+            "invalid": recovery.invalid, "recovery_s": recovery_s(failing, before, course),
+        }  # fmt: skip
+
+
+def recovery_s(failing: Outcome, before_s: float | None, course: Course, within: float = 1.2) -> float | None:
+    """Seconds from the failure until the median latency stays below `within` times what it was; None: longer."""
+    if before_s is None:
+        return None
+    ends = [course.fails_s + second for second in range(1, int(course.seconds - course.fails_s) + 1)]
+    late = [end for end in ends if (now := failing.latency_s(0.5, end - 1, end)) is None or now > within * before_s]
+    last = max(late, default=course.fails_s)
+    return None if last >= ends[-1] else last - course.fails_s
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(1000 * seconds, 2)
