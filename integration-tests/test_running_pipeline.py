@@ -304,6 +304,39 @@ def test_output_that_was_taken_back_fails_who_has_read_it(spark: SparkSession, t
     assert spark.read.format("cec").load(f"{tmp_path}/flows/numbers").count() == 2 * ROWS
 
 
+def test_a_changed_function_concerns_its_flow_alone(spark: SparkSession, tmp_path: Path) -> None:
+    """After a crash its replay differs, which is said at once; with the function as it was it goes on."""
+    lazy = {CEC + "stop.flush": "off", CEC + "effort": "0", CEC + "CI": "0ms"}
+
+    def declared(step: int) -> Pipeline:
+        made = Pipeline("changed", str(tmp_path))
+        made.flow(name="numbers")(source)
+        made.sink(name="other")(lambda numbers: numbers.writeStream.format("noop"))
+        made.sink(name="out")(lambda counts: counts.writeStream.format("noop"))
+
+        @made.flow(output_mode="update", partitions=2, conf=lazy)
+        def counts(numbers: DataFrame) -> DataFrame:
+            return numbers.where(f"value % {step} = 0").groupBy((numbers.value % 7).alias("k")).count()
+
+        return made
+
+    with running(declared(1), spark, IMPATIENT) as run:
+        has_run(run, "counts", 6)
+    with running(declared(2), spark, IMPATIENT) as run:
+        failed = becomes(run, "counts", State.FAILED)
+        assert failed.restarts == 0
+        assert "cec.onDivergence=accept" in (failed.error or "")
+        assert becomes(run, "out", State.STARVING).starves_for == ("counts",)
+        for name in ("numbers", "other"):
+            has_run(run, name, (flow_of(run, name).batch or 0) + 2)
+    with running(declared(1), spark, IMPATIENT) as run:
+        has_run(run, "out", (has_run(run, "out", 0).batch or 0) + 2)
+    rows = spark.read.format("cec").load(f"{tmp_path}/flows/counts").groupBy("k").max("count").collect()
+    read = read_outputs(find_log(f"{tmp_path}/flows/counts"), 1).batches[0].inputs[0].end
+    total = ROWS * (read_batch(read or "") + 1)
+    assert {row[0]: row[1] for row in rows} == {k: len(range(k, total, 7)) for k in range(7)}
+
+
 def test_the_command_runs_the_example_and_stops_it(tmp_path: Path) -> None:
     home, log = tmp_path / "shop", tmp_path / "log"
     cec = str(Path(sys.executable).with_name("cec"))

@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 
 FATAL = frozenset({
     "SettingsError", "LogLocationError", "UnsuitableCheckpoint", "Unsupported", "InputGone", "DamagedLog", "LostLog",
-    "NotKept", "NewerFormat", "OutputBegunAnew", "OutputTakenBack",
+    "NotKept", "NewerFormat", "OutputBegunAnew", "OutputTakenBack", "Divergence", "TooLarge",
 })  # fmt: skip
 """Kinds of our errors that are there again after a restart: see `spark_cec.errors`."""
 
@@ -243,11 +243,9 @@ def _as_attempt(state: tenacity.RetryCallState, number: int) -> tenacity.RetryCa
 
 def is_fatal(java: Any, error: BaseException) -> bool:
     """Whether a restart would end as this run has. `java`: the Java exception behind it, or None."""
-    for each in _causes(java):
+    for each in _causes(java):  # all of them: that a replay has failed is no reason, and why is behind it
         name = each.getClass().getSimpleName()
-        if name == "CecException":
-            return each.kind() in FATAL
-        if name in _REFUSED:
+        if name in _REFUSED or (name == "CecException" and each.kind() in FATAL):
             return True
     # A function of the user's that fails before its query has started.
     return isinstance(error, TypeError | NameError | AttributeError | SyntaxError | ImportError)

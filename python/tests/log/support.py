@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 import pyarrow as pa
+from fsspec.implementations.memory import MemoryFileSystem
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.ids import NO_CHECKPOINT, StoreId
@@ -232,3 +234,22 @@ class CannotAppend(FaultyStorage):
 
     def append_to_new(self, path: str) -> Appender:
         raise OSError(f"{path}: this storage cannot append")
+
+
+class ObjectStore(MemoryFileSystem):  # type: ignore[misc]
+    """Objects with conditional writes, as in S3; each instance has its own."""
+
+    cachable = False
+    conditional = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store: dict[str, Any] = {}
+        self.pseudo_dirs = [""]
+        self._lock = threading.Lock()
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        with self._lock:
+            if mode == "create" and self.conditional and self.isfile(path):
+                raise FileExistsError(path)
+            super().pipe_file(path, value)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
 from spark_cec.adapters import local_storage
 from spark_cec.adapters.fsspec_storage import MemoryStorage, ObjectStorage, is_taken, open_storage, remove_all
@@ -19,7 +17,7 @@ from spark_cec.adapters.local_storage import LocalStorage
 from spark_cec.errors import AlreadyExists, LogLocationError
 from spark_cec.log.storage import Storage, StoredFile
 from tests.log.storage_contract import StorageContract
-from tests.log.support import CannotAppend, FaultyStorage, memory_storage
+from tests.log.support import CannotAppend, FaultyStorage, ObjectStore, memory_storage
 
 
 class TestLocal(StorageContract):
@@ -42,25 +40,6 @@ class TestMemory(StorageContract):
     @pytest.fixture
     def storage(self) -> Storage:
         return memory_storage()
-
-
-class ObjectStore(MemoryFileSystem):  # type: ignore[misc]
-    """Objects with conditional writes, as in S3; each instance has its own."""
-
-    cachable = False
-    conditional = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.store: dict[str, Any] = {}
-        self.pseudo_dirs = [""]
-        self._lock = threading.Lock()
-
-    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
-        with self._lock:
-            if mode == "create" and self.conditional and self.isfile(path):
-                raise FileExistsError(path)
-            super().pipe_file(path, value)
 
 
 class TestObjects(StorageContract):

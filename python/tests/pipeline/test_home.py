@@ -12,12 +12,14 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from spark_cec.adapters.fsspec_storage import ObjectStorage
 from spark_cec.errors import Fenced, LogLocationError
 from spark_cec.pipeline.command import app
 from spark_cec.pipeline.graph import Graph, GraphError, Node
 from spark_cec.pipeline.home import NoHome, PipelineHome
 from spark_cec.pipeline.run_commands import SILENT_S, _table
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
+from tests.log.support import ObjectStore
 
 A, OUT = Node("a"), Node("out", ("a",), is_sink=True)
 GRAPH = Graph("shop", {"a": A, "out": OUT})
@@ -67,6 +69,17 @@ def test_a_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "pipeline.json").write_text("{")
     with pytest.raises(LogLocationError, match=r"pipeline\.json"):
         PipelineHome(str(tmp_path)).take(GRAPH, {})
+
+
+def test_a_storage_that_cannot_create_if_absent_is_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two drivers would each take the pipeline for their own."""
+    filesystem = ObjectStore()
+    filesystem.conditional = False
+    storage = ObjectStorage("s3://bucket/shop", filesystem, "bucket/shop", exclusive=True)
+    monkeypatch.setattr("spark_cec.pipeline.home.open_storage", lambda _: storage)
+    with pytest.raises(LogLocationError, match="use a store with conditional writes"):
+        PipelineHome("s3://bucket/shop").take(GRAPH, {})
+    assert storage.list("") == [], "nothing was begun there"
 
 
 def run(*arguments: str) -> tuple[int, str]:

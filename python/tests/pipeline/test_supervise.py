@@ -188,6 +188,9 @@ def test_an_error_while_it_is_being_stopped_is_no_failure() -> None:
         (Java("CecException", kind="RestartNeeded"), RuntimeError("x"), False),
         (Java("QueryException", Java("SparkException", Java("CecException", kind="NotKept"))), RuntimeError("x"), True),
         (Java("QueryException", Java("IOException")), RuntimeError("x"), False),
+        (Java("CecException", Java("CecException", kind="DamagedLog"), kind="ReplayFailed"), RuntimeError("x"), True),
+        (Java("CecException", Java("IOException"), kind="ReplayFailed"), RuntimeError("x"), False),
+        (Java("QueryException", Java("CecException", kind="Divergence")), RuntimeError("x"), True),
     ],
 )
 def test_what_is_fatal(java: Java | None, error: Exception, fatal: bool) -> None:
