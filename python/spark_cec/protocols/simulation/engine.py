@@ -231,10 +231,11 @@ class Simulation:
             process.next_s = self._now + self._costs.trigger_s
             messages = [(sender, each.added) for sender, found in entries.items() for each in found]
             took_s += self._do(process, process.machine.arrives(*messages))
-            took_s += self._work_s(process, entries, source)
+            payload, created_s = self._input(process, entries, source)
+            took_s += self._work_s(process, entries, payload)
             life = process.life
             self._busy[process.worker] = True
-            self._at(self._now + took_s, lambda: self._done(process, life, entries, source))
+            self._at(self._now + took_s, lambda: self._done(process, life, entries, source, payload, created_s))
         elif took_s:
             self._busy[process.worker] = True
             life = process.life
@@ -247,13 +248,13 @@ class Simulation:
             self._next(process.worker)
 
     def _done(
-        self, process: _Process, life: int, entries: Mapping[Process, Sequence[_Message]], source: int | None
-    ) -> None:
+        self, process: _Process, life: int, entries: Mapping[Process, Sequence[_Message]], source: int | None,
+        payload: Payload, created_s: float,
+    ) -> None:  # fmt: skip
         """The batch is over: its records are in the state, and its answer is on its way."""
         if process.life != life:
             return
         self._busy[process.worker] = False
-        payload, created_s = self._input(process, entries, source)
         for sender, found in entries.items():
             process.at[sender] += len(found)
             process.received[sender] += len(found)
@@ -355,9 +356,8 @@ class Simulation:
             return 1.0, 1
         return part_of(process.worker, self._plan.workers, self._plan.skew), 2 * process.worker + 3
 
-    def _work_s(self, process: _Process, entries: Mapping[Process, Sequence[_Message]], source: int | None) -> float:
+    def _work_s(self, process: _Process, entries: Mapping[Process, Sequence[_Message]], payload: Payload) -> float:
         costs = self._costs
-        payload, _ = self._input(process, entries, source)
         records = sum(each for each, _ in payload)
         share, _ = self._part(process)
         read = sum(each.size * share + self._size(sender) for sender, found in entries.items() for each in found)

@@ -15,7 +15,7 @@ from spark_cec.protocols.simulation.outcome import Outcome
 NOT_BEHIND_S = 2.0
 """A rate is sustained if at the end less is left to be processed than comes in so many seconds."""
 
-_STEPS = 12
+_STEPS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,25 @@ def sustainable_rate(
     def holds(rate: float) -> bool:
         return run(dataflow, protocol, workers, rate, course, costs, skew=skew).behind < NOT_BEHIND_S * rate
 
-    low = high = 1_000.0 * workers
+    low = high = workers / (1e-6 * _work_us(dataflow, costs))
     while holds(high):
-        low, high = high, 2 * high
+        low, high = high, 1.2 * high
     while not holds(low):
-        low, high = low / 2, low
+        low, high = low / 1.2, low
     for _ in range(_STEPS):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
+
+
+def _work_us(dataflow: Dataflow, costs: Costs) -> float:
+    """Microseconds that a record takes on its whole way, about: where a search begins."""
+    times: dict[str, float] = {}
+    for each in dataflow.operators:
+        known = [times[read] * dataflow.by_name[read].out for read in each.inputs if read in times]
+        times[each.name] = each.share if not each.inputs else sum(known)
+    return sum(times[each.name] * (each.us + 2 * each.out * costs.record_bytes * costs.byte_us)
+               for each in dataflow.operators)  # fmt: skip
 
 
 def compared(
