@@ -33,7 +33,9 @@ SEED = int(os.environ.get("SEED", "20261123"))
 def rows_of(out: Path) -> Rows:
     """What the sink's files hold that its log names, and how often each row is there."""
     named = pq.ParquetDataset([str(path) for path in _committed(out)]).read() if out.exists() else None
-    return Counter(tuple(row.values()) for row in named.to_pylist()) if named is not None else Counter()
+    if named is None:
+        return Counter()
+    return Counter(tuple(tuple(v) if isinstance(v, list) else v for v in row.values()) for row in named.to_pylist())
 
 
 def _committed(out: Path) -> list[Path]:

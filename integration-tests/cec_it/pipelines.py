@@ -6,14 +6,16 @@ import json
 import os
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from spark_cec.nexmark.reachability import changes, reachability, rows_of
 from spark_cec.pipeline import Pipeline
 
 EPOCH = 1_700_000_000
@@ -24,7 +26,9 @@ VERTICES = 18
 EVENT = "n BIGINT, k BIGINT, v BIGINT, t TIMESTAMP"
 EDGE = "a BIGINT, b BIGINT"
 
-Rows = Counter[tuple[int, ...]]
+NODES, CHANGES, LONGEST = 9, 48, 4
+
+Rows = Counter[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +176,27 @@ def closure_rows(edges: Path) -> Rows:
     return Counter(dict.fromkeys(joined, 1))
 
 
+def feed_changes(directory: Path, seed: int) -> None:
+    """Files of two changes each to a graph."""
+    all_of_them = list(changes(seed, CHANGES, NODES))
+    for number in range(0, CHANGES, 2):
+        rows = [dict(zip(("kind", "a", "b", "weight"), each, strict=True)) for each in all_of_them[number : number + 2]]
+        _write(directory / f"{number:03d}.json", rows)
+
+
+def reachable_rows(directory: Path) -> Rows:
+    """What comes and goes, row by row: `python/tests/nexmark` compares what is left of it with another program."""
+    return Counter(rows_of(((e["kind"], e["a"], e["b"], e["weight"]) for e in _read(directory)), LONGEST))
+
+
 CASES = {
     "diamond": Case(diamond, feed_events, nothing, diamond_rows, ("events", "even", "odd", "out", "unseen")),
     "chain": Case(chain, feed_events, another_day, chain_rows, ("events", "short", "named", "long", "out")),
     "closure": Case(closure, feed_edges, nothing, closure_rows, ("edges", "paths", "out")),
+    "reachability": Case(
+        lambda root: reachability(f"{root}/home", root, LONGEST), feed_changes, nothing, reachable_rows,
+        ("changed", "paths", "out"),
+    ),
 }
 
 
@@ -214,11 +235,11 @@ def _out(rows: DataFrame, root: str) -> DataStreamWriter:
     return rows.writeStream.format("parquet").option("path", f"{root}/out")
 
 
-def _write(path: Path, rows: Iterable[dict[str, int]]) -> None:
+def _write(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     os.utime(path, (EPOCH + int(path.stem),) * 2)  # Spark reads files in the order of their times
 
 
-def _read(directory: Path) -> list[dict[str, int]]:
+def _read(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in sorted(directory.glob("*.json")) for line in path.read_text().splitlines()]
