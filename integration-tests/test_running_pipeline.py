@@ -138,7 +138,7 @@ def test_a_function_that_fails_starts_nothing(spark: SparkSession, tmp_path: Pat
     def wrong(tens: DataFrame) -> DataStreamWriter:
         return tens.select("valeu").writeStream.format("noop")
 
-    with pytest.raises(Exception, match="valeu"):
+    with pytest.raises(FlowError, match=r"sink wrong: line \d+: AnalysisException: .*valeu.*test_running_pipeline\.py"):
         made.start(spark)
     assert not (tmp_path / "home" / "flows").exists()
 

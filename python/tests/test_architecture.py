@@ -37,7 +37,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         *("recovery.attempts", "recovery.left", "recovery.query_file", "recovery.spark_logs", "recovery.suitable"),
         *("recovery.progressive", "checkpoint.views", "tuning", "tuning.*"),
         *("pipeline.graph", "pipeline.status", "pipeline.draw", "pipeline.plots", "pipeline.capacity"),
-        "pipeline.release",
+        *("pipeline.release", "pipeline.users_code"),
         *("pipeline.topologies", "pipeline.simulate", "pipeline.comparison", "pipeline.optimum"),
     ),
     # 5 adapters

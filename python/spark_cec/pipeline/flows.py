@@ -9,6 +9,7 @@ from spark_cec.errors import CecError
 from spark_cec.pipeline.declare import SESSION, Flow
 from spark_cec.pipeline.graph import Graph, GraphError
 from spark_cec.pipeline.home import PipelineHome
+from spark_cec.pipeline.users_code import said_by_users_code
 from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ POOL_KEY = "spark.scheduler.pool"
 
 
 class FlowError(CecError):
-    """The function of a flow does not answer what it should: the message says what."""
+    """The function of a flow fails, or does not answer what it should: the message says what."""
 
 
 class Flows:
@@ -43,7 +44,7 @@ class Flows:
     def __init__(self, spark: SparkSession, graph: Graph, declared: Mapping[str, Flow], home: PipelineHome) -> None:
         """Makes the DataFrame of every flow once, which starts nothing, and learns the columns of every channel.
 
-        Raises what a function raises, `FlowError`, and `GraphError` for a cycle none of whose flows says its schema.
+        Raises `FlowError`, and `GraphError` for a cycle none of whose flows says its schema.
         """
         self._spark = spark
         self._graph = graph
@@ -114,7 +115,11 @@ class Flows:
         session = self._sessions.get(name) or self._session(flow)
         self._sessions[name] = session
         given = [session if each == SESSION else self._read(session, each, flow) for each in flow.parameters]
-        made = flow.function(*given)
+        try:
+            made = flow.function(*given)
+        except Exception as error:
+            kind, file = "sink" if flow.node.is_sink else "flow", flow.function.__code__.co_filename
+            raise FlowError(f"{kind} {name}: {said_by_users_code(error, file)} ({file})") from error
         wanted = DataStreamWriter if flow.node.is_sink else DataFrame
         if not isinstance(made, wanted) or (isinstance(made, DataFrame) and not made.isStreaming):
             raise FlowError(_not_what_it_should(flow, made))

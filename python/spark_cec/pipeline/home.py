@@ -60,6 +60,16 @@ class PipelineHome:
             raise
         return new
 
+    def check(self, graph: Graph) -> None:
+        """What `take` would refuse, beside that another driver has it, before anything is begun.
+
+        Raises `GraphError` if the home was begun with another graph, `LogLocationError` if the place cannot hold one.
+        """
+        self._storage.probe_writable()
+        recorded = self._read(GRAPH_FILE)
+        if recorded is not None:
+            check_recorded(graph, recorded, self.home, self._is_gone)
+
     def _is_gone(self, flow: str) -> bool:
         place = open_storage(self.flow(flow))
         return not place.list("") and not place.list("cec/log")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from spark_cec.errors import CecError
 from spark_cec.pipeline.runnable import Pipeline
+from spark_cec.pipeline.users_code import said_by_users_code
 
 RUN_NAME = "__cec__"
 """The file's `__name__` while it is looked at: what stands behind `if __name__ == "__main__"` does not run."""
@@ -19,7 +20,8 @@ class NoPipeline(CecError):
 
 
 def load_pipeline(place: str) -> Pipeline:
-    """The pipeline at `FILE[:name]`, `name` being a variable of the file. Raises `NoPipeline`."""
+    """The pipeline at `FILE[:name]`, `name` being a variable of the file. Raises `NoPipeline`, and `GraphError` for
+    what cannot be declared."""
     path, colon, variable = place.rpartition(":")
     if not colon or not path.endswith(".py"):
         path, variable = place, ""
@@ -28,6 +30,10 @@ def load_pipeline(place: str) -> Pipeline:
     sys.path.insert(0, str(Path(path).resolve().parent))
     try:
         found = runpy.run_path(path, run_name=RUN_NAME)
+    except CecError:
+        raise
+    except Exception as error:
+        raise NoPipeline(f"{path} cannot be run: {said_by_users_code(error, path)}") from error
     finally:
         sys.path.pop(0)
     pipelines = {name: value for name, value in found.items() if isinstance(value, Pipeline)}

@@ -19,9 +19,11 @@ from rich.text import Text
 
 from spark_cec.extras import need
 from spark_cec.pipeline.capacity import RecoveryMode, RecoveryPolicy
-from spark_cec.pipeline.graph import GraphError
+from spark_cec.pipeline.flows import FlowError
+from spark_cec.pipeline.graph import Graph, GraphError
 from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.load import load_pipeline
+from spark_cec.pipeline.running import chosen
 from spark_cec.pipeline.status import CapacityStatus, FlowStatus, PipelineStatus, State
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ Examples:
 \b
 Exit codes:
   0  stopped, or all flows have ended by themselves
-  1  the graph cannot be run, or a flow has failed for good
+  1  the graph cannot be run, a function of a flow fails or answers no stream, or a flow has failed for good
   2  wrong usage, no pipeline there, or its home cannot be used
 """
 
@@ -95,7 +97,10 @@ def run(
     pairs = [_pair(each) for each in conf or ()]
     pipeline = load_pipeline(file)
     try:
-        pipeline.graph()
+        graph = pipeline.graph()
+        _check_chosen(graph, only)
+        PipelineHome(pipeline.home).check(graph)
+        print(f"pipeline {pipeline.name}: Spark is being started", file=sys.stderr)
         with _spark(pipeline.name, master, pairs) as spark:
             running = pipeline.start(spark, only, RecoveryPolicy(recovery))
             signal.signal(signal.SIGTERM, _interrupt)
@@ -105,10 +110,20 @@ def run(
         for complaint in error.complaints:
             print(f"error: {complaint}", file=sys.stderr)
         raise typer.Exit(1) from None
+    except FlowError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
     for flow in failed:
         print(f"error: flow {flow.name} has failed: {flow.error}", file=sys.stderr)
     if failed:
         raise typer.Exit(1)
+
+
+def _check_chosen(graph: Graph, only: list[str] | None) -> None:
+    try:
+        chosen(graph, only)
+    except GraphError as error:
+        raise typer.BadParameter("; ".join(error.complaints), param_hint="--only") from None
 
 
 def status(

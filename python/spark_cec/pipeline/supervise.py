@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import tenacity
 
 from spark_cec.log.manifest import read_batch
+from spark_cec.pipeline.flows import FlowError
 from spark_cec.pipeline.status import FlowStatus, State
 from spark_cec.recovery.margin import needed_partitions
 
@@ -248,7 +249,8 @@ def is_fatal(java: Any, error: BaseException) -> bool:
         if name in _REFUSED or (name == "CecException" and each.kind() in FATAL):
             return True
     # A function of the user's that fails before its query has started.
-    return isinstance(error, TypeError | NameError | AttributeError | SyntaxError | ImportError)
+    own = error.__cause__ if isinstance(error, FlowError) else error
+    return isinstance(own, TypeError | NameError | AttributeError | SyntaxError | ImportError)
 
 
 def is_due_to_lost_executors(java: Any) -> bool:
@@ -266,8 +268,9 @@ def _causes(java: Any) -> Iterator[Any]:
 
 
 def java_error(error: BaseException) -> Any:
-    """The Java exception that pyspark has made this one of; None if there is none."""
-    return getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    """The Java exception that pyspark has made this one, or the one behind it, of; None if there is none."""
+    own = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    return own if own is not None or error.__cause__ is None else java_error(error.__cause__)
 
 
 def java_error_of(query: StreamingQuery) -> Any:

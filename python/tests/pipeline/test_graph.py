@@ -198,6 +198,10 @@ def test_the_command(tmp_path: Path) -> None:
     ("text", "place", "says"),
     [
         (None, "nowhere.py", "no such file"), ("a = 1", "f.py", "has no Pipeline"),
+        ("a = 1\nb = a / 0", "f.py", "f.py cannot be run: line 2: ZeroDivisionError: division by zero"),
+        ("def a(:\n  pass", "f.py", "f.py cannot be run: line 1: invalid syntax"),
+        ("from spark_cec.pipeline import Pipeline\np = Pipeline('a')", "f.py", "line 2: TypeError: .*missing .*home"),
+        ("from spark_cec import Pipelines", "f.py", "line 1: ImportError: cannot import name 'Pipelines'"),
         (SHOP, "f.py:shp", "did you mean shop?"), (SHOP + "\nother = Pipeline('o', '/o')", "f.py", "several pipelines"),
     ],
 )  # fmt: skip

@@ -57,6 +57,22 @@ def test_what_is_added_is_fine_and_what_is_gone_is_named(tmp_path: Path) -> None
     assert home.take(GRAPH, {}) == [], "they were deleted, as the message says"
 
 
+def test_what_would_be_refused_is_known_before_anything_is_begun(tmp_path: Path) -> None:
+    """Before Spark is started, which takes its time; nothing is taken or written."""
+    home = PipelineHome(str(tmp_path / "shop"))
+    home.check(GRAPH)
+    assert not (tmp_path / "shop" / "pipeline.json").exists()
+    home.take(GRAPH, {})
+    home.check(GRAPH)
+    (tmp_path / "shop" / "flows" / "out").mkdir(parents=True)
+    (tmp_path / "shop" / "flows" / "out" / "metadata").write_text("{}")
+    with pytest.raises(GraphError, match="sink out was removed"):
+        home.check(Graph("shop", {"a": Node("a", kept=True)}))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LogLocationError):
+        PipelineHome(str(tmp_path / "file" / "shop")).check(GRAPH)
+
+
 def test_another_pipelines_home_is_refused(tmp_path: Path) -> None:
     home = PipelineHome(str(tmp_path))
     home.take(GRAPH, {})
@@ -112,6 +128,18 @@ def test_a_failed_flow_is_in_the_exit_code_and_so_is_a_driver_that_is_gone(tmp_p
     assert "process 4711" in text
     home.tell(status_of(tmp_path, FlowStatus("a", State.STOPPED, 12), age_s=SILENT_S + 10))
     assert run("status", str(tmp_path))[0] == 0
+
+
+def test_a_flow_that_there_is_not_is_wrong_usage(tmp_path: Path) -> None:
+    file = tmp_path / "p.py"
+    file.write_text(
+        f"from spark_cec.pipeline import Pipeline\np = Pipeline('p', {str(tmp_path / 'home')!r})\n"
+        "@p.flow(kept=True)\ndef bids(spark): ...\n"
+    )
+    code, text = run("run", str(file), "--only", "bidz")
+    assert code == 2
+    assert "did you mean bids" in text
+    assert not (tmp_path / "home").exists()
 
 
 def test_where_there_is_no_pipeline(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from spark_cec.pipeline.flows import FlowError
 from spark_cec.pipeline.graph import Graph, Node
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State, starving
-from spark_cec.pipeline.supervise import Patience, Supervisor, is_fatal
+from spark_cec.pipeline.supervise import Patience, Supervisor, is_fatal, java_error
 
 QUICK = Patience(most=3, window_s=100.0, wait_s=0.001)
 WAIT_S = 30.0
@@ -195,6 +196,18 @@ def test_an_error_while_it_is_being_stopped_is_no_failure() -> None:
 )
 def test_what_is_fatal(java: Java | None, error: Exception, fatal: bool) -> None:
     assert is_fatal(java, error) is fatal
+
+
+def test_what_is_behind_a_functions_failure_says_whether_it_is_fatal() -> None:
+    def failed(error: Exception) -> FlowError:
+        flow = FlowError("flow a: ...")
+        flow.__cause__ = error
+        return flow
+
+    refused = RuntimeError("x")
+    refused._origin = Java("AnalysisException")  # type: ignore[attr-defined]
+    for error, fatal in ((NameError("x"), True), (OSError("x"), False), (refused, True)):
+        assert is_fatal(java_error(failed(error)), failed(error)) is fatal
 
 
 def test_those_that_a_failed_flow_feeds_starve() -> None:
