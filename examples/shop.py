@@ -25,7 +25,7 @@ def bids(spark: SparkSession) -> DataFrame:
     counted = stream.option("startTimestamp", "1700000000000").option("advanceMillisPerBatch", "20000").load()
     return counted.select(
         F.timestamp_millis(F.unix_millis("timestamp") + F.pmod("value", F.lit(20_000))).alias("at"),
-        (F.hash("value") % 5).alias("item"),
+        F.pmod(F.hash("value"), F.lit(5)).alias("item"),
         F.pmod(F.hash("value", F.lit("price")), F.lit(1000)).alias("price"),
     )
 

@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from spark_cec.cli.show import counted
 from spark_cec.extras import need
 from spark_cec.pipeline.capacity import RecoveryMode, RecoveryPolicy
 from spark_cec.pipeline.flows import FlowError
@@ -212,7 +213,8 @@ def _table(now: PipelineStatus) -> Table:
 
 
 def _has(capacity: CapacityStatus) -> str:
-    text = f"{capacity.executors} executors, {capacity.cores} cores, {capacity.wanted:.1f} wanted"
+    executors, cores = counted(capacity.executors, "executor"), counted(capacity.cores, "core")
+    text = f"{executors}, {cores}, {capacity.wanted:.1f} wanted"
     if capacity.recovering_s is None:
         return text
     more = f"; one more executor brings back {', '.join(capacity.coming)}" if capacity.coming else ""
