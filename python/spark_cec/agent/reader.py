@@ -83,7 +83,7 @@ class ReaderCalls:
             self._homes[path] = home, now
         log = self._logs.existing(home, parse_settings(conf_of(arguments)), believed_s)
         if log is None:
-            del self._homes[path]
+            self._homes.pop(path, None)  # another reader of the channel may have been told so, too
             raise LogLocationError(
                 path, "there is no log here: give the checkpoint of a query, or the `path` of its sink"
             )
@@ -165,11 +165,13 @@ class ReaderCalls:
         the last batch was when the read was planned first.
         """
         told: list[CecError] = []
-        log = self._log(arguments)
-        log.catalog.refresh()
         view = arguments["view"]
+        if view == "output" and int(arguments["last"]) < int(arguments["first"]):
+            return {"splits": [], "lost": []}  # of a log that is waited for, there may be none yet
+        log = self._log(arguments)
+        published = _published(log)  # before the catalog: the frames of what is published are in the log
+        log.catalog.refresh()
         if view == "output":
-            published = _published(log)
             if not arguments["whole"] and int(arguments["last"]) >= published.stop:
                 raise _not_there(log, arguments, int(arguments["last"]), published.stop - 1)
             _refuse_another(log, arguments, int(arguments["last"]))

@@ -172,12 +172,15 @@ class Published:
         self._lock = threading.Lock()
         self._bounds: tuple[int, int] | None = None
         self.cuts = Cuts(storage)
+        self._cuts_then = 0  # at the last listing: who publishes follows the same cuts
         self._every_s, self._list_at = RELIST_S, 0.0
 
     def bounds(self) -> tuple[int, int] | None:
         """(first, newest), None if there is no manifest."""
         with self._lock:
-            if self.cuts.look() or self._bounds is None or not self._storage.exists(manifest_path(self._bounds[0])):
+            self.cuts.look()
+            is_cut = len(self.cuts.known) != self._cuts_then
+            if is_cut or self._bounds is None or not self._storage.exists(manifest_path(self._bounds[0])):
                 return self._list()
             first, newest = self._bounds
             while self._storage.exists(manifest_path(newest + 1)) and _counts(self._storage, newest + 1, self.cuts):
@@ -190,6 +193,7 @@ class Published:
             return self._bounds
 
     def _list(self) -> tuple[int, int] | None:
+        self._cuts_then = len(self.cuts.known)
         known, found = self._bounds, batches(self._storage, self.cuts)
         self._bounds = (found[0], found[-1]) if found else None
         # A log that is read for months has millions of them, and a listing takes its time.

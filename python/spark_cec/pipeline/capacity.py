@@ -149,10 +149,10 @@ class Capacity:
             self._recent.popleft()
         if self._lost_at_s is None:
             self._notice(seen)
+        elif seen.at_s - self._grew_at_s > self._policy.patience_s:
+            self._running = self._flows  # whatever changes meanwhile, as where executors come and go for ever
         elif changed:
             self._plan(seen)
-        elif seen.at_s - self._grew_at_s > self._policy.patience_s:
-            self._running = self._flows
         if self._lost_at_s is not None:
             self._let_go(seen, up)
         return self._standing(seen)

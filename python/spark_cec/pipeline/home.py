@@ -51,7 +51,7 @@ class PipelineHome:
             ) from None
         try:
             recorded = self._read(GRAPH_FILE)
-            new = list(graph.nodes) if recorded is None else check_recorded(graph, recorded, self.home, self._is_gone)
+            new = self._new_flows(graph, recorded)
             wanted = {**to_json(graph), "schemas": dict(schemas)}
             if wanted != recorded:
                 self._storage.replace(GRAPH_FILE, json.dumps(wanted, indent=1).encode())
@@ -66,9 +66,17 @@ class PipelineHome:
         Raises `GraphError` if the home was begun with another graph, `LogLocationError` if the place cannot hold one.
         """
         self._storage.probe_writable()
-        recorded = self._read(GRAPH_FILE)
-        if recorded is not None:
-            check_recorded(graph, recorded, self.home, self._is_gone)
+        self._new_flows(graph, self._read(GRAPH_FILE))
+
+    def _new_flows(self, graph: Graph, recorded: dict[str, Any] | None) -> list[str]:
+        if recorded is None:
+            return list(graph.nodes)
+        try:
+            return check_recorded(graph, recorded, self.home, self._is_gone)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise LogLocationError(
+                f"{self.home}/{GRAPH_FILE}", f"holds no graph ({error!r}); restore it from a copy"
+            ) from error
 
     def _is_gone(self, flow: str) -> bool:
         place = open_storage(self.flow(flow))

@@ -36,6 +36,7 @@ _REFUSED = ("AnalysisException", "ParseException")
 """What Spark calls a query that cannot run as it is."""
 
 _FIRST_WAIT_S = 0.5
+_MOST_CAUSES = 50
 _ERROR_CHARS = 2000
 
 
@@ -262,7 +263,9 @@ def is_due_to_lost_executors(java: Any) -> bool:
 
 def _causes(java: Any) -> Iterator[Any]:
     """A Java exception and those behind it; none for None."""
-    while java is not None:
+    for _ in range(_MOST_CAUSES):  # a cycle of causes has no end
+        if java is None:
+            return
         yield java
         java = java.getCause()
 

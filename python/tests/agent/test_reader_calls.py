@@ -438,3 +438,21 @@ def test_a_run_whose_output_was_taken_back_publishes_nothing(agent: Agent) -> No
         publish(agent, 0, write(agent, 0, 1))
     assert publish(agent, 0, write(agent, 0, 2), generation=2)
     assert numbers(agent) == [2]
+
+
+def test_who_waits_for_a_log_may_plan_a_batch_of_nothing(tmp_path: Path, agent: Agent) -> None:
+    """Spark runs a first batch from nothing to nothing; and two readers may be told at once that there is no log."""
+    nowhere = {"path": str(tmp_path / "up"), "view": "output", "first": 0, "last": -1, "whole": False}
+    assert agent.ask("view_splits", **nowhere) == {"splits": [], "lost": []}
+    for _ in range(2):
+        assert agent.ask("view_offsets", path=str(tmp_path / "up"), may_wait=True)["last"] == -1
+
+
+def test_a_reader_is_not_misled_when_the_writer_knows_of_a_cut_first(agent: Agent) -> None:
+    for batch in range(6):
+        publish(agent, batch, write(agent, batch, batch))
+    seen = agent.ask("view_offsets", after=-1, max_batches=3)["of"]
+    take_back(open_storage(agent.home), 3, 2)
+    publish(agent, 4, write(agent, 4, 40), generation=2)
+    assert agent.ask("view_offsets", after=2, seen=seen, checked=True)["last"] == 4
+    assert numbers(agent) == [0, 1, 2, 3, 40]

@@ -263,6 +263,15 @@ def test_a_cluster_that_stays_small_lets_them_go_one_after_the_other_too() -> No
     assert not driven.look(TEN[:3]).waiting
 
 
+def test_executors_that_come_and_go_hold_nothing_back_for_ever() -> None:
+    """Flows that are let go after all that time stay so, also where none ever keeps up."""
+    driven = _fan_that_waits(patience_s=100, abreast=1)
+    driven.slow = frozenset(driven.task_s)
+    for number in range(12):
+        driven.look([*TEN[:2], f"spot{number}"], round(AT_MOST_S))
+    assert not driven.waiting
+
+
 @pytest.mark.parametrize(
     ("status", "answer"),
     [

@@ -103,6 +103,18 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+@pytest.mark.parametrize(
+    "recorded", ["{}", '{"name": "shop"}', '{"name": "shop", "flows": []}', '{"name": "shop", "flows": {"a": {}}}']
+)
+def test_a_record_that_is_none_is_named(tmp_path: Path, recorded: str) -> None:
+    (tmp_path / "pipeline.json").write_text(recorded)
+    told = r"pipeline\.json.*restore it from a copy"
+    with pytest.raises(LogLocationError, match=told):
+        PipelineHome(str(tmp_path)).take(GRAPH, {})
+    with pytest.raises(LogLocationError, match=told):
+        PipelineHome(str(tmp_path)).check(GRAPH)
+
+
 def test_status_shows_what_the_driver_has_written(tmp_path: Path) -> None:
     home = PipelineHome(str(tmp_path))
     home.tell(status_of(tmp_path, FlowStatus("a", State.RUNNING, 12, 1), FlowStatus("out", State.RUNNING, 11)))

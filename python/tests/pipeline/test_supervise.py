@@ -210,6 +210,12 @@ def test_what_is_behind_a_functions_failure_says_whether_it_is_fatal() -> None:
         assert is_fatal(java_error(failed(error)), failed(error)) is fatal
 
 
+def test_causes_that_go_in_a_circle() -> None:
+    first = Java("IOException")
+    first._cause = Java("IOException", first)
+    assert is_fatal(first, RuntimeError("x")) is False
+
+
 def test_those_that_a_failed_flow_feeds_starve() -> None:
     graph = Graph("shop", {
         "a": Node("a"), "b": Node("b", ("a",)),
