@@ -169,7 +169,8 @@ class ReaderCalls:
         if view == "output" and int(arguments["last"]) < int(arguments["first"]):
             return {"splits": [], "lost": []}  # of a log that is waited for, there may be none yet
         log = self._log(arguments)
-        published = _published(log)  # before the catalog: the frames of what is published are in the log
+        # Before the catalog, and nothing newer: the frames of what is published then are in the log.
+        published = _published(log) if view == "output" else range(0)
         log.catalog.refresh()
         if view == "output":
             if not arguments["whole"] and int(arguments["last"]) >= published.stop:
@@ -179,7 +180,7 @@ class ReaderCalls:
                 log.storage,
                 log.catalog,
                 int(arguments["first"]),
-                int(arguments["last"]),
+                min(int(arguments["last"]), published.stop - 1),
                 bool(arguments["whole"]),
                 published,
                 told.append if arguments.get("may_lose") else fail,

@@ -118,8 +118,10 @@ class Flows:
         try:
             made = flow.function(*given)
         except Exception as error:
-            kind, file = "sink" if flow.node.is_sink else "flow", flow.function.__code__.co_filename
-            raise FlowError(f"{kind} {name}: {said_by_users_code(error, file)} ({file})") from error
+            code = getattr(flow.function, "__code__", None)  # what is callable need not be a function
+            place = f" ({code.co_filename})" if code else ""
+            said = said_by_users_code(error, code.co_filename if code else "")
+            raise FlowError(f"{'sink' if flow.node.is_sink else 'flow'} {name}: {said}{place}") from error
         wanted = DataStreamWriter if flow.node.is_sink else DataFrame
         if not isinstance(made, wanted) or (isinstance(made, DataFrame) and not made.isStreaming):
             raise FlowError(_not_what_it_should(flow, made))

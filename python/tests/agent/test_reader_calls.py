@@ -13,6 +13,7 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent import reader as views_module
+from spark_cec.checkpoint.views import output_batches
 from spark_cec.ids import StoreId
 from spark_cec.log.home import read_log_id
 from spark_cec.log.manifest import Consumed, load, manifest_path, retire, take_back
@@ -456,3 +457,21 @@ def test_a_reader_is_not_misled_when_the_writer_knows_of_a_cut_first(agent: Agen
     publish(agent, 4, write(agent, 4, 40), generation=2)
     assert agent.ask("view_offsets", after=2, seen=seen, checked=True)["last"] == 4
     assert numbers(agent) == [0, 1, 2, 3, 40]
+
+
+def test_what_is_published_while_a_read_is_planned_is_no_damage(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its frames are not in the catalog yet; who reads all has what there was."""
+    publish(agent, 0, write(agent, 0, 0))
+
+    def late(storage: Any, catalog: Any, *rest: Any) -> Any:
+        frame = write(agent, 1, 1)
+        publish(agent, 1, frame)
+        assert frame is not None
+        known = catalog.index.output
+        monkeypatch.setattr(catalog.index, "output", lambda each: None if each.hex() == frame else known(each))
+        return output_batches(storage, catalog, *rest)
+
+    monkeypatch.setattr("spark_cec.agent.reader.output_batches", late)
+    assert numbers(agent, 0, (1 << 63) - 1) == [0]
