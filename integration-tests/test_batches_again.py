@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from cec_it import feeds, local, results
 from cec_it.crashes import Life, driver, follow
@@ -67,3 +70,40 @@ def test_a_query_starts_again_in_the_same_session(spark: SparkSession, reference
     called = [batch for life in range(4) for batch in results.calls_of(job.out(query), life)]
     assert sorted(set(called)) == list(range(called[-1] + 1))
     assert results.last_recorded(job.out(query)) == references.get(query, job)
+
+
+def test_a_plan_that_was_lost_behind_its_output(spark: SparkSession, tmp_path: Path) -> None:
+    """A power loss may take what Spark wrote and nobody synced, and leave what the log has: no row goes with it."""
+    feed, root = tmp_path / "feed", tmp_path / "checkpoint"
+    feed.mkdir()
+    own = local.session(spark, local.OPENINGS_ONLY)
+    frame = own.readStream.schema("k string, n bigint").json(str(feed)).groupBy("k").sum("n")
+    writer = frame.writeStream.format("cec").outputMode("update").option("checkpointLocation", str(root))
+
+    def feed_file(number: int) -> None:
+        (feed / f"{number}.json").write_text(json.dumps({"k": "a", "n": 10**number}))
+
+    def run() -> StreamingQuery:
+        streaming = writer.trigger(availableNow=True).start()
+        streaming.awaitTermination(60)
+        return streaming
+
+    for number in range(3):
+        feed_file(number)
+        assert run().exception() is None
+    lost = root / "offsets" / "2"
+    plan = lost.read_text()
+    for file in (lost, root / "offsets" / ".2.crc", root / "commits" / "2", root / "commits" / ".2.crc"):
+        file.unlink(missing_ok=True)
+    feed_file(3)
+    said = r"batch 2 of the output was made of input up to .*logOffset.*:2.*, and is planned up to .*:3.* now"
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match=said):
+            run()
+    lines = lost.read_text().splitlines()
+    assert lines[2:] != plan.splitlines()[2:]
+    lost.write_text("\n".join([*lines[:2], *plan.splitlines()[2:]]))  # the mend, as the message has it
+    (root / "offsets" / ".2.crc").unlink()
+    assert run().exception() is None
+    rows = own.read.format("cec").load(str(root)).collect()
+    assert sorted(row[1] for row in rows) == [1, 11, 111, 1111]

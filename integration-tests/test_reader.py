@@ -329,6 +329,68 @@ def test_columns_that_are_structs(spark: SparkSession, tmp_path: Path) -> None:
         assert picked == sorted(row[part][name] for row in whole), f"{part}.{name}"
 
 
+def write_rows(spark: SparkSession, root: Path, batch: int, *columns: str) -> None:
+    """A query, or the same one after it was changed, up to a batch."""
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).option("numPartitions", 1).load()
+    writer = rate.selectExpr(*columns).writeStream.format("cec").option("checkpointLocation", str(root))
+    query = writer.start()
+    try:
+        local.wait_for(query, batch)
+    finally:
+        query.stop()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("timestamp AS c", "value AS c", "c was written as TIMESTAMP with batch 0, and is wanted as BIGINT"),
+        (
+            "named_struct('x', value, 'y', -value) AS c",
+            "named_struct('y', -value, 'x', value) AS c",
+            "c was written as STRUCT<x: BIGINT, y: BIGINT> with batch 0, and is wanted as STRUCT<y: BIGINT, x: BIGINT>",
+        ),
+    ],
+)
+def test_rows_of_before_a_column_changed_its_type(
+    before: str, after: str, said: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """They are not taken for something else, and there is a way to read on."""
+    own, writer, reader = local.session(spark, {}), tmp_path / "writer", tmp_path / "reader"
+    write_rows(own, writer, 1, "value", before)
+    behind = newest(writer / "commits")
+    old = read(own, str(writer)).schema
+    write_rows(own, writer, behind + 2, "value", after)
+    with pytest.raises(Exception, match=said):
+        read(own, str(writer)).collect()
+    assert read(own, str(writer)).select("value").count() == read(own, str(writer)).count() >= 30
+    with pytest.raises(Exception, match=said):
+        stream(own, str(writer), reader)
+    first: dict[int, list[str]] = {}
+    frame = own.readStream.format("cec").schema(old).load(str(writer))
+    sink = frame.writeStream.option("checkpointLocation", str(reader)).trigger(availableNow=True)
+    streaming = sink.foreachBatch(lambda rows, batch: first.update({batch: results.json_rows(rows)})).start()
+    with pytest.raises(Exception, match=f"column c was written as .* with batch {behind + 1}, and is wanted as"):
+        streaming.awaitTermination(60)
+    rest = stream(own, str(writer), reader)
+    values = [json.loads(row)["value"] for rows in (*first.values(), *rest.values()) for row in rows]
+    assert sorted(values) == list(range(len(values))), "each row once"
+
+
+def test_a_column_that_was_not_there_before_is_null_although_it_is_never_null_now(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark leaves out the look for nulls in a column that says that it has none."""
+    own, root = local.session(spark, {}), tmp_path / "writer"
+    write_rows(own, root, 1, "value", "nullif(value, 3) AS n")
+    write_rows(own, root, newest(root / "commits") + 2, "value", "1L AS n", "2L AS more")
+    frame = read(own, str(root))
+    assert frame.where("value = 3").collect()[0].asDict() == {"value": 3, "n": None, "more": None}
+    assert frame.where("n IS NULL").count() == 1
+    missing = frame.where("more IS NULL").count()
+    assert 0 < missing < frame.count()
+    assert frame.selectExpr("sum(more)").first()[0] == 2 * (frame.count() - missing)
+
+
 @pytest.mark.parametrize("arrow", ["true", "false"])
 def test_a_python_function_right_behind_the_reader_sees_each_row_as_it_is(
     arrow: str, spark: SparkSession, tmp_path: Path

@@ -7,6 +7,12 @@ a newer writer exists (`Fenced`), and damage (`DamagedLog`, `NewerFormat`).
 
 from __future__ import annotations
 
+_ANEW = (
+    "another checkpoint; of a flow, delete its folder, those of the flows that it feeds, and, of a sink among them "
+    "that writes files, their directory: Spark passes over the batches that its _spark_metadata knows"
+)
+"""How what has read a channel begins again."""
+
 
 class CecError(Exception):
     """Base of all errors that Spark CEC raises on purpose."""
@@ -87,6 +93,18 @@ class LostLog(DamagedLog):
         self.args = (f"the log at {home} is gone, although Spark has committed batches: restore it; {moved}",)
 
 
+class ColumnChanged(CecError):
+    """A reader wants a column by a type that it was not written with."""
+
+    def __init__(self, place: str, name: str, batch: int, written: str, wanted: str) -> None:
+        super().__init__(
+            f"{place}: column {name} was written as {written} with batch {batch}, and is wanted as {wanted}: the query "
+            f"that writes it was changed. Best is to undo that, and to give what is new another name. Else a stream "
+            f'reads on with .schema("{name} {written}, ...") to where the type changes, and from there with the new '
+            f"one; a batch read begins behind that with startingTimestamp"
+        )
+
+
 class NotKept(CecError):
     """A reader wants batches of the output that `output.retainBatches`, or `output.readers`, has let go."""
 
@@ -94,9 +112,8 @@ class NotKept(CecError):
         super().__init__(
             f"batches {first} to {last} of the output are not kept any more (output.retainBatches of the query that "
             "wrote them, or output.readers, if this stream's reader is not named there, or another one has its name): "
-            "this reader has fallen behind. Begin with a new checkpoint, or pass over them with "
-            'option("failOnDataLoss", "false"); of a flow, delete its folder, and those of the flows that it feeds, or '
-            'say @flow(reads={"failOnDataLoss": "false"})'
+            'this reader has fallen behind. Pass over them with option("failOnDataLoss", "false"), of a flow '
+            f'@flow(reads={{"failOnDataLoss": "false"}}); or begin it anew ({_ANEW})'
         )
 
 
@@ -109,8 +126,7 @@ class OutputBegunAnew(CecError):
             there = "has another batch of that number now"
         super().__init__(
             f"{home}: this stream has read up to batch {after} of the output, which {there}: the query that writes it "
-            f"was begun anew, or its log is an older copy. Begin the reader anew, too (another checkpoint; of a flow, "
-            f"delete its folder, and those of the flows that it feeds), or restore the log"
+            f"was begun anew, or its log is an older copy. Restore the log, or begin the reader anew, too ({_ANEW})"
         )
 
 
@@ -121,8 +137,7 @@ class OutputTakenBack(CecError):
         super().__init__(
             f"{home}: this stream has read up to batch {batch} of the output, of which run {generation} of the query "
             f"that writes it has taken back all behind batch {after}, and writes it anew. What was made of that must "
-            f"be taken back, too: begin the reader anew (another checkpoint; of a flow, delete its folder, and those "
-            f"of the flows that it feeds)"
+            f"be taken back, too: begin the reader anew ({_ANEW})"
         )
 
 

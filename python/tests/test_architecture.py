@@ -19,7 +19,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     (
         *("protocols", "protocols.*"),
         *("log.meta", "log.frame", "log.planes", "log.record", "toolchain"),
-        *("checkpoint.footprints", "checkpoint.policy", "checkpoint.effort"),
+        *("checkpoint.columns", "checkpoint.footprints", "checkpoint.policy", "checkpoint.effort"),
     ),
     # 2 contracts
     ("log.storage", "log.segment", "log.index", "log.index_keys"),

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.agent.logs import OpenLogs
+from spark_cec.agent.logs import OpenLog, OpenLogs
 from spark_cec.agent.recent import RecentOutput
 from spark_cec.ids import new_id
 from spark_cec.log import manifest
@@ -27,6 +27,7 @@ class OutputCalls:
     def __init__(self, logs: OpenLogs, recent: RecentOutput) -> None:
         self._logs = logs
         self._recent = recent
+        self._newest_ms: dict[str, int] = {}
 
     def write(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`home`, `batch`, `partition`, `attempt`, `generation`, `spool`: one output frame, durable when this returns.
@@ -69,12 +70,25 @@ class OutputCalls:
             schema_json=arguments["schema"],
             truncate=bool(arguments["truncate"]),
             generation=int(arguments["generation"]),
-            wall_ms=int(time.time() * 1000),
+            wall_ms=self._wall_ms(log, int(arguments["batch"])),
             consumed=_consumed([str(name) for name in arguments["sources"]], planned),
             boundary_ms=planned.watermark_ms if planned else None,
         )
         counts = manifest.publish(log.storage, wanted, log.published.cuts)
         return {"first": counts == wanted}
+
+    def _wall_ms(self, log: OpenLog, batch: int) -> int:
+        """Now, or the time of the batch before if the clock was set back since: in a log's output, time goes on.
+
+        Else who reads what was published since a moment would pass over some of it.
+        """
+        newest = self._newest_ms.get(log.log_id)
+        if newest is None:
+            before = manifest.load_between(log.storage, batch - 1, batch - 1)
+            newest = max((each.wall_ms for _, each in before if isinstance(each, manifest.Manifest)), default=0)
+        newest = max(newest, int(time.time() * 1000))
+        self._newest_ms[log.log_id] = newest
+        return newest
 
 
 def _planned(checkpoint: str, batch: int) -> PlannedBatch | None:

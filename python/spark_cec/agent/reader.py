@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of
 from spark_cec.agent.recent import RecentOutput
 from spark_cec.agent.spool import Spool, write_rows
+from spark_cec.checkpoint.columns import end_of_types
 from spark_cec.checkpoint.eventual import head_at, rebuild
 from spark_cec.checkpoint.views import (
     fail,
@@ -36,6 +37,8 @@ from spark_cec.recovery.plan import Allows
 from spark_cec.recovery.query_file import read_query
 from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.settings import parse_settings
+
+_T = TypeVar("_T")
 
 BELIEVED_S = 2.0
 """For how long a stream that looks for news takes its log to be the one that it was: it looks ten times a second."""
@@ -97,8 +100,7 @@ class ReaderCalls:
         log = self._log_or_none(arguments)
         if log is None:
             return {"schemas": []}
-        bounds = log.published.bounds() or ()
-        return {"schemas": [manifest.load(log.storage, batch).schema_json for batch in reversed(bounds)]}
+        return {"schemas": _looked_again(lambda: _newest_and_oldest(log))}
 
     def offsets(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`path`, `starting_timestamp_ms` or None: the first batch since then, and the newest; -1 for none.
@@ -111,11 +113,13 @@ class ReaderCalls:
         """
         log, since, after = self._log_or_none(arguments), arguments.get("starting_timestamp_ms"), arguments.get("after")
         bounds = log.published.bounds() if log is not None else None
-        newest = -1 if bounds is None else bounds[1]
+        kept_from = manifest.retired_before(log.storage) if log is not None and bounds is None else 0
+        # A cut may leave a log without any manifest, all that still count having been let go.
+        newest = kept_from - 1 if bounds is None else bounds[1]
         if after is not None and int(after) > newest:
             raise _not_there(log, arguments, int(after), newest)
         if bounds is None:
-            return {"first": 0, "last": -1, "newest": -1}
+            return {"first": kept_from, "last": newest, "newest": newest}
         assert log is not None
         if after is not None:
             if not arguments.get("checked") or log.published.cuts.known:
@@ -127,11 +131,8 @@ class ReaderCalls:
             return {"first": bounds[0], "last": last, "newest": newest, "of": of}
         if since is None:
             return {"first": bounds[0], "last": newest, "newest": newest}
-        batches = manifest.batches(log.storage)
-        log.catalog.refresh()
-        hint = next((e.meta.batch for e in log.catalog.index.at(int(since)) if isinstance(e, OutputEntry)), None)
-        first = first_published_since(log.storage, batches, int(since), hint)
-        return {"first": first, "last": batches[-1], "newest": batches[-1]}
+        first, newest = _looked_again(lambda: _since(log, int(since)))
+        return {"first": first, "last": newest, "newest": newest}
 
     def note(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`path`, `reader`, and what befell the stream of that name: with that, output is let go that nobody asks for.
@@ -162,7 +163,7 @@ class ReaderCalls:
 
         Bounds: `first`, `last` batch for `output`; `operator`, `store`, `version` (or None) for `windows`. With
         `may_lose` output that is lost is named in the answer's `lost`, and not read. `seen`, as in `offsets`, is what
-        the last batch was when the read was planned first.
+        the last batch was when the read was planned first. `schema`, Spark's JSON: of what the rows will be taken for.
         """
         told: list[CecError] = []
         view = arguments["view"]
@@ -184,6 +185,7 @@ class ReaderCalls:
                 bool(arguments["whole"]),
                 published,
                 told.append if arguments.get("may_lose") else fail,
+                arguments.get("schema"),
             )
             pieces = [{"frames": piece} for piece in _pack((e.location, e.meta.frame_id.hex()) for e in entries)]
         elif view == "log":
@@ -227,9 +229,33 @@ class ReaderCalls:
         return path
 
 
+def _looked_again(look: Callable[[], _T]) -> _T:
+    """What `look` finds, at its second try if a manifest was let go, or taken back, while it looked."""
+    try:
+        return look()
+    except FileNotFoundError:
+        return look()
+
+
+def _newest_and_oldest(log: OpenLog) -> list[str]:
+    bounds = log.published.bounds() or ()
+    return [manifest.load(log.storage, batch).schema_json for batch in reversed(bounds)]
+
+
+def _since(log: OpenLog, wall_ms: int) -> tuple[int, int]:
+    """The first batch that was published since then, and the newest. There is one at least."""
+    batches = manifest.batches(log.storage)
+    log.catalog.refresh()
+    hint = next((e.meta.batch for e in log.catalog.index.at(wall_ms) if isinstance(e, OutputEntry)), None)
+    return first_published_since(log.storage, batches, wall_ms, hint), batches[-1]
+
+
 def _published(log: OpenLog) -> range:
     bounds = log.published.bounds()
-    return range(bounds[0], bounds[1] + 1) if bounds else range(0)
+    if bounds is None:
+        kept_from = manifest.retired_before(log.storage)
+        return range(kept_from, kept_from)
+    return range(bounds[0], bounds[1] + 1)
 
 
 def _end_after(storage: Storage, after: int, bounds: tuple[int, int], arguments: Mapping[str, Any]) -> int:
@@ -240,7 +266,17 @@ def _end_after(storage: Storage, after: int, bounds: tuple[int, int], arguments:
         last = min(last, begin + int(arguments["max_batches"]))
     if "max_rows" in arguments:
         last = manifest.last_within(storage, begin + 1, last, int(arguments["max_rows"]))
+    changed = end_of_types(_schemas(storage, begin + 1, last))
+    if changed is not None:  # what comes before can be read by the types that it was written with
+        last = changed - 1
     return max(begin, last) if _is_news(storage, begin + 1, last) else begin
+
+
+def _schemas(storage: Storage, first: int, last: int) -> Iterator[tuple[int, str]]:
+    """Of the batches with rows."""
+    for batch, each in manifest.load_between(storage, first, last):
+        if isinstance(each, manifest.Manifest) and each.frames:
+            yield batch, each.schema_json
 
 
 def _is_news(storage: Storage, first: int, last: int) -> bool:

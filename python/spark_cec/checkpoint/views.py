@@ -9,6 +9,7 @@ from typing import NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_cec.checkpoint.columns import check_columns
 from spark_cec.checkpoint.eventual import EventualCheckpoint
 from spark_cec.errors import CecError, DamagedLog, NotKept
 from spark_cec.log import manifest
@@ -35,7 +36,14 @@ def fail(lost: CecError) -> NoReturn:
 
 
 def output_batches(
-    storage: Storage, catalog: Catalog, first: int, last: int, whole: bool, published: range, lost: Told = fail
+    storage: Storage,
+    catalog: Catalog,
+    first: int,
+    last: int,
+    whole: bool,
+    published: range,
+    lost: Told = fail,
+    wanted: str | None = None,
 ) -> list[OutputEntry]:
     """The output frames that count in the batches `first` to `last`, in the order of batches and partitions.
 
@@ -43,6 +51,7 @@ def output_batches(
     that are not kept any more are not asked for. `published`: the batches that had a manifest just before; every batch
     between the first and the newest has. `lost` is told of manifests and frames that are missing or damaged,
     and, without `whole`, of batches that are not kept any more: a reader that goes on from them has fallen behind.
+    `wanted`: the schema that the rows will be read by, Spark's JSON: `ColumnChanged` if they were written by another.
     """
     found = list(manifest.load_between(storage, first, last))
     manifests = [each for _, each in found if isinstance(each, manifest.Manifest)]
@@ -57,12 +66,26 @@ def output_batches(
             lost(each)
         elif each is None and batch in published:
             lost(DamagedLog(manifest.manifest_path(batch), -1, f"the manifest of batch {batch} is missing"))
+    counting = [each for each in manifests if each.batch >= newest_whole and each.frames]
+    if wanted is not None:
+        for each in counting:
+            check_columns(storage.url, wanted, each.batch, each.schema_json)
+    return _frames_of(storage, catalog, counting, lost)
+
+
+def _frames_of(
+    storage: Storage, catalog: Catalog, manifests: Sequence[manifest.Manifest], lost: Told
+) -> list[OutputEntry]:
     entries = []
     for each in manifests:
-        for frame in each.frames if each.batch >= newest_whole else ():
+        for frame in each.frames:
             entry = catalog.index.output(bytes.fromhex(frame))
             if entry is not None:
                 entries.append(entry)
+                continue
+            kept_from = manifest.retired_before(storage)
+            if each.batch < kept_from:  # since its manifest was read
+                lost(NotKept(each.batch, kept_from - 1))
                 continue
             place = f"output frame {frame} of batch {each.batch}"
             lost(DamagedLog(place, -1, "the manifest names it, but no segment holds it"))
@@ -120,8 +143,9 @@ def log_records(
 
 
 def _together(tables: Sequence[pa.Table], columns: Sequence[str] | None) -> pa.Table:
-    rows = pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
-    return rows if columns is None else _project(rows, columns)
+    # Each by itself: a column that is not asked for may be of several types.
+    asked = tables if columns is None else [_project(table, columns) for table in tables]
+    return pa.concat_tables(asked, promote_options="default") if asked else pa.table({})
 
 
 def _sound(storage: Storage, locations: Sequence[Location], lost: Told) -> list[tuple[Location, Frame]]:

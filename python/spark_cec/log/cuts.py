@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from dataclasses import asdict, dataclass
 
+from spark_cec.errors import DamagedLog
 from spark_cec.log.objects import decode_object, encode_object
 from spark_cec.log.storage import Storage
 
@@ -64,12 +65,23 @@ def cuts_of(storage: Storage) -> Cuts:
     return found
 
 
+def all_cuts_of(storage: Storage) -> Cuts:
+    """As `cuts_of`, and `DamagedLog` also where one is missing before another: takes a listing."""
+    found = cuts_of(storage)
+    listed = [file.name for file in storage.list(CUTS) if file.name.endswith(_SUFFIX)]
+    found.look()  # what was made before the listing is known now, or hidden by a gap
+    missing = cut_path(len(found.known))
+    if max(listed, default="") >= missing.removeprefix(f"{CUTS}/"):
+        raise DamagedLog(missing, -1, f"this cut is missing, and {max(listed)} is there")
+    return found
+
+
 def append_cut(storage: Storage, after: int, generation: int, wall_ms: int) -> Cut:
     """The next cut; the newest one if that says the same, as after a crash of who made it.
 
     Errors: `AlreadyExists` if another one is made at this moment, `DamagedLog`, `NewerFormat`.
     """
-    known = cuts_of(storage).known
+    known = all_cuts_of(storage).known
     if known and (known[-1].after, known[-1].generation) == (after, generation):
         return known[-1]
     cut = Cut(len(known), after, generation, wall_ms)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from spark_cec.errors import AlreadyExists, DamagedLog, Fenced
-from spark_cec.log.cuts import Cut, Cuts, append_cut, cuts_of
-from spark_cec.log.objects import canonical, decode_object, encode_object
+from spark_cec.errors import AlreadyExists, DamagedLog, Fenced, UnsuitableCheckpoint
+from spark_cec.log.cuts import Cut, Cuts, all_cuts_of, append_cut, cuts_of
+from spark_cec.log.objects import decode_object, encode_object
 from spark_cec.log.storage import Storage
 
 MANIFESTS = "manifests"
@@ -26,6 +27,8 @@ RELIST_MOST_S = 600.0
 """The same, where nothing was found several times."""
 
 _FEW = 1_000
+_RETIRED_BEFORE_CHECKSUMS = re.compile(rb'\{"before":([0-9]{1,18})\}')
+_NO_OFFSET = "-"
 _DIGITS = 20
 _SUFFIX = ".json"
 
@@ -65,7 +68,7 @@ def publish(storage: Storage, manifest: Manifest, cuts: Cuts | None = None) -> M
     """Make the manifest the one of its batch, unless there is one that counts: returns the manifest that does.
 
     `cuts`: if they are followed. Errors: `Fenced` if one of them takes back what this run writes, `DamagedLog` if the
-    manifest that is there, or a cut, cannot be read.
+    manifest that is there, or a cut, cannot be read, `UnsuitableCheckpoint` if that one was made of other input.
     """
     cuts = cuts or Cuts(storage)
     cuts.look()
@@ -81,9 +84,26 @@ def publish(storage: Storage, manifest: Manifest, cuts: Cuts | None = None) -> M
     except AlreadyExists:
         there = load(storage, manifest.batch)
         if cuts.of(there.batch, there.generation) is None:
+            _refuse_other_input(storage, there, manifest)
             return there
         storage.replace(path, content)
     return manifest
+
+
+def _refuse_other_input(storage: Storage, there: Manifest, planned: Manifest) -> None:
+    """Rows made of one range of input must not stand for another: what is between the two would be lost, or doubled."""
+    before, now = [each.end for each in there.consumed], [each.end for each in planned.consumed]
+    if before and now and before != now:
+        raise UnsuitableCheckpoint(
+            f"{storage.url}: batch {there.batch} of the output was made of input up to {_said(before)}, and is planned "
+            f"up to {_said(now)} now: the checkpoint is an older copy, or has lost offsets/{there.batch}, as after a "
+            f"power loss. Restore it; or write these first {len(before)} offsets into its offsets/{there.batch}, a "
+            f"line each, in the place of those that are there, delete offsets/.{there.batch}.crc, and start again"
+        )
+
+
+def _said(ends: Sequence[str | None]) -> str:
+    return " and ".join(_NO_OFFSET if end is None else end for end in ends)
 
 
 def take_back(storage: Storage, after: int, generation: int) -> Cut:
@@ -133,7 +153,7 @@ def batches(storage: Storage, cuts: Cuts | None = None) -> list[int]:
 def readable_batches(storage: Storage) -> tuple[list[int], tuple[DamagedLog, ...]]:
     """As `batches`, for who looks for damage: where a cut cannot be read, all that have a manifest, and its damage."""
     try:
-        return batches(storage), ()
+        return batches(storage, all_cuts_of(storage)), ()
     except DamagedLog as damage:
         return _listed(storage), (damage,)
 
@@ -239,7 +259,7 @@ def retire(storage: Storage, before: int) -> list[int]:
     """Delete the manifests of batches below `before`, after it is noted; returns the batches, oldest first."""
     retired = [batch for batch in batches(storage) if batch < before]
     if retired and before > retired_before(storage):
-        storage.replace(RETIRED, canonical({"before": before}))
+        storage.replace(RETIRED, encode_object({"before": before}))
     for batch in retired:
         storage.delete(manifest_path(batch))
     return retired
@@ -249,10 +269,12 @@ def retired_before(storage: Storage) -> int:
     """Below which batch output is not kept any more; 0 if all is. Errors: `DamagedLog`."""
     if not storage.exists(RETIRED):
         return 0
-    try:
-        return int(json.loads(storage.read(RETIRED))["before"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedLog(RETIRED, 0, f"cannot be read: {error}") from error
+    data = storage.read(RETIRED)
+    old = _RETIRED_BEFORE_CHECKSUMS.fullmatch(data)
+    if old:
+        return int(old[1])
+    fields, _ = decode_object(RETIRED, data, "note of what was let go")
+    return int(fields["before"])
 
 
 def read_batch(offset: str) -> int:

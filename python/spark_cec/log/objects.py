@@ -1,4 +1,4 @@
-"""JSON objects of the log that carry a checksum of their own: manifests and cuts (`FORMAT.md`, section 3)."""
+"""JSON objects of the log that carry a checksum of their own: manifests, cuts, and notes (`FORMAT.md`, section 3)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_cec.errors import DamagedLog, NewerFormat
 from spark_cec.log.frame import Bad, CommitFlags, CommitMeta, Frame, NeedMore, Newer, parse_frame
 from spark_cec.log.home import read_log_id
-from spark_cec.log.manifest import load, readable_batches
+from spark_cec.log.manifest import load, readable_batches, retired_before
 from spark_cec.log.record import decode_records, decode_table
 from spark_cec.log.scan import Corrupt, Damage, FoundFrame, Scanned, Torn, scan
 from spark_cec.log.segment import Location, list_segments, segment_path
@@ -91,7 +91,7 @@ class SegmentReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a full reading of the log found. `files`: damage of `log.json`, of cuts and of manifests."""
+    """What a full reading of the log found. `files`: damage of those beside segments."""
 
     segments: tuple[SegmentReport, ...]
     files: tuple[DamagedLog, ...] = ()
@@ -108,12 +108,13 @@ class VerifyReport:
 
 
 def verify(storage: Storage) -> VerifyReport:
-    """Read every byte of every segment, every cut, every manifest and `log.json`. Errors: `NewerFormat`."""
+    """Read every byte of segments, cuts, manifests, what was let go, and `log.json`. Errors: `NewerFormat`."""
     segments = tuple(_verify(storage, file.name, file.size) for file in list_segments(storage))
     batches, damaged_cuts = readable_batches(storage)
     files = [*damaged_cuts]
     checks: list[Callable[[], object]] = [
         partial(read_log_id, storage),
+        partial(retired_before, storage),
         *(partial(load, storage, batch) for batch in batches),
     ]
     for check in checks:

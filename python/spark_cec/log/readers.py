@@ -5,13 +5,14 @@ This is upstream buffering with acknowledgements: what all known readers are thr
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from spark_cec.errors import DamagedLog, NewerFormat
 from spark_cec.log.home import read_log_id
+from spark_cec.log.objects import decode_object, encode_object
 from spark_cec.log.storage import Storage
 
 READERS = "readers"
@@ -66,7 +67,7 @@ class ReaderTrail:
         if read_log_id(self._storage) != self._log_id:
             return
         content = {"batch": self._through, "ends": list(self._ends), "log": self._log_id}
-        self._storage.replace(self._path, json.dumps(content).encode())
+        self._storage.replace(self._path, encode_object(content))
         self._written = self._through
 
 
@@ -78,18 +79,14 @@ def slowest_reader(storage: Storage, log_id: str, names: Iterable[str]) -> int:
 def _fields(storage: Storage, log_id: str, path: str) -> dict[str, Any]:
     """Batch -1 of a reader that has noted nothing, or of another log, or whose file cannot be read: all is kept."""
     try:
-        fields = json.loads(storage.read(path))
-        int(fields["batch"])
-        [int(end) for end in fields.get("ends", ())]
-        other = fields.get("log", log_id) != log_id
+        fields, _ = decode_object(path, storage.read(path), "note of a reader")
     except FileNotFoundError:
         return _NOTHING
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (DamagedLog, NewerFormat) as error:
         place = f"{storage.url}/{path}"
         _LOG.warning("%s cannot be read (%s): all output is kept until its reader writes it anew", place, error)
         return _NOTHING
-    assert isinstance(fields, dict)
-    return _NOTHING if other else fields
+    return fields if fields["log"] == log_id else _NOTHING
 
 
 def _path(name: str) -> str:

@@ -7,8 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from spark_cec.checkpoint.columns import changed_columns
 from spark_cec.errors import CecError
 from spark_cec.recovery.progressive import Query
+
+_READERS_TOO = (
+    "and those of the flows that read it, which would not know it, with the files that sinks among them have written"
+)
 
 
 class GraphError(CecError):
@@ -188,11 +193,32 @@ def check_recorded(
             then = f"{kind} of {_and(before['inputs']) or 'a source'}"
             complaints.append(
                 f"{name} was rewired, from a {then} to a {now}: give what it is now another name, or delete "
-                f"{home}/flows/{name} to begin it anew (and those of the flows that read it, which would not know it)"
+                f"{home}/flows/{name} to begin it anew ({_READERS_TOO})"
             )
     if complaints:
         raise GraphError(graph.name, complaints)
     return [name for name in graph.nodes if name not in known]
+
+
+def check_columns(
+    graph: Graph, recorded: Mapping[str, str], schemas: Mapping[str, str], home: str, gone: Callable[[str], bool]
+) -> None:
+    """Compares what flows answer with what their channels may still hold; columns may come and go.
+
+    `recorded`, `schemas`: by flow, Spark's JSON. A flow that is `gone`, checkpoint and channel, was never there.
+
+    Raises `GraphError` where one has another type: its readers would not know which of its rows are which.
+    """
+    complaints = [
+        f"column {column} of flow {name} was {before}, and is {now}: give it another name, or delete "
+        f"{home}/flows/{name} to begin it anew ({_READERS_TOO})"
+        for name in graph.nodes
+        if name in recorded and name in schemas and graph.readers(name)
+        for column, before, now in changed_columns(recorded[name], schemas[name])
+        if not gone(name)
+    ]
+    if complaints:
+        raise GraphError(graph.name, complaints)
 
 
 def _unknown(graph: Graph, node: Node, read: str) -> str:

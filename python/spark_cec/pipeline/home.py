@@ -9,7 +9,7 @@ from typing import Any
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import WAIT_S, CheckpointLeases
 from spark_cec.errors import CecError, Fenced, LogLocationError
-from spark_cec.pipeline.graph import Graph, check_recorded, to_json
+from spark_cec.pipeline.graph import Graph, check_columns, check_recorded, to_json
 from spark_cec.pipeline.status import PipelineStatus
 
 GRAPH_FILE = "pipeline.json"
@@ -38,8 +38,8 @@ class PipelineHome:
 
         `schemas`: the columns of each flow, as Spark's JSON. A driver that was just killed is waited for.
 
-        Raises `Fenced` if another driver has the pipeline,
-        `GraphError` if it is another graph, `LogLocationError` if the place cannot hold one.
+        Raises `Fenced` if another driver has the pipeline, `GraphError` if it is another graph, or a flow's column of
+        another type, `LogLocationError` if the place cannot hold one.
         """
         self._storage.probe_writable()
         try:
@@ -51,7 +51,7 @@ class PipelineHome:
             ) from None
         try:
             recorded = self._read(GRAPH_FILE)
-            new = self._new_flows(graph, recorded)
+            new = self._new_flows(graph, recorded, schemas)
             wanted = {**to_json(graph), "schemas": dict(schemas)}
             if wanted != recorded:
                 self._storage.replace(GRAPH_FILE, json.dumps(wanted, indent=1).encode())
@@ -68,12 +68,16 @@ class PipelineHome:
         self._storage.probe_writable()
         self._new_flows(graph, self._read(GRAPH_FILE))
 
-    def _new_flows(self, graph: Graph, recorded: dict[str, Any] | None) -> list[str]:
+    def _new_flows(
+        self, graph: Graph, recorded: dict[str, Any] | None, schemas: Mapping[str, str] | None = None
+    ) -> list[str]:
         if recorded is None:
             return list(graph.nodes)
         try:
-            return check_recorded(graph, recorded, self.home, self._is_gone)
-        except (KeyError, TypeError, AttributeError) as error:
+            new = check_recorded(graph, recorded, self.home, self._is_gone)
+            check_columns(graph, recorded.get("schemas", {}), schemas or {}, self.home, self._is_gone)
+            return new
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise LogLocationError(
                 f"{self.home}/{GRAPH_FILE}", f"holds no graph ({error!r}); restore it from a copy"
             ) from error

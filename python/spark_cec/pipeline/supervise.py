@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 FATAL = frozenset({
     "SettingsError", "LogLocationError", "UnsuitableCheckpoint", "Unsupported", "InputGone", "DamagedLog", "LostLog",
-    "NotKept", "NewerFormat", "OutputBegunAnew", "OutputTakenBack", "Divergence", "TooLarge",
+    "NotKept", "NewerFormat", "OutputBegunAnew", "OutputTakenBack", "ColumnChanged", "Divergence", "TooLarge",
 })  # fmt: skip
 """Kinds of our errors that are there again after a restart: see `spark_cec.errors`."""
 

@@ -15,6 +15,7 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent import reader as views_module
 from spark_cec.checkpoint.views import output_batches
 from spark_cec.ids import StoreId
+from spark_cec.log import manifest
 from spark_cec.log.home import read_log_id
 from spark_cec.log.manifest import Consumed, load, manifest_path, retire, take_back
 from spark_cec.log.segment import segment_path
@@ -49,9 +50,10 @@ def publish(
     truncate: bool = False,
     sources: Sequence[str] = (),
     generation: int = 1,
+    schema: str = SCHEMA,
 ) -> bool:
     named = [frame for frame in frames if frame]
-    sent = {"frames": named, "rows": len(named), "schema": SCHEMA, "truncate": truncate}
+    sent = {"frames": named, "rows": len(named), "schema": schema, "truncate": truncate}
     return bool(agent.ask("publish", batch=batch, generation=generation, sources=list(sources), **sent)["first"])
 
 
@@ -239,6 +241,61 @@ def test_a_late_frame_of_an_old_batch_does_not_turn_back_the_clock(
     assert agent.ask("view_offsets", starting_timestamp_ms=1_024_000) == {"first": 3, "last": 3, "newest": 3}
 
 
+def test_a_clock_that_was_set_back_hides_nothing(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    later = Agent(tmp_path)
+    clock = [1_000.0, 1_010.0, 500.0, 990.0, 1_020.0, 10.0]
+    for batch, now in enumerate(clock):
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        if batch == 3:  # another agent has not seen the earlier ones
+            later.begin_run()
+        publisher = later if batch >= 3 else agent
+        publish(publisher, batch, write(publisher, batch, batch))
+    for since_ms, first in ((0, 0), (1_000_001, 1), (1_010_001, 4), (1_020_001, 6)):
+        assert agent.ask("view_offsets", starting_timestamp_ms=since_ms)["first"] == first, since_ms
+    later.calls.close()
+
+
+@pytest.mark.parametrize("asked", ["view_schema", "view_offsets"])
+def test_a_batch_is_let_go_while_a_read_is_planned(agent: Agent, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for batch in range(4):
+        publish(agent, batch, write(agent, batch, batch))
+    storage, load_one = open_storage(agent.home), manifest.load
+    due = [2]
+
+    def late(storage: Any, batch: int) -> manifest.Manifest:
+        if due:
+            retire(storage, due.pop())
+        return load_one(storage, batch)
+
+    agent.ask("view_schema")
+    monkeypatch.setattr(manifest, "load", late)
+    answer = agent.ask(asked, starting_timestamp_ms=0)
+    assert answer in ({"schemas": [SCHEMA, SCHEMA]}, {"first": 2, "last": 3, "newest": 3})
+    assert not due and manifest.batches(storage) == [2, 3]
+
+
+def test_a_cut_leaves_nothing_that_is_still_kept(agent: Agent) -> None:
+    """All up to it has been let go: who has read up to it goes on behind it, who has not is told."""
+    for batch in range(6):
+        publish(agent, batch, write(agent, batch, batch))
+    retire(open_storage(agent.home), 4)
+    take_back(open_storage(agent.home), 3, 2)
+    nothing = {"first": 4, "last": 3, "newest": 3}
+    assert agent.ask("view_offsets") == nothing
+    assert agent.ask("view_offsets", after=3) == nothing
+    assert agent.ask("view_splits", view="output", first=4, last=3, whole=False)["splits"] == []
+    assert agent.ask("view_offsets", after=1)["last"] == 3
+    with pytest.raises(Refused, match="batches 2 to 3 of the output are not kept any more"):
+        agent.ask("view_splits", view="output", first=2, last=3, whole=False)
+    with pytest.raises(Refused, match=r"up to batch 4 of the output, of which run 2 .* taken back all behind batch 3"):
+        agent.ask("view_offsets", after=4)
+    publish(agent, 4, write(agent, 4, 44), generation=2)
+    assert agent.ask("view_offsets", after=3)["last"] == 4
+    assert numbers(agent, 4, 4, whole=False) == [44]
+
+
 def test_columns_are_picked_and_missing_ones_are_null(agent: Agent) -> None:
     publish(agent, 0, write(agent, 0, 1, 2))
     bounds = {"first": 0, "last": 0, "whole": True}
@@ -248,6 +305,36 @@ def test_columns_are_picked_and_missing_ones_are_null(agent: Agent) -> None:
     ]
     (split,) = agent.ask("view_splits", view="output", **bounds)["splits"]
     assert agent.ask("read_split", split=split, columns=[])["rows"] == 2, "a count needs no column"
+
+
+def of_columns(**types: str) -> str:
+    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in types.items()]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_rows_are_not_read_by_a_type_that_they_were_not_written_with(agent: Agent, whole: bool) -> None:
+    """Microseconds as a number, or the fields of a struct in another order: nothing in the bytes says so."""
+    number, time = of_columns(n="long"), of_columns(n="timestamp", m="string")
+    publish(agent, 0, write(agent, 0, 1, 2), schema=number)
+    publish(agent, 1, schema=of_columns(n="string"))  # without a row there is none to misread
+    publish(agent, 2, write(agent, 2, 3), schema=time)
+    bounds = {"view": "output", "whole": whole}
+    with pytest.raises(Refused, match="column n was written as BIGINT with batch 0, and is wanted as TIMESTAMP"):
+        agent.ask("view_splits", **bounds, first=0, last=2, schema=time)
+    with pytest.raises(Refused, match="column n was written as TIMESTAMP with batch 2, and is wanted as BIGINT"):
+        agent.ask("view_splits", **bounds, first=0, last=2, schema=number)
+    for first, last, wanted in ((0, 1, number), (1, 2, time), (0, 2, of_columns(other="long"))):
+        assert agent.ask("view_splits", **bounds, first=first, last=last, schema=wanted)["splits"]
+    assert [agent.ask("view_offsets", after=after)["last"] for after in (-1, 1)] == [1, 2], "no batch has both"
+
+
+def test_a_column_that_is_not_asked_for_may_be_of_several_types(agent: Agent) -> None:
+    publish(agent, 0, write(agent, 0, 1))
+    spool = agent.spool(pa.table({"n": pa.array([b"two"]), "m": pa.array([2], pa.int64())}))
+    answer = agent.ask("write_output", batch=1, partition=0, attempt=0, generation=1, spool=spool)
+    publish(agent, 1, answer["frame"])
+    assert read(agent, "output", ["m"], first=0, last=1, whole=True) == [{"m": None}, {"m": 2}]
 
 
 def test_large_output_is_split(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

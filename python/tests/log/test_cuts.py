@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_cec.errors import AlreadyExists, DamagedLog, Fenced, NewerFormat
-from spark_cec.log.cuts import Cut, Cuts, append_cut, cut_path, cuts_of
+from spark_cec.log.cuts import Cut, Cuts, all_cuts_of, append_cut, cut_path, cuts_of
 from spark_cec.log.manifest import (
     Manifest,
     Published,
@@ -21,6 +21,7 @@ from spark_cec.log.manifest import (
     take_back,
 )
 from spark_cec.log.objects import encode_object
+from spark_cec.log.reader import verify
 from spark_cec.log.storage import Storage
 from tests.log.support import Crash, Fault, FaultyStorage, memory_storage
 
@@ -217,6 +218,18 @@ def test_a_cut_that_cannot_be_read_is_named() -> None:
     storage.replace(cut_path(0), encode_object({"after": 1, "generation": 2, "wall_ms": 7}).replace(b"1", b"2", 1))
     with pytest.raises(DamagedLog, match="the cut fails its checksum"):
         cuts_of(storage)
+
+
+def test_a_cut_that_is_missing_is_named() -> None:
+    """Those behind it would not be known, and what they take back would count again."""
+    storage = memory_storage()
+    for generation in (2, 3, 4):
+        append_cut(storage, 1, generation, 0)
+    storage.delete(cut_path(1))
+    for look in (all_cuts_of, lambda it: append_cut(it, 0, 5, 0)):
+        with pytest.raises(DamagedLog, match=r"00000001.json: this cut is missing, and 00000002.json is there"):
+            look(storage)
+    assert [each.segment for each in verify(storage).files] == [cut_path(1)]
 
 
 def test_a_cut_of_a_later_release(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.errors import DamagedLog, NewerFormat
+from spark_cec.errors import DamagedLog, NewerFormat, UnsuitableCheckpoint
 from spark_cec.log.frame import crc32c
 from spark_cec.log.manifest import (
     RELIST_S,
+    RETIRED,
     Consumed,
     Manifest,
     Published,
@@ -25,8 +26,10 @@ from spark_cec.log.manifest import (
     manifest_path,
     publish,
     retire,
+    retired_before,
 )
 from spark_cec.log.objects import canonical
+from spark_cec.log.reader import verify
 from spark_cec.log.storage import Storage
 from tests.log.support import memory_storage
 
@@ -68,6 +71,21 @@ def test_the_first_manifest_wins() -> None:
     rival = dataclasses.replace(ONE, frames=(), rows=0, generation=3)
     assert publish(storage, rival) == ONE
     assert load(storage, 3) == ONE
+
+
+@pytest.mark.parametrize("ends", [("7", None), ("8", "8"), ("7",), ("7", "8", None)])
+def test_rows_of_other_input_do_not_stand_for_these(ends: tuple[str | None, ...]) -> None:
+    """A batch that was planned anew, with more input, after a power loss took the plan and not the manifest."""
+
+    def made_of(*ends: str | None, names: str = "ab") -> Manifest:
+        return dataclasses.replace(ONE, consumed=tuple(Consumed(n, end) for n, end in zip(names, ends, strict=False)))
+
+    storage = memory_storage()
+    publish(storage, made_of("7", "8"))
+    with pytest.raises(UnsuitableCheckpoint, match=r"batch 3 .* made of input up to 7 and 8, and is planned up to"):
+        publish(storage, made_of(*ends, names="abc"))
+    for same in (made_of("7", "8", names="xy"), made_of()):
+        assert publish(storage, same) == made_of("7", "8"), "names change, and what is not known is no difference"
 
 
 def test_of_many_publishers_all_learn_the_same(tmp_path: Path) -> None:
@@ -174,6 +192,22 @@ def test_a_newer_manifest() -> None:
     storage.replace(manifest_path(3), json.dumps(fields).encode())
     with pytest.raises(NewerFormat, match="format version 2"):
         load(storage, 3)
+
+
+def test_what_was_let_go_is_told_and_a_changed_byte_is_noticed() -> None:
+    storage = memory_storage()
+    for batch in range(5):
+        publish(storage, dataclasses.replace(ONE, batch=batch))
+    retire(storage, 3)
+    whole = storage.read(RETIRED)
+    assert retired_before(storage) == 3
+    for at in range(len(whole)):
+        storage.replace(RETIRED, whole[:at] + bytes([whole[at] ^ 8]) + whole[at + 1 :])
+        with pytest.raises((DamagedLog, NewerFormat)):
+            retired_before(storage)
+        assert [each.segment for each in verify(storage).files] == [RETIRED]
+    storage.replace(RETIRED, b'{"before":4}')
+    assert retired_before(storage) == 4, "an earlier release wrote it"
 
 
 def test_retiring() -> None:

@@ -127,7 +127,8 @@ def test_a_graph_that_was_recorded_may_grow_but_not_change() -> None:
     assert list(found.value.complaints) == [
         (
             "b was rewired, from a flow of a to a flow of a source: give what it is now another name, or delete "
-            "/home/flows/b to begin it anew (and those of the flows that read it, which would not know it)"
+            "/home/flows/b to begin it anew (and those of the flows that read it, which would not know it, with the "
+            "files that sinks among them have written)"
         )
     ]
     with pytest.raises(GraphError, match="sink S was removed: bring it back, or delete /home/flows/S"):

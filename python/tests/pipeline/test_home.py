@@ -57,6 +57,27 @@ def test_what_is_added_is_fine_and_what_is_gone_is_named(tmp_path: Path) -> None
     assert home.take(GRAPH, {}) == [], "they were deleted, as the message says"
 
 
+def columns(**types: str) -> str:
+    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in types.items()]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+def test_a_column_that_changes_its_type_is_refused(tmp_path: Path) -> None:
+    """What readers have not read yet would be read by the new type."""
+    home = PipelineHome(str(tmp_path))
+    home.take(GRAPH, {"a": columns(n="long", m="string")})
+    home.release()
+    (tmp_path / "flows" / "a").mkdir(parents=True)
+    (tmp_path / "flows" / "a" / "metadata").write_text("{}")
+    with pytest.raises(GraphError, match=r"column n of flow a was BIGINT, and is TIMESTAMP: give it another name, or"):
+        home.take(GRAPH, {"a": columns(n="timestamp")})
+    home.take(GRAPH, {"a": columns(n="long", k="string")})
+    home.release()
+    shutil.rmtree(tmp_path / "flows" / "a")
+    home.take(GRAPH, {"a": columns(n="timestamp")})
+    home.release()
+
+
 def test_what_would_be_refused_is_known_before_anything_is_begun(tmp_path: Path) -> None:
     """Before Spark is started, which takes its time; nothing is taken or written."""
     home = PipelineHome(str(tmp_path / "shop"))

@@ -18,5 +18,5 @@ class CecDataSource extends TableProvider with DataSourceRegister {
   override def inferSchema(options: CaseInsensitiveStringMap): StructType = Refused.orResult(View.of(options).schema())
 
   override def getTable(schema: StructType, partitioning: Array[Transform], properties: util.Map[String, String]): Table =
-    new CecTable(schema, new CaseInsensitiveStringMap(properties), None)
+    new CecTable(schema.asNullable, new CaseInsensitiveStringMap(properties), None)
 }

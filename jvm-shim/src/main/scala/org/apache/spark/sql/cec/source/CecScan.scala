@@ -39,7 +39,7 @@ private final class CecScan(view: View, schema: StructType) extends Scan {
       case _ => 0L
     }
     override def planInputPartitions(): Array[InputPartition] =
-      view.splits(first, Long.MaxValue, whole = true).map(CecPartition(_): InputPartition).toArray
+      view.splits(schema, first, Long.MaxValue, whole = true).map(CecPartition(_): InputPartition).toArray
     override def createReaderFactory(): PartitionReaderFactory = new CecReaderFactory(view, schema)
   }
 
@@ -170,7 +170,7 @@ private final class CecStream(view: OutputView, schema: StructType, retained: In
 
   override def planInputPartitions(start: Offset, end: Offset): Array[InputPartition] = {
     val (from, to) = (start.asInstanceOf[BatchOffset], end.asInstanceOf[BatchOffset])
-    view.splits(from.batch + 1, to.batch, whole = false, to.of).map(CecPartition(_): InputPartition).toArray
+    view.splits(schema, from.batch + 1, to.batch, whole = false, to.of).map(CecPartition(_): InputPartition).toArray
   }
 
   override def createReaderFactory(): PartitionReaderFactory = new CecReaderFactory(view, schema)

@@ -22,7 +22,7 @@ private[source] sealed trait View extends Serializable with Logging {
   def path: String
   def conf: Map[String, String]
 
-  /** Columns, as the log has them now. */
+  /** Columns, as the log has them now; any may be null, whatever its query says: older batches may lack it. */
   def schema(): StructType
 
   /** Refuses a schema that a user gave, if it wants what is not there; as long as nothing is there, all is believed. */
@@ -31,18 +31,21 @@ private[source] sealed trait View extends Serializable with Logging {
     if (there.nonEmpty) wanted.foreach { column =>
       val named = there.filter(_.name == column.name)
       def known = there.distinctBy(_.name).map(each => s"${each.name} ${each.dataType.sql}").mkString(", ")
-      if (named.isEmpty) throw new IllegalArgumentException(s"$path has no column ${column.name} in its view \"$name\": there are $known")
-      if (!named.exists(_.dataType.asNullable == column.dataType.asNullable)) throw new IllegalArgumentException(
+      if (named.isEmpty && !mayLack) throw new IllegalArgumentException(s"$path has no column ${column.name} in its view \"$name\": there are $known")
+      if (named.nonEmpty && !named.exists(_.dataType.asNullable == column.dataType.asNullable)) throw new IllegalArgumentException(
         s"column ${column.name} of $path, view \"$name\", is ${named.head.dataType.sql}, not ${column.dataType.sql}: read it as it is, and cast it")
     }
   }
 
+  /** Whether a column may come only with what is not there yet. */
+  protected def mayLack: Boolean = false
+
   /** All that may be read by name. */
   protected def columns: Seq[StructField] = schema().fields.toSeq
 
-  /** Pieces of work, as JSON that `read_split` understands. `seen`: what the last batch was when the read was planned first. */
-  def splits(first: Long, last: Long, whole: Boolean, seen: Option[String] = None): Seq[String] = {
-    val arguments = about.put("view", name).put("first", first).put("last", last).put("whole", whole).put("seen", seen.orNull)
+  /** Pieces of work, as JSON that `read_split` understands. `as`: what the rows are read as; `seen`: what the last batch was when the read was planned first. */
+  def splits(as: StructType, first: Long, last: Long, whole: Boolean, seen: Option[String] = None): Seq[String] = {
+    val arguments = about.put("view", name).put("schema", as.json).put("first", first).put("last", last).put("whole", whole).put("seen", seen.orNull)
     bounds(arguments)
     val answer = call("view_splits", arguments)
     warn(answer)
@@ -125,11 +128,13 @@ private[source] final case class OutputView(
 
   override protected def columns: Seq[StructField] = schemas.flatten
 
+  override protected def mayLack: Boolean = mayWait
+
   override protected def bounds(arguments: ObjectNode): Unit = arguments.put("may_lose", mayLose)
 
   /** Of the newest batch, and of the oldest: a query may have been given other columns between them. */
   private def schemas: Seq[StructType] =
-    call("view_schema", about.put("may_wait", mayWait)).get("schemas").elements.asScala.map(json => DataType.fromJson(json.asText).asInstanceOf[StructType]).toSeq
+    call("view_schema", about.put("may_wait", mayWait)).get("schemas").elements.asScala.map(json => DataType.fromJson(json.asText).asInstanceOf[StructType].asNullable).toSeq
 }
 
 /** The raw control records. */
