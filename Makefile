@@ -32,6 +32,7 @@ demo-pipeline: jar  ## a pipeline of seven flows: an executor and the driver are
 	$(RUN) examples/pipeline_purchases.py
 
 test: $(if $(filter 4.3,$(SPARK)),lint) jar  ## lint, then every test, on real Spark too; SPARK=4.2 for that release
+	@PYTHONPATH=integration-tests:examples:python $(RUN) -m cec_it.class_archive
 	$(RUN) -m pytest -q -n $(JOBS) --dist loadgroup --no-loadscope-reorder python/tests integration-tests
 
 test-long: test-long-rest test-long-kafka test-long-cluster  ## all that takes long: Kafka, clusters

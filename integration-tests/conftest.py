@@ -19,8 +19,11 @@ sys.path[:0] = [path for path in _OURS if path not in sys.path]
 from pyspark.sql import SparkSession  # noqa: E402
 
 from cec_it import kafka_session  # noqa: E402
+from cec_it.class_archive import share_classes  # noqa: E402
 from cec_it.driver import session_builder  # noqa: E402
 from cec_it.references import References  # noqa: E402
+
+share_classes()
 
 LONGEST = ("test_kill_matrix", "test_pipeline", "test_running_pipeline", "test_bench", "test_cluster", "test_kills")
 """Files that take minutes: begun first, so that none of them is what everyone waits for at the end."""

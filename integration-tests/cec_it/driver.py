@@ -77,8 +77,11 @@ class Job:
         return cls(**{**raw, "queries": tuple(Query(**query) for query in raw["queries"])})
 
 
-def session_builder(scratch: Path, master: str) -> SparkSession.Builder:
-    """A small local session with the CEC provider, whose temporary files go under `scratch`."""
+def session_builder(scratch: Path, master: str, java_options: str = "") -> SparkSession.Builder:
+    """A small local session with the CEC provider, whose temporary files go under `scratch`.
+
+    `java_options`: further ones of its JVM, with a space before.
+    """
     scratch.mkdir(parents=True, exist_ok=True)
     builder = (
         SparkSession.builder.master(master)
@@ -91,7 +94,7 @@ def session_builder(scratch: Path, master: str) -> SparkSession.Builder:
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config(
             "spark.driver.extraJavaOptions",
-            f'"-Djava.io.tmpdir={scratch}" -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m',
+            f'"-Djava.io.tmpdir={scratch}" -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m{java_options}',
         )
     )
     return spark_cec.configure(builder)
