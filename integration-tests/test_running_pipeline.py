@@ -362,3 +362,5 @@ def test_the_command_runs_the_example_and_stops_it(tmp_path: Path) -> None:
     finally:
         child.kill()
     assert PipelineHome(str(home)).status().is_over
+    said = log.read_text().split("pipeline shop: stopping\n")[1]
+    assert len(said.splitlines()) < 10, f"what Spark says of tasks that were interrupted: {said}"

@@ -17,6 +17,7 @@ from spark_cec.pipeline.graph import Graph, GraphError, to_json
 from spark_cec.pipeline.load import load_pipeline
 from spark_cec.pipeline.run_commands import RUN_HELP, STATUS_HELP, run, status
 from spark_cec.pipeline.simulate import Arrivals, Cluster, Strategy
+from spark_cec.pipeline.verify_command import VERIFY_HELP, verify
 
 _SIMULATE = """Simulate correlated failures of a pipeline, and compare how its queries come back.
 
@@ -68,6 +69,7 @@ app = typer.Typer(
 
 app.command(help=RUN_HELP, short_help="Run a pipeline.")(run)
 app.command(help=STATUS_HELP, short_help="Show what the flows of a pipeline are doing.")(status)
+app.command(help=VERIFY_HELP, short_help="Read every byte of the logs of a pipeline's flows.")(verify)
 
 
 class WrongArgument(CecError):

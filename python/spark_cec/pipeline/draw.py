@@ -49,17 +49,21 @@ def save_png(graph: Graph, target: Path) -> None:
     }
     figure = Figure(figsize=(2.4 * len(columns) + 0.5, 0.9 * tallest + 0.8), layout="constrained")
     axes = figure.add_subplot()
+    boxes = {}
+    for node in graph.nodes.values():
+        label = f"{node.name}\npriority {node.priority:g}" if node.is_sink else node.name
+        box = {"boxstyle": "square" if node.is_sink else "round", "facecolor": "white"}
+        text = axes.text(*places[node.name], label, ha="center", va="center", fontsize="small", bbox=box)
+        boxes[node.name] = text.get_bbox_patch()
     for node in graph.nodes.values():
         for read in dict.fromkeys(node.inputs):
             back = depth[read] >= depth[node.name]
             axes.annotate(
-                "", xy=places[node.name], xytext=places[read],
-                arrowprops={"arrowstyle": "->", "color": "tab:red" if back else "gray", "shrinkA": 22, "shrinkB": 22,
+                "", xy=places[node.name], xytext=places[read], zorder=0,
+                arrowprops={"arrowstyle": "-|>", "mutation_scale": 16, "color": "tab:red" if back else "dimgray",
+                            "patchA": boxes[read], "patchB": boxes[node.name], "shrinkA": 1, "shrinkB": 1,
                             "connectionstyle": f"arc3,rad={0.4 if back else 0.0}"},
             )  # fmt: skip
-        label = f"{node.name}\npriority {node.priority:g}" if node.is_sink else node.name
-        box = {"boxstyle": "square" if node.is_sink else "round", "facecolor": "white"}
-        axes.text(*places[node.name], label, ha="center", va="center", fontsize="small", bbox=box)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(tallest - 0.5, -0.5)
     axes.set_axis_off()

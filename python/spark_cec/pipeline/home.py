@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import time
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import WAIT_S, CheckpointLeases
 from spark_cec.errors import CecError, Fenced, LogLocationError
 from spark_cec.pipeline.graph import Graph, check_columns, check_recorded, to_json
-from spark_cec.pipeline.status import PipelineStatus
+from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
 
 GRAPH_FILE = "pipeline.json"
 STATUS_FILE = "status.json"
@@ -41,14 +43,7 @@ class PipelineHome:
         Raises `Fenced` if another driver has the pipeline, `GraphError` if it is another graph, or a flow's column of
         another type, `LogLocationError` if the place cannot hold one.
         """
-        self._storage.probe_writable()
-        try:
-            self._leases.hold(self.home, self._storage, wait_s)
-        except Fenced:
-            raise Fenced(
-                f"pipeline {graph.name} at {self.home} is running already: stop that driver first; a pipeline has one "
-                f"driver at a time"
-            ) from None
+        self._hold(graph, wait_s)
         try:
             recorded = self._read(GRAPH_FILE)
             new = self._new_flows(graph, recorded, schemas)
@@ -60,13 +55,31 @@ class PipelineHome:
             raise
         return new
 
-    def check(self, graph: Graph) -> None:
-        """What `take` would refuse, beside that another driver has it, before anything is begun.
+    def announce(self, graph: Graph, flows: Collection[str], wait_s: float = WAIT_S) -> None:
+        """What `take` would refuse is refused before Spark is started; else the status says that these are starting.
 
-        Raises `GraphError` if the home was begun with another graph, `LogLocationError` if the place cannot hold one.
+        Raises `Fenced` if another driver has the pipeline, `GraphError` if the home was begun with another graph,
+        `LogLocationError` if the place cannot hold one.
         """
+        taken = self._hold(graph, wait_s)
+        try:
+            self._new_flows(graph, self._read(GRAPH_FILE))
+            starting = tuple(FlowStatus(name, State.STARTING) for name in graph.nodes if name in flows)
+            self.tell(PipelineStatus(graph.name, self.home, os.getpid(), int(time.time() * 1000), starting))
+        finally:
+            if taken:
+                self.release()
+
+    def _hold(self, graph: Graph, wait_s: float) -> bool:
+        """Whether this call took the lease."""
         self._storage.probe_writable()
-        self._new_flows(graph, self._read(GRAPH_FILE))
+        try:
+            return self._leases.hold(self.home, self._storage, wait_s)
+        except Fenced:
+            raise Fenced(
+                f"pipeline {graph.name} at {self.home} is running already: stop that driver first; a pipeline has one "
+                f"driver at a time"
+            ) from None
 
     def _new_flows(
         self, graph: Graph, recorded: dict[str, Any] | None, schemas: Mapping[str, str] | None = None
@@ -103,6 +116,15 @@ class PipelineHome:
             return PipelineStatus.from_json(fields)
         except (KeyError, ValueError, TypeError) as error:
             raise NoHome(f"{self.home}/{STATUS_FILE} cannot be read: {error!r}") from error
+
+    def recorded_flows(self) -> list[str]:
+        """The names of the flows and sinks of the graph that it was begun with. Raises `NoHome`."""
+        fields = self._read(GRAPH_FILE)
+        if fields is None:
+            raise NoHome(f"{self.home} is no home of a pipeline that was ever started: it has no {GRAPH_FILE}")
+        if not isinstance(fields.get("flows"), dict):
+            raise NoHome(f"{self.home}/{GRAPH_FILE} holds no graph; restore it from a copy")
+        return list(fields["flows"])
 
     def _read(self, path: str) -> dict[str, Any] | None:
         try:

@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -99,13 +99,12 @@ def run(
     pipeline = load_pipeline(file)
     try:
         graph = pipeline.graph()
-        _check_chosen(graph, only)
-        PipelineHome(pipeline.home).check(graph)
+        PipelineHome(pipeline.home).announce(graph, _chosen(graph, only))
         print(f"pipeline {pipeline.name}: Spark is being started", file=sys.stderr)
         with _spark(pipeline.name, master, pairs) as spark:
             running = pipeline.start(spark, only, RecoveryPolicy(recovery))
             signal.signal(signal.SIGTERM, _interrupt)
-            _follow(running, as_json)
+            _follow(running, as_json, lambda: spark.sparkContext.setLogLevel("OFF"))
             failed = running.status().failed
     except GraphError as error:
         for complaint in error.complaints:
@@ -120,9 +119,9 @@ def run(
         raise typer.Exit(1)
 
 
-def _check_chosen(graph: Graph, only: list[str] | None) -> None:
+def _chosen(graph: Graph, only: list[str] | None) -> frozenset[str]:
     try:
-        chosen(graph, only)
+        return chosen(graph, only)
     except GraphError as error:
         raise typer.BadParameter("; ".join(error.complaints), param_hint="--only") from None
 
@@ -147,8 +146,11 @@ def status(
         raise typer.Exit(1)
 
 
-def _follow(running: RunningPipeline, as_json: bool) -> None:
-    """Shows the status as it changes, until all is over or an interruption, which stops it."""
+def _follow(running: RunningPipeline, as_json: bool, silence: Callable[[], None]) -> None:
+    """Shows the status as it changes, until all is over or an interruption, which stops it.
+
+    `silence`: what Spark says of tasks that are interrupted because somebody wanted it so is of no use.
+    """
     out = Console(stderr=True, highlight=False)
     lines = _Lines(as_json)
     try:
@@ -162,6 +164,8 @@ def _follow(running: RunningPipeline, as_json: bool) -> None:
                     live.update(_table(running.status()), refresh=True)
                     time.sleep(_LOOK_S)
     except KeyboardInterrupt:
+        print(f"pipeline {running.status().name}: stopping", file=sys.stderr)
+        silence()
         running.stop()
     lines.show(running.status())
 

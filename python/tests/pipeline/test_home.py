@@ -8,18 +8,25 @@ import shutil
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from spark_cec.adapters.fsspec_storage import ObjectStorage
+from spark_cec.adapters.fsspec_storage import ObjectStorage, open_storage
 from spark_cec.errors import Fenced, LogLocationError
+from spark_cec.ids import new_id
+from spark_cec.log.frame import FrameKind, OutputMeta
+from spark_cec.log.home import join_log
+from spark_cec.log.manifest import Manifest, publish
+from spark_cec.log.record import encode_table
+from spark_cec.log.writer import SegmentWriter
 from spark_cec.pipeline.command import app
 from spark_cec.pipeline.graph import Graph, GraphError, Node
 from spark_cec.pipeline.home import NoHome, PipelineHome
 from spark_cec.pipeline.run_commands import SILENT_S, _table
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
-from tests.log.support import ObjectStore
+from tests.log.support import WRITER_ID, ObjectStore
 
 A, OUT = Node("a"), Node("out", ("a",), is_sink=True)
 GRAPH = Graph("shop", {"a": A, "out": OUT})
@@ -79,19 +86,26 @@ def test_a_column_that_changes_its_type_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_would_be_refused_is_known_before_anything_is_begun(tmp_path: Path) -> None:
-    """Before Spark is started, which takes its time; nothing is taken or written."""
-    home = PipelineHome(str(tmp_path / "shop"))
-    home.check(GRAPH)
+    """Before Spark is started, which takes its time; nothing is taken, and the status says that it is starting."""
+    home, second = PipelineHome(str(tmp_path / "shop")), PipelineHome(str(tmp_path / "shop"))
+    home.announce(GRAPH, {"a"})
     assert not (tmp_path / "shop" / "pipeline.json").exists()
+    assert [(flow.name, flow.state) for flow in second.status().flows] == [("a", State.STARTING)]
     home.take(GRAPH, {})
-    home.check(GRAPH)
+    home.announce(GRAPH, GRAPH.nodes)
+    home.tell(status_of(tmp_path, FlowStatus("a", State.RUNNING)))
+    with pytest.raises(Fenced, match="is running already: stop that driver first"):
+        second.announce(GRAPH, GRAPH.nodes, wait_s=0.0)
+    assert [flow.state for flow in second.status().flows] == [State.RUNNING]
+    home.release()
+    second.announce(GRAPH, GRAPH.nodes, wait_s=0.0)
     (tmp_path / "shop" / "flows" / "out").mkdir(parents=True)
     (tmp_path / "shop" / "flows" / "out" / "metadata").write_text("{}")
     with pytest.raises(GraphError, match="sink out was removed"):
-        home.check(Graph("shop", {"a": Node("a", kept=True)}))
+        home.announce(Graph("shop", {"a": Node("a", kept=True)}), {"a"})
     (tmp_path / "file").write_text("")
     with pytest.raises(LogLocationError):
-        PipelineHome(str(tmp_path / "file" / "shop")).check(GRAPH)
+        PipelineHome(str(tmp_path / "file" / "shop")).announce(GRAPH, GRAPH.nodes)
 
 
 def test_another_pipelines_home_is_refused(tmp_path: Path) -> None:
@@ -133,7 +147,7 @@ def test_a_record_that_is_none_is_named(tmp_path: Path, recorded: str) -> None:
     with pytest.raises(LogLocationError, match=told):
         PipelineHome(str(tmp_path)).take(GRAPH, {})
     with pytest.raises(LogLocationError, match=told):
-        PipelineHome(str(tmp_path)).check(GRAPH)
+        PipelineHome(str(tmp_path)).announce(GRAPH, GRAPH.nodes)
 
 
 def test_status_shows_what_the_driver_has_written(tmp_path: Path) -> None:
@@ -189,3 +203,39 @@ def test_what_spark_says_of_an_error_is_shown_as_it_is(tmp_path: Path) -> None:
     shown = io.StringIO()
     Console(width=200, file=shown).print(_table(status_of(tmp_path, FlowStatus("a", State.FAILED, error=said))))
     assert said in shown.getvalue()
+
+
+def written_flow(place: Path, batches: int) -> Path:
+    """A flow's checkpoint with a channel; the only segment of its log."""
+    storage = open_storage(str(place / "cec" / "log"))
+    log = SegmentWriter(storage, join_log(storage), WRITER_ID, lambda: 7)
+    for batch in range(batches):
+        frame = new_id()
+        meta = OutputMeta(frame, batch, 0, 0, 1, 1, 7)
+        log.append(FrameKind.OUTPUT, meta, encode_table(pa.table({"n": [batch]})))
+        publish(storage, Manifest(batch, (frame.hex(),), 1, "{}", False, 1, 7))
+    log.close()
+    (segment,) = (place / "cec" / "log" / "segments").iterdir()
+    return segment
+
+
+def test_verify_reads_the_logs_of_all_flows(tmp_path: Path) -> None:
+    with pytest.raises(NoHome, match=r"has no pipeline\.json"):
+        PipelineHome(str(tmp_path)).recorded_flows()
+    PipelineHome(str(tmp_path)).take(GRAPH, {})
+    segment = written_flow(tmp_path / "flows" / "a", 3)
+    code, text = run("verify", str(tmp_path))
+    assert code == 0, text
+    told = text.splitlines()
+    assert (told[0], told[2:]) == ("a", ["out", "no log"])
+    assert "ok: " in told[1] and "3 output batches" in told[1]
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    code, text = run("verify", str(tmp_path))
+    assert code == 1
+    assert "damage in a: stop the pipeline, then `cec repair`" in text
+    code, text = run("verify", str(tmp_path), "--json")
+    found = json.loads(text)
+    assert (code, found["ok"]) == (1, False)
+    told_of = [(flow["name"], flow["ok"], flow["log"]) for flow in found["flows"]]
+    assert told_of == [("a", False, True), ("out", True, False)]
