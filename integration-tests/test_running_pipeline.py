@@ -10,11 +10,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from cec_it.driver import CEC
@@ -26,7 +27,7 @@ from spark_cec.errors import Fenced
 from spark_cec.log.manifest import load, read_batch, retired_before, take_back
 from spark_cec.log.storage import Storage
 from spark_cec.pipeline import Pipeline
-from spark_cec.pipeline.flows import FlowError
+from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.graph import GraphError
 from spark_cec.pipeline.home import NoHome, PipelineHome
 from spark_cec.pipeline.running import PipelineFailed, RunningPipeline
@@ -335,6 +336,69 @@ def test_a_changed_function_concerns_its_flow_alone(spark: SparkSession, tmp_pat
     read = read_outputs(find_log(f"{tmp_path}/flows/counts"), 1).batches[0].inputs[0].end
     total = ROWS * (read_batch(read or "") + 1)
     assert {row[0]: row[1] for row in rows} == {k: len(range(k, total, 7)) for k in range(7)}
+
+
+def in_instances(home: Path, fails: Path, watermarks: dict[str, tuple[str, str]] | None) -> Pipeline:
+    """numbers -> counts, in two instances, one of which fails once where a file says so -> late, over both."""
+    made = Pipeline("parts", str(home))
+
+    @made.flow
+    def numbers(spark: SparkSession) -> DataFrame:
+        return source(spark).selectExpr("value % 7 AS k", "value", "timestamp_seconds(value) AS t")
+
+    @made.flow(instances=2, key="k", output_mode="update", partitions=2, kept=True)
+    def counts(numbers: DataFrame) -> DataFrame:
+        def touch(k: int) -> int:
+            if k == 3 and fails.exists():
+                fails.unlink()
+                raise RuntimeError("one instance stumbles")
+            return k
+
+        touched = numbers.withColumn("k", f.udf(touch, "bigint")("k"))
+        return touched.groupBy("k").agg(f.count("*").alias("n"), f.max("t").alias("t"))
+
+    @made.flow(kept=True, partitions=1, watermarks=watermarks)
+    def late(counts: DataFrame) -> DataFrame:
+        rows = counts if watermarks else counts.withWatermark("t", "0 seconds")
+        return rows.groupBy(f.window("t", "10 seconds")).agg(f.count("*").alias("n"))
+
+    @made.sink
+    def out(late: DataFrame) -> DataStreamWriter:
+        return late.writeStream.format("noop")
+
+    return made
+
+
+def test_a_flow_in_instances(spark: SparkSession, tmp_path: Path) -> None:
+    """Each takes the rows of its keys; one that fails does not stop the other; nothing is late for who reads both."""
+    home, fails, parts = tmp_path / "home", tmp_path / "fails", ("counts-1-of-2", "counts-2-of-2")
+    with pytest.raises(FlowError, match=r"flow late has a watermark over the instances of counts, .*, watermarks={"):
+        running(in_instances(home, fails, None), spark).__enter__()
+    pipeline = in_instances(home, fails, {"counts": ("t", "0 seconds")})
+    with running(pipeline, spark, Patience(most=3, wait_s=0.1)) as run:
+        has_run(run, "out", 1)
+        fails.touch()
+        eventually(lambda: None if fails.exists() else True, "an instance has failed")
+        stumbled = eventually(
+            lambda: next((each for each in map(partial(flow_of, run), parts) if each.restarts), None), "it is noted"
+        )
+        steady = next(each for each in parts if each != stumbled.name)
+        for name in (*parts, "out"):
+            has_run(run, name, (flow_of(run, name).batch or 0) + 2)
+        assert (flow_of(run, steady).restarts, flow_of(run, "late").restarts) == (0, 0)
+    seen = []
+    for name in parts:
+        rows = spark.read.format("cec").load(f"{home}/flows/{name}").groupBy("k").max("n").collect()
+        end = read_outputs(find_log(f"{home}/flows/{name}"), 1).batches[0].inputs[0].end
+        total = ROWS * (read_batch(end or "") + 1)
+        assert {row[0]: row[1] for row in rows} == {row[0]: len(range(row[0], total, 7)) for row in rows}, name
+        seen.append({row[0] for row in rows})
+    assert seen[0] | seen[1] == set(range(7)) and not seen[0] & seen[1] and seen[0] and seen[1]
+    late = {row["window"].start: row["n"] for row in spark.read.format("cec").load(f"{home}/flows/late").collect()}
+    both = reduce(DataFrame.union, (spark.read.format("cec").load(f"{home}/flows/{name}") for name in parts))
+    windows = both.groupBy(f.window("t", "10 seconds")).count().collect()
+    there = {row["window"].start: row["count"] for row in windows}
+    assert late and late == {start: there[start] for start in late}, "no row of an instance that was behind is missing"
 
 
 def test_the_command_runs_the_example_and_stops_it(tmp_path: Path) -> None:

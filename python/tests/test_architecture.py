@@ -49,7 +49,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         *("pipeline.declare", "pipeline.load", "pipeline.home", "pipeline.flows", "pipeline.supervise"),
         "pipeline.cluster",
         *("pipeline", "pipeline.running", "pipeline.runnable", "pipeline.run_commands", "pipeline.command"),
-        "pipeline.verify_command",
+        *("pipeline.verify_command", "pipeline.watermarks"),
     ),
 )
 """Floors from the ground up, names below `spark_cec`: a module may import lower ones, and its own without a circle."""
@@ -76,7 +76,7 @@ LIBRARIES: dict[str, str] = {
 """Foreign libraries, and the one module that imports each."""
 
 _OF_PIPELINES = (
-    *("pipeline.declare", "pipeline.runnable", "pipeline.flows"),
+    *("pipeline.declare", "pipeline.runnable", "pipeline.flows", "pipeline.watermarks"),
     *("pipeline.supervise", "pipeline.running", "pipeline.run_commands", "pipeline.cluster"),
 )
 

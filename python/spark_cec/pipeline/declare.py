@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from spark_cec.pipeline.graph import Graph, GraphError, Node, check_graph
+from spark_cec.errors import CecError
+from spark_cec.pipeline.graph import Graph, GraphError, Node, Part, check_graph
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -24,6 +25,10 @@ READ_OPTIONS = frozenset({"maxRowsPerTrigger", "maxBatchesPerTrigger", "failOnDa
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 
 
+class FlowError(CecError):
+    """The function of a flow fails, or does not answer what it should: the message says what."""
+
+
 @dataclass(frozen=True, slots=True)
 class Flow:
     """A declared flow or sink: its node, its function, and how its query runs.
@@ -31,6 +36,9 @@ class Flow:
     `function` takes, as `parameters`, the session and a streaming DataFrame for each input; a flow answers a streaming
     DataFrame, a sink a DataStreamWriter. `trigger` are the keywords of Spark's `trigger`, `partitions` of its state,
     `reads` options of the reads of its inputs; `schema` are a flow's columns, which only a cycle needs to be told.
+    A flow of several `instances` is made into as many, each of which takes the rows of some keys: `key` is the column,
+    of each input. `channels`: by parameter, the channels that are read there, where they are not that of its name.
+    `watermarks`: by parameter, a column and a delay, for each channel by itself.
     """
 
     node: Node
@@ -42,6 +50,14 @@ class Flow:
     partitions: int | None = None
     reads: Mapping[str, str] = field(default_factory=dict)
     schema: str | StructType | None = None
+    instances: int = 1
+    key: Mapping[str, str] = field(default_factory=dict)
+    watermarks: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    channels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def reads_of(self, parameter: str) -> tuple[str, ...]:
+        """The channels of a parameter."""
+        return self.channels.get(parameter, (parameter,))
 
 
 class Declaration:
@@ -57,8 +73,8 @@ class Declaration:
 
     @property
     def flows(self) -> Mapping[str, Flow]:
-        """What was declared, by name."""
-        return dict(self._flows)
+        """What was declared, by name; of a flow of several instances, each of these."""
+        return _in_instances(self._flows)
 
     @overload
     def flow(self, function: _Function) -> _Function: ...
@@ -68,6 +84,8 @@ class Declaration:
         self, *, name: str | None = None, trigger: Mapping[str, Any] | None = None, output_mode: str | None = None,
         conf: Mapping[str, str] | None = None, partitions: int | None = None,
         reads: Mapping[str, str] | None = None, kept: bool = False, schema: str | StructType | None = None,
+        instances: int = 1, key: str | Mapping[str, str] | None = None,
+        watermarks: Mapping[str, tuple[str, str]] | None = None,
     ) -> Callable[[_Function], _Function]: ...  # fmt: skip
 
     def flow(self, function: _Function | None = None, *, kept: bool = False, **options: Any) -> Any:
@@ -75,7 +93,11 @@ class Declaration:
 
         `kept`: its channel is read from outside. `reads`: options of its reads of other flows, `maxRowsPerTrigger` and
         `maxBatchesPerTrigger`. `schema`, where the flow feeds itself: its columns, as a StructType or
-        as text, `id BIGINT, name STRING`. Raises `GraphError` for a second flow of one name.
+        as text, `id BIGINT, name STRING`. `instances`: as how many queries it runs, each with a checkpoint, a watermark
+        and a channel of its own, on the rows of some keys; `key`: the column that says which, of all inputs, or by the
+        name of each. `watermarks`: of a flow that is read, a column and a delay, as for Spark's `withWatermark`: what
+        reads several instances needs it there, where the slowest of them counts. Raises `GraphError` for a second flow
+        of one name.
         """
         def declare(made: _Function) -> _Function:
             return self._declare(made, is_sink=False, kept=kept, priority=1.0, **options)
@@ -89,7 +111,7 @@ class Declaration:
     def sink(
         self, *, name: str | None = None, priority: float = 1.0, trigger: Mapping[str, Any] | None = None,
         output_mode: str | None = None, conf: Mapping[str, str] | None = None, partitions: int | None = None,
-        reads: Mapping[str, str] | None = None,
+        reads: Mapping[str, str] | None = None, watermarks: Mapping[str, tuple[str, str]] | None = None,
     ) -> Callable[[_Function], _Function]: ...  # fmt: skip
 
     def sink(self, function: _Function | None = None, *, priority: float = 1.0, **options: Any) -> Any:
@@ -104,15 +126,15 @@ class Declaration:
 
     def graph(self) -> Graph:
         """The graph, checked. Raises `GraphError` with all that is wrong."""
-        graph = Graph(self.name, {name: flow.node for name, flow in self._flows.items()})
-        check_graph(graph, cycles=self.cycles)
-        return graph
+        check_graph(Graph(self.name, {name: flow.node for name, flow in self._flows.items()}), cycles=self.cycles)
+        return Graph(self.name, {name: flow.node for name, flow in self.flows.items()})
 
     def _declare(
         self, function: _Function, *, is_sink: bool, kept: bool, priority: float, name: str | None = None,
         trigger: Mapping[str, Any] | None = None, output_mode: str | None = None,
         conf: Mapping[str, str] | None = None, partitions: int | None = None,
-        reads: Mapping[str, str] | None = None, schema: str | StructType | None = None,
+        reads: Mapping[str, str] | None = None, schema: str | StructType | None = None, instances: int = 1,
+        key: str | Mapping[str, str] | None = None, watermarks: Mapping[str, tuple[str, str]] | None = None,
     ) -> _Function:  # fmt: skip
         own = name or function.__name__
         _check_name(self.name, own)
@@ -130,15 +152,59 @@ class Declaration:
             raise GraphError(
                 self.name, [f"flow {own} has no parameter: take {SESSION} to read a source, or name flows to read"]
             )
+        for read in sorted((watermarks or {}).keys() - set(inputs)):
+            raise GraphError(self.name, [f"{own} has a watermark of {read}, which it does not read: it reads {inputs}"])
+        keys = _keys(self.name, own, inputs, instances, key)
         unknown = sorted((reads or {}).keys() - READ_OPTIONS)
         if unknown:
             known = ", ".join(sorted(READ_OPTIONS))
             raise GraphError(self.name, [f"{own} has reads={{'{unknown[0]}': ...}}: the options of a read are {known}"])
         node = Node(own, inputs, is_sink, priority, kept)
         self._flows[own] = Flow(
-            node, function, parameters, trigger, output_mode, dict(conf or {}), partitions, dict(reads or {}), schema
-        )
+            node, function, parameters, trigger, output_mode, dict(conf or {}), partitions, dict(reads or {}), schema,
+            instances, keys, dict(watermarks or {}),
+        )  # fmt: skip
         return function
+
+
+def _keys(
+    pipeline: str, name: str, inputs: tuple[str, ...], instances: int, key: str | Mapping[str, str] | None
+) -> dict[str, str]:
+    """The column of each input by which its rows are shared out; of one instance none."""
+    if not isinstance(instances, int) or instances < 1:
+        raise GraphError(pipeline, [f"{name} has instances={instances}: give 1 or more"])
+    if instances == 1:
+        return {}
+    if not inputs:
+        raise GraphError(pipeline, [f"{name} reads a source, and cannot run in instances: let a flow that reads it"])
+    found = dict.fromkeys(inputs, key) if isinstance(key, str) else dict(key or {})
+    wrong = sorted(set(inputs) ^ found.keys())
+    if wrong:
+        each = f"key={{{', '.join(f'{read!r}: ...' for read in inputs)}}}"
+        mend = f"say which of them a row goes to, key='column', or by a column for each of its inputs, {each}"
+        raise GraphError(pipeline, [f"{name} runs in {instances} instances: {mend}"])
+    return found
+
+
+def _in_instances(flows: Mapping[str, Flow]) -> dict[str, Flow]:
+    """The flows that run, what they read being what runs, too."""
+    parts = {name: _parts(flow) for name, flow in flows.items()}
+    channels = {name: tuple(each.name for each in made) for name, made in parts.items() if made}
+    found = {}
+    for name, flow in flows.items():
+        inputs = tuple(one for read in flow.node.inputs for one in channels.get(read, (read,)))
+        of = {read: channels[read] for read in flow.node.inputs if read in channels}
+        for part in parts[name] or (None,):
+            node = replace(flow.node, name=part.name if part else name, inputs=inputs, part=part)
+            found[node.name] = replace(flow, node=node, channels=of)
+    return found
+
+
+def _parts(flow: Flow) -> tuple[Part, ...]:
+    if flow.instances == 1:
+        return ()
+    key = ", ".join(f"{read}.{column}" for read, column in sorted(flow.key.items()))
+    return tuple(Part(flow.node.name, number + 1, flow.instances, key) for number in range(flow.instances))
 
 
 def _parameters(pipeline: str, name: str, function: Callable[..., Any]) -> tuple[str, ...]:

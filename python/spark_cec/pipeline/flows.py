@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from spark_cec.errors import CecError
-from spark_cec.pipeline.declare import SESSION, Flow
-from spark_cec.pipeline.graph import Graph, GraphError
+from spark_cec.pipeline.declare import SESSION, Flow, FlowError
+from spark_cec.pipeline.graph import Graph, GraphError, Part, nearest
 from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.users_code import said_by_users_code
+from spark_cec.pipeline.watermarks import refuse_common_watermarks
 from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY
 
 if TYPE_CHECKING:
@@ -32,10 +32,6 @@ CATCH_UP_ROWS = "200000"
 would keep its cores from the flows beside it until it ends, and larger batches are hardly faster."""
 
 POOL_KEY = "spark.scheduler.pool"
-
-
-class FlowError(CecError):
-    """The function of a flow fails, or does not answer what it should: the message says what."""
 
 
 class Flows:
@@ -115,6 +111,7 @@ class Flows:
         session = self._sessions.get(name) or self._session(flow)
         self._sessions[name] = session
         given = [session if each == SESSION else self._read(session, each, flow) for each in flow.parameters]
+        _check_keys(flow, dict(zip(flow.parameters, given, strict=True)))
         try:
             made = flow.function(*given)
         except Exception as error:
@@ -125,6 +122,8 @@ class Flows:
         wanted = DataStreamWriter if flow.node.is_sink else DataFrame
         if not isinstance(made, wanted) or (isinstance(made, DataFrame) and not made.isStreaming):
             raise FlowError(_not_what_it_should(flow, made))
+        if flow.channels:
+            refuse_common_watermarks(flow, made if isinstance(made, DataFrame) else made._df)
         return made
 
     def _session(self, flow: Flow) -> SparkSession:
@@ -141,12 +140,42 @@ class Flows:
             session.conf.set(key, value)
         return session
 
-    def _read(self, session: SparkSession, name: str, by: Flow) -> DataFrame:
+    def _read(self, session: SparkSession, parameter: str, by: Flow) -> DataFrame:
+        """What a parameter stands for: the channel of a flow, or those of its instances; of an instance, its rows."""
+        channels = [self._channel(session, each, by) for each in by.reads_of(parameter)]
+        if parameter in by.watermarks:
+            channels = [each.withWatermark(*by.watermarks[parameter]) for each in channels]
+        found = channels[0]
+        for each in channels[1:]:
+            found = found.unionByName(each)
+        return found if by.node.part is None else _rows_of(by.node.part, by.key[parameter], found, parameter)
+
+    def _channel(self, session: SparkSession, name: str, by: Flow) -> DataFrame:
         bound = {} if BOUNDS & by.reads.keys() else {"maxRowsPerTrigger": CATCH_UP_ROWS}
         # Flows start in any order.
         options = {"waitForLog": "true", "reader": by.node.name, **bound, **by.reads}
         stream = session.readStream.format(FORMAT).options(**options).schema(self._schemas[name])
         return stream.load(self._home.flow(name))
+
+
+def _check_keys(flow: Flow, given: Mapping[str, Any]) -> None:
+    """Of one type: the hash of an INT is another one than that of a BIGINT of the same value."""
+    kinds = {f"{read}.{key}": given[read].schema[key].dataType.simpleString() for read, key in flow.key.items()}
+    if len(set(kinds.values())) > 1:
+        said = ", ".join(f"{name} is {kind}" for name, kind in sorted(kinds.items()))
+        raise FlowError(
+            f"flow {flow.node.name}: the keys of its inputs are of several types ({said}), so that rows that belong "
+            f"together would go to different instances: cast them in the flows that answer them"
+        )
+
+
+def _rows_of(part: Part, key: str, rows: DataFrame, read: str) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    if key not in rows.columns:
+        raise FlowError(f"flow {part.flow}: key {key!r} is no column of {read}: {nearest(key, rows.columns)}")
+    quoted = f.col(f"`{key.replace('`', '``')}`")
+    return rows.where(f.pmod(f.xxhash64(quoted), f.lit(part.count)) == part.number - 1)
 
 
 def _not_what_it_should(flow: Flow, made: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from spark_cec.checkpoint.columns import changed_columns
@@ -25,11 +25,29 @@ class GraphError(CecError):
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Which rows one of the `count` instances of a flow takes, the `number`-th from 1: by the hash of `key`.
+
+    `key`: as it is recorded, the column of each input.
+    """
+
+    flow: str
+    number: int
+    count: int
+    key: str
+
+    @property
+    def name(self) -> str:
+        """Of the instance, with how many there are: where that changes, the rows of a key are another one's."""
+        return f"{self.flow}-{self.number}-of-{self.count}"
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """A flow in the graph: the flows that it reads, in the order of its function's parameters.
 
     A sink's rows leave the pipeline; `priority` is prt_i of the query that it ends. The channel of a `kept` flow is
-    read from outside, or later.
+    read from outside, or later. `part`: of a flow that runs in several instances.
     """
 
     name: str
@@ -37,6 +55,12 @@ class Node:
     is_sink: bool = False
     priority: float = 1.0
     kept: bool = False
+    part: Part | None = None
+
+    @property
+    def is_called(self) -> frozenset[str]:
+        """The names that mean it: its own, and that of the flow of which it is an instance."""
+        return frozenset([self.name, self.part.flow] if self.part else [self.name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +183,13 @@ def to_json(graph: Graph) -> dict[str, Any]:
     return {
         "name": graph.name,
         "flows": {
-            node.name: {"inputs": list(node.inputs), "sink": node.is_sink, "kept": node.kept, "priority": node.priority}
+            node.name: {
+                "inputs": list(node.inputs), "sink": node.is_sink, "kept": node.kept, "priority": node.priority,
+                **({"part": asdict(node.part)} if node.part else {}),
+            }
             for node in graph.nodes.values()
         },
-    }
+    }  # fmt: skip
 
 
 def check_recorded(
@@ -183,10 +210,18 @@ def check_recorded(
     for name, before in known.items():
         node = graph.nodes.get(name)
         kind = "sink" if before["sink"] else "flow"
-        if node is None:
+        if node is None and (again := _in_other_parts(graph, name, before)):
+            complaints += [again] if again not in complaints and not gone(name) else []
+        elif node is None:
             complaints.append(
                 f"{kind} {name} was removed: bring it back, or delete {home}/flows/{name}, with its checkpoint and "
                 f"its channel, if its rows are not wanted any more"
+            )
+        elif _key(before) != (node.part.key if node.part else None) and not gone(name):
+            complaints.append(
+                f"{name} took its rows by {_key(before)}, and now by {node.part.key if node.part else None}: those of "
+                f"one key would be in two instances; give the flow another name, or delete {home}/flows/{name} and its "
+                f"like ({_READERS_TOO})"
             )
         elif (list(node.inputs) != before["inputs"] or node.is_sink != before["sink"]) and not gone(name):
             now = f"{'sink' if node.is_sink else 'flow'} of {_and(node.inputs) or 'a source'}"
@@ -198,6 +233,28 @@ def check_recorded(
     if complaints:
         raise GraphError(graph.name, complaints)
     return [name for name in graph.nodes if name not in known]
+
+
+def _key(recorded: Mapping[str, Any]) -> str | None:
+    part = recorded.get("part")
+    return part["key"] if part else None
+
+
+def _in_other_parts(graph: Graph, name: str, recorded: Mapping[str, Any]) -> str | None:
+    """What is wrong where a flow runs in another number of instances now; None if that is not it."""
+    part = Part(**recorded["part"]) if recorded.get("part") else Part(name, 1, 1, "")
+    count = sum(part.flow in node.is_called for node in graph.nodes.values())
+    if not count:
+        return None
+    return (
+        f"flow {part.flow} ran in {_instances(part.count)}, and is to run in {_instances(count)}: the rows of one key "
+        f"would be in two of them; go back to {part.count}, give it another name, or delete the folders of all "
+        f"({_READERS_TOO})"
+    )
+
+
+def _instances(count: int) -> str:
+    return "one instance" if count == 1 else f"{count} instances"
 
 
 def check_columns(

@@ -20,7 +20,7 @@ from rich.text import Text
 from spark_cec.cli.show import counted
 from spark_cec.extras import need
 from spark_cec.pipeline.capacity import RecoveryMode, RecoveryPolicy
-from spark_cec.pipeline.flows import FlowError
+from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.graph import Graph, GraphError
 from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.load import load_pipeline

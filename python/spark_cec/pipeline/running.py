@@ -45,12 +45,14 @@ class PipelineFailed(CecError):
 
 
 def chosen(graph: Graph, only: Collection[str] | None) -> frozenset[str]:
-    """The flows to run. Raises `GraphError` for names that are none."""
-    names = frozenset(graph.nodes if only is None else only)
-    unknown = [f"there is no flow {name}: {nearest(name, graph.nodes)}" for name in sorted(names - graph.nodes.keys())]
-    if unknown or not names:
+    """The flows to run, of one in several instances all of them. Raises `GraphError` for names that are none."""
+    if only is None:
+        return frozenset(graph.nodes)
+    known = frozenset[str]().union(*(node.is_called for node in graph.nodes.values()))
+    unknown = [f"there is no flow {name}: {nearest(name, known)}" for name in sorted(frozenset(only) - known)]
+    if unknown or not only:
         raise GraphError(graph.name, unknown or ["no flow was chosen to run"])
-    return names
+    return frozenset(node.name for node in graph.nodes.values() if node.is_called & frozenset(only))
 
 
 class RunningPipeline:

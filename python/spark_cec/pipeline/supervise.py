@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import tenacity
 
 from spark_cec.log.manifest import read_batch
-from spark_cec.pipeline.flows import FlowError
+from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.status import FlowStatus, State
 from spark_cec.recovery.margin import needed_partitions
 

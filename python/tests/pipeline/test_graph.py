@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 from spark_cec.pipeline import Pipeline
 from spark_cec.pipeline.command import app
 from spark_cec.pipeline.draw import layers, to_dot
-from spark_cec.pipeline.graph import Graph, GraphError, Node, check_graph, check_recorded, to_json
+from spark_cec.pipeline.graph import Graph, GraphError, Node, Part, check_graph, check_recorded, to_json
 from spark_cec.pipeline.load import NoPipeline, load_pipeline
+from spark_cec.pipeline.running import chosen
 
 SHOP = """
 from spark_cec.pipeline import Pipeline
@@ -172,6 +173,73 @@ def test_what_cannot_be_declared() -> None:
     assert list(made.flows) == ["a"]
     made.sink(reads)
     assert made.flows["reads"].node.inputs == ("a",)
+
+
+def in_instances(count: int = 3, key: Any = "k") -> Pipeline:
+    made = Pipeline("p", "/home")
+
+    @made.flow
+    def bids(spark: Any) -> None: ...
+
+    @made.flow(instances=count, key=key)
+    def counts(bids: Any) -> None: ...
+
+    @made.sink
+    def out(counts: Any, bids: Any) -> None: ...
+
+    return made
+
+
+def test_a_flow_in_instances_is_as_many() -> None:
+    graph = in_instances().graph()
+    assert list(graph.nodes) == ["bids", "counts-1-of-3", "counts-2-of-3", "counts-3-of-3", "out"]
+    assert graph.nodes["out"].inputs == ("counts-1-of-3", "counts-2-of-3", "counts-3-of-3", "bids")
+    assert graph.readers("bids") == ("counts-1-of-3", "counts-2-of-3", "counts-3-of-3", "out")
+    flow = in_instances().flows["counts-2-of-3"]
+    assert flow.node.part == Part("counts", 2, 3, "bids.k")
+    assert [flow.reads_of(each) for each in flow.parameters] == [("bids",)]
+    assert in_instances().flows["out"].reads_of("counts") == graph.nodes["out"].inputs[:3]
+    assert list(in_instances(1, None).graph().nodes) == ["bids", "counts", "out"]
+    assert chosen(graph, ["counts", "out"]) == {"counts-1-of-3", "counts-2-of-3", "counts-3-of-3", "out"}
+    assert chosen(graph, ["counts-2-of-3"]) == {"counts-2-of-3"}
+    with pytest.raises(GraphError, match="there is no flow count: did you mean counts"):
+        chosen(graph, ["count"])
+
+
+@pytest.mark.parametrize(
+    ("count", "key", "says"),
+    [
+        (0, "k", "counts has instances=0: give 1 or more"),
+        (2, None, r"counts runs in 2 instances: say which .*, key='column', or by .*, key={'bids': \.\.\.}"),
+        (2, {"bid": "k"}, "counts runs in 2 instances: say which"),
+    ],
+)
+def test_instances_that_cannot_be(count: int, key: Any, says: str) -> None:
+    with pytest.raises(GraphError, match=says):
+        in_instances(count, key)
+
+
+def test_a_source_has_one_instance() -> None:
+    made = Pipeline("p", "/home")
+    with pytest.raises(GraphError, match="bids reads a source, and cannot run in instances: let a flow that reads it"):
+        made.flow(name="bids", instances=2, key="k")(lambda spark: None)
+
+
+def test_other_instances_or_another_key_are_refused() -> None:
+    """The rows of a key would be in two of them."""
+    recorded = json.loads(json.dumps(to_json(in_instances().graph())))
+    assert check_recorded(in_instances().graph(), recorded, "/home") == []
+    with pytest.raises(GraphError) as found:
+        check_recorded(in_instances(4).graph(), recorded, "/home")
+    assert found.value.complaints[0].startswith("flow counts ran in 3 instances, and is to run in 4 instances: the")
+    assert "out was rewired" in found.value.complaints[1]
+    with pytest.raises(GraphError, match=r"flow counts ran in 3 instances, and is to run in one instance"):
+        check_recorded(in_instances(1).graph(), recorded, "/home")
+    alone = json.loads(json.dumps(to_json(in_instances(1).graph())))
+    with pytest.raises(GraphError, match=r"flow counts ran in one instance, and is to run in 3 instances"):
+        check_recorded(in_instances(3).graph(), alone, "/home")
+    with pytest.raises(GraphError, match=r"counts-1-of-3 took its rows by bids\.k, and now by bids\.other"):
+        check_recorded(in_instances(3, {"bids": "other"}).graph(), recorded, "/home")
 
 
 def test_the_command(tmp_path: Path) -> None:

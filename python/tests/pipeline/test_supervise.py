@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_cec.pipeline.flows import FlowError
+from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.graph import Graph, Node
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State, starving
 from spark_cec.pipeline.supervise import Patience, Supervisor, is_fatal, java_error
