@@ -62,7 +62,8 @@ def main(name: str, root: Path, master: str, fill: float) -> int:
     expected = case.expected(root / "in").total()
     builder = session_builder(root / "scratch", master).config("spark.scheduler.mode", "FAIR")
     spark = builder.config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"]).getOrCreate()
-    running = RunningPipeline(case.declare(str(root)), spark, PATIENCE, recovery=RecoveryPolicy(fill=fill))
+    pipeline = case.declare(str(root))
+    running = RunningPipeline(pipeline, spark, PATIENCE, recovery=RecoveryPolicy(fill=fill))
     ended = threading.Event()
     telling = threading.Thread(target=_tell, args=(running, ended), daemon=True)
     telling.start()
@@ -71,7 +72,7 @@ def main(name: str, root: Path, master: str, fill: float) -> int:
     ended.set()
     telling.join()
     eventually(
-        lambda: True if running.is_over or all(_share(spark, name) == 1 for name in case.flows) else None,
+        lambda: True if running.is_over or all(_share(spark, name) == 1 for name in pipeline.flows) else None,
         "no flow is behind",
     )
     status = running.stop()
