@@ -160,10 +160,16 @@ class Declaration:
             known = ", ".join(sorted(READ_OPTIONS))
             raise GraphError(self.name, [f"{own} has reads={{'{unknown[0]}': ...}}: the options of a read are {known}"])
         node = Node(own, inputs, is_sink, priority, kept)
-        self._flows[own] = Flow(
+        made = Flow(
             node, function, parameters, trigger, output_mode, dict(conf or {}), partitions, dict(reads or {}), schema,
             instances, keys, dict(watermarks or {}),
         )  # fmt: skip
+        taken = {each for flow in self._flows.values() for each in _names(flow)}
+        for each in _names(made):
+            _check_name(self.name, each)
+            if each in taken:
+                raise GraphError(self.name, [f"an instance and a flow are both called {each}: give one another name"])
+        self._flows[own] = made
         return function
 
 
@@ -198,6 +204,11 @@ def _in_instances(flows: Mapping[str, Flow]) -> dict[str, Flow]:
             node = replace(flow.node, name=part.name if part else name, inputs=inputs, part=part)
             found[node.name] = replace(flow, node=node, channels=of)
     return found
+
+
+def _names(flow: Flow) -> list[str]:
+    """Of the queries that run for it."""
+    return [each.name for each in _parts(flow)] or [flow.node.name]
 
 
 def _parts(flow: Flow) -> tuple[Part, ...]:

@@ -219,6 +219,20 @@ def test_instances_that_cannot_be(count: int, key: Any, says: str) -> None:
         in_instances(count, key)
 
 
+@pytest.mark.parametrize("first", ["counts", "counts-2-of-3"])
+def test_names_of_instances_are_taken(first: str) -> None:
+    made = Pipeline("p", "/home")
+    both = {"counts": {"instances": 3, "key": "k"}, "counts-2-of-3": {}}
+    for name in sorted(both, reverse=first != "counts"):
+        declare = made.flow(name=name, **both[name])  # type: ignore[call-overload]
+        if name == first:
+            declare(lambda bids: None)
+    with pytest.raises(GraphError, match="an instance and a flow are both called counts-2-of-3"):
+        declare(lambda bids: None)
+    with pytest.raises(GraphError, match="cannot be a name"):
+        made.flow(name="n" * 100, instances=2, key="k")(lambda bids: None)
+
+
 def test_a_source_has_one_instance() -> None:
     made = Pipeline("p", "/home")
     with pytest.raises(GraphError, match="bids reads a source, and cannot run in instances: let a flow that reads it"):
