@@ -12,10 +12,11 @@ from spark_cec.protocols.choose import Protocol, UnknownProtocol, protocol_of
 from spark_cec.protocols.coordinated import CycleRefused
 from spark_cec.protocols.simulation import engine
 from spark_cec.protocols.simulation.dataflow import QUERIES, UnknownQuery, dataflow_of, part_of
-from spark_cec.protocols.simulation.engine import Costs, Plan, Simulation
+from spark_cec.protocols.simulation.engine import Simulation
 from spark_cec.protocols.simulation.measure import NOT_BEHIND_S, Course, compared, recovery_s, sustainable_rate
 from spark_cec.protocols.simulation.measure import run as measured_run
 from spark_cec.protocols.simulation.outcome import Arrived, Outcome, Taken
+from spark_cec.protocols.simulation.plan import Costs, Plan
 from spark_cec.protocols.words import Checkpoint
 
 SMALL = Plan(workers=3, rate=3_000.0, seconds=60.0, interval_s=3.0, ends_s=25.0)

@@ -16,120 +16,23 @@ import json
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from spark_cec.protocols.choose import Inputs, Protocol, check_inputs, machine_of, recovery_line
-from spark_cec.protocols.simulation.dataflow import Dataflow, Operator, part_of
+from spark_cec.protocols.simulation.dataflow import Dataflow, part_of
 from spark_cec.protocols.simulation.outcome import Arrived, Outcome, Recovery, Taken
+from spark_cec.protocols.simulation.plan import Costs, Plan
+from spark_cec.protocols.simulation.process import Entry, Message, Payload, Saved, Simulated
 from spark_cec.protocols.words import (
     Action,
     Block,
     Checkpoint,
-    Machine,
     PassMarker,
-    Piggyback,
     Process,
     TakeCheckpoint,
 )
 
 MODULUS = (1 << 61) - 1
 _MOST_ENTRIES = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """Of a batch, a message, a checkpoint and a restart. `_us` of bytes are microseconds for one; `_s` are seconds.
-
-    A process begins a batch every `trigger_s` at most, and a source that is behind reads `catch_up_s` of its input.
-    `log_us` is processor time that a byte of a message takes which is made durable, `commit_us` what a record takes
-    that is made durable in the state with each batch. `snapshot_us` is processor time, `write_us` goes on beside it.
-    """
-
-    trigger_s: float = 0.5
-    catch_up_s: float = 5.0
-    batch_s: float = 0.002
-    network_s: float = 0.0005
-    record_bytes: float = 100.0
-    byte_us: float = 0.002
-    log_us: float = 0.002
-    commit_us: float = 0.2
-    checkpoint_s: float = 0.001
-    snapshot_us: float = 0.0005
-    write_us: float = 0.01
-    detect_s: float = 0.5
-    restart_s: float = 0.2
-    load_us: float = 0.01
-    fetch_us: float = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """`rate` in records a second, of all sources together; `skew`: the share of keyed records that one worker gets.
-
-    Checkpoints every `interval_s`; the worker `failed` is lost at `fails_s`, and sources end at `ends_s`.
-    """
-
-    workers: int
-    rate: float
-    seconds: float = 60.0
-    interval_s: float = 5.0
-    skew: float = 0.0
-    fails_s: float | None = None
-    failed: int = 0
-    ends_s: float = float("inf")
-    seed: int = 0
-
-
-Payload = tuple[tuple[float, int], ...]
-"""Records and their sum, by how often they went around a cycle."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Message:
-    payload: Payload
-    created_s: float
-    added: Piggyback
-    size: float
-
-
-Entry = _Message | int
-"""A message, or the marker of a round."""
-
-
-@dataclass(slots=True)
-class _Saved:
-    """What a checkpoint holds."""
-
-    checkpoint: Checkpoint
-    state: tuple[int, ...]
-    kept_bytes: float
-    position: int
-    machine: Machine
-    durable_s: float = 0.0
-
-
-@dataclass(slots=True)
-class _Process:
-    name: Process
-    operator: Operator
-    worker: int
-    machine: Machine
-    inputs: tuple[Process, ...]
-    state: tuple[int, ...]
-    kept_bytes: float = 0.0
-    position: int = 0  # of a source: records read so far
-    sent: int = 0
-    log: list[Entry] = field(default_factory=list)
-    at: dict[Process, int] = field(default_factory=dict)  # entries read of each input's log
-    there: dict[Process, int] = field(default_factory=dict)  # entries that have arrived
-    received: dict[Process, int] = field(default_factory=dict)
-    blocked: set[Process] = field(default_factory=set)
-    saved: list[_Saved] = field(default_factory=list)
-    due: bool = False  # a checkpoint
-    queued: bool = False
-    next_s: float = 0.0  # no batch before
-    woken: bool = False  # then it is woken
-    life: int = 0
 
 
 class Simulation:
@@ -148,7 +51,7 @@ class Simulation:
         operators = dataflow.by_name
         self._order = {each.name: place for place, each in enumerate(dataflow.operators)}
         self._processes = {
-            name: _Process(
+            name: Simulated(
                 name, operators[_operator(name)], _worker(name), machine_of(protocol, name, inputs, readers[name]),
                 tuple(inputs[name]), (0,) * (dataflow.hops + 1),
             )
@@ -161,7 +64,7 @@ class Simulation:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = itertools.count()
         self._now = 0.0
-        self._ready: list[deque[_Process]] = [deque() for _ in range(plan.workers)]
+        self._ready: list[deque[Simulated]] = [deque() for _ in range(plan.workers)]
         self._busy = [False] * plan.workers
         self._lost: set[int] = set()
         self._arrived: list[Arrived] = []
@@ -188,17 +91,17 @@ class Simulation:
             {name: each.state for name, each in self._processes.items()}, behind,
         )  # fmt: skip
 
-    def _behind(self, process: _Process) -> float:
+    def _behind(self, process: Simulated) -> float:
         """Records that it has yet to process."""
         if not process.inputs:
             return self._records_at(process, min(self._plan.seconds, self._plan.ends_s)) - process.position
         waiting = (each for sender in process.inputs for each in self._processes[sender].log[process.at[sender] :])
-        records = sum(count for each in waiting if isinstance(each, _Message) for count, _ in each.payload)
+        records = sum(count for each in waiting if isinstance(each, Message) for count, _ in each.payload)
         return records * self._part(process)[0]
 
     # What happens in a worker.
 
-    def _wake(self, process: _Process) -> None:
+    def _wake(self, process: Simulated) -> None:
         """It may have something to do."""
         if process.worker in self._lost or process.queued:
             return
@@ -212,14 +115,14 @@ class Simulation:
             process.queued = False
             self._step(process)
 
-    def _step(self, process: _Process) -> None:
+    def _step(self, process: Simulated) -> None:
         """A checkpoint whose time has come, markers, then a batch; the worker is busy until it is done."""
         took_s = 0.0
         if process.due:
             process.due = False
             took_s += self._do(process, process.machine.timer())
         took_s += self._take_markers(process)
-        entries: dict[Process, list[_Message]] = {}
+        entries: dict[Process, list[Message]] = {}
         source: int | None = None
         if self._now < process.next_s - 1e-9:
             self._wake_later(process, process.next_s)
@@ -241,14 +144,14 @@ class Simulation:
             life = process.life
             self._at(self._now + took_s, lambda: self._idle(process, life))
 
-    def _idle(self, process: _Process, life: int) -> None:
+    def _idle(self, process: Simulated, life: int) -> None:
         if process.life == life:
             self._busy[process.worker] = False
             self._wake(process)
             self._next(process.worker)
 
     def _done(
-        self, process: _Process, life: int, entries: Mapping[Process, Sequence[_Message]], source: int | None,
+        self, process: Simulated, life: int, entries: Mapping[Process, Sequence[Message]], source: int | None,
         payload: Payload, created_s: float,
     ) -> None:  # fmt: skip
         """The batch is over: its records are in the state, and its answer is on its way."""
@@ -274,16 +177,16 @@ class Simulation:
         self._wake(process)
         self._next(process.worker)
 
-    def _messages(self, process: _Process, sender: Process) -> list[_Message]:
+    def _messages(self, process: Simulated, sender: Process) -> list[Message]:
         """What has come of an input, up to the next marker."""
         if sender in process.blocked:
             return []
         begin = process.at[sender]
         end = min(process.there[sender], begin + _MOST_ENTRIES)
-        found = itertools.takewhile(lambda each: isinstance(each, _Message), self._processes[sender].log[begin:end])
-        return [each for each in found if isinstance(each, _Message)]
+        found = itertools.takewhile(lambda each: isinstance(each, Message), self._processes[sender].log[begin:end])
+        return [each for each in found if isinstance(each, Message)]
 
-    def _take_markers(self, process: _Process) -> float:
+    def _take_markers(self, process: Simulated) -> float:
         took_s, again = 0.0, True
         while again:
             again = False
@@ -292,13 +195,13 @@ class Simulation:
                 if sender in process.blocked or at >= process.there[sender]:
                     continue
                 entry = self._processes[sender].log[at]
-                if not isinstance(entry, _Message):
+                if not isinstance(entry, Message):
                     process.at[sender] += 1
                     took_s += self._do(process, process.machine.marker(sender, entry))
                     again = True
         return took_s
 
-    def _read_source(self, process: _Process) -> int | None:
+    def _read_source(self, process: Simulated) -> int | None:
         """Up to where the source reads; None if nothing is there, and then it looks again when something is."""
         end = self._records_at(process, min(self._now, self._plan.ends_s))
         if end > process.position:
@@ -307,7 +210,7 @@ class Simulation:
             self._wake_later(process, self._now + self._costs.trigger_s)
         return None
 
-    def _wake_later(self, process: _Process, at_s: float) -> None:
+    def _wake_later(self, process: Simulated, at_s: float) -> None:
         if process.woken:
             return
         process.woken, life = True, process.life
@@ -319,14 +222,14 @@ class Simulation:
 
         self._at(at_s, wake)
 
-    def _rate(self, process: _Process) -> float:
+    def _rate(self, process: Simulated) -> float:
         return self._plan.rate * process.operator.share / self._plan.workers
 
-    def _records_at(self, process: _Process, at_s: float) -> int:
+    def _records_at(self, process: Simulated, at_s: float) -> int:
         return int(at_s * self._rate(process))
 
     def _input(
-        self, process: _Process, entries: Mapping[Process, Sequence[_Message]], source: int | None
+        self, process: Simulated, entries: Mapping[Process, Sequence[Message]], source: int | None
     ) -> tuple[Payload, float]:
         """The process's part of what it reads, by hops, and when that came into being, on average."""
         hops = self._dataflow.hops + 1
@@ -350,13 +253,13 @@ class Simulation:
             (c, v % MODULUS) for c, v in zip(counts, values, strict=True)
         ), ages / whole if whole else self._now
 
-    def _part(self, process: _Process) -> tuple[float, int]:
+    def _part(self, process: Simulated) -> tuple[float, int]:
         """Its share of what its inputs send, of records and of their sum."""
         if not process.operator.keyed:
             return 1.0, 1
         return part_of(process.worker, self._plan.workers, self._plan.skew), 2 * process.worker + 3
 
-    def _work_s(self, process: _Process, entries: Mapping[Process, Sequence[_Message]], payload: Payload) -> float:
+    def _work_s(self, process: Simulated, entries: Mapping[Process, Sequence[Message]], payload: Payload) -> float:
         costs = self._costs
         records = sum(each for each, _ in payload)
         share, _ = self._part(process)
@@ -366,16 +269,16 @@ class Simulation:
         durable = costs.commit_us * records if self._protocol is Protocol.CEC and process.operator.kept_bytes else 0.0
         return costs.batch_s + 1e-6 * (records * process.operator.us + read * costs.byte_us + sent * per_byte + durable)
 
-    def _send(self, process: _Process, payload: Payload, created_s: float) -> None:
+    def _send(self, process: Simulated, payload: Payload, created_s: float) -> None:
         out = process.operator.out
         answer = tuple((records * out, value) for records, value in payload)
         size = sum(records for records, _ in answer) * self._costs.record_bytes
         process.sent += 1
         self._payload += size
         self._added += self._size(process.name) * len(self._readers[process.name])
-        self._put(process, _Message(answer, created_s, process.machine.sends(), size))
+        self._put(process, Message(answer, created_s, process.machine.sends(), size))
 
-    def _put(self, process: _Process, entry: Entry) -> None:
+    def _put(self, process: Simulated, entry: Entry) -> None:
         """Into the channel; readers have it a little later."""
         process.log.append(entry)
         count, life = len(process.log), process.life
@@ -401,14 +304,14 @@ class Simulation:
 
     # Checkpoints.
 
-    def _first_timer(self, process: _Process) -> None:
+    def _first_timer(self, process: Simulated) -> None:
         interval = self._plan.interval_s
         coordinated = self._protocol is Protocol.COORDINATED
         if coordinated and process.inputs:
             return
         self._timer(process, interval if coordinated else interval * (0.5 + self._random.random()))
 
-    def _timer(self, process: _Process, at_s: float) -> None:
+    def _timer(self, process: Simulated, at_s: float) -> None:
         life = process.life
 
         def ring() -> None:
@@ -419,7 +322,7 @@ class Simulation:
 
         self._at(at_s, ring)
 
-    def _do(self, process: _Process, actions: Sequence[Action]) -> float:
+    def _do(self, process: Simulated, actions: Sequence[Action]) -> float:
         """What the machine asks for; the processor time that it takes."""
         took_s = 0.0
         for action in actions:
@@ -434,7 +337,7 @@ class Simulation:
                 process.blocked.clear()
         return took_s
 
-    def _save(self, process: _Process, action: TakeCheckpoint, durable_s: float) -> None:
+    def _save(self, process: Simulated, action: TakeCheckpoint, durable_s: float) -> None:
         saved = self._snapshot(process, action)
         saved.durable_s = durable_s
         process.saved.append(saved)
@@ -442,11 +345,11 @@ class Simulation:
             number = saved.checkpoint.number
             self._taken.append(Taken(process.name, number, self._now, durable_s, action.forced, action.round))
 
-    def _snapshot(self, process: _Process, action: TakeCheckpoint) -> _Saved:
+    def _snapshot(self, process: Simulated, action: TakeCheckpoint) -> Saved:
         number = process.saved[-1].checkpoint.number + 1 if process.saved else 0
         told = Checkpoint(process.name, number, process.sent, dict(process.received), action.forced, action.round)
         machine = process.machine if self._protocol is Protocol.CEC else copy.deepcopy(process.machine)
-        return _Saved(told, process.state, process.kept_bytes, process.position, machine)
+        return Saved(told, process.state, process.kept_bytes, process.position, machine)
 
     # Failure and recovery.
 
@@ -480,7 +383,7 @@ class Simulation:
         self._recovery = Recovery(ready_s - self._now, len(back), invalid)
         self._at(ready_s, lambda: self._begin_again(back))
 
-    def _go_back(self, process: _Process, saved: _Saved, durable: list[_Saved]) -> None:
+    def _go_back(self, process: Simulated, saved: Saved, durable: list[Saved]) -> None:
         process.life += 1
         process.state, process.kept_bytes, process.position = saved.state, saved.kept_bytes, saved.position
         process.machine = copy.deepcopy(saved.machine)
@@ -490,7 +393,7 @@ class Simulation:
         process.due = process.queued = process.woken = False
         process.next_s = 0.0
         # Markers are of rounds that are given up; what was sent since is sent anew.
-        messages = [each for each in process.log if isinstance(each, _Message)]
+        messages = [each for each in process.log if isinstance(each, Message)]
         process.log = list(messages[: process.sent])
 
     def _load_s(self, back: Sequence[Process], worker: int) -> float:
@@ -500,7 +403,7 @@ class Simulation:
             sum(
                 each.size
                 for each in self._processes[sender].log[reader.received[sender] :]
-                if isinstance(each, _Message)
+                if isinstance(each, Message)
             )
             * self._part(reader)[0]
             for reader in own

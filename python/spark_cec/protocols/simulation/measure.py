@@ -9,8 +9,9 @@ from typing import Any
 
 from spark_cec.protocols.choose import Protocol
 from spark_cec.protocols.simulation.dataflow import Dataflow
-from spark_cec.protocols.simulation.engine import Costs, Plan, Simulation
+from spark_cec.protocols.simulation.engine import Simulation
 from spark_cec.protocols.simulation.outcome import Outcome
+from spark_cec.protocols.simulation.plan import Costs, Plan
 
 NOT_BEHIND_S = 2.0
 """A rate is sustained if at the end less is left to be processed than comes in so many seconds."""
