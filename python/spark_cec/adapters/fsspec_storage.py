@@ -141,7 +141,10 @@ class _FsspecStorage:
         """Whether there is such a file."""
         # A listing that s3fs remembers would say for ever what was there then.
         self._filesystem.invalidate_cache(self._full(path).rpartition("/")[0])
-        return bool(self._filesystem.isfile(self._full(path)))
+        try:  # and not `isfile`, to which any error of the store means that there is none
+            return bool(self._filesystem.info(self._full(path))["type"] == "file")
+        except FileNotFoundError:
+            return False
 
     def delete(self, path: str) -> None:
         """Remove the file; missing is fine."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,11 +16,12 @@ from spark_cec.agent.logs import OpenLog, OpenLogs
 from spark_cec.agent.recent import RecentOutput
 from spark_cec.ids import new_id
 from spark_cec.log import manifest
-from spark_cec.log.frame import FrameKind, OutputMeta
+from spark_cec.log.frame import FrameKind, OutputMeta, crc32c
 from spark_cec.log.record import encode_table
 from spark_cec.recovery.reach import PlannedBatch, read_planned
 
 _LOG = logging.getLogger(__name__)
+_NUMBER_OF_FILES = re.compile(r'\{"logOffset":(\d+)\}')
 
 
 class OutputCalls:
@@ -71,7 +74,7 @@ class OutputCalls:
             truncate=bool(arguments["truncate"]),
             generation=int(arguments["generation"]),
             wall_ms=self._wall_ms(log, int(arguments["batch"])),
-            consumed=_consumed([str(name) for name in arguments["sources"]], planned),
+            consumed=_consumed(str(arguments["checkpoint"]), [str(name) for name in arguments["sources"]], planned),
             boundary_ms=planned.watermark_ms if planned else None,
         )
         counts = manifest.publish(log.storage, wanted, log.published.cuts)
@@ -100,8 +103,30 @@ def _planned(checkpoint: str, batch: int) -> PlannedBatch | None:
         return None
 
 
-def _consumed(sources: Sequence[str], planned: PlannedBatch | None) -> tuple[manifest.Consumed, ...]:
+def _consumed(
+    checkpoint: str, sources: Sequence[str], planned: PlannedBatch | None
+) -> tuple[manifest.Consumed, ...]:
     """None where Spark's offset log has another form, or other sources than the query: nothing is guessed."""
     if planned is None or len(planned.offsets) != len(sources):
         return ()
-    return tuple(map(manifest.Consumed, sources, planned.offsets))
+    return tuple(
+        manifest.Consumed(source, end, _files(checkpoint, end, len(sources)))
+        for source, end in zip(sources, planned.offsets, strict=True)
+    )
+
+
+def _files(checkpoint: str, end: str | None, sources: int) -> int | None:
+    """The checksum of what sources of files have noted under that number, None of another source's end.
+
+    Spark does not sync these notes. Which of its sources has which directory it does not say: all that have that number
+    count, and a batch that runs again finds them all as they were.
+    """
+    found = _NUMBER_OF_FILES.fullmatch(end or "")
+    if found is None:
+        return None
+    storage, notes = open_storage(checkpoint), []
+    for source in range(sources):
+        for name in (found[1], f"{found[1]}.compact"):
+            with contextlib.suppress(OSError):
+                notes.append(f"{source} ".encode() + storage.read(f"sources/{source}/{name}"))
+    return crc32c(b"".join(notes)) if notes else None

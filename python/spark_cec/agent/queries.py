@@ -26,7 +26,7 @@ from spark_cec.recovery import report
 from spark_cec.recovery.attempts import CommittedAttempts
 from spark_cec.recovery.fallback import pending_fallback
 from spark_cec.recovery.forecast import forecast
-from spark_cec.recovery.generations import newest_generation
+from spark_cec.recovery.generations import has_committed, newest_generation
 from spark_cec.recovery.left import refuse_if_left
 from spark_cec.recovery.plan import (
     RecoveryPlan,
@@ -61,6 +61,7 @@ class QueryCalls:
         self._logs = logs
         self._leases = CheckpointLeases()
         self._pending: dict[tuple[str, int], tuple[RecoveryPlan, int]] = {}
+        self._seen: dict[tuple[str, str], str | None] = {}
 
     def check(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`conf`, `checkpoint`, `sink_path`, `committed_batch`: refuses what cannot work, before anything is written.
@@ -96,8 +97,10 @@ class QueryCalls:
                 f"{home} holds the log of another query (id {log_id}): give this query a log location of its own, or "
                 f"start it from the checkpoint that the log belongs to"
             )
-        if log_id is None and committed >= 0 and arguments.get("provider") and arguments.get("stateful"):
+        stateful = arguments.get("provider") and arguments.get("stateful")
+        if log_id is None and committed >= 0 and (stateful or has_committed(cec_directory(checkpoint), committed)):
             refuse_without_log(open_storage(checkpoint), home, query is not None)
+        self._seen[checkpoint, home] = log_id
         return {
             "home": home,
             "log_exists": log_id is not None,
@@ -220,6 +223,7 @@ class QueryCalls:
             conf_of(arguments),
             decision,
             __version__,
+            self._seen_at(arguments["checkpoint"], arguments["home"]),
         )
         self._logs.get(arguments["home"], settings)
         expected = forecast(own, float(arguments.get("load_waves", 1.0)), autotune=settings.autotune)
@@ -227,6 +231,12 @@ class QueryCalls:
         said += words_on_plan(plan, how, settings.describe(), arguments["home"])
         said_now = [asdict(word) for word in said]
         return {**asdict(run), "forecast": asdict(expected), "said": said_now}
+
+    def _seen_at(self, checkpoint: str, home: str) -> str | None:
+        """The id of the log that was there when the query was checked; now, if that was another agent's task."""
+        if (checkpoint, home) in self._seen:
+            return self._seen.pop((checkpoint, home))
+        return read_log_id(open_storage(home))
 
     def report(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`checkpoint`, `home`, `generation`, `committed_batch`: writes the report once all stores are back.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import pyarrow as pa
 
@@ -24,7 +25,7 @@ from spark_cec.checkpoint.views import (
     output_rows,
     window_rows,
 )
-from spark_cec.errors import CecError, DamagedLog, LogLocationError, OutputBegunAnew, OutputTakenBack
+from spark_cec.errors import CecError, DamagedLog, LogLocationError, NotKept, OutputBegunAnew, OutputTakenBack
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
 from spark_cec.log.frame import Location
@@ -100,7 +101,7 @@ class ReaderCalls:
         log = self._log_or_none(arguments)
         if log is None:
             return {"schemas": []}
-        return {"schemas": _looked_again(lambda: _newest_and_oldest(log))}
+        return {"schemas": _looked_again(lambda: _newest_and_oldest(log, bool(arguments.get("may_lose"))))}
 
     def offsets(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`path`, `starting_timestamp_ms` or None: the first batch since then, and the newest; -1 for none.
@@ -186,8 +187,13 @@ class ReaderCalls:
                 published,
                 told.append if arguments.get("may_lose") else fail,
                 arguments.get("schema"),
+                _exact(arguments),
             )
-            pieces = [{"frames": piece} for piece in _pack((e.location, e.meta.frame_id.hex()) for e in entries)]
+            begins = min((entry.meta.batch for entry in entries), default=0)
+            pieces = [
+                {"frames": piece, "begins": begins}
+                for piece in _pack((e.location, e.meta.frame_id.hex()) for e in entries)
+            ]
         elif view == "log":
             found = [e for s in sorted(log.catalog.index.stores()) for e in log.catalog.index.commits(s, 0, 1 << 62)]
             pieces = [{"frames": piece} for piece in _pack((e.location, "") for e in found if e.meta.records)]
@@ -213,12 +219,13 @@ class ReaderCalls:
             rows = window_rows(rebuild(log.storage, log.catalog.index, head))
         else:
             frames = [(bytes.fromhex(frame), Location(*place)) for *place, frame in split["frames"]]
-            lost = told.append if arguments.get("may_lose") else fail
+            lost = told.append if arguments.get("may_lose") else partial(_fail_to_read, log.storage, split)
             columns = arguments.get("columns")
             if split["view"] == "log":
                 rows = log_records(log.storage, [location for _, location in frames], columns, lost)
             else:
-                rows = output_rows(log.storage, dict(frames), columns, partial(self._recent.find, log.log_id), lost)
+                rows = output_rows(log.storage, dict(frames), columns, partial(self._recent.find, log.log_id), lost,
+                                   _exact(arguments))  # fmt: skip
         return {"spool": self._write(rows), "rows": rows.num_rows, "lost": [str(each) for each in told]}
 
     def _write(self, rows: pa.Table) -> str | None:
@@ -237,9 +244,35 @@ def _looked_again(look: Callable[[], _T]) -> _T:
         return look()
 
 
-def _newest_and_oldest(log: OpenLog) -> list[str]:
-    bounds = log.published.bounds() or ()
-    return [manifest.load(log.storage, batch).schema_json for batch in reversed(bounds)]
+def _newest_and_oldest(log: OpenLog, may_lose: bool) -> list[str]:
+    bounds = log.published.bounds()
+    if bounds is None:
+        return []
+    first, last = bounds
+    if not may_lose:
+        return [manifest.load(log.storage, batch).schema_json for batch in (last, first)]
+    sound = (_sound_from(log.storage, batches) for batches in (range(last, first - 1, -1), range(first, last + 1)))
+    return [each.schema_json for each in sound if each is not None]
+
+
+def _sound_from(storage: Storage, batches: Iterable[int]) -> manifest.Manifest | None:
+    """The first of these manifests that can be read."""
+    for batch in batches:
+        with suppress(DamagedLog):
+            return manifest.load(storage, batch)
+    return None
+
+
+def _exact(arguments: Mapping[str, Any]) -> bool:
+    """Whether names in another case are other columns to the session that asks."""
+    return conf_of(arguments).get("spark.sql.caseSensitive") == "true"
+
+
+def _fail_to_read(storage: Storage, split: Mapping[str, Any], lost: CecError) -> NoReturn:
+    """What was let go since the read was planned is no damage."""
+    kept_from = manifest.retired_before(storage)
+    begins = int(split.get("begins", kept_from))
+    raise NotKept(begins, kept_from - 1) if begins < kept_from else lost
 
 
 def _since(log: OpenLog, wall_ms: int) -> tuple[int, int]:
@@ -262,14 +295,25 @@ def _end_after(storage: Storage, after: int, bounds: tuple[int, int], arguments:
     # Else a bound would count batches that are not kept.
     begin = max(after, bounds[0] - 1) if arguments.get("may_lose") else after
     last = min(bounds[1], int(arguments.get("up_to", bounds[1])))
+    if not _is_news(storage, begin + 1, last):
+        return begin
+    empty = _empty_up_to(storage, begin, last)  # these come along, and count for no bound
     if "max_batches" in arguments:
-        last = min(last, begin + int(arguments["max_batches"]))
+        last = min(last, empty + int(arguments["max_batches"]))
     if "max_rows" in arguments:
-        last = manifest.last_within(storage, begin + 1, last, int(arguments["max_rows"]))
-    changed = end_of_types(_schemas(storage, begin + 1, last))
+        last = manifest.last_within(storage, empty + 1, last, int(arguments["max_rows"]))
+    changed = end_of_types(_schemas(storage, begin + 1, last), exact=_exact(arguments))
     if changed is not None:  # what comes before can be read by the types that it was written with
         last = changed - 1
-    return max(begin, last) if _is_news(storage, begin + 1, last) else begin
+    return max(begin, last)
+
+
+def _empty_up_to(storage: Storage, begin: int, last: int) -> int:
+    """The last of the batches right behind `begin` that have no rows; `begin` if there is none."""
+    for batch, each in manifest.load_between(storage, begin + 1, last):
+        if not isinstance(each, manifest.Manifest) or each.rows or each.truncate:
+            return batch - 1
+    return last
 
 
 def _schemas(storage: Storage, first: int, last: int) -> Iterator[tuple[int, str]]:
@@ -289,7 +333,8 @@ def _is_news(storage: Storage, first: int, last: int) -> bool:
         if not isinstance(each, manifest.Manifest) or each.rows or each.truncate:
             return True
         oldest_ms = oldest_ms or each.wall_ms
-    return oldest_ms is not None and time.time() * 1000 - oldest_ms > EMPTY_WAIT_MS
+    # A writer's clock that is ahead must not make its batches young for so long.
+    return oldest_ms is not None and abs(time.time() * 1000 - oldest_ms) > EMPTY_WAIT_MS
 
 
 def _identity(log: OpenLog, batch: int) -> str | None:

@@ -15,30 +15,53 @@ from spark_cec.errors import ColumnChanged
 _NOT_THE_TYPE = ("nullable", "containsNull", "valueContainsNull", "metadata")
 
 
-def check_columns(place: str, wanted: str, batch: int, written: str) -> None:
+def matching(name: str, names: Iterable[str], *, exact: bool = False) -> str | None:
+    """The one of these names that means a column; None if none does.
+
+    Unless only an `exact` one does, another spelling in upper and lower case is the same column, as Spark has it.
+    """
+    known = list(names)
+    if name in known or exact:
+        return name if name in known else None
+    alike = [each for each in known if each.casefold() == name.casefold()]
+    return alike[0] if len(alike) == 1 else None
+
+
+def check_columns(place: str, wanted: str, batch: int, written: str, *, exact: bool = False) -> None:
     """`ColumnChanged` if a column that is wanted was written as another type with a batch; one that was not is fine.
 
-    `wanted`, `written`: schemas, as Spark's JSON. `place` is for the message.
+    `wanted`, `written`: schemas, as Spark's JSON. `exact` as in `matching`. `place` is for the message.
     """
-    for name, before, now in changed_columns(written, wanted):
+    for name, before, now in changed_columns(written, wanted, exact=exact):
         raise ColumnChanged(place, name, batch, before, now)
 
 
-def changed_columns(written: str, wanted: str) -> list[tuple[str, str, str]]:
+def changed_columns(written: str, wanted: str, *, exact: bool = False) -> list[tuple[str, str, str]]:
     """The columns that are of another type in the second schema: their names, and both types, as SQL has them."""
     if wanted == written:
         return []
-    there = _columns(written)
-    found = [(name, there.get(name, kind), kind) for name, kind in _columns(wanted).items()]
-    return [(name, _said(before), _said(now)) for name, before, now in found if before != now]
+    there, changed = _columns(written), []
+    for name, kind in _columns(wanted).items():
+        before = matching(name, there, exact=exact)
+        if before is not None and there[before] != kind:
+            changed.append((name, _said(there[before]), _said(kind)))
+    return changed
 
 
-def end_of_types(schemas: Iterable[tuple[int, str]]) -> int | None:
+def with_former_columns(now: str, before: str) -> str:
+    """The schema, and the columns that are only in the one of before: rows that have them may be unread still."""
+    fields, former = json.loads(now), json.loads(before)["fields"]
+    names = [field["name"] for field in fields["fields"]]
+    gone = [field for field in former if matching(field["name"], names) is None]
+    return json.dumps({**fields, "fields": fields["fields"] + gone}) if gone else now
+
+
+def end_of_types(schemas: Iterable[tuple[int, str]], *, exact: bool = False) -> int | None:
     """Of batches and their schemas in order, the first one that has a column by another type than one before it."""
     seen: list[str] = []
     for batch, schema in schemas:
         if schema not in seen:
-            if any(changed_columns(before, schema) for before in seen):
+            if any(changed_columns(before, schema, exact=exact) for before in seen):
                 return batch
             seen.append(schema)
     return None

@@ -9,7 +9,7 @@ from typing import NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_cec.checkpoint.columns import check_columns
+from spark_cec.checkpoint.columns import check_columns, matching
 from spark_cec.checkpoint.eventual import EventualCheckpoint
 from spark_cec.errors import CecError, DamagedLog, NotKept
 from spark_cec.log import manifest
@@ -44,6 +44,7 @@ def output_batches(
     published: range,
     lost: Told = fail,
     wanted: str | None = None,
+    exact: bool = False,
 ) -> list[OutputEntry]:
     """The output frames that count in the batches `first` to `last`, in the order of batches and partitions.
 
@@ -51,7 +52,8 @@ def output_batches(
     that are not kept any more are not asked for. `published`: the batches that had a manifest just before; every batch
     between the first and the newest has. `lost` is told of manifests and frames that are missing or damaged,
     and, without `whole`, of batches that are not kept any more: a reader that goes on from them has fallen behind.
-    `wanted`: the schema that the rows will be read by, Spark's JSON: `ColumnChanged` if they were written by another.
+    `wanted`: the schema that the rows will be read by, Spark's JSON: `ColumnChanged` if they were written by another;
+    `exact`: names in another case are other columns.
     """
     found = list(manifest.load_between(storage, first, last))
     manifests = [each for _, each in found if isinstance(each, manifest.Manifest)]
@@ -66,10 +68,13 @@ def output_batches(
             lost(each)
         elif each is None and batch in published:
             lost(DamagedLog(manifest.manifest_path(batch), -1, f"the manifest of batch {batch} is missing"))
+    begins, wanted_from = published.start, max(first, kept_from)
+    if not whole and 0 < wanted_from < begins <= last:  # a stream that has read the one before it
+        lost(DamagedLog(manifest.manifest_path(wanted_from), -1, f"the manifests before batch {begins} are missing"))
     counting = [each for each in manifests if each.batch >= newest_whole and each.frames]
     if wanted is not None:
         for each in counting:
-            check_columns(storage.url, wanted, each.batch, each.schema_json)
+            check_columns(storage.url, wanted, each.batch, each.schema_json, exact=exact)
     return _frames_of(storage, catalog, counting, lost)
 
 
@@ -115,6 +120,7 @@ def output_rows(
     columns: Sequence[str] | None,
     recent: Callable[[bytes], memoryview | None] = lambda _: None,
     lost: Told = fail,
+    exact: bool = False,
 ) -> pa.Table:
     """The rows of output frames, by their ids, as the sink wrote them, in the order given.
 
@@ -128,7 +134,7 @@ def output_rows(
             known[meta.frame_id] = payload_table(frame)
         else:
             lost(DamagedLog(location.segment, location.offset, _MOVED))
-    return _together([known[frame] for frame in frames if frame in known], columns)
+    return _together([known[frame] for frame in frames if frame in known], columns, exact)
 
 
 def log_records(
@@ -142,9 +148,9 @@ def log_records(
     return _together(tables, columns)
 
 
-def _together(tables: Sequence[pa.Table], columns: Sequence[str] | None) -> pa.Table:
+def _together(tables: Sequence[pa.Table], columns: Sequence[str] | None, exact: bool = False) -> pa.Table:
     # Each by itself: a column that is not asked for may be of several types.
-    asked = tables if columns is None else [_project(table, columns) for table in tables]
+    asked = tables if columns is None else [_project(table, columns, exact) for table in tables]
     return pa.concat_tables(asked, promote_options="default") if asked else pa.table({})
 
 
@@ -163,11 +169,12 @@ def _sound(storage: Storage, locations: Sequence[Location], lost: Told) -> list[
     return found
 
 
-def _project(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+def _project(rows: pa.Table, columns: Sequence[str], exact: bool) -> pa.Table:
     """The named columns; one that these frames lack is null. No columns at all still keeps the number of rows."""
     if not columns:
         return pa.table({"": pa.nulls(rows.num_rows, pa.int8())})
-    return pa.table({name: rows[name] if name in rows.column_names else pa.nulls(rows.num_rows) for name in columns})
+    there = {name: matching(name, rows.column_names, exact=exact) for name in columns}
+    return pa.table({name: pa.nulls(rows.num_rows) if own is None else rows[own] for name, own in there.items()})
 
 
 def _with_place(records: pa.Table, meta: CommitMeta, location: Location) -> pa.Table:

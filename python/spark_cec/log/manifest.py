@@ -35,10 +35,14 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """How far a query had read one of its sources with a batch: `end`, as the source writes it; None: nothing yet."""
+    """How far a query had read one of its sources with a batch: `end`, as the source writes it; None: nothing yet.
+
+    `files`: of a source of files, whose ends are numbers of its own entries, the checksum of what these say.
+    """
 
     source: str
     end: str | None
+    files: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,13 @@ def publish(storage: Storage, manifest: Manifest, cuts: Cuts | None = None) -> M
 def _refuse_other_input(storage: Storage, there: Manifest, planned: Manifest) -> None:
     """Rows made of one range of input must not stand for another: what is between the two would be lost, or doubled."""
     before, now = [each.end for each in there.consumed], [each.end for each in planned.consumed]
+    known = zip((each.files for each in there.consumed), (each.files for each in planned.consumed), strict=False)
+    if before and now and before == now and any(None not in (a, b) and a != b for a, b in known):
+        raise UnsuitableCheckpoint(
+            f"{storage.url}: batch {there.batch} of the output was made of other files than it is planned with now: "
+            f"the checkpoint is an older copy, or has lost what it had noted of them in sources/, as after a power "
+            f"loss. Restore it from a copy, with the log; or begin the query anew"
+        )
     if before and now and before != now:
         raise UnsuitableCheckpoint(
             f"{storage.url}: batch {there.batch} of the output was made of input up to {_said(before)}, and is planned "
@@ -309,5 +320,5 @@ def _decode(path: str, data: bytes) -> Manifest:
 
 
 def _consumed(fields: dict[str, Any]) -> tuple[Consumed, ...]:
-    return tuple(Consumed(each["source"], each["end"]) for each in fields.get("consumed", ()))
+    return tuple(Consumed(each["source"], each["end"], each.get("files")) for each in fields.get("consumed", ()))
 

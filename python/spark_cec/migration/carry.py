@@ -233,7 +233,7 @@ def _begin_log(spark: SparkSession, checkpoint: str, home: str) -> None:
     decision = {"mode": "eager", "reason": _WHY, "provider": True, "operators": []}
     own, log, log_home = cec_directory(checkpoint), open_storage(home), relative_home(checkpoint, home)
     log.probe_writable()
-    take_up(open_storage(checkpoint), own, log, log_home, _cec_conf(spark), decision, __version__)
+    take_up(open_storage(checkpoint), own, log, log_home, _cec_conf(spark), decision, __version__, None)
 
 
 def _cec_conf(spark: SparkSession) -> Mapping[str, str]:

@@ -153,7 +153,7 @@ class Flows:
     def _channel(self, session: SparkSession, name: str, by: Flow) -> DataFrame:
         bound = {} if BOUNDS & by.reads.keys() else {"maxRowsPerTrigger": CATCH_UP_ROWS}
         # Flows start in any order.
-        options = {"waitForLog": "true", "reader": by.node.name, **bound, **by.reads}
+        options = {"waitForLog": "true", "newColumns": "true", "reader": by.node.name, **bound, **by.reads}
         stream = session.readStream.format(FORMAT).options(**options).schema(self._schemas[name])
         return stream.load(self._home.flow(name))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import WAIT_S, CheckpointLeases
+from spark_cec.checkpoint.columns import with_former_columns
 from spark_cec.errors import CecError, Fenced, LogLocationError
 from spark_cec.pipeline.graph import Graph, check_columns, check_recorded, to_json
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
@@ -47,7 +48,10 @@ class PipelineHome:
         try:
             recorded = self._read(GRAPH_FILE)
             new = self._new_flows(graph, recorded, schemas)
-            wanted = {**to_json(graph), "schemas": dict(schemas)}
+            before = (recorded or {}).get("schemas", {})
+            known = {name: with_former_columns(each, before.get(name, each)) for name, each in schemas.items()
+                     if name not in new and not self._is_gone(name)}  # fmt: skip
+            wanted = {**to_json(graph), "schemas": {**schemas, **known}}
             if wanted != recorded:
                 self._storage.replace(GRAPH_FILE, json.dumps(wanted, indent=1).encode())
         except BaseException:

@@ -39,6 +39,13 @@ def started_after(own: Storage, generation: int) -> int | None:
     return committed if isinstance(committed, int) else None
 
 
+def has_committed(own: Storage, committed: int) -> bool:
+    """Whether a run of ours has committed a batch of the query, which has `committed` as the last one."""
+    known = known_generations(own)
+    began = started_after(own, known[0]) if known else None
+    return began is not None and began < committed
+
+
 def next_generation(own: Storage) -> int:
     """A number that no other run of this query has had, larger than all before; create-if-absent makes it unique."""
     known = known_generations(own)

@@ -32,14 +32,18 @@ def take_up(
     conf: Mapping[str, str],
     decision: Mapping[str, Any],
     release: str,
+    seen: str | None,
 ) -> Run:
     """Begins a run of this `release`, with the session's `conf` and what was decided (`mode`, `reason`, and so on).
 
     `own` is rooted at the checkpoint's `cec` directory, `log` at the log's home, which the checkpoint calls `log_home`.
-    Raises `UnsuitableCheckpoint` if another query has a log there.
+    `seen`: the id of the log there as the query was checked, None if there was none: what another query has begun since
+    is not its own. Raises `UnsuitableCheckpoint` if another query has a log there, before anything is written.
     """
     settings, query = parse_settings(conf), read_query(own)
-    log_id = query["log_id"] if query else read_log_id(log) or new_id().hex()
+    log_id = query["log_id"] if query else seen or new_id().hex()
+    if read_log_id(log) not in (None, log_id):
+        raise _taken(log)
     generation = next_generation(own)
     # Read when the number is taken: from then on no earlier run ends a batch.
     note_start(own, generation, committed_batch(checkpoint))
@@ -54,7 +58,11 @@ def take_up(
     }
     write_query(own, content)
     if join_log(log, log_id) != log_id:
-        raise UnsuitableCheckpoint(
-            f"{log.url} was taken by another query at this moment: give each query a log of its own"
-        )
+        raise _taken(log)
     return Run(generation, log_id)
+
+
+def _taken(log: Storage) -> UnsuitableCheckpoint:
+    return UnsuitableCheckpoint(
+        f"{log.url} was taken by another query at this moment: give each query a log of its own"
+    )

@@ -20,7 +20,7 @@ DECISION = {"mode": "eager", "reason": "because"}
 
 def _begin(checkpoint: Storage, log: Storage, **conf: str) -> Run:
     own = open_storage(f"{checkpoint.url}/cec")
-    return take_up(checkpoint, own, log, "cec/log", conf, DECISION, "1.2.3")
+    return take_up(checkpoint, own, log, "cec/log", conf, DECISION, "1.2.3", read_log_id(log))
 
 
 def test_runs_are_numbered_and_share_one_log(tmp_path: Path) -> None:

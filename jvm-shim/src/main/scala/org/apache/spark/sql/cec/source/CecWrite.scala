@@ -16,6 +16,7 @@ import org.apache.spark.sql.execution.arrow.ArrowWriter
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend
 import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.util.SchemaUtils
 import org.apache.spark.sql.util.ArrowUtils
 
 private[source] final class CecWriteBuilder(target: SinkTarget, schema: StructType, truncate: Boolean)
@@ -25,6 +26,8 @@ private[source] final class CecWriteBuilder(target: SinkTarget, schema: StructTy
   override def build(): Write = new Write {
     override def description: String = s"cec ${target.home}"
     override def toStreaming: StreamingWrite = {
+      // What is written would be of two meanings to whoever reads it.
+      SchemaUtils.checkColumnNameDuplication(schema.fieldNames.toSeq, SQLConf.get.resolver)
       val conf = SQLConf.get.getAllConfs.filter(_._1.startsWith("spark.sql.streaming.stateStore."))
       new CecStreamingWrite(target, schema, CecWriteBuilder.this.truncate, conf)
     }

@@ -26,19 +26,19 @@ private[source] sealed trait View extends Serializable with Logging {
   def schema(): StructType
 
   /** Refuses a schema that a user gave, if it wants what is not there; as long as nothing is there, all is believed. */
-  def check(wanted: StructType): Unit = {
+  def check(wanted: StructType): Unit = if (!believesSchema) {
     val there = columns
     if (there.nonEmpty) wanted.foreach { column =>
-      val named = there.filter(_.name == column.name)
+      val named = there.filter(each => SQLConf.get.resolver(each.name, column.name))
       def known = there.distinctBy(_.name).map(each => s"${each.name} ${each.dataType.sql}").mkString(", ")
-      if (named.isEmpty && !mayLack) throw new IllegalArgumentException(s"$path has no column ${column.name} in its view \"$name\": there are $known")
-      if (named.nonEmpty && !named.exists(_.dataType.asNullable == column.dataType.asNullable)) throw new IllegalArgumentException(
+      if (named.isEmpty) throw new IllegalArgumentException(s"$path has no column ${column.name} in its view \"$name\": there are $known")
+      if (!named.exists(_.dataType.asNullable == column.dataType.asNullable)) throw new IllegalArgumentException(
         s"column ${column.name} of $path, view \"$name\", is ${named.head.dataType.sql}, not ${column.dataType.sql}: read it as it is, and cast it")
     }
   }
 
-  /** Whether a column may come only with what is not there yet. */
-  protected def mayLack: Boolean = false
+  /** Whether a column may come, or become another, only with what is not there yet: what is read is compared then. */
+  protected def believesSchema: Boolean = false
 
   /** All that may be read by name. */
   protected def columns: Seq[StructField] = schema().fields.toSeq
@@ -89,11 +89,12 @@ private[source] final case class NextEnd(batch: Long, of: Option[String], newest
  * @param maxRows how many rows one batch of a stream takes, but for a single batch of the query that has more
  * @param mayLose whether output that is damaged, or not kept any more, is passed over
  * @param mayWait whether a query that has not begun yet is waited for
+ * @param newColumns whether the schema may have columns that no batch has yet
  * @param reader the name by which the stream says how far it is
  */
 private[source] final case class OutputView(
     path: String, conf: Map[String, String], startingMs: Option[Long], maxBatches: Option[Long], maxRows: Option[Long], mayLose: Boolean,
-    mayWait: Boolean, reader: Option[String]) extends View {
+    mayWait: Boolean, newColumns: Boolean, reader: Option[String]) extends View {
   override def name: String = "output"
 
   /** The first batch to read. */
@@ -128,13 +129,13 @@ private[source] final case class OutputView(
 
   override protected def columns: Seq[StructField] = schemas.flatten
 
-  override protected def mayLack: Boolean = mayWait
+  override protected def believesSchema: Boolean = newColumns
 
   override protected def bounds(arguments: ObjectNode): Unit = arguments.put("may_lose", mayLose)
 
   /** Of the newest batch, and of the oldest: a query may have been given other columns between them. */
   private def schemas: Seq[StructType] =
-    call("view_schema", about.put("may_wait", mayWait)).get("schemas").elements.asScala.map(json => DataType.fromJson(json.asText).asInstanceOf[StructType].asNullable).toSeq
+    call("view_schema", about.put("may_wait", mayWait).put("may_lose", mayLose)).get("schemas").elements.asScala.map(json => DataType.fromJson(json.asText).asInstanceOf[StructType].asNullable).toSeq
 }
 
 /** The raw control records. */
@@ -164,7 +165,7 @@ private[source] final case class WindowsView(
 private[source] object View {
   /** The options of a read, by view. */
   private val Known = Map(
-    "output" -> Seq("startingTimestamp", "maxBatchesPerTrigger", "maxRowsPerTrigger", "failOnDataLoss", "waitForLog", "reader"), "windows" -> Seq("operatorId", "storeName", "version"), "log" -> Seq.empty)
+    "output" -> Seq("startingTimestamp", "maxBatchesPerTrigger", "maxRowsPerTrigger", "failOnDataLoss", "waitForLog", "newColumns", "reader"), "windows" -> Seq("operatorId", "storeName", "version"), "log" -> Seq.empty)
 
   /** Of the options of a read, all of which are looked at here: an IllegalArgumentException names one that is wrong. */
   def of(options: CaseInsensitiveStringMap): View = {
@@ -178,12 +179,14 @@ private[source] object View {
     }
     val path = Option(options.get("path")).getOrElse(
       throw new IllegalArgumentException("""format("cec") wants a path: load("<checkpoint of the query, or path of its sink>")"""))
-    val conf = SQLConf.get.getAllConfs.filter(_._1.startsWith("spark.sql.streaming.stateStore."))
+    val conf = SQLConf.get.getAllConfs.filter(_._1.startsWith("spark.sql.streaming.stateStore.")) +
+      (SQLConf.CASE_SENSITIVE.key -> SQLConf.get.caseSensitiveAnalysis.toString)
     name match {
       case "output" =>
         OutputView(
           path, conf, timestamp(options), number("maxBatchesPerTrigger", options, least = 1), number("maxRowsPerTrigger", options, least = 1),
-          mayLose = !truth("failOnDataLoss", options, default = true), mayWait = truth("waitForLog", options, default = false), readerName(options))
+          mayLose = !truth("failOnDataLoss", options, default = true), mayWait = truth("waitForLog", options, default = false),
+          newColumns = truth("newColumns", options, default = false), readerName(options))
       case "log" => LogView(path, conf)
       case "windows" => windows(path, conf, options)
     }
@@ -210,8 +213,10 @@ private[source] object View {
 
   private def timestamp(options: CaseInsensitiveStringMap): Option[Long] = Option(options.get("startingTimestamp")).map { text =>
     val zone = DateTimeUtils.getZoneId(SQLConf.get.sessionLocalTimeZone)
-    text.trim.toLongOption.orElse(DateTimeUtils.stringToTimestamp(UTF8String.fromString(text), zone).map(_ / 1000L)).getOrElse(
+    val ms = text.trim.toLongOption.orElse(DateTimeUtils.stringToTimestamp(UTF8String.fromString(text), zone).map(_ / 1000L)).getOrElse(
       throw wrong("startingTimestamp", options, "give a timestamp, or ms since 1970"))
+    if (ms > System.currentTimeMillis) throw wrong("startingTimestamp", options, "it is yet to come: give one up to now")
+    ms
   }
 
   private def windows(path: String, conf: Map[String, String], options: CaseInsensitiveStringMap): WindowsView = {
