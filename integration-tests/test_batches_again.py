@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,6 +71,20 @@ def test_a_query_starts_again_in_the_same_session(spark: SparkSession, reference
     called = [batch for life in range(4) for batch in results.calls_of(job.out(query), life)]
     assert sorted(set(called)) == list(range(called[-1] + 1))
     assert results.last_recorded(job.out(query)) == references.get(query, job)
+
+
+def test_a_query_without_state_misses_its_log(spark: SparkSession, tmp_path: Path) -> None:
+    """What it had written is gone: another log in its place would hide that from its readers."""
+    own, root = local.session(spark, {}), tmp_path / "checkpoint"
+    rate = own.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
+    writer = rate.writeStream.format("cec").option("checkpointLocation", str(root))
+    for _ in range(2):
+        streaming = writer.start()
+        local.wait_for(streaming, 0)
+        streaming.stop()
+    shutil.rmtree(root / "cec" / "log")
+    with pytest.raises(Exception, match=r"has committed batches but no Spark CEC log at .*: its log is gone"):
+        writer.start().processAllAvailable()
 
 
 def test_a_plan_that_was_lost_behind_its_output(spark: SparkSession, tmp_path: Path) -> None:

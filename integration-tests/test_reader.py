@@ -130,6 +130,7 @@ def test_a_view_that_does_not_exist_is_refused(written: Written, spark: SparkSes
         ("output", "maxBatchesPerTrigger", "0", "give a whole number from 1 on"),
         ("output", "maxRowsPerTrigger", "many", "give a whole number from 1 on"),
         ("output", "startingTimestamp", "yesterday-ish", "give a timestamp, or ms since 1970"),
+        ("output", "startingTimestamp", "2111-11-11", "it is yet to come: give one up to now"),
     ):
         for loader in (spark.read, spark.readStream):
             with pytest.raises(Exception, match=re.escape(f'option("{option}", "{value}"): {mend}')):
@@ -374,6 +375,39 @@ def test_rows_of_before_a_column_changed_its_type(
     rest = stream(own, str(writer), reader)
     values = [json.loads(row)["value"] for rows in (*first.values(), *rest.values()) for row in rows]
     assert sorted(values) == list(range(len(values))), "each row once"
+
+
+def test_another_spelling_of_a_column_is_the_same_one(spark: SparkSession, tmp_path: Path) -> None:
+    own, root = local.session(spark, {}), tmp_path / "writer"
+    write_rows(own, root, 1, "value AS Id")
+    write_rows(own, root, newest(root / "commits") + 2, "value AS id")
+    rows = read(own, str(root)).collect()
+    assert sorted(row["id"] for row in rows) == list(range(len(rows)))
+    assert own.read.format("cec").schema("ID bigint").load(str(root)).where("ID IS NULL").count() == 0
+    exact = local.session(spark, {}, **{"spark.sql.caseSensitive": "true"})
+    assert 0 < exact.read.format("cec").load(str(root)).where("id IS NULL").count() < len(rows)
+
+
+def test_columns_of_one_name_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """They could be written, and never be read."""
+    with pytest.raises(Exception, match=r"COLUMN_ALREADY_EXISTS.*`x`"):
+        write_rows(local.session(spark, {}), tmp_path / "writer", 0, "value AS x", "value AS X")
+    assert not list(tmp_path.rglob("manifests/*.json"))
+
+
+def test_a_column_that_is_not_there_is_believed_only_if_that_is_said(
+    written: Written, spark: SparkSession, tmp_path: Path
+) -> None:
+    frame = spark.readStream.format("cec").schema("nn bigint").option("waitForLog", "true")
+    with pytest.raises(Exception, match='no column nn in its view "output"'):
+        start_stream(frame.load(written.checkpoint(APPEND)), tmp_path / "a")
+    start_stream(frame.option("newColumns", "true").load(written.checkpoint(APPEND)), tmp_path / "b")
+
+
+def start_stream(frame: DataFrame, root: Path) -> None:
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(root)).trigger(availableNow=True)
+    streaming = writer.start()
+    assert streaming.awaitTermination(60)
 
 
 def test_a_column_that_was_not_there_before_is_null_although_it_is_never_null_now(

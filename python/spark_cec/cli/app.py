@@ -213,6 +213,7 @@ def repair(
         from spark_cec.cli.show import console, print_json
         from spark_cec.cli.show_repair import print_lost_output, print_mending, print_repair, repair_json
         from spark_cec.log.home import restore_log
+        from spark_cec.log.manifest import damaged_retirement, restore_retirement
         from spark_cec.log.repair import repair as repair_log
 
         place = find_log(checkpoint)
@@ -226,16 +227,20 @@ def repair(
             due = replay_due(place) if report.removed and mending is None else None
             if place.damage is not None and not dry_run:
                 restore_log(storage, place.log_id)
+            kept_from = damaged_retirement(storage)
+            if kept_from is not None and not dry_run:
+                restore_retirement(storage, kept_from)
             lost = lost_output(place)
         if as_json:
-            print_json(repair_json(place, report, mending, due, lost))
+            print_json(repair_json(place, report, mending, due, lost, kept_from))
         else:
-            print_repair(console(), place, report, whole=mending is None and not lost, due=due)
+            whole = mending is None and not lost and kept_from is None
+            print_repair(console(), place, report, whole=whole, due=due, kept_from=kept_from)
             if mending is not None:
                 print_mending(console(), mending, dry_run=dry_run)
             print_lost_output(console(), lost)
         beyond = bool(lost) or (mending is not None and mending.cost is None)
-        _end(beyond or (dry_run and bool(report.removed or mending or place.damage)))
+        _end(beyond or (dry_run and bool(report.removed or mending or place.damage or kept_from is not None)))
 
 
 @app.command(help=_FLUSH, short_help="Have a running query write what is dirty.")

@@ -122,7 +122,11 @@ def _settled_segment(storage: Storage, report: SegmentReport) -> SegmentReport:
 def _missing_manifests(storage: Storage, batches: Sequence[int]) -> Iterator[Finding]:
     """Every batch has a manifest, also one without rows, and only the oldest are ever retired: a gap is a loss."""
     if batches:
-        for batch in sorted(set(range(batches[0], batches[-1])) - set(batches)):
+        try:
+            begins = manifest.retired_before(storage) or batches[0]
+        except DamagedLog:
+            begins = batches[0]
+        for batch in sorted(set(range(begins, batches[-1])) - set(batches)):
             if storage.exists(manifest.manifest_path(batch)):
                 continue  # the listing was taken while it was being published
             reason = f"the manifest of batch {batch} is missing, so that the rows of that batch are not seen"

@@ -11,18 +11,21 @@ from spark_cec.cli.damage import Finding, of_damage
 from spark_cec.cli.fall_back import Mending
 from spark_cec.cli.find_log import Place
 from spark_cec.cli.show import counted, place_json, print_findings, store_json
+from spark_cec.log.cuts import CUTS
 from spark_cec.log.home import LOG_FILE
+from spark_cec.log.manifest import RETIRED
 from spark_cec.log.repair import RepairReport
 from spark_cec.recovery.fallback import Base, FallbackCost
 
 
 def repair_json(
-    place: Place, report: RepairReport, mending: Mending | None, due: tuple[int, int] | None, lost: Sequence[Finding]
-) -> dict[str, Any]:
+    place: Place, report: RepairReport, mending: Mending | None, due: tuple[int, int] | None, lost: Sequence[Finding],
+    kept_from: int | None,
+) -> dict[str, Any]:  # fmt: skip
     """The fields of `cec repair --json`; `fallback` is null where every store is whole, or none can be brought back.
 
     `replay`: what the next start replays where every store is whole, and bytes were taken out. `lost_output`: rows of
-    the sink that no reader can read.
+    the sink that no reader can read. `kept_from`: where what says from which batch on output is kept was damaged.
     """
     return {
         **place_json(place),
@@ -33,17 +36,24 @@ def repair_json(
         "fallback": _fallback_json(mending) if mending else None,
         "replay": {"first": due[0], "last": due[1]} if due else None,
         "log_file": "damaged" if place.damage else "sound",
+        "kept_from": kept_from,
         "lost_output": [each.to_json() for each in lost],
     }
 
 
 def print_repair(
-    out: Console, place: Place, report: RepairReport, *, whole: bool, due: tuple[int, int] | None
-) -> None:
+    out: Console, place: Place, report: RepairReport, *, whole: bool, due: tuple[int, int] | None,
+    kept_from: int | None = None,
+) -> None:  # fmt: skip
     """Each range that was taken out, or would be, and what to do next. `whole`: every store can be rebuilt.
 
-    `due`: the batches that the next start replays then.
+    `due`: the batches that the next start replays then; `kept_from` as in `repair_json`.
     """
+    if kept_from is not None:
+        out.print(
+            f"{RETIRED} {'would be' if report.dry_run else 'was'} written anew: output is kept from batch {kept_from} "
+            f"on, the oldest that is there"
+        )
     for each in report.removed:
         print_findings(out, [of_damage(each.damage)])
         out.print(f"        {'would be kept' if report.dry_run else 'kept'} as {place.home}/{each.kept_as}")
@@ -66,7 +76,13 @@ def print_repair(
 def print_lost_output(out: Console, lost: Sequence[Finding]) -> None:
     """Rows that were written once and that a replay does not write again."""
     print_findings(out, lost)
-    if lost:
+    cuts = [each for each in lost if each.where.startswith(f"{CUTS}/")]
+    if cuts:
+        out.print(
+            f"{cuts[0].where} says from which batch on output was taken back, and nothing else does: the query cannot "
+            f"write, and nobody can read, until it is restored from a copy"
+        )
+    if len(lost) > len(cuts):
         out.print(
             "these rows of the sink's output are lost: no start of the query writes them again. Restore the log from "
             'a copy; until then a read that comes to them fails, or passes over them with option("failOnDataLoss", '

@@ -270,7 +270,7 @@ def retire(storage: Storage, before: int) -> list[int]:
     """Delete the manifests of batches below `before`, after it is noted; returns the batches, oldest first."""
     retired = [batch for batch in batches(storage) if batch < before]
     if retired and before > retired_before(storage):
-        storage.replace(RETIRED, encode_object({"before": before}))
+        restore_retirement(storage, before)
     for batch in retired:
         storage.delete(manifest_path(batch))
     return retired
@@ -286,6 +286,24 @@ def retired_before(storage: Storage) -> int:
         return int(old[1])
     fields, _ = decode_object(RETIRED, data, "note of what was let go")
     return int(fields["before"])
+
+
+def damaged_retirement(storage: Storage) -> int | None:
+    """Where what says below which batch output was let go cannot be read: the oldest batch that is there; else None.
+
+    None, too, where no batch is: then nothing tells.
+    """
+    try:
+        retired_before(storage)
+    except DamagedLog:
+        there, _ = readable_batches(storage)
+        return there[0] if there else None
+    return None
+
+
+def restore_retirement(storage: Storage, before: int) -> None:
+    """Says anew that output is kept from `before` on."""
+    storage.replace(RETIRED, encode_object({"before": before}))
 
 
 def read_batch(offset: str) -> int:

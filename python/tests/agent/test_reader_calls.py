@@ -169,6 +169,25 @@ def test_a_manifest_says_what_went_into_its_batch(agent: Agent, sources: list[st
     assert (five.consumed, five.boundary_ms) == ((), None), "the batch is not in Spark's offset log"
 
 
+def test_files_that_a_power_loss_forgot_are_told_from_others(agent: Agent) -> None:
+    """The offset of a source of files is a number of its own, of which others files may be the first after that."""
+    checkpoint = Path(agent.checkpoint)
+    for directory in ("offsets", "sources/0", "sources/1"):
+        (checkpoint / directory).mkdir(parents=True)
+    (checkpoint / "offsets/0").write_text('v1\n{}\n{"logOffset":0}\n{"batch":3}')
+    (checkpoint / "sources/0/0").write_text('v1\n{"path":"a","timestamp":1,"batchId":0}')
+    sources = ["files", "cec"]
+    frame = write(agent, 0, 1)
+    assert publish(agent, 0, frame, sources=sources)
+    assert [each.files is None for each in load(open_storage(agent.home), 0).consumed] == [False, True]
+    assert not publish(agent, 0, frame, generation=2, sources=sources), "the same batch again"
+    (checkpoint / "sources/0/0").write_text('v1\n{"path":"b","timestamp":2,"batchId":0}')
+    with pytest.raises(Refused, match="batch 0 of the output was made of other files than it is planned with now"):
+        publish(agent, 0, frame, generation=3, sources=sources)
+    (checkpoint / "sources/0/0").unlink()
+    assert not publish(agent, 0, frame, generation=3, sources=sources), "what is not known is no difference"
+
+
 def test_a_reader_in_the_writers_process_need_not_ask_the_storage(agent: Agent, tmp_path: Path) -> None:
     """Rows written after the first look are at hand; another process reads the same rows from the log."""
     publish(agent, 0, write(agent, 0, 1, 2))
@@ -327,6 +346,77 @@ def test_rows_are_not_read_by_a_type_that_they_were_not_written_with(agent: Agen
     for first, last, wanted in ((0, 1, number), (1, 2, time), (0, 2, of_columns(other="long"))):
         assert agent.ask("view_splits", **bounds, first=first, last=last, schema=wanted)["splits"]
     assert [agent.ask("view_offsets", after=after)["last"] for after in (-1, 1)] == [1, 2], "no batch has both"
+
+
+def test_a_column_that_is_spelled_in_another_case_is_not_null(agent: Agent) -> None:
+    publish(agent, 0, write(agent, 0, 1, 2), schema=of_columns(n="long"))
+    bounds = {"first": 0, "last": 0, "whole": True}
+    assert read(agent, "output", ["N"], **bounds) == [{"N": 1}, {"N": 2}]
+    with pytest.raises(Refused, match="column N was written as BIGINT with batch 0, and is wanted as STRING"):
+        agent.ask("view_splits", view="output", **bounds, schema=of_columns(N="string"))
+    agent.conf["spark.sql.caseSensitive"] = "true"
+    assert read(agent, "output", ["N"], **bounds) == [{"N": None}, {"N": None}]
+
+
+def test_the_oldest_manifests_are_missed_by_who_has_read_the_one_before(agent: Agent) -> None:
+    """As where a rule of a bucket removes what is old: nothing says that these were let go."""
+    for batch in range(6):
+        publish(agent, batch, write(agent, batch, batch))
+    storage = open_storage(agent.home)
+    for batch in range(4):
+        storage.delete(manifest_path(batch))
+    with pytest.raises(Refused, match=r"0002.json: the manifests before batch 4 are missing"):
+        numbers(agent, 2, 5, whole=False)
+    assert lost(agent, 2, 5, whole=False)[0] == [4, 5]
+    assert numbers(agent, 4, 5, whole=False) == [4, 5]
+    storage.replace("manifests/retired.json", b'{"before":3}')
+    with pytest.raises(Refused, match=r"0003.json: the manifests before batch 4 are missing"):
+        numbers(agent, 3, 5, whole=False)
+
+
+@pytest.mark.parametrize("damaged", [0, 3])
+def test_a_damaged_manifest_at_an_end_does_not_hide_the_columns(agent: Agent, damaged: int) -> None:
+    for batch in range(4):
+        publish(agent, batch, write(agent, batch, batch), schema=of_columns(**{f"c{batch}": "long"}))
+    open_storage(agent.home).replace(manifest_path(damaged), b"{}")
+    with pytest.raises(Refused, match="no manifest"):
+        agent.ask("view_schema")
+    newest, oldest = (3, 1) if damaged == 0 else (2, 0)
+    wanted = [of_columns(**{f"c{batch}": "long"}) for batch in (newest, oldest)]
+    assert agent.ask("view_schema", may_lose=True)["schemas"] == wanted
+
+
+def test_what_is_let_go_after_a_read_was_planned_is_no_damage(agent: Agent) -> None:
+    for batch in range(4):
+        publish(agent, batch, write(agent, batch, batch))
+    (split,) = agent.ask("view_splits", view="output", first=1, last=3, whole=False)["splits"]
+    (segment,) = (Path(agent.home) / "segments").iterdir()
+    segment.unlink()
+    with pytest.raises(Refused) as refused:
+        agent.ask("read_split", split=split, columns=None)
+    assert refused.value.kind == "DamagedLog"
+    retire(open_storage(agent.home), 2)
+    with pytest.raises(Refused, match="batches 1 to 1 of the output are not kept any more"):
+        agent.ask("read_split", split=split, columns=None)
+
+
+@pytest.mark.parametrize(("bound", "wanted"), [({"max_batches": 1}, [0, 3, 4]), ({"max_rows": 1}, [2, 3, 4])])
+def test_empty_batches_count_for_no_bound(agent: Agent, bound: dict[str, int], wanted: list[int]) -> None:
+    for batch, rows in enumerate([(1,), (), (), (2, 3), (4,)]):
+        publish(agent, batch, write(agent, batch, *rows))
+    ends, after = [], -1
+    while after < 4:
+        after = int(agent.ask("view_offsets", after=after, **bound)["last"])
+        ends.append(after)
+        assert len(ends) < 9
+    assert ends == wanted
+
+
+def test_a_clock_that_is_ahead_makes_no_batch_wait_for_long(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 10_000.0)
+    publish(agent, 0)
+    monkeypatch.setattr(time, "time", lambda: 10_000.0 - 3_600)
+    assert agent.ask("view_offsets", after=-1)["last"] == 0
 
 
 def test_a_column_that_is_not_asked_for_may_be_of_several_types(agent: Agent) -> None:

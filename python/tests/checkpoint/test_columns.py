@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_cec.checkpoint.columns import changed_columns, check_columns, end_of_types
+from spark_cec.checkpoint.columns import changed_columns, check_columns, end_of_types, matching, with_former_columns
 from spark_cec.errors import ColumnChanged
 
 
@@ -54,6 +54,24 @@ def test_another_type_is_named(before: Any, after: Any, said: tuple[str, str]) -
     with pytest.raises(ColumnChanged) as told:
         check_columns("/log", wanted, 7, written)
     assert f"/log: column c was written as {said[0]} with batch 7, and is wanted as {said[1]}" in str(told.value)
+
+
+def test_another_spelling_is_the_same_column_unless_it_is_there_itself() -> None:
+    """As Spark has it, where `spark.sql.caseSensitive` is off."""
+    assert [matching(name, ["Id", "n"]) for name in ("Id", "id", "ID", "N", "x")] == ["Id", "Id", "Id", "n", None]
+    assert [matching(name, ["Id", "id"]) for name in ("Id", "id", "ID")] == ["Id", "id", None]
+    assert [matching(name, ["Id"], exact=True) for name in ("Id", "id")] == ["Id", None]
+    before, after = schema(Id="long"), schema(id="string")
+    assert changed_columns(before, after) == [("id", "BIGINT", "STRING")]
+    assert changed_columns(before, after, exact=True) == []
+    assert changed_columns(before, schema(ID="long")) == []
+
+
+def test_columns_that_went_are_remembered() -> None:
+    """Rows that have them may be unread when they come back as something else."""
+    kept = with_former_columns(schema(n="long"), schema(N="long", gone="string"))
+    assert changed_columns(kept, schema(gone="long")) == [("gone", "STRING", "BIGINT")]
+    assert with_former_columns(schema(n="long"), schema(n="string")) == schema(n="long")
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from spark_cec.log.catalog import Catalog
+from spark_cec.log.cuts import cut_path
 from spark_cec.log.frame import PRELUDE_LENGTH
 from spark_cec.log.index import MemoryIndex
-from spark_cec.log.manifest import load, manifest_path
+from spark_cec.log.manifest import RETIRED, load, manifest_path
 from spark_cec.recovery.fallback import FALLBACK_FILE
 from tests.cli.support import STORES, Checkpoint, answer, files, make_checkpoint, run
 from tests.log.support import LOG_ID
@@ -80,6 +81,30 @@ def test_a_damaged_manifest_is_named_by_every_repair(checkpoint: Checkpoint) -> 
         result = run("repair", str(checkpoint.path), *arguments)
         assert result.exit_code == 1
         assert f"corrupt {manifest_path(2)} at byte 0" in result.stdout
+
+
+def test_what_was_let_go_is_said_anew(checkpoint: Checkpoint) -> None:
+    """Emptied by a crash of its machine, say: every reader is refused until somebody says it."""
+    retired = checkpoint.home / RETIRED
+    retired.write_bytes(b"")
+    assert run("verify", str(checkpoint.path)).exit_code == 1
+    dry = run("repair", str(checkpoint.path), "--dry-run", "--json")
+    assert (dry.exit_code, answer(dry)["kept_from"], retired.read_bytes()) == (1, 0, b"")
+    done = run("repair", str(checkpoint.path))
+    assert done.exit_code == 0
+    assert f"{RETIRED} was written anew: output is kept from batch 0 on" in done.stdout
+    assert run("verify", str(checkpoint.path)).exit_code == 0
+    assert answer(run("repair", str(checkpoint.path), "--json"))["kept_from"] is None
+
+
+def test_a_damaged_cut_is_not_said_to_be_lost_rows(checkpoint: Checkpoint) -> None:
+    cut = checkpoint.home / cut_path(0)
+    cut.parent.mkdir()
+    cut.write_bytes(b"{}")
+    result = run("repair", str(checkpoint.path))
+    assert result.exit_code == 1
+    assert "until it is restored from a copy" in result.stdout
+    assert "are lost" not in result.stdout
 
 
 def test_the_file_with_the_logs_id_is_written_anew(checkpoint: Checkpoint) -> None:

@@ -280,3 +280,18 @@ def test_a_file_that_was_moved_away_is_not_the_one_in_its_place(tmp_path: Path) 
     shutil.copytree(tmp_path / "moved", tmp_path / "log")
     assert not appender.still_linked()
     appender.close()
+
+
+def test_an_error_of_the_store_does_not_mean_that_a_file_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that has run out, or a busy store: fsspec's own `isfile` answers no, whatever went wrong."""
+    filesystem = ObjectStore()
+    storage = ObjectStorage("s3://bucket/log", filesystem, "bucket/log", exclusive=True)
+    storage.create("log.json", b"{}")
+    assert storage.exists("log.json") and not storage.exists("other.json") and not storage.exists("")
+
+    def fails(*_: object, **__: object) -> None:
+        raise PermissionError("the token has run out")
+
+    monkeypatch.setattr(filesystem, "info", fails)
+    with pytest.raises(PermissionError, match="run out"):
+        storage.exists("log.json")

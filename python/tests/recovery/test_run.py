@@ -10,7 +10,7 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.log.home import join_log, read_log_id
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.generations import started_after
+from spark_cec.recovery.generations import has_committed, started_after
 from spark_cec.recovery.query_file import read_query
 from spark_cec.recovery.run import Run, take_up
 from spark_cec.settings import PREFIX
@@ -21,6 +21,26 @@ DECISION = {"mode": "eager", "reason": "because"}
 def _begin(checkpoint: Storage, log: Storage, **conf: str) -> Run:
     own = open_storage(f"{checkpoint.url}/cec")
     return take_up(checkpoint, own, log, "cec/log", conf, DECISION, "1.2.3", read_log_id(log))
+
+
+def test_a_log_that_another_query_has_begun_since_is_not_taken(tmp_path: Path) -> None:
+    """Both found none there; and nothing is left that would refuse the second one for good."""
+    first, second, log = (open_storage(str(tmp_path / name)) for name in ("first", "second", "log"))
+    take_up(first, open_storage(str(tmp_path / "first/cec")), log, "../log", {}, DECISION, "1", None)
+    with pytest.raises(UnsuitableCheckpoint, match="taken by another query at this moment"):
+        take_up(second, open_storage(str(tmp_path / "second/cec")), log, "../log", {}, DECISION, "1", None)
+    assert read_query(open_storage(str(tmp_path / "second/cec"))) is None
+
+
+def test_a_query_has_committed_once_a_run_of_ours_has(tmp_path: Path) -> None:
+    checkpoint, log = open_storage(str(tmp_path)), open_storage(str(tmp_path / "cec" / "log"))
+    own = open_storage(str(tmp_path / "cec"))
+    for batch in (0, 1):  # by another sink, before
+        checkpoint.create(f"offsets/{batch}", b"v1")
+        checkpoint.create(f"commits/{batch}", b"v1")
+    assert not has_committed(own, 1)
+    _begin(checkpoint, log)
+    assert [has_committed(own, batch) for batch in (1, 2)] == [False, True]
 
 
 def test_runs_are_numbered_and_share_one_log(tmp_path: Path) -> None:
