@@ -49,7 +49,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         *("pipeline.declare", "pipeline.load", "pipeline.home", "pipeline.flows", "pipeline.supervise"),
         "pipeline.cluster",
         *("pipeline", "pipeline.running", "pipeline.runnable", "pipeline.run_commands", "pipeline.command"),
-        *("pipeline.verify_command", "pipeline.watermarks"),
+        *("pipeline.verify_command", "pipeline.watermarks", "pipeline.options"),
     ),
 )
 """Floors from the ground up, names below `spark_cec`: a module may import lower ones, and its own without a circle."""

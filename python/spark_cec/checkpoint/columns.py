@@ -48,6 +48,11 @@ def changed_columns(written: str, wanted: str, *, exact: bool = False) -> list[t
     return changed
 
 
+def column_names(schema_json: str) -> frozenset[str]:
+    """Of a schema, Spark's JSON, without regard to upper and lower case."""
+    return frozenset(name.casefold() for name in _columns(schema_json))
+
+
 def with_former_columns(now: str, before: str) -> str:
     """The schema, and the columns that are only in the one of before: rows that have them may be unread still."""
     fields, former = json.loads(now), json.loads(before)["fields"]

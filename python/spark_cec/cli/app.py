@@ -293,7 +293,7 @@ def tune(context: typer.Context) -> None:
         _hand_over(tune_app(read_commits), context)
 
 
-@app.command(short_help="Pipelines of queries: simulate failures.", **_WITH_COMMANDS_OF_ITS_OWN)
+@app.command(short_help="Pipelines of queries: run, status, verify, graph, simulate.", **_WITH_COMMANDS_OF_ITS_OWN)
 def pipeline(context: typer.Context) -> None:
     """The command of pipelines."""
     with explained("pipeline", "", "read and write"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from spark_cec.errors import CecError
 from spark_cec.pipeline.graph import Graph, GraphError, Node, Part, check_graph
+from spark_cec.pipeline.options import FLOW_OPTIONS, SINK_OPTIONS, check_names, check_options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -18,9 +19,6 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 SESSION = "spark"
 """The parameter that is the Spark session, and no flow."""
-
-READ_OPTIONS = frozenset({"maxRowsPerTrigger", "maxBatchesPerTrigger", "failOnDataLoss"})
-"""What a flow may say of how it reads others."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 
@@ -99,6 +97,8 @@ class Declaration:
         reads several instances needs it there, where the slowest of them counts. Raises `GraphError` for a second flow
         of one name.
         """
+        check_names(self.name, "flow", options, FLOW_OPTIONS)
+
         def declare(made: _Function) -> _Function:
             return self._declare(made, is_sink=False, kept=kept, priority=1.0, **options)
 
@@ -119,6 +119,8 @@ class Declaration:
 
         `priority`: what the query that it ends is worth after a failure, above 0. Raises `GraphError`.
         """
+        check_names(self.name, "sink", options, SINK_OPTIONS)
+
         def declare(made: _Function) -> _Function:
             return self._declare(made, is_sink=True, kept=False, priority=priority, **options)
 
@@ -140,10 +142,10 @@ class Declaration:
         _check_name(self.name, own)
         if own in self._flows:
             raise GraphError(self.name, [f"there are two flows of the name {own}: give one another, with name="])
-        if not priority > 0:
-            raise GraphError(self.name, [f"sink {own} has priority={priority:g}: give a number above 0"])
-        if partitions is not None and partitions < 1:
-            raise GraphError(self.name, [f"{own} has partitions={partitions}: give 1 or more"])
+        if not (isinstance(priority, int | float) and priority > 0):
+            raise GraphError(self.name, [f"sink {own} has priority={priority!r}: give a number above 0"])
+        if partitions is not None and not (isinstance(partitions, int) and partitions >= 1):
+            raise GraphError(self.name, [f"{own} has partitions={partitions!r}: give 1 or more"])
         parameters = _parameters(self.name, own, function)
         inputs = tuple(each for each in parameters if each != SESSION)
         if is_sink and not inputs:
@@ -154,11 +156,8 @@ class Declaration:
             )
         for read in sorted((watermarks or {}).keys() - set(inputs)):
             raise GraphError(self.name, [f"{own} has a watermark of {read}, which it does not read: it reads {inputs}"])
+        check_options(self.name, own, trigger, output_mode, conf, reads)
         keys = _keys(self.name, own, inputs, instances, key)
-        unknown = sorted((reads or {}).keys() - READ_OPTIONS)
-        if unknown:
-            known = ", ".join(sorted(READ_OPTIONS))
-            raise GraphError(self.name, [f"{own} has reads={{'{unknown[0]}': ...}}: the options of a read are {known}"])
         node = Node(own, inputs, is_sink, priority, kept)
         made = Flow(
             node, function, parameters, trigger, output_mode, dict(conf or {}), partitions, dict(reads or {}), schema,

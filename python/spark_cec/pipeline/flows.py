@@ -81,7 +81,11 @@ class Flows:
 
         schema = self._declared[name].schema
         if schema is not None:
-            self._schemas[name] = StructType.fromDDL(schema) if isinstance(schema, str) else schema  # type: ignore[assignment]
+            try:
+                self._schemas[name] = StructType.fromDDL(schema) if isinstance(schema, str) else schema  # type: ignore[assignment]
+            except Exception as error:
+                told = str(error).strip().splitlines()[0]
+                raise FlowError(f"flow {name} has schema={schema!r}, which is none: {told}") from error
 
     def _learn(self, name: str, members: tuple[str, ...]) -> None:
         node = self._graph.nodes[name]

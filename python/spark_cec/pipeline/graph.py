@@ -213,9 +213,11 @@ def check_recorded(
         if node is None and (again := _in_other_parts(graph, name, before)):
             complaints += [again] if again not in complaints and not gone(name) else []
         elif node is None:
+            files = ", and the files that it has written" if before["sink"] else ""
             complaints.append(
-                f"{kind} {name} was removed: bring it back, or delete {home}/flows/{name}, with its checkpoint and "
-                f"its channel, if its rows are not wanted any more"
+                f"{kind} {name} was removed: bring it back (if its function was renamed, say "
+                f"@{kind}(name={name!r})), or delete {home}/flows/{name}, with its checkpoint and its channel{files}, "
+                f"if its rows are not wanted any more"
             )
         elif _key(before) != (node.part.key if node.part else None) and not gone(name):
             complaints.append(

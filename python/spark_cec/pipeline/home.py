@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import WAIT_S, CheckpointLeases
-from spark_cec.checkpoint.columns import with_former_columns
+from spark_cec.checkpoint.columns import column_names, with_former_columns
 from spark_cec.errors import CecError, Fenced, LogLocationError
 from spark_cec.pipeline.graph import Graph, check_columns, check_recorded, to_json
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
+
+_LOG = logging.getLogger(__name__)
 
 GRAPH_FILE = "pipeline.json"
 STATUS_FILE = "status.json"
@@ -51,6 +55,14 @@ class PipelineHome:
             before = (recorded or {}).get("schemas", {})
             known = {name: with_former_columns(each, before.get(name, each)) for name, each in schemas.items()
                      if name not in new and not self._is_gone(name)}  # fmt: skip
+            for name, each in known.items():
+                gone = sorted(column_names(before.get(name, each)) - column_names(schemas[name]))
+                if gone and graph.readers(name):
+                    _LOG.warning(
+                        "flow %s of pipeline %s has no column %s any more: in rows that are read after this, it is "
+                        "gone, and columns that are new are null in those that were written before",
+                        name, graph.name, " and ".join(gone),
+                    )  # fmt: skip
             wanted = {**to_json(graph), "schemas": {**schemas, **known}}
             if wanted != recorded:
                 self._storage.replace(GRAPH_FILE, json.dumps(wanted, indent=1).encode())
@@ -79,10 +91,11 @@ class PipelineHome:
         self._storage.probe_writable()
         try:
             return self._leases.hold(self.home, self._storage, wait_s)
-        except Fenced:
+        except Fenced as error:
+            holder = re.search(r"agent process (\d+)", str(error))
             raise Fenced(
-                f"pipeline {graph.name} at {self.home} is running already: stop that driver first; a pipeline has one "
-                f"driver at a time"
+                f"pipeline {graph.name} at {self.home} is running already: stop that driver first"
+                f"{f', process {holder[1]}' if holder else ''}; a pipeline has one driver at a time"
             ) from None
 
     def _new_flows(

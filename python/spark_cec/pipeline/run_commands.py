@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 import time
@@ -81,6 +82,7 @@ _COLOURS = {
     State.FAILED: "bold red",
 }
 _ERROR_CHARS = 160
+_OF_SPARK = re.compile(r"\[STREAM_FAILED\] Query \[id = [^\]]*\] terminated with exception: ")
 
 
 def run(
@@ -141,7 +143,10 @@ def status(
     elif watch:
         _watch(place, now)
     else:
-        Console(highlight=False).print(_table(now))
+        out = Console(highlight=False)
+        out.print(_table(now))
+        for flow in now.failed:
+            out.print(Text(f"flow {flow.name} has failed: {_plain(flow.error or '')}"), soft_wrap=True)
     if now.failed or _is_gone(now):
         raise typer.Exit(1)
 
@@ -164,6 +169,8 @@ def _follow(running: RunningPipeline, as_json: bool, silence: Callable[[], None]
                     live.update(_table(running.status()), refresh=True)
                     time.sleep(_LOOK_S)
     except KeyboardInterrupt:
+        for number in (signal.SIGINT, signal.SIGTERM):  # a second one would leave a stop that is half done
+            signal.signal(number, signal.SIG_IGN)
         print(f"pipeline {running.status().name}: stopping", file=sys.stderr)
         silence()
         running.stop()
@@ -176,6 +183,7 @@ class _Lines:
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
         self._shown: list[tuple[object, ...]] = []
+        self._errors: dict[str, str] = {}
 
     def show(self, now: PipelineStatus) -> None:
         """Prints the status, if it is another one than before; a batch more is no change."""
@@ -187,6 +195,10 @@ class _Lines:
             print(json.dumps(now.to_json()), flush=True)
         else:
             print(_line(now), file=sys.stderr, flush=True)
+            for flow in now.flows:
+                if flow.error and flow.error != self._errors.get(flow.name):
+                    print(f"flow {flow.name}: {_plain(flow.error)}", file=sys.stderr, flush=True)
+                    self._errors[flow.name] = flow.error
 
 
 def _watch(place: PipelineHome, now: PipelineStatus) -> None:
@@ -228,10 +240,15 @@ def _has(capacity: CapacityStatus) -> str:
 def _why(flow: FlowStatus) -> str:
     if flow.starves_for:
         return f"for {', '.join(flow.starves_for)}"
-    if flow.error and flow.state in (State.FAILED, State.RESTARTING):
-        text = " ".join(flow.error.split())
+    if flow.error and (flow.state in (State.FAILED, State.RESTARTING) or (flow.restarts and not flow.state.is_over)):
+        text = _plain(flow.error)
         return text if len(text) <= _ERROR_CHARS else text[:_ERROR_CHARS] + " …"
     return ""
+
+
+def _plain(error: str) -> str:
+    """In one line, without the names that Spark gives a query and its run."""
+    return " ".join(_OF_SPARK.sub("", error).split())
 
 
 def _line(now: PipelineStatus) -> str:
@@ -253,6 +270,7 @@ def _spark(name: str, master: str | None, conf: list[tuple[str, str]]) -> Iterat
     from spark_cec.session import configure
 
     builder = configure(SparkSession.builder.appName(f"pipeline {name}")).config("spark.scheduler.mode", "FAIR")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")  # which would run into our own lines
     if master:
         builder = builder.master(master)
     for key, value in conf:

@@ -132,7 +132,11 @@ def test_a_graph_that_was_recorded_may_grow_but_not_change() -> None:
             "files that sinks among them have written)"
         )
     ]
-    with pytest.raises(GraphError, match="sink S was removed: bring it back, or delete /home/flows/S"):
+    with pytest.raises(
+        GraphError,
+        match=r"sink S was removed: bring it back \(if its function was renamed, say @sink\(name='S'\)\), or delete "
+        r"/home/flows/S, with .* and the files that it has written",
+    ):
         check_recorded(graph_of(a="", b="a"), recorded, "/home")
     with pytest.raises(GraphError, match="is the home of pipeline p: give each a home of its own"):
         check_recorded(Graph("q", {}), recorded, "/home")
@@ -231,6 +235,44 @@ def test_names_of_instances_are_taken(first: str) -> None:
         declare(lambda bids: None)
     with pytest.raises(GraphError, match="cannot be a name"):
         made.flow(name="n" * 100, instances=2, key="k")(lambda bids: None)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"keep": True}, r"@flow\(keep=\.\.\.\): there is no such option; did you mean kept"),
+        ({"priority": 2}, r"@flow\(priority=\.\.\.\): there is no such option; "),
+        ({"output_mode": "appnd"}, "counts has output_mode='appnd': give append, update or complete"),
+        ({"trigger": "2 seconds"}, r"counts has trigger='2 seconds': give one of Spark's, {'processingTime': "),
+        ({"trigger": {"processing_time": "2 seconds"}}, r"counts has trigger={'processing_time': .*: give one of"),
+        ({"trigger": {"processingTime": "two seconds"}}, "give an interval, as '10 seconds'"),
+        ({"reads": {"maxRowsPerTrigger": "many"}}, "'maxRowsPerTrigger': 'many'}: give a whole number from 1 on"),
+        ({"reads": {"maxRows": "1"}}, "the options of a read are failOnDataLoss, maxBatchesPerTrigger, maxRowsPer"),
+        ({"reads": {"failOnDataLoss": "no"}}, "give 'true' or 'false'"),
+        ({"conf": ["a"]}, r"counts has conf=\['a'\]: give a dict"),
+        ({"conf": {"spark.sql.streaming.stateStore.cec.Qq": "1"}}, "conf of ours that is wrong: .*cec.Qq.*did you"),
+        ({"partitions": "two"}, "counts has partitions='two': give 1 or more"),
+    ],
+)
+def test_options_that_are_wrong_are_found_before_anything_starts(options: dict[str, Any], says: str) -> None:
+    made = Pipeline("p", "/home")
+    with pytest.raises(GraphError, match=says):
+        made.flow(name="counts", **options)(lambda bids: None)
+    with pytest.raises(GraphError, match=r"@sink\(kept=\.\.\.\): there is no such option"):
+        made.sink(name="out", kept=True)(lambda bids: None)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"trigger": {"processingTime": "10 seconds"}}, {"trigger": {"processingTime": "1 minute 30 seconds"}},
+        {"trigger": {"processingTime": "interval 500 milliseconds"}}, {"trigger": {"availableNow": True}},
+        {"trigger": {"processingTime": "0 seconds"}}, {"reads": {"maxRowsPerTrigger": 7, "failOnDataLoss": False}},
+        {"conf": {"spark.sql.shuffle.partitions": 3}, "output_mode": "complete"},
+    ],
+)  # fmt: skip
+def test_options_that_are_fine(options: dict[str, Any]) -> None:
+    Pipeline("p", "/home").flow(name="counts", **options)(lambda bids: None)
 
 
 def test_a_source_has_one_instance() -> None:
