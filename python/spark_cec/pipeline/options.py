@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_cec.errors import SettingsError
 from spark_cec.pipeline.graph import GraphError, nearest
-from spark_cec.settings import parse_settings
+from spark_cec.settings import PREFIX, parse_settings
 
 _BOTH = ("name", "trigger", "output_mode", "conf", "partitions", "reads", "watermarks")
 FLOW_OPTIONS = frozenset({*_BOTH, "kept", "schema", "instances", "key"})
@@ -18,6 +18,9 @@ MODES = ("append", "update", "complete")
 TRIGGERS = ("processingTime", "once", "availableNow", "continuous", "realTime")
 READ_OPTIONS = frozenset({"maxRowsPerTrigger", "maxBatchesPerTrigger", "failOnDataLoss"})
 """What a flow may say of how it reads others."""
+
+_GO_TOGETHER = ("CI", "CP", "recoveryTarget")
+"""What the other one is may be said of the whole session."""
 
 _UNITS = "nanosecond|microsecond|millisecond|second|minute|hour|day|week"
 _INTERVAL = re.compile(rf"(interval\s+)?(\d+(\.\d+)?\s*({_UNITS})s?\s*)+", re.IGNORECASE)
@@ -61,11 +64,15 @@ def _of_conf(conf: object) -> list[str]:
         return []
     if not isinstance(conf, Mapping):
         return [f"conf={conf!r}: give a dict of Spark's keys and values"]
-    try:
-        parse_settings({str(key): str(value) for key, value in conf.items()})
-    except SettingsError as error:
-        return [f"conf of ours that is wrong: {error}"]
-    return []
+    found = []
+    for key, value in conf.items():
+        if str(key).removeprefix(PREFIX) in _GO_TOGETHER:
+            continue
+        try:
+            parse_settings({str(key): str(value)})
+        except SettingsError as error:
+            found.append(f"conf of ours that is wrong: {error}")
+    return found
 
 
 def _of_reads(reads: object) -> list[str]:

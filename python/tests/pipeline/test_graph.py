@@ -269,6 +269,7 @@ def test_options_that_are_wrong_are_found_before_anything_starts(options: dict[s
         {"trigger": {"processingTime": "interval 500 milliseconds"}}, {"trigger": {"availableNow": True}},
         {"trigger": {"processingTime": "0 seconds"}}, {"reads": {"maxRowsPerTrigger": 7, "failOnDataLoss": False}},
         {"conf": {"spark.sql.shuffle.partitions": 3}, "output_mode": "complete"},
+        {"conf": {"spark.sql.streaming.stateStore.cec.CI": "9h"}},
     ],
 )  # fmt: skip
 def test_options_that_are_fine(options: dict[str, Any]) -> None:
