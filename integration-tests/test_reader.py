@@ -18,7 +18,7 @@ from cec_it.driver import Job, Query, last_batch, start
 from cec_it.references import References
 from purchases_demo.crashes import newest
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.log.manifest import retire
+from spark_cec.log.manifest import read_batch, retire
 
 APPEND = Query("window-append", feeds.RATE, "cec")
 COMPLETE = Query("totals", feeds.RATE, "cec")
@@ -209,9 +209,11 @@ def test_a_stream_that_has_fallen_behind_says_so(
         for batch in range(2, max(seen) + 1):  # as if it had been stopped there
             (reader / log / str(batch)).unlink()
             (reader / log / f".{batch}.crc").unlink(missing_ok=True)
+    read_to = read_batch((reader / "offsets" / "1").read_text().splitlines()[-1])
     kept_from = newest(tmp_path / "query" / "commits") - 2
+    assert read_to < kept_from - 1
     retire(open_storage(str(tmp_path / "query" / "cec" / "log")), kept_from)
-    with pytest.raises(Exception, match=rf"batches 2 to {kept_from - 1} of the output are not kept any more"):
+    with pytest.raises(Exception, match=rf"batches {read_to + 1} to {kept_from - 1} of the output are not kept any more"):
         stream(spark, str(tmp_path / "query"), reader)
     behind = stream(spark, str(tmp_path / "query"), reader, failOnDataLoss="false")
     wanted = {batch: rows for batch, rows in references.get(APPEND, written.job).items() if batch >= kept_from}
