@@ -213,7 +213,7 @@ def test_a_stream_that_has_fallen_behind_says_so(
     kept_from = newest(tmp_path / "query" / "commits") - 2
     assert read_to < kept_from - 1
     retire(open_storage(str(tmp_path / "query" / "cec" / "log")), kept_from)
-    with pytest.raises(Exception, match=rf"batches {read_to + 1} to {kept_from - 1} of the output are not kept any more"):
+    with pytest.raises(Exception, match=rf"batches {read_to + 1} to {kept_from - 1} of the output are not kept"):
         stream(spark, str(tmp_path / "query"), reader)
     behind = stream(spark, str(tmp_path / "query"), reader, failOnDataLoss="false")
     wanted = {batch: rows for batch, rows in references.get(APPEND, written.job).items() if batch >= kept_from}
