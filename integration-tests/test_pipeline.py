@@ -109,13 +109,14 @@ def round_of_kills(case: str, root: Path, seed: int, lives: int, executors: bool
     assert rows_of(root / "out") == CASES[case].expected(root / "in"), f"SEED={seed} {root}"
 
 
-@pytest.mark.parametrize("case", CASES)
+# The chain is that of the next test; all of them are in the long one.
+@pytest.mark.parametrize("case", ["diamond", "closure"])
 def test_a_killed_pipeline_is_exact(case: str, tmp_path: Path) -> None:
     round_of_kills(case, tmp_path, SEED, lives=2, executors=False)
 
 
 def test_executors_are_lost_under_a_pipeline(tmp_path: Path) -> None:
-    round_of_kills("chain", tmp_path, SEED + 1, lives=3, executors=True)
+    round_of_kills("chain", tmp_path, SEED + 1, lives=2, executors=True)
 
 
 def test_flows_wait_for_executors_and_every_row_is_there(tmp_path: Path) -> None:

@@ -94,7 +94,8 @@ def session_builder(scratch: Path, master: str, java_options: str = "") -> Spark
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config(
             "spark.driver.extraJavaOptions",
-            f'"-Djava.io.tmpdir={scratch}" -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m{java_options}',
+            f'"-Djava.io.tmpdir={scratch}" -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m'
+            f"{java_options}",
         )
     )
     return spark_cec.configure(builder)

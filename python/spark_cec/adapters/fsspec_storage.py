@@ -190,6 +190,10 @@ class MemoryStorage(_FsspecStorage):
         with _MEMORY_LOCK:
             return super().size(path)
 
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file. Memory has no errors; its `info` of what is missing looks at all there is."""
+        return bool(self._filesystem.isfile(self._full(path)))
+
     def list(self, directory: str) -> Listing:
         """The files directly in a directory."""
         with _MEMORY_LOCK:
