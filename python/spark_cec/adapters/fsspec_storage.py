@@ -65,7 +65,11 @@ def is_taken(url: str) -> bool:
     """Whether anything is at `url`: a file, or a directory, if only an empty or a hidden one."""
     filesystem, root = _place(url)
     filesystem.invalidate_cache()
-    return bool(filesystem.exists(root))
+    try:  # and not `exists`, to which any error of the store means that there is nothing
+        filesystem.info(root)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def remove_all(url: str) -> None:

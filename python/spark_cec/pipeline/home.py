@@ -53,10 +53,11 @@ class PipelineHome:
             recorded = self._read(GRAPH_FILE)
             new = self._new_flows(graph, recorded, schemas)
             before = (recorded or {}).get("schemas", {})
-            known = {name: with_former_columns(each, before.get(name, each)) for name, each in schemas.items()
-                     if name not in new and not self._is_gone(name)}  # fmt: skip
-            for name, each in known.items():
-                gone = sorted(column_names(before.get(name, each)) - column_names(schemas[name]))
+            # Whether a flow's folder is there is asked of the storage only where it matters.
+            known = {name: with_former_columns(each, before[name]) for name, each in schemas.items()
+                     if name not in new and before.get(name, each) != each and not self._is_gone(name)}  # fmt: skip
+            for name in known:
+                gone = sorted(column_names(before[name]) - column_names(schemas[name]))
                 if gone and graph.readers(name):
                     _LOG.warning(
                         "flow %s of pipeline %s has no column %s any more: in rows that are read after this, it is "
