@@ -1,7 +1,7 @@
 """The driver of a pipeline that is killed: runs one of `cec_it.pipelines` until its sink has all rows.
 
-`python -m cec_it.pipeline_driver CASE ROOT MASTER [FILL]`. Prints its status as JSON lines, and {"done": true} at the
-end. FILL is the share of the cores that flows may keep busy in a recovery.
+`python -m cec_it.pipeline_driver CASE ROOT MASTER [FILL [PROTOCOL RELEASE]]`. Prints its status as JSON lines, and
+{"done": true} at the end. FILL is the share of the cores that flows may keep busy in a recovery.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from spark_cec.pipeline.running import RunningPipeline
 from spark_cec.pipeline.supervise import Patience
 
 LOOK_AGAIN_S = 0.25
+INTERVAL_S = 1.5
 PATIENCE = Patience(most=5, window_s=600.0, wait_s=1.0)
 
 
 def rows_in(spark: SparkSession, out: Path) -> int:
-    """How many rows the sink has; 0 before its first batch."""
+    """How many different rows the sink has, or, where it has a log, all of them; 0 before its first batch."""
     try:
-        return spark.read.parquet(str(out)).count()
+        rows = spark.read.parquet(str(out))
+        return rows.count() if (out / "_spark_metadata").exists() else rows.distinct().count()
     except AnalysisException:
         return 0
 
@@ -56,13 +58,13 @@ def _recovers(running: RunningPipeline) -> bool:
     return capacity is not None and capacity.recovering_s is not None
 
 
-def main(name: str, root: Path, master: str, fill: float) -> int:
+def main(name: str, root: Path, master: str, fill: float, protocol: str = "cec", release: str = "checkpoint") -> int:
     """Entry point."""
     case = CASES[name]
     expected = case.expected(root / "in").total()
     builder = session_builder(root / "scratch", master).config("spark.scheduler.mode", "FAIR")
     spark = builder.config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"]).getOrCreate()
-    pipeline = case.declare(str(root))
+    pipeline = case.declare(str(root), protocol=protocol, release=release, checkpoint_interval=INTERVAL_S)
     running = RunningPipeline(pipeline, spark, PATIENCE, recovery=RecoveryPolicy(fill=fill))
     ended = threading.Event()
     telling = threading.Thread(target=_tell, args=(running, ended), daemon=True)
@@ -81,6 +83,6 @@ def main(name: str, root: Path, master: str, fill: float) -> int:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], float((sys.argv[4:] or ["0.9"])[0]))
+    code = main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], float((sys.argv[4:] or ["0.9"])[0]), *sys.argv[5:])
     sys.stdout.flush()
     os._exit(code)

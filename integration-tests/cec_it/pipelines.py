@@ -35,11 +35,13 @@ Rows = Counter[tuple[Any, ...]]
 class Case:
     """A pipeline on files below `root`; `expected` are the rows in `out`, and how often each is there.
 
+    `declare` takes the root, and what else a `Pipeline` is told of its checkpoints.
+
     `go_on` is what comes in after each start. Without it a window may stay open for ever: when a query starts, Spark
     runs no batch that has no rows, even if the run that was killed had yet to run one.
     """
 
-    declare: Callable[[str], Pipeline]
+    declare: Callable[..., Pipeline]
     feed: Callable[[Path, int], None]
     go_on: Callable[[Path], None]
     expected: Callable[[Path], Rows]
@@ -77,9 +79,9 @@ def feed_edges(directory: Path, seed: int) -> None:
         _write(directory / f"{number:03d}.json", [{"a": a, "b": b}])
 
 
-def diamond(root: str) -> Pipeline:
+def diamond(root: str, **how: Any) -> Pipeline:
     """A source, two branches, one of them in two instances, a sink of both, and one for which nobody looks."""
-    made = Pipeline("diamond", f"{root}/home")
+    made = Pipeline("diamond", f"{root}/home", **how)
 
     @made.flow
     def events(spark: SparkSession) -> DataFrame:
@@ -95,7 +97,7 @@ def diamond(root: str) -> Pipeline:
 
     @made.sink(priority=2)
     def out(even: DataFrame, odd: DataFrame) -> DataStreamWriter:
-        return _out(even.union(odd).select("n", "k", "v"), root)
+        return _out(even.union(odd).select("n", "k", "v"), root, how)
 
     @made.sink
     def unseen(odd: DataFrame) -> DataStreamWriter:
@@ -109,9 +111,9 @@ def diamond_rows(events: Path) -> Rows:
     return Counter((e["n"], e["k"], e["v"]) for e in _read(events) if e["n"] >= 0 or e["n"] % 2 == 0)
 
 
-def chain(root: str) -> Pipeline:
+def chain(root: str, **how: Any) -> Pipeline:
     """Four flows one behind the other, two of them with windows."""
-    made = Pipeline("chain", f"{root}/home")
+    made = Pipeline("chain", f"{root}/home", **how)
 
     @made.flow
     def events(spark: SparkSession) -> DataFrame:
@@ -131,7 +133,8 @@ def chain(root: str) -> Pipeline:
 
     @made.sink
     def out(long: DataFrame) -> DataStreamWriter:
-        return _out(long.where("k >= 0").select(F.unix_timestamp("t").alias("t"), "k", "n", "v"), root)
+        rows = long.where("k >= 0").select(F.unix_timestamp("t").alias("t"), "k", "n", "v")
+        return _out(rows, root, how)
 
     return made
 
@@ -147,9 +150,9 @@ def chain_rows(events: Path) -> Rows:
     return Counter((begin, key, count, total) for (begin, key), (count, total) in sums.items())
 
 
-def closure(root: str) -> Pipeline:
+def closure(root: str, **how: Any) -> Pipeline:
     """The pairs of vertices that a path joins: a flow that reads its own channel."""
-    made = Pipeline("closure", f"{root}/home")
+    made = Pipeline("closure", f"{root}/home", **how)
 
     @made.flow
     def edges(spark: SparkSession) -> DataFrame:
@@ -162,7 +165,7 @@ def closure(root: str) -> Pipeline:
 
     @made.sink
     def out(paths: DataFrame) -> DataStreamWriter:
-        return _out(paths, root)
+        return _out(paths, root, how)
 
     return made
 
@@ -193,7 +196,7 @@ CASES = {
     "chain": Case(chain, feed_events, another_day, chain_rows),
     "closure": Case(closure, feed_edges, nothing, closure_rows),
     "reachability": Case(
-        lambda root: reachability(f"{root}/home", root, LONGEST), feed_changes, nothing, reachable_rows
+        lambda root, **how: reachability(f"{root}/home", root, LONGEST, **how), feed_changes, nothing, reachable_rows
     ),
 }
 
@@ -229,8 +232,11 @@ def _windows(rows: DataFrame, seconds: int, *sums: Column) -> DataFrame:
     return grouped.select(F.col("w.start").alias("t"), "k", "n", "v")
 
 
-def _out(rows: DataFrame, root: str) -> DataStreamWriter:
-    return rows.writeStream.format("parquet").option("path", f"{root}/out")
+def _out(rows: DataFrame, root: str, how: Mapping[str, Any]) -> DataStreamWriter:
+    """Files: of batches that are taken back and come again with other rows, where they leave the pipeline at once."""
+    if how.get("release") != "at-once":
+        return rows.writeStream.format("parquet").option("path", f"{root}/out")
+    return rows.writeStream.foreachBatch(lambda batch, _: batch.write.mode("append").parquet(f"{root}/out"))
 
 
 def _write(path: Path, rows: Iterable[Mapping[str, object]]) -> None:

@@ -149,3 +149,7 @@ class NewerFormat(CecError):
             f"{place}: {found} is newer than this release can read; use the release that wrote it, or newer"
         )
         self.found = found
+
+
+class RestartNeeded(CecError):
+    """What a query has in memory is not whole any more: a restart has it again. See the message."""

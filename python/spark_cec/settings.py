@@ -61,6 +61,20 @@ class ExtentBound:
 
 
 @dataclass(frozen=True, slots=True)
+class ProtocolSettings:
+    """That a query is a flow of a pipeline under a checkpointing protocol: set by `Pipeline`, for its own sessions.
+
+    `home`: of the pipeline; `epoch`: the run of all its flows, from one line on. `takes_part`: else it only reads what
+    the protocol does not take back.
+    """
+
+    home: str
+    flow: str
+    epoch: int
+    takes_part: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything a user can set, with units in the names and the defaults of the design, section 1.
 
@@ -91,6 +105,7 @@ class Settings:
     autotune: bool = False
     accepts_divergence: bool = False
     flush_at_stop: bool = True
+    protocol: ProtocolSettings | None = None
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -116,7 +131,8 @@ class Settings:
         return f"{bounds} {share}{effort}{age} mode={self.mode.value}"
 
 
-def _duration_ms(key: str, value: str) -> float:
+def duration_ms(key: str, value: str) -> float:
+    """A duration of a setting, such as 10ms. Raises `SettingsError`."""
     match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([a-z]+)\s*", value.lower())
     if not match or match[2] not in _DURATION_UNITS_MS:
         raise SettingsError(PREFIX + key, value, "give a duration with a unit, such as 10ms, 1s or 5min, not below 0")
@@ -202,6 +218,7 @@ _KEYS = {
     "Q", "U", "CI", "CP", "effort", "footprintAge", "mode", "log.path", "python", "log.segmentBytes", "log.compression",
     "output.retainBatches", "output.readers", "sources.replayable", "sources.margin", "index.path", "spool.path",
     "agent.timeout", "recoveryTarget", "autotune", "onDivergence", "stop.flush", "driver.python", "liveStore",
+    "protocol", "protocol.home", "protocol.flow", "protocol.epoch",
 }  # fmt: skip
 
 
@@ -233,6 +250,16 @@ def _readers(given: Mapping[str, str]) -> tuple[str, ...]:
     return readers
 
 
+def _protocol(given: Mapping[str, str]) -> ProtocolSettings | None:
+    if "protocol.home" not in given:
+        if "protocol" in given:
+            mend = "a query alone has no protocol: declare a pipeline, Pipeline(..., protocol=...)"
+            raise SettingsError(PREFIX + "protocol", given["protocol"], mend)
+        return None
+    home, flow = given["protocol.home"], given.get("protocol.flow", "")
+    return ProtocolSettings(home, flow, _count("protocol.epoch", given.get("protocol.epoch", "")), "protocol" in given)
+
+
 def _recovery_target_ms(given: Mapping[str, str]) -> float | None:
     if "recoveryTarget" not in given:
         return None
@@ -241,7 +268,7 @@ def _recovery_target_ms(given: Mapping[str, str]) -> float | None:
             raise SettingsError(
                 PREFIX + bound, given[bound], "recoveryTarget stands in for Q and U: give that, or these two"
             )
-    target = _duration_ms("recoveryTarget", given["recoveryTarget"])
+    target = duration_ms("recoveryTarget", given["recoveryTarget"])
     if target <= 0:
         raise SettingsError(PREFIX + "recoveryTarget", given["recoveryTarget"], "give a time above 0, such as 5s")
     return target
@@ -272,9 +299,9 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
     extent, warnings = _extent_bound("Q", given["Q"]) if "Q" in given else (default.extent_bound, ())
     target_ms, autotune = _recovery_target_ms(given), _autotune(given)
     unlimited = target_ms is not None and not autotune and not {"CI", "CP"} & set(given)
-    checkpoint_ms = _duration_ms("CI", given["CI"]) if "CI" in given else default.checkpoint_ms
+    checkpoint_ms = duration_ms("CI", given["CI"]) if "CI" in given else default.checkpoint_ms
     checkpoint_ms = default.period_ms if unlimited else checkpoint_ms
-    period_ms = _duration_ms("CP", given["CP"]) if "CP" in given else default.period_ms
+    period_ms = duration_ms("CP", given["CP"]) if "CP" in given else default.period_ms
     if period_ms <= 0:
         raise SettingsError(PREFIX + "CP", given["CP"], "the period must be longer than 0")
     if checkpoint_ms > period_ms:
@@ -312,6 +339,7 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
         recovery_target_ms=target_ms,
         autotune=autotune,
         accepts_divergence=_choice("onDivergence", given.get("onDivergence", "fail"), ("fail", "accept")) == "accept",
+        protocol=_protocol(given),
         flush_at_stop=_choice("stop.flush", given.get("stop.flush", "on"), ("on", "off")) == "on",
         warnings=warnings,
     )

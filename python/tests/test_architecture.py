@@ -17,7 +17,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "extras", "ids", "settings", "version", "log", "checkpoint", "recovery", "adapters", "agent"),
     # 1 values
     (
-        *("protocols", "protocols.*"),
+        *("protocols", "protocols.words", "protocols.choose", "protocols.coordinated", "protocols.uncoordinated"),
+        *("protocols.communication_induced", "protocols.eventual", "protocols.none", "protocols.simulation.*"),
+        "protocols.simulation",
         *("log.meta", "log.frame", "log.planes", "log.record", "toolchain"),
         *("checkpoint.columns", "checkpoint.footprints", "checkpoint.policy", "checkpoint.effort"),
     ),
@@ -33,7 +35,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         *("checkpoint.eventual", "checkpoint.commit", "checkpoint.flush", "checkpoint.recovery_target"),
         *("recovery.plan", "recovery.fallback", "recovery.generations", "recovery.report", "recovery.requests"),
         *("recovery.forecast", "recovery.margin", "recovery.reach", "recovery.sources", "recovery.start"),
-        "recovery.run",
+        *("recovery.run", "recovery.rollback", "protocols.spec", "protocols.records", "protocols.driving"),
         *("recovery.attempts", "recovery.left", "recovery.query_file", "recovery.spark_logs", "recovery.suitable"),
         *("recovery.progressive", "checkpoint.views", "tuning", "tuning.*"),
         *("pipeline.graph", "pipeline.status", "pipeline.draw", "pipeline.plots", "pipeline.capacity"),
@@ -47,7 +49,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         *("", "agent.*", "session", "operators", "cli", "cli.*", "build", "bench", "bench.*"),
         *("migration", "migration.*", "nexmark", "nexmark.*"),
         *("pipeline.declare", "pipeline.load", "pipeline.home", "pipeline.flows", "pipeline.supervise"),
-        "pipeline.cluster",
+        *("pipeline.cluster", "pipeline.protocol"),
         *("pipeline", "pipeline.running", "pipeline.runnable", "pipeline.run_commands", "pipeline.command"),
         *("pipeline.verify_command", "pipeline.watermarks", "pipeline.options"),
     ),

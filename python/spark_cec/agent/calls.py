@@ -12,6 +12,7 @@ from typing import Any
 
 from spark_cec.agent.logs import OpenLogs
 from spark_cec.agent.output import OutputCalls
+from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.agent.queries import QueryCalls
 from spark_cec.agent.reader import ReaderCalls
 from spark_cec.agent.recent import RecentOutput
@@ -32,10 +33,12 @@ class Calls:
     def __init__(self, spool_path: str | None = None, inherited: Sequence[str] = ()) -> None:
         self.spool = Spool(spool_path, inherited)
         self._logs = OpenLogs()
-        self._driver = driver = QueryCalls(self._logs)
+        protocols = ProtocolCalls(self._logs)
+        self._driver = driver = QueryCalls(self._logs, protocols)
         stores = StoreCalls(self._logs, self.spool)
         recent = RecentOutput()
-        output, views = OutputCalls(self._logs, recent), ReaderCalls(self._logs, self.spool, recent)
+        output = OutputCalls(self._logs, recent, protocols)
+        views = ReaderCalls(self._logs, self.spool, recent, protocols)
         self._by_name: dict[str, Callable[[dict[str, Any]], Answer]] = {
             "check": driver.check,
             "resolve": driver.resolve,
@@ -49,6 +52,8 @@ class Calls:
             "report": driver.report,
             "flush_requested": driver.flush_requested,
             "flush_done": driver.flush_done,
+            "checkpoint_due": protocols.due,
+            "checkpoint_taken": protocols.taken,
             "acknowledge": driver.acknowledge,
             "trim": driver.trim,
             "open_log": stores.open_log,

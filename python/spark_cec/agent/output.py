@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs
+from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.agent.recent import RecentOutput
 from spark_cec.ids import new_id
 from spark_cec.log import manifest
@@ -27,8 +28,9 @@ _NUMBER_OF_FILES = re.compile(r'\{"logOffset":(\d+)\}')
 class OutputCalls:
     """What the sink asks for, on executors (`write`) and on the driver (`publish`)."""
 
-    def __init__(self, logs: OpenLogs, recent: RecentOutput) -> None:
+    def __init__(self, logs: OpenLogs, recent: RecentOutput, protocols: ProtocolCalls) -> None:
         self._logs = logs
+        self._protocols = protocols
         self._recent = recent
         self._newest_ms: dict[str, int] = {}
 
@@ -76,6 +78,7 @@ class OutputCalls:
             wall_ms=self._wall_ms(log, int(arguments["batch"])),
             consumed=_consumed(str(arguments["checkpoint"]), [str(name) for name in arguments["sources"]], planned),
             boundary_ms=planned.watermark_ms if planned else None,
+            piggyback=self._protocols.sends(str(arguments["checkpoint"]), int(arguments["batch"])),
         )
         counts = manifest.publish(log.storage, wanted, log.published.cuts)
         return {"first": counts == wanted}

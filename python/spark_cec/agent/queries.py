@@ -12,6 +12,7 @@ from spark_cec import __version__
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import WAIT_S, CheckpointLeases
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of, home_of, index_root
+from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.checkpoint.eventual import completed
 from spark_cec.checkpoint.recovery_target import load_tuning
 from spark_cec.errors import DamagedLog, Fenced, UnsuitableCheckpoint
@@ -39,6 +40,7 @@ from spark_cec.recovery.plan import (
 from spark_cec.recovery.query_file import read_query
 from spark_cec.recovery.reach import describe_batches, read_reach
 from spark_cec.recovery.requests import answer_flush, flush_request
+from spark_cec.recovery.rollback import refuse_if_under_way
 from spark_cec.recovery.run import take_up
 from spark_cec.recovery.sources import at_start, parse_sources, while_running
 from spark_cec.recovery.spark_logs import all_stores
@@ -57,8 +59,9 @@ from spark_cec.settings import parse_settings
 class QueryCalls:
     """What the analyzer rule and the query listener ask for."""
 
-    def __init__(self, logs: OpenLogs) -> None:
+    def __init__(self, logs: OpenLogs, protocols: ProtocolCalls) -> None:
         self._logs = logs
+        self._protocols = protocols
         self._leases = CheckpointLeases()
         self._pending: dict[tuple[str, int], tuple[RecoveryPlan, int]] = {}
         self._seen: dict[tuple[str, str], str | None] = {}
@@ -77,6 +80,7 @@ class QueryCalls:
         refuse_unsuitable(open_storage(checkpoint), arguments)
         query = read_query(cec_directory(checkpoint))
         refuse_if_left(cec_directory(checkpoint))
+        refuse_if_under_way(cec_directory(checkpoint))
         home = home_of(checkpoint, settings, arguments.get("sink_path"))
         recorded = absolute_home(checkpoint, query["log_home"]) if query is not None else home
         storage = open_storage(home)
@@ -226,6 +230,7 @@ class QueryCalls:
             self._seen_at(arguments["checkpoint"], arguments["home"]),
         )
         self._logs.get(arguments["home"], settings)
+        self._protocols.begin(settings, str(arguments["checkpoint"]), arguments["home"], run.generation, committed)
         expected = forecast(own, float(arguments.get("load_waves", 1.0)), autotune=settings.autotune)
         how = f"{decision['mode']} ({decision['reason']})"
         said += words_on_plan(plan, how, settings.describe(), arguments["home"])
@@ -287,7 +292,13 @@ class QueryCalls:
         return {}
 
     def acknowledge(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`home`, `version`: the lowest D of all stores at that version; no replay begins before that batch."""
+        """`home`, `version`: the lowest D of all stores at that version; no replay begins before that batch.
+
+        Under a protocol: the version that the flow would go back to now.
+        """
+        kept_from = self._protocols.kept_from(arguments["home"])
+        if kept_from is not None:
+            return {"dirty_from": kept_from}
         log = self._logs.get_known(arguments["home"])
         log.catalog.refresh()
         index, version = log.catalog.index, int(arguments["version"])
@@ -301,9 +312,12 @@ class QueryCalls:
         """`home`, `version` (committed by Spark), `generation`, `retained`: removes segments that nothing needs."""
         log = self._logs.get_known(arguments["home"])
         log.catalog.refresh()
-        version = int(arguments["version"])
+        version, kept_from = int(arguments["version"]), self._protocols.kept_from(arguments["home"])
+        if kept_from == 0:  # the flow would go back to its beginning, and write all of it anew
+            return {"removed": []}
+        first = max(version - int(arguments["retained"]), 1)
         horizon = TrimHorizon(
-            stores=_oldest_needed(log.catalog.index, max(version - int(arguments["retained"]), 1), version),
+            stores=_oldest_needed(log.catalog.index, first if kept_from is None else min(first, kept_from), version),
             generation=int(arguments["generation"]),
             output_before=_output_before(log, version),
             now_ms=int(time.time() * 1000),

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of
+from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.agent.recent import RecentOutput
 from spark_cec.agent.spool import Spool, write_rows
 from spark_cec.checkpoint.columns import end_of_types
@@ -60,8 +61,9 @@ def _committed(path: str) -> Allows:
 class ReaderCalls:
     """What `spark.read.format("cec")` and `readStream` ask for. Reading never writes to the log, but beside it."""
 
-    def __init__(self, logs: OpenLogs, spool: Spool, recent: RecentOutput) -> None:
+    def __init__(self, logs: OpenLogs, spool: Spool, recent: RecentOutput, protocols: ProtocolCalls) -> None:
         self._logs = logs
+        self._protocols = protocols
         self._spool = spool
         self._recent = recent
         self._trails: dict[tuple[str, str], ReaderTrail] = {}
@@ -125,7 +127,11 @@ class ReaderCalls:
         if after is not None:
             if not arguments.get("checked") or log.published.cuts.known:
                 _refuse_another(log, arguments, int(after))
-            last = _end_after(log.storage, int(after), bounds, arguments)
+            settings, channel = parse_settings(conf_of(arguments)), str(arguments["path"])
+            # Asked behind the bounds: what is published later than that may be behind a marker.
+            up_to = self._protocols.end_of(settings, channel)
+            last = _end_after(log.storage, int(after), bounds, arguments, up_to)
+            self._protocols.will_read(settings, channel, log.storage, int(after), last, up_to)
             if not _is_news(log.storage, last + 1, newest):
                 newest = last  # else who has read all rows there are would seem to be behind
             of = _identity(log, last) if last > int(after) else None
@@ -291,10 +297,12 @@ def _published(log: OpenLog) -> range:
     return range(bounds[0], bounds[1] + 1)
 
 
-def _end_after(storage: Storage, after: int, bounds: tuple[int, int], arguments: Mapping[str, Any]) -> int:
+def _end_after(
+    storage: Storage, after: int, bounds: tuple[int, int], arguments: Mapping[str, Any], up_to: int | None
+) -> int:
     # Else a bound would count batches that are not kept.
     begin = max(after, bounds[0] - 1) if arguments.get("may_lose") else after
-    last = min(bounds[1], int(arguments.get("up_to", bounds[1])))
+    last = min(bounds[1], int(arguments.get("up_to", bounds[1])), bounds[1] if up_to is None else up_to)
     if not _is_news(storage, begin + 1, last):
         return begin
     empty = _empty_up_to(storage, begin, last)  # these come along, and count for no bound

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from spark_cec.checkpoint.eventual import chain_of, completed
+from spark_cec.checkpoint.eventual import base_of, chain_of, completed
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.checkpoint.policy import Plan
 from spark_cec.checkpoint.recovery_target import NEVER_FAILED, Calibration, Forecast
@@ -98,7 +98,7 @@ def _history(index: Index, meta: CommitMeta, live: Mapping[int, int]) -> list[tu
     """(version, records, inputs) of the commits that this one rests on, back to the oldest footprint or D."""
     if meta.base_checkpoint_id == NO_CHECKPOINT or meta.version <= 1:
         return []
-    base = index.commit(meta.store, meta.version - 1, meta.base_checkpoint_id)
+    base = base_of(index, meta)
     if base is None:
         raise DamagedLog(
             f"store {meta.store}", -1, f"the commit frame of version {meta.version - 1}, the base of a commit, is lost"
@@ -111,7 +111,7 @@ def _rests_on_a_flush(index: Index, meta: CommitMeta) -> bool:
     """Whether the base was completed: after a flush, the next commit brings the whole ledger."""
     if meta.base_checkpoint_id == NO_CHECKPOINT:
         return False
-    base = index.commit(meta.store, meta.version - 1, meta.base_checkpoint_id)
+    base = base_of(index, meta)
     return base is not None and completed(index, base) is not base
 
 

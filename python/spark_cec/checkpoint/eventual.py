@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_cec.errors import DamagedLog
-from spark_cec.ids import StoreId
+from spark_cec.ids import NO_CHECKPOINT, StoreId
 from spark_cec.log.index import CommitEntry, Index, first_of
-from spark_cec.log.meta import CommitFlags
+from spark_cec.log.meta import CommitFlags, CommitMeta
 from spark_cec.log.planes import words_of
 from spark_cec.log.reader import commit_records, read_many
 from spark_cec.log.record import RecordKind
@@ -99,6 +99,23 @@ def _completed(commit: CommitEntry, frames: Sequence[CommitEntry]) -> CommitEntr
     return flush if flush is not None and flush.meta.generation >= commit.meta.generation else commit
 
 
+def base_of(index: Index, commit: CommitMeta) -> CommitEntry | None:
+    """The commit that one rests on; None where the log has none of that id.
+
+    It made the version before, but where a protocol says when a store writes: then whichever wrote last.
+    """
+    version = commit.version
+    while version > 1 and commit.base_checkpoint_id != NO_CHECKPOINT:
+        attempts = index.newest(commit.store, version - 1)
+        if not attempts:
+            return None
+        version = attempts[-1].meta.version
+        found = first_of(attempts, commit.base_checkpoint_id, flush=False)
+        if found is not None:
+            return found
+    return None
+
+
 def chain_of(index: Index, head: CommitEntry, oldest: int | None = None) -> list[CommitEntry]:
     """The frames that `head` rests on, newest first, back to version `oldest` (default: its oldest footprint).
 
@@ -133,7 +150,13 @@ def chain_of(index: Index, head: CommitEntry, oldest: int | None = None) -> list
         chain += [flush, commit] if flush is not commit else [commit]
         if version <= back_to:
             return chain
-        version, checkpoint_id = version - 1, commit.meta.base_checkpoint_id
+        checkpoint_id = commit.meta.base_checkpoint_id
+        if not any(entry.meta.checkpoint_id == checkpoint_id for entry in by_version.get(version - 1, [])):
+            base = base_of(index, commit.meta)
+            if base is not None and base.meta.version < back_to:
+                return chain
+            version = base.meta.version + 1 if base is not None else version
+        version -= 1
         newest, on_flush = commit.meta.generation, bool(commit.meta.flags & CommitFlags.ON_FLUSH)
 
 

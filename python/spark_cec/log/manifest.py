@@ -6,7 +6,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -53,7 +53,8 @@ class Manifest:
     earlier batches no longer count. `wall_ms`: ms since the epoch. `consumed`: how far each source had been read, in
     Spark's order; empty where that is not known. `boundary_ms`: the watermark that the batch ran with, event time in ms
     since the epoch, None without one: what is older is late. `crc`: the checksum of one that was read, by which it is
-    told from another one of its batch; 0 of one that is not written yet.
+    told from another one of its batch; 0 of one that is not written yet. `piggyback`: what a protocol adds to it
+    (`spark_cec.protocols`), None where it adds nothing.
     """
 
     batch: int
@@ -65,6 +66,7 @@ class Manifest:
     wall_ms: int
     consumed: tuple[Consumed, ...] = ()
     boundary_ms: int | None = None
+    piggyback: Mapping[str, Any] | None = None
     crc: int = field(default=0, compare=False)
 
 
@@ -325,6 +327,8 @@ def manifest_path(batch: int) -> str:
 def _encode(manifest: Manifest) -> bytes:
     fields = asdict(manifest)
     del fields["crc"]
+    if manifest.piggyback is None:
+        del fields["piggyback"]
     return encode_object(fields)
 
 
@@ -333,7 +337,7 @@ def _decode(path: str, data: bytes) -> Manifest:
     return Manifest(
         fields["batch"], tuple(fields["frames"]), fields["rows"], fields["schema_json"], fields["truncate"],
         fields["generation"], fields["wall_ms"], _consumed(fields),
-        fields.get("boundary_ms"), crc,
+        fields.get("boundary_ms"), fields.get("piggyback"), crc,
     )  # fmt: skip
 
 

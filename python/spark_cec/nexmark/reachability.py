@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from spark_cec.pipeline.runnable import Pipeline
 
@@ -103,11 +103,11 @@ def rows_of(given: Iterable[Change], longest: int) -> Iterator[Path]:
             ways += [(source, b, (*path, b), weight * w) for b, w in links.get(node, ()) if b not in path]
 
 
-def reachability(home: str, root: str, longest: int, per_batch: int = 1) -> Pipeline:
+def reachability(home: str, root: str, longest: int, per_batch: int = 1, **how: Any) -> Pipeline:
     """A pipeline over files of changes in `<root>/in`, `per_batch` files at a time; its paths, of at most `longest`
-    nodes, go to Parquet files in `<root>/out`, each with the weight by which it comes or goes.
+    nodes, go to Parquet files in `<root>/out`, each with the weight by which it comes or goes. `how` it is checkpointed.
     """
-    made = Pipeline("reachability", home)
+    made = Pipeline("reachability", home, **how)
 
     @made.flow
     def changed(spark: SparkSession) -> DataFrame:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from spark_cec.errors import CecError
 from spark_cec.pipeline.graph import Graph, GraphError, Node, Part, check_graph
 from spark_cec.pipeline.options import FLOW_OPTIONS, SINK_OPTIONS, check_names, check_options
+from spark_cec.pipeline.protocol import check_flows, checkpointing_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -61,12 +62,16 @@ class Flow:
 class Declaration:
     """What a pipeline is made of; `spark_cec.pipeline.Pipeline` is one that can be run."""
 
-    def __init__(self, name: str, home: str, *, cycles: bool = True) -> None:
-        """Raises `GraphError` for a name that cannot be that of a directory."""
+    def __init__(
+        self, name: str, home: str, *, cycles: bool = True, protocol: str = "cec",
+        checkpoint_interval: str | float = "5s", release: str = "checkpoint",
+    ) -> None:  # fmt: skip
+        """Raises `GraphError` for a name that cannot be that of a directory, and for a protocol that there is not."""
         _check_name(name, name)
         self.name = name
         self.home = home.rstrip("/") or home
         self.cycles = cycles
+        self.checkpointing = checkpointing_of(name, protocol, checkpoint_interval, release)
         self._flows: dict[str, Flow] = {}
 
     @property
@@ -129,7 +134,9 @@ class Declaration:
     def graph(self) -> Graph:
         """The graph, checked. Raises `GraphError` with all that is wrong."""
         check_graph(Graph(self.name, {name: flow.node for name, flow in self._flows.items()}), cycles=self.cycles)
-        return Graph(self.name, {name: flow.node for name, flow in self.flows.items()})
+        graph = Graph(self.name, {name: flow.node for name, flow in self.flows.items()})
+        check_flows(graph, self.checkpointing, {name: flow.trigger for name, flow in self.flows.items()})
+        return graph
 
     def _declare(
         self, function: _Function, *, is_sink: bool, kept: bool, priority: float, name: str | None = None,

@@ -14,13 +14,16 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import WAIT_S, CheckpointLeases
 from spark_cec.checkpoint.columns import column_names, with_former_columns
 from spark_cec.errors import CecError, Fenced, LogLocationError
-from spark_cec.pipeline.graph import Graph, check_columns, check_recorded, to_json
+from spark_cec.pipeline.graph import Graph, GraphError, check_columns, check_recorded, to_json
+from spark_cec.pipeline.protocol import Checkpointing
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
 
 _LOG = logging.getLogger(__name__)
 
 GRAPH_FILE = "pipeline.json"
 STATUS_FILE = "status.json"
+PROTOCOL = "protocol"
+CEC = Checkpointing()
 
 
 class NoHome(CecError):
@@ -40,7 +43,9 @@ class PipelineHome:
         """The checkpoint of a flow, which holds its channel."""
         return f"{self.home}/flows/{name}"
 
-    def take(self, graph: Graph, schemas: Mapping[str, str], wait_s: float = WAIT_S) -> list[str]:
+    def take(
+        self, graph: Graph, schemas: Mapping[str, str], checkpointing: Checkpointing = CEC, wait_s: float = WAIT_S
+    ) -> list[str]:
         """The lease, then the graph is compared with the recorded one, and recorded; answers the flows that are new.
 
         `schemas`: the columns of each flow, as Spark's JSON. A driver that was just killed is waited for.
@@ -51,7 +56,12 @@ class PipelineHome:
         self._hold(graph, wait_s)
         try:
             recorded = self._read(GRAPH_FILE)
+            _refuse_another_protocol(graph.name, self.home, recorded, checkpointing)
             new = self._new_flows(graph, recorded, schemas)
+            if recorded is not None and new and not checkpointing.is_cec:
+                how = f"under protocol={checkpointing.protocol.value!r} flows cannot be added"
+                mend = "since they have no place in its lines; give the pipeline another home"
+                raise GraphError(graph.name, [f"{self.home} was begun without {' and '.join(new)}: {how}, {mend}"])
             before = (recorded or {}).get("schemas", {})
             # Whether a flow's folder is there is asked of the storage only where it matters.
             known = {name: with_former_columns(each, before[name]) for name, each in schemas.items()
@@ -64,7 +74,7 @@ class PipelineHome:
                         "gone, and columns that are new are null in those that were written before",
                         name, graph.name, " and ".join(gone),
                     )  # fmt: skip
-            wanted = {**to_json(graph), "schemas": {**schemas, **known}}
+            wanted = {**to_json(graph), "schemas": {**schemas, **known}, PROTOCOL: checkpointing.to_json()}
             if wanted != recorded:
                 self._storage.replace(GRAPH_FILE, json.dumps(wanted, indent=1).encode())
         except BaseException:
@@ -72,7 +82,9 @@ class PipelineHome:
             raise
         return new
 
-    def announce(self, graph: Graph, flows: Collection[str], wait_s: float = WAIT_S) -> None:
+    def announce(
+        self, graph: Graph, flows: Collection[str], checkpointing: Checkpointing = CEC, wait_s: float = WAIT_S
+    ) -> None:
         """What `take` would refuse is refused before Spark is started; else the status says that these are starting.
 
         Raises `Fenced` if another driver has the pipeline, `GraphError` if the home was begun with another graph,
@@ -80,7 +92,9 @@ class PipelineHome:
         """
         taken = self._hold(graph, wait_s)
         try:
-            self._new_flows(graph, self._read(GRAPH_FILE))
+            recorded = self._read(GRAPH_FILE)
+            _refuse_another_protocol(graph.name, self.home, recorded, checkpointing)
+            self._new_flows(graph, recorded)
             starting = tuple(FlowStatus(name, State.STARTING) for name in graph.nodes if name in flows)
             self.tell(PipelineStatus(graph.name, self.home, os.getpid(), int(time.time() * 1000), starting))
         finally:
@@ -154,3 +168,15 @@ class PipelineHome:
         if not isinstance(found, dict):
             raise LogLocationError(f"{self.home}/{path}", "holds no object: restore it from a copy")
         return found
+
+
+def _refuse_another_protocol(
+    pipeline: str, home: str, recorded: Mapping[str, Any] | None, checkpointing: Checkpointing
+) -> None:
+    """What one protocol has written another one cannot go back to."""
+    then = (recorded or {}).get(PROTOCOL, CEC.to_json()) if recorded is not None else checkpointing.to_json()
+    for what, name in (("protocol", "name"), ("release", "release")):
+        now = checkpointing.to_json()
+        if then.get(name) != now[name] and not (name == "release" and checkpointing.is_cec):
+            begun = f"{home} was begun with {what}={then.get(name)!r}, and is to go on with {what}={now[name]!r}"
+            raise GraphError(pipeline, [f"{begun}: say that again, or give the pipeline another home"])

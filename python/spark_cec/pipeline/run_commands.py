@@ -101,7 +101,7 @@ def run(
     pipeline = load_pipeline(file)
     try:
         graph = pipeline.graph()
-        PipelineHome(pipeline.home).announce(graph, _chosen(graph, only))
+        PipelineHome(pipeline.home).announce(graph, _chosen(graph, only), pipeline.checkpointing)
         print(f"pipeline {pipeline.name}: Spark is being started", file=sys.stderr)
         with _spark(pipeline.name, master, pairs) as spark:
             running = pipeline.start(spark, only, RecoveryPolicy(recovery))

@@ -19,7 +19,9 @@ class Pipeline(Declaration):
     """A graph of flows: each a streaming query of its own, joined by the logs that they write.
 
     `home`: the directory, a path or a URL, for the checkpoints and channels of all flows. `cycles`: whether flows may
-    feed themselves.
+    feed themselves. `protocol`: how they are checkpointed (docs/protocols.md), of which `cec` lets each flow come back
+    by itself, and the others take all of them back to a line of checkpoints, every `checkpoint_interval`; then
+    `release` says when rows leave the pipeline, with a `checkpoint`, after which nothing takes them back, or `at-once`.
 
         shop = Pipeline("shop", home="/data/shop")
 

@@ -11,13 +11,14 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from spark_cec.errors import CecError
+from spark_cec.errors import CecError, DamagedLog, UnsuitableCheckpoint
 from spark_cec.pipeline.capacity import Capacity, RecoveryMode, RecoveryPolicy, Standing
 from spark_cec.pipeline.cluster import Cluster
 from spark_cec.pipeline.declare import Declaration
 from spark_cec.pipeline.flows import Flows
 from spark_cec.pipeline.graph import Graph, GraphError, nearest
 from spark_cec.pipeline.home import PipelineHome
+from spark_cec.pipeline.protocol import Lines
 from spark_cec.pipeline.release import keeps_up
 from spark_cec.pipeline.status import CapacityStatus, PipelineStatus, starving
 from spark_cec.pipeline.supervise import Patience, Supervisor
@@ -66,11 +67,20 @@ class RunningPipeline:
         self._graph = pipeline.graph()
         self._chosen = chosen(self._graph, only)
         self._home = PipelineHome(pipeline.home)
-        flows = Flows(spark, self._graph, pipeline.flows, self._home)
+        checkpointing = pipeline.checkpointing
+        if not checkpointing.is_cec and self._chosen != frozenset(self._graph.nodes):
+            only_all = f"under protocol={checkpointing.protocol.value!r} all flows run, or none"
+            raise GraphError(self._graph.name, [f"{len(self._chosen)} of its flows were chosen: {only_all}"])
+        self._lines = None if checkpointing.is_cec else Lines(pipeline.home, self._graph, checkpointing)
+        self._broken: set[str] = set()
+        flows = Flows(spark, self._graph, pipeline.flows, self._home, self._lines)
         self._over = threading.Event()
         self._news = threading.Event()
         self._supervisors = {
-            name: Supervisor(name, lambda name=name: flows.start(name), patience or Patience(), self._news.set)  # type: ignore[misc]
+            name: Supervisor(
+                name, lambda name=name: flows.start(name), patience or Patience(), self._news.set,  # type: ignore[misc]
+                failed=self._lines_are_broken,
+            )
             for members in self._graph.order()
             for name in members
             if name in self._chosen
@@ -78,7 +88,7 @@ class RunningPipeline:
         self._cluster = Cluster(spark)
         policy = recovery or RecoveryPolicy()
         self._precedence = policy.mode is not RecoveryMode.AT_ONCE
-        if self._cluster.is_elastic:
+        if self._cluster.is_elastic or self._lines is not None:
             policy = replace(policy, mode=RecoveryMode.AT_ONCE)
         self._capacity = Capacity(self._graph, self._chosen, policy)
         self._standing: Standing | None = None
@@ -86,11 +96,13 @@ class RunningPipeline:
         self._teller = threading.Thread(target=self._tell, name="cec-pipeline-status", daemon=True)
         self._keeper = threading.Thread(target=self._keep_within_capacity, name="cec-pipeline-capacity", daemon=True)
         try:
-            self._home.take(self._graph, flows.schemas())
+            self._home.take(self._graph, flows.schemas(), checkpointing)
         except BaseException:
             self._cluster.detach()
             raise
         try:
+            if self._lines is not None:
+                self._lines.go_back()
             self._let_those_that_are_not_behind_go_first()
         except BaseException:
             self._home.release()
@@ -100,6 +112,8 @@ class RunningPipeline:
             supervisor.start()
         self._teller.start()
         self._keeper.start()
+        if self._lines is not None:
+            threading.Thread(target=self._go_back_to_lines, name="cec-pipeline-lines", daemon=True).start()
 
     def status(self) -> PipelineStatus:
         """What each flow does now, in the order of the graph."""
@@ -174,6 +188,43 @@ class RunningPipeline:
             if name in was - waiting:
                 each.let_go()
         self._news.set()
+
+    def _lines_are_broken(self, failed: str) -> None:
+        """In the thread of a flow that has failed: all that would have to go back are held before it starts again."""
+        if self._lines is None or not self._lines.takes_part(failed):
+            return
+        for name, each in reversed(self._supervisors.items()):
+            if self._lines.takes_part(name):
+                each.hold()
+        self._broken.add(failed)
+
+    def _go_back_to_lines(self) -> None:
+        """Whenever a flow has failed: waits until none of those that take part runs, and takes them back together."""
+        lines = self._lines
+        assert lines is not None
+        together = [each for name, each in self._supervisors.items() if lines.takes_part(name)]
+        while not self._over.wait(LOOKS_EVERY_S / 5):
+            if not self._broken or not all(each.is_at_rest for each in together):
+                continue
+            failed = frozenset(self._broken)
+            try:
+                if all(each.is_alive() for each in together):
+                    lines.go_back(failed)
+                else:  # one has failed for good: the others would wait for it
+                    self._stop_all()
+            except (UnsuitableCheckpoint, DamagedLog):
+                _LOG.exception("the flows of pipeline %s cannot go back to one line", self._graph.name)
+                self._stop_all()
+            except Exception:  # of a storage, or of a lease that is still there: the same steps again
+                _LOG.warning("the flows of pipeline %s are not back at one line yet", self._graph.name, exc_info=True)
+                continue
+            self._broken -= failed
+            for supervisor in together:
+                supervisor.let_go()
+
+    def _stop_all(self) -> None:
+        for supervisor in self._supervisors.values():
+            supervisor.stop()
 
     def _let_those_that_are_not_behind_go_first(self) -> None:
         """What catches up has long tasks, many at a time: with what the others leave, it does not stop these."""

@@ -62,18 +62,23 @@ class Supervisor(threading.Thread):
 
     def __init__(
         self, name: str, start: Callable[[], StreamingQuery], patience: Patience, changed: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic, failed: Callable[[str], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        """`start` starts the query; `changed` is called when the status is another one."""
+        """`start` starts the query; `changed` is called when the status is another one.
+
+        `failed` is called in the thread of the flow, with its name, before it is tried again.
+        """
         super().__init__(name=f"cec-flow-{name}", daemon=True)
         self._start_query = start
         self._patience = patience
         self._changed = changed
+        self._on_failure = failed
         self._clock = clock
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._may_run = threading.Condition(self._lock)
         self._held = False
+        self._at_rest = True
         self._holds = 0
         self._query: StreamingQuery | None = None
         self._query_id: str | None = None
@@ -122,6 +127,12 @@ class Supervisor(threading.Thread):
         if query is not None:
             threading.Thread(target=_stop, args=(query,), name=f"{self.name}-hold", daemon=True).start()
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no query of it runs, nor starts; once held it stays so until it is let go."""
+        with self._lock:
+            return self._at_rest
+
     def let_go(self) -> None:
         """The opposite of `hold`."""
         with self._lock:
@@ -163,6 +174,13 @@ class Supervisor(threading.Thread):
         if self._stopping.is_set():
             return False
         try:
+            return self._run_until_it_ends(holds)
+        finally:
+            with self._lock:
+                self._at_rest = True
+
+    def _run_until_it_ends(self, holds: int) -> bool:
+        try:
             query = self._start_query()
         except Exception as error:
             if self._was_held_since(holds):
@@ -193,6 +211,7 @@ class Supervisor(threading.Thread):
         with self._lock:
             self._may_run.wait_for(lambda: self._stopping.is_set() or not self._held)
             holds = self._holds
+            self._at_rest = self._stopping.is_set()
         if waits:
             self._become(State.STARTING)
         return holds
@@ -223,6 +242,7 @@ class Supervisor(threading.Thread):
         if is_due_to_lost_executors(java):
             self._failures.clear()  # whatever was lost, a restart has it again; how often that is, is the cluster's
         failure = FlowFailed(_told(error), fatal=is_fatal(java, error))
+        self._on_failure(self._status.name)
         if not failure.fatal and len(self._failures) <= self._patience.most:
             self._note(restarts=self._status.restarts + 1)
             self._become(State.RESTARTING, str(failure))

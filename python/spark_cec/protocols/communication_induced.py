@@ -44,6 +44,9 @@ class HMNR(Machine):
     def sends(self) -> Piggyback:
         """The clocks, and the processes of which `taken` and `greater` hold."""
         self.sent_to = self._readers
+        return self._clocks()
+
+    def _clocks(self) -> Piggyback:
         return {
             "lc": self.lc,
             "ckpt": dict(self.ckpt),
@@ -51,16 +54,29 @@ class HMNR(Machine):
             "greater": [k for k, is_so in self.greater.items() if is_so],
         }
 
-    def arrives(self, *messages: tuple[Process, Piggyback]) -> Sequence[Action]:
+    def force(self, *messages: tuple[Process, Piggyback]) -> Sequence[Action]:
         """A checkpoint is forced where one of the messages would close a Z-cycle, or may.
 
         It comes before all of them: each is judged by the state before, in which the clock is no greater than it would
         be behind the others, so that no force is missed.
         """
-        actions = self._take(forced=True) if any(self._forces(added) for _, added in messages) else _NOTHING
+        return self._take(forced=True) if any(self._forces(added) for _, added in messages) else _NOTHING
+
+    def learn(self, *messages: tuple[Process, Piggyback]) -> None:
+        """See `Machine`."""
         for _, added in messages:
             self._learn(int(added["lc"]), added["ckpt"], frozenset(added["taken"]), frozenset(added["greater"]))
-        return actions
+
+    def state(self) -> Piggyback:
+        """As a message has it: since the checkpoint nothing was sent."""
+        return self._clocks()
+
+    def restore(self, state: Piggyback) -> None:
+        """See `Machine`."""
+        self.lc, self.ckpt = int(state["lc"]), {k: int(state["ckpt"].get(k, 0)) for k in self.ckpt}
+        self.taken = {k: k in state["taken"] for k in self.taken}
+        self.greater = {k: k in state["greater"] for k in self.greater}
+        self.sent_to = frozenset()
 
     def _forces(self, added: Piggyback) -> bool:
         hidden = added["lc"] > self.lc and any(k in added["greater"] for k in self.sent_to)
@@ -108,7 +124,15 @@ class BCS(Machine):
         """The clock."""
         return {"lc": self.lc}
 
-    def arrives(self, *messages: tuple[Process, Piggyback]) -> Sequence[Action]:
+    def state(self) -> Piggyback:
+        """See `Machine`."""
+        return self.sends()
+
+    def restore(self, state: Piggyback) -> None:
+        """See `Machine`."""
+        self.lc = int(state["lc"])
+
+    def force(self, *messages: tuple[Process, Piggyback]) -> Sequence[Action]:
         """A checkpoint is forced where a sender's clock is ahead."""
         ahead = max((int(added["lc"]) for _, added in messages), default=0)
         if ahead <= self.lc:

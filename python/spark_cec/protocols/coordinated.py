@@ -48,7 +48,12 @@ class CoordinatedMachine(Machine):
         self._round += 1
         return TakeCheckpoint(round=self._round), PassMarker(self._round)
 
-    def arrives(self, *messages: tuple[Process, Piggyback]) -> Sequence[Action]:
+    @property
+    def round(self) -> int:
+        """The last one that it has checkpointed for."""
+        return self._round
+
+    def force(self, *messages: tuple[Process, Piggyback]) -> Sequence[Action]:
         """Of an input that is blocked no message may be processed."""
         for sender in {sender for sender, _ in messages} & self._come:
             raise ValueError(f"a message of {sender} was processed although it is blocked for round {self._round + 1}")
@@ -64,9 +69,13 @@ class CoordinatedMachine(Machine):
         self._round, self._come = round_, set()
         return TakeCheckpoint(round=round_), PassMarker(round_), Unblock()
 
-    def go_back(self, round_: int) -> None:
-        """The process is again as it was after that round."""
-        self._round, self._come = round_, set()
+    def state(self) -> Piggyback:
+        """See `Machine`."""
+        return {"round": self._round}
+
+    def restore(self, state: Piggyback) -> None:
+        """See `Machine`."""
+        self._round, self._come = int(state["round"]), set()
 
 
 def refuse_cycles(inputs: Mapping[Process, Iterable[Process]]) -> None:

@@ -85,7 +85,23 @@ class Machine:
 
     def arrives(self, *messages: tuple[Process, Piggyback]) -> Sequence[Action]:
         """Messages, each with its sender, are about to be processed in one batch: nothing is sent before its end."""
+        actions = self.force(*messages)
+        self.learn(*messages)
+        return actions
+
+    def force(self, *messages: tuple[Process, Piggyback]) -> Sequence[Action]:
+        """The first half of `arrives`: what is to be done before these messages are processed. May be asked again."""
         return ()
+
+    def learn(self, *messages: tuple[Process, Piggyback]) -> None:
+        """The second half: they are being processed."""
+
+    def state(self) -> Piggyback:
+        """What a checkpoint that was taken just now keeps of the machine: JSON."""
+        return {}
+
+    def restore(self, state: Piggyback) -> None:
+        """The process is again as it was at the checkpoint that has kept this; of its beginning nothing is kept."""
 
     def marker(self, sender: Process, round_: int) -> Sequence[Action]:
         """The marker of a round has come behind all messages that the sender sent before it.

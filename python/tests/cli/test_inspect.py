@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_cec.agent.logs import OpenLogs
+from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.agent.queries import QueryCalls
 from spark_cec.log.frame import FrameKind
 from spark_cec.log.meta import CommitFlags
@@ -226,7 +227,7 @@ def test_the_bounds_are_those_that_the_driver_was_given(tmp_path: Path) -> None:
     decision = {"mode": "eager", "reason": "because", "provider": True, "operators": []}
     try:
         about = {"checkpoint": path, "home": f"file:{path}/cec/log", "conf": conf, "committed_batch": -1}
-        QueryCalls(logs).begin_run({**about, "decision": decision})
+        QueryCalls(logs, ProtocolCalls(logs)).begin_run({**about, "decision": decision})
     finally:
         logs.close()
     query = tmp_path / "checkpoint" / "cec" / QUERY_FILE

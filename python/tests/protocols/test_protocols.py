@@ -253,5 +253,5 @@ def test_markers_out_of_turn() -> None:
     for sender, round_ in (("a", 1), ("a", 2), ("c", 1), ("b", 2)):
         with pytest.raises(ValueError, match=f"round {round_} from {sender}"):
             machine.marker(sender, round_)
-    machine.go_back(4)
+    machine.restore({"round": 4})
     assert machine.marker("b", 5) == (Block("b"),)

@@ -168,7 +168,8 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
         Recovery(r.replayTo, r.base, r.counted.contains(id.operatorId), r.accept)),
       version => run.isDefined && StoreHost.recall(this, version),
       describe,
-      StoreConfs.isLiveOnDisk(conf))
+      StoreConfs.isLiveOnDisk(conf),
+      silent = run.exists(_.silent))
   }
 
   /** The id of a window, for people: the key, or its prefix. */

@@ -20,6 +20,7 @@ import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
  * @param deferred operators whose commits may be deferred; all others are eager
  * @param counted operators to which a batch brings the same number of shuffle records however its input is split
  * @param accept whether a replay that cannot be finished is accepted as it is
+ * @param silent whether commits write nothing: a checkpointing protocol says when the stores write
  * @param startedMs wall clock when the run began
  * @param forecast what the agent told of earlier recoveries, for the agents that write
  */
@@ -33,6 +34,7 @@ private[cec] final case class RunContext(
     deferred: Set[Long],
     counted: Set[Long],
     accept: Boolean,
+    silent: Boolean,
     startedMs: Long,
     forecast: JsonNode) {
 
@@ -41,7 +43,7 @@ private[cec] final case class RunContext(
 
   def announce(context: SparkContext): Unit = {
     val node = Json.obj().put("checkpoint", checkpoint).put("home", home).put("log_id", logId).put("generation", generation)
-      .put("replay_to", replayTo).put("base", base).put("accept", accept).put("started_ms", startedMs)
+      .put("replay_to", replayTo).put("base", base).put("accept", accept).put("silent", silent).put("started_ms", startedMs)
     node.set[JsonNode]("deferred", Json.longs(deferred))
     node.set[JsonNode]("counted", Json.longs(counted))
     node.set[JsonNode]("forecast", forecast)
@@ -77,6 +79,7 @@ private[cec] object RunContext {
     RunContext(
       node.get("checkpoint").asText, node.get("home").asText, node.get("log_id").asText, node.get("generation").asLong,
       node.get("replay_to").asLong, node.get("base").asLong, longs("deferred"), longs("counted"), node.get("accept").asBoolean,
+      node.get("silent").asBoolean,
       node.get("started_ms").asLong, node.get("forecast"))
   }
 }

@@ -52,6 +52,9 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   private val logs = new SparkLogs(session, checkpoint)
   private val sessionUsesUs = session.sessionState.conf.stateStoreProviderClass == PrepareQuery.Provider
   private val ourSink = Option(write.sink).collect { case table: CecTable => table }
+
+  /** Whether a pipeline's protocol says when the query is checkpointed. */
+  private val isUnderProtocol = conf.contains("spark.sql.streaming.stateStore.cec.protocol")
   private lazy val isStateful = write.inputQuery.exists(Stateful.kind(_).isDefined)
 
   /**
@@ -92,7 +95,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   }
 
   private def concernsUs: Boolean =
-    usesOurState || ourSink.isDefined || (isStateful && logs.recordedProvider.contains(PrepareQuery.Provider))
+    usesOurState || ourSink.isDefined || isUnderProtocol || (isStateful && logs.recordedProvider.contains(PrepareQuery.Provider))
 
   private def check(): JsonNode = ask("check", arguments()
     .put("sink_path", ourSink.flatMap(_.path).orNull).put("recorded_provider", logs.recordedProvider.orNull)
@@ -148,7 +151,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     Agent.openLog(home, Some(logId), conf)
     val run = RunContext(
       checkpoint, home, logId, begun.get("generation").asLong, plan.committed + 1, plan.base, decision.deferred, decision.counted,
-      checked.get("accept").asBoolean, startedMs, begun.get("forecast"))
+      checked.get("accept").asBoolean, silent = isUnderProtocol, startedMs, begun.get("forecast"))
     run.announce(session.sparkContext)
     PlannedQueries.expect(session, checkpoint, decision)
     if (usesOurState) {
@@ -166,7 +169,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   private def wrap(run: RunContext, decision: Decision, plan: RecoveryPlan, checked: JsonNode): WriteToStream = {
     val sink = ourSink.fold(write.sink)(table =>
       table.writingTo(SinkTarget(checkpoint, run.home, run.logId, run.generation, AskedSources.names(write.inputQuery))))
-    val defers = decision.deferred.nonEmpty || plan.isDue
+    val defers = decision.deferred.nonEmpty || plan.isDue || isUnderProtocol
     // Spark would record the wrapper's class in its commit log; a V1 sink is wrapped all the same, since it may pass over a batch.
     val recorded = session.sessionState.conf.enableStreamingSinkEvolution && !sink.isInstanceOf[Sink]
     val confirmed =
@@ -179,7 +182,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
           .filter(_.canBeAsked).map(new SourceWatch(_))
         val hooks = new QueryRun(
           session, run, conf, plan.committed, replay, new Acknowledgements(run.home, conf), watch.map(new MarginKeeper(_, run, conf)),
-          flushes = checked.get("flush_at_stop").asBoolean)
+          flushes = checked.get("flush_at_stop").asBoolean && !isUnderProtocol, isUnderProtocol)
         write.copy(sink = confirmed, inputQuery = WrappedSources.wrap(write.inputQuery, hooks))
       }
     prepared.setTagValue(PrepareQuery.Done, true)

@@ -20,6 +20,7 @@ import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, St
  * @param replay what is to be replayed before its first batch
  * @param margin keeps what a recovery needs within what the sources have; None where they cannot be asked
  * @param flushes whether a run that ends leaves nothing dirty
+ * @param asksForCheckpoints whether the agent says when the stores write, by a pipeline's protocol
  */
 private[recovery] final class QueryRun(
     session: SparkSession,
@@ -29,7 +30,8 @@ private[recovery] final class QueryRun(
     replay: Option[Replay],
     acknowledgements: Acknowledgements,
     margin: Option[MarginKeeper],
-    flushes: Boolean)
+    flushes: Boolean,
+    asksForCheckpoints: Boolean)
     extends Logging {
   private val begun, ended = new AtomicBoolean(false)
   private var lookedNs = System.nanoTime()
@@ -40,8 +42,24 @@ private[recovery] final class QueryRun(
     replay.foreach(_.begin())
   }
 
+  /**
+   * In the stream's thread, as the next batch is planned: a checkpoint that is due is taken, of what the last one has left. Once before a
+   * source is asked for new input, and once after, since what there is may force one.
+   */
+  def checkpointIfDue(): Unit = if (asksForCheckpoints) {
+    val batch = lastBatch
+    def asked = Json.obj().put("checkpoint", run.checkpoint).put("batch", batch)
+    if (Agent.call("checkpoint_due", asked, conf).get("due").asBoolean) {
+      val failed = StoreDirectory.flush(run.checkpoint, run.generation, batch + 1)
+      val taken = asked.put("home", run.home)
+      taken.set[JsonNode]("failed", Json.strings(failed))
+      Agent.call("checkpoint_taken", taken, conf)
+    }
+  }
+
   /** In the stream's thread, before the next batch is planned. */
   def betweenBatches(): Unit = {
+    checkpointIfDue()
     val now = System.nanoTime()
     if (now - lookedNs > QueryRun.LookEveryNs) {
       lookedNs = now

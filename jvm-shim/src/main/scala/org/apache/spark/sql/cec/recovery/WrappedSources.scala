@@ -50,7 +50,9 @@ private[recovery] object WrappedSources {
   def wrappedStream[A <: SparkDataStream: scala.reflect.ClassTag](stream: A, run: QueryRun): A = Intercepted[A](stream, Traits: _*) {
     case ("latestOffset" | "getOffset", itself) =>
       run.betweenBatches()
-      itself()
+      val end = itself()
+      run.checkpointIfDue()
+      end
     case ("commit", itself) =>
       run.hold(() => itself())
       null

@@ -284,6 +284,9 @@ private[cec] final class LiveWindows(
 
   private def find(key: UnsafeRow): Window = lookUp(idOf(key))
 
+  /** Whether the window of that id is open. */
+  def isOpen(id: UnsafeRow): Boolean = Option(lookUp(id)).exists(_.isOpen)
+
   private def lookUp(id: UnsafeRow): Window = {
     val window = table.get(id, id.hashCode)
     if (window != null || cold == null) window else warmUp(id.getBytes)

@@ -35,8 +35,9 @@ private[state] final class RecordSpool(grouped: Boolean, newFile: () => Path) ex
 
   def check(window: Window): Unit = checked += rows(RecordKind.Check, window)
 
-  def close(window: Window): Unit = {
-    val id = window.id
+  def close(window: Window): Unit = close(window.id)
+
+  def close(id: Array[Byte]): Unit = {
     begun().add(RecordKind.Close, id, id.length, id, null, 0)
     closed += 1
   }

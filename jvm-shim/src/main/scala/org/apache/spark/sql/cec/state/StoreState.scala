@@ -33,7 +33,7 @@ private[cec] final case class Recovery(replayTo: Long, base: Long, counted: Bool
 /** Enough to take back the last commit in memory, for a batch that is run again. */
 private[state] final class LastCommit(
     val touched: Images, val renewed: Stamps, val sums: Sums, val checkpointId: Option[String],
-    val plan: Option[CheckPlan], val hold: Option[HoldRule])
+    val plan: Option[CheckPlan], val hold: Option[HoldRule], val unwritten: Unwritten)
 
 /**
  * The windows of one store with their books: footprints, dirty windows, digest, plan, and the place in the log's chain of
@@ -49,6 +49,7 @@ private[state] final class LastCommit(
  * @param recall asks the other executors for the store at a version: whether one had it, and has written it
  * @param describe a state key, for people
  * @param onDisk whether windows that no batch has touched lately leave the heap for the local disk
+ * @param silent whether commits write nothing: what they left is written when the driver asks for it, all at once
  */
 private[cec] final class StoreState(
     id: StateStoreId,
@@ -62,7 +63,8 @@ private[cec] final class StoreState(
     recovery: Recovery,
     recall: Long => Boolean,
     describe: UnsafeRow => String,
-    onDisk: Boolean) extends Logging {
+    onDisk: Boolean,
+    silent: Boolean) extends Logging {
   import recovery.{base, replayTo}
 
   private val idFields = prefixFields.map(_._1).getOrElse(keyFields)
@@ -90,6 +92,9 @@ private[cec] final class StoreState(
   private var undone: Option[Undone] = None
   private var liveIsWhole = true
   private var cooledAt = -1L
+
+  /** What the log does not have of the commits since its newest frame. */
+  private var unwritten = Unwritten.nothing
   private var loaded = false
 
   /** Id of the checkpoint that the present version is, and of the one that the last commit rested on. */
@@ -159,29 +164,46 @@ private[cec] final class StoreState(
    * Writes all dirty windows, as the rest of the commit that made the present version: its eventual checkpoint is then the
    * whole state. For between two batches.
    */
-  def flush(): Unit = checkpointId.filter(_ => books.dirtyWindows > 0).foreach { id =>
-    writeAgain(books.dirtyBefore(Long.MaxValue), CommitKind.Flush, id, inputs = 0)
+  def flush(): Unit = if (silent) writeUnwritten() else checkpointId.filter(_ => books.dirtyWindows > 0).foreach { id =>
+    writeAgain(books.dirtyBefore(Long.MaxValue), CommitKind.Flush, id, Some(id), inputs = 0)
   }
 
-  /** Writes windows once more, for the version that is there. */
-  private def writeAgain(windowsToWrite: Iterator[Window], kind: CommitKind.Value, id: String, inputs: Long): Unit = {
+  /** Writes what the commits since the newest frame have left: one frame for all of them, which rests on that one. */
+  private def writeUnwritten(): Unit = if (version > unwritten.version) {
+    val closed = unwritten.closedIds.filterNot(id => windows.isOpen(Window.row(id, idFields)))
+    writeAgain(
+      books.dirtyBefore(Long.MaxValue), CommitKind.Eager, checkpointId.getOrElse(log.newCheckpointId()), unwritten.checkpointId, inputs = 0,
+      closed)
+  }
+
+  /**
+   * Writes windows once more, for the version that is there.
+   *
+   * @param on the commit that the frame rests on, or completes
+   * @param closed ids of windows that the log takes for open
+   */
+  private def writeAgain(
+      windowsToWrite: Iterator[Window], kind: CommitKind.Value, id: String, on: Option[String], inputs: Long,
+      closed: Seq[Array[Byte]] = Nil): Unit = {
     val startedNs = System.nanoTime()
     val chosen = new ArrayList[Window]()
     windowsToWrite.foreach(chosen.add)
     val spool = new RecordSpool(prefixFields.isDefined, () => log.spoolFile(estimate(chosen.size)))
     try {
       chosen.forEach(spool.check(_))
+      closed.foreach(spool.close(_))
       val file = spool.finish()
       val next = books.after(version - 1, Changes.None, chosen)
       val numbers = CommitNumbers(
-        version, next.openWindows, next.dirtyFrom, next.dirtyWindows, 0, spool.checked, 0, inputs, windows.sums,
+        version, next.openWindows, next.dirtyFrom, next.dirtyWindows, 0, spool.checked, spool.closed, inputs, windows.sums,
         rowDigest.floatColumns > 0, (System.nanoTime() - startedNs) / 1000, kind, next.live(true), liveIsWhole = true)
-      plan = Some(log.append(numbers, id, Option.when(kind == CommitKind.Flush)(id), file).plan)
+      plan = Some(log.append(numbers, id, on, file).plan)
       books.apply(version - 1, Changes.None, chosen, next)
       checkpointId = Some(id)
       liveIsWhole = true
       lastCommit = None // it knows footprints of before
       undone = None
+      unwritten = Unwritten.since(version, id)
     } finally spool.close()
   }
 
@@ -190,7 +212,7 @@ private[cec] final class StoreState(
    *
    *  1. Sort what the batch touched into opened, closed and dirty windows.
    *  1. In a replay the log has this commit already: only the books move on. So it has if the batch was run before, with the
-   *     same result, and Spark has the id of that commit.
+   *     same result, and Spark has the id of that commit. A silent store leaves it at that, too.
    *  1. Spool the opened and closed windows, then the checks: all dirty ones if eager, else what the plan asks for and
    *     the time budget allows.
    *  1. One call to the agent; when it returns, the commit is durable.
@@ -204,6 +226,7 @@ private[cec] final class StoreState(
       reinstate()
       return version
     }
+    if (silent) return unwrittenCommit(changes, facts)
     val spool = new RecordSpool(prefixFields.isDefined, () => log.spoolFile(estimate(changes.opened.size + changes.kept)))
     try {
       changes.opened.forEach(spool.open(_)) // 3
@@ -228,6 +251,17 @@ private[cec] final class StoreState(
     version
   }
 
+  /** A commit of a silent store: only the books move on. */
+  private def unwrittenCommit(changes: Changes, facts: BatchFacts): Long = {
+    val later = unwritten.after(changes)
+    advance(books.apply(version, changes, writes = false))
+    unwritten = later
+    lastInputs = facts.inputs
+    checkpointId = Some(log.newCheckpointId())
+    metrics = CommitMetrics(changes.opened.size, 0, changes.closed.size, dirty = books.dirtyWindows)
+    version
+  }
+
   private def append(numbers: CommitNumbers, next: NextBooks, newId: String, file: Option[Path]): CommitAnswer = {
     liveIsWhole = true // until the agent has answered, its books are in doubt
     val answer = try log.append(numbers, newId, checkpointId, file) catch {
@@ -240,7 +274,7 @@ private[cec] final class StoreState(
 
   private def advance(renewed: Stamps): Unit = {
     val before = sumsBefore
-    lastCommit = Some(new LastCommit(windows.advance(), renewed, before, checkpointId, plan, windows.hold))
+    lastCommit = Some(new LastCommit(windows.advance(), renewed, before, checkpointId, plan, windows.hold, unwritten))
     undone = None
     sumsBefore = windows.sums
     baseCheckpointId = checkpointId
@@ -261,7 +295,7 @@ private[cec] final class StoreState(
       windows.reopen()
     }
     val changes = Changes.of(windows)
-    val renewed = books.apply(version, changes)
+    val renewed = books.apply(version, changes, writes = true)
     checkpointId = checkpointId.orElse(Some(log.newCheckpointId())) // of version 0 there is none, and Spark wants one
     advance(renewed)
     windows.hold.foreach(hold => held = hold.held)
@@ -313,7 +347,7 @@ private[cec] final class StoreState(
   private def writeEnd(remains: Remains, inputs: Long): Unit =
     if (base == replayTo) flush()
     else writeAgain(
-      books.withFootprintBefore(Long.MaxValue), CommitKind.Eager, remains.checkpointId.getOrElse(log.newCheckpointId()), inputs)
+      books.withFootprintBefore(Long.MaxValue), CommitKind.Eager, remains.checkpointId.getOrElse(log.newCheckpointId()), on = None, inputs)
 
   /** Goes on with the windows as they are, at the version at which the replay was to end. */
   private def acceptAsItIs(why: String): Unit = {
@@ -332,13 +366,14 @@ private[cec] final class StoreState(
 
   private def retreat(): Unit = lastCommit.foreach { last =>
     windows.rollback()
-    undone = Some(new Undone(last, Undone.imagesOf(last), lastInputs, windows.sums, checkpointId, baseCheckpointId, plan, windows.hold))
+    undone = Some(new Undone(last, Undone.imagesOf(last), lastInputs, windows.sums, checkpointId, baseCheckpointId, plan, windows.hold, unwritten))
     (0 until last.renewed.size).foreach(last.renewed.restamp)
     windows.restore(last.touched, last.sums, version - 1)
     windows.hold = last.hold
     sumsBefore = last.sums
     checkpointId = last.checkpointId
     plan = last.plan
+    unwritten = last.unwritten
     lastCommit = None
     liveIsWhole = true
     books.rebuild(windows.warm)
@@ -353,6 +388,7 @@ private[cec] final class StoreState(
     checkpointId = later.checkpointId
     baseCheckpointId = later.baseCheckpointId
     plan = later.plan
+    unwritten = later.unwritten
     lastCommit = Some(later.last)
     lastInputs = later.inputs
     undone = None
@@ -363,6 +399,8 @@ private[cec] final class StoreState(
   /** Loads the eventual checkpoint of `wanted`, or, if a replay is due, the one that it begins with. */
   private def load(wanted: Long, uniqueId: Option[String]): Unit = {
     reset(wanted)
+    // Only what the driver has asked for is in the log: at a start, the version that the run goes on from.
+    if (silent && wanted > 0 && wanted != replayTo && !recall(wanted)) throw StoreState.dirtyElsewhere(id, wanted, "some")
     val replaying = wanted < replayTo
     val at = if (replaying) base else wanted
     if (at > 0) {
@@ -417,6 +455,7 @@ private[cec] final class StoreState(
     loaded = false
     checkpointId = None
     baseCheckpointId = None
+    unwritten = Unwritten.nothing
   }
 
   private def takeOver(checkpoint: CheckpointAnswer, hold: Boolean): Unit = {
@@ -429,6 +468,7 @@ private[cec] final class StoreState(
     origin = Some(checkpoint)
     plan = Some(checkpoint.plan)
     checkpointId = Some(checkpoint.footer.checkpointId)
+    unwritten = Unwritten.since(checkpoint.version, checkpoint.footer.checkpointId)
     metrics = CommitMetrics(recoveryEstimateMs = checkpoint.recoveryEstimateMs)
     if (hold) windows.hold = Some(new HoldRule(checkpoint.dirtyFrom))
     else if (checkpoint.dirtyWindows == 0) {

@@ -26,14 +26,18 @@ private[state] final class WindowBooks(cold: ColdWindows, warmUp: Array[Byte] =>
   /** Windows dirty since before a version, oldest first. */
   def dirtyBefore(version: Long): Iterator[Window] = byDirty.below(version)
 
-  /** The books as they will be after a commit, computed without touching them, so that a commit can fail. */
-  def after(version: Long, changes: Changes, checks: ArrayList[Window]): NextBooks = {
+  /**
+   * The books as they will be after a commit, computed without touching them, so that a commit can fail.
+   *
+   * @param writes whether the opened windows are written; else they are as dirty as those that were open before
+   */
+  def after(version: Long, changes: Changes, checks: ArrayList[Window], writes: Boolean = true): NextBooks = {
     val footprints, dirty = new Tally
     changes.closed.forEach { window =>
       footprints.add(window.footprint, -1)
       if (window.isDirty) dirty.add(window.dirtySince, -1)
     }
-    dirty.add(version, changes.newlyDirty.size)
+    dirty.add(version, changes.newlyDirty.size + (if (writes) 0 else changes.opened.size))
     footprints.add(version + 1, changes.opened.size)
     checks.forEach { window =>
       footprints.add(window.footprint, -1)
@@ -54,7 +58,7 @@ private[state] final class WindowBooks(cold: ColdWindows, warmUp: Array[Byte] =>
    * The books after a commit: opened, dirtied and closed windows, and the footprints of the checked ones. Answers those of these that
    * the batch has not touched, as they were before; `next` is what `after` has answered.
    */
-  def apply(version: Long, changes: Changes, checks: ArrayList[Window], next: NextBooks): Stamps = {
+  def apply(version: Long, changes: Changes, checks: ArrayList[Window], next: NextBooks, writes: Boolean = true): Stamps = {
     val renewed = new Stamps(if (checks.size > changes.kept) checks.size - changes.kept else 0)
     var i = 0
     while (i < checks.size) {
@@ -70,11 +74,9 @@ private[state] final class WindowBooks(cold: ColdWindows, warmUp: Array[Byte] =>
     }
     // Millions of windows, none of them in a cache: whether there is one to be found is known.
     if (next.dirtyWindows > 0) changes.newlyDirty.forEach { window =>
-      if (window.footprint != version + 1) {
-        window.dirtySince = version
-        byDirty.enter(version, window)
-      }
+      if (window.footprint != version + 1) enterDirty(version, window)
     }
+    if (!writes) changes.opened.forEach(enterDirty(version, _))
     byFootprint.enter(version + 1, checks)
     byFootprint.enter(version + 1, changes.opened)
     byFootprint.count(next.footprints)
@@ -82,10 +84,15 @@ private[state] final class WindowBooks(cold: ColdWindows, warmUp: Array[Byte] =>
     renewed
   }
 
-  /** The same for a commit that checks nothing. */
-  def apply(version: Long, changes: Changes): Stamps = {
+  /** The same for a commit that checks nothing, and, unless it `writes`, does not write what it opens. */
+  def apply(version: Long, changes: Changes, writes: Boolean): Stamps = {
     val none = new ArrayList[Window](0)
-    apply(version, changes, none, after(version, changes, none))
+    apply(version, changes, none, after(version, changes, none, writes), writes)
+  }
+
+  private def enterDirty(version: Long, window: Window): Unit = {
+    window.dirtySince = version
+    byDirty.enter(version, window)
   }
 
   /** Takes in a window that was cold: it is counted already. */

@@ -1,0 +1,237 @@
+"""The agent's part in a pipeline's protocol: what its flows are asked to do between two batches, and what they read.
+
+The machines of all flows are here, since one agent serves the driver of all of them. If it dies they are lost, and with
+them the run of the pipeline: every flow goes back to the last line.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
+from spark_cec.errors import RestartNeeded
+from spark_cec.log import manifest
+from spark_cec.log.storage import Storage
+from spark_cec.protocols.driving import Coming, Drive, DrivenFlow, line_of
+from spark_cec.protocols.records import Records, checkpoints_of, read_records
+from spark_cec.protocols.spec import read_spec
+from spark_cec.protocols.words import Line, Piggyback
+from spark_cec.recovery.reach import read_planned
+from spark_cec.recovery.spark_logs import all_stores
+from spark_cec.settings import ProtocolSettings, Settings
+
+
+@dataclass(slots=True)
+class _Run:
+    """A flow's run: `home` of its log, `generation`, and the batch that it went on from."""
+
+    settings: ProtocolSettings
+    checkpoint: str
+    home: str
+    generation: int
+    began_at: int
+
+
+@dataclass(slots=True)
+class _Pipeline:
+    """One run of a pipeline."""
+
+    drive: Drive
+    records: dict[str, Records]
+    line: Line
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+
+class ProtocolCalls:
+    """What flows under a protocol ask for. Safe for several threads: each flow has one."""
+
+    def __init__(self, logs: OpenLogs) -> None:
+        self._logs = logs
+        self._lock = threading.Lock()
+        self._pipelines: dict[str, _Pipeline] = {}
+        self._runs: dict[str, _Run] = {}  # by checkpoint
+        self._flows_of_logs: dict[str, tuple[str, str]] = {}  # (home of the pipeline, flow), by home of a log
+
+    def begin(self, settings: Settings, checkpoint: str, home: str, generation: int, committed: int) -> None:
+        """A run of a flow begins behind batch `committed`: `RestartNeeded` if that is not its place in the line."""
+        own = settings.protocol
+        if own is None or not own.takes_part:
+            return
+        pipeline = self._pipeline(own)
+        with pipeline.lock:
+            at = pipeline.records[own.flow].newest
+            if at.batch != committed:
+                raise RestartNeeded(
+                    f"flow {own.flow} is at batch {committed}, and its last checkpoint at batch {at.batch}: all flows "
+                    f"of the pipeline at {own.home} have to go back to one line; start the pipeline"
+                )
+            pipeline.drive.begin(own.flow, at)
+        self._runs[checkpoint] = _Run(own, checkpoint, home, generation, committed)
+        self._flows_of_logs[home] = own.home, own.flow
+
+    def due(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """`checkpoint`, `batch` (the last one that was committed): whether to write all stores now, behind it."""
+        pipeline, flow, _ = self._of(str(arguments["checkpoint"]))
+        with pipeline.lock:
+            return {"due": flow.is_due(int(arguments["batch"]))}
+
+    def taken(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """`checkpoint`, `batch`, `home`, `failed`: the stores have written. `RestartNeeded` if not all of them have."""
+        checkpoint, batch = str(arguments["checkpoint"]), int(arguments["batch"])
+        pipeline, flow, run = self._of(checkpoint)
+        failed = [str(each) for each in arguments["failed"]]
+        if failed:
+            raise RestartNeeded(f"flow {flow.name} cannot be checkpointed behind batch {batch}: {'; '.join(failed)}")
+        if batch > run.began_at:
+            self._verify_stores(run, batch)
+            _verify_reads(checkpoint, batch, flow)
+        with pipeline.lock:
+            pipeline.records[flow.name].add(flow.taken(int(time.time() * 1000)))
+            flow.go_on()
+            self._draw_line(pipeline)
+        return {}
+
+    def end_of(self, settings: Settings, channel: str) -> int | None:
+        """Behind which batch the flow with these settings may not read of a channel now; None: it may read all.
+
+        A flow that takes no part reads what no failure takes back: what the present line holds.
+        """
+        own = settings.protocol
+        if own is None:
+            return None
+        pipeline, sender = self._pipeline(own), _flow_of(own, channel)
+        with pipeline.lock:
+            if not own.takes_part:
+                return pipeline.line[sender].sent - 1 if sender in pipeline.line else None
+            flow = pipeline.drive.flow(own.flow)
+            return None if flow is None else flow.end_of(sender)
+
+    def will_read(
+        self, settings: Settings, channel: str, log: Storage, after: int, last: int, up_to: int | None
+    ) -> None:
+        """The next batch of the flow with these settings reads the batches behind `after` up to `last` of a channel."""
+        own = settings.protocol
+        if own is None or not own.takes_part:
+            return
+        pipeline, sender = self._pipeline(own), _flow_of(own, channel)
+        messages = tuple((sender, added) for added in _piggybacks(log, after + 1, last))
+        with pipeline.lock:
+            flow = pipeline.drive.flow(own.flow)
+            if flow is not None:
+                flow.will_read(sender, Coming(after, last, messages, up_to))
+
+    def sends(self, checkpoint: str, batch: int) -> Piggyback | None:
+        """What the flow's message of that batch has besides its rows; None where no protocol adds anything."""
+        if checkpoint not in self._runs:
+            return None
+        pipeline, flow, _ = self._of(checkpoint)
+        with pipeline.lock:
+            flow.has_run(batch)
+            return flow.sends() or None
+
+    def kept_from(self, log_home: str) -> int | None:
+        """The oldest version that the flow with this log may go back to; None: it is under no protocol."""
+        home, flow = self._flows_of_logs.get(log_home, ("", ""))
+        pipeline = self._pipelines.get(home)
+        if pipeline is None:
+            return None
+        with pipeline.lock:
+            return pipeline.line[flow].sent
+
+    def _of(self, checkpoint: str) -> tuple[_Pipeline, DrivenFlow, _Run]:
+        run = self._runs.get(checkpoint)
+        pipeline = self._pipelines.get(run.settings.home) if run else None
+        flow = pipeline.drive.flow(run.settings.flow) if pipeline and run else None
+        if run is None or pipeline is None or flow is None or pipeline.drive.spec.epoch != run.settings.epoch:
+            raise RestartNeeded(
+                f"the agent that knew what the protocol has done for the flow with checkpoint {checkpoint} has ended: "
+                f"all flows of its pipeline go back to their last line"
+            )
+        return pipeline, flow, run
+
+    def _pipeline(self, own: ProtocolSettings) -> _Pipeline:
+        with self._lock:
+            known = self._pipelines.get(own.home)
+            if known is None or known.drive.spec.epoch < own.epoch:
+                known = self._pipelines[own.home] = _open(own)
+            if known.drive.spec.epoch != own.epoch:
+                raise RestartNeeded(f"flow {own.flow} is of a run of the pipeline at {own.home} that is over")
+            return known
+
+    @staticmethod
+    def _draw_line(pipeline: _Pipeline) -> None:
+        """Finds the line anew, and forgets what no line will have again."""
+        protocol = pipeline.drive.spec.protocol
+        pipeline.line = line_of(protocol, checkpoints_of(pipeline.records))
+        for name, at in pipeline.line.items():
+            pipeline.records[name].forget_before(at.number)
+
+    def _verify_stores(self, run: _Run, batch: int) -> None:
+        """That each store has a frame of this run at the version: those of an executor that is gone have none."""
+        log = self._logs.get_known(run.home)
+        missing = _stores_without(log, open_storage(run.checkpoint), batch + 1, run.generation)
+        if missing:
+            raise RestartNeeded(
+                f"flow {run.settings.flow} cannot be checkpointed behind batch {batch}: {', '.join(missing[:3])} and "
+                f"{len(missing)} stores in all have not written; was an executor lost?"
+            )
+
+
+def _open(own: ProtocolSettings) -> _Pipeline:
+    home = open_storage(own.home)
+    spec = read_spec(home)
+    if spec is None or spec.epoch != own.epoch:
+        raise RestartNeeded(f"flow {own.flow} is of a run of the pipeline at {own.home} that is over")
+    records = {
+        name: read_records(cec_directory(f"{own.home}/flows/{name}"), name, read) for name, read in spec.inputs.items()
+    }
+    return _Pipeline(Drive(spec), records, line_of(spec.protocol, checkpoints_of(records)))
+
+
+def _flow_of(own: ProtocolSettings, channel: str) -> str:
+    return channel.rstrip("/").removeprefix(f"{own.home}/flows/")
+
+
+def _piggybacks(log: Storage, first: int, last: int) -> list[Piggyback]:
+    """Of the messages to come. One that cannot be read stops the batch, too, when it is read."""
+    found = (each for _, each in manifest.load_between(log, first, last) if isinstance(each, manifest.Manifest))
+    return [each.piggyback for each in found if each.piggyback is not None]
+
+
+def _stores_without(log: OpenLog, checkpoint: Storage, version: int, generation: int) -> list[str]:
+    log.catalog.refresh()
+    index = log.catalog.index
+    is_there: Callable[[Any], bool] = lambda store: any(  # noqa: E731
+        each.meta.version == version and each.meta.generation == generation for each in index.newest(store, version)
+    )
+    return [f"store {store}" for store in all_stores(checkpoint, index.stores()) if not is_there(store)]
+
+
+def _verify_reads(checkpoint: str, batch: int, flow: DrivenFlow) -> None:
+    """That Spark's offset log says the same of what the flow has read: a line rests on it."""
+    planned = read_planned(open_storage(checkpoint), batch)
+    if planned is None:
+        return
+    left = [_batch_of(each) for each in planned.offsets]
+    for sender, has_read in flow.reads.items():
+        if has_read < 0 and None in left:
+            left.remove(None)
+        elif has_read in left:
+            left.remove(has_read)
+        else:
+            raise RestartNeeded(
+                f"flow {flow.name} has read {sender} up to batch {has_read}, and Spark's offsets/{batch} has "
+                f"{', '.join(str(each) for each in planned.offsets)}"
+            )
+
+
+def _batch_of(offset: str | None) -> int | None:
+    try:
+        return None if offset is None else manifest.read_batch(offset)
+    except ValueError:
+        return None

@@ -1,0 +1,184 @@
+"""A pipeline under a checkpointing protocol: who takes part, and how all of them go back to one line.
+
+The machines are asked by the agent, between the batches of the flows (`agent.protocols`); what they have taken is in
+the flows' folders (`protocols.records`). Here is what a failure needs: nobody runs while it is done.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent.lease import CheckpointLeases
+from spark_cec.errors import SettingsError
+from spark_cec.log.home import absolute_home
+from spark_cec.pipeline.graph import Graph, GraphError
+from spark_cec.protocols.choose import Protocol, UnknownProtocol, check_inputs, protocol_of
+from spark_cec.protocols.coordinated import CycleRefused
+from spark_cec.protocols.driving import line_of
+from spark_cec.protocols.records import Records, checkpoints_of, read_records
+from spark_cec.protocols.spec import Spec, read_spec, write_spec
+from spark_cec.recovery.query_file import read_query
+from spark_cec.recovery.rollback import roll_back
+from spark_cec.recovery.spark_logs import committed_batch
+from spark_cec.settings import PREFIX, duration_ms
+
+_LOG = logging.getLogger(__name__)
+
+ROLLBACK_FILE = "rollback.json"
+ROLLBACKS = "rollbacks"
+RETAINED_KEY = "spark.sql.streaming.minBatchesToRetain"
+RETAINED = "1000"
+"""Batches that Spark keeps of each flow: an uncoordinated line may be far back."""
+
+RELEASES = ("checkpoint", "at-once")
+_ENDING = frozenset({"availableNow", "once", "continuous", "realTime"})
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointing:
+    """How a pipeline is checkpointed. `interval_s`: between checkpoints; none with CEC, which has them all the time.
+
+    `at_once`: what sinks are given leaves the pipeline with its batch, and again if a failure takes it back; else when
+    no failure can take it back any more.
+    """
+
+    protocol: Protocol = Protocol.CEC
+    interval_s: float = 5.0
+    at_once: bool = False
+
+    @property
+    def is_cec(self) -> bool:
+        """Whether each flow comes back by itself."""
+        return self.protocol is Protocol.CEC
+
+    def taking_part(self, graph: Graph) -> dict[str, tuple[str, ...]]:
+        """The flows that are taken back together, with what each reads of them; sinks, if they are not behind that."""
+        members = [node for node in graph.nodes.values() if self.at_once or not node.is_sink]
+        return {node.name: tuple(dict.fromkeys(node.inputs)) for node in members}
+
+    def to_json(self) -> dict[str, Any]:
+        """What is recorded of it with a home: what may not change."""
+        return {"name": self.protocol.value, "release": RELEASES[1] if self.at_once else RELEASES[0]}
+
+
+def checkpointing_of(pipeline: str, protocol: str, interval: str | float, release: str) -> Checkpointing:
+    """From what a user says. Raises `GraphError` for what there is not, and for what does not go together."""
+    try:
+        found = protocol_of(protocol)
+        interval_s = float(interval) if isinstance(interval, int | float) else duration_ms("", interval) / 1000
+    except UnknownProtocol as error:
+        raise GraphError(pipeline, [f"protocol={protocol!r}: {error}"]) from None
+    except SettingsError:
+        raise GraphError(
+            pipeline, [f"checkpoint_interval={interval!r}: give a duration such as 5s, or a number of seconds"]
+        ) from None
+    if not interval_s > 0:
+        raise GraphError(pipeline, [f"checkpoint_interval={interval!r}: give more than 0"])
+    if release not in RELEASES:
+        raise GraphError(pipeline, [f"release={release!r}: give {' or '.join(RELEASES)}"])
+    if found is Protocol.NONE and release != "at-once":
+        mend = "without checkpoints nothing is ever safe from a failure: say release='at-once'"
+        raise GraphError(pipeline, [f"protocol='none' has release={release!r}: {mend}"])
+    return Checkpointing(found, interval_s, release == "at-once")
+
+
+def check_flows(graph: Graph, checkpointing: Checkpointing, triggers: Mapping[str, Mapping[str, Any] | None]) -> None:
+    """Raises `GraphError` for a graph, or a flow, that cannot be had under the protocol."""
+    if checkpointing.is_cec:
+        return
+    try:
+        check_inputs(checkpointing.protocol, checkpointing.taking_part(graph))
+    except CycleRefused as error:
+        raise GraphError(graph.name, [str(error)]) from None
+    ending = [name for name, trigger in triggers.items() if _ENDING & (trigger or {}).keys()]
+    if ending:
+        why = f"under protocol={checkpointing.protocol.value!r} a failure may take each flow back, so all of them run on"
+        mend = "leave it out, or say processingTime"
+        raise GraphError(graph.name, [f"{name} has trigger={triggers[name]!r}: {why}; {mend}" for name in ending])
+
+
+class Lines:
+    """Takes the flows of a pipeline back to their line, and says which run of them all comes next."""
+
+    def __init__(self, home: str, graph: Graph, checkpointing: Checkpointing) -> None:
+        """Reads nothing yet. `home`: of the pipeline."""
+        self.checkpointing = checkpointing
+        self._name = graph.name
+        self._place = home
+        self._home = open_storage(home)
+        self._inputs = checkpointing.taking_part(graph)
+        self._epoch = 0
+
+    def conf_of(self, flow: str) -> dict[str, str]:
+        """What the session of a flow says of the run that is under way."""
+        own = {"protocol.home": self._place, "protocol.flow": flow, "protocol.epoch": str(self._epoch)}
+        if flow in self._inputs:
+            own["protocol"] = self.checkpointing.protocol.value
+        return {PREFIX + key: value for key, value in own.items()}
+
+    def takes_part(self, flow: str) -> bool:
+        """Whether a failure takes this flow back with the others."""
+        return flow in self._inputs
+
+    def go_back(self, failed: Collection[str] = ()) -> None:
+        """All flows that take part are taken back to the newest line there is. None of them may run.
+
+        1. Find the line, unless one was found before, and not all are there yet.
+        2. Write it down: after a crash the same is done again.
+        3. Take each flow back to its checkpoint, and forget those behind it.
+        4. Number the run that begins now, and write down how this went.
+
+        Raises `UnsuitableCheckpoint` where a flow cannot go there, `Fenced` where one runs.
+        """
+        began = time.monotonic()
+        records = {name: read_records(self._own(name), name, read) for name, read in self._inputs.items()}
+        line = self._found() or {
+            name: at.number for name, at in line_of(self.checkpointing.protocol, checkpoints_of(records)).items()
+        }  # 1
+        self._home.replace(ROLLBACK_FILE, json.dumps({"line": line}).encode())  # 2
+        report = {name: self._take_back(name, records[name], line[name]) for name in self._inputs}  # 3
+        before = read_spec(self._home)  # 4
+        self._epoch = before.epoch + 1 if before is not None else 1
+        protocol, interval_s = self.checkpointing.protocol, self.checkpointing.interval_s
+        write_spec(self._home, Spec(protocol, interval_s, self._inputs, self._epoch))
+        took_ms = round(1000 * (time.monotonic() - began), 1)
+        told = {"failed": sorted(failed), "at_ms": int(time.time() * 1000), "took_ms": took_ms, "flows": report}
+        self._home.replace(f"{ROLLBACKS}/{self._epoch:010d}.json", json.dumps(told, indent=1).encode())
+        self._home.delete(ROLLBACK_FILE)
+        if any(each["batches"] for each in report.values()):
+            back = ", ".join(f"{name} to batch {each['batch']}" for name, each in report.items() if each["batches"])
+            _LOG.warning("pipeline %s: its flows go back to one line: %s", self._name, back)
+
+    def _take_back(self, name: str, records: Records, number: int) -> dict[str, int]:
+        """One flow: where it is then, how many batches that takes back, and how many checkpoints are of no use."""
+        at = next(each for each in records.known if each.checkpoint.number == number)
+        place, own = self._flow(name), self._own(name)
+        checkpoint = open_storage(place)
+        query, leases = read_query(own), CheckpointLeases()
+        log = open_storage(absolute_home(place, query["log_home"]) if query is not None else f"{place}/cec/log")
+        leases.hold(place, own)
+        try:
+            was = committed_batch(checkpoint)
+            roll_back(checkpoint, own, log, at.batch)
+        finally:
+            leases.close()
+        invalid = records.forget_after(number)
+        return {"batch": at.batch, "batches": was - at.batch, "checkpoint": number, "invalid": len(invalid)}
+
+    def _found(self) -> dict[str, int] | None:
+        if not self._home.exists(ROLLBACK_FILE):
+            return None
+        line = json.loads(self._home.read(ROLLBACK_FILE))["line"]
+        return {name: int(line[name]) for name in self._inputs}
+
+    def _flow(self, name: str) -> str:
+        return f"{self._place}/flows/{name}"
+
+    def _own(self, name: str) -> Any:
+        return open_storage(f"{self._flow(name)}/cec")

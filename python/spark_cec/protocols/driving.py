@@ -1,0 +1,220 @@
+"""One run of a pipeline's flows under a protocol, from one line to the next failure: asks the machines, does no I/O.
+
+A flow's batch is a message, with all that its source or its inputs had for it. What a machine wants is done between two
+batches of the flow: then no store is ahead of what Spark has committed. A marker is a place in a channel, behind a
+batch; it lives as long as the run, since whoever would need it again goes back behind it. The machines are the same as
+in the simulation (`protocols/simulation`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_cec.protocols.choose import Protocol, machine_of, recovery_line
+from spark_cec.protocols.coordinated import CoordinatedMachine
+from spark_cec.protocols.records import Record
+from spark_cec.protocols.spec import Spec
+from spark_cec.protocols.words import (
+    Action,
+    Block,
+    Checkpoint,
+    Line,
+    PassMarker,
+    Piggyback,
+    Process,
+    TakeCheckpoint,
+    Unblock,
+)
+
+Added = tuple[Process, Piggyback]
+"""A message: its sender, and what the protocol has added to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """What the next batch of a flow will read of a channel: messages behind `after`, up to `last`.
+
+    `up_to`: that it might have read no further, at a marker.
+    """
+
+    after: int
+    last: int
+    messages: tuple[Added, ...] = ()
+    up_to: int | None = None
+
+
+class DrivenFlow:
+    """One flow: its machine, how far it has read, and what is to be done before its next batch.
+
+    For one thread at a time. `name`; `batch`: the last one that it has run, -1 before the first; `markers`: behind
+    which of its batches the marker of a round is.
+    """
+
+    def __init__(self, name: Process, drive: Drive, begin: Record) -> None:
+        """The flow is as `begin` has left it."""
+        spec = drive.spec
+        self.name = name
+        self.batch = begin.batch
+        self.markers: dict[int, int] = {}
+        self._drive = drive
+        self._machine = machine_of(spec.protocol, name, spec.inputs, spec.readers(name))
+        if begin.machine is not None:
+            self._machine.restore(begin.machine)
+        self._number = begin.checkpoint.number
+        self._taken_at = begin.batch
+        self._has_read = {each: begin.checkpoint.received.get(each, 0) - 1 for each in spec.inputs[name]}
+        self._coming: dict[Process, Coming] = {}
+        self._at_marker: set[Process] = set()
+        self._actions: deque[Action] = deque()
+        self._timer_s = drive.clock() + spec.interval_s
+        self._due_s = 0.0
+
+    @property
+    def reads(self) -> Mapping[Process, int]:
+        """The last batch that it has read of each input, -1 for none."""
+        return dict(self._has_read)
+
+    @property
+    def round(self) -> int:
+        """The last one that it has checkpointed for, where there are any."""
+        return self._machine.round if isinstance(self._machine, CoordinatedMachine) else 0
+
+    def end_of(self, sender: Process) -> int | None:
+        """Behind which batch of a channel it may not read now; None: it may read all."""
+        if not isinstance(self._machine, CoordinatedMachine):
+            return None
+        found = self._drive.flow(sender)
+        return None if found is None else found.markers.get(self._machine.round + 1)
+
+    def will_read(self, sender: Process, coming: Coming) -> None:
+        """Spark plans a batch, and asks what there is: it will read that, unless it asks again.
+
+        `ValueError` if it does not begin where the last one has ended.
+        """
+        if sender not in self._has_read:
+            return
+        known = self._has_read[sender]
+        if coming.after != known and not (self.batch < 0 and known < 0):
+            raise ValueError(f"flow {self.name} reads {sender} behind batch {coming.after}, and has read up to {known}")
+        self._has_read[sender] = coming.after
+        if coming.last == coming.after:
+            # Batches without rows may wait for one with some, which is behind the marker.
+            self._coming.pop(sender, None)
+            if coming.up_to is not None:
+                self._at_marker.add(sender)
+            return
+        self._coming[sender] = coming
+        if not self._actions:
+            self._actions.extend(self._machine.force(*self._messages()))
+
+    def is_due(self, batch: int) -> bool:
+        """Whether a checkpoint is to be taken now, behind `batch`, which the flow has committed."""
+        self.has_run(batch)
+        if not self._actions:
+            self._ask_timer()
+        self._meet_markers()
+        self._go_on()
+        if self._actions and not self._due_s:
+            self._due_s = self._drive.clock()
+        return bool(self._actions)
+
+    def taken(self, wall_ms: int) -> Record:
+        """The checkpoint that was due is durable: answers it, to be recorded before anything else happens."""
+        action = self._actions[0]
+        assert isinstance(action, TakeCheckpoint)
+        received = {sender: batch + 1 for sender, batch in self._has_read.items()}
+        at = Checkpoint(self.name, self._number + 1, self.batch + 1, received, action.forced, action.round)
+        took_ms = 1000 * (self._drive.clock() - self._due_s)
+        return Record(at, self.batch, self._machine.state(), wall_ms, took_ms)
+
+    def go_on(self) -> None:
+        """The checkpoint is recorded."""
+        self._actions.popleft()
+        self._number += 1
+        self._taken_at, self._due_s = self.batch, 0.0
+        self._go_on()
+
+    def has_run(self, batch: int) -> None:
+        """The flow has run that batch, if that is news: what it was to read it has read."""
+        if batch <= self.batch:
+            return
+        self.batch = batch
+        self._machine.learn(*self._messages())
+        self._has_read.update({sender: each.last for sender, each in self._coming.items()})
+        self._coming.clear()
+
+    def sends(self) -> Piggyback:
+        """The last batch goes to all readers: what to add to it."""
+        return self._machine.sends() if self._drive.spec.readers(self.name) else {}
+
+    def _messages(self) -> list[Added]:
+        return [each for coming in self._coming.values() for each in coming.messages]
+
+    def _ask_timer(self) -> None:
+        now = self._drive.clock()
+        if now < self._timer_s:
+            return
+        self._timer_s = now + self._drive.spec.interval_s
+        # A round goes through all flows, also through those that had nothing to do.
+        if isinstance(self._machine, CoordinatedMachine) or self.batch > self._taken_at:
+            self._actions.extend(self._machine.timer())
+
+    def _meet_markers(self) -> None:
+        """Takes in the markers that it has come to."""
+        for sender in self._has_read:
+            end = self.end_of(sender)
+            if self._actions or end is None or sender in self._drive.blocked(self.name):
+                continue
+            if sender in self._at_marker or self._has_read[sender] >= end:
+                assert isinstance(self._machine, CoordinatedMachine)
+                self._actions.extend(self._machine.marker(sender, self._machine.round + 1))
+                self._go_on()
+
+    def _go_on(self) -> None:
+        """Does what needs no checkpoint before it."""
+        while self._actions and not isinstance(self._actions[0], TakeCheckpoint):
+            match self._actions.popleft():
+                case PassMarker(round_):
+                    self.markers[round_] = self.batch
+                    needed = self._drive.oldest_round(self._drive.spec.readers(self.name))
+                    self.markers = {each: behind for each, behind in self.markers.items() if each > needed}
+                case Block(sender):
+                    self._drive.blocked(self.name).add(sender)
+                case Unblock():
+                    self._drive.blocked(self.name).clear()
+                    self._at_marker.clear()
+
+
+class Drive:
+    """All flows of one run. `spec`; `clock` in seconds."""
+
+    def __init__(self, spec: Spec, clock: Callable[[], float] = time.monotonic) -> None:
+        self.spec = spec
+        self.clock = clock
+        self._flows: dict[Process, DrivenFlow] = {}
+        self._blocked: dict[Process, set[Process]] = {name: set() for name in spec.inputs}
+
+    def begin(self, name: Process, at: Record) -> DrivenFlow:
+        """A flow starts from a checkpoint of the line."""
+        self._flows[name] = DrivenFlow(name, self, at)
+        return self._flows[name]
+
+    def flow(self, name: Process) -> DrivenFlow | None:
+        """None while it has not begun."""
+        return self._flows.get(name)
+
+    def oldest_round(self, names: Iterable[Process]) -> int:
+        """The least of the last rounds that these flows have checkpointed for; 0 where one has not begun."""
+        return min((each.round if (each := self.flow(name)) is not None else 0 for name in names), default=0)
+
+    def blocked(self, name: Process) -> set[Process]:
+        """The inputs of which a flow processes nothing now."""
+        return self._blocked[name]
+
+
+def line_of(protocol: Protocol, checkpoints: Mapping[Process, Sequence[Checkpoint]]) -> Line:
+    """What all flows would go back to now. With CEC that is not asked: each comes back by itself."""
+    return recovery_line(protocol, checkpoints, {}, ())

@@ -1,0 +1,121 @@
+"""The checkpoints of a flow that a protocol has taken: a small file each, `<checkpoint>/cec/checkpoints/<number>.json`.
+
+The state itself is in the flow's log, in the commit frames of that version, its messages in the log's manifests, and
+how far it had read in Spark's offset log: the file says that all of them are there, and what the protocol adds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spark_cec.errors import DamagedLog
+from spark_cec.log.objects import decode_object, encode_object
+from spark_cec.log.storage import Storage
+from spark_cec.protocols.words import Checkpoint, Piggyback, Process
+
+_LOG = logging.getLogger(__name__)
+
+DIRECTORY = "checkpoints"
+_DIGITS = 10
+_SUFFIX = ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A checkpoint behind batch `batch` of its flow (-1: its beginning), and the state of its machine.
+
+    `wall_ms`: when it was durable, since the epoch; `took_ms`: from when it was due until then.
+    """
+
+    checkpoint: Checkpoint
+    batch: int = -1
+    machine: Piggyback | None = None
+    wall_ms: int = 0
+    took_ms: float = 0.0
+
+
+@dataclass(slots=True)
+class Records:
+    """The checkpoints of one flow, oldest first; the first one is never taken from the flow.
+
+    It is the beginning, or, where that cannot be needed any more, the oldest one that a line may still have.
+    """
+
+    process: Process
+    _own: Storage
+    known: list[Record] = field(default_factory=list)
+
+    @property
+    def newest(self) -> Record:
+        """The last one that was taken."""
+        return self.known[-1]
+
+    def add(self, record: Record) -> None:
+        """Writes one. Once this returns it is durable."""
+        self._own.replace(_path(record.checkpoint.number), encode_object(_fields(record)))
+        self.known.append(record)
+
+    def forget_before(self, number: int) -> None:
+        """No line will have one of these again."""
+        for record in [each for each in self.known if each.checkpoint.number < number]:
+            if not record.checkpoint.is_beginning:
+                self._own.delete(_path(record.checkpoint.number))
+            self.known.remove(record)
+
+    def forget_after(self, number: int) -> list[Record]:
+        """Those are of a history that is given up: answers them."""
+        gone = [each for each in self.known if each.checkpoint.number > number]
+        for record in reversed(gone):
+            self._own.delete(_path(record.checkpoint.number))
+            self.known.remove(record)
+        return gone
+
+
+def read_records(own: Storage, process: Process, inputs: Collection[Process]) -> Records:
+    """All that are there. `own` is rooted at the flow's `cec` directory.
+
+    One that cannot be read is none, and neither is what is behind a gap: a line with an older one is a line, too.
+    """
+    found: list[Record] = []
+    for number in sorted(_numbers(own)):
+        try:
+            fields, _ = decode_object(_path(number), own.read(_path(number)), "checkpoint of a protocol")
+            found.append(_record(process, fields))
+        except DamagedLog as damage:
+            _LOG.warning("%s/%s: %s; an older checkpoint is used", own.url, _path(number), damage)
+    if not found or found[0].checkpoint.number == 1:
+        beginning = Checkpoint(process, 0, 0, dict.fromkeys(inputs, 0), round=0)
+        found.insert(0, Record(beginning))
+    return Records(process, own, found)
+
+
+def _numbers(own: Storage) -> list[int]:
+    stems = [file.name.removesuffix(_SUFFIX) for file in own.list(DIRECTORY) if file.name.endswith(_SUFFIX)]
+    return [int(stem) for stem in stems if len(stem) == _DIGITS and stem.isascii() and stem.isdigit()]
+
+
+def _fields(record: Record) -> Mapping[str, object]:
+    at = record.checkpoint
+    return {
+        "number": at.number, "batch": record.batch, "sent": at.sent, "received": dict(at.received),
+        "forced": at.forced, "round": at.round, "machine": record.machine, "wall_ms": record.wall_ms,
+        "took_ms": round(record.took_ms, 3),
+    }  # fmt: skip
+
+
+def _record(process: Process, fields: Mapping[str, object]) -> Record:
+    at = Checkpoint(
+        process, fields["number"], fields["sent"], fields["received"], fields["forced"], fields["round"],  # type: ignore[arg-type]
+    )  # fmt: skip
+    return Record(at, fields["batch"], fields["machine"], fields["wall_ms"], fields["took_ms"])  # type: ignore[arg-type]
+
+
+def _path(number: int) -> str:
+    return f"{DIRECTORY}/{number:0{_DIGITS}d}{_SUFFIX}"
+
+
+def checkpoints_of(records: Mapping[Process, Records]) -> dict[Process, Sequence[Checkpoint]]:
+    """As the search for a line wants them."""
+    return {name: [each.checkpoint for each in own.known] for name, own in records.items()}

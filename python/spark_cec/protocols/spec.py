@@ -1,0 +1,50 @@
+"""What a pipeline's protocol is, as its driver tells the agent: `<home>/protocol.json`, written before flows start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_cec.log.objects import decode_object, encode_object
+from spark_cec.log.storage import Storage
+from spark_cec.protocols.choose import Protocol
+from spark_cec.protocols.words import Process
+
+SPEC_FILE = "protocol.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """`inputs`: the flows that take part, each with those of them that it reads. `interval_s`: between checkpoints.
+
+    `epoch` counts the times that all of them have gone back to a line and begun again from there, from 1 on.
+    """
+
+    protocol: Protocol
+    interval_s: float
+    inputs: Mapping[Process, tuple[Process, ...]]
+    epoch: int
+
+    def readers(self, sender: Process) -> tuple[Process, ...]:
+        """Who reads a flow's messages, of those that take part."""
+        return tuple(name for name, read in self.inputs.items() if sender in read)
+
+
+def write_spec(home: Storage, spec: Spec) -> None:
+    """Writes the file. `home` is rooted at the pipeline's home."""
+    fields = {
+        "protocol": spec.protocol.value, "interval_s": spec.interval_s, "epoch": spec.epoch,
+        "inputs": {name: list(read) for name, read in spec.inputs.items()},
+    }  # fmt: skip
+    home.replace(SPEC_FILE, encode_object(fields))
+
+
+def read_spec(home: Storage) -> Spec | None:
+    """None where no protocol has begun there. Errors: `DamagedLog`, `NewerFormat`."""
+    if not home.exists(SPEC_FILE):
+        return None
+    fields, _ = decode_object(SPEC_FILE, home.read(SPEC_FILE), "protocol of a pipeline")
+    return Spec(
+        Protocol(fields["protocol"]), float(fields["interval_s"]),
+        {name: tuple(read) for name, read in fields["inputs"].items()}, int(fields["epoch"]),
+    )  # fmt: skip

@@ -1,0 +1,100 @@
+"""Takes a query that is stopped back to the end of an earlier batch, as if none had come after it.
+
+Its state at that version must be whole in its log, and its output up to there kept. A crash in between is mended by
+doing the same again; until then a file says that it is under way, and a start is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from spark_cec.errors import UnsuitableCheckpoint
+from spark_cec.log.manifest import retired_before, take_back
+from spark_cec.log.storage import Storage
+from spark_cec.recovery.generations import next_generation, note_start
+from spark_cec.recovery.spark_logs import committed_batch, planned_batches
+
+ROLLBACK_FILE = "rollback.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """To the end of `batch`, -1: to the beginning; by the run `generation`, which owns what comes after."""
+
+    batch: int
+    generation: int
+
+
+def roll_back(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> Rollback | None:
+    """Takes the query back to the end of `batch`; None if that is where it is. It must not run meanwhile.
+
+    `own` is rooted at the checkpoint's `cec` directory, `log` at the log's home. In this order:
+
+    1. Refuse what cannot be done, before anything is written.
+    2. Say that it is under way, with a number that no other run has.
+    3. Take back the output behind the batch: whoever still writes there is fenced.
+    4. Cut Spark's commit log and its offset log, newest first: what is left of a crash is cut by the next try.
+    5. The run that begins now goes on from there.
+
+    Raises `UnsuitableCheckpoint` where Spark does not keep that batch any more.
+    """
+    pending = _pending(own)
+    if pending is None or pending.batch != batch:
+        if pending is None and committed_batch(checkpoint) == batch == max(planned_batches(checkpoint), default=-1):
+            return None
+        _refuse_a_forgotten_batch(checkpoint, log, batch)  # 1
+        pending = Rollback(batch, next_generation(own))  # 2
+        # Right for both histories: no run before has begun behind this batch and written what counts.
+        note_start(own, pending.generation, batch)
+        own.replace(ROLLBACK_FILE, json.dumps({"batch": batch, "generation": pending.generation}).encode())
+    if log.exists("log.json"):
+        take_back(log, batch, pending.generation)  # 3
+    for name in ("commits", "offsets"):  # 4
+        _cut(checkpoint, name, batch)
+    own.delete(ROLLBACK_FILE)  # 5
+    return pending
+
+
+def refuse_if_under_way(own: Storage) -> None:
+    """`UnsuitableCheckpoint` if a rollback was begun and not ended."""
+    pending = _pending(own)
+    if pending is not None:
+        raise UnsuitableCheckpoint(
+            f"{own.url} has {ROLLBACK_FILE}: its query is being taken back to the end of batch {pending.batch}, which "
+            f"was not finished: start the pipeline that it belongs to, which does the rest"
+        )
+
+
+def _pending(own: Storage) -> Rollback | None:
+    if not own.exists(ROLLBACK_FILE):
+        return None
+    try:
+        fields = json.loads(own.read(ROLLBACK_FILE))
+        return Rollback(int(fields["batch"]), int(fields["generation"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnsuitableCheckpoint(f"{own.url}/{ROLLBACK_FILE} cannot be read ({error}): restore it") from error
+
+
+def _refuse_a_forgotten_batch(checkpoint: Storage, log: Storage, batch: int) -> None:
+    planned, kept_from = planned_batches(checkpoint), retired_before(log)
+    if batch < kept_from - 1:
+        raise UnsuitableCheckpoint(
+            f"{checkpoint.url} cannot be taken back to batch {batch}: its output is kept from batch {kept_from} on; "
+            f"begin the pipeline anew, in another home"
+        )
+    if batch >= 0 and not (checkpoint.exists(f"commits/{batch}") and batch in planned):
+        raise UnsuitableCheckpoint(
+            f"{checkpoint.url} cannot be taken back to batch {batch}: Spark keeps batches "
+            f"{min(planned, default=-1)} to {max(planned, default=-1)} of it; let it keep more, with "
+            f"spark.sql.streaming.minBatchesToRetain, or begin the pipeline anew, in another home"
+        )
+
+
+def _cut(checkpoint: Storage, name: str, batch: int) -> None:
+    """Deletes the entries behind a batch, newest first, each with the checksum that Hadoop has beside it."""
+    numbers = [int(file.name) for file in checkpoint.list(name) if file.name.isascii() and file.name.isdigit()]
+    for number in sorted((each for each in numbers if each > batch), reverse=True):
+        for path in (f"{name}/{number}", f"{name}/.{number}.crc"):
+            if checkpoint.exists(path):
+                checkpoint.delete(path)
