@@ -158,3 +158,12 @@ PROTOCOLS = [
 @pytest.mark.parametrize(("case", "protocol", "release"), PROTOCOLS)
 def test_protocols_under_kills(case: str, protocol: str, release: str, tmp_path: Path) -> None:
     round_of_kills(case, tmp_path, SEED, lives=2, executors=False, how=(protocol, release))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(SEED, SEED + 20))
+@pytest.mark.parametrize(("case", "protocol", "release"), PROTOCOLS)
+def test_protocols_under_kills_in_many_rounds(
+    case: str, protocol: str, release: str, seed: int, tmp_path: Path
+) -> None:
+    round_of_kills(case, tmp_path, seed, lives=4, executors=seed % 2 == 1, how=(protocol, release))

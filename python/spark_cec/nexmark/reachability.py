@@ -105,7 +105,7 @@ def rows_of(given: Iterable[Change], longest: int) -> Iterator[Path]:
 
 def reachability(home: str, root: str, longest: int, per_batch: int = 1, **how: Any) -> Pipeline:
     """A pipeline over files of changes in `<root>/in`, `per_batch` files at a time; its paths, of at most `longest`
-    nodes, go to Parquet files in `<root>/out`, each with the weight by which it comes or goes. `how` it is checkpointed.
+    nodes, go to Parquet files in `<root>/out`, each with the weight by which it comes or goes. `how`: its protocol.
     """
     made = Pipeline("reachability", home, **how)
 

@@ -98,7 +98,7 @@ def check_flows(graph: Graph, checkpointing: Checkpointing, triggers: Mapping[st
         raise GraphError(graph.name, [str(error)]) from None
     ending = [name for name, trigger in triggers.items() if _ENDING & (trigger or {}).keys()]
     if ending:
-        why = f"under protocol={checkpointing.protocol.value!r} a failure may take each flow back, so all of them run on"
+        why = f"under protocol={checkpointing.protocol.value!r} a failure may take each flow back, so all run on"
         mend = "leave it out, or say processingTime"
         raise GraphError(graph.name, [f"{name} has trigger={triggers[name]!r}: {why}; {mend}" for name in ending])
 

@@ -1,6 +1,7 @@
 package org.apache.spark.sql.cec.recovery
 
 import org.apache.spark.sql.DataFrame
+import org.apache.spark.sql.cec.agent.CecException
 import org.apache.spark.sql.connector.catalog.{SupportsWrite, Table}
 import org.apache.spark.sql.connector.read.streaming.ReportsSinkMetrics
 import org.apache.spark.sql.connector.write._
@@ -19,6 +20,20 @@ import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend
  * with them, and tests look for it as the query's sink. (What the console prints may be read by others, and goes on being confirmed.)
  */
 private[recovery] object ConfirmedSinks {
+  /** Sinks that take a batch again whose number they have had, as it comes when a rollback has taken back what it was made of. */
+  private val TakeBatchesAgain = Set("CecTable", "ForeachBatchSink", "ForeachWriterTable", "ConsoleTable", "NoopTable", "KafkaTable")
+
+  /**
+   * Refuses a sink that may pass over a batch for its number: what comes with it after a rollback would be lost. Spark's file sink does so, its
+   * memory sink, and others that keep the number of the last batch.
+   */
+  def refuseForgetful(sink: Table): Unit = {
+    val name = sink.getClass.getName.stripSuffix("$").split("[.$]").last
+    if (!TakeBatchesAgain(name)) throw new CecException("Unsupported",
+      s"release='at-once' with the sink $sink: it may know a batch by its number, and pass over what comes under that number after a failure. Take " +
+        "release='checkpoint', with which no batch comes again, or a foreachBatch that does not go by the batch's number")
+  }
+
   /**
    * @param halves whether a function of `foreachBatch` may look at a part of its batch
    * @param confirm fails if another run has begun meanwhile

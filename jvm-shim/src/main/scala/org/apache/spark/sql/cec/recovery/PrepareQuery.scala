@@ -69,6 +69,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   def prepare(): WriteToStream = {
     if (!concernsUs) return write
     val startedMs = System.currentTimeMillis()
+    if (isUnderProtocol) ConfirmedSinks.refuseForgetful(write.sink)
     val checked = check() // 1
     val home = checked.get("home").asText
     val decision = decide(checked) // 2

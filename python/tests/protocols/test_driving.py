@@ -1,0 +1,178 @@
+"""Flows as Spark runs them, asked between batches, without Spark: lines are lines, and what goes on from one is whole."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from spark_cec.protocols.choose import Protocol
+from spark_cec.protocols.driving import Coming, Drive, line_of
+from spark_cec.protocols.records import Record
+from spark_cec.protocols.spec import Spec
+from spark_cec.protocols.words import Checkpoint, Piggyback, Process, is_consistent
+from tests.protocols.history import all_lines, random_inputs
+
+INTERVAL_S = 5.0
+
+
+@dataclass
+class Flow:
+    """Its batches: what each has added; `records` of its checkpoints, oldest first."""
+
+    channel: list[Piggyback] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+
+
+class Run:
+    """A pipeline in memory; time goes on with each step."""
+
+    def __init__(self, protocol: Protocol, seed: int, processes: int | None = None) -> None:
+        self.rng = random.Random(seed)
+        count = processes or self.rng.randint(2, 4)
+        inputs = random_inputs(self.rng, count, cycles=protocol is not Protocol.COORDINATED)
+        self.now = 0.0
+        self.spec = Spec(protocol, INTERVAL_S, inputs, 1)
+        self.flows = {
+            name: Flow(records=[Record(Checkpoint(name, 0, 0, dict.fromkeys(read, 0), round=0))])
+            for name, read in inputs.items()
+        }
+        self.begin()
+
+    def begin(self) -> None:
+        """All flows start from their newest checkpoints, in any order, some of them late."""
+        self.drive = Drive(self.spec, lambda: self.now)
+        self.late = list(self.flows)
+        self.rng.shuffle(self.late)
+        for name, flow in self.flows.items():
+            del flow.channel[flow.records[-1].checkpoint.sent :]
+
+    def step(self) -> None:
+        """One flow looks for input, takes the checkpoint that is due, and runs a batch if there is any."""
+        self.now += self.rng.random()
+        if self.late and self.rng.random() < 0.5:
+            name = self.late.pop()
+            self.drive.begin(name, self.flows[name].records[-1])
+        name = self.rng.choice(list(self.flows))
+        if self.drive.flow(name) is None or self.rng.random() < 0.2:
+            return
+        flow, channel = self.drive.flow(name), self.flows[name].channel
+        assert flow is not None
+        batch, reads = len(channel) - 1, flow.reads
+        self.checkpoint(name, batch)
+        news = not self.spec.inputs[name] or self.rng.random() < 0.1  # of a source of its own
+        for sender in self.spec.inputs[name]:
+            news |= self.look(name, sender)
+            self.checkpoint(name, batch)
+        if news and self.rng.random() < 0.9:
+            flow.has_run(batch + 1)
+            channel.append(flow.sends())
+            assert all(has <= len(self.flows[sender].channel) - 1 for sender, has in flow.reads.items())
+        else:
+            assert flow.reads == reads
+
+    def look(self, name: Process, sender: Process) -> bool:
+        """As a source does that is asked for its latest offset."""
+        flow, channel = self.drive.flow(name), self.flows[sender].channel
+        assert flow is not None
+        after, newest = flow.reads[sender], len(channel) - 1
+        up_to = flow.end_of(sender)
+        last = max(after, min(newest, newest if up_to is None else up_to, after + self.rng.randint(1, 4)))
+        added = tuple((sender, each) for each in channel[after + 1 : last + 1])
+        flow.will_read(sender, Coming(after, last, added, up_to))
+        return last > after
+
+    def checkpoint(self, name: Process, batch: int) -> None:
+        flow = self.drive.flow(name)
+        assert flow is not None
+        while flow.is_due(batch):
+            self.flows[name].records.append(flow.taken(int(self.now)))
+            flow.go_on()
+
+    def known(self) -> dict[Process, list[Checkpoint]]:
+        return {name: [each.checkpoint for each in flow.records] for name, flow in self.flows.items()}
+
+    def go_back(self) -> None:
+        """A failure."""
+        line = line_of(self.spec.protocol, self.known())
+        assert is_consistent(line)
+        for name, at in line.items():
+            flow = self.flows[name]
+            flow.records = [each for each in flow.records if each.checkpoint.number <= at.number]
+        self.begin()
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("protocol", [each for each in Protocol if each is not Protocol.CEC])
+def test_lines_are_consistent_through_failures(protocol: Protocol, seed: int) -> None:
+    """A flow that reads what was not sent any more, or reads a message twice, fails in `will_read`."""
+    print(f"seed {seed}")
+    run = Run(protocol, seed)
+    for _ in range(400):
+        run.step()
+        if run.rng.random() < 0.02:
+            run.go_back()
+    assert is_consistent(line_of(protocol, run.known()))
+
+
+@pytest.mark.parametrize("protocol", [Protocol.COORDINATED, Protocol.CIC, Protocol.BCS])
+def test_lines_get_on(protocol: Protocol) -> None:
+    """Else the test above would say nothing; and no flow waits for ever. Without coordination nothing is promised."""
+    run = Run(protocol, seed=3, processes=4)
+    for _ in range(3000):
+        run.step()
+    line = line_of(protocol, run.known())
+    sent = {name: len(flow.channel) for name, flow in run.flows.items()}
+    assert all(at.sent > 0.8 * sent[name] > 100 for name, at in line.items()), (line, sent)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_round_is_aligned(seed: int) -> None:
+    """Of each channel, all has been read that was sent before the marker, and nothing else."""
+    print(f"seed {seed}")
+    run = Run(Protocol.COORDINATED, seed)
+    for _ in range(600):
+        run.step()
+    line = line_of(Protocol.COORDINATED, run.known())
+    for at in line.values():
+        assert all(line[sender].sent == received for sender, received in at.received.items())
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("protocol", [Protocol.CIC, Protocol.BCS])
+def test_no_checkpoint_is_useless(protocol: Protocol, seed: int) -> None:
+    print(f"seed {seed}")
+    run = Run(protocol, seed, processes=3)
+    for _ in range(90):
+        run.step()
+        if run.rng.random() < 0.02:
+            run.go_back()
+    known = run.known()
+    for name, own in known.items():
+        flow = run.drive.flow(name)
+        if flow is not None:
+            received = {sender: batch + 1 for sender, batch in flow.reads.items()}
+            own.append(Checkpoint(name, own[-1].number + 1, len(run.flows[name].channel), received))
+    useful = {(name, line[name].number) for line in all_lines(known) for name in line}
+    assert {(name, each.number) for name, own in known.items() for each in own} == useful
+
+
+def test_messages_force_checkpoints() -> None:
+    forced = 0
+    for seed in range(30):
+        run = Run(Protocol.CIC, seed, processes=4)
+        for _ in range(300):
+            run.step()
+        forced += sum(each.forced for own in run.known().values() for each in own)
+    assert forced > 30
+
+
+def test_who_reads_from_another_place_than_it_was_is_stopped() -> None:
+    run = Run(Protocol.UNCOORDINATED, seed=0)
+    name, read = next((name, read) for name, read in run.spec.inputs.items() if read)
+    flow = run.drive.begin(name, run.flows[name].records[0])
+    flow.will_read(read[0], Coming(-1, 2))
+    flow.has_run(0)
+    with pytest.raises(ValueError, match=f"{name} reads {read[0]} behind batch 4, and has read up to 2"):
+        flow.will_read(read[0], Coming(4, 5))
