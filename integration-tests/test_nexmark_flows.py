@@ -40,7 +40,10 @@ REFERENCES = {
 ])  # fmt: skip
 def test_its_rows_are_those_of_duckdb(name: str, instances: int, spark: SparkSession, tmp_path: Path) -> None:
     query = FLOW_QUERIES[name]
-    pipeline = nexmark_pipeline(query, str(tmp_path), STREAMS, EVENTS, instances)
+    def numbers(spark: SparkSession, _: str) -> DataFrame:
+        return STREAMS.stream(spark, EVENTS)
+
+    pipeline = nexmark_pipeline(query, str(tmp_path), STREAMS, numbers, instances)
     flows = [each for each in pipeline.flows if each.startswith(name)]
     assert len(flows) == instances
     run = RunningPipeline(pipeline, spark, Patience(most=0))

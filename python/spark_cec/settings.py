@@ -64,13 +64,13 @@ class ExtentBound:
 class ProtocolSettings:
     """That a query is a flow of a pipeline under a checkpointing protocol: set by `Pipeline`, for its own sessions.
 
-    `home`: of the pipeline; `epoch`: the run of all its flows, from one line on. `takes_part`: else it only reads what
+    `home`: of the pipeline; `run`: of all its flows, from one line on. `takes_part`: else it only reads what
     the protocol does not take back.
     """
 
     home: str
     flow: str
-    epoch: int
+    run: str
     takes_part: bool
 
 
@@ -218,7 +218,7 @@ _KEYS = {
     "Q", "U", "CI", "CP", "effort", "footprintAge", "mode", "log.path", "python", "log.segmentBytes", "log.compression",
     "output.retainBatches", "output.readers", "sources.replayable", "sources.margin", "index.path", "spool.path",
     "agent.timeout", "recoveryTarget", "autotune", "onDivergence", "stop.flush", "driver.python", "liveStore",
-    "protocol", "protocol.home", "protocol.flow", "protocol.epoch",
+    "protocol", "protocol.home", "protocol.flow", "protocol.run",
 }  # fmt: skip
 
 
@@ -256,8 +256,8 @@ def _protocol(given: Mapping[str, str]) -> ProtocolSettings | None:
             mend = "a query alone has no protocol: declare a pipeline, Pipeline(..., protocol=...)"
             raise SettingsError(PREFIX + "protocol", given["protocol"], mend)
         return None
-    home, flow = given["protocol.home"], given.get("protocol.flow", "")
-    return ProtocolSettings(home, flow, _count("protocol.epoch", given.get("protocol.epoch", "")), "protocol" in given)
+    flow, run = given.get("protocol.flow", ""), given.get("protocol.run", "")
+    return ProtocolSettings(given["protocol.home"], flow, run, "protocol" in given)
 
 
 def _recovery_target_ms(given: Mapping[str, str]) -> float | None:

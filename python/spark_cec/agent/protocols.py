@@ -59,6 +59,8 @@ class ProtocolCalls:
 
     def begin(self, settings: Settings, checkpoint: str, home: str, generation: int, committed: int) -> None:
         """A run of a flow begins behind batch `committed`: `RestartNeeded` if that is not its place in the line."""
+        self._runs.pop(checkpoint, None)
+        self._flows_of_logs.pop(home, None)
         own = settings.protocol
         if own is None or not own.takes_part:
             return
@@ -112,18 +114,21 @@ class ProtocolCalls:
             return None if flow is None else flow.end_of(sender)
 
     def will_read(
-        self, settings: Settings, channel: str, log: Storage, after: int, last: int, up_to: int | None
+        self, settings: Settings, channel: str, log: Storage, after: int, last: int, up_to: int | None, source: str
     ) -> None:
-        """The next batch of the flow with these settings reads the batches behind `after` up to `last` of a channel."""
+        """The next batch of the flow with these settings reads the batches behind `after` up to `last` of a channel.
+
+        `source`: which of its sources does.
+        """
         own = settings.protocol
         if own is None or not own.takes_part:
             return
         pipeline, sender = self._pipeline(own), _flow_of(own, channel)
-        messages = tuple((sender, added) for added in _piggybacks(log, after + 1, last))
+        added = _piggybacks(log, after + 1, last)
         with pipeline.lock:
             flow = pipeline.drive.flow(own.flow)
             if flow is not None:
-                flow.will_read(sender, Coming(after, last, messages, up_to))
+                flow.will_read(sender, Coming(after, last, added, up_to, source))
 
     def sends(self, checkpoint: str, batch: int) -> Piggyback | None:
         """What the flow's message of that batch has besides its rows; None where no protocol adds anything."""
@@ -147,7 +152,7 @@ class ProtocolCalls:
         run = self._runs.get(checkpoint)
         pipeline = self._pipelines.get(run.settings.home) if run else None
         flow = pipeline.drive.flow(run.settings.flow) if pipeline and run else None
-        if run is None or pipeline is None or flow is None or pipeline.drive.spec.epoch != run.settings.epoch:
+        if run is None or pipeline is None or flow is None or pipeline.drive.spec.run != run.settings.run:
             raise RestartNeeded(
                 f"the agent that knew what the protocol has done for the flow with checkpoint {checkpoint} has ended: "
                 f"all flows of its pipeline go back to their last line"
@@ -155,11 +160,13 @@ class ProtocolCalls:
         return pipeline, flow, run
 
     def _pipeline(self, own: ProtocolSettings) -> _Pipeline:
+        """The run of the pipeline that is under way. What only reads goes on through several of them."""
         with self._lock:
             known = self._pipelines.get(own.home)
-            if known is None or known.drive.spec.epoch < own.epoch:
-                known = self._pipelines[own.home] = _open(own)
-            if known.drive.spec.epoch != own.epoch:
+            run = known.drive.spec.run if known is not None else ""
+            if known is None or (run != own.run if own.takes_part else run < own.run):
+                known = self._pipelines[own.home] = _open(own, known)
+            if own.takes_part and known.drive.spec.run != own.run:
                 raise RestartNeeded(f"flow {own.flow} is of a run of the pipeline at {own.home} that is over")
             return known
 
@@ -182,11 +189,12 @@ class ProtocolCalls:
             )
 
 
-def _open(own: ProtocolSettings) -> _Pipeline:
-    home = open_storage(own.home)
-    spec = read_spec(home)
-    if spec is None or spec.epoch != own.epoch:
-        raise RestartNeeded(f"flow {own.flow} is of a run of the pipeline at {own.home} that is over")
+def _open(own: ProtocolSettings, known: _Pipeline | None) -> _Pipeline:
+    spec = read_spec(open_storage(own.home))
+    if spec is None:
+        raise RestartNeeded(f"the pipeline at {own.home} has no protocol.json: start it anew")
+    if known is not None and known.drive.spec.run == spec.run:
+        return known
     records = {
         name: read_records(cec_directory(f"{own.home}/flows/{name}"), name, read) for name, read in spec.inputs.items()
     }
@@ -197,10 +205,13 @@ def _flow_of(own: ProtocolSettings, channel: str) -> str:
     return channel.rstrip("/").removeprefix(f"{own.home}/flows/")
 
 
-def _piggybacks(log: Storage, first: int, last: int) -> list[Piggyback]:
-    """Of the messages to come. One that cannot be read stops the batch, too, when it is read."""
-    found = (each for _, each in manifest.load_between(log, first, last) if isinstance(each, manifest.Manifest))
-    return [each.piggyback for each in found if each.piggyback is not None]
+def _piggybacks(log: Storage, first: int, last: int) -> dict[int, Piggyback]:
+    """Of the messages to come, by batch. One that cannot be read stops the batch, too, when it is read."""
+    return {
+        batch: each.piggyback
+        for batch, each in manifest.load_between(log, first, last)
+        if isinstance(each, manifest.Manifest) and each.piggyback is not None
+    }
 
 
 def _stores_without(log: OpenLog, checkpoint: Storage, version: int, generation: int) -> list[str]:

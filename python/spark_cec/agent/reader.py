@@ -112,7 +112,7 @@ class ReaderCalls:
         `up_to`, `max_batches` and `max_rows` are its bounds, and with `may_lose` it passes over what is not kept.
         `newest` is the newest worth reading, `of` tells the last one from another of its number; `seen`, if given, is
         what it was for `after`, and `checked`, that it was the same before. With `may_wait` a log that is not there yet
-        has none, too.
+        has none, too. `source` tells the sources of one query apart.
         """
         log, since, after = self._log_or_none(arguments), arguments.get("starting_timestamp_ms"), arguments.get("after")
         bounds = log.published.bounds() if log is not None else None
@@ -131,7 +131,8 @@ class ReaderCalls:
             # Asked behind the bounds: what is published later than that may be behind a marker.
             up_to = self._protocols.end_of(settings, channel)
             last = _end_after(log.storage, int(after), bounds, arguments, up_to)
-            self._protocols.will_read(settings, channel, log.storage, int(after), last, up_to)
+            source = str(arguments.get("source", ""))
+            self._protocols.will_read(settings, channel, log.storage, int(after), last, up_to, source)
             if not _is_news(log.storage, last + 1, newest):
                 newest = last  # else who has read all rows there are would seem to be behind
             of = _identity(log, last) if last > int(after) else None

@@ -41,7 +41,8 @@ class Nexmark:
     """The streams.
 
     `rate`: events per second of event time. `base_ms`: the time of event 0. `hot_auctions`, `hot_bidders` and
-    `hot_sellers`: of so many bids or auctions all but one go to a hot one. `seed` of all that looks random.
+    `hot_sellers`: of so many bids or auctions all but one go to a hot one. `hot_percent`: instead of these three, of a
+    hundred so many do. `seed` of all that looks random.
     """
 
     rate: int = 10_000
@@ -49,6 +50,7 @@ class Nexmark:
     hot_auctions: int = 2
     hot_bidders: int = 4
     hot_sellers: int = 4
+    hot_percent: int | None = None
     seed: int = 20110627
 
     def stream(self, spark: SparkSession, events_per_batch: int, partitions: int = 2) -> DataFrame:
@@ -128,12 +130,17 @@ class Nexmark:
         """One of the newest persons, mostly a hot one: `which` of them, so that hot sellers are no hot bidders."""
         last, active = _last_person(), f"least({_last_person()} + 1, {ACTIVE_PERSONS})"
         cold = f"{last} + 1 - {active} + {self._below(f'{active} + {LEAD}', salt)}"
-        return f"if({self._below(hot, salt + 1)} > 0, {last} div {HOT_EVERY} * {HOT_EVERY} + {which}, {cold})"
+        return f"if({self._is_hot(hot, salt + 1)}, {last} div {HOT_EVERY} * {HOT_EVERY} + {which}, {cold})"
 
     def _auction(self, salt: int) -> str:
         last, first = _last_auction(), f"greatest({_last_auction()} - {AUCTIONS_IN_FLIGHT}, 0)"
         cold = f"{first} + {self._below(f'{last} - {first} + 1 + {LEAD}', salt)}"
-        return f"if({self._below(self.hot_auctions, salt + 1)} > 0, {last} div {HOT_EVERY} * {HOT_EVERY}, {cold})"
+        return f"if({self._is_hot(self.hot_auctions, salt + 1)}, {last} div {HOT_EVERY} * {HOT_EVERY}, {cold})"
+
+    def _is_hot(self, hot: int, salt: int) -> str:
+        if self.hot_percent is not None:
+            return f"{self._below(100, salt)} < {self.hot_percent}"
+        return f"{self._below(hot, salt)} > 0"
 
 
 def _last_person() -> str:

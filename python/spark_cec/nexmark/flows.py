@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_cec.nexmark.events import Nexmark
 from spark_cec.pipeline.runnable import Pipeline
@@ -74,16 +74,20 @@ FLOW_QUERIES = {
 }
 
 
+Numbers = Callable[["SparkSession", str], "DataFrame"]
+"""A stream of event numbers, column `n`, for a view, which takes those that are its own."""
+
+
 def nexmark_pipeline(
-    query: FlowQuery, home: str, streams: Nexmark, events_per_batch: int, instances: int = 1, partitions: int = 2
+    query: FlowQuery, home: str, streams: Nexmark, numbers: Numbers, instances: int = 1, partitions: int = 2, **how: Any
 ) -> Pipeline:
     """The streams that the query reads, each a flow of the name of its view, and the query, a flow of its own name.
 
-    The channel of the query is kept, and has no sink. `partitions` are those of its state.
+    The channel of the query is kept, and has no sink. `partitions` are those of its state; `how` it is checkpointed.
     """
-    made = Pipeline(f"nexmark-{query.name}", home)
+    made = Pipeline(f"nexmark-{query.name}", home, **how)
     for view in query.key:
-        made.flow(name=view)(_source(streams, view, events_per_batch))
+        made.flow(name=view)(_source(streams, view, numbers))
 
     declare = made.flow(
         name=query.name, instances=instances, key=query.key if instances > 1 else None, kept=True,
@@ -94,11 +98,11 @@ def nexmark_pipeline(
     return made
 
 
-def _source(streams: Nexmark, view: str, events_per_batch: int) -> Callable[[SparkSession], DataFrame]:
+def _source(streams: Nexmark, view: str, numbers: Numbers) -> Callable[[SparkSession], DataFrame]:
     which, columns = streams.columns()[view]
 
     def of(spark: SparkSession) -> DataFrame:
-        rows = streams.stream(spark, events_per_batch).where(which)
+        rows = numbers(spark, view).where(which)
         return rows.selectExpr(*(f"{sql} AS {column}" for column, sql in columns.items()))
 
     return of

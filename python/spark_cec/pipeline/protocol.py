@@ -22,7 +22,7 @@ from spark_cec.protocols.choose import Protocol, UnknownProtocol, check_inputs, 
 from spark_cec.protocols.coordinated import CycleRefused
 from spark_cec.protocols.driving import line_of
 from spark_cec.protocols.records import Records, checkpoints_of, read_records
-from spark_cec.protocols.spec import Spec, read_spec, write_spec
+from spark_cec.protocols.spec import Spec, new_run, read_spec, write_spec
 from spark_cec.recovery.query_file import read_query
 from spark_cec.recovery.rollback import roll_back
 from spark_cec.recovery.spark_logs import committed_batch
@@ -113,11 +113,11 @@ class Lines:
         self._place = home
         self._home = open_storage(home)
         self._inputs = checkpointing.taking_part(graph)
-        self._epoch = 0
+        self._run = ""
 
     def conf_of(self, flow: str) -> dict[str, str]:
         """What the session of a flow says of the run that is under way."""
-        own = {"protocol.home": self._place, "protocol.flow": flow, "protocol.epoch": str(self._epoch)}
+        own = {"protocol.home": self._place, "protocol.flow": flow, "protocol.run": self._run}
         if flow in self._inputs:
             own["protocol"] = self.checkpointing.protocol.value
         return {PREFIX + key: value for key, value in own.items()}
@@ -144,12 +144,12 @@ class Lines:
         self._home.replace(ROLLBACK_FILE, json.dumps({"line": line}).encode())  # 2
         report = {name: self._take_back(name, records[name], line[name]) for name in self._inputs}  # 3
         before = read_spec(self._home)  # 4
-        self._epoch = before.epoch + 1 if before is not None else 1
+        number, self._run = before.number + 1 if before is not None else 1, new_run()
         protocol, interval_s = self.checkpointing.protocol, self.checkpointing.interval_s
-        write_spec(self._home, Spec(protocol, interval_s, self._inputs, self._epoch))
+        write_spec(self._home, Spec(protocol, interval_s, self._inputs, number, self._run))
         took_ms = round(1000 * (time.monotonic() - began), 1)
         told = {"failed": sorted(failed), "at_ms": int(time.time() * 1000), "took_ms": took_ms, "flows": report}
-        self._home.replace(f"{ROLLBACKS}/{self._epoch:010d}.json", json.dumps(told, indent=1).encode())
+        self._home.replace(f"{ROLLBACKS}/{number:010d}.json", json.dumps(told, indent=1).encode())
         self._home.delete(ROLLBACK_FILE)
         if any(each["batches"] for each in report.values()):
             back = ", ".join(f"{name} to batch {each['batch']}" for name, each in report.items() if each["batches"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_cec.protocols.choose import Protocol, machine_of, recovery_line
 from spark_cec.protocols.coordinated import CoordinatedMachine
@@ -37,13 +37,28 @@ Added = tuple[Process, Piggyback]
 class Coming:
     """What the next batch of a flow will read of a channel: messages behind `after`, up to `last`.
 
-    `up_to`: that it might have read no further, at a marker.
+    `added`: what the protocol has added to them, by batch. `up_to`: that it might have read no further, at a marker.
+    `source`: tells the sources of a query apart, of which several may read one channel, and not be equally far.
     """
 
     after: int
     last: int
-    messages: tuple[Added, ...] = ()
+    added: Mapping[int, Piggyback] = field(default_factory=dict)
     up_to: int | None = None
+    source: str = ""
+
+
+@dataclass(slots=True)
+class _Source:
+    """A source of a flow: the last batch that it has `read`, and will have, with the next batch.
+
+    `at_marker`: that there is nothing to read before the next marker.
+    """
+
+    sender: Process
+    read: int
+    next: int
+    at_marker: bool = False
 
 
 class DrivenFlow:
@@ -66,8 +81,10 @@ class DrivenFlow:
         self._number = begin.checkpoint.number
         self._taken_at = begin.batch
         self._has_read = {each: begin.checkpoint.received.get(each, 0) - 1 for each in spec.inputs[name]}
-        self._coming: dict[Process, Coming] = {}
-        self._at_marker: set[Process] = set()
+        self._added: dict[Process, dict[int, Piggyback]] = {each: {} for each in self._has_read}
+        self._sources: dict[str, _Source] = {}
+        self._asked: set[str] = set()  # sources, for the next batch
+        self._knows_sources = False
         self._actions: deque[Action] = deque()
         self._timer_s = drive.clock() + spec.interval_s
         self._due_s = 0.0
@@ -90,23 +107,26 @@ class DrivenFlow:
         return None if found is None else found.markers.get(self._machine.round + 1)
 
     def will_read(self, sender: Process, coming: Coming) -> None:
-        """Spark plans a batch, and asks what there is: it will read that, unless it asks again.
+        """Spark plans a batch, and asks a source what there is: it will read that, or more, if it asks again.
 
-        `ValueError` if it does not begin where the last one has ended.
+        What one of several sources of a channel has read is received. `ValueError` if the source is elsewhere than the
+        last batch has left it.
         """
         if sender not in self._has_read:
             return
-        known = self._has_read[sender]
-        if coming.after != known and not (self.batch < 0 and known < 0):
-            raise ValueError(f"flow {self.name} reads {sender} behind batch {coming.after}, and has read up to {known}")
-        self._has_read[sender] = coming.after
-        if coming.last == coming.after:
-            # Batches without rows may wait for one with some, which is behind the marker.
-            self._coming.pop(sender, None)
-            if coming.up_to is not None:
-                self._at_marker.add(sender)
-            return
-        self._coming[sender] = coming
+        known, source = self._has_read[sender], self._sources.get(coming.source)
+        if (source.read if source else coming.after) != coming.after or (coming.after > known >= 0):
+            where = source.read if source else known
+            raise ValueError(f"flow {self.name} reads {sender} behind batch {coming.after}, and has read up to {where}")
+        if coming.source in self._asked:  # for the next batch now: all of them were asked for this one
+            self._asked.clear()
+            self._knows_sources = True
+        self._asked.add(coming.source)
+        # Batches without rows may wait for one with some, which is behind the marker.
+        at_marker = coming.last == coming.after and coming.up_to is not None
+        self._sources[coming.source] = _Source(sender, coming.after, coming.last, at_marker)
+        known = self._has_read[sender] = max(coming.after, known)
+        self._added[sender].update({batch: each for batch, each in coming.added.items() if batch > known})
         if not self._actions:
             self._actions.extend(self._machine.force(*self._messages()))
 
@@ -143,15 +163,18 @@ class DrivenFlow:
             return
         self.batch = batch
         self._machine.learn(*self._messages())
-        self._has_read.update({sender: each.last for sender, each in self._coming.items()})
-        self._coming.clear()
+        for source in self._sources.values():
+            source.read = source.next
+            self._has_read[source.sender] = max(self._has_read[source.sender], source.read)
+        for each in self._added.values():
+            each.clear()
 
     def sends(self) -> Piggyback:
         """The last batch goes to all readers: what to add to it."""
         return self._machine.sends() if self._drive.spec.readers(self.name) else {}
 
     def _messages(self) -> list[Added]:
-        return [each for coming in self._coming.values() for each in coming.messages]
+        return [(sender, each) for sender, found in self._added.items() for each in found.values()]
 
     def _ask_timer(self) -> None:
         now = self._drive.clock()
@@ -168,7 +191,8 @@ class DrivenFlow:
             end = self.end_of(sender)
             if self._actions or end is None or sender in self._drive.blocked(self.name):
                 continue
-            if sender in self._at_marker or self._has_read[sender] >= end:
+            sources = [each for each in self._sources.values() if each.sender == sender]
+            if self._knows_sources and all(each.at_marker or each.read >= end for each in sources):
                 assert isinstance(self._machine, CoordinatedMachine)
                 self._actions.extend(self._machine.marker(sender, self._machine.round + 1))
                 self._go_on()
@@ -185,7 +209,8 @@ class DrivenFlow:
                     self._drive.blocked(self.name).add(sender)
                 case Unblock():
                     self._drive.blocked(self.name).clear()
-                    self._at_marker.clear()
+                    for source in self._sources.values():
+                        source.at_marker = False
 
 
 class Drive:

@@ -1,4 +1,4 @@
-"""Flows as Spark runs them, asked between batches, without Spark: lines are lines, and what goes on from one is whole."""
+"""Flows as Spark runs them, asked between batches, but without Spark: lines are lines, and nothing is read twice."""
 
 from __future__ import annotations
 
@@ -17,12 +17,21 @@ from tests.protocols.history import all_lines, random_inputs
 INTERVAL_S = 5.0
 
 
+SOURCES = "ab"
+"""Of each channel that a flow reads: two, as where a query reads it twice."""
+
+Place = dict[tuple[Process, str], int]
+"""How far the sources of a flow are, as Spark has it."""
+
+
 @dataclass
 class Flow:
-    """Its batches: what each has added; `records` of its checkpoints, oldest first."""
+    """Its batches: what each has added; `records` of its checkpoints, oldest first, and where it was then."""
 
+    place: Place
     channel: list[Piggyback] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
+    places: dict[int, Place] = field(default_factory=dict)
 
 
 class Run:
@@ -33,11 +42,13 @@ class Run:
         count = processes or self.rng.randint(2, 4)
         inputs = random_inputs(self.rng, count, cycles=protocol is not Protocol.COORDINATED)
         self.now = 0.0
-        self.spec = Spec(protocol, INTERVAL_S, inputs, 1)
+        self.spec = Spec(protocol, INTERVAL_S, inputs, 1, "run")
         self.flows = {
-            name: Flow(records=[Record(Checkpoint(name, 0, 0, dict.fromkeys(read, 0), round=0))])
-            for name, read in inputs.items()
+            name: Flow({(sender, source): -1 for sender in read for source in SOURCES}) for name, read in inputs.items()
         }
+        for name, flow in self.flows.items():
+            flow.records = [Record(Checkpoint(name, 0, 0, dict.fromkeys(inputs[name], 0), round=0))]
+            flow.places[0] = dict(flow.place)
         self.begin()
 
     def begin(self) -> None:
@@ -45,8 +56,9 @@ class Run:
         self.drive = Drive(self.spec, lambda: self.now)
         self.late = list(self.flows)
         self.rng.shuffle(self.late)
-        for name, flow in self.flows.items():
+        for flow in self.flows.values():
             del flow.channel[flow.records[-1].checkpoint.sent :]
+            flow.place = dict(flow.places[flow.records[-1].checkpoint.number])
 
     def step(self) -> None:
         """One flow looks for input, takes the checkpoint that is due, and runs a batch if there is any."""
@@ -57,37 +69,40 @@ class Run:
         name = self.rng.choice(list(self.flows))
         if self.drive.flow(name) is None or self.rng.random() < 0.2:
             return
-        flow, channel = self.drive.flow(name), self.flows[name].channel
+        flow, own = self.drive.flow(name), self.flows[name]
         assert flow is not None
-        batch, reads = len(channel) - 1, flow.reads
-        self.checkpoint(name, batch)
+        batch, planned = len(own.channel) - 1, dict(own.place)
         news = not self.spec.inputs[name] or self.rng.random() < 0.1  # of a source of its own
-        for sender in self.spec.inputs[name]:
-            news |= self.look(name, sender)
+        self.checkpoint(name, batch)
+        for sender, source in own.place:
+            planned[sender, source] = self.look(name, sender, source)
             self.checkpoint(name, batch)
-        if news and self.rng.random() < 0.9:
+        if news or planned != own.place:
             flow.has_run(batch + 1)
-            channel.append(flow.sends())
-            assert all(has <= len(self.flows[sender].channel) - 1 for sender, has in flow.reads.items())
-        else:
-            assert flow.reads == reads
+            own.place = planned
+            own.channel.append(flow.sends())
+            for sender, has_read in flow.reads.items():
+                assert has_read == max(own.place[sender, source] for source in SOURCES)
+                assert has_read < len(self.flows[sender].channel)
 
-    def look(self, name: Process, sender: Process) -> bool:
+    def look(self, name: Process, sender: Process, source: str) -> int:
         """As a source does that is asked for its latest offset."""
         flow, channel = self.drive.flow(name), self.flows[sender].channel
         assert flow is not None
-        after, newest = flow.reads[sender], len(channel) - 1
+        after, newest = self.flows[name].place[sender, source], len(channel) - 1
         up_to = flow.end_of(sender)
         last = max(after, min(newest, newest if up_to is None else up_to, after + self.rng.randint(1, 4)))
-        added = tuple((sender, each) for each in channel[after + 1 : last + 1])
-        flow.will_read(sender, Coming(after, last, added, up_to))
-        return last > after
+        added = {batch: channel[batch] for batch in range(after + 1, last + 1)}
+        flow.will_read(sender, Coming(after, last, added, up_to, f"{sender}/{source}"))
+        return last
 
     def checkpoint(self, name: Process, batch: int) -> None:
         flow = self.drive.flow(name)
         assert flow is not None
         while flow.is_due(batch):
-            self.flows[name].records.append(flow.taken(int(self.now)))
+            record = flow.taken(int(self.now))
+            self.flows[name].records.append(record)
+            self.flows[name].places[record.checkpoint.number] = dict(self.flows[name].place)
             flow.go_on()
 
     def known(self) -> dict[Process, list[Checkpoint]]:

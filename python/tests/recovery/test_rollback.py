@@ -98,7 +98,8 @@ def test_where_it_is_nothing_is_done(tmp_path: Path) -> None:
     query = Query(tmp_path)
     query.checkpoint.delete("offsets/6")
     assert roll_back(*query.parts(0), 5) is None
-    assert roll_back(open_storage(str(tmp_path / "new")), open_storage(str(tmp_path / "new/cec")), query.log, -1) is None
+    new = [open_storage(f"{tmp_path}/new{each}") for each in ("", "/cec", "/cec/log")]
+    assert roll_back(new[0], new[1], new[2], -1) is None
 
 
 @pytest.mark.parametrize("batch", [-1, 3])
@@ -152,5 +153,5 @@ def test_output_that_was_let_go_is_not_written_anew(tmp_path: Path) -> None:
 def test_a_damaged_note_is_named(tmp_path: Path) -> None:
     query = Query(tmp_path)
     query.own.replace(ROLLBACK_FILE, json.dumps({"batch": "x"}).encode())
-    with pytest.raises(UnsuitableCheckpoint, match="rollback.json cannot be read"):
+    with pytest.raises(UnsuitableCheckpoint, match=r"rollback\.json cannot be read"):
         refuse_if_under_way(query.own)

@@ -44,7 +44,7 @@ private final class CecScan(view: View, schema: StructType) extends Scan {
   }
 
   override def toMicroBatchStream(checkpointLocation: String): MicroBatchStream = view match {
-    case output: OutputView => new CecStream(output, schema, SQLConf.get.minBatchesToRetain)
+    case output: OutputView => new CecStream(output, schema, SQLConf.get.minBatchesToRetain, checkpointLocation)
     case other => throw new UnsupportedOperationException(s"""readStream reads the view "output", not "${other.name}"""")
   }
 }
@@ -135,8 +135,10 @@ private object BatchOffset {
  * The output of a query as a stream; an offset is the id of the last batch read.
  *
  * @param retained how many batches Spark's offset log keeps: a recovery may run any of them again
+ * @param place Spark's own for this source of the query
  */
-private final class CecStream(view: OutputView, schema: StructType, retained: Int) extends MicroBatchStream with SupportsTriggerAvailableNow with Logging {
+private final class CecStream(view: OutputView, schema: StructType, retained: Int, place: String)
+    extends MicroBatchStream with SupportsTriggerAvailableNow with Logging {
   private var availableNow: Option[Long] = None
 
   /** Whether what the stream has read was still there when it began. */
@@ -160,7 +162,7 @@ private final class CecStream(view: OutputView, schema: StructType, retained: In
 
   override def latestOffset(start: Offset, limit: ReadLimit): Offset = {
     val from = start.asInstanceOf[BatchOffset]
-    val end = view.endAfter(from.batch, from.of, checked, availableNow)
+    val end = view.endAfter(from.batch, from.of, checked, availableNow, place)
     checked = true
     newest = Some(end.newest)
     if (end.batch == from.batch) from else BatchOffset(end.batch, end.of)

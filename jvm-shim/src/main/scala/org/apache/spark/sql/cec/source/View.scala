@@ -107,9 +107,12 @@ private[source] final case class OutputView(
   /** The newest batch that holds output; -1 if none does. */
   def newest: Long = offsets(about).get("last").asLong
 
-  /** Where the stream's next batch ends, that begins after `batch` and goes no further than `upTo`. `seen` is what told `batch` from others, `checked` whether it was asked before. */
-  def endAfter(batch: Long, seen: Option[String], checked: Boolean, upTo: Option[Long]): NextEnd = {
-    val arguments = about.put("after", batch).put("may_lose", mayLose).put("seen", seen.orNull).put("checked", checked)
+  /**
+   * Where the stream's next batch ends, that begins after `batch` and goes no further than `upTo`. `seen` is what told `batch` from others,
+   * `checked` whether it was asked before, `source` which of the query's sources asks.
+   */
+  def endAfter(batch: Long, seen: Option[String], checked: Boolean, upTo: Option[Long], source: String): NextEnd = {
+    val arguments = about.put("source", source).put("after", batch).put("may_lose", mayLose).put("seen", seen.orNull).put("checked", checked)
     for ((name, bound) <- Seq("up_to" -> upTo, "max_batches" -> maxBatches, "max_rows" -> maxRows); value <- bound) arguments.put(name, value)
     val answer = offsets(arguments)
     NextEnd(answer.get("last").asLong, Json.text(answer.get("of")), answer.get("newest").asLong)
