@@ -23,6 +23,7 @@ from spark_cec.bench.options import (
     check_flink_of,
     check_nexmark,
     check_options,
+    check_protocols,
     chosen_providers,
     growth_of,
     workloads_of,
@@ -33,6 +34,8 @@ from spark_cec.bench.pipelines.chain import Amount, chain
 from spark_cec.bench.pipelines.failover import Course, Run, Way, failover
 from spark_cec.bench.pipelines.topology import Load
 from spark_cec.bench.processes import BenchError
+from spark_cec.bench.protocols.compare import compare, plan_of
+from spark_cec.bench.protocols.tables import tables
 from spark_cec.bench.providers import Provider
 from spark_cec.bench.tasks import Plan, Task, run_all
 from spark_cec.bench.workloads import SEED, Size
@@ -61,6 +64,8 @@ failover  a pipeline of 15 queries on a cluster of processes; 8 of 10 workers ar
           relative latency and available queries, for each way to recover (--way)
 chain     the same work as a pipeline of three flows, as one query, as three queries joined by Parquet files
 nexmark   queries of that benchmark (--query), 200,000 events a batch, 10,000 to a second of event time
+protocols checkpointing protocols on pipelines of NexMark's queries and a cyclic one: throughput, a failure, skew, and
+          simulated up to 100 workers; the tables go to standard output, the runs to --json-out (--quick: in 10 minutes)
 
 \b
 In a run's line: batch_ms is the median; cpu_ms (processor time of all processes), gc_ms, bytes_per_batch and
@@ -79,6 +84,8 @@ Examples:
   cec bench flink --flink-python flink/bin/python
   cec bench paper --figure 6 --rounds 1 --png figures
   cec bench nexmark --query q4 --query q8 --provider cec --provider rocksdb
+  cec bench protocols --quick --json-out protocols.jsonl
+  cec bench protocols --query q3 --instances 2 --protocol cec --protocol none
   cec bench failover --png docs/images
   cec bench failover --rounds 1 --way progressive --way at-once --scale 0.1
 
@@ -134,8 +141,20 @@ def bench(
         list[Way] | None, typer.Option(help="For failover: how it is recovered; more than once; default: each.")
     ] = None,
     query: Annotated[
-        list[str] | None, typer.Option(help="For nexmark: q0 to q22; more than once; default: each that keeps state.")
+        list[str] | None,
+        typer.Option(
+            help="For nexmark: q0 to q22, default: each that keeps state; for protocols: q1, q3, q8, q12, and "
+            "reachability, default: all. More than once."
+        ),
     ] = None,
+    protocol: Annotated[
+        list[str] | None,
+        typer.Option(help="For protocols: none, coordinated, uncoordinated, communication-induced, cec; default: all."),
+    ] = None,
+    instances: Annotated[
+        list[int] | None, typer.Option(min=1, help="For protocols: of each query; default: 1, 2 and 4.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="For protocols: less of all, in under 10 minutes.")] = False,
     scale: Annotated[
         float | None, typer.Option(min=0.001, help="For failover: of the paper's 2 to 6 minutes until a worker comes.")
     ] = None,
@@ -143,6 +162,7 @@ def bench(
     growth, size = growth_of(grow), Size(keys, updates, partitions)
     check_options(task, figure, png, growth, value_bytes, is_failover=bool(way or scale))
     check_nexmark(task, query, keys, growth)
+    check_protocols(task, quick, protocol, instances)
     workload = replace(size.of(task.workload), value_bytes=value_bytes)
     spec = JobSpec(
         provider=Provider.CEC, workload=workload, checkpoint="", scratch="", jar="", memory=memory,
@@ -155,8 +175,11 @@ def bench(
     lines: list[dict[str, Any]] = []
     signal.signal(signal.SIGTERM, _exit_once)
     try:
-        with _lines(json_out, lines) as write, _work_directory(output) as work:
-            if task is Task.BOUND:
+        with _lines(json_out, lines, echo=task is not Task.PROTOCOLS) as write, _work_directory(output) as work:
+            if task is Task.PROTOCOLS:
+                plan = plan_of(quick, query or (), protocol or (), instances or (), 1 if quick else rounds)
+                print("\n".join(tables(*compare(plan, work, write, _say))))
+            elif task is Task.BOUND:
                 run_grid(workload, spec, Schedule(workload.fill_batches, warm_up, batches), rounds, work, write, _say)
             elif task is Task.FAILOVER:
                 course = Course() if scale is None else Course(scale=scale)
@@ -223,14 +246,17 @@ def _work_directory(output: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _lines(path: Path | None, kept: list[dict[str, Any]]) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Writes JSON lines to standard output, and to the file at `path`; keeps what they were made of."""
+def _lines(
+    path: Path | None, kept: list[dict[str, Any]], *, echo: bool
+) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Writes JSON lines to standard output, if `echo`, and to the file at `path`; keeps what they were made of."""
     file = path.open("w") if path else None
 
     def write(line: dict[str, Any]) -> None:
         kept.append(line)
         text = json.dumps(line)
-        print(text, flush=True)
+        if echo:
+            print(text, flush=True)
         if file:
             print(text, file=file, flush=True)
 

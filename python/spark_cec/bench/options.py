@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,10 +13,13 @@ from spark_cec.bench.flink import HOW, check_flink
 from spark_cec.bench.growth import Growth, parse_growth
 from spark_cec.bench.paper import FIGURES
 from spark_cec.bench.processes import BenchError
+from spark_cec.bench.protocols.compare import PROTOCOLS
+from spark_cec.bench.protocols.spec import CYCLIC
 from spark_cec.bench.providers import Provider
 from spark_cec.bench.tasks import Task
 from spark_cec.bench.workloads import Workload
 from spark_cec.extras import ExtraMissing, need
+from spark_cec.nexmark.flows import FLOW_QUERIES
 from spark_cec.nexmark.queries import QUERIES
 
 STATEFUL = tuple(name for name, query in QUERIES.items() if query.is_stateful)
@@ -53,17 +57,31 @@ def workloads_of(task: Task, workload: Workload, growth: Growth | None, queries:
 
 def check_nexmark(task: Task, queries: list[str] | None, keys: int | None, growth: Growth | None) -> None:
     """`--query`, and what has no meaning beside it."""
+    if task is Task.PROTOCOLS:
+        _known(queries or (), (*FLOW_QUERIES, CYCLIC), "--query")
+        return
     if task is not Task.NEXMARK:
         if queries:
-            raise typer.BadParameter("for the task nexmark", param_hint="--query")
+            raise typer.BadParameter("for the tasks nexmark and protocols", param_hint="--query")
         return
     if keys or (growth and growth.what == "keys"):
         raise typer.BadParameter("nexmark's queries open as many windows as they do", param_hint="--keys")
-    for name in queries or ():
-        if name not in QUERIES:
-            near = get_close_matches(name, QUERIES, 1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise typer.BadParameter(f"{name}: {hint}There are {', '.join(QUERIES)}", param_hint="--query")
+    _known(queries or (), tuple(QUERIES), "--query")
+
+
+def check_protocols(task: Task, quick: bool, protocols: list[str] | None, instances: list[int] | None) -> None:
+    """`--quick`, `--protocol` and `--instances`."""
+    if task is not Task.PROTOCOLS and (quick or protocols or instances):
+        raise typer.BadParameter("for the task protocols", param_hint="--quick, --protocol, --instances")
+    _known(protocols or (), PROTOCOLS, "--protocol")
+
+
+def _known(given: Iterable[str], known: Sequence[str], hint: str) -> None:
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise typer.BadParameter(f"{name}: {meant}There are {', '.join(known)}", param_hint=hint)
 
 
 def check_options(
@@ -77,7 +95,7 @@ def check_options(
         raise typer.BadParameter("for the task paper", param_hint="--figure")
     if task not in (Task.PAPER, Task.FAILOVER) and png and not growth:
         raise typer.BadParameter("for the tasks paper and failover, or with --grow", param_hint="--png")
-    if growth and task in (Task.PAPER, Task.BOUND, Task.AGENT, Task.FAILOVER, Task.CHAIN):
+    if growth and task in (Task.PAPER, Task.BOUND, Task.AGENT, Task.FAILOVER, Task.CHAIN, Task.PROTOCOLS):
         raise typer.BadParameter(f"{task.value} has sizes of its own", param_hint="--grow")
     if (value_bytes or (growth and growth.what == "value-bytes")) and not task.has_values:
         raise typer.BadParameter(f"{task.value} has values of its own", param_hint="--value-bytes")

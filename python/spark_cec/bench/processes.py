@@ -99,6 +99,16 @@ class Child:
         if code != 0:
             raise BenchError(f"the query's process ended with exit code {code}: {self._last_errors()}")
 
+    def ask(self, line: str, timeout_s: float) -> dict[str, Any]:
+        """Gives it a line on its standard input, and waits for its next event. Raises `BenchError` as `events` does."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # then it has ended, and its last words say why
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        for event in self.events(timeout_s):
+            return event
+        raise BenchError(f"the process has ended without an answer: {self._last_errors()}")
+
     def cpu_s(self) -> float:
         """Processor time of all its living processes so far, in seconds; 0 where the system does not tell."""
         return sum(member.cpu_s for member in members_of(self._process.pid))

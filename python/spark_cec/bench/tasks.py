@@ -38,6 +38,7 @@ class Task(str, Enum):
     FAILOVER = "failover"
     CHAIN = "chain"
     NEXMARK = "nexmark"
+    PROTOCOLS = "protocols"
 
     @property
     def workload(self) -> Workload:
@@ -56,7 +57,7 @@ class Task(str, Enum):
 
     def can_measure(self, provider: Provider) -> bool:
         """Whether it says anything of that one. Some have providers of their own."""
-        if self in (Task.PAPER, Task.BOUND, Task.FAILOVER, Task.CHAIN):
+        if self in (Task.PAPER, Task.BOUND, Task.FAILOVER, Task.CHAIN, Task.PROTOCOLS):
             return False
         if self is Task.AGENT:
             return provider is Provider.CEC

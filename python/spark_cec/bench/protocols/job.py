@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from spark_cec.pipeline.running import RunningPipeline
 
 LOOK_S = 0.03
-AHEAD = 4
+AHEAD = 6
 """Pieces that may be on their way where as much is done as can be."""
 
-PIECE_EVENTS = 40_000
+PIECE_EVENTS = 20_000
 PIECE_CHANGES = 40
 PIECE_S = 0.25
 """Of input by the clock."""
@@ -108,14 +108,22 @@ class Running:
                 self._fail()
             self._feed_for(began_s + spec.seconds - self._now())
             ended_s = self._now()
+            batches = self._batches()
         finally:
             status = self._running.stop()  # 3
         for flow in status.failed:
             raise SystemExit(f"flow {flow.name}: {flow.error}")
         self._look()
-        return self._outcome(began_s, ended_s)
+        return self._outcome(began_s, ended_s, batches)
 
-    def _outcome(self, began_s: float, ended_s: float) -> Outcome:
+    def _batches(self) -> tuple[tuple[int, float], ...]:
+        """Of the query, the newest that Spark still knows: rows, and ms."""
+        known = (json.loads(each.json()) for name in self.query
+                 for each in self._running.queries()[name]._jsq.recentProgress())  # fmt: skip
+        return tuple((int(each["numInputRows"]), float(each["durationMs"].get("triggerExecution", 0))) for each in known
+                     if each["numInputRows"])  # fmt: skip
+
+    def _outcome(self, began_s: float, ended_s: float, batches: tuple[tuple[int, float], ...]) -> Outcome:
         home = f"{self.spec.home}/home"
         payload, added, stores = bytes_of(home, self.flows)
         events = sum(each.events for each in self._done if began_s <= each.done_s < ended_s)
@@ -127,7 +135,7 @@ class Running:
             recovery = recovery_of(told[-1], restart_s) if told else Recovery(restart_s, 0.0, 1, 0, 0)
         return Outcome(
             self.spec, began_s, ended_s, events / (ended_s - began_s), tuple(self._done), taken, len(taken),
-            payload, added, stores, self._failed_s, recovery,
+            payload, added, stores, batches, self._failed_s, recovery,
         )  # fmt: skip
 
     def _now(self) -> float:

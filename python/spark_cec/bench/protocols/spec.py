@@ -80,7 +80,8 @@ class Outcome:
     """What a run has shown; times in seconds since it began, `began_s` and `ended_s` what is looked at of it.
 
     `payload_bytes` and `protocol_bytes` of the messages, all of them; `stores_bytes` of what stores wrote;
-    `events_s`: events that came out, over the time that is looked at; `checkpoints`: how many were taken in all.
+    `events_s`: events that came out, over the time that is looked at; `checkpoints`: how many were taken in all;
+    `batches` of the query: rows, and ms that they took.
     """
 
     spec: RunSpec
@@ -93,6 +94,7 @@ class Outcome:
     payload_bytes: int
     protocol_bytes: int
     store_bytes: int
+    batches: tuple[tuple[int, float], ...] = ()
     failed_at_s: float | None = None
     recovery: Recovery | None = None
 
@@ -106,5 +108,6 @@ class Outcome:
         return cls(**{
             **fields, "spec": RunSpec(**fields["spec"]), "done": tuple(Done(**each) for each in fields["done"]),
             "taken": tuple(Taken(**each) for each in fields["taken"]),
+            "batches": tuple((int(rows), float(ms)) for rows, ms in fields["batches"]),
             "recovery": Recovery(**fields["recovery"]) if fields["recovery"] else None,
         })  # fmt: skip

@@ -1,0 +1,220 @@
+"""`cec bench protocols`: the runs, in turn, and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from spark_cec.bench.measure import Say
+from spark_cec.bench.processes import Child
+from spark_cec.bench.protocols.job import conf
+from spark_cec.bench.protocols.simulated import costs_of, simulated
+from spark_cec.bench.protocols.spec import CYCLIC, Outcome, RunSpec
+from spark_cec.protocols.simulation.measure import Course
+from spark_cec.session import jar_path
+
+QUERIES = ("q1", "q3", "q8", "q12")
+SKEWED = ("q3", "q8", "q12")
+PROTOCOLS = ("none", "coordinated", "uncoordinated", "communication-induced", "cec")
+ON_CYCLES = ("uncoordinated", "communication-induced", "cec")
+LOAD = 0.8
+"""Of what a protocol can do, in a run in which it fails."""
+
+LESS_LOAD = 0.5
+_BOTH = (("full", None), ("failing", LOAD))
+_ANSWER_S = 400.0
+
+Write = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Seconds of a run, of which `settle` do not count: of `full` speed, and one that fails after `fails`."""
+
+    warm: float
+    settle: float
+    full: float
+    failing: float
+    fails: float
+    interval: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`failing`: with how many instances runs fail. `hot`: percent of the keys. `workers` of the simulation."""
+
+    queries: tuple[str, ...]
+    protocols: tuple[str, ...]
+    instances: tuple[int, ...]
+    failing: tuple[int, ...]
+    skewed: tuple[str, ...]
+    hot: tuple[int, ...]
+    cyclic: bool
+    rounds: int
+    lengths: Lengths
+    workers: tuple[int, ...]
+    course: Course
+
+
+FULL = Plan(
+    QUERIES, PROTOCOLS, (1, 2, 4), (1, 2, 4), SKEWED, (10, 20, 30), True, 1,
+    Lengths(warm=30.0, settle=6.0, full=20.0, failing=60.0, fails=18.0, interval=5.0),
+    (2, 10, 30, 50, 100), Course(seconds=60.0, warm_up_s=10.0, fails_s=18.0, interval_s=5.0),
+)  # fmt: skip
+QUICK = Plan(
+    ("q3",), PROTOCOLS, (2,), (2,), (), (), True, 1,
+    Lengths(warm=15.0, settle=4.0, full=10.0, failing=18.0, fails=6.0, interval=3.0),
+    (2, 10), Course(seconds=30.0, warm_up_s=5.0, fails_s=9.0, interval_s=5.0),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A run: with `load`, the share of what the protocol can do at which it runs, and fails; without, all it can do."""
+
+    kind: str
+    query: str
+    protocol: str
+    instances: int
+    load: float | None = None
+    hot: int | None = None
+
+
+def runs_of(plan: Plan) -> list[Wanted]:
+    """All runs, in this order: see the figures of the paper at each step.
+
+    1. As much as each can do (figure 7, table II, figure 8).
+    2. A failure, at a share of that (figures 9 to 11, table III).
+    3. Skew (figures 12 and 13).
+    4. A cycle (table IV).
+    """
+    protocols, on_cycles = plan.protocols, [each for each in ON_CYCLES if each in plan.protocols and plan.cyclic]
+    full = [
+        Wanted("full", query, protocol, instances)
+        for round_, query, instances in product(range(plan.rounds), plan.queries, plan.instances)
+        for protocol in _turned(protocols, round_)
+    ]  # 1
+    failing = [Wanted("failing", *each, LOAD) for each in _each(plan.queries, protocols, plan.failing)]  # 2
+    skewed = [
+        Wanted("skewed", *each, LESS_LOAD, hot)
+        for hot in plan.hot
+        for each in _each(plan.skewed, protocols, plan.failing[-1:])
+    ]  # 3
+    cyclic = [Wanted(kind, CYCLIC, each, 1, load) for each in on_cycles for kind, load in _BOTH]  # 4
+    return [*full, *failing, *skewed, *cyclic]
+
+
+def _each(queries: Sequence[str], protocols: Sequence[str], instances: Sequence[int]) -> list[tuple[str, str, int]]:
+    return [(query, protocol, count) for query, count, protocol in product(queries, instances, protocols)]
+
+
+def plan_of(
+    quick: bool, queries: Sequence[str], protocols: Sequence[str], instances: Sequence[int], rounds: int
+) -> Plan:
+    """The plan, and what of it is wanted, all where nothing is said."""
+    plan = replace(QUICK if quick else FULL, rounds=rounds)
+    if queries:
+        acyclic = tuple(each for each in queries if each != CYCLIC)
+        skewed = tuple(each for each in plan.skewed if each in queries)
+        plan = replace(plan, queries=acyclic, skewed=skewed, cyclic=CYCLIC in queries)
+    if protocols:
+        plan = replace(plan, protocols=tuple(each for each in PROTOCOLS if each in protocols))
+    return replace(plan, instances=tuple(instances), failing=tuple(instances)) if instances else plan
+
+
+class Comparison:
+    """The runs of a plan; `outcomes` so far."""
+
+    def __init__(self, plan: Plan, job: Child, home: Path, write: Write, say: Say) -> None:
+        self.outcomes: list[Outcome] = []
+        self._plan = plan
+        self._job = job
+        self._home = home
+        self._write = write
+        self._say = say
+
+    def run(self) -> None:
+        """All of it, behind a run that warms up."""
+        wanted = runs_of(self._plan)
+        self._say("warming up")
+        self._ask(RunSpec((*self._plan.queries, "q3")[0], "none", 2, "", settle_s=0.0, seconds=self._plan.lengths.warm))
+        for number, each in enumerate(wanted, 1):
+            spec = self._spec(each)
+            load = "" if spec.rate is None else f" at {spec.rate:,.0f}/s, fails after {spec.fails_s:.0f} s"
+            hot = "" if each.hot is None else f", {each.hot} % hot"
+            self._say(f"{number}/{len(wanted)}: {each.query}, {each.protocol}, {each.instances} instances{hot}{load}")
+            outcome = self._ask(spec)
+            self.outcomes.append(outcome)
+            self._write({"kind": each.kind, **outcome.to_json()})
+
+    def simulate(self) -> Iterator[dict[str, Any]]:
+        """What simulated workers do, with the costs that these runs have shown. Lines."""
+        costs = costs_of([each for each in self.outcomes if each.spec.query != CYCLIC])
+        yield {"kind": "costs", **asdict(costs)}
+        for query in self._plan.queries:
+            if "none" not in self._plan.protocols:
+                continue
+            rate = self._rate_of(query, "none", 2 if 2 in self._plan.instances else self._plan.instances[0])
+            self._say(f"{query} on {', '.join(map(str, self._plan.workers))} simulated workers")
+            yield from simulated(query, rate, self._plan.workers, self._plan.course, costs)
+
+    def _spec(self, wanted: Wanted) -> RunSpec:
+        lengths = self._plan.lengths
+        spec = RunSpec(
+            wanted.query, wanted.protocol, wanted.instances, "", settle_s=lengths.settle, seconds=lengths.full,
+            interval_s=lengths.interval, hot_percent=wanted.hot,
+        )  # fmt: skip
+        if wanted.load is None:
+            return spec
+        rate = wanted.load * self._rate_of(wanted.query, wanted.protocol, wanted.instances)
+        return replace(spec, rate=rate, seconds=lengths.failing, fails_s=lengths.fails)
+
+    def _rate_of(self, query: str, protocol: str, instances: int) -> float:
+        return statistics.median(
+            each.events_s for each in self.outcomes
+            if (each.spec.query, each.spec.protocol, each.spec.instances) == (query, protocol, instances)
+            and each.spec.rate is None
+        )  # fmt: skip
+
+    def _ask(self, spec: RunSpec) -> Outcome:
+        home = self._home / "run"
+        outcome = Outcome.from_json(self._job.ask(replace(spec, home=str(home)).to_json(), _ANSWER_S))
+        shutil.rmtree(home)
+        return outcome
+
+
+def _turned(names: Sequence[str], by: int) -> list[str]:
+    at = by % len(names)
+    return [*names[at:], *names[:at]]
+
+
+@contextmanager
+def job_in(work: Path) -> Iterator[Child]:
+    """The process that runs the pipelines. Raises `BenchError`."""
+    scratch = work / "scratch"
+    scratch.mkdir()
+    settings = json.dumps(conf(str(scratch), str(shutil.copy(jar_path(), work))))
+    command = [sys.executable, "-m", "spark_cec.bench.protocols.job", settings]
+    with Child(command, work / "job.log", {"PYSPARK_PYTHON": sys.executable}) as child:
+        next(child.events(_ANSWER_S))
+        yield child
+
+
+def compare(plan: Plan, work: Path, write: Write, say: Say) -> tuple[list[Outcome], list[dict[str, Any]]]:
+    """Runs it, and simulates. Raises `BenchError`."""
+    with job_in(work) as child:
+        comparison = Comparison(plan, child, work, write, say)
+        comparison.run()
+    lines = []
+    for line in comparison.simulate():
+        write(line)
+        lines.append(line)
+    return comparison.outcomes, lines

@@ -1,0 +1,93 @@
+"""What a run says in the paper's quantities (CheckMate, section V)."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+
+from spark_cec.bench.protocols.spec import Outcome, Taken
+
+BACK_WITHIN = 1.2
+"""A run is back to normal when its median latency stays below so many times what it was before."""
+
+
+def latency_s(outcome: Outcome, share: float, begin_s: float, end_s: float) -> float | None:
+    """The latency that `share` of the events do not exceed that came out in that time; None if none did."""
+    found = sorted(
+        (each.done_s - each.given_s, each.events) for each in outcome.done if begin_s <= each.done_s < end_s
+    )
+    left = share * sum(events for _, events in found)
+    for latency, events in found:
+        left -= events
+        if left <= 0:
+            return latency
+    return None
+
+
+def before_failure(outcome: Outcome) -> tuple[float, float]:
+    """What is looked at, up to the failure if there is one."""
+    return outcome.began_s, outcome.failed_at_s if outcome.failed_at_s is not None else outcome.ended_s
+
+
+def checkpoint_s(outcome: Outcome) -> float | None:
+    """The mean time that a checkpoint takes: of rounds, from the first begin to the last end; None without any."""
+    taken = [each for each in outcome.taken if each.begun_s >= outcome.began_s]
+    if any(each.round is not None for each in taken):
+        times = [_span(each) for each in _rounds(taken)]
+    else:
+        times = [each.durable_s - each.begun_s for each in taken]
+    return statistics.fmean(times) if times else None
+
+
+def _rounds(taken: Iterable[Taken]) -> list[list[Taken]]:
+    """Those that all flows have completed."""
+    rounds: dict[int, list[Taken]] = {}
+    for each in taken:
+        rounds.setdefault(each.round or 0, []).append(each)
+    whole = max(map(len, rounds.values()))
+    return [members for members in rounds.values() if len(members) == whole]
+
+
+def _span(members: Sequence[Taken]) -> float:
+    return max(each.durable_s for each in members) - min(each.begun_s for each in members)
+
+
+def overhead(outcome: Outcome) -> float:
+    """Bytes of messages, over those without the protocol's."""
+    return 1 + outcome.protocol_bytes / outcome.payload_bytes if outcome.payload_bytes else 1.0
+
+
+def invalid(outcome: Outcome) -> float | None:
+    """Of all checkpoints, the share that the failure made useless; None without any."""
+    if not outcome.checkpoints or outcome.recovery is None:
+        return None
+    return outcome.recovery.invalid / outcome.checkpoints
+
+
+def recovery_s(outcome: Outcome) -> float | None:
+    """From the failure until the median latency stays near what it was before; None: not within the run."""
+    if outcome.failed_at_s is None:
+        return None
+    before = latency_s(outcome, 0.5, *before_failure(outcome))
+    if before is None:
+        return None
+    seconds = range(1, math.ceil(outcome.ended_s - outcome.failed_at_s))
+    ends = [outcome.failed_at_s + second for second in seconds]
+    late = [end for end in ends if _is_late(outcome, end, BACK_WITHIN * before)]
+    last = max(late, default=outcome.failed_at_s)
+    return None if not ends or last >= ends[-1] else last - outcome.failed_at_s
+
+
+def _is_late(outcome: Outcome, end: float, most_s: float) -> bool:
+    now = latency_s(outcome, 0.5, end - 1, end)
+    return now is None or now > most_s
+
+
+def worst_s(outcome: Outcome, share: float = 0.99) -> float | None:
+    """The latency of `share` of what came out from the failure on."""
+    if outcome.failed_at_s is None:
+        return None
+    return latency_s(outcome, share, outcome.failed_at_s, outcome.ended_s)
+
+
