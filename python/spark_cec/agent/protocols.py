@@ -39,11 +39,12 @@ class _Run:
 
 @dataclass(slots=True)
 class _Pipeline:
-    """One run of a pipeline."""
+    """One run of a pipeline. `kept`: the line before the present one, should a frame be lost that this one needs."""
 
     drive: Drive
     records: dict[str, Records]
     line: Line
+    kept: Line
     lock: threading.RLock = field(default_factory=threading.RLock)
 
 
@@ -146,7 +147,7 @@ class ProtocolCalls:
         if pipeline is None:
             return None
         with pipeline.lock:
-            return pipeline.line[flow].sent
+            return pipeline.kept[flow].sent
 
     def _of(self, checkpoint: str) -> tuple[_Pipeline, DrivenFlow, _Run]:
         run = self._runs.get(checkpoint)
@@ -172,10 +173,12 @@ class ProtocolCalls:
 
     @staticmethod
     def _draw_line(pipeline: _Pipeline) -> None:
-        """Finds the line anew, and forgets what no line will have again."""
-        protocol = pipeline.drive.spec.protocol
-        pipeline.line = line_of(protocol, checkpoints_of(pipeline.records))
-        for name, at in pipeline.line.items():
+        """Finds the line anew, and forgets what is behind the one before."""
+        now = line_of(pipeline.drive.spec.protocol, checkpoints_of(pipeline.records))
+        if now == pipeline.line:
+            return
+        pipeline.kept, pipeline.line = pipeline.line, now
+        for name, at in pipeline.kept.items():
             pipeline.records[name].forget_before(at.number)
 
     def _verify_stores(self, run: _Run, batch: int) -> None:
@@ -198,7 +201,8 @@ def _open(own: ProtocolSettings, known: _Pipeline | None) -> _Pipeline:
     records = {
         name: read_records(cec_directory(f"{own.home}/flows/{name}"), name, read) for name, read in spec.inputs.items()
     }
-    return _Pipeline(Drive(spec), records, line_of(spec.protocol, checkpoints_of(records)))
+    kept = {name: own.known[0].checkpoint for name, own in records.items()}
+    return _Pipeline(Drive(spec), records, line_of(spec.protocol, checkpoints_of(records)), kept)
 
 
 def _flow_of(own: ProtocolSettings, channel: str) -> str:

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from spark_cec.cli.find_log import OWN_DIRECTORY, Place, open_to_read
+from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.log.index import Index
 from spark_cec.log.storage import Storage
+from spark_cec.protocols.records import read_records
 from spark_cec.recovery.attempts import CommittedAttempts
 from spark_cec.recovery.fallback import Fallback, is_done, read_fallback
 from spark_cec.recovery.plan import Allows
+from spark_cec.recovery.query_file import read_query
 from spark_cec.recovery.report import ReplayProgress, read_progress
 from spark_cec.recovery.spark_logs import all_stores, committed_batch
+from spark_cec.settings import PREFIX
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The newest batch V that Spark has committed, -1 if there is none. `replay`: how far one is, if there is one."""
+    """The newest batch V that Spark has committed, -1 if there is none. `replay`: how far one is, if there is one.
+
+    `checkpoint`: of a flow under a protocol, the batch of its newest one, behind which its stores have written nothing.
+    """
 
     batch: int
     replay: ReplayProgress | None = None
+    checkpoint: int | None = None
 
     @property
     def version(self) -> int | None:
-        """The store version that batch V made, V + 1; None before the first commit."""
-        return self.batch + 1 if self.batch >= 0 else None
+        """The store version that the log must have: V + 1, or of the newest checkpoint; None before the first one."""
+        last = self.batch if self.checkpoint is None else self.checkpoint
+        return last + 1 if last >= 0 else None
 
 
 def committed(place: Place) -> Committed | None:
@@ -33,7 +43,16 @@ def committed(place: Place) -> Committed | None:
         return None
     runs = place.checkpoint.list(f"{OWN_DIRECTORY}/generations")
     newest = max((int(file.name.removesuffix(".json")) for file in runs), default=0)
-    return Committed(committed_batch(place.checkpoint), read_progress(place.checkpoint, newest, OWN_DIRECTORY))
+    replay = read_progress(place.checkpoint, newest, OWN_DIRECTORY)
+    return Committed(committed_batch(place.checkpoint), replay, _checkpoint_of(_own(place.checkpoint)))
+
+
+def _checkpoint_of(own: Storage) -> int | None:
+    with suppress(UnsuitableCheckpoint):  # whoever cannot do without the file says so
+        query = read_query(own)
+        if query is not None and PREFIX + "protocol" in (query.get("settings_conf") or {}):
+            return read_records(own, "", ()).newest.batch
+    return None
 
 
 def recoveries(place: Place) -> int:

@@ -114,6 +114,8 @@ class Lines:
         self._home = open_storage(home)
         self._inputs = checkpointing.taking_part(graph)
         self._run = ""
+        self._rollbacks = -1  # the first one is that of the start
+        self._warned: set[str] = set()
 
     def conf_of(self, flow: str) -> dict[str, str]:
         """What the session of a flow says of the run that is under way."""
@@ -121,6 +123,22 @@ class Lines:
         if flow in self._inputs:
             own["protocol"] = self.checkpointing.protocol.value
         return {PREFIX + key: value for key, value in own.items()}
+
+    @property
+    def told(self) -> tuple[str, int]:
+        """The protocol, and how often this driver has taken all flows back since it started."""
+        return self.checkpointing.protocol.value, max(self._rollbacks, 0)
+
+    def warn_of_long_batches(self, flow: str, ms: float | None) -> None:
+        """Says once that a flow's checkpoints cannot be as frequent as they are wanted."""
+        interval_ms = 1000 * self.checkpointing.interval_s
+        if ms is None or ms <= interval_ms or not self.takes_part(flow) or flow in self._warned:
+            return
+        self._warned.add(flow)
+        _LOG.warning(
+            "pipeline %s: a batch of flow %s takes %.1f s; checkpoints come between batches, and not every %g s then "
+            "(checkpoint_interval)", self._name, flow, ms / 1000, self.checkpointing.interval_s,
+        )  # fmt: skip
 
     def takes_part(self, flow: str) -> bool:
         """Whether a failure takes this flow back with the others."""
@@ -151,6 +169,7 @@ class Lines:
         told = {"failed": sorted(failed), "at_ms": int(time.time() * 1000), "took_ms": took_ms, "flows": report}
         self._home.replace(f"{ROLLBACKS}/{number:010d}.json", json.dumps(told, indent=1).encode())
         self._home.delete(ROLLBACK_FILE)
+        self._rollbacks += 1
         if any(each["batches"] for each in report.values()):
             back = ", ".join(f"{name} to batch {each['batch']}" for name, each in report.items() if each["batches"])
             _LOG.warning("pipeline %s: its flows go back to one line: %s", self._name, back)

@@ -213,7 +213,7 @@ def _watch(place: PipelineHome, now: PipelineStatus) -> None:
 
 def _table(now: PipelineStatus) -> Table:
     since = f"its driver (process {now.pid}) has said nothing for {_silent_s(now):,.0f} s" if _is_gone(now) else None
-    caption = since or (None if now.capacity is None else _has(now.capacity))
+    caption = since or (None if now.capacity is None else _has(now.capacity) + _protocol(now))
     title, below = Text(f"pipeline {now.name}"), None if caption is None else Text(caption)
     table = Table(box=None, pad_edge=False, header_style="bold", title=title, caption=below)
     for column in ("flow", "state", "batch", "behind", "cores", "restarts", ""):
@@ -226,6 +226,13 @@ def _table(now: PipelineStatus) -> Table:
         # What Spark says of an error has brackets of its own.
         table.add_row(flow.name, state, batch, behind, cores, str(flow.restarts), Text(_why(flow)))
     return table
+
+
+def _protocol(now: PipelineStatus) -> str:
+    if now.protocol == "cec":
+        return ""
+    times = counted(now.rollbacks, "time")
+    return f"; checkpoints: {now.protocol}" + (f", back to a line {times}" if now.rollbacks else "")
 
 
 def _has(capacity: CapacityStatus) -> str:

@@ -21,7 +21,7 @@ from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.protocol import Lines
 from spark_cec.pipeline.release import keeps_up
 from spark_cec.pipeline.status import CapacityStatus, PipelineStatus, starving
-from spark_cec.pipeline.supervise import Patience, Supervisor
+from spark_cec.pipeline.supervise import Patience, Supervisor, batch_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,6 +123,7 @@ class RunningPipeline:
         return PipelineStatus(
             self._graph.name, self._home.home, os.getpid(), int(time.time() * 1000), starving(self._graph, told),
             None if standing is None else _capacity(standing),
+            *(("cec", 0) if self._lines is None else self._lines.told),
         )  # fmt: skip
 
     def queries(self) -> dict[str, StreamingQuery]:
@@ -170,6 +171,9 @@ class RunningPipeline:
             self._cluster.detach()
 
     def _look(self) -> None:
+        if self._lines is not None:
+            for name, newest in self.queries().items():
+                self._lines.warn_of_long_batches(name, batch_ms(newest))
         ids = {query: name for name, each in self._supervisors.items() if (query := each.query_id()) is not None}
         self._let_those_that_are_not_behind_go_first()
         told = [each.status() for each in self._supervisors.values()]

@@ -68,7 +68,10 @@ class CapacityStatus:
 
 @dataclass(frozen=True, slots=True)
 class PipelineStatus:
-    """The whole; `wall_ms` is when this was so, `pid` the process of the driver."""
+    """The whole; `wall_ms` is when this was so, `pid` the process of the driver.
+
+    `protocol` by which it is checkpointed, and how often this driver has taken all flows back to a line: `rollbacks`.
+    """
 
     name: str
     home: str
@@ -76,6 +79,8 @@ class PipelineStatus:
     wall_ms: int
     flows: tuple[FlowStatus, ...]
     capacity: CapacityStatus | None = None
+    protocol: str = "cec"
+    rollbacks: int = 0
 
     @property
     def failed(self) -> tuple[FlowStatus, ...]:
@@ -93,7 +98,7 @@ class PipelineStatus:
         capacity = None if self.capacity is None else asdict(self.capacity)
         return {
             "name": self.name, "home": self.home, "pid": self.pid, "wall_ms": self.wall_ms, "flows": flows,
-            "capacity": capacity,
+            "capacity": capacity, "protocol": self.protocol, "rollbacks": self.rollbacks,
         }  # fmt: skip
 
     @classmethod
@@ -109,8 +114,9 @@ class PipelineStatus:
         told = fields.get("capacity")
         capacity = None if told is None else CapacityStatus(**{**told, "coming": tuple(told["coming"])})
         return cls(
-            str(fields["name"]), str(fields["home"]), int(fields["pid"]), int(fields["wall_ms"]), flows, capacity
-        )
+            str(fields["name"]), str(fields["home"]), int(fields["pid"]), int(fields["wall_ms"]), flows, capacity,
+            str(fields.get("protocol", "cec")), int(fields.get("rollbacks", 0)),
+        )  # fmt: skip
 
 
 def starving(graph: Graph, flows: Sequence[FlowStatus]) -> tuple[FlowStatus, ...]:

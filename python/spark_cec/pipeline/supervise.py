@@ -314,6 +314,15 @@ def _last_batch(query: StreamingQuery) -> int | None:
         return None
 
 
+def batch_ms(query: StreamingQuery) -> float | None:
+    """How long the newest batch of a query has taken; None before the first one of this life."""
+    try:
+        progress = query._jsq.lastProgress()
+        return None if progress is None else float(progress.durationMs().get("triggerExecution"))
+    except Exception:  # the session has ended
+        return None
+
+
 def _left(query: StreamingQuery) -> int | None:
     """How many batches the newest one has left for later: of a channel its own, of a topic such ones as it was."""
     try:
