@@ -112,7 +112,7 @@ class SilentStore:
             assert self.there() == self.versions[version], f"version {version}"
 
 
-@pytest.mark.parametrize("first_seed", range(0, 20, 10))
+@pytest.mark.parametrize("first_seed", [0, pytest.param(10, marks=pytest.mark.long)])
 def test_silent_stores_come_back_as_they_were(jvm: Stores, tmp_path: Path, first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 10):
         with seeded(seed):
