@@ -155,8 +155,11 @@ class Lines:
         Raises `UnsuitableCheckpoint` where a flow cannot go there, `Fenced` where one runs.
         """
         began = time.monotonic()
-        records = {name: read_records(self._own(name), name, read) for name, read in self._inputs.items()}
-        line = self._found() or {
+        found = self._found()
+        # What was begun has cut Spark's commits already.
+        look = self._records if found is None else lambda name, read: read_records(self._own(name), name, read)
+        records = {name: look(name, read) for name, read in self._inputs.items()}
+        line = found or {
             name: at.number for name, at in line_of(self.checkpointing.protocol, checkpoints_of(records)).items()
         }  # 1
         self._home.replace(ROLLBACK_FILE, json.dumps({"line": line}).encode())  # 2
@@ -189,6 +192,18 @@ class Lines:
             leases.close()
         invalid = records.forget_after(number)
         return {"batch": at.batch, "batches": was - at.batch, "checkpoint": number, "invalid": len(invalid)}
+
+    def _records(self, name: str, inputs: tuple[str, ...]) -> Records:
+        """The checkpoints of a flow, without those whose batch Spark has lost, as by a power loss: it syncs no file."""
+        records, checkpoint = read_records(self._own(name), name, inputs), open_storage(self._flow(name))
+        lost = [each for each in records.known if each.batch >= 0 and not checkpoint.exists(f"commits/{each.batch}")]
+        for each in lost if len(lost) < len(records.known) else ():  # else there is no way to go
+            _LOG.warning(
+                "%s has checkpoint %d of batch %d, which Spark's commits there do not have: an older one is used",
+                checkpoint.url, each.checkpoint.number, each.batch,
+            )  # fmt: skip
+            records.known.remove(each)
+        return records
 
     def _found(self) -> dict[str, int] | None:
         if not self._home.exists(ROLLBACK_FILE):

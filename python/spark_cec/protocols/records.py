@@ -65,11 +65,12 @@ class Records:
             self.known.remove(record)
 
     def forget_after(self, number: int) -> list[Record]:
-        """Those are of a history that is given up: answers them."""
+        """Those are of a history that is given up, also where they cannot be read: answers the known ones."""
+        for later in sorted(_numbers(self._own), reverse=True):
+            if later > number:
+                self._own.delete(_path(later))
         gone = [each for each in self.known if each.checkpoint.number > number]
-        for record in reversed(gone):
-            self._own.delete(_path(record.checkpoint.number))
-            self.known.remove(record)
+        self.known = [each for each in self.known if each.checkpoint.number <= number]
         return gone
 
 

@@ -180,6 +180,18 @@ def test_a_damaged_checkpoint_is_none(tmp_path: Path, caplog: pytest.LogCaptureF
     Lines(str(tmp_path), GRAPH, UNC).go_back()
     assert committed_batch(shop.queries["b"].checkpoint) == 1
     assert "an older checkpoint is used" in caplog.text
+    left = (tmp_path / "flows/b/cec/checkpoints").iterdir()
+    assert [path.name for path in left] == ["0000000001.json"], "it would be taken for one of the history to come"
+
+
+def test_a_checkpoint_whose_batch_spark_has_lost_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shop = Shop(tmp_path)
+    for name in ("commits/4", "commits/5", "offsets/5", "offsets/6"):
+        shop.queries["a"].checkpoint.delete(name)
+    Lines(str(tmp_path), GRAPH, UNC).go_back()
+    assert committed_batch(shop.queries["a"].checkpoint) == 2
+    assert committed_batch(shop.queries["b"].checkpoint) == 1
+    assert "which Spark's commits there do not have" in caplog.text
 
 
 def test_a_damaged_spec_is_named(tmp_path: Path) -> None:

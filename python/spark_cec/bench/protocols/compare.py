@@ -65,9 +65,9 @@ class Plan:
 
 
 FULL = Plan(
-    QUERIES, PROTOCOLS, (1, 2, 4), (1, 2, 4), SKEWED, (10, 20, 30), True, 1,
+    QUERIES, PROTOCOLS, (1, 2, 4), (2,), SKEWED, (10, 20, 30), True, 1,
     Lengths(warm=30.0, settle=6.0, full=20.0, failing=60.0, fails=18.0, interval=5.0),
-    (2, 10, 30, 50, 100), Course(seconds=60.0, warm_up_s=10.0, fails_s=18.0, interval_s=5.0),
+    (2, 10, 30, 50), Course(seconds=60.0, warm_up_s=10.0, fails_s=18.0, interval_s=5.0),
 )  # fmt: skip
 QUICK = Plan(
     ("q3",), PROTOCOLS, (2,), (2,), (), (), True, 1,
@@ -127,7 +127,11 @@ def plan_of(
         plan = replace(plan, queries=acyclic, skewed=skewed, cyclic=CYCLIC in queries)
     if protocols:
         plan = replace(plan, protocols=tuple(each for each in PROTOCOLS if each in protocols))
-    return replace(plan, instances=tuple(instances), failing=tuple(instances)) if instances else plan
+    return replace(plan, instances=tuple(instances), failing=(_middle(instances),)) if instances else plan
+
+
+def _middle(instances: Sequence[int]) -> int:
+    return sorted(instances)[len(instances) // 2]
 
 
 class Comparison:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 NODES = 5_000
 """Of the graph in which links and sources come and go."""
 
+MOST_PIECES = 20
+"""That a batch of a source takes."""
+
 _MANY = 10_000_000
 
 
@@ -56,8 +59,8 @@ class Feed:
 
 
 def numbers(spark: SparkSession, place: str) -> DataFrame:
-    """The numbers of the events in such files, a piece a batch: column `n`."""
-    files = spark.readStream.schema("first BIGINT, events BIGINT").option("maxFilesPerTrigger", "1").json(place)
+    """The numbers of the events in such files: column `n`."""
+    files = spark.readStream.schema("first BIGINT, events BIGINT").option("maxFilesPerTrigger", MOST_PIECES).json(place)
     # In as many tasks as there are cores: one would make the rows of a piece alone.
     parts = files.selectExpr("first", "events", "explode(sequence(0, 3)) AS part").repartition(2, "part")
     return parts.selectExpr("explode(sequence(first + part, first + events - 1, 4)) AS n")

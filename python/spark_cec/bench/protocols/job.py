@@ -7,6 +7,7 @@ session, one after the other.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_cec.bench.pipelines.driver import session_of
-from spark_cec.bench.protocols.feed import ChangesFeed, Feed, numbers
+from spark_cec.bench.processes import members_of
+from spark_cec.bench.protocols.feed import MOST_PIECES, ChangesFeed, Feed, numbers
 from spark_cec.bench.protocols.spec import CYCLIC, Done, Outcome, Recovery, RunSpec
 from spark_cec.bench.protocols.watch import Checkpoints, Progress, bytes_of, recovery_of
 from spark_cec.nexmark.events import Nexmark
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from spark_cec.pipeline.running import RunningPipeline
 
 LOOK_S = 0.03
-AHEAD = 6
+AHEAD = 12
 """Pieces that may be on their way where as much is done as can be."""
 
 PIECE_EVENTS = 20_000
@@ -102,28 +104,24 @@ class Running:
                 if self._now() > _START_S:
                     raise SystemExit(f"nothing has come out within {_START_S:.0f} s: {self._running.status()}")
             self._feed_for(spec.settle_s)
-            began_s = self._now()  # 2
+            began_s, batches, cpu_s = self._now(), self._batches(), _cpu_s()  # 2
             if spec.fails_s is not None:
                 self._feed_for(spec.fails_s)
                 self._fail()
             self._feed_for(began_s + spec.seconds - self._now())
-            ended_s = self._now()
-            batches = self._batches()
+            ended_s, batches, cpu_s = self._now(), self._batches() - batches, _cpu_s() - cpu_s
         finally:
             status = self._running.stop()  # 3
         for flow in status.failed:
             raise SystemExit(f"flow {flow.name}: {flow.error}")
         self._look()
-        return self._outcome(began_s, ended_s, batches)
+        return self._outcome(began_s, ended_s, max(batches, 0), cpu_s)
 
-    def _batches(self) -> tuple[tuple[int, float], ...]:
-        """Of the query, the newest that Spark still knows: rows, and ms."""
-        known = (json.loads(each.json()) for name in self.query
-                 for each in self._running.queries()[name]._jsq.recentProgress())  # fmt: skip
-        return tuple((int(each["numInputRows"]), float(each["durationMs"].get("triggerExecution", 0))) for each in known
-                     if each["numInputRows"])  # fmt: skip
+    def _batches(self) -> int:
+        """Of all flows, so far; a rollback takes some back."""
+        return sum(flow.batch or 0 for flow in self._running.status().flows)
 
-    def _outcome(self, began_s: float, ended_s: float, batches: tuple[tuple[int, float], ...]) -> Outcome:
+    def _outcome(self, began_s: float, ended_s: float, batches: int, cpu_s: float) -> Outcome:
         home = f"{self.spec.home}/home"
         payload, added, stores = bytes_of(home, self.flows)
         events = sum(each.events for each in self._done if began_s <= each.done_s < ended_s)
@@ -135,7 +133,7 @@ class Running:
             recovery = recovery_of(told[-1], restart_s) if told else Recovery(restart_s, 0.0, 1, 0, 0)
         return Outcome(
             self.spec, began_s, ended_s, events / (ended_s - began_s), tuple(self._done), taken, len(taken),
-            payload, added, stores, batches, self._failed_s, recovery,
+            payload, added, stores, batches, cpu_s, self._failed_s, recovery,
         )  # fmt: skip
 
     def _now(self) -> float:
@@ -193,6 +191,11 @@ class Running:
                 raise SystemExit(f"{name} did not fail")
 
 
+def _cpu_s() -> float:
+    """Of this process and all that it has started, which is a session of its own."""
+    return sum(member.cpu_s for member in members_of(os.getsid(0)))
+
+
 def _nexmark(spec: RunSpec, root: Path) -> tuple[Feed, Pipeline]:
     query = FLOW_QUERIES[spec.query]
     streams = Nexmark(rate=_STREAMS, hot_percent=spec.hot_percent, seed=spec.seed)
@@ -207,7 +210,7 @@ def _nexmark(spec: RunSpec, root: Path) -> tuple[Feed, Pipeline]:
 
 def _cyclic(spec: RunSpec, root: Path) -> tuple[Feed, Pipeline]:
     feed = ChangesFeed(root / "in", spec.seed)
-    return feed, reachability(f"{root}/home", str(root), LONGEST, **_how(spec))
+    return feed, reachability(f"{root}/home", str(root), LONGEST, MOST_PIECES, **_how(spec))
 
 
 def _how(spec: RunSpec) -> dict[str, Any]:

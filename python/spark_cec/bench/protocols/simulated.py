@@ -7,37 +7,65 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spark_cec.bench.protocols.spec import CYCLIC, Outcome
+from spark_cec.bench.protocols.spec import Outcome
 from spark_cec.protocols.choose import Protocol
-from spark_cec.protocols.simulation.dataflow import Dataflow, dataflow_of
+from spark_cec.protocols.simulation.dataflow import Dataflow, Operator
 from spark_cec.protocols.simulation.measure import Course, compared, sustainable_rate
 from spark_cec.protocols.simulation.plan import Costs
 
 CORES = 2
 """Of the machine, and so of the workers with which a run on Spark is compared."""
 
-COORDINATION_FREE = (Protocol.UNCOORDINATED, Protocol.CIC, Protocol.CEC)
 FIVE = (Protocol.NONE, Protocol.COORDINATED, Protocol.UNCOORDINATED, Protocol.CIC, Protocol.CEC)
 
 
-def line_through(batches: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """Ms of a batch with no rows, and of a row, by least squares; of nothing else than rows where that is below 0."""
-    rows = [each for each, _ in batches]
-    if len(set(rows)) < 2:
-        return statistics.fmean(ms for _, ms in batches), 0.0
-    slope, intercept = statistics.linear_regression(rows, [ms for _, ms in batches])
-    return max(intercept, 1.0), max(slope, 0.0)
+def _source(view: str, share: float) -> Operator:
+    """A flow that makes all events, and gives those of one kind, so many of each."""
+    return Operator(view, us=0.2, out=share)
+
+
+FLOWS = {
+    each.name: each
+    for each in (
+        Dataflow("q1", (_source("bid", 0.92), Operator("q1", ("bid",), keyed=True, us=2.0))),
+        Dataflow("q3", (
+            _source("auction", 0.06), _source("person", 0.02),
+            Operator("q3", ("auction", "person"), keyed=True, us=6.0, out=0.03, kept_bytes=120.0),
+        )),
+        Dataflow("q8", (
+            _source("auction", 0.06), _source("person", 0.02),
+            Operator("q8", ("auction", "person"), keyed=True, us=5.0, out=0.5, kept_bytes=60.0, most_bytes=4e6),
+        )),
+        Dataflow("q12", (
+            _source("bid", 0.92), Operator("q12", ("bid",), keyed=True, us=3.0, kept_bytes=8.0, most_bytes=1e6),
+        )),
+    )
+}  # fmt: skip
+"""The queries as they run on Spark: flows, not operators, with the shares that NexMark's events have."""
+
+
+def batch_cost_s(outcomes: Sequence[Outcome]) -> float | None:
+    """Processor seconds of a batch without rows: by least squares, from runs of different rates; None if none tell."""
+    runs = [(run.batches, run.events_s * (run.ended_s - run.began_s), run.cpu_s) for run in outcomes if run.batches]
+    bb, be, ee = (sum(a * b for a, b in pairs) for pairs in (
+        [(b, b) for b, _, _ in runs], [(b, e) for b, e, _ in runs], [(e, e) for _, e, _ in runs],
+    ))  # fmt: skip
+    bc, ec = sum(b * c for b, _, c in runs), sum(e * c for _, e, c in runs)
+    det = bb * ee - be * be
+    if len(runs) < 2 or det <= 0:
+        return None
+    found = (bc * ee - ec * be) / det
+    return found if found > 0 else None
 
 
 def costs_of(outcomes: Sequence[Outcome]) -> Costs:
     """What a batch, a checkpoint and a restart cost, from runs of all protocols."""
-    plain = [each for each in outcomes if each.spec.protocol == "none" and each.batches]
-    fixed = [line_through(each.batches)[0] for each in plain]
+    fixed = batch_cost_s([each for each in outcomes if each.spec.protocol == "none"])
     taken = [each.durable_s - each.begun_s for run in outcomes for each in run.taken]
     back = [each.recovery for each in outcomes if each.recovery is not None and each.spec.protocol != "cec"]
     costs = Costs(trigger_s=0.1, detect_s=0.1)
     if fixed:
-        costs = replace(costs, batch_s=statistics.median(fixed) / 1000 / CORES)
+        costs = replace(costs, batch_s=fixed)
     if taken:
         costs = replace(costs, checkpoint_s=statistics.median(taken))
     if back:
@@ -58,9 +86,8 @@ def simulated(
     query: str, events_s: float, workers: Sequence[int], course: Course, costs: Costs
 ) -> Iterator[dict[str, Any]]:
     """A line for each protocol and number of workers; the paper's queries run as fast as on Spark."""
-    protocols = COORDINATION_FREE if query == CYCLIC else FIVE
-    dataflow = calibrated(dataflow_of(query), events_s, course, costs)
+    dataflow = calibrated(FLOWS[query], events_s, course, costs)
     for count in workers:
-        yield from compared(dataflow, protocols, count, course, costs)
+        yield from compared(dataflow, FIVE, count, course, costs)
 
 

@@ -81,7 +81,7 @@ class Outcome:
 
     `payload_bytes` and `protocol_bytes` of the messages, all of them; `stores_bytes` of what stores wrote;
     `events_s`: events that came out, over the time that is looked at; `checkpoints`: how many were taken in all;
-    `batches` of the query: rows, and ms that they took.
+    `batches` of all flows and `cpu_s` of all processes: in the time that is looked at.
     """
 
     spec: RunSpec
@@ -94,7 +94,8 @@ class Outcome:
     payload_bytes: int
     protocol_bytes: int
     store_bytes: int
-    batches: tuple[tuple[int, float], ...] = ()
+    batches: int = 0
+    cpu_s: float = 0.0
     failed_at_s: float | None = None
     recovery: Recovery | None = None
 
@@ -108,6 +109,5 @@ class Outcome:
         return cls(**{
             **fields, "spec": RunSpec(**fields["spec"]), "done": tuple(Done(**each) for each in fields["done"]),
             "taken": tuple(Taken(**each) for each in fields["taken"]),
-            "batches": tuple((int(rows), float(ms)) for rows, ms in fields["batches"]),
             "recovery": Recovery(**fields["recovery"]) if fields["recovery"] else None,
         })  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.bench.processes import BenchError
 from spark_cec.bench.protocols.spec import Recovery, Taken
 from spark_cec.errors import DamagedLog
 from spark_cec.log.catalog import Catalog
@@ -17,7 +18,7 @@ from spark_cec.log.index import MemoryIndex
 from spark_cec.log.manifest import Manifest, batches, load, read_batch
 from spark_cec.protocols.records import DIRECTORY
 
-_PIECES = re.compile(r'\{"logOffset":(\d+)\}')
+_ENTRY = re.compile(r'\{"logOffset":(\d+)\}')
 
 
 class Channel:
@@ -45,6 +46,28 @@ class Channel:
         self.next = min(self.next, batch + 1)
 
 
+class Files:
+    """What Spark's source of files has noted: how many files there are up to each of its entries."""
+
+    def __init__(self, home: str, name: str) -> None:
+        self._place = Path(home, "flows", name, "sources", "0")
+        self._known: dict[int, int] = {}
+
+    def up_to(self, entry: int) -> int:
+        """How many files that entry has, and those before it."""
+        if entry not in self._known:
+            before = self.up_to(entry - 1) if entry > 0 else 0
+            self._known[entry] = before + self._of(entry)
+        return self._known[entry]
+
+    def _of(self, entry: int) -> int:
+        for path in (self._place / f"{entry}", self._place / f"{entry}.compact"):
+            if path.exists():  # a compact one has those of all entries before, too
+                notes = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+                return sum(note["batchId"] == entry for note in notes)
+        raise BenchError(f"{self._place} has no entry {entry}")
+
+
 class Progress:
     """How many pieces of the input have come out of all flows of the query."""
 
@@ -52,6 +75,7 @@ class Progress:
         """`sources`: the flows that read the pieces; `query`: those that read them, each of which must have a piece."""
         self._home = home
         self._sources = {name: Channel(home, name) for name in sources}
+        self._files = {name: Files(home, name) for name in sources}
         self._query = {name: Channel(home, name) for name in query}
         self._out = dict.fromkeys(query, (0, 0.0))
         self._number = 1
@@ -81,8 +105,8 @@ class Progress:
             batch = -1 if each.end is None else read_batch(each.end)
             channel.news()
             ends = channel.known[batch].consumed if batch in channel.known else ()
-            found = _PIECES.fullmatch(ends[0].end or "") if ends else None
-            pieces = int(found[1]) + 1 if found else 0
+            found = _ENTRY.fullmatch(ends[0].end or "") if ends else None
+            pieces = self._files[name].up_to(int(found[1])) if found else 0
             least[name] = min(pieces, least.get(name, pieces))
         return min((least.get(name, 0) for name in self._sources), default=0)
 

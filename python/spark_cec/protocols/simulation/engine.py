@@ -275,7 +275,7 @@ class Simulation:
         size = sum(records for records, _ in answer) * self._costs.record_bytes
         process.sent += 1
         self._payload += size
-        self._added += self._size(process.name) * len(self._readers[process.name])
+        self._added += self._size(process.name)  # it is written once, whoever reads it
         self._put(process, Message(answer, created_s, process.machine.sends(), size))
 
     def _put(self, process: Simulated, entry: Entry) -> None:

@@ -1,0 +1,140 @@
+"""A pipeline under a protocol in the tests' own session: what is refused, what is told, and an agent that dies."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from cec_it.local import eventually
+from spark_cec.cli.find_log import find_log
+from spark_cec.cli.outputs import read_outputs
+from spark_cec.pipeline import Pipeline
+from spark_cec.pipeline.running import PipelineFailed, RunningPipeline
+from spark_cec.pipeline.supervise import Patience
+from spark_cec.protocols.records import read_records
+
+ROWS = 20
+
+
+def counts(home: Path, sink: str = "noop", **how: Any) -> Pipeline:
+    """numbers -> counts, which has state -> out."""
+    made = Pipeline("counts", f"{home}/home", **{"checkpoint_interval": 0.4, **how})
+
+    @made.flow
+    def numbers(spark: SparkSession) -> DataFrame:
+        stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", str(ROWS))
+        return stream.option("numPartitions", "1").load().select("value")
+
+    @made.flow(output_mode="update", partitions=2, kept=True)
+    def counts(numbers: DataFrame) -> DataFrame:
+        keyed = numbers.groupBy((f.col("value") % 7).alias("k"))
+        return keyed.agg(f.count("*").alias("n"), f.max("value").alias("most"))
+
+    @made.sink
+    def out(counts: DataFrame) -> DataStreamWriter:
+        return counts.writeStream.format(sink).option("path", f"{home}/out")
+
+    return made
+
+
+@contextmanager
+def running(pipeline: Pipeline, spark: SparkSession) -> Iterator[RunningPipeline]:
+    """Runs it, and stops it at the end."""
+    run = RunningPipeline(pipeline, spark, Patience(wait_s=0.1))
+    try:
+        yield run
+    finally:
+        run.stop()
+
+
+def own(home: Path, flow: str) -> Any:
+    from spark_cec.adapters.fsspec_storage import open_storage
+
+    return open_storage(f"{home}/home/flows/{flow}/cec")
+
+
+def checkpoints(home: Path) -> int:
+    """The number of the newest checkpoint of the flow with state."""
+    return read_records(own(home, "counts"), "counts", ("numbers",)).newest.checkpoint.number
+
+
+def is_right(spark: SparkSession, home: Path) -> None:
+    """Each key's newest row counts all numbers up to one of them that are its own, once."""
+    rows = spark.read.format("cec").load(f"{home}/home/flows/counts")
+    newest = rows.groupBy("k").agg(f.max("n").alias("n"), f.max("most").alias("most"))
+    found = newest.collect()
+    assert len(found) == 7
+    assert all(row.n == row.most // 7 + (row.most % 7 >= row.k) for row in found), found
+
+
+def test_the_agent_dies_and_all_go_back(spark: SparkSession, tmp_path: Path) -> None:
+    with running(counts(tmp_path, protocol="communication-induced"), spark) as run:
+        eventually(lambda: True if checkpoints(tmp_path) >= 3 else None, "some checkpoints")
+        before = run.status().rollbacks
+        pid = int((tmp_path / "home/flows/counts/cec/lock").read_text())
+        assert pid != os.getpid()
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: True if run.status().rollbacks > before else None, "they go back")
+        at = checkpoints(tmp_path)
+        eventually(lambda: True if checkpoints(tmp_path) >= at + 2 else None, "they go on")
+        assert run.status().protocol == "communication-induced"
+    is_right(spark, tmp_path)
+    piggybacks = [each.piggyback for each in manifests(tmp_path, "numbers")]
+    assert all(each and {"lc", "ckpt", "taken", "greater"} <= each.keys() for each in piggybacks)
+    command = [str(Path(sys.executable).with_name("cec")), "pipeline", "verify", f"{tmp_path}/home"]
+    verified = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert verified.returncode == 0, verified.stdout
+
+
+def manifests(home: Path, flow: str) -> list[Any]:
+    from spark_cec.adapters.fsspec_storage import open_storage
+    from spark_cec.log.manifest import Manifest, batches, load_between
+
+    log = open_storage(f"{home}/home/flows/{flow}/cec/log")
+    known = batches(log)
+    return [each for _, each in load_between(log, known[0], known[-1]) if isinstance(each, Manifest)]
+
+
+def test_a_sink_that_would_pass_over_batches_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    run = RunningPipeline(counts(tmp_path, "parquet", protocol="uncoordinated", release="at-once"), spark)
+    with pytest.raises(PipelineFailed, match=r"flow out has failed: .*release='at-once' with the sink .*foreachBatch"):
+        run.wait(60)
+    run.stop()
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_leaves_at_a_checkpoint_is_what_lines_hold(spark: SparkSession, tmp_path: Path) -> None:
+    with running(counts(tmp_path, protocol="coordinated"), spark):
+        eventually(lambda: True if checkpoints(tmp_path) >= 4 else None, "some rounds")
+    read = read_outputs(find_log(f"{tmp_path}/home/flows/counts"), 1)
+    place = find_log(f"{tmp_path}/home/flows/out")
+    assert read.batches and place is not None
+    offsets = sorted((tmp_path / "home/flows/out/offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    last = offsets[-1].read_text().splitlines()[-1]
+    newest = read_records(own(tmp_path, "counts"), "counts", ("numbers",)).newest
+    assert int(last.split(":")[1].split(",")[0].rstrip("}")) <= newest.batch
+
+
+def test_an_interval_that_is_shorter_than_a_batch_is_told(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.WARNING, logger="spark_cec.pipeline.protocol"),
+        running(counts(tmp_path, protocol="uncoordinated", checkpoint_interval="1ms"), spark),
+    ):
+        eventually(
+            lambda: True if "checkpoints come between batches, and not every 0.001 s then" in caplog.text else None,
+            "a warning",
+        )
