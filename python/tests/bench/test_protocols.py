@@ -1,0 +1,142 @@
+"""The comparison of protocols without Spark: what is run, what runs say, and the tables that are made of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_cec.bench.protocols import figures
+from spark_cec.bench.protocols.compare import FULL, ON_CYCLES, PROTOCOLS, plan_of, runs_of
+from spark_cec.bench.protocols.feed import ChangesFeed, Feed
+from spark_cec.bench.protocols.simulated import batch_cost_s, costs_of, simulated
+from spark_cec.bench.protocols.spec import CYCLIC, Done, Outcome, Recovery, RunSpec, Taken
+from spark_cec.bench.protocols.tables import tables
+from spark_cec.bench.protocols.watch import Files
+from spark_cec.protocols.simulation.measure import Course
+from spark_cec.protocols.simulation.plan import Costs
+
+
+def outcome(protocol: str = "coordinated", query: str = "q3", **more: object) -> Outcome:
+    """Of a run of 40 s that fails after 20: pieces of 100 events, one a second, are half a second late before."""
+    spec = RunSpec(query, protocol, 2, "home", rate=100.0, seconds=40.0, fails_s=20.0)
+    done = [Done(float(s), s + (0.5 if s < 18 else 4.5 if s < 25 else 0.55), 100) for s in range(40)]
+    taken = [Taken(flow, 1, 5.0, 5.1 + at / 10, False, 1) for at, flow in enumerate("abc")]
+    taken += [Taken(flow, 2, 10.0 + at, 10.2 + at, False, 2) for at, flow in enumerate("ab")]  # not complete
+    made = Outcome(
+        spec, 0.0, 40.0, 100.0, tuple(done), tuple(taken), 5, 1000, 250, 4000, batches=80, cpu_s=20.0,
+        failed_at_s=20.0, recovery=Recovery(1.5, 0.1, 3, 7, 2),
+    )  # fmt: skip
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def test_an_outcome_comes_through_a_line_whole() -> None:
+    made = outcome()
+    assert Outcome.from_json(json.loads(json.dumps(made.to_json()))) == made
+    assert RunSpec.from_json(made.spec.to_json()) == made.spec
+
+
+def test_what_a_run_says() -> None:
+    made = outcome()
+    assert figures.latency_s(made, 0.5, *figures.before_failure(made)) == 0.5
+    assert figures.latency_s(made, 0.5, 90.0, 91.0) is None
+    assert figures.worst_s(made) == 4.5
+    assert figures.recovery_s(made) == 5.0  # from second 25 on half of what comes out is as late as before
+    assert figures.checkpoint_s(made) == pytest.approx(0.3), "rounds from the first begin to the last end, whole ones"
+    assert figures.overhead(made) == 1.25
+    assert figures.invalid(made) == 0.4
+    alone = outcome(taken=(Taken("a", 1, 5.0, 5.2, False, None), Taken("b", 1, 6.0, 6.4, True, None)))
+    assert figures.checkpoint_s(alone) == pytest.approx(0.3)
+    quiet = outcome(failed_at_s=None, recovery=None, taken=(), checkpoints=0)
+    assert (figures.recovery_s(quiet), figures.worst_s(quiet), figures.invalid(quiet)) == (None,) * 3
+    assert figures.checkpoint_s(quiet) is None
+
+
+def test_each_run_that_fails_has_one_that_says_what_can_be_done() -> None:
+    for plan in (FULL, plan_of(True, (), (), (), 1), plan_of(False, ["q12", CYCLIC], ["cec", "none"], [4, 1, 2], 2)):
+        wanted = runs_of(plan)
+        able = {(each.query, each.protocol, each.instances) for each in wanted if each.load is None}
+        assert {(each.query, each.protocol, each.instances) for each in wanted if each.load} <= able
+        assert {each.protocol for each in wanted if each.query == CYCLIC} <= set(ON_CYCLES)
+    assert {each.instances for each in wanted} == {1, 2, 4}
+    assert {each.protocol for each in wanted} == {"cec", "none"}
+    assert len(runs_of(plan_of(True, (), (), (), 1))) == 16
+    twice = runs_of(plan_of(True, (), (), (), 2))
+    rounds = [each.protocol for each in twice if each.kind == "full" and each.query == "q3"]
+    assert rounds == [*PROTOCOLS, *PROTOCOLS[1:], PROTOCOLS[0]], "sides take turns"
+
+
+def test_tables_have_theirs_beside_ours() -> None:
+    full = [
+        replace(outcome(name, failed_at_s=None, recovery=None), spec=RunSpec("q3", name, 2, ""), events_s=rate)
+        for name, rate in zip(PROTOCOLS, (100.0, 80.0, 90.0, 60.0, 120.0), strict=True)
+    ]
+    again = [replace(each, events_s=each.events_s * (0.5 if each.spec.protocol == "cec" else 1.0)) for each in full]
+    runs = [*full, *again, *(outcome(name) for name in PROTOCOLS)]
+    runs += [outcome(name, CYCLIC) for name in ON_CYCLES]
+    hot = [replace(each, spec=replace(each.spec, hot_percent=20)) for each in map(outcome, PROTOCOLS)]
+    text = "\n".join(tables([*runs, *hot], []))
+    assert "| q3, 2 inst. | 1.00 | 0.80 | 0.90 | 0.60 | 0.90 (0.60-1.20) |" in text
+    assert "1.25x [1.82x, 2.58x]" in text
+    assert "5 (40 %) [455 (4 %)]" in text
+    assert "q3, 2 inst., 20 % hot" in text
+    assert "| UNC | 300 [0.01] | 1500 [620] | 40.0 % [1.4 %] |" in text
+    assert tables([], []) == []
+
+
+def test_the_simulation_is_as_fast_as_spark_where_it_is_calibrated() -> None:
+    course = Course(seconds=20.0, warm_up_s=4.0, fails_s=8.0, interval_s=3.0)
+    lines = list(simulated("q12", 60_000.0, [2], course, Costs(trigger_s=0.1, batch_s=0.02)))
+    assert [line["protocol"] for line in lines] == [
+        "none", "coordinated", "uncoordinated", "communication-induced", "cec",
+    ]  # fmt: skip
+    assert lines[0]["throughput"] == 1.0
+    runs = [replace(outcome(name, "q12"), spec=RunSpec("q12", name, 2, "")) for name in PROTOCOLS]
+    text = "\n".join(tables(runs, lines))
+    assert "| q12 | COOR | 1.00 |" in text
+
+
+def test_costs_are_those_of_the_runs() -> None:
+    def run(batches: int, events_s: float, protocol: str = "none") -> Outcome:
+        return outcome(protocol, batches=batches, events_s=events_s, cpu_s=0.07 * batches + 2e-5 * 40 * events_s)
+
+    assert batch_cost_s([run(100, 1000.0), run(150, 400.0)]) == pytest.approx(0.07)
+    assert batch_cost_s([run(100, 1000.0)]) is None
+    found = costs_of([run(100, 1000.0), run(150, 400.0), run(10, 10.0, "coordinated")])
+    assert found.batch_s == pytest.approx(0.07)
+    assert found.restart_s == pytest.approx(1.4)
+    assert costs_of([]).batch_s == Costs().batch_s
+
+
+def read(place: Path) -> Sequence[dict[str, int]]:
+    return [json.loads(line) for path in sorted(place.glob("[0-9]*.json")) for line in path.read_text().splitlines()]
+
+
+def test_pieces_are_given_to_all_sources_alike(tmp_path: Path) -> None:
+    feed = Feed([tmp_path / "a", tmp_path / "b"])
+    feed.give(100, 0.5)
+    feed.give(30, 0.7)
+    for place in (tmp_path / "a", tmp_path / "b"):
+        assert read(place) == [{"first": 0, "events": 100}, {"first": 100, "events": 30}]
+    times = [path.stat().st_mtime for path in sorted((tmp_path / "a").glob("[0-9]*.json"))]
+    assert times == sorted(set(times)), "Spark takes them by their times"
+    changes = ChangesFeed(tmp_path / "c", 1)
+    changes.give(40, 0.0)
+    assert len(read(tmp_path / "c")) == 40
+
+
+def test_files_are_counted_by_what_spark_has_noted(tmp_path: Path) -> None:
+    place = tmp_path / "flows/bid/sources/0"
+    place.mkdir(parents=True)
+
+    def note(*entries: int) -> str:
+        return "\n".join(["v1", *(json.dumps({"path": "x", "timestamp": 1, "batchId": each}) for each in entries)])
+
+    (place / "0").write_text(note(0, 0))
+    (place / "1.compact").write_text(note(0, 0, 1))
+    (place / "2").write_text(note(2, 2, 2))
+    files = Files(str(tmp_path), "bid")
+    assert [files.up_to(entry) for entry in (2, 0, 1)] == [6, 2, 3]
