@@ -34,7 +34,7 @@ from spark_cec.bench.pipelines.chain import Amount, chain
 from spark_cec.bench.pipelines.failover import Course, Run, Way, failover
 from spark_cec.bench.pipelines.topology import Load
 from spark_cec.bench.processes import BenchError
-from spark_cec.bench.protocols.compare import compare, plan_of
+from spark_cec.bench.protocols.compare import Part, compare, plan_of
 from spark_cec.bench.protocols.tables import tables
 from spark_cec.bench.providers import Provider
 from spark_cec.bench.tasks import Plan, Task, run_all
@@ -85,7 +85,7 @@ Examples:
   cec bench paper --figure 6 --rounds 1 --png figures
   cec bench nexmark --query q4 --query q8 --provider cec --provider rocksdb
   cec bench protocols --quick --json-out protocols.jsonl
-  cec bench protocols --query q3 --instances 2 --protocol cec --protocol none
+  cec bench protocols --part nexmark --query q3 --instances 2 --protocol cec --protocol none
   cec bench failover --png docs/images
   cec bench failover --rounds 1 --way progressive --way at-once --scale 0.1
 
@@ -154,6 +154,9 @@ def bench(
     instances: Annotated[
         list[int] | None, typer.Option(min=1, help="For protocols: of each query; default: 1, 2 and 4.")
     ] = None,
+    part: Annotated[
+        Part | None, typer.Option(help="For protocols: nexmark (figures 7 to 11), skew (12, 13), cycle (table IV).")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="For protocols: less of all, in under 10 minutes.")] = False,
     scale: Annotated[
         float | None, typer.Option(min=0.001, help="For failover: of the paper's 2 to 6 minutes until a worker comes.")
@@ -162,7 +165,7 @@ def bench(
     growth, size = growth_of(grow), Size(keys, updates, partitions)
     check_options(task, figure, png, growth, value_bytes, is_failover=bool(way or scale))
     check_nexmark(task, query, keys, growth)
-    check_protocols(task, quick, protocol, instances)
+    check_protocols(task, quick or part is not None, protocol, instances)
     workload = replace(size.of(task.workload), value_bytes=value_bytes)
     spec = JobSpec(
         provider=Provider.CEC, workload=workload, checkpoint="", scratch="", jar="", memory=memory,
@@ -177,7 +180,7 @@ def bench(
     try:
         with _lines(json_out, lines, echo=task is not Task.PROTOCOLS) as write, _work_directory(output) as work:
             if task is Task.PROTOCOLS:
-                plan = plan_of(quick, query or (), protocol or (), instances or (), 1 if quick else rounds)
+                plan = plan_of(quick, query or (), protocol or (), instances or (), 1 if quick else rounds, part)
                 print("\n".join(tables(*compare(plan, work, write, _say))))
             elif task is Task.BOUND:
                 run_grid(workload, spec, Schedule(workload.fill_batches, warm_up, batches), rounds, work, write, _say)

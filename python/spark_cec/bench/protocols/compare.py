@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from enum import Enum
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,14 @@ class Lengths:
     failing: float
     fails: float
     interval: float
+
+
+class Part(str, Enum):
+    """Of the comparison: figures 7 to 11 with tables II and III; figures 12 and 13; table IV."""
+
+    NEXMARK = "nexmark"
+    SKEW = "skew"
+    CYCLE = "cycle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +115,7 @@ def runs_of(plan: Plan) -> list[Wanted]:
     skewed = [
         Wanted("skewed", *each, LESS_LOAD, hot)
         for hot in plan.hot
-        for each in _each(plan.skewed, protocols, plan.failing[-1:])
+        for each in _each(plan.skewed, protocols, (_middle(plan.instances),))
     ]  # 3
     cyclic = [Wanted(kind, CYCLIC, each, 1, load) for each in on_cycles for kind, load in _BOTH]  # 4
     return [*full, *failing, *skewed, *cyclic]
@@ -117,17 +126,26 @@ def _each(queries: Sequence[str], protocols: Sequence[str], instances: Sequence[
 
 
 def plan_of(
-    quick: bool, queries: Sequence[str], protocols: Sequence[str], instances: Sequence[int], rounds: int
-) -> Plan:
+    quick: bool, queries: Sequence[str], protocols: Sequence[str], instances: Sequence[int], rounds: int,
+    part: Part | None = None,
+) -> Plan:  # fmt: skip
     """The plan, and what of it is wanted, all where nothing is said."""
     plan = replace(QUICK if quick else FULL, rounds=rounds)
+    if part is Part.NEXMARK:
+        plan = replace(plan, skewed=(), cyclic=False)
+    elif part is Part.SKEW:  # how much each can do must be known
+        plan = replace(plan, queries=plan.skewed, instances=plan.failing, failing=(), cyclic=False, workers=())
+    elif part is Part.CYCLE:
+        plan = replace(plan, queries=(), skewed=())
     if queries:
         acyclic = tuple(each for each in queries if each != CYCLIC)
         skewed = tuple(each for each in plan.skewed if each in queries)
-        plan = replace(plan, queries=acyclic, skewed=skewed, cyclic=CYCLIC in queries)
+        plan = replace(plan, queries=acyclic, skewed=skewed, cyclic=plan.cyclic and CYCLIC in queries)
     if protocols:
         plan = replace(plan, protocols=tuple(each for each in PROTOCOLS if each in protocols))
-    return replace(plan, instances=tuple(instances), failing=(_middle(instances),)) if instances else plan
+    if not instances:
+        return plan
+    return replace(plan, instances=tuple(instances), failing=(_middle(instances),) if plan.failing else ())
 
 
 def _middle(instances: Sequence[int]) -> int:
@@ -164,7 +182,7 @@ class Comparison:
         costs = costs_of([each for each in self.outcomes if each.spec.query != CYCLIC])
         yield {"kind": "costs", **asdict(costs)}
         for query in self._plan.queries:
-            if "none" not in self._plan.protocols:
+            if "none" not in self._plan.protocols or not self._plan.workers:
                 continue
             rate = self._rate_of(query, "none", 2 if 2 in self._plan.instances else self._plan.instances[0])
             self._say(f"{query} on {', '.join(map(str, self._plan.workers))} simulated workers")
@@ -179,7 +197,8 @@ class Comparison:
         if wanted.load is None:
             return spec
         rate = wanted.load * self._rate_of(wanted.query, wanted.protocol, wanted.instances)
-        return replace(spec, rate=rate, seconds=lengths.failing, fails_s=lengths.fails)
+        part = 1.0 if wanted.hot is None else 0.5  # of skew there is more to be seen than of failures
+        return replace(spec, rate=rate, seconds=part * lengths.failing, fails_s=part * lengths.fails)
 
     def _rate_of(self, query: str, protocol: str, instances: int) -> float:
         return statistics.median(
