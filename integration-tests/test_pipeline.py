@@ -156,7 +156,7 @@ PROTOCOLS = [
 
 
 # All of them are in the long test.
-@pytest.mark.parametrize(("case", "protocol", "release"), PROTOCOLS[:3])
+@pytest.mark.parametrize(("case", "protocol", "release"), PROTOCOLS[:2])
 def test_protocols_under_kills(case: str, protocol: str, release: str, tmp_path: Path) -> None:
     round_of_kills(case, tmp_path, SEED, lives=2, executors=False, how=(protocol, release))
 

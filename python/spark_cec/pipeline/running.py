@@ -94,6 +94,7 @@ class RunningPipeline:
         self._standing: Standing | None = None
         self._first: dict[str, bool] = {}
         self._teller = threading.Thread(target=self._tell, name="cec-pipeline-status", daemon=True)
+        self._takes_back = threading.Thread(target=self._go_back_to_lines, name="cec-pipeline-lines", daemon=True)
         self._keeper = threading.Thread(target=self._keep_within_capacity, name="cec-pipeline-capacity", daemon=True)
         try:
             self._home.take(self._graph, flows.schemas(), checkpointing)
@@ -113,7 +114,7 @@ class RunningPipeline:
         self._teller.start()
         self._keeper.start()
         if self._lines is not None:
-            threading.Thread(target=self._go_back_to_lines, name="cec-pipeline-lines", daemon=True).start()
+            self._takes_back.start()
 
     def status(self) -> PipelineStatus:
         """What each flow does now, in the order of the graph."""
@@ -207,7 +208,9 @@ class RunningPipeline:
         lines = self._lines
         assert lines is not None
         together = [each for name, each in self._supervisors.items() if lines.takes_part(name)]
-        while not self._over.wait(LOOKS_EVERY_S / 5):
+        while any(each.is_alive() for each in self._supervisors.values()):
+            if self._over.wait(LOOKS_EVERY_S / 5):
+                return
             if not self._broken or not all(each.is_at_rest for each in together):
                 continue
             failed = frozenset(self._broken)
@@ -255,6 +258,8 @@ class RunningPipeline:
                 if over:
                     return
         finally:
+            if self._takes_back.is_alive():  # the next driver must not find it at work
+                self._takes_back.join()
             self._home.release()
             self._over.set()
 

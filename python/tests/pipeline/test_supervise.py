@@ -378,3 +378,28 @@ def becomes(supervisor: Supervisor, state: State) -> None:
     while supervisor.status().state is not state:
         assert time.monotonic() < deadline, supervisor.status()
         time.sleep(0.001)
+
+
+def test_a_flow_that_is_held_as_it_fails_rests_until_it_is_let_go() -> None:
+    """As where all have to go back before any of them starts again."""
+    queries = iter([Query(RuntimeError("lost an executor")), Query()])
+    waits, names = threading.Event(), list[str]()
+
+    def changed() -> None:
+        if supervisor.status().state is State.WAITING:
+            waits.set()
+
+    def failed(name: str) -> None:
+        assert not supervisor.is_at_rest, "it is told before that"
+        names.append(name)
+        supervisor.hold()
+
+    supervisor = Supervisor("counts", lambda: next(queries), QUICK, changed, lambda: 0.0, failed)
+    assert supervisor.is_at_rest
+    supervisor.start()
+    assert waits.wait(WAIT_S)
+    assert supervisor.is_at_rest and names == ["counts"]
+    supervisor.let_go()
+    status = ended(supervisor)
+    assert (status.state, status.restarts) == (State.ENDED, 1)
+    assert supervisor.is_at_rest

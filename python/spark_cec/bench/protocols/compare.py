@@ -75,12 +75,12 @@ class Plan:
 
 FULL = Plan(
     QUERIES, PROTOCOLS, (1, 2, 4), (2,), SKEWED, (10, 20, 30), True, 1,
-    Lengths(warm=30.0, settle=6.0, full=20.0, failing=60.0, fails=18.0, interval=5.0),
+    Lengths(warm=90.0, settle=6.0, full=20.0, failing=60.0, fails=18.0, interval=5.0),
     (2, 10, 30, 50), Course(seconds=60.0, warm_up_s=10.0, fails_s=18.0, interval_s=5.0),
 )  # fmt: skip
 QUICK = Plan(
     ("q3",), PROTOCOLS, (2,), (2,), (), (), True, 1,
-    Lengths(warm=15.0, settle=4.0, full=10.0, failing=18.0, fails=6.0, interval=3.0),
+    Lengths(warm=30.0, settle=4.0, full=10.0, failing=18.0, fails=6.0, interval=3.0),
     (2, 10), Course(seconds=30.0, warm_up_s=5.0, fails_s=9.0, interval_s=5.0),
 )  # fmt: skip
 

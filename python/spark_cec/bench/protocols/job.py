@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from spark_cec.pipeline.running import RunningPipeline
 
 LOOK_S = 0.03
-AHEAD = 12
+AHEAD = 40
 """Pieces that may be on their way where as much is done as can be."""
 
 PIECE_EVENTS = 20_000
