@@ -19,7 +19,7 @@ from spark_cec.log import manifest
 from spark_cec.log.storage import Storage
 from spark_cec.protocols.driving import Coming, Drive, DrivenFlow, line_of
 from spark_cec.protocols.records import Records, checkpoints_of, read_records
-from spark_cec.protocols.spec import read_spec
+from spark_cec.protocols.spec import is_stopping, read_spec
 from spark_cec.protocols.words import Line, Piggyback
 from spark_cec.recovery.reach import read_planned
 from spark_cec.recovery.spark_logs import all_stores
@@ -78,10 +78,16 @@ class ProtocolCalls:
         self._flows_of_logs[home] = own.home, own.flow
 
     def due(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `batch` (the last one that was committed): whether to write all stores now, behind it."""
-        pipeline, flow, _ = self._of(str(arguments["checkpoint"]))
+        """`checkpoint`, `batch` (the last one that was committed): whether to write all stores now, behind it.
+
+        `stopping`: the query has ended. If all flows are stopped in good order, that is a checkpoint.
+        """
+        pipeline, flow, run = self._of(str(arguments["checkpoint"]))
+        batch, own = int(arguments["batch"]), run.settings
+        if arguments["stopping"] and not is_stopping(open_storage(own.home), own.run):
+            return {"due": False}
         with pipeline.lock:
-            return {"due": flow.is_due(int(arguments["batch"]))}
+            return {"due": flow.is_due_at_the_end(batch) if arguments["stopping"] else flow.is_due(batch)}
 
     def taken(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`checkpoint`, `batch`, `home`, `failed`: the stores have written. `RestartNeeded` if not all of them have."""

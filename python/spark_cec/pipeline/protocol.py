@@ -22,7 +22,7 @@ from spark_cec.protocols.choose import Protocol, UnknownProtocol, check_inputs, 
 from spark_cec.protocols.coordinated import CycleRefused
 from spark_cec.protocols.driving import line_of
 from spark_cec.protocols.records import Records, checkpoints_of, read_records
-from spark_cec.protocols.spec import Spec, new_run, read_spec, write_spec
+from spark_cec.protocols.spec import Spec, new_run, note_stop, read_spec, write_spec
 from spark_cec.recovery.query_file import read_query
 from spark_cec.recovery.rollback import roll_back
 from spark_cec.recovery.spark_logs import committed_batch
@@ -176,6 +176,10 @@ class Lines:
         if any(each["batches"] for each in report.values()):
             back = ", ".join(f"{name} to batch {each['batch']}" for name, each in report.items() if each["batches"])
             _LOG.warning("pipeline %s: its flows go back to one line: %s", self._name, back)
+
+    def stop(self) -> None:
+        """All flows are about to be stopped in good order: what they leave then is a line, too."""
+        note_stop(self._home, self._run)
 
     def _take_back(self, name: str, records: Records, number: int) -> dict[str, int]:
         """One flow: where it is then, how many batches that takes back, and how many checkpoints are of no use."""

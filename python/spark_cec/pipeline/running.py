@@ -148,6 +148,11 @@ class RunningPipeline:
 
     def stop(self) -> PipelineStatus:
         """Stops all flows, sinks first, and gives the home back; answers what they were at the end."""
+        if self._lines is not None and not self._over.is_set():
+            try:
+                self._lines.stop()
+            except Exception:  # of a storage: then the next start goes back to the last line
+                _LOG.warning("that pipeline %s stops in good order is not noted", self._graph.name, exc_info=True)
         for supervisor in reversed(self._supervisors.values()):
             supervisor.stop()
         for supervisor in self._supervisors.values():

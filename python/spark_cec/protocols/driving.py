@@ -141,6 +141,15 @@ class DrivenFlow:
             self._due_s = self._drive.clock()
         return bool(self._actions)
 
+    def is_due_at_the_end(self, batch: int) -> bool:
+        """The same where the flow is stopped in good order. Not where it has sent a batch that Spark has not committed."""
+        if self.batch != batch:
+            return False
+        changed = self.batch > self._taken_at or isinstance(self._machine, CoordinatedMachine)
+        self._actions = deque(self._machine.stop(self._drive.spec.number) if changed else ())
+        self._due_s = self._drive.clock()
+        return bool(self._actions)
+
     def taken(self, wall_ms: int) -> Record:
         """The checkpoint that was due is durable: answers it, to be recorded before anything else happens."""
         action = self._actions[0]

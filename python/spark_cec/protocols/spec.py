@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spark_cec.errors import DamagedLog
 from spark_cec.ids import new_id
 from spark_cec.log.objects import decode_object, encode_object
 from spark_cec.log.storage import Storage
@@ -32,6 +33,23 @@ class Spec:
     def readers(self, sender: Process) -> tuple[Process, ...]:
         """Who reads a flow's messages, of those that take part."""
         return tuple(name for name, read in self.inputs.items() if sender in read)
+
+
+STOPPING_FILE = "stopping.json"
+"""That all flows of a run are being stopped in good order: what they leave then is a line."""
+
+
+def note_stop(home: Storage, run: str) -> None:
+    """Before the first of them is stopped."""
+    home.replace(STOPPING_FILE, encode_object({"run": run}))
+
+
+def is_stopping(home: Storage, run: str) -> bool:
+    """Whether that run is. One that cannot be read says nothing: then the last line is one."""
+    try:
+        return bool(decode_object(STOPPING_FILE, home.read(STOPPING_FILE), "note of a stop")[0]["run"] == run)
+    except (FileNotFoundError, DamagedLog):
+        return False
 
 
 def new_run() -> str:

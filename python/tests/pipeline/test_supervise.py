@@ -394,7 +394,10 @@ def test_a_flow_that_is_held_as_it_fails_rests_until_it_is_let_go() -> None:
         names.append(name)
         supervisor.hold()
 
-    supervisor = Supervisor("counts", lambda: next(queries), QUICK, changed, lambda: 0.0, failed)
+    def start() -> Any:
+        return next(queries)
+
+    supervisor = Supervisor("counts", start, QUICK, changed, lambda: 0.0, failed)
     assert supervisor.is_at_rest
     supervisor.start()
     assert waits.wait(WAIT_S)

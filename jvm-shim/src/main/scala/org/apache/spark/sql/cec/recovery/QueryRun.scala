@@ -46,10 +46,11 @@ private[recovery] final class QueryRun(
    * In the stream's thread, as the next batch is planned: a checkpoint that is due is taken, of what the last one has left. Once before a
    * source is asked for new input, and once after, since what there is may force one.
    */
-  def checkpointIfDue(): Unit = if (asksForCheckpoints) {
-    val batch = lastBatch
+  def checkpointIfDue(): Unit = if (asksForCheckpoints) checkpoint(lastBatch, stopping = false)
+
+  private def checkpoint(batch: Long, stopping: Boolean): Unit = {
     def asked = Json.obj().put("checkpoint", run.checkpoint).put("batch", batch)
-    if (Agent.call("checkpoint_due", asked, conf).get("due").asBoolean) {
+    if (Agent.call("checkpoint_due", asked.put("stopping", stopping), conf).get("due").asBoolean) {
       val failed = StoreDirectory.flush(run.checkpoint, run.generation, batch + 1)
       val taken = asked.put("home", run.home)
       taken.set[JsonNode]("failed", Json.strings(failed))
@@ -112,6 +113,7 @@ private[recovery] final class QueryRun(
     margin.foreach(_.stop())
     try {
       val version = new SparkLogs(session, run.checkpoint).lastCommitted + 1
+      if (asksForCheckpoints) checkpoint(version - 1, stopping = true)
       StoreDirectory.end(run.checkpoint, run.generation, version, flushes)
         .foreach(failure => logWarning(s"Spark CEC: not written at the end of the query, so the next start replays it: $failure"))
       if (flushes) acknowledgements.give(version - 1)
