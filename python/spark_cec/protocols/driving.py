@@ -142,7 +142,7 @@ class DrivenFlow:
         return bool(self._actions)
 
     def is_due_at_the_end(self, batch: int) -> bool:
-        """The same where the flow is stopped in good order. Not where it has sent a batch that Spark has not committed."""
+        """The same where the flow is stopped in good order; not behind a batch that it has sent, and not committed."""
         if self.batch != batch:
             return False
         changed = self.batch > self._taken_at or isinstance(self._machine, CoordinatedMachine)
