@@ -24,7 +24,8 @@ def outcome(protocol: str = "coordinated", query: str = "q3", **more: object) ->
     """Of a run of 40 s that fails after 20: pieces of 100 events, one a second, are half a second late before."""
     spec = RunSpec(query, protocol, 2, "home", rate=100.0, seconds=40.0, fails_s=20.0)
     done = [Done(float(s), s + (0.5 if s < 18 else 4.5 if s < 25 else 0.55), 100) for s in range(40)]
-    taken = [Taken(flow, 1, 5.0, 5.1 + at / 10, False, 1) for at, flow in enumerate("abc")]
+    taken = [Taken("a", 1, 1.0, 1.1, False, 1)]  # it was taken back
+    taken += [Taken(flow, 1, 5.0, 5.1 + at / 10, False, 1) for at, flow in enumerate("abc")]
     taken += [Taken(flow, 2, 10.0 + at, 10.2 + at, False, 2) for at, flow in enumerate("ab")]  # not complete
     made = Outcome(
         spec, 0.0, 40.0, 100.0, tuple(done), tuple(taken), 5, 1000, 250, 4000, batches=80, cpu_s=20.0,

@@ -41,12 +41,12 @@ def checkpoint_s(outcome: Outcome) -> float | None:
 
 
 def _rounds(taken: Iterable[Taken]) -> list[list[Taken]]:
-    """Those that all flows have completed."""
-    rounds: dict[int, list[Taken]] = {}
-    for each in taken:
-        rounds.setdefault(each.round or 0, []).append(each)
+    """Those that all flows have completed. A round that was taken back comes again: then the last one counts."""
+    rounds: dict[int, dict[str, Taken]] = {}
+    for each in sorted(taken, key=lambda each: each.durable_s):
+        rounds.setdefault(each.round or 0, {})[each.flow] = each
     whole = max(map(len, rounds.values()))
-    return [members for members in rounds.values() if len(members) == whole]
+    return [list(members.values()) for members in rounds.values() if len(members) == whole]
 
 
 def _span(members: Sequence[Taken]) -> float:
