@@ -86,6 +86,7 @@ Examples:
   cec bench nexmark --query q4 --query q8 --provider cec --provider rocksdb
   cec bench protocols --quick --json-out protocols.jsonl
   cec bench protocols --part nexmark --query q3 --instances 2 --protocol cec --protocol none
+  cec bench protocols --from protocols.jsonl --from more.jsonl
   cec bench failover --png docs/images
   cec bench failover --rounds 1 --way progressive --way at-once --scale 0.1
 
@@ -157,6 +158,10 @@ def bench(
     part: Annotated[
         Part | None, typer.Option(help="For protocols: nexmark (figures 7 to 11), skew (12, 13), cycle (table IV).")
     ] = None,
+    earlier: Annotated[
+        list[Path] | None,
+        typer.Option("--from", metavar="FILE", help="For protocols: no runs, but those in such a file of --json-out."),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="For protocols: less of all, in under 10 minutes.")] = False,
     scale: Annotated[
         float | None, typer.Option(min=0.001, help="For failover: of the paper's 2 to 6 minutes until a worker comes.")
@@ -165,7 +170,7 @@ def bench(
     growth, size = growth_of(grow), Size(keys, updates, partitions)
     check_options(task, figure, png, growth, value_bytes, is_failover=bool(way or scale))
     check_nexmark(task, query, keys, growth)
-    check_protocols(task, quick or part is not None, protocol, instances)
+    check_protocols(task, quick or part is not None or bool(earlier), protocol, instances)
     workload = replace(size.of(task.workload), value_bytes=value_bytes)
     spec = JobSpec(
         provider=Provider.CEC, workload=workload, checkpoint="", scratch="", jar="", memory=memory,
@@ -181,7 +186,7 @@ def bench(
         with _lines(json_out, lines, echo=task is not Task.PROTOCOLS) as write, _work_directory(output) as work:
             if task is Task.PROTOCOLS:
                 plan = plan_of(quick, query or (), protocol or (), instances or (), 1 if quick else rounds, part)
-                print("\n".join(tables(*compare(plan, work, write, _say))))
+                print("\n".join(tables(*compare(plan, earlier or (), work, write, _say))))
             elif task is Task.BOUND:
                 run_grid(workload, spec, Schedule(workload.fill_batches, warm_up, batches), rounds, work, write, _say)
             elif task is Task.FAILOVER:

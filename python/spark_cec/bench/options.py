@@ -72,7 +72,8 @@ def check_nexmark(task: Task, queries: list[str] | None, keys: int | None, growt
 def check_protocols(task: Task, quick: bool, protocols: list[str] | None, instances: list[int] | None) -> None:
     """`--quick`, `--protocol` and `--instances`."""
     if task is not Task.PROTOCOLS and (quick or protocols or instances):
-        raise typer.BadParameter("for the task protocols", param_hint="--quick, --part, --protocol, --instances")
+        names = "--quick, --part, --from, --protocol, --instances"
+        raise typer.BadParameter("for the task protocols", param_hint=names)
     _known(protocols or (), PROTOCOLS, "--protocol")
 
 

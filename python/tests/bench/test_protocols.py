@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_cec.bench.processes import BenchError
 from spark_cec.bench.protocols import figures
-from spark_cec.bench.protocols.compare import FULL, ON_CYCLES, PROTOCOLS, plan_of, runs_of
+from spark_cec.bench.protocols.compare import FULL, ON_CYCLES, PROTOCOLS, plan_of, read_outcomes, runs_of
 from spark_cec.bench.protocols.feed import ChangesFeed, Feed
 from spark_cec.bench.protocols.simulated import batch_cost_s, costs_of, simulated
 from spark_cec.bench.protocols.spec import CYCLIC, Done, Outcome, Recovery, RunSpec, Taken
@@ -61,10 +62,11 @@ def test_each_run_that_fails_has_one_that_says_what_can_be_done() -> None:
         wanted = runs_of(plan)
         able = {(each.query, each.protocol, each.instances) for each in wanted if each.load is None}
         assert {(each.query, each.protocol, each.instances) for each in wanted if each.load} <= able
+        assert [each.kind for each in wanted].count("slow") == 1
         assert {each.protocol for each in wanted if each.query == CYCLIC} <= set(ON_CYCLES)
     assert {each.instances for each in wanted} == {1, 2, 4}
     assert {each.protocol for each in wanted} == {"cec", "none"}
-    assert len(runs_of(plan_of(True, (), (), (), 1))) == 16
+    assert len(runs_of(plan_of(True, (), (), (), 1))) == 17
     twice = runs_of(plan_of(True, (), (), (), 2))
     rounds = [each.protocol for each in twice if each.kind == "full" and each.query == "q3"]
     assert rounds == [*PROTOCOLS, *PROTOCOLS[1:], PROTOCOLS[0]], "sides take turns"
@@ -100,16 +102,20 @@ def test_the_simulation_is_as_fast_as_spark_where_it_is_calibrated() -> None:
     assert "| q12 | COOR | 1.00 |" in text
 
 
-def test_costs_are_those_of_the_runs() -> None:
-    def run(batches: int, events_s: float, protocol: str = "none") -> Outcome:
-        return outcome(protocol, batches=batches, events_s=events_s, cpu_s=0.07 * batches + 2e-5 * 40 * events_s)
-
-    assert batch_cost_s([run(100, 1000.0), run(150, 400.0)]) == pytest.approx(0.07)
-    assert batch_cost_s([run(100, 1000.0)]) is None
-    found = costs_of([run(100, 1000.0), run(150, 400.0), run(10, 10.0, "coordinated")])
+def test_costs_are_those_of_the_runs(tmp_path: Path) -> None:
+    slow = replace(outcome("none", batches=100, cpu_s=7.0), spec=RunSpec("q3", "none", 2, "", rate=1.0))
+    runs = [outcome("none"), slow, outcome("coordinated")]
+    assert batch_cost_s(runs) == pytest.approx(0.07)
+    assert batch_cost_s(runs[:1]) is None
+    found = costs_of(runs)
     assert found.batch_s == pytest.approx(0.07)
     assert found.restart_s == pytest.approx(1.4)
     assert costs_of([]).batch_s == Costs().batch_s
+    (tmp_path / "runs").write_text("".join(json.dumps({"kind": "x", **each.to_json()}) + "\n" for each in runs))
+    assert read_outcomes([tmp_path / "runs"]) == runs
+    (tmp_path / "none").write_text("{")
+    with pytest.raises(BenchError, match="none has no runs of this benchmark, from --json-out"):
+        read_outcomes([tmp_path / "none"])
 
 
 def read(place: Path) -> Sequence[dict[str, int]]:

@@ -6,7 +6,7 @@ import json
 import shutil
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from spark_cec.bench.measure import Say
-from spark_cec.bench.processes import Child
+from spark_cec.bench.processes import BenchError, Child
 from spark_cec.bench.protocols.job import conf
-from spark_cec.bench.protocols.simulated import costs_of, simulated
+from spark_cec.bench.protocols.simulated import CORES, costs_of, simulated
 from spark_cec.bench.protocols.spec import CYCLIC, Outcome, RunSpec
 from spark_cec.protocols.simulation.measure import Course
 from spark_cec.session import jar_path
@@ -30,6 +30,7 @@ LOAD = 0.8
 """Of what a protocol can do, in a run in which it fails."""
 
 LESS_LOAD = 0.5
+SLOW_LOAD = 0.02
 _BOTH = (("full", None), ("failing", LOAD))
 _ANSWER_S = 400.0
 
@@ -76,7 +77,7 @@ class Plan:
 FULL = Plan(
     QUERIES, PROTOCOLS, (1, 2, 4), (2,), SKEWED, (10, 20, 30), True, 1,
     Lengths(warm=90.0, settle=6.0, full=20.0, failing=60.0, fails=18.0, interval=5.0),
-    (2, 10, 30, 50), Course(seconds=60.0, warm_up_s=10.0, fails_s=18.0, interval_s=5.0),
+    (2, 10, 30), Course(seconds=60.0, warm_up_s=10.0, fails_s=18.0, interval_s=5.0),
 )  # fmt: skip
 QUICK = Plan(
     ("q3",), PROTOCOLS, (2,), (2,), (), (), True, 1,
@@ -104,6 +105,7 @@ def runs_of(plan: Plan) -> list[Wanted]:
     2. A failure, at a share of that (figures 9 to 11, table III).
     3. Skew (figures 12 and 13).
     4. A cycle (table IV).
+    5. Next to no input, for what a batch costs.
     """
     protocols, on_cycles = plan.protocols, [each for each in ON_CYCLES if each in plan.protocols and plan.cyclic]
     full = [
@@ -118,7 +120,8 @@ def runs_of(plan: Plan) -> list[Wanted]:
         for each in _each(plan.skewed, protocols, (_middle(plan.instances),))
     ]  # 3
     cyclic = [Wanted(kind, CYCLIC, each, 1, load) for each in on_cycles for kind, load in _BOTH]  # 4
-    return [*full, *failing, *skewed, *cyclic]
+    slow = [each for each in full if each.protocol == "none" and plan.workers][:1]
+    return [*full, *failing, *skewed, *cyclic, *(replace(each, kind="slow", load=SLOW_LOAD) for each in slow)]  # 5
 
 
 def _each(queries: Sequence[str], protocols: Sequence[str], instances: Sequence[int]) -> list[tuple[str, str, int]]:
@@ -177,17 +180,6 @@ class Comparison:
             self.outcomes.append(outcome)
             self._write({"kind": each.kind, **outcome.to_json()})
 
-    def simulate(self) -> Iterator[dict[str, Any]]:
-        """What simulated workers do, with the costs that these runs have shown. Lines."""
-        costs = costs_of([each for each in self.outcomes if each.spec.query != CYCLIC])
-        yield {"kind": "costs", **asdict(costs)}
-        for query in self._plan.queries:
-            if "none" not in self._plan.protocols or not self._plan.workers:
-                continue
-            rate = self._rate_of(query, "none", 2 if 2 in self._plan.instances else self._plan.instances[0])
-            self._say(f"{query} on {', '.join(map(str, self._plan.workers))} simulated workers")
-            yield from simulated(query, rate, self._plan.workers, self._plan.course, costs)
-
     def _spec(self, wanted: Wanted) -> RunSpec:
         lengths = self._plan.lengths
         spec = RunSpec(
@@ -196,22 +188,54 @@ class Comparison:
         )  # fmt: skip
         if wanted.load is None:
             return spec
-        rate = wanted.load * self._rate_of(wanted.query, wanted.protocol, wanted.instances)
+        rate = wanted.load * rate_of(self.outcomes, wanted.query, wanted.protocol, wanted.instances)
+        if wanted.load == SLOW_LOAD:
+            return replace(spec, rate=rate)
         part = 1.0 if wanted.hot is None else 0.5  # of skew there is more to be seen than of failures
         return replace(spec, rate=rate, seconds=part * lengths.failing, fails_s=part * lengths.fails)
-
-    def _rate_of(self, query: str, protocol: str, instances: int) -> float:
-        return statistics.median(
-            each.events_s for each in self.outcomes
-            if (each.spec.query, each.spec.protocol, each.spec.instances) == (query, protocol, instances)
-            and each.spec.rate is None
-        )  # fmt: skip
 
     def _ask(self, spec: RunSpec) -> Outcome:
         home = self._home / "run"
         outcome = Outcome.from_json(self._job.ask(replace(spec, home=str(home)).to_json(), _ANSWER_S))
         shutil.rmtree(home)
         return outcome
+
+
+def rate_of(outcomes: Iterable[Outcome], query: str, protocol: str, instances: int) -> float:
+    """Of the runs that did all they could: events a second, the median."""
+    return statistics.median(
+        each.events_s for each in outcomes
+        if (each.spec.query, each.spec.protocol, each.spec.instances) == (query, protocol, instances)
+        and each.spec.rate is None
+    )  # fmt: skip
+
+
+def simulate(outcomes: Sequence[Outcome], plan: Plan, say: Say) -> Iterator[dict[str, Any]]:
+    """What simulated workers do, with the costs that these runs have shown. Lines; none without runs of `none`."""
+    plain = [each for each in outcomes if each.spec.protocol == "none" and each.spec.rate is None]
+    queries = [query for query in plan.queries if any(each.spec.query == query for each in plain)]
+    if not queries or not plan.workers:
+        return
+    costs = costs_of([each for each in outcomes if each.spec.query != CYCLIC])
+    yield {"kind": "costs", **asdict(costs)}
+    for query in queries:
+        known = sorted({each.spec.instances for each in plain if each.spec.query == query})
+        rate = rate_of(outcomes, query, "none", CORES if CORES in known else known[0])
+        say(f"{query} on {', '.join(map(str, plan.workers))} simulated workers")
+        yield from simulated(query, rate, plan.workers, plan.course, costs)
+
+
+def read_outcomes(paths: Iterable[Path]) -> list[Outcome]:
+    """The runs in files of JSON lines. Raises `BenchError` for what is none."""
+    found = []
+    for path in paths:
+        try:
+            lines = (json.loads(line) for line in path.read_text().splitlines())
+            runs = ({key: each[key] for key in each if key != "kind"} for each in lines if "spec" in each)
+            found += [Outcome.from_json(each) for each in runs]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise BenchError(f"{path} has no runs of this benchmark, from --json-out: {error}") from error
+    return found
 
 
 def _turned(names: Sequence[str], by: int) -> list[str]:
@@ -231,13 +255,19 @@ def job_in(work: Path) -> Iterator[Child]:
         yield child
 
 
-def compare(plan: Plan, work: Path, write: Write, say: Say) -> tuple[list[Outcome], list[dict[str, Any]]]:
-    """Runs it, and simulates. Raises `BenchError`."""
-    with job_in(work) as child:
-        comparison = Comparison(plan, child, work, write, say)
-        comparison.run()
+def compare(
+    plan: Plan, known: Sequence[Path], work: Path, write: Write, say: Say
+) -> tuple[list[Outcome], list[dict[str, Any]]]:
+    """Runs it, or, where runs are known, takes those; and simulates. Raises `BenchError`."""
+    if known:
+        outcomes = read_outcomes(known)
+    else:
+        with job_in(work) as child:
+            comparison = Comparison(plan, child, work, write, say)
+            comparison.run()
+            outcomes = comparison.outcomes
     lines = []
-    for line in comparison.simulate():
+    for line in simulate(outcomes, plan, say):
         write(line)
         lines.append(line)
-    return comparison.outcomes, lines
+    return outcomes, lines

@@ -45,22 +45,14 @@ FLOWS = {
 
 
 def batch_cost_s(outcomes: Sequence[Outcome]) -> float | None:
-    """Processor seconds of a batch without rows: by least squares, from runs of different rates; None if none tell."""
-    runs = [(run.batches, run.events_s * (run.ended_s - run.began_s), run.cpu_s) for run in outcomes if run.batches]
-    bb, be, ee = (sum(a * b for a, b in pairs) for pairs in (
-        [(b, b) for b, _, _ in runs], [(b, e) for b, e, _ in runs], [(e, e) for _, e, _ in runs],
-    ))  # fmt: skip
-    bc, ec = sum(b * c for b, _, c in runs), sum(e * c for _, e, c in runs)
-    det = bb * ee - be * be
-    if len(runs) < 2 or det <= 0:
-        return None
-    found = (bc * ee - ec * be) / det
-    return found if found > 0 else None
+    """Processor seconds of a batch, from runs that have next to no input; None if there are none."""
+    slow = [run for run in outcomes if run.spec.rate is not None and run.spec.fails_s is None and run.batches]
+    return statistics.median(run.cpu_s / run.batches for run in slow) if slow else None
 
 
 def costs_of(outcomes: Sequence[Outcome]) -> Costs:
     """What a batch, a checkpoint and a restart cost, from runs of all protocols."""
-    fixed = batch_cost_s([each for each in outcomes if each.spec.protocol == "none"])
+    fixed = batch_cost_s(outcomes)
     taken = [each.durable_s - each.begun_s for run in outcomes for each in run.taken]
     back = [each.recovery for each in outcomes if each.recovery is not None and each.spec.protocol != "cec"]
     costs = Costs(trigger_s=0.1, detect_s=0.1)
