@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from spark_cec.bench.protocols.spec import Outcome, Taken
 
 BACK_WITHIN = 1.2
-"""A run is back to normal when its median latency stays below so many times what it was before."""
+BACK_FOR_S = 5
+"""A run is back to normal when its median latency stays below so many times what it was before, for so many seconds."""
 
 
 def latency_s(outcome: Outcome, share: float, begin_s: float, end_s: float) -> float | None:
@@ -66,17 +67,18 @@ def invalid(outcome: Outcome) -> float | None:
 
 
 def recovery_s(outcome: Outcome) -> float | None:
-    """From the failure until the median latency stays near what it was before; None: not within the run."""
+    """From the failure until the median latency stays near what it was before for a while; None: not within the run."""
     if outcome.failed_at_s is None:
         return None
     before = latency_s(outcome, 0.5, *before_failure(outcome))
     if before is None:
         return None
-    seconds = range(1, math.ceil(outcome.ended_s - outcome.failed_at_s))
-    ends = [outcome.failed_at_s + second for second in seconds]
-    late = [end for end in ends if _is_late(outcome, end, BACK_WITHIN * before)]
-    last = max(late, default=outcome.failed_at_s)
-    return None if not ends or last >= ends[-1] else last - outcome.failed_at_s
+    well = 0
+    for second in range(1, math.ceil(outcome.ended_s - outcome.failed_at_s)):
+        well = 0 if _is_late(outcome, outcome.failed_at_s + second, BACK_WITHIN * before) else well + 1
+        if well == BACK_FOR_S:
+            return float(second - well)
+    return None
 
 
 def _is_late(outcome: Outcome, end: float, most_s: float) -> bool:
