@@ -173,7 +173,8 @@ class Comparison:
         self._ask(RunSpec((*self._plan.queries, "q3")[0], "none", 2, "", settle_s=0.0, seconds=self._plan.lengths.warm))
         for number, each in enumerate(wanted, 1):
             spec = self._spec(each)
-            load = "" if spec.rate is None else f" at {spec.rate:,.0f}/s, fails after {spec.fails_s:.0f} s"
+            load = "" if spec.rate is None else f" at {spec.rate:,.0f}/s"
+            load += "" if spec.fails_s is None else f", fails after {spec.fails_s:.0f} s"
             hot = "" if each.hot is None else f", {each.hot} % hot"
             self._say(f"{number}/{len(wanted)}: {each.query}, {each.protocol}, {each.instances} instances{hot}{load}")
             outcome = self._ask(spec)
