@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
 from spark_cec.errors import RestartNeeded
+from spark_cec.ids import StoreId
 from spark_cec.log import manifest
 from spark_cec.log.storage import Storage
 from spark_cec.protocols.driving import Coming, Drive, DrivenFlow, line_of
@@ -131,7 +132,7 @@ class ProtocolCalls:
         if own is None or not own.takes_part:
             return
         pipeline, sender = self._pipeline(own), _flow_of(own, channel)
-        added = _piggybacks(log, after + 1, last)
+        added = _piggybacks(log, after + 1, last) if pipeline.drive.spec.protocol.adds_to_messages else {}
         with pipeline.lock:
             flow = pipeline.drive.flow(own.flow)
             if flow is not None:
@@ -227,10 +228,11 @@ def _piggybacks(log: Storage, first: int, last: int) -> dict[int, Piggyback]:
 def _stores_without(log: OpenLog, checkpoint: Storage, version: int, generation: int) -> list[str]:
     log.catalog.refresh()
     index = log.catalog.index
-    is_there: Callable[[Any], bool] = lambda store: any(  # noqa: E731
-        each.meta.version == version and each.meta.generation == generation for each in index.newest(store, version)
-    )
-    return [f"store {store}" for store in all_stores(checkpoint, index.stores()) if not is_there(store)]
+
+    def has_written(store: StoreId) -> bool:
+        return any((e.meta.version, e.meta.generation) == (version, generation) for e in index.newest(store, version))
+
+    return [f"store {store}" for store in all_stores(checkpoint, index.stores()) if not has_written(store)]
 
 
 def _verify_reads(checkpoint: str, batch: int, flow: DrivenFlow) -> None:

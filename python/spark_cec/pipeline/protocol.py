@@ -17,6 +17,7 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import CheckpointLeases
 from spark_cec.errors import SettingsError
 from spark_cec.log.home import absolute_home
+from spark_cec.log.storage import Storage
 from spark_cec.pipeline.graph import Graph, GraphError
 from spark_cec.protocols.choose import Protocol, UnknownProtocol, check_inputs, protocol_of
 from spark_cec.protocols.coordinated import CycleRefused
@@ -218,5 +219,5 @@ class Lines:
     def _flow(self, name: str) -> str:
         return f"{self._place}/flows/{name}"
 
-    def _own(self, name: str) -> Any:
+    def _own(self, name: str) -> Storage:
         return open_storage(f"{self._flow(name)}/cec")

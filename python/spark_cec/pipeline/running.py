@@ -224,11 +224,13 @@ class RunningPipeline:
                     lines.go_back(failed)
                 else:  # one has failed for good: the others would wait for it
                     self._stop_all()
-            except (UnsuitableCheckpoint, DamagedLog):
-                _LOG.exception("the flows of pipeline %s cannot go back to one line", self._graph.name)
+            except (UnsuitableCheckpoint, DamagedLog) as error:
+                for supervisor in together:
+                    supervisor.give_up(f"the flows cannot go back to one line: {error}")
                 self._stop_all()
             except Exception:  # of a storage, or of a lease that is still there: the same steps again
                 _LOG.warning("the flows of pipeline %s are not back at one line yet", self._graph.name, exc_info=True)
+                self._over.wait(TOLD_EVERY_S)
                 continue
             self._broken -= failed
             for supervisor in together:

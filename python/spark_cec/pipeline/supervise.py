@@ -79,6 +79,7 @@ class Supervisor(threading.Thread):
         self._may_run = threading.Condition(self._lock)
         self._held = False
         self._at_rest = True
+        self._given_up: str | None = None
         self._holds = 0
         self._query: StreamingQuery | None = None
         self._query_id: str | None = None
@@ -116,6 +117,11 @@ class Supervisor(threading.Thread):
         if query is not None:
             threading.Thread(target=_stop, args=(query,), name=f"{self.name}-stop", daemon=True).start()
 
+    def give_up(self, why: str) -> None:
+        """As `stop`, and the flow has failed: the pipeline cannot go on with it."""
+        self._given_up = why
+        self.stop()
+
     def hold(self) -> None:
         """Ends the query until `let_go`; does not wait for its end, which may take long where a task does not stop."""
         with self._lock:
@@ -146,14 +152,14 @@ class Supervisor(threading.Thread):
                 with attempt:
                     while self._run_once() and not self._stopping.is_set():
                         pass
-            self._become(State.STOPPED if self._stopping.is_set() else State.ENDED)
+            self._end(State.ENDED)
         except FlowFailed as failure:
-            self._become(State.STOPPED if self._stopping.is_set() else State.FAILED, str(failure))
+            self._end(State.FAILED, str(failure))
         except tenacity.RetryError:
-            self._become(State.STOPPED)
+            self._end(State.STOPPED)
         except Exception as error:  # the session has ended under the query
             _LOG.warning("flow %s", self._status.name, exc_info=True)
-            self._become(State.STOPPED if self._stopping.is_set() else State.FAILED, _told(error))
+            self._end(State.FAILED, _told(error))
 
     def _attempts(self) -> Iterator[tenacity.AttemptManager]:
         """Waits are by the failures within the window: a flow that ran well for long begins anew."""
@@ -247,6 +253,13 @@ class Supervisor(threading.Thread):
             self._note(restarts=self._status.restarts + 1)
             self._become(State.RESTARTING, str(failure))
         return failure
+
+    def _end(self, state: State, error: str | None = None) -> None:
+        if self._given_up is not None:
+            state, error = State.FAILED, self._given_up
+        elif self._stopping.is_set():
+            state = State.STOPPED
+        self._become(state, error)
 
     def _become(self, state: State, error: str | None = None) -> None:
         self._note(state=state, **({"error": error} if error is not None else {}))

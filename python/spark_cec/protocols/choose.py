@@ -27,6 +27,11 @@ class Protocol(str, Enum):
     NONE = "none"
 
     @property
+    def adds_to_messages(self) -> bool:
+        """Whether a message carries something of the protocol's, which its receiver has to read."""
+        return self in (Protocol.CIC, Protocol.BCS)
+
+    @property
     def keeps_messages(self) -> bool:
         """Whether what is sent is durable before it is read: else a failure takes back all who may have read it."""
         return self not in (Protocol.COORDINATED, Protocol.NONE)

@@ -14,10 +14,11 @@ from spark_cec.bench.protocols import figures
 from spark_cec.bench.protocols.compare import FULL, ON_CYCLES, PROTOCOLS, plan_of, read_outcomes, runs_of
 from spark_cec.bench.protocols.feed import ChangesFeed, Feed
 from spark_cec.bench.protocols.simulated import batch_cost_s, costs_of, simulated
-from spark_cec.bench.protocols.spec import CYCLIC, Done, Outcome, Recovery, RunSpec, Taken
+from spark_cec.bench.protocols.spec import CYCLIC, Done, Outcome, Recovery, RunSpec
 from spark_cec.bench.protocols.tables import tables
 from spark_cec.bench.protocols.watch import Files
 from spark_cec.protocols.simulation.measure import Course
+from spark_cec.protocols.simulation.outcome import Taken
 from spark_cec.protocols.simulation.plan import Costs
 
 

@@ -406,3 +406,13 @@ def test_a_flow_that_is_held_as_it_fails_rests_until_it_is_let_go() -> None:
     status = ended(supervisor)
     assert (status.state, status.restarts) == (State.ENDED, 1)
     assert supervisor.is_at_rest
+
+
+def test_a_flow_that_is_given_up_has_failed_and_says_why() -> None:
+    def start() -> Any:
+        return Query(RuntimeError("lost an executor"))
+
+    supervisor = Supervisor("counts", start, QUICK, lambda: None, lambda: 0.0, lambda _: supervisor.give_up("no line"))
+    supervisor.start()
+    status = ended(supervisor)
+    assert (status.state, status.error) == (State.FAILED, "no line")

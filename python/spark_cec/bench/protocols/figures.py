@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterable, Sequence
 
-from spark_cec.bench.protocols.spec import Outcome, Taken
+from spark_cec.bench.protocols.spec import Outcome
+from spark_cec.protocols.simulation.outcome import mean_time_s
 
 BACK_WITHIN = 1.2
 BACK_FOR_S = 5
@@ -32,26 +31,8 @@ def before_failure(outcome: Outcome) -> tuple[float, float]:
 
 
 def checkpoint_s(outcome: Outcome) -> float | None:
-    """The mean time that a checkpoint takes: of rounds, from the first begin to the last end; None without any."""
-    taken = [each for each in outcome.taken if each.begun_s >= outcome.began_s]
-    if any(each.round is not None for each in taken):
-        times = [_span(each) for each in _rounds(taken)]
-    else:
-        times = [each.durable_s - each.begun_s for each in taken]
-    return statistics.fmean(times) if times else None
-
-
-def _rounds(taken: Iterable[Taken]) -> list[list[Taken]]:
-    """Those that all flows have completed. A round that was taken back comes again: then the last one counts."""
-    rounds: dict[int, dict[str, Taken]] = {}
-    for each in sorted(taken, key=lambda each: each.durable_s):
-        rounds.setdefault(each.round or 0, {})[each.flow] = each
-    whole = max(map(len, rounds.values()))
-    return [list(members.values()) for members in rounds.values() if len(members) == whole]
-
-
-def _span(members: Sequence[Taken]) -> float:
-    return max(each.durable_s for each in members) - min(each.begun_s for each in members)
+    """The mean time that a checkpoint takes, of those that are looked at: see `mean_time_s`."""
+    return mean_time_s([each for each in outcome.taken if each.begun_s >= outcome.began_s])
 
 
 def overhead(outcome: Outcome) -> float:

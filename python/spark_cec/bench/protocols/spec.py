@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from spark_cec.protocols.simulation.outcome import Taken
+
 CYCLIC = "reachability"
 """The query with a cycle."""
 
@@ -48,18 +50,6 @@ class Done:
     given_s: float
     done_s: float
     events: int
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A checkpoint: of which flow, its number, when it was due and when it was durable, s since the run began."""
-
-    flow: str
-    number: int
-    begun_s: float
-    durable_s: float
-    forced: bool
-    round: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,14 @@ from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.bench.processes import BenchError
-from spark_cec.bench.protocols.spec import Recovery, Taken
+from spark_cec.bench.protocols.spec import Recovery
 from spark_cec.errors import DamagedLog
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.home import read_log_id
 from spark_cec.log.index import MemoryIndex
 from spark_cec.log.manifest import Manifest, batches, load, read_batch
 from spark_cec.protocols.records import DIRECTORY
+from spark_cec.protocols.simulation.outcome import Taken
 
 _ENTRY = re.compile(r'\{"logOffset":(\d+)\}')
 

@@ -296,7 +296,7 @@ class Simulation:
 
     def _size(self, process: Process) -> float:
         """Bytes that the protocol adds to a message of a process: as JSON, as in a manifest."""
-        if self._protocol not in (Protocol.CIC, Protocol.BCS):
+        if not self._protocol.adds_to_messages:
             return 0.0
         if process not in self._sizes:
             self._sizes[process] = float(len(json.dumps(copy.deepcopy(self._processes[process].machine).sends())))

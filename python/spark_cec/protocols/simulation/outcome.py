@@ -74,18 +74,26 @@ class Outcome:
         return None
 
     def checkpoint_s(self) -> float | None:
-        """The mean time that a checkpoint takes: of rounds, from the first begin to the last end; None without any."""
-        if any(each.round is not None for each in self.taken):
-            rounds: dict[int, list[Taken]] = {}
-            for each in self.taken:
-                rounds.setdefault(each.round or 0, []).append(each)
-            whole = max(map(len, rounds.values()))
-            times = [
-                max(each.durable_s for each in members) - min(each.begun_s for each in members)
-                for members in rounds.values()
-                if len(members) == whole
-            ]
-        else:
-            times = [each.durable_s - each.begun_s for each in self.taken]
-        known = [each for each in times if math.isfinite(each)]
-        return math.fsum(known) / len(known) if known else None
+        """The mean time that a checkpoint takes: see `mean_time_s`."""
+        return mean_time_s(self.taken)
+
+
+def mean_time_s(taken: Sequence[Taken]) -> float | None:
+    """The mean time that a checkpoint takes: of rounds, from the first begin to the last end; None without any.
+
+    A round counts that all processes have completed. One that was taken back comes again: then the last one counts.
+    """
+    if any(each.round is not None for each in taken):
+        rounds: dict[int, dict[Process, Taken]] = {}
+        for each in sorted(taken, key=lambda each: each.begun_s):
+            rounds.setdefault(each.round or 0, {})[each.process] = each
+        whole = max(map(len, rounds.values()))
+        times = [
+            max(each.durable_s for each in members.values()) - min(each.begun_s for each in members.values())
+            for members in rounds.values()
+            if len(members) == whole
+        ]
+    else:
+        times = [each.durable_s - each.begun_s for each in taken]
+    known = [each for each in times if math.isfinite(each)]
+    return math.fsum(known) / len(known) if known else None
