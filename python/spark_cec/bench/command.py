@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +35,8 @@ from spark_cec.bench.pipelines.failover import Course, Run, Way, failover
 from spark_cec.bench.pipelines.topology import Load
 from spark_cec.bench.processes import BenchError
 from spark_cec.bench.protocols.compare import Part, compare, plan_of
+from spark_cec.bench.protocols.simulated_tables import simulated_tables
+from spark_cec.bench.protocols.spec import Outcome
 from spark_cec.bench.protocols.tables import tables
 from spark_cec.bench.providers import Provider
 from spark_cec.bench.tasks import Plan, Task, run_all
@@ -86,7 +88,7 @@ Examples:
   cec bench nexmark --query q4 --query q8 --provider cec --provider rocksdb
   cec bench protocols --quick --json-out protocols.jsonl
   cec bench protocols --part nexmark --query q3 --instances 2 --protocol cec --protocol none
-  cec bench protocols --from protocols.jsonl --from more.jsonl
+  cec bench protocols --from protocols.jsonl --from more.jsonl --png figures
   cec bench failover --png docs/images
   cec bench failover --rounds 1 --way progressive --way at-once --scale 0.1
 
@@ -133,7 +135,7 @@ def bench(
         list[int] | None, typer.Option(help="Of the paper: 5, 6, 7, 8 (with 9); more than once; default: all.")
     ] = None,
     png: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Draw there: the paper's figures; else how it grows.")
+        Path | None, typer.Option(metavar="DIR", help="Draw there: a paper's figures; else how it grows.")
     ] = None,
     flink_python: Annotated[
         str | None, typer.Option(metavar="PYTHON", help="For flink: a Python that has apache-flink 2.x.")
@@ -160,7 +162,11 @@ def bench(
     ] = None,
     earlier: Annotated[
         list[Path] | None,
-        typer.Option("--from", metavar="FILE", help="For protocols: no runs, but those in such a file of --json-out."),
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="For protocols: no runs, but those, and what was simulated, in such a file of --json-out.",
+        ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="For protocols: less of all, in under 10 minutes.")] = False,
     scale: Annotated[
@@ -186,7 +192,7 @@ def bench(
         with _lines(json_out, lines, echo=task is not Task.PROTOCOLS) as write, _work_directory(output) as work:
             if task is Task.PROTOCOLS:
                 plan = plan_of(quick, query or (), protocol or (), instances or (), 1 if quick else rounds, part)
-                print("\n".join(tables(*compare(plan, earlier or (), work, write, _say))))
+                _show_protocols(*compare(plan, earlier or (), work, write, _say), png)
             elif task is Task.BOUND:
                 run_grid(workload, spec, Schedule(workload.fill_batches, warm_up, batches), rounds, work, write, _say)
             elif task is Task.FAILOVER:
@@ -209,6 +215,15 @@ def bench(
     except (BenchError, BuildError) as error:
         _say(f"error: {error}")
         raise typer.Exit(1) from None
+
+
+def _show_protocols(outcomes: Sequence[Outcome], simulation: Sequence[dict[str, Any]], png: Path | None) -> None:
+    print("\n".join([*tables(outcomes), *simulated_tables(simulation, outcomes)]))
+    if png:
+        from spark_cec.bench.protocols.plots import draw
+
+        for path in draw(outcomes, simulation, png):
+            _say(f"drawn: {path}")
 
 
 def _draw(found: Found, png: Path | None) -> None:
@@ -254,9 +269,7 @@ def _work_directory(output: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _lines(
-    path: Path | None, kept: list[dict[str, Any]], *, echo: bool
-) -> Iterator[Callable[[dict[str, Any]], None]]:
+def _lines(path: Path | None, kept: list[dict[str, Any]], *, echo: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Writes JSON lines to standard output, if `echo`, and to the file at `path`; keeps what they were made of."""
     file = path.open("w") if path else None
 

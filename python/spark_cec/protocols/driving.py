@@ -157,7 +157,7 @@ class DrivenFlow:
         received = {sender: batch + 1 for sender, batch in self._has_read.items()}
         at = Checkpoint(self.name, self._number + 1, self.batch + 1, received, action.forced, action.round)
         took_ms = 1000 * (self._drive.clock() - self._due_s)
-        return Record(at, self.batch, self._machine.state(), wall_ms, took_ms)
+        return Record(at, self.batch, dict(self._machine.state()), wall_ms, took_ms)
 
     def go_on(self) -> None:
         """The checkpoint is recorded."""
@@ -179,8 +179,8 @@ class DrivenFlow:
             each.clear()
 
     def sends(self) -> Piggyback:
-        """The last batch goes to all readers: what to add to it."""
-        return self._machine.sends() if self._drive.spec.readers(self.name) else {}
+        """The last batch goes to all readers: what to add to it, JSON."""
+        return dict(self._machine.sends()) if self._drive.spec.readers(self.name) else {}
 
     def _messages(self) -> list[Added]:
         return [(sender, each) for sender, found in self._added.items() for each in found.values()]

@@ -66,7 +66,7 @@ class PassMarker:
 Action = TakeCheckpoint | Block | Unblock | PassMarker
 
 Piggyback = Mapping[str, Any]
-"""What a protocol adds to a message: JSON. Its size is the protocol's overhead."""
+"""What a protocol adds to a message; as a `dict` it is JSON. Its size there is the protocol's overhead."""
 
 
 class Machine:
@@ -101,7 +101,7 @@ class Machine:
         """The second half: they are being processed."""
 
     def state(self) -> Piggyback:
-        """What a checkpoint that was taken just now keeps of the machine: JSON."""
+        """What a checkpoint that was taken just now keeps of the machine; as a `dict` it is JSON."""
         return {}
 
     def restore(self, state: Piggyback) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_cec.bench.processes import BenchError
 from spark_cec.bench.protocols import figures
-from spark_cec.bench.protocols.compare import FULL, ON_CYCLES, PROTOCOLS, plan_of, read_outcomes, runs_of
+from spark_cec.bench.protocols.compare import FULL, ON_CYCLES, PROTOCOLS, compare, plan_of, read_runs, runs_of
 from spark_cec.bench.protocols.feed import ChangesFeed, Feed
+from spark_cec.bench.protocols.plots import draw
 from spark_cec.bench.protocols.simulated import batch_cost_s, costs_of, simulated
+from spark_cec.bench.protocols.simulated_tables import simulated_tables
 from spark_cec.bench.protocols.spec import CYCLIC, Done, Outcome, Recovery, RunSpec
 from spark_cec.bench.protocols.tables import tables
 from spark_cec.bench.protocols.watch import Files
@@ -82,25 +86,73 @@ def test_tables_have_theirs_beside_ours() -> None:
     runs = [*full, *again, *(outcome(name) for name in PROTOCOLS)]
     runs += [outcome(name, CYCLIC) for name in ON_CYCLES]
     hot = [replace(each, spec=replace(each.spec, hot_percent=20)) for each in map(outcome, PROTOCOLS)]
-    text = "\n".join(tables([*runs, *hot], []))
+    slow = replace(outcome("none", failed_at_s=None, recovery=None), spec=RunSpec("q3", "none", 2, "", rate=1.0))
+    text = "\n".join(tables([*runs, *hot, slow]))
     assert "| q3, 2 inst. | 1.00 | 0.80 | 0.90 | 0.60 | 0.90 (0.60-1.20) |" in text
     assert "1.25x [1.82x, 2.58x]" in text
     assert "5 (40 %) [455 (4 %)]" in text
     assert "q3, 2 inst., 20 % hot" in text
     assert "| UNC | 300 [0.01] | 1500 [620] | 40.0 % [1.4 %] |" in text
-    assert tables([], []) == []
+    assert "| q3, 2 inst. | 4.5 (5) | 4.5 (5) |" in text, "a run for the costs of a batch is none that fails"
+    assert tables([]) == []
+
+
+def test_of_several_rounds_it_is_the_median() -> None:
+    rounds = [outcome(recovery=Recovery(restart, 0.1, 3, 7, 2)) for restart in (1.0, 9.0, 2.0)]
+    text = "\n".join(tables(rounds))
+    assert "| q3, 2 inst. | 2000 |" in text
+    assert "| q3, 2 inst. | 5 (40 %) [400 (0 %)] |" in text
+
+
+COURSE = Course(seconds=20.0, warm_up_s=4.0, fails_s=8.0, interval_s=3.0, hot_workers=3)
+COSTS = Costs(trigger_s=0.1, batch_s=0.02)
+
+
+def lines_of(query: str, workers: Sequence[int], hot: Sequence[float] = ()) -> list[dict[str, Any]]:
+    with ThreadPoolExecutor(1) as pool:
+        return simulated(query, 60_000.0, workers, hot, COURSE, COSTS, pool, print)
 
 
 def test_the_simulation_is_as_fast_as_spark_where_it_is_calibrated() -> None:
-    course = Course(seconds=20.0, warm_up_s=4.0, fails_s=8.0, interval_s=3.0)
-    lines = list(simulated("q12", 60_000.0, [2], course, Costs(trigger_s=0.1, batch_s=0.02)))
+    lines = lines_of("q12", [2])
     assert [line["protocol"] for line in lines] == [
         "none", "coordinated", "uncoordinated", "communication-induced", "cec",
     ]  # fmt: skip
     assert lines[0]["throughput"] == 1.0
+    assert lines[0]["rate"] == pytest.approx(60_000.0, rel=0.05)
     runs = [replace(outcome(name, "q12"), spec=RunSpec("q12", name, 2, "")) for name in PROTOCOLS]
-    text = "\n".join(tables(runs, lines))
-    assert "| q12 | COOR | 1.00 |" in text
+    text = "\n".join(simulated_tables(lines, runs))
+    assert "| throughput, q12 | COOR | 1.00 |" in text
+    assert "| checkpoint, ms, q12 | UNC | 300 |" in text
+    assert "| restart, ms, q12 | CEC | 1500 |" in text
+    assert "| throughput, q12 | none |" not in text
+
+
+def test_skew_and_a_cycle_are_simulated() -> None:
+    skewed = lines_of("q12", [3], [0.3])
+    cyclic = lines_of(CYCLIC, [5])
+    assert {line["protocol"] for line in cyclic} == set(ON_CYCLES)
+    assert {line["throughput"] for line in cyclic if line["protocol"] == ON_CYCLES[0]} == {1.0}
+    text = "\n".join(simulated_tables([*skewed, *cyclic], []))
+    for said in ("| q12, 3 workers, 30 % hot, 80 % load |", "| reachability, 5 workers |", "[0.01 / 620 (1.4 %)]"):
+        assert said in text
+    assert "Where both are" not in text
+    assert simulated_tables([], []) == []
+
+
+def test_what_was_run_and_simulated_is_not_done_again(tmp_path: Path) -> None:
+    """And pictures are drawn of it, each figure that there are runs of."""
+    runs = [outcome(name) for name in PROTOCOLS]
+    runs += [replace(each, spec=replace(each.spec, hot_percent=20)) for each in runs]
+    runs += [replace(outcome(name, failed_at_s=None), spec=RunSpec("q3", name, 2, "")) for name in PROTOCOLS]
+    lines = lines_of("q3", [3], [0.3])
+    file = tmp_path / "known.jsonl"
+    told = [*({"kind": "x", **each.to_json()} for each in runs), {"kind": "costs"}, *lines]
+    file.write_text("".join(json.dumps(each) + "\n" for each in told))
+    assert compare(FULL, [file], tmp_path, print, print) == (runs, lines)
+    names = [path.name for path in draw(runs, lines, tmp_path / "figures")]
+    assert names == [f"protocols-{each}.png" for each in ("fig7", "fig8", "fig9-10", "fig11", "fig12-13")]
+    assert draw([], [], tmp_path / "figures") == []
 
 
 def test_costs_are_those_of_the_runs(tmp_path: Path) -> None:
@@ -113,10 +165,10 @@ def test_costs_are_those_of_the_runs(tmp_path: Path) -> None:
     assert found.restart_s == pytest.approx(1.4)
     assert costs_of([]).batch_s == Costs().batch_s
     (tmp_path / "runs").write_text("".join(json.dumps({"kind": "x", **each.to_json()}) + "\n" for each in runs))
-    assert read_outcomes([tmp_path / "runs"]) == runs
+    assert read_runs([tmp_path / "runs"]) == (runs, [])
     (tmp_path / "none").write_text("{")
     with pytest.raises(BenchError, match="none has no runs of this benchmark, from --json-out"):
-        read_outcomes([tmp_path / "none"])
+        read_runs([tmp_path / "none"])
 
 
 def read(place: Path) -> Sequence[dict[str, int]]:

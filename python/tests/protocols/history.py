@@ -5,6 +5,7 @@ Channels are durable and in order; a message is one step of its sender, and goes
 
 from __future__ import annotations
 
+import json
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -44,10 +45,13 @@ Item = tuple[str, Piggyback | int]
 
 
 class History:
-    """Processes and the channels between them."""
+    """Processes and the channels between them. `is_json`: messages go through manifests, as they do on Spark."""
 
-    def __init__(self, inputs: Inputs, machine: Callable[[Process], Machine], rng: random.Random) -> None:
+    def __init__(
+        self, inputs: Inputs, machine: Callable[[Process], Machine], rng: random.Random, is_json: bool = False
+    ) -> None:
         self.inputs = inputs
+        self.is_json = is_json
         self.readers = {p: [r for r, read in inputs.items() if p in read] for p in inputs}
         self.running = {p: Running(machine(p), received=dict.fromkeys(inputs[p], 0)) for p in inputs}
         self.channels: dict[tuple[Process, Process], deque[Item]] = {
@@ -87,6 +91,8 @@ class History:
         """A message to all readers."""
         self.running[process].sent += 1
         added = self.running[process].machine.sends()
+        if self.is_json:
+            added = json.loads(json.dumps(dict(added)))
         for reader in self.readers[process]:
             self.channels[process, reader].append(("message", added))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 
@@ -16,6 +17,7 @@ from spark_cec.protocols.words import (
     Checkpoint,
     Machine,
     PassMarker,
+    Piggyback,
     Process,
     TakeCheckpoint,
     Unblock,
@@ -23,6 +25,7 @@ from spark_cec.protocols.words import (
     orphans,
 )
 from tests.protocols.history import History, Inputs, all_lines, newest_of, random_inputs
+from tests.protocols.plain_hmnr import PlainHMNR
 
 SEEDS = range(60)
 Make = Callable[[Inputs], Callable[[Process], Machine]]
@@ -39,7 +42,7 @@ def history(seed: int, make: Make, steps: int, cycles: bool, checkpoints: float 
     print(f"seed {seed}")
     rng = random.Random(seed)
     inputs = random_inputs(rng, rng.randint(2, 4), cycles)
-    made = History(inputs, make(inputs), rng)
+    made = History(inputs, make(inputs), rng, is_json=seed % 2 == 1)
     for _ in range(steps):
         made.step(checkpoints)
     return made
@@ -239,6 +242,37 @@ def test_coordinated_refuses_a_cycle_by_name(inputs: Inputs, named: str | None) 
     cycle = named.split(" -> ")[:-1]
     turns = [" -> ".join([*cycle[n:], *cycle[:n], cycle[n]]) for n in range(len(cycle))]
     assert any(f"({turn})" in str(refused.value) for turn in turns)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_hmnr_at_once_is_hmnr_message_by_message(seed: int) -> None:
+    """Batches of any size, in any order, and clocks that went through JSON, and back to a checkpoint's state."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    names = ["a", "b", "c", "d", "e"][: rng.randint(2, 5)]
+    readers = {name: [each for each in names if rng.random() < 0.7] for name in names}
+    arrays = {name: HMNR(name, rng.sample(names, len(names)), readers[name]) for name in names}
+    plain = {name: PlainHMNR(name, names, readers[name]) for name in names}
+    sent: list[tuple[Process, Piggyback, Piggyback]] = []
+    for _ in range(60):
+        name = rng.choice(names)
+        match rng.choice(("sends", "sends", "timer", "arrives", "arrives", "arrives")):
+            case "sends":
+                sent.append((name, arrays[name].sends(), plain[name].sends()))
+            case "timer":
+                arrays[name].timer()
+                plain[name].checkpoint()
+                arrays[name].restore(json.loads(json.dumps(dict(arrays[name].state()))))
+            case "arrives":
+                read = [each for each in rng.sample(sent, min(len(sent), rng.randint(0, 4))) if each[0] != name]
+                is_forced = any(plain[name].is_forced(each) for _, _, each in read)
+                assert bool(arrays[name].arrives(*((by, each) for by, each, _ in read))) == is_forced
+                if is_forced:
+                    plain[name].checkpoint()
+                for _, _, each in read:
+                    plain[name].learn(each)
+        now = dict(arrays[name].state())
+        assert {**now, "taken": set(now["taken"]), "greater": set(now["greater"])} == plain[name].clocks()
 
 
 @pytest.mark.parametrize("machine", [Machine(), UncoordinatedMachine(), BCS(), HMNR("a", ["a", "b"], [])])

@@ -7,10 +7,12 @@ import shutil
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,9 @@ QUERIES = ("q1", "q3", "q8", "q12")
 SKEWED = ("q3", "q8", "q12")
 PROTOCOLS = ("none", "coordinated", "uncoordinated", "communication-induced", "cec")
 ON_CYCLES = ("uncoordinated", "communication-induced", "cec")
+MOST_ON_CYCLES = 10
+"""Simulated workers of the cyclic query, which the paper has five of: each instance reads all others, all the time."""
+
 LOAD = 0.8
 """Of what a protocol can do, in a run in which it fails."""
 
@@ -77,7 +82,7 @@ class Plan:
 FULL = Plan(
     QUERIES, PROTOCOLS, (1, 2, 4), (2,), SKEWED, (10, 20, 30), True, 1,
     Lengths(warm=90.0, settle=6.0, full=20.0, failing=60.0, fails=18.0, interval=5.0),
-    (2, 10, 30), Course(seconds=60.0, warm_up_s=10.0, fails_s=18.0, interval_s=5.0),
+    (2, 5, 10, 30, 50, 100), Course(seconds=60.0, warm_up_s=10.0, fails_s=18.0, interval_s=5.0),
 )  # fmt: skip
 QUICK = Plan(
     ("q3",), PROTOCOLS, (2,), (2,), (), (), True, 1,
@@ -212,31 +217,38 @@ def rate_of(outcomes: Iterable[Outcome], query: str, protocol: str, instances: i
 
 
 def simulate(outcomes: Sequence[Outcome], plan: Plan, say: Say) -> Iterator[dict[str, Any]]:
-    """What simulated workers do, with the costs that these runs have shown. Lines; none without runs of `none`."""
-    plain = [each for each in outcomes if each.spec.protocol == "none" and each.spec.rate is None]
-    queries = [query for query in plan.queries if any(each.spec.query == query for each in plain)]
-    if not queries or not plan.workers:
+    """What simulated workers do, with the costs that these runs have shown. Lines; none without runs that say them."""
+    queries = [*plan.queries, *([CYCLIC] if plan.cyclic else [])]
+    firsts = {query: ON_CYCLES[0] if query == CYCLIC else "none" for query in queries}
+    able = [each for each in outcomes if each.spec.rate is None]
+    known = {
+        query: counts for query, first in firsts.items()
+        if (counts := {each.spec.instances for each in able if (each.spec.query, each.spec.protocol) == (query, first)})
+    }  # fmt: skip
+    if not known or not plan.workers:
         return
     costs = costs_of([each for each in outcomes if each.spec.query != CYCLIC])
     yield {"kind": "costs", **asdict(costs)}
-    for query in queries:
-        known = sorted({each.spec.instances for each in plain if each.spec.query == query})
-        rate = rate_of(outcomes, query, "none", CORES if CORES in known else known[0])
-        say(f"{query} on {', '.join(map(str, plan.workers))} simulated workers")
-        yield from simulated(query, rate, plan.workers, plan.course, costs)
+    with ProcessPoolExecutor(CORES, get_context("spawn")) as pool:
+        for query, counts in known.items():
+            rate = rate_of(outcomes, query, firsts[query], CORES if CORES in counts else min(counts))
+            hot = tuple(each / 100 for each in plan.hot) if query in plan.skewed else ()
+            workers = [each for each in plan.workers if query != CYCLIC or each <= MOST_ON_CYCLES]
+            yield from simulated(query, rate, workers, hot, plan.course, costs, pool, say)
 
 
-def read_outcomes(paths: Iterable[Path]) -> list[Outcome]:
-    """The runs in files of JSON lines. Raises `BenchError` for what is none."""
-    found = []
+def read_runs(paths: Iterable[Path]) -> tuple[list[Outcome], list[dict[str, Any]]]:
+    """The runs in files of JSON lines, and what was simulated. Raises `BenchError` for what is none."""
+    runs, simulation = [], []
     for path in paths:
         try:
-            lines = (json.loads(line) for line in path.read_text().splitlines())
-            runs = ({key: each[key] for key in each if key != "kind"} for each in lines if "spec" in each)
-            found += [Outcome.from_json(each) for each in runs]
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            runs += [Outcome.from_json({key: each[key] for key in each if key != "kind"})
+                     for each in lines if "spec" in each]  # fmt: skip
+            simulation += [each for each in lines if each["kind"] == "simulated"]
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise BenchError(f"{path} has no runs of this benchmark, from --json-out: {error}") from error
-    return found
+    return runs, simulation
 
 
 def _turned(names: Sequence[str], by: int) -> list[str]:
@@ -259,16 +271,17 @@ def job_in(work: Path) -> Iterator[Child]:
 def compare(
     plan: Plan, known: Sequence[Path], work: Path, write: Write, say: Say
 ) -> tuple[list[Outcome], list[dict[str, Any]]]:
-    """Runs it, or, where runs are known, takes those; and simulates. Raises `BenchError`."""
+    """Runs it, and simulates; or, where files have that already, takes it from there. Raises `BenchError`."""
+    simulation: list[dict[str, Any]] = []
     if known:
-        outcomes = read_outcomes(known)
+        outcomes, simulation = read_runs(known)
     else:
         with job_in(work) as child:
             comparison = Comparison(plan, child, work, write, say)
             comparison.run()
             outcomes = comparison.outcomes
-    lines = []
-    for line in simulate(outcomes, plan, say):
-        write(line)
-        lines.append(line)
-    return outcomes, lines
+    if not simulation:
+        for line in simulate(outcomes, plan, say):
+            write(line)
+            simulation.append(line)
+    return outcomes, simulation

@@ -14,9 +14,7 @@ BACK_FOR_S = 5
 
 def latency_s(outcome: Outcome, share: float, begin_s: float, end_s: float) -> float | None:
     """The latency that `share` of the events do not exceed that came out in that time; None if none did."""
-    found = sorted(
-        (each.done_s - each.given_s, each.events) for each in outcome.done if begin_s <= each.done_s < end_s
-    )
+    found = sorted((each.done_s - each.given_s, each.events) for each in outcome.done if begin_s <= each.done_s < end_s)
     left = share * sum(events for _, events in found)
     for latency, events in found:
         left -= events
@@ -74,3 +72,6 @@ def worst_s(outcome: Outcome, share: float = 0.99) -> float | None:
     return latency_s(outcome, share, outcome.failed_at_s, outcome.ended_s)
 
 
+def restart_s(outcome: Outcome) -> float | None:
+    """From the failure until all that had to go back run again."""
+    return None if outcome.recovery is None else outcome.recovery.restart_s

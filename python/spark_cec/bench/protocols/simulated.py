@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import Executor, as_completed
 from dataclasses import replace
 from typing import Any
 
-from spark_cec.bench.protocols.spec import Outcome
+from spark_cec.bench.measure import Say
+from spark_cec.bench.protocols.spec import CYCLIC, Outcome
 from spark_cec.protocols.choose import Protocol
 from spark_cec.protocols.simulation.dataflow import Dataflow, Operator
-from spark_cec.protocols.simulation.measure import Course, compared, sustainable_rate
+from spark_cec.protocols.simulation.measure import Course, by_workers, sustainable_rate
 from spark_cec.protocols.simulation.plan import Costs
 
 CORES = 2
@@ -39,6 +41,10 @@ FLOWS = {
         Dataflow("q12", (
             _source("bid", 0.92), Operator("q12", ("bid",), keyed=True, us=3.0, kept_bytes=8.0, most_bytes=1e6),
         )),
+        Dataflow(CYCLIC, (
+            Operator("changed", us=0.2),
+            Operator("paths", ("changed", "paths"), keyed=True, us=200.0, out=0.6, kept_bytes=80.0),
+        ), hops=3),
     )
 }  # fmt: skip
 """The queries as they run on Spark: flows, not operators, with the shares that NexMark's events have."""
@@ -65,21 +71,36 @@ def costs_of(outcomes: Sequence[Outcome]) -> Costs:
     return costs
 
 
-def calibrated(dataflow: Dataflow, events_s: float, course: Course, costs: Costs) -> Dataflow:
-    """The dataflow with operators so fast that, without a protocol, as many workers as there are cores do as much."""
+def calibrated(dataflow: Dataflow, protocol: Protocol, events_s: float, course: Course, costs: Costs) -> Dataflow:
+    """The dataflow with operators so fast that under the protocol as many workers as there are cores do as much."""
     for _ in range(4):
-        rate = sustainable_rate(dataflow, Protocol.NONE, CORES, course, costs)
+        rate = sustainable_rate(dataflow, protocol, CORES, course, costs)
         by = rate / events_s
         dataflow = replace(dataflow, operators=tuple(replace(each, us=each.us * by) for each in dataflow.operators))
     return dataflow
 
 
 def simulated(
-    query: str, events_s: float, workers: Sequence[int], course: Course, costs: Costs
-) -> Iterator[dict[str, Any]]:
-    """A line for each protocol and number of workers; the paper's queries run as fast as on Spark."""
-    dataflow = calibrated(FLOWS[query], events_s, course, costs)
-    for count in workers:
-        yield from compared(dataflow, FIVE, count, course, costs)
+    query: str, events_s: float, workers: Sequence[int], hot: Sequence[float], course: Course, costs: Costs,
+    pool: Executor, say: Say,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """A line for each protocol, number of workers, and skew; see `by_workers`.
+
+    1. The query is made as fast as on Spark, without a protocol, or, on a cycle, with the first that it can have.
+    2. Each protocol by itself, as many at once as the pool has workers.
+    3. `throughput` is over that of the first.
+    """
+    dataflow, protocols = FLOWS[query], FIVE if query != CYCLIC else FIVE[2:]
+    dataflow = pool.submit(calibrated, dataflow, protocols[0], events_s, course, costs).result()  # 1
+    tasks = {pool.submit(_lines, dataflow, each, workers, hot, course, costs): each for each in protocols}  # 2
+    for done in as_completed(tasks):
+        say(f"{query}, {tasks[done].value}: simulated with {', '.join(map(str, workers))} workers")
+    lines = [line for each in tasks for line in each.result()]
+    first = {line["workers"]: line["rate"] for line in reversed(lines)}  # 3
+    return [{**line, "throughput": round(line["rate"] / first[line["workers"]], 3)} for line in lines]
 
 
+def _lines(
+    dataflow: Dataflow, protocol: Protocol, workers: Sequence[int], hot: Sequence[float], course: Course, costs: Costs
+) -> list[dict[str, Any]]:
+    return list(by_workers(dataflow, protocol, workers, course, costs, hot))

@@ -299,7 +299,7 @@ class Simulation:
         if not self._protocol.adds_to_messages:
             return 0.0
         if process not in self._sizes:
-            self._sizes[process] = float(len(json.dumps(copy.deepcopy(self._processes[process].machine).sends())))
+            self._sizes[process] = float(len(json.dumps(dict(copy.deepcopy(self._processes[process].machine).sends()))))
         return self._sizes[process]
 
     # Checkpoints.
@@ -380,7 +380,7 @@ class Simulation:
             self._go_back(self._processes[name], saved, durable[name])
         ready_s = self._now + self._costs.restart_s + max(self._load_s(back, w) for w in range(self._plan.workers))
         self._lost |= {self._processes[name].worker for name in back}
-        self._recovery = Recovery(ready_s - self._now, len(back), invalid)
+        self._recovery = Recovery(ready_s - failed_s, len(back), invalid)
         self._at(ready_s, lambda: self._begin_again(back))
 
     def _go_back(self, process: Simulated, saved: Saved, durable: list[Saved]) -> None:

@@ -32,7 +32,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """`restart_s`: from when the failure was seen until the last process that goes back runs again.
+    """`restart_s`: from the failure until the last process that goes back runs again.
 
     `back`: how many processes went back, `invalid`: how many durable checkpoints were newer than the line.
     """
