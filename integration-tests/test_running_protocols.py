@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +15,11 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from cec_it.local import eventually
+from cec_it.running import checkpoints, kill_agent, own, running
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.log.manifest import Manifest, batches, load_between, read_batch
 from spark_cec.pipeline import Pipeline
 from spark_cec.pipeline.running import PipelineFailed, RunningPipeline
-from spark_cec.pipeline.supervise import Patience
 from spark_cec.protocols.records import read_records
 
 ROWS = 20
@@ -45,28 +41,16 @@ def counts(home: Path, sink: str = "noop", **how: Any) -> Pipeline:
 
     @made.sink
     def out(counts: DataFrame) -> DataStreamWriter:
+        if sink == "foreach":
+            return counts.writeStream.foreach(lambda _: None)
         return counts.writeStream.format(sink).option("path", f"{home}/out")
 
     return made
 
 
-@contextmanager
-def running(pipeline: Pipeline, spark: SparkSession) -> Iterator[RunningPipeline]:
-    """Runs it, and stops it at the end."""
-    run = RunningPipeline(pipeline, spark, Patience(wait_s=0.1))
-    try:
-        yield run
-    finally:
-        run.stop()
-
-
-def own(home: Path, flow: str) -> Any:
-    return open_storage(f"{home}/home/flows/{flow}/cec")
-
-
-def checkpoints(home: Path) -> int:
+def taken(home: Path) -> int:
     """The number of the newest checkpoint of the flow with state."""
-    return read_records(own(home, "counts"), "counts", ("numbers",)).newest.checkpoint.number
+    return checkpoints(home, "counts", "numbers")
 
 
 def is_right(spark: SparkSession, home: Path) -> None:
@@ -80,14 +64,12 @@ def is_right(spark: SparkSession, home: Path) -> None:
 
 def test_the_agent_dies_and_all_go_back(spark: SparkSession, tmp_path: Path) -> None:
     with running(counts(tmp_path, protocol="communication-induced"), spark) as run:
-        eventually(lambda: True if checkpoints(tmp_path) >= 3 else None, "some checkpoints")
+        eventually(lambda: True if taken(tmp_path) >= 3 else None, "some checkpoints")
         before = run.status().rollbacks
-        pid = int((tmp_path / "home/flows/counts/cec/lock").read_text())
-        assert pid != os.getpid()
-        os.kill(pid, signal.SIGKILL)
+        kill_agent(tmp_path, "counts")
         eventually(lambda: True if run.status().rollbacks > before else None, "they go back")
-        at = checkpoints(tmp_path)
-        eventually(lambda: True if checkpoints(tmp_path) >= at + 2 else None, "they go on")
+        at = taken(tmp_path)
+        eventually(lambda: True if taken(tmp_path) >= at + 2 else None, "they go on")
         assert run.status().protocol == "communication-induced"
     is_right(spark, tmp_path)
     with running(counts(tmp_path, protocol="communication-induced"), spark):
@@ -115,9 +97,15 @@ def test_a_sink_that_would_pass_over_batches_is_refused(spark: SparkSession, tmp
     assert not list((tmp_path / "out").rglob("*.parquet"))
 
 
+@pytest.mark.parametrize("sink", ["console", "foreach"])  # foreachBatch, noop and Kafka: in other tests
+def test_a_sink_that_takes_batches_again_is_taken(spark: SparkSession, tmp_path: Path, sink: str) -> None:
+    with running(counts(tmp_path, sink, protocol="uncoordinated", release="at-once"), spark):
+        eventually(lambda: True if checkpoints(tmp_path, "out", "counts") >= 2 else None, "the sink's checkpoints")
+
+
 def test_what_leaves_at_a_checkpoint_is_what_lines_hold(spark: SparkSession, tmp_path: Path) -> None:
     with running(counts(tmp_path, protocol="coordinated"), spark):
-        eventually(lambda: True if checkpoints(tmp_path) >= 4 else None, "some rounds")
+        eventually(lambda: True if taken(tmp_path) >= 4 else None, "some rounds")
     offsets = sorted((tmp_path / "home/flows/out/offsets").glob("[0-9]*"), key=lambda path: int(path.name))
     read = read_batch(offsets[-1].read_text().splitlines()[-1])
     newest = read_records(own(tmp_path, "counts"), "counts", ("numbers",)).newest

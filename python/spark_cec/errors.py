@@ -153,3 +153,7 @@ class NewerFormat(CecError):
 
 class RestartNeeded(CecError):
     """What a query has in memory is not whole any more: a restart has it again. See the message."""
+
+
+class CheckpointFailed(CecError):
+    """A protocol has asked for a checkpoint, and it could not be taken; the message says of which flow, and why."""

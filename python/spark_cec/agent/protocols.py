@@ -14,7 +14,7 @@ from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
-from spark_cec.errors import RestartNeeded
+from spark_cec.errors import CheckpointFailed, RestartNeeded, UnsuitableCheckpoint
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
 from spark_cec.log.storage import Storage
@@ -91,12 +91,15 @@ class ProtocolCalls:
             return {"due": flow.is_due_at_the_end(batch) if arguments["stopping"] else flow.is_due(batch)}
 
     def taken(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `batch`, `home`, `failed`: the stores have written. `RestartNeeded` if not all of them have."""
+        """`checkpoint`, `batch`, `home`, `failed`: the stores have written.
+
+        Raises `CheckpointFailed` if some of them could not, `RestartNeeded` if some are gone.
+        """
         checkpoint, batch = str(arguments["checkpoint"]), int(arguments["batch"])
         pipeline, flow, run = self._of(checkpoint)
         failed = [str(each) for each in arguments["failed"]]
         if failed:
-            raise RestartNeeded(f"flow {flow.name} cannot be checkpointed behind batch {batch}: {'; '.join(failed)}")
+            raise CheckpointFailed(f"flow {flow.name} cannot be checkpointed behind batch {batch}: {'; '.join(failed)}")
         if batch > run.began_at:
             self._verify_stores(run, batch)
             _verify_reads(checkpoint, batch, flow)
@@ -202,7 +205,7 @@ class ProtocolCalls:
 def _open(own: ProtocolSettings, known: _Pipeline | None) -> _Pipeline:
     spec = read_spec(open_storage(own.home))
     if spec is None:
-        raise RestartNeeded(f"the pipeline at {own.home} has no protocol.json: start it anew")
+        raise UnsuitableCheckpoint(f"the pipeline at {own.home} has no protocol.json: start it anew")
     if known is not None and known.drive.spec.run == spec.run:
         return known
     records = {
@@ -247,7 +250,7 @@ def _verify_reads(checkpoint: str, batch: int, flow: DrivenFlow) -> None:
         elif has_read in left:
             left.remove(has_read)
         else:
-            raise RestartNeeded(
+            raise CheckpointFailed(
                 f"flow {flow.name} has read {sender} up to batch {has_read}, and Spark's offsets/{batch} has "
                 f"{', '.join(str(each) for each in planned.offsets)}"
             )

@@ -156,13 +156,7 @@ class Lines:
         Raises `UnsuitableCheckpoint` where a flow cannot go there, `Fenced` where one runs.
         """
         began = time.monotonic()
-        found = self._found()
-        # What was begun has cut Spark's commits already.
-        look = self._records if found is None else lambda name, read: read_records(self._own(name), name, read)
-        records = {name: look(name, read) for name, read in self._inputs.items()}
-        line = found or {
-            name: at.number for name, at in line_of(self.checkpointing.protocol, checkpoints_of(records)).items()
-        }  # 1
+        line, records = self._begun() or self._newest()  # 1
         self._home.replace(ROLLBACK_FILE, json.dumps({"line": line}).encode())  # 2
         report = {name: self._take_back(name, records[name], line[name]) for name in self._inputs}  # 3
         before = read_spec(self._home)  # 4
@@ -210,11 +204,27 @@ class Lines:
             records.known.remove(each)
         return records
 
-    def _found(self) -> dict[str, int] | None:
+    def _begun(self) -> tuple[dict[str, int], dict[str, Records]] | None:
+        """A line that not all are at yet, if its checkpoints are there still. An older one is as good: see `_newest`."""
         if not self._home.exists(ROLLBACK_FILE):
             return None
-        line = json.loads(self._home.read(ROLLBACK_FILE))["line"]
-        return {name: int(line[name]) for name in self._inputs}
+        line = {name: int(json.loads(self._home.read(ROLLBACK_FILE))["line"][name]) for name in self._inputs}
+        # Whatever Spark's commits say: they are being cut.
+        records = {name: read_records(self._own(name), name, read) for name, read in self._inputs.items()}
+        for name, number in line.items():
+            if all(each.checkpoint.number != number for each in records[name].known):
+                _LOG.warning(
+                    "pipeline %s: its flows were going back to one line, and checkpoint %d of flow %s cannot be read "
+                    "any more: they go back further", self._name, number, name,
+                )  # fmt: skip
+                return None
+        return line, records
+
+    def _newest(self) -> tuple[dict[str, int], dict[str, Records]]:
+        """The newest line that there is, by the number of each flow's checkpoint, and all checkpoints."""
+        records = {name: self._records(name, read) for name, read in self._inputs.items()}
+        line = line_of(self.checkpointing.protocol, checkpoints_of(records))
+        return {name: at.number for name, at in line.items()}, records
 
     def _flow(self, name: str) -> str:
         return f"{self._place}/flows/{name}"

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_cec.protocols.choose import Protocol, machine_of, recovery_line
-from spark_cec.protocols.coordinated import CoordinatedMachine
 from spark_cec.protocols.records import Record
 from spark_cec.protocols.spec import Spec
 from spark_cec.protocols.words import (
@@ -97,14 +96,12 @@ class DrivenFlow:
     @property
     def round(self) -> int:
         """The last one that it has checkpointed for, where there are any."""
-        return self._machine.round if isinstance(self._machine, CoordinatedMachine) else 0
+        return self._machine.round or 0
 
     def end_of(self, sender: Process) -> int | None:
         """Behind which batch of a channel it may not read now; None: it may read all."""
-        if not isinstance(self._machine, CoordinatedMachine):
-            return None
-        found = self._drive.flow(sender)
-        return None if found is None else found.markers.get(self._machine.round + 1)
+        found = None if self._machine.round is None else self._drive.flow(sender)
+        return None if found is None else found.markers.get(self.round + 1)
 
     def will_read(self, sender: Process, coming: Coming) -> None:
         """Spark plans a batch, and asks a source what there is: it will read that, or more, if it asks again.
@@ -145,7 +142,7 @@ class DrivenFlow:
         """The same where the flow is stopped in good order; not behind a batch that it has sent, and not committed."""
         if self.batch != batch:
             return False
-        changed = self.batch > self._taken_at or isinstance(self._machine, CoordinatedMachine)
+        changed = self.batch > self._taken_at or self._machine.round is not None
         self._actions = deque(self._machine.stop(self._drive.spec.number) if changed else ())
         self._due_s = self._drive.clock()
         return bool(self._actions)
@@ -191,7 +188,7 @@ class DrivenFlow:
             return
         self._timer_s = now + self._drive.spec.interval_s
         # A round goes through all flows, also through those that had nothing to do.
-        if isinstance(self._machine, CoordinatedMachine) or self.batch > self._taken_at:
+        if self._machine.round is not None or self.batch > self._taken_at:
             self._actions.extend(self._machine.timer())
 
     def _meet_markers(self) -> None:
@@ -202,8 +199,7 @@ class DrivenFlow:
                 continue
             sources = [each for each in self._sources.values() if each.sender == sender]
             if self._knows_sources and all(each.at_marker or each.read >= end for each in sources):
-                assert isinstance(self._machine, CoordinatedMachine)
-                self._actions.extend(self._machine.marker(sender, self._machine.round + 1))
+                self._actions.extend(self._machine.marker(sender, self.round + 1))
                 self._go_on()
 
     def _go_on(self) -> None:

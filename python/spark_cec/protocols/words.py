@@ -75,6 +75,11 @@ class Machine:
     Every answer is what to do now, in this order; an action done needs no word.
     """
 
+    @property
+    def round(self) -> int | None:
+        """The last one that it has checkpointed for; None where there are no rounds."""
+        return None
+
     def timer(self) -> Sequence[Action]:
         """The checkpoint interval has passed."""
         return ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,27 @@ def test_a_crash_at_any_step_is_mended_by_the_same_steps(tmp_path: Path, monkeyp
         left[0] = -1
         Lines(str(shop.home), GRAPH, UNC).go_back()
         shop.is_back()
+
+
+def test_a_line_that_is_damaged_on_the_way_back_is_left_for_an_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a crash at any step: what is left of either history is in none of the flows."""
+    left = [-1]
+    monkeypatch.setattr(protocol, "open_storage", lambda place: Crashing(open_storage(place), left))
+    for crash in range(1, 30):
+        left[0] = -1
+        shop = Shop(tmp_path / str(crash))
+        left[0] = crash
+        with contextlib.suppress(Crash):
+            Lines(str(shop.home), GRAPH, UNC).go_back()
+        left[0] = -1
+        (shop.home / "flows/b/cec/checkpoints/0000000002.json").write_text("{")
+        Lines(str(shop.home), GRAPH, UNC).go_back()
+        assert [committed_batch(query.checkpoint) for query in shop.queries.values()] == [4, 1], f"step {crash}"
+        assert [each.checkpoint.number for each in shop.records("b").known] == [0, 1]
+        shop.queries["b"].is_back_at(1)
+    assert "checkpoint 2 of flow b cannot be read any more" in caplog.text
 
 
 def test_a_damaged_checkpoint_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -321,6 +321,13 @@ def test_lost_executors_are_no_reason_to_give_a_flow_up() -> None:
     assert done.restarts == 9
 
 
+def test_a_checkpoint_that_can_never_be_taken_is() -> None:
+    failing = Java("StreamingQueryException", Java("CecException", kind="CheckpointFailed"))
+    queries = [Query(error=RuntimeError("the disk is full"), java=failing) for _ in range(9)]
+    done = ended(life(queries.pop, Patience(most=2, wait_s=0.001)))
+    assert (done.state, done.error, done.restarts) == (State.FAILED, "the disk is full", 2)
+
+
 def test_a_session_that_ends_under_a_flow_fails_it() -> None:
     class Gone(Query):
         def exception(self) -> Query:

@@ -1,0 +1,45 @@
+"""A pipeline that runs in the tests' own session, and what it has written."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.log.storage import Storage
+from spark_cec.pipeline import Pipeline
+from spark_cec.pipeline.running import RunningPipeline
+from spark_cec.pipeline.supervise import Patience
+from spark_cec.protocols.records import read_records
+
+
+@contextmanager
+def running(pipeline: Pipeline, spark: SparkSession) -> Iterator[RunningPipeline]:
+    """Runs it, and stops it at the end."""
+    run = RunningPipeline(pipeline, spark, Patience(wait_s=0.1))
+    try:
+        yield run
+    finally:
+        run.stop()
+
+
+def own(root: Path, flow: str) -> Storage:
+    """What is Spark CEC's of a flow's checkpoint, where the pipeline's home is `root/home`."""
+    return open_storage(f"{root}/home/flows/{flow}/cec")
+
+
+def checkpoints(root: Path, flow: str, *inputs: str) -> int:
+    """The number of the newest checkpoint that a protocol has taken of a flow."""
+    return read_records(own(root, flow), flow, inputs).newest.checkpoint.number
+
+
+def kill_agent(root: Path, flow: str) -> None:
+    """The process that keeps the flow's log, and the others' of its session."""
+    pid = int((root / "home/flows" / flow / "cec/lock").read_text())
+    assert pid != os.getpid()
+    os.kill(pid, signal.SIGKILL)
