@@ -205,7 +205,7 @@ class Lines:
         return records
 
     def _begun(self) -> tuple[dict[str, int], dict[str, Records]] | None:
-        """A line that not all are at yet, if its checkpoints are there still. An older one is as good: see `_newest`."""
+        """A line that not all are at yet, if its checkpoints are there still; else an older one is as good."""
         if not self._home.exists(ROLLBACK_FILE):
             return None
         line = {name: int(json.loads(self._home.read(ROLLBACK_FILE))["line"][name]) for name in self._inputs}
