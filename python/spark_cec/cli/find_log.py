@@ -77,6 +77,9 @@ def find_log(path: str) -> Place:
         return _of_query(parent, above) if above is not None else _place(path)
     if _holds_log(open_to_read(f"{path}/{OWN_LOG}")):
         return _place(f"{path}/{OWN_LOG}", open_to_read(path))
+    if open_to_read(path).exists(query_file.PIPELINE_FILE):
+        one = f"the checkpoint of one of its flows, {path}/flows/<name>"
+        raise LogLocationError(path, f"this is the home of a pipeline: give {one}")
     raise LogLocationError(path, f"there is no log here; {_GIVE}")
 
 

@@ -17,10 +17,10 @@ from spark_cec.errors import CecError, Fenced, LogLocationError
 from spark_cec.pipeline.graph import Graph, GraphError, check_columns, check_recorded, to_json
 from spark_cec.pipeline.protocol import Checkpointing
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
+from spark_cec.recovery.query_file import PIPELINE_FILE
 
 _LOG = logging.getLogger(__name__)
 
-GRAPH_FILE = "pipeline.json"
 STATUS_FILE = "status.json"
 PROTOCOL = "protocol"
 CEC = Checkpointing()
@@ -55,7 +55,7 @@ class PipelineHome:
         """
         self._hold(graph, wait_s)
         try:
-            recorded = self._read(GRAPH_FILE)
+            recorded = self._read(PIPELINE_FILE)
             _refuse_another_protocol(graph.name, self.home, recorded, checkpointing)
             new = self._new_flows(graph, recorded, schemas)
             if recorded is not None and new and not checkpointing.is_cec:
@@ -76,7 +76,7 @@ class PipelineHome:
                     )  # fmt: skip
             wanted = {**to_json(graph), "schemas": {**schemas, **known}, PROTOCOL: checkpointing.to_json()}
             if wanted != recorded:
-                self._storage.replace(GRAPH_FILE, json.dumps(wanted, indent=1).encode())
+                self._storage.replace(PIPELINE_FILE, json.dumps(wanted, indent=1).encode())
         except BaseException:
             self.release()
             raise
@@ -92,7 +92,7 @@ class PipelineHome:
         """
         taken = self._hold(graph, wait_s)
         try:
-            recorded = self._read(GRAPH_FILE)
+            recorded = self._read(PIPELINE_FILE)
             _refuse_another_protocol(graph.name, self.home, recorded, checkpointing)
             self._new_flows(graph, recorded)
             starting = tuple(FlowStatus(name, State.STARTING) for name in graph.nodes if name in flows)
@@ -124,7 +124,7 @@ class PipelineHome:
             return new
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise LogLocationError(
-                f"{self.home}/{GRAPH_FILE}", f"holds no graph ({error!r}); restore it from a copy"
+                f"{self.home}/{PIPELINE_FILE}", f"holds no graph ({error!r}); restore it from a copy"
             ) from error
 
     def _is_gone(self, flow: str) -> bool:
@@ -151,11 +151,11 @@ class PipelineHome:
 
     def recorded_flows(self) -> list[str]:
         """The names of the flows and sinks of the graph that it was begun with. Raises `NoHome`."""
-        fields = self._read(GRAPH_FILE)
+        fields = self._read(PIPELINE_FILE)
         if fields is None:
-            raise NoHome(f"{self.home} is no home of a pipeline that was ever started: it has no {GRAPH_FILE}")
+            raise NoHome(f"{self.home} is no home of a pipeline that was ever started: it has no {PIPELINE_FILE}")
         if not isinstance(fields.get("flows"), dict):
-            raise NoHome(f"{self.home}/{GRAPH_FILE} holds no graph; restore it from a copy")
+            raise NoHome(f"{self.home}/{PIPELINE_FILE} holds no graph; restore it from a copy")
         return list(fields["flows"])
 
     def _read(self, path: str) -> dict[str, Any] | None:

@@ -9,6 +9,8 @@ from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.log.storage import Storage
 
 QUERY_FILE = "query.json"
+PIPELINE_FILE = "pipeline.json"
+"""The home of a pipeline has this; `query.json` is in the checkpoints of its flows."""
 
 
 def read_query(own: Storage) -> dict[str, Any] | None:

@@ -102,6 +102,13 @@ def test_a_log_that_was_never_begun_is_no_damage(checkpoint: Checkpoint) -> None
     assert "has begun no log here yet" in result.stderr
 
 
+def test_the_home_of_a_pipeline_has_logs_in_its_flows(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.json").write_text("{}")
+    result = run("verify", str(tmp_path))
+    assert result.exit_code == 2
+    assert "this is the home of a pipeline: give the checkpoint of one of its flows" in result.stderr
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"log_home": 1}', '{"log_home": "x", "log_id": "zz"}', "\xff"])
 def test_an_unreadable_query_file_is_named(checkpoint: Checkpoint, text: str) -> None:
     (checkpoint.path / "cec" / "query.json").write_text(text, encoding="latin-1")
