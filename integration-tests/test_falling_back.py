@@ -18,7 +18,6 @@ from cec_it.driver import FOREACH, Job, Query, last_batch
 from cec_it.references import References
 from spark_cec.cli.app import app
 from spark_cec.log.index import CommitEntry
-from spark_cec.log.segment import segment_path
 from test_replay import Table, step_by_step
 
 STOPPED_AFTER = 5
@@ -29,13 +28,6 @@ HEADER, RECORDS = 40, -6
 
 def session(spark: SparkSession, root: Path, name: str, **conf: str) -> SparkSession:
     return local.session(spark, local.OPENINGS_ONLY, **{"index.path": str(root / name)}, **conf)
-
-
-def flip(checkpoint: Path, entry: CommitEntry, where: int) -> None:
-    path = checkpoint / "cec" / "log" / segment_path(entry.location.segment)
-    data = bytearray(path.read_bytes())
-    data[entry.location.offset + where if where >= 0 else entry.location.end + where] ^= 0x40
-    path.write_bytes(data)
 
 
 def repair(checkpoint: Path, *arguments: str) -> tuple[int, str]:
@@ -69,7 +61,7 @@ def test_a_lost_frame_costs_a_longer_replay(
     local.run_to(session(spark, tmp_path, "first", **conf), job, query, STOPPED_AFTER)
     committed = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
     lost = committed + 1 - back if back >= 0 else 1
-    flip(checkpoint, frames_of(checkpoint, lost, where)[0], where)
+    log.flip(checkpoint, frames_of(checkpoint, lost, where)[0], where)
 
     with pytest.raises(Exception, match=r"damaged log: .*run `cec verify`"):
         local.run_to(session(spark, tmp_path, "second", **conf), replace(job, life=1), query, last_batch(job))
@@ -143,7 +135,7 @@ def test_an_attempt_of_an_earlier_run_does_not_stand_in_for_a_lost_commit(
     assert [entry.meta.generation for entry in attempts] == [1, 2]
     for entry in frames_of(checkpoint, 5, HEADER):
         if entry.meta.generation == 2 and entry.meta.store.partition == 0:
-            flip(checkpoint, entry, HEADER)
+            log.flip(checkpoint, entry, HEADER)
 
     table.add(*batch(5))
     with pytest.raises(Exception, match=r"damaged log: (?s:.*)run `cec verify`"):
@@ -187,7 +179,7 @@ def test_a_lost_frame_and_lost_input(spark: SparkSession, references: References
     local.run_to(session(spark, tmp_path, "first"), job, query, STOPPED_AFTER)
     committed = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
     for entry in frames_of(checkpoint, committed + 1, HEADER):
-        flip(checkpoint, entry, HEADER)
+        log.flip(checkpoint, entry, HEADER)
     code, said = repair(checkpoint)
     assert code == 0, said
     files = (json.loads(line) for line in (checkpoint / "sources" / "0" / str(committed)).read_text().splitlines()[1:])
@@ -210,7 +202,7 @@ def test_a_lost_flush_is_missed(where: int, spark: SparkSession, references: Ref
     local.run_to(session(spark, tmp_path, "first", **{"stop.flush": "on"}), job, query, 2)
     local.run_to(session(spark, tmp_path, "second"), replace(job, life=1), query, STOPPED_AFTER)
     flush = next(entry for entry in log.frames(checkpoint) if entry.meta.is_flush and entry.meta.records)
-    flip(checkpoint, flush, where)
+    log.flip(checkpoint, flush, where)
     with pytest.raises(Exception, match=r"damaged log: .*(the flush of version \d+, which|at byte)"):
         local.run_to(session(spark, tmp_path, "third"), replace(job, life=2), query, last_batch(job))
     code, said = repair(checkpoint)

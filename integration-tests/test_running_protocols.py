@@ -14,12 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from cec_it import log
 from cec_it.local import eventually
 from cec_it.running import checkpoints, kill_agent, own, running
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.log.manifest import Manifest, batches, load_between, read_batch
 from spark_cec.pipeline import Pipeline
 from spark_cec.pipeline.running import PipelineFailed, RunningPipeline
+from spark_cec.pipeline.supervise import Patience
 from spark_cec.protocols.records import read_records
 
 ROWS = 20
@@ -78,15 +80,13 @@ def test_the_agent_dies_and_all_go_back(spark: SparkSession, tmp_path: Path) -> 
         assert all(flow["batches"] == 0 for flow in told.values()), "a stop in good order takes nothing back"
     piggybacks = [each.piggyback for each in manifests(tmp_path, "numbers")]
     assert all(each and {"lc", "ckpt", "taken", "greater"} <= each.keys() for each in piggybacks)
-    command = [str(Path(sys.executable).with_name("cec")), "pipeline", "verify", f"{tmp_path}/home"]
-    verified = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert verified.returncode == 0, verified.stdout
+    assert cec("pipeline", "verify", f"{tmp_path}/home") == 0
 
 
 def manifests(home: Path, flow: str) -> list[Any]:
-    log = open_storage(f"{home}/home/flows/{flow}/cec/log")
-    known = batches(log)
-    return [each for _, each in load_between(log, known[0], known[-1]) if isinstance(each, Manifest)]
+    storage = open_storage(f"{home}/home/flows/{flow}/cec/log")
+    known = batches(storage)
+    return [each for _, each in load_between(storage, known[0], known[-1]) if isinstance(each, Manifest)]
 
 
 def test_a_sink_that_would_pass_over_batches_is_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -123,3 +123,34 @@ def test_an_interval_that_is_shorter_than_a_batch_is_told(
             lambda: True if "checkpoints come between batches, and not every 0.001 s then" in caplog.text else None,
             "a warning",
         )
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_damaged_frame_of_the_line_is_named_and_mended(spark: SparkSession, tmp_path: Path, by_hand: bool) -> None:
+    """With `cec repair` the flow replays from the line before; without its newest checkpoint all go back to that."""
+    flow = tmp_path / "home/flows/counts"
+    with running(counts(tmp_path, protocol="coordinated"), spark):
+        eventually(lambda: True if taken(tmp_path) >= 4 else None, "some rounds")
+    before = taken(tmp_path)
+    log.flip(flow, max((e for e in log.frames(flow) if e.meta.records), key=lambda e: e.meta.version), -6)
+    run = RunningPipeline(counts(tmp_path, protocol="coordinated"), spark, Patience(wait_s=0.1))
+    with pytest.raises(PipelineFailed, match="damaged log"):
+        run.wait(60)
+    run.stop()
+    assert cec("pipeline", "verify", f"{tmp_path}/home") == 1
+    if by_hand:
+        max((flow / "cec/checkpoints").glob("*.json")).unlink()
+    else:
+        assert cec("repair", str(flow)) == 0
+    with running(counts(tmp_path, protocol="coordinated"), spark):
+        eventually(lambda: True if taken(tmp_path) >= before + 2 else None, "they go on")
+    is_right(spark, tmp_path)
+    with running(counts(tmp_path, protocol="coordinated"), spark):
+        eventually(lambda: True if taken(tmp_path) >= before + 4 else None, "and begin again")
+    is_right(spark, tmp_path)
+
+
+def cec(*arguments: str) -> int:
+    """Its exit code."""
+    done = subprocess.run([str(Path(sys.executable).with_name("cec")), *arguments], capture_output=True, check=False)
+    return done.returncode
