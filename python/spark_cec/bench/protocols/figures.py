@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from spark_cec.bench.protocols.spec import Outcome
 from spark_cec.protocols.simulation.outcome import mean_time_s
@@ -31,6 +32,18 @@ def before_failure(outcome: Outcome) -> tuple[float, float]:
 def checkpoint_s(outcome: Outcome) -> float | None:
     """The mean time that a checkpoint takes, of those that are looked at: see `mean_time_s`."""
     return mean_time_s([each for each in outcome.taken if each.begun_s >= outcome.began_s])
+
+
+def over_none(full: Sequence[Outcome]) -> dict[tuple[str, int, str], list[float]]:
+    """Throughput over that without checkpoints in the same round, by query, instances and protocol: a value a round."""
+    found: dict[tuple[str, int, str], list[float]] = {}
+    for each in full:
+        found.setdefault((each.spec.query, each.spec.instances, each.spec.protocol), []).append(each.events_s)
+    return {
+        (query, instances, protocol): [a / b for a, b in zip(ours, none, strict=False) if b]
+        for (query, instances, protocol), ours in found.items()
+        if (none := found.get((query, instances, "none")))
+    }
 
 
 def overhead(outcome: Outcome) -> float:

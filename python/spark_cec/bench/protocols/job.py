@@ -124,7 +124,6 @@ class Running:
     def _outcome(self, began_s: float, ended_s: float, batches: int, cpu_s: float) -> Outcome:
         home = f"{self.spec.home}/home"
         payload, added, stores = bytes_of(home, self.flows)
-        events = sum(each.events for each in self._done if began_s <= each.done_s < ended_s)
         taken = self._checkpoints.taken
         recovery: Recovery | None = None
         if self._failed_s is not None:
@@ -132,7 +131,7 @@ class Running:
             told = self._progress.rollbacks
             recovery = recovery_of(told[-1], restart_s) if told else Recovery(restart_s, 0.0, 1, 0, 0)
         return Outcome(
-            self.spec, began_s, ended_s, events / (ended_s - began_s), tuple(self._done), taken, len(taken),
+            self.spec, began_s, ended_s, tuple(self._done), taken, len(taken),
             payload, added, stores, batches, cpu_s, self._failed_s, recovery,
         )  # fmt: skip
 

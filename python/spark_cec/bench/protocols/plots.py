@@ -62,15 +62,9 @@ def _by_instances(outcomes: Iterable[Outcome], measure: Measure) -> dict[str, Ba
 
 
 def _over_none(full: Sequence[Outcome]) -> dict[str, Bars]:
-    """Each round over its own."""
-    found = _by_instances(full, lambda run: run.events_s)  # in thousandths: of no account in a ratio
-    for bars in found.values():
-        for place, by_protocol in bars.items():
-            none = by_protocol.get("none", [])
-            bars[place] = {
-                protocol: [ours / theirs for ours, theirs in zip(values, none, strict=False)]
-                for protocol, values in by_protocol.items() if none
-            }  # fmt: skip
+    found: dict[str, Bars] = {}
+    for (query, instances, protocol), values in figures.over_none(full).items():
+        found.setdefault(query, {}).setdefault((f"{instances}", False), {})[protocol] = values
     return found
 
 

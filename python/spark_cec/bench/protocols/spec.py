@@ -70,14 +70,13 @@ class Outcome:
     """What a run has shown; times in seconds since it began, `began_s` and `ended_s` what is looked at of it.
 
     `payload_bytes` and `protocol_bytes` of the messages, all of them; `stores_bytes` of what stores wrote;
-    `events_s`: events that came out, over the time that is looked at; `checkpoints`: how many were taken in all;
-    `batches` of all flows and `cpu_s` of all processes: in the time that is looked at.
+    `checkpoints`: how many were taken in all; `batches` of all flows and `cpu_s` of all processes: in the time that is
+    looked at.
     """
 
     spec: RunSpec
     began_s: float
     ended_s: float
-    events_s: float
     done: tuple[Done, ...]
     taken: tuple[Taken, ...]
     checkpoints: int
@@ -88,6 +87,17 @@ class Outcome:
     cpu_s: float = 0.0
     failed_at_s: float | None = None
     recovery: Recovery | None = None
+
+    @property
+    def events_s(self) -> float:
+        """Events that came out in a second, from the first batch that came out while it was looked at to the last.
+
+        Not from the begin to the end of that time: whether one more batch falls into it is chance.
+        """
+        at = [each.done_s for each in self.done if self.began_s <= each.done_s < self.ended_s]
+        if not at or at[0] == at[-1]:
+            return 0.0
+        return sum(each.events for each in self.done if at[0] < each.done_s <= at[-1]) / (at[-1] - at[0])
 
     def to_json(self) -> dict[str, Any]:
         """For one line."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from spark_cec.bench.protocols import figures
 from spark_cec.bench.protocols.spec import CYCLIC, Outcome
-from spark_cec.bench.ratios import ratio
 
 SHORT = {
     "none": "none", "coordinated": "COOR", "uncoordinated": "UNC", "communication-induced": "CIC", "cec": "CEC",
@@ -77,37 +76,45 @@ def tables(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _throughput(full: Sequence[Outcome]) -> str:
-    """Of several rounds each is compared with its own: the median, the lowest and the highest."""
-    none: dict[tuple[str, int], list[float]] = {}
-    for each in full:
-        if each.spec.protocol == "none":
-            none.setdefault((each.spec.query, each.spec.instances), []).append(each.events_s)
+    found = figures.over_none(full)
 
-    def over_none(runs: Sequence[Outcome]) -> str:
+    def cell(runs: Sequence[Outcome]) -> str:
         spec = runs[0].spec
-        theirs = none.get((spec.query, spec.instances), [])
-        over = ratio(dict(enumerate(each.events_s for each in runs)), dict(enumerate(theirs)))
-        if over is None:
-            return "-"
-        return f"{over.median:.2f}" + (f" ({over.low:.2f}-{over.high:.2f})" if over.low < over.high else "")
+        return _spread(found.get((spec.query, spec.instances, spec.protocol), []))
 
-    return _by_run("Fig. 7: throughput over that without checkpoints", full, over_none)
+    of_all = {name: [each for key, own in found.items() if key[2] == name for each in own] for name in _columns(full)}
+    last = ["all of these", *map(_spread, of_all.values())]
+    return _by_run("Fig. 7: throughput over that without checkpoints", full, cell, last=last)
+
+
+def _spread(values: Sequence[float]) -> str:
+    """The median, and, of several, the lowest and the highest."""
+    if not values:
+        return "-"
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{middle:.2f}" + (f" ({low:.2f}-{high:.2f})" if low < high else "")
+
+
+def _columns(outcomes: Sequence[Outcome]) -> list[str]:
+    return [each for each in SHORT if any(run.spec.protocol == each for run in outcomes)]
 
 
 def _by_run(
-    title: str, outcomes: Sequence[Outcome], cell: Cell, paper: Mapping[str, Mapping[str, str]] | None = None
-) -> str:
+    title: str, outcomes: Sequence[Outcome], cell: Cell, paper: Mapping[str, Mapping[str, str]] | None = None,
+    last: Row = (),
+) -> str:  # fmt: skip
     """A row for each query, number of instances and skew, a column for each protocol; a cell has all rounds of it."""
-    columns = [each for each in SHORT if any(run.spec.protocol == each for run in outcomes)]
+    columns = _columns(outcomes)
     found: dict[tuple[str, int, int | None], dict[str, list[Outcome]]] = {}
     for run in outcomes:
         key = run.spec.query, run.spec.instances, run.spec.hot_percent
         found.setdefault(key, {}).setdefault(run.spec.protocol, []).append(run)
-    rows = []
+    rows: list[Row] = []
     for (query, instances, hot), runs in found.items():
         name = f"{query}, {instances} inst." + ("" if hot is None else f", {hot} % hot")
         cells = [cell(runs[each]) if each in runs else "-" for each in columns]
         rows.append([name, *(_beside(each, paper, SHORT[by], query) for each, by in zip(cells, columns, strict=True))])
+    rows += [last] if last and len(rows) > 1 else []
     return markdown(title, ["", *(SHORT[each] for each in columns)], rows) if rows else ""
 
 
