@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,7 @@ COSTS = Costs(trigger_s=0.1, batch_s=0.02)
 
 
 def lines_of(query: str, workers: Sequence[int], hot: Sequence[float] = ()) -> list[dict[str, Any]]:
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPool(1) as pool:
         return simulated(query, 60_000.0, workers, hot, COURSE, COSTS, pool, print)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from concurrent.futures import Executor, as_completed
 from dataclasses import replace
+from multiprocessing.pool import Pool
 from typing import Any
 
 from spark_cec.bench.measure import Say
@@ -82,7 +82,7 @@ def calibrated(dataflow: Dataflow, protocol: Protocol, events_s: float, course: 
 
 def simulated(
     query: str, events_s: float, workers: Sequence[int], hot: Sequence[float], course: Course, costs: Costs,
-    pool: Executor, say: Say,
+    pool: Pool, say: Say,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """A line for each protocol, number of workers, and skew; see `by_workers`.
 
@@ -91,16 +91,19 @@ def simulated(
     3. `throughput` is over that of the first.
     """
     dataflow, protocols = FLOWS[query], FIVE if query != CYCLIC else FIVE[2:]
-    dataflow = pool.submit(calibrated, dataflow, protocols[0], events_s, course, costs).result()  # 1
-    tasks = {pool.submit(_lines, dataflow, each, workers, hot, course, costs): each for each in protocols}  # 2
-    for done in as_completed(tasks):
-        say(f"{query}, {tasks[done].value}: simulated with {', '.join(map(str, workers))} workers")
-    lines = [line for each in tasks for line in each.result()]
-    first = {line["workers"]: line["rate"] for line in reversed(lines)}  # 3
+    dataflow = pool.apply(calibrated, (dataflow, protocols[0], events_s, course, costs))  # 1
+    tasks = [(dataflow, each, workers, hot, course, costs) for each in protocols]
+    found: dict[Protocol, list[dict[str, Any]]] = {}
+    for protocol, own in pool.imap_unordered(_lines, tasks):  # 2
+        found[protocol] = own
+        say(f"{query}, {protocol.value}: simulated with {', '.join(map(str, workers))} workers")
+    first = {line["workers"]: line["rate"] for line in found[protocols[0]]}  # 3
+    lines = [line for each in protocols for line in found[each]]
     return [{**line, "throughput": round(line["rate"] / first[line["workers"]], 3)} for line in lines]
 
 
 def _lines(
-    dataflow: Dataflow, protocol: Protocol, workers: Sequence[int], hot: Sequence[float], course: Course, costs: Costs
-) -> list[dict[str, Any]]:
-    return list(by_workers(dataflow, protocol, workers, course, costs, hot))
+    task: tuple[Dataflow, Protocol, Sequence[int], Sequence[float], Course, Costs],
+) -> tuple[Protocol, list[dict[str, Any]]]:
+    dataflow, protocol, workers, hot, course, costs = task
+    return protocol, list(by_workers(dataflow, protocol, workers, course, costs, hot))
