@@ -31,7 +31,7 @@ MOST_ON_CYCLES = 10
 """Simulated workers of the cyclic query, which the paper has five of: each instance reads all others, all the time."""
 
 LOAD = 0.8
-"""Of what a protocol can do, in a run in which it fails."""
+"""Of what the slowest of the protocols can do, in a run that fails: all of them have the same to do."""
 
 LESS_LOAD = 0.5
 SLOW_LOAD = 0.02
@@ -92,7 +92,7 @@ QUICK = Plan(
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A run: with `load`, the share of what the protocol can do at which it runs, and fails; without, all it can do."""
+    """A run: with `load`, the share of what the slowest can do at which it runs, and fails; without, all it can do."""
 
     kind: str
     query: str
@@ -193,11 +193,16 @@ class Comparison:
         )  # fmt: skip
         if wanted.load is None:
             return spec
-        rate = wanted.load * rate_of(self.outcomes, wanted.query, wanted.protocol, wanted.instances)
+        rates = [rate_of(self.outcomes, wanted.query, each, wanted.instances) for each in self._rivals(wanted)]
+        rate = wanted.load * min(rates)
         if wanted.load == SLOW_LOAD:
             return replace(spec, rate=rate)
         part = 1.0 if wanted.hot is None else 0.5  # of skew there is more to be seen than of failures
         return replace(spec, rate=rate, seconds=part * lengths.failing, fails_s=part * lengths.fails)
+
+    def _rivals(self, wanted: Wanted) -> list[str]:
+        alike = (each for each in self.outcomes if each.spec.query == wanted.query and each.spec.rate is None)
+        return list(dict.fromkeys(each.spec.protocol for each in alike if each.spec.instances == wanted.instances))
 
     def _ask(self, spec: RunSpec) -> Outcome:
         home = self._home / "run"
