@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from cec_it import feeds, local, log, results
 from cec_it.driver import FOREACH, Job, Query, last_batch
 from cec_it.references import References
+from cec_it.tables import Table, step_by_step
 from spark_cec.cli.app import app
 from spark_cec.log.index import CommitEntry
-from test_replay import Table, step_by_step
 
 STOPPED_AFTER = 5
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"

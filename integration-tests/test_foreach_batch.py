@@ -11,9 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cec_it import feeds, local
 from cec_it.plans import PLANS
-from cec_it.references import SPARKS_OWN
+from cec_it.references import PROVIDER_KEY, SPARKS_OWN
 
-PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
 LAST = 4
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 VALIDATION = "spark.sql.streaming.stateStore.commitValidation.enabled"

@@ -16,10 +16,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cec_it import feeds, local, log, results
 from cec_it.driver import FOREACH, Job, Query, last_batch, start
-from cec_it.references import SPARKS_OWN, References
+from cec_it.references import PROVIDER_KEY, SPARKS_OWN, References
 from cec_it.sparklogs import contents, cut
+from cec_it.tables import Rows, Table, run, run_totals, step_by_step
 from purchases_demo.crashes import newest
-from test_replay import PROVIDER_KEY, Rows, Table, run, run_totals, step_by_step
 
 QUERY = Query("long-window-updates", feeds.RATE, FOREACH)
 STOPPED_AFTER = 6

@@ -194,6 +194,27 @@ def test_only_the_faces_to_spark_import_it() -> None:
     assert strangers == set()
 
 
+def borrowed_from_tests(root: Path) -> list[str]:
+    """Where a file below `root` imports a test: what several tests need has a place of its own."""
+    return [
+        f"{path.relative_to(root)} imports {module}"
+        for path in sorted(root.rglob("*.py"))
+        for module, taken in _imported(ast.parse(path.read_text()))
+        if any(part.startswith("test_") for part in (*module.split("."), *taken))
+    ]
+
+
+@pytest.mark.parametrize("root", ["python/tests", "integration-tests"])
+def test_no_test_imports_another_one(root: str) -> None:
+    assert borrowed_from_tests(PACKAGE.parents[1] / root) == []
+
+
+@pytest.mark.parametrize("code", ["from tests.log.test_index import x", "import test_index", "from tests import test_a"])
+def test_a_test_that_imports_another_one_is_found(tmp_path: Path, code: str) -> None:
+    (tmp_path / "test_it.py").write_text(code)
+    assert len(borrowed_from_tests(tmp_path)) == 1
+
+
 @pytest.fixture
 def house(tmp_path: Path) -> Path:
     """A small sound package to plant faults in."""

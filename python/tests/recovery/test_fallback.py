@@ -33,9 +33,9 @@ from spark_cec.recovery.fallback import (
     save_fallback,
 )
 from tests.checkpoint.support import Log, record_table
+from tests.hold_rule_model import Run, random_run
 from tests.log.support import LOG_ID, commit_meta, memory_storage
-from tests.recovery.test_fallback_model import base_of, eventual_checkpoint, footers, random_loss
-from tests.test_hold_rule_model import Run, random_run
+from tests.recovery.fallback_model import base_of, eventual_checkpoint, footers, random_loss
 
 FIRST, SECOND = StoreId(0, 0), StoreId(0, 1)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from spark_cec.bench.protocols.spec import Outcome
-from spark_cec.protocols.simulation.outcome import mean_time_s
+from spark_cec.protocols.simulation.outcome import mean_time_s, quantile
 
 BACK_WITHIN = 1.2
 BACK_FOR_S = 5
@@ -15,13 +15,8 @@ BACK_FOR_S = 5
 
 def latency_s(outcome: Outcome, share: float, begin_s: float, end_s: float) -> float | None:
     """The latency that `share` of the events do not exceed that came out in that time; None if none did."""
-    found = sorted((each.done_s - each.given_s, each.events) for each in outcome.done if begin_s <= each.done_s < end_s)
-    left = share * sum(events for _, events in found)
-    for latency, events in found:
-        left -= events
-        if left <= 0:
-            return latency
-    return None
+    came = (each for each in outcome.done if begin_s <= each.done_s < end_s)
+    return quantile(((each.done_s - each.given_s, each.events) for each in came), share)
 
 
 def before_failure(outcome: Outcome) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_cec.protocols.words import Process
@@ -65,17 +65,22 @@ class Outcome:
 
     def latency_s(self, share: float, begin_s: float = 0.0, end_s: float = math.inf) -> float | None:
         """The latency that `share` of the records that arrive in this time do not exceed; None if none arrive."""
-        found = sorted((a.latency_s, a.records) for a in self.arrived if begin_s <= a.at_s < end_s)
-        left = share * math.fsum(records for _, records in found)
-        for latency, records in found:
-            left -= records
-            if left <= 1e-9:
-                return latency
-        return None
+        return quantile(((a.latency_s, a.records) for a in self.arrived if begin_s <= a.at_s < end_s), share)
 
     def checkpoint_s(self) -> float | None:
         """The mean time that a checkpoint takes: see `mean_time_s`."""
         return mean_time_s(self.taken)
+
+
+def quantile(weighted: Iterable[tuple[float, float]], share: float) -> float | None:
+    """The value that `share` of (value, weight) do not exceed; None without any."""
+    found = sorted(weighted)
+    left = share * math.fsum(weight for _, weight in found)
+    for value, weight in found:
+        left -= weight
+        if left <= 1e-9:
+            return value
+    return None
 
 
 def mean_time_s(taken: Sequence[Taken]) -> float | None:
