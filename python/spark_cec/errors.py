@@ -7,6 +7,8 @@ a newer writer exists (`Fenced`), and damage (`DamagedLog`, `NewerFormat`).
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 _ANEW = (
     "another checkpoint; of a flow, delete its folder, those of the flows that it feeds, and, of a sink among them "
     "that writes files, their directory: Spark passes over the batches that its _spark_metadata knows"
@@ -48,6 +50,17 @@ class AlreadyExists(CecError):
 
 class UnsuitableCheckpoint(CecError):
     """The checkpoint belongs to another provider, or cannot be recovered in the wanted mode: see the message."""
+
+
+class NoLine(UnsuitableCheckpoint):
+    """The checkpoints that there are make no consistent line. Attribute: `processes`, whose they are."""
+
+    def __init__(self, processes: Collection[str]) -> None:
+        super().__init__(
+            f"the checkpoints that can be read of {', '.join(sorted(processes))} make no consistent line: restore "
+            f"cec/checkpoints in their folders from a copy, or begin the pipeline anew, in another home"
+        )
+        self.processes = processes
 
 
 class Unsupported(CecError):

@@ -209,7 +209,7 @@ def test_no_test_imports_another_one(root: str) -> None:
     assert borrowed_from_tests(PACKAGE.parents[1] / root) == []
 
 
-@pytest.mark.parametrize("code", ["from tests.log.test_index import x", "import test_index", "from tests import test_a"])
+@pytest.mark.parametrize("code", ["from tests.log.test_a import x", "import test_a", "from tests import test_a"])
 def test_a_test_that_imports_another_one_is_found(tmp_path: Path, code: str) -> None:
     (tmp_path / "test_it.py").write_text(code)
     assert len(borrowed_from_tests(tmp_path)) == 1

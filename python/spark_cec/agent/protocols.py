@@ -9,20 +9,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
-from spark_cec.errors import CheckpointFailed, RestartNeeded, UnsuitableCheckpoint
+from spark_cec.agent.logs import OpenLog, OpenLogs
+from spark_cec.errors import CheckpointFailed, NoLine, RestartNeeded, UnsuitableCheckpoint
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
 from spark_cec.log.storage import Storage
-from spark_cec.protocols.driving import Coming, Drive, DrivenFlow, line_of
-from spark_cec.protocols.records import Records, checkpoints_of, read_records
+from spark_cec.protocols.driving import Coming, Drive, DrivenFlow, line_before, line_of
+from spark_cec.protocols.records import Records, checkpoints_of, records_in
 from spark_cec.protocols.spec import is_stopping, read_spec
 from spark_cec.protocols.words import Line, Piggyback
 from spark_cec.recovery.reach import read_planned
+from spark_cec.recovery.rollback import forget_batches
 from spark_cec.recovery.spark_logs import all_stores
 from spark_cec.settings import ProtocolSettings, Settings
 
@@ -40,7 +42,7 @@ class _Run:
 
 @dataclass(slots=True)
 class _Pipeline:
-    """One run of a pipeline. `kept`: the line before the present one, should a frame be lost that this one needs."""
+    """One run of a pipeline. `kept`: a line before the present one, should a frame be lost that this one needs."""
 
     drive: Drive
     records: dict[str, Records]
@@ -98,15 +100,25 @@ class ProtocolCalls:
         checkpoint, batch = str(arguments["checkpoint"]), int(arguments["batch"])
         pipeline, flow, run = self._of(checkpoint)
         failed = [str(each) for each in arguments["failed"]]
-        if failed:
+        missing = self._not_written(run, batch) if batch > run.began_at else []
+        if failed and (missing or batch <= run.began_at):
             raise CheckpointFailed(f"flow {flow.name} cannot be checkpointed behind batch {batch}: {'; '.join(failed)}")
+        if missing:
+            raise RestartNeeded(
+                f"flow {flow.name} cannot be checkpointed behind batch {batch}: {', '.join(missing[:3])} and "
+                f"{len(missing)} stores in all have not written; was an executor lost?"
+            )
+        storage = open_storage(checkpoint)
         if batch > run.began_at:
-            self._verify_stores(run, batch)
-            _verify_reads(checkpoint, batch, flow)
+            _verify_reads(storage, batch, flow)
+        _make_durable(storage, batch)
         with pipeline.lock:
+            _refuse_if_over(run.settings)
             pipeline.records[flow.name].add(flow.taken(int(time.time() * 1000)))
             flow.go_on()
             self._draw_line(pipeline)
+            needed = pipeline.records[flow.name].known[0].batch
+        forget_batches(storage, needed)
         return {}
 
     def end_of(self, settings: Settings, channel: str) -> int | None:
@@ -150,6 +162,18 @@ class ProtocolCalls:
             flow.has_run(batch)
             return flow.sends() or None
 
+    def read_again_from(self, settings: Settings, channel: str) -> int | None:
+        """Behind which batch of a channel the flow with these settings may read again; None: its protocol has no word.
+
+        One that takes no part is never taken back.
+        """
+        own = settings.protocol
+        if own is None or not own.takes_part:
+            return None
+        pipeline, sender = self._pipeline(own), _flow_of(own, channel)
+        with pipeline.lock:
+            return pipeline.kept[own.flow].received.get(sender, 0) - 1
+
     def kept_from(self, log_home: str) -> int | None:
         """The oldest version that the flow with this log may go back to; None: it is under no protocol."""
         home, flow = self._flows_of_logs.get(log_home, ("", ""))
@@ -183,23 +207,21 @@ class ProtocolCalls:
 
     @staticmethod
     def _draw_line(pipeline: _Pipeline) -> None:
-        """Finds the line anew, and forgets what is behind the one before."""
-        now = line_of(pipeline.drive.spec.protocol, checkpoints_of(pipeline.records))
-        if now == pipeline.line:
-            return
-        pipeline.kept, pipeline.line = pipeline.line, now
+        """Finds the line anew, and forgets what is behind the one before it."""
+        protocol, checkpoints = pipeline.drive.spec.protocol, checkpoints_of(pipeline.records)
+        pipeline.line = line_of(protocol, checkpoints)
+        with suppress(NoLine):  # until there is one again, nothing is forgotten
+            pipeline.kept = line_before(protocol, checkpoints, pipeline.line)
         for name, at in pipeline.kept.items():
             pipeline.records[name].forget_before(at.number)
 
-    def _verify_stores(self, run: _Run, batch: int) -> None:
-        """That each store has a frame of this run at the version: those of an executor that is gone have none."""
+    def _not_written(self, run: _Run, batch: int) -> list[str]:
+        """The stores without a frame of this run at the version, as those of an executor that is gone are.
+
+        If there is none, it does not matter who did not answer: an executor without stores may be gone, too.
+        """
         log = self._logs.get_known(run.home)
-        missing = _stores_without(log, open_storage(run.checkpoint), batch + 1, run.generation)
-        if missing:
-            raise RestartNeeded(
-                f"flow {run.settings.flow} cannot be checkpointed behind batch {batch}: {', '.join(missing[:3])} and "
-                f"{len(missing)} stores in all have not written; was an executor lost?"
-            )
+        return _stores_without(log, open_storage(run.checkpoint), batch + 1, run.generation)
 
 
 def _open(own: ProtocolSettings, known: _Pipeline | None) -> _Pipeline:
@@ -208,9 +230,7 @@ def _open(own: ProtocolSettings, known: _Pipeline | None) -> _Pipeline:
         raise UnsuitableCheckpoint(f"the pipeline at {own.home} has no protocol.json: start it anew")
     if known is not None and known.drive.spec.run == spec.run:
         return known
-    records = {
-        name: read_records(cec_directory(f"{own.home}/flows/{name}"), name, read) for name, read in spec.inputs.items()
-    }
+    records = records_in(own.home, spec.inputs, open_storage)
     kept = {name: own.known[0].checkpoint for name, own in records.items()}
     return _Pipeline(Drive(spec), records, line_of(spec.protocol, checkpoints_of(records)), kept)
 
@@ -238,9 +258,23 @@ def _stores_without(log: OpenLog, checkpoint: Storage, version: int, generation:
     return [f"store {store}" for store in all_stores(checkpoint, index.stores()) if not has_written(store)]
 
 
-def _verify_reads(checkpoint: str, batch: int, flow: DrivenFlow) -> None:
+def _refuse_if_over(own: ProtocolSettings) -> None:
+    """Where storages have no locks, another driver may have taken all flows back meanwhile: this one writes no more."""
+    spec = read_spec(open_storage(own.home))
+    if spec is None or spec.run != own.run:
+        raise RestartNeeded(f"flow {own.flow} is of a run of the pipeline at {own.home} that is over")
+
+
+def _make_durable(checkpoint: Storage, batch: int) -> None:
+    """What Spark has written of the batch, it does not sync, and a checkpoint behind it is of no use without."""
+    if batch >= 0:
+        for name in ("offsets", "commits"):
+            checkpoint.sync(f"{name}/{batch}")
+
+
+def _verify_reads(checkpoint: Storage, batch: int, flow: DrivenFlow) -> None:
     """That Spark's offset log says the same of what the flow has read: a line rests on it."""
-    planned = read_planned(open_storage(checkpoint), batch)
+    planned = read_planned(checkpoint, batch)
     if planned is None:
         return
     left = [_batch_of(each) for each in planned.offsets]

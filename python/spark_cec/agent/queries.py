@@ -52,7 +52,7 @@ from spark_cec.recovery.start import (
     words_on_damage,
     words_on_plan,
 )
-from spark_cec.recovery.suitable import refuse_unsuitable
+from spark_cec.recovery.suitable import refuse_other_providers, refuse_unsuitable
 from spark_cec.settings import parse_settings
 
 
@@ -78,6 +78,8 @@ class QueryCalls:
             load_tuning()
         checkpoint = str(arguments["checkpoint"])
         refuse_unsuitable(open_storage(checkpoint), arguments)
+        if settings.protocol is not None and settings.protocol.takes_part:
+            refuse_other_providers(settings.protocol.flow, arguments)
         query = read_query(cec_directory(checkpoint))
         refuse_if_left(cec_directory(checkpoint))
         refuse_if_under_way(cec_directory(checkpoint))
@@ -315,9 +317,9 @@ class QueryCalls:
         version, kept_from = int(arguments["version"]), self._protocols.kept_from(arguments["home"])
         if kept_from == 0:  # the flow would go back to its beginning, and write all of it anew
             return {"removed": []}
-        first = max(version - int(arguments["retained"]), 1)
+        first = max(version - int(arguments["retained"]), 1) if kept_from is None else kept_from
         horizon = TrimHorizon(
-            stores=_oldest_needed(log.catalog.index, first if kept_from is None else min(first, kept_from), version),
+            stores=_oldest_needed(log.catalog.index, first, version),
             generation=int(arguments["generation"]),
             output_before=_output_before(log, version),
             now_ms=int(time.time() * 1000),

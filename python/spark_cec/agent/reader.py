@@ -158,7 +158,8 @@ class ReaderCalls:
         if "begins" in arguments:
             trail.begin(int(arguments["begins"]))
         elif "ends" in arguments:
-            trail.add(int(arguments["ends"]), int(arguments["retained"]))
+            again = self._protocols.read_again_from(parse_settings(conf_of(arguments)), key[0])
+            trail.add(int(arguments["ends"]), int(arguments["retained"]), again)
         else:
             trail.save()
             self._trails.pop(key, None)

@@ -9,7 +9,9 @@ from spark_cec.cli.find_log import OWN_DIRECTORY, Place, open_to_read
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.log.index import Index
 from spark_cec.log.storage import Storage
-from spark_cec.protocols.records import read_records
+from spark_cec.protocols.driving import line_of
+from spark_cec.protocols.records import checkpoints_of, read_records, records_in
+from spark_cec.protocols.spec import read_spec
 from spark_cec.recovery.attempts import CommittedAttempts
 from spark_cec.recovery.fallback import Fallback, is_done, read_fallback
 from spark_cec.recovery.plan import Allows
@@ -23,7 +25,7 @@ from spark_cec.settings import PREFIX
 class Committed:
     """The newest batch V that Spark has committed, -1 if there is none. `replay`: how far one is, if there is one.
 
-    `checkpoint`: of a flow under a protocol, the batch of its newest one, behind which its stores have written nothing.
+    `checkpoint`: of a flow under a protocol, the batch that it would be taken back to, where its stores are whole.
     """
 
     batch: int
@@ -31,10 +33,14 @@ class Committed:
     checkpoint: int | None = None
 
     @property
+    def last(self) -> int:
+        """The batch that the next start goes on behind: V, or that of the checkpoint."""
+        return self.batch if self.checkpoint is None else self.checkpoint
+
+    @property
     def version(self) -> int | None:
-        """The store version that the log must have: V + 1, or of the newest checkpoint; None before the first one."""
-        last = self.batch if self.checkpoint is None else self.checkpoint
-        return last + 1 if last >= 0 else None
+        """The store version that the log must have, of the end of `last`; None before the first one."""
+        return self.last + 1 if self.last >= 0 else None
 
 
 def committed(place: Place) -> Committed | None:
@@ -44,14 +50,19 @@ def committed(place: Place) -> Committed | None:
     runs = place.checkpoint.list(f"{OWN_DIRECTORY}/generations")
     newest = max((int(file.name.removesuffix(".json")) for file in runs), default=0)
     replay = read_progress(place.checkpoint, newest, OWN_DIRECTORY)
-    return Committed(committed_batch(place.checkpoint), replay, _checkpoint_of(_own(place.checkpoint)))
+    return Committed(committed_batch(place.checkpoint), replay, _checkpoint_of(place.checkpoint))
 
 
-def _checkpoint_of(own: Storage) -> int | None:
+def _checkpoint_of(checkpoint: Storage) -> int | None:
     with suppress(UnsuitableCheckpoint):  # whoever cannot do without the file says so
-        query = read_query(own)
+        query = read_query(_own(checkpoint))
         if query is not None and PREFIX + "protocol" in (query.get("settings_conf") or {}):
-            return read_records(own, "", ()).newest.batch
+            home, _, flow = checkpoint.url.rstrip("/").rpartition("/flows/")
+            spec = read_spec(open_to_read(home)) if home else None
+            if spec is None or flow not in spec.inputs:  # a copy of a flow alone
+                return read_records(_own(checkpoint), flow, ()).newest.batch
+            line = line_of(spec.protocol, checkpoints_of(records_in(home, spec.inputs, open_to_read)))
+            return line[flow].sent - 1
     return None
 
 
@@ -67,7 +78,7 @@ def decided_fallback(place: Place, index: Index, done: Committed | None) -> Fall
     if place.checkpoint is None or done is None:
         return None
     decided = read_fallback(_own(place.checkpoint))
-    if decided is None or done.batch > decided.committed_batch:
+    if decided is None or done.last > decided.committed_batch:
         return None
     return None if is_done(index, all_stores(place.checkpoint, index.stores()), decided) else decided
 

@@ -32,7 +32,10 @@ _JUST_STOPPED_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Mending:
-    """Stores are lost at the version that Spark has committed: where the query can begin from, and what that costs."""
+    """Stores are lost at the end of `committed_batch`, V: where the query can begin from, and what that costs.
+
+    Of a flow under a protocol V is the batch that its next start takes it back to.
+    """
 
     committed_batch: int
     found: Base | NoBase
@@ -48,12 +51,12 @@ def find_mending(place: Place) -> Mending | None:
     catalog.refresh()
     index = catalog.index
     stores = all_stores(place.checkpoint, index.stores())
-    oldest = min(_batches(place.checkpoint, "offsets"), default=done.batch + 1)
+    oldest = min(_batches(place.checkpoint, "offsets"), default=done.last + 1)
     look = looking_at(place.storage, index, committed_attempts(place, done))
-    found = newest_base(stores, done.batch, oldest, look, read_carried(open_storage(_own(place.checkpoint))))
+    found = newest_base(stores, done.last, oldest, look, read_carried(open_storage(_own(place.checkpoint))))
     if not found.losses:
         return None
-    return Mending(done.batch, found, cost_of(index, found, done.batch) if isinstance(found, Base) else None)
+    return Mending(done.last, found, cost_of(index, found, done.last) if isinstance(found, Base) else None)
 
 
 def replay_due(place: Place) -> tuple[int, int] | None:
@@ -64,8 +67,8 @@ def replay_due(place: Place) -> tuple[int, int] | None:
     catalog = catalog_of(place)
     catalog.refresh()
     stores = all_stores(place.checkpoint, catalog.index.stores())
-    plan = make_plan(catalog.index, stores, done.batch, committed_attempts(place, done))
-    return (plan.rewound_to + 1, done.batch) if plan.rewound_to < done.batch else None
+    plan = make_plan(catalog.index, stores, done.last, committed_attempts(place, done))
+    return (plan.rewound_to + 1, done.last) if plan.rewound_to < done.last else None
 
 
 def begin_from(place: Place, mending: Mending) -> None:

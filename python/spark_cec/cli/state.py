@@ -116,10 +116,10 @@ def _reach(place: Place, index: Index, done: Committed | None) -> Reach | None:
     if place.checkpoint is None or done is None or done.version is None or not index.stores():
         return None
     try:
-        plan = make_plan(index, index.stores(), done.batch, committed_attempts(place, done))
+        plan = make_plan(index, index.stores(), done.last, committed_attempts(place, done))
     except DamagedLog:
         return None
-    return read_reach(place.checkpoint, plan.rewound_to + 1, done.batch)
+    return read_reach(place.checkpoint, plan.rewound_to + 1, done.last)
 
 
 def _lost(place: Place, stores: Iterable[StoreState], done: Committed | None) -> list[Finding]:

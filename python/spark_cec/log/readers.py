@@ -49,12 +49,17 @@ class ReaderTrail:
         self._ends.clear()
         self.save()
 
-    def add(self, end: int, retained: int) -> None:
-        """A batch of the stream ended with `end`, and is committed; Spark's offset log keeps `retained` batches."""
+    def add(self, end: int, retained: int, again_from: int | None = None) -> None:
+        """A batch of the stream ended with `end`, and is committed; Spark's offset log keeps `retained` batches.
+
+        `again_from`: whatever Spark keeps, what is up to that batch of the log will not be read again.
+        """
         if end <= max(self._ends, default=self._through):
             return  # a batch that ran again, or had no rows of this log: fewer ends only mean that more is kept
         self._ends.append(end)
         while len(self._ends) > retained + UNDER_WAY:
+            self._through = self._ends.popleft()
+        while again_from is not None and len(self._ends) > UNDER_WAY and self._ends[0] <= again_from:
             self._through = self._ends.popleft()
         if self._through >= self._written + NOTED_EVERY:
             self.save()

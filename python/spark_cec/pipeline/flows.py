@@ -145,8 +145,8 @@ class Flows:
         readers = self._graph.readers(flow.node.name)
         kept = {} if flow.node.kept or not readers else {PREFIX + "output.readers": ",".join(readers)}
         conf = {PROVIDER_KEY: PROVIDER, POLLING_KEY: POLLING, NEW_KEY: "false", **kept, **flow.conf}
-        if self._lines is not None and RETAINED_KEY not in conf:
-            conf[RETAINED_KEY] = RETAINED
+        if self._lines is not None and self._lines.takes_part(flow.node.name):
+            conf.setdefault(RETAINED_KEY, RETAINED)
         if flow.partitions is not None:
             conf["spark.sql.shuffle.partitions"] = str(flow.partitions)
         for key, value in conf.items():

@@ -22,10 +22,10 @@ from spark_cec.pipeline.graph import Graph, GraphError
 from spark_cec.protocols.choose import Protocol, UnknownProtocol, check_inputs, protocol_of
 from spark_cec.protocols.coordinated import CycleRefused
 from spark_cec.protocols.driving import line_of
-from spark_cec.protocols.records import Records, checkpoints_of, read_records
+from spark_cec.protocols.records import Records, checkpoints_of, read_records, records_in
 from spark_cec.protocols.spec import Spec, new_run, note_stop, read_spec, write_spec
 from spark_cec.recovery.query_file import read_query
-from spark_cec.recovery.rollback import roll_back
+from spark_cec.recovery.rollback import has_whole, roll_back
 from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.settings import PREFIX, duration_ms
 
@@ -34,8 +34,8 @@ _LOG = logging.getLogger(__name__)
 ROLLBACK_FILE = "rollback.json"
 ROLLBACKS = "rollbacks"
 RETAINED_KEY = "spark.sql.streaming.minBatchesToRetain"
-RETAINED = "1000"
-"""Batches that Spark keeps of each flow: an uncoordinated line may be far back."""
+RETAINED = "1000000000"
+"""Batches that Spark keeps of a flow that takes part: all, since the agent lets go what no line needs any more."""
 
 RELEASES = ("checkpoint", "at-once")
 _ENDING = frozenset({"availableNow", "once", "continuous", "realTime"})
@@ -195,10 +195,10 @@ class Lines:
     def _records(self, name: str, inputs: tuple[str, ...]) -> Records:
         """The checkpoints of a flow, without those whose batch Spark has lost, as by a power loss: it syncs no file."""
         records, checkpoint = read_records(self._own(name), name, inputs), open_storage(self._flow(name))
-        lost = [each for each in records.known if each.batch >= 0 and not checkpoint.exists(f"commits/{each.batch}")]
+        lost = [each for each in records.known if each.batch >= 0 and not has_whole(checkpoint, each.batch)]
         for each in lost if len(lost) < len(records.known) else ():  # else there is no way to go
             _LOG.warning(
-                "%s has checkpoint %d of batch %d, which Spark's commits there do not have: an older one is used",
+                "%s has checkpoint %d of batch %d, which Spark's logs there do not have whole: an older one is used",
                 checkpoint.url, each.checkpoint.number, each.batch,
             )  # fmt: skip
             records.known.remove(each)
@@ -210,7 +210,7 @@ class Lines:
             return None
         line = {name: int(json.loads(self._home.read(ROLLBACK_FILE))["line"][name]) for name in self._inputs}
         # Whatever Spark's commits say: they are being cut.
-        records = {name: read_records(self._own(name), name, read) for name, read in self._inputs.items()}
+        records = records_in(self._place, self._inputs, open_storage)
         for name, number in line.items():
             if all(each.checkpoint.number != number for each in records[name].known):
                 _LOG.warning(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from spark_cec.errors import NoLine
 from spark_cec.protocols.words import (
     Action,
     Block,
@@ -106,10 +107,15 @@ def refuse_cycles(inputs: Mapping[Process, Iterable[Process]]) -> None:
 
 
 def recovery_line(checkpoints: Mapping[Process, Sequence[Checkpoint]]) -> Line:
-    """The checkpoints of the last round that all processes have completed; round 0 is their beginning."""
+    """The checkpoints of the last round that all processes have completed; round 0 is their beginning.
+
+    `NoLine` where there is none: not all beginnings are given, and no round is whole.
+    """
     by_round = {
         process: {each.round if each.round is not None else 0: each for each in own}
         for process, own in checkpoints.items()
     }
-    complete = max(set.intersection(*(set(rounds) for rounds in by_round.values())))
+    complete = max(set.intersection(*(set(rounds) for rounds in by_round.values())), default=None)
+    if complete is None:
+        raise NoLine(checkpoints)
     return {process: rounds[complete] for process, rounds in by_round.items()}

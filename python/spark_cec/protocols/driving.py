@@ -140,7 +140,8 @@ class DrivenFlow:
 
     def is_due_at_the_end(self, batch: int) -> bool:
         """The same where the flow is stopped in good order; not behind a batch that it has sent, and not committed."""
-        if self.batch != batch:
+        self.has_run(batch)
+        if self.batch > batch:
             return False
         changed = self.batch > self._taken_at or self._machine.round is not None
         self._actions = deque(self._machine.stop(self._drive.spec.number) if changed else ())
@@ -246,5 +247,19 @@ class Drive:
 
 
 def line_of(protocol: Protocol, checkpoints: Mapping[Process, Sequence[Checkpoint]]) -> Line:
-    """What all flows would go back to now. With CEC that is not asked: each comes back by itself."""
+    """What all flows would go back to now. With CEC that is not asked: each comes back by itself.
+
+    `NoLine` where checkpoints that should be there are not.
+    """
     return recovery_line(protocol, checkpoints, {}, ())
+
+
+def line_before(protocol: Protocol, checkpoints: Mapping[Process, Sequence[Checkpoint]], line: Line) -> Line:
+    """The newest line without any checkpoint of `line`, but for beginnings: should what that rests on be damaged.
+
+    `NoLine` where one is damaged already.
+    """
+    older = {
+        name: [each for each in own if each.number < line[name].number] or own[:1] for name, own in checkpoints.items()
+    }
+    return line_of(protocol, older)

@@ -7,7 +7,7 @@ how far it had read in Spark's offset log: the file says that all of them are th
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_cec.errors import DamagedLog
@@ -77,16 +77,27 @@ class Records:
 def read_records(own: Storage, process: Process, inputs: Collection[Process]) -> Records:
     """All that are there. `own` is rooted at the flow's `cec` directory.
 
-    One that cannot be read is none, and neither is what is behind a gap: a line with an older one is a line, too.
+    One that cannot be read is none: a line with an older one is a line, too. The beginning is one as long as nothing
+    was forgotten. `DamagedLog` where something was, and what is left cannot be read: that is not the beginning.
     """
     found: list[Record] = []
-    for number in sorted(_numbers(own)):
+    numbers = sorted(_numbers(own))
+    for number in numbers:
         try:
             fields, _ = decode_object(_path(number), own.read(_path(number)), "checkpoint of a protocol")
             found.append(_record(process, fields))
+        except FileNotFoundError:  # forgotten meanwhile, where the flow runs
+            continue
         except DamagedLog as damage:
             _LOG.warning("%s/%s: %s; an older checkpoint is used", own.url, _path(number), damage)
-    if not found or found[0].checkpoint.number == 1:
+    if numbers and numbers[0] > 1:
+        if not found:
+            raise DamagedLog(
+                f"{own.url}/{DIRECTORY}", -1,
+                f"none of the {len(numbers)} checkpoints of flow {process} can be read: restore one from a copy, or "
+                f"begin the pipeline anew, in another home",
+            )  # fmt: skip
+    else:
         beginning = Checkpoint(process, 0, 0, dict.fromkeys(inputs, 0), round=0)
         found.insert(0, Record(beginning))
     return Records(process, own, found)
@@ -115,6 +126,13 @@ def _record(process: Process, fields: Mapping[str, object]) -> Record:
 
 def _path(number: int) -> str:
     return f"{DIRECTORY}/{number:0{_DIGITS}d}{_SUFFIX}"
+
+
+def records_in(
+    home: str, inputs: Mapping[Process, Collection[Process]], open_at: Callable[[str], Storage]
+) -> dict[Process, Records]:
+    """Those of all flows that take part, each as `read_records` has it. `open_at`: the storage at a place."""
+    return {name: read_records(open_at(f"{home}/flows/{name}/cec"), name, read) for name, read in inputs.items()}
 
 
 def checkpoints_of(records: Mapping[Process, Records]) -> dict[Process, Sequence[Checkpoint]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
+from spark_cec.errors import NoLine
 from spark_cec.protocols.words import Action, Checkpoint, Line, Machine, Process, TakeCheckpoint
 
 
@@ -40,7 +41,8 @@ def checkpoint_graph(checkpoints: Mapping[Process, Sequence[Checkpoint]]) -> dic
 def recovery_line(checkpoints: Mapping[Process, Sequence[Checkpoint]]) -> Line:
     """The newest consistent line, by rollback propagation (CheckMate, Algorithm 1).
 
-    `checkpoints`: of each process, oldest first; the first is its beginning, which is consistent with everything. A
+    `checkpoints`: of each process, oldest first; the first is its beginning, which is consistent with everything, or
+    where that is not given any more, all the first ones are consistent with one another; `NoLine` if they are not. A
     process that has not failed may give its present state as the newest one. A process that reads its own channel
     never has an orphan there: what it received it had sent before.
     """
@@ -57,6 +59,8 @@ def recovery_line(checkpoints: Mapping[Process, Sequence[Checkpoint]]) -> Line:
             at = known[process][number]
             while (process, checkpoints[process][at].number) in marked:
                 at -= 1  # the beginning is reached by nobody: nothing was received before it
+                if at < 0:
+                    raise NoLine(checkpoints)
             newest[process] = at
 
 

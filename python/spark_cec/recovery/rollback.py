@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.log.manifest import retired_before, take_back
 from spark_cec.log.storage import Storage
+from spark_cec.recovery.fallback import FALLBACK_FILE, read_fallback
 from spark_cec.recovery.generations import next_generation, note_start
 from spark_cec.recovery.spark_logs import committed_batch, planned_batches
 
@@ -35,7 +36,8 @@ def roll_back(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> Ro
     2. Say that it is under way, with a number that no other run has.
     3. Take back the output behind the batch: whoever still writes there is fenced.
     4. Cut Spark's commit log and its offset log, newest first: what is left of a crash is cut by the next try.
-    5. The run that begins now goes on from there.
+    5. Forget what `cec repair` has decided for the end of a later batch.
+    6. The run that begins now goes on from there.
 
     Raises `UnsuitableCheckpoint` where Spark does not keep that batch any more.
     """
@@ -52,8 +54,28 @@ def roll_back(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> Ro
         take_back(log, batch, pending.generation)  # 3
     for name in ("commits", "offsets"):  # 4
         _cut(checkpoint, name, batch)
-    own.delete(ROLLBACK_FILE)  # 5
+    decided = read_fallback(own)  # 5
+    if decided is not None and decided.committed_batch > batch:
+        own.delete(FALLBACK_FILE)
+    own.delete(ROLLBACK_FILE)  # 6
     return pending
+
+
+def forget_batches(checkpoint: Storage, batch: int) -> None:
+    """No rollback goes behind `batch` again: what Spark has of older ones goes, but for the one that it starts from.
+
+    Oldest first, so that what is left of a crash has no gap.
+    """
+    for name in ("commits", "offsets"):
+        for number in sorted(_numbers(checkpoint, name)):
+            if number < batch - 1:
+                _delete(checkpoint, name, number)
+
+
+def has_whole(checkpoint: Storage, batch: int) -> bool:
+    """Whether Spark's logs have a batch, to its end: after a power loss a file may be there, and empty."""
+    paths = (f"commits/{batch}", f"offsets/{batch}")
+    return all(checkpoint.exists(path) and checkpoint.read(path).startswith(b"v") for path in paths)
 
 
 def refuse_if_under_way(own: Storage) -> None:
@@ -83,7 +105,12 @@ def _refuse_a_forgotten_batch(checkpoint: Storage, log: Storage, batch: int) -> 
             f"{checkpoint.url} cannot be taken back to batch {batch}: its output is kept from batch {kept_from} on; "
             f"begin the pipeline anew, in another home"
         )
-    if batch >= 0 and not (checkpoint.exists(f"commits/{batch}") and batch in planned):
+    if batch < 0 < min(planned, default=0):
+        raise UnsuitableCheckpoint(
+            f"{checkpoint.url} cannot be taken back to its beginning: Spark keeps batches from {min(planned)} on. If "
+            f"files are missing in cec/checkpoints there, restore them; or begin the pipeline anew, in another home"
+        )
+    if batch >= 0 and not (has_whole(checkpoint, batch) and {batch, max(batch - 1, 0)} <= set(planned)):
         raise UnsuitableCheckpoint(
             f"{checkpoint.url} cannot be taken back to batch {batch}: Spark keeps batches "
             f"{min(planned, default=-1)} to {max(planned, default=-1)} of it; let it keep more, with "
@@ -93,8 +120,17 @@ def _refuse_a_forgotten_batch(checkpoint: Storage, log: Storage, batch: int) -> 
 
 def _cut(checkpoint: Storage, name: str, batch: int) -> None:
     """Deletes the entries behind a batch, newest first, each with the checksum that Hadoop has beside it."""
-    numbers = [int(file.name) for file in checkpoint.list(name) if file.name.isascii() and file.name.isdigit()]
-    for number in sorted((each for each in numbers if each > batch), reverse=True):
-        for path in (f"{name}/{number}", f"{name}/.{number}.crc"):
-            if checkpoint.exists(path):
-                checkpoint.delete(path)
+    for number in sorted(_numbers(checkpoint, name), reverse=True):
+        if number > batch:
+            _delete(checkpoint, name, number)
+
+
+def _numbers(checkpoint: Storage, name: str) -> list[int]:
+    return [int(file.name) for file in checkpoint.list(name) if file.name.isascii() and file.name.isdigit()]
+
+
+def _delete(checkpoint: Storage, name: str, number: int) -> None:
+    # The checksum, which Hadoop can do without, first: without its batch nobody would look for it.
+    for path in (f"{name}/.{number}.crc", f"{name}/{number}"):
+        if checkpoint.exists(path):
+            checkpoint.delete(path)

@@ -52,6 +52,15 @@ def refuse_unsuitable(checkpoint: Storage, asked: Mapping[str, Any]) -> None:
         )
 
 
+def refuse_other_providers(flow: str, asked: Mapping[str, Any]) -> None:
+    """`Unsupported` for a flow under a protocol whose state is not in our log: no checkpoint would have it."""
+    if asked.get("stateful") and not asked.get("provider"):
+        raise Unsupported(
+            f"flow {flow} has its state with another provider, and takes part in a checkpointing protocol, which can "
+            f"take back what is in a Spark CEC log alone: leave {PROVIDER_KEY} out of its conf"
+        )
+
+
 def _refuse_an_unfinished_copy(checkpoint: Storage) -> None:
     """A copy by `cec import`, `export` or `rescale` that was cut short has parts of what a query needs."""
     if not checkpoint.exists(METADATA):

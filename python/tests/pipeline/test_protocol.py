@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.errors import DamagedLog
 from spark_cec.pipeline import protocol
 from spark_cec.pipeline.declare import Declaration
 from spark_cec.pipeline.graph import Graph, GraphError, Node
@@ -213,7 +214,26 @@ def test_a_checkpoint_whose_batch_spark_has_lost_is_none(tmp_path: Path, caplog:
     Lines(str(tmp_path), GRAPH, UNC).go_back()
     assert committed_batch(shop.queries["a"].checkpoint) == 2
     assert committed_batch(shop.queries["b"].checkpoint) == 1
-    assert "which Spark's commits there do not have" in caplog.text
+    assert "which Spark's logs there do not have whole" in caplog.text
+
+
+def test_a_checkpoint_whose_batch_is_empty_is_none(tmp_path: Path) -> None:
+    """A power loss leaves names of files, and nothing in them."""
+    shop = Shop(tmp_path)
+    shop.queries["a"].checkpoint.replace("commits/4", b"")
+    Lines(str(tmp_path), GRAPH, UNC).go_back()
+    assert committed_batch(shop.queries["a"].checkpoint) == 2
+
+
+def test_checkpoints_that_are_all_damaged_are_not_the_beginning(tmp_path: Path) -> None:
+    """It was forgotten when they were taken: to begin there would be a silent loss."""
+    shop = Shop(tmp_path)
+    shop.records("b").forget_before(2)
+    for path in (tmp_path / "flows/b/cec/checkpoints").iterdir():
+        path.write_text("{")
+    with pytest.raises(DamagedLog, match="none of the 2 checkpoints of flow b can be read: restore one"):
+        Lines(str(tmp_path), GRAPH, UNC).go_back()
+    assert committed_batch(shop.queries["b"].checkpoint) == 5
 
 
 def test_a_damaged_spec_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.log.cuts import cuts_of
 from spark_cec.log.manifest import retire
-from spark_cec.recovery.rollback import ROLLBACK_FILE, refuse_if_under_way, roll_back
+from spark_cec.recovery.fallback import Fallback, read_fallback, save_fallback
+from spark_cec.recovery.rollback import ROLLBACK_FILE, forget_batches, has_whole, refuse_if_under_way, roll_back
+from spark_cec.recovery.spark_logs import committed_batch, planned_batches
 from tests.recovery.support import Crash, Query
 
 
@@ -52,6 +54,43 @@ def test_a_crash_at_any_step_is_mended_by_the_next_try(batch: int, tmp_path: Pat
         roll_back(*query.parts(), batch)
         query.is_back_at(batch)
         assert len(cuts_of(query.log).known) == 1, "a cut was made twice"
+
+
+def test_what_was_decided_for_the_end_of_a_later_batch_is_forgotten(tmp_path: Path) -> None:
+    """Else the start would refuse it: `cec repair` was run, and then an older checkpoint is the newest there is."""
+    for decided, batch, stays in ((4, 3, False), (3, 3, True)):
+        query = Query(tmp_path / str(decided))
+        save_fallback(query.own, Fallback(2, decided, 2))
+        roll_back(*query.parts(), batch)
+        assert (read_fallback(query.own) is not None) is stays
+
+
+def test_batches_that_no_rollback_needs_are_forgotten(tmp_path: Path) -> None:
+    """Not the one before: Spark reads where it began."""
+    query = Query(tmp_path)
+    forget_batches(query.checkpoint, -1)
+    assert sorted(planned_batches(query.checkpoint)) == list(range(7))
+    for crash in range(8):
+        with contextlib.suppress(Crash):
+            forget_batches(query.parts(crash)[0], 4)
+    forget_batches(query.checkpoint, 4)
+    assert sorted(planned_batches(query.checkpoint)) == [3, 4, 5, 6]
+    left = {path.name for path in (tmp_path / "commits").iterdir()}
+    assert left == {"3", "4", "5", ".3.crc", ".4.crc", ".5.crc"}
+    roll_back(*query.parts(), 4)
+    assert committed_batch(query.checkpoint) == 4
+    with pytest.raises(UnsuitableCheckpoint, match=r"to its beginning: Spark keeps batches from 3 on.*cec/checkpoints"):
+        roll_back(*query.parts(), -1)
+
+
+@pytest.mark.parametrize("name", ["commits", "offsets"])
+def test_a_batch_of_which_a_file_is_empty_is_refused(name: str, tmp_path: Path) -> None:
+    """As after a power loss."""
+    query = Query(tmp_path)
+    query.checkpoint.replace(f"{name}/3", b"")
+    assert not has_whole(query.checkpoint, 3) and has_whole(query.checkpoint, 4)
+    with pytest.raises(UnsuitableCheckpoint, match="cannot be taken back to batch 3"):
+        roll_back(*query.parts(), 3)
 
 
 def test_a_pending_one_to_elsewhere_is_overtaken(tmp_path: Path) -> None:

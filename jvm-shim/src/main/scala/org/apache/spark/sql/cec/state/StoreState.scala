@@ -399,13 +399,15 @@ private[cec] final class StoreState(
   /** Loads the eventual checkpoint of `wanted`, or, if a replay is due, the one that it begins with. */
   private def load(wanted: Long, uniqueId: Option[String]): Unit = {
     reset(wanted)
-    // Only what the driver has asked for is in the log: at a start, the version that the run goes on from.
-    if (silent && wanted > 0 && wanted != replayTo && !recall(wanted)) throw StoreState.dirtyElsewhere(id, wanted, "some")
+    // Only what the driver has asked for is in the log: what the run goes on from, or what another executor has let go.
+    val unasked = silent && wanted > replayTo && !recall(wanted)
     val replaying = wanted < replayTo
     val at = if (replaying) base else wanted
     if (at > 0) {
       val startedNs = System.nanoTime()
-      val checkpoint = wholeCheckpoint(at, wanted, if (replaying) None else uniqueId)
+      val checkpoint = try wholeCheckpoint(at, wanted, if (replaying) None else uniqueId) catch {
+        case missing: CecException if unasked && missing.kind == "DamagedLog" => throw StoreState.dirtyElsewhere(id, wanted, "some")
+      }
       windows.expect(checkpoint.footer.openWindows)
       checkpoint.spool.foreach { file =>
         if (prefixFields.isEmpty) CheckpointSpool.foreachKey(file)(windows.loadKey(_, _, _))

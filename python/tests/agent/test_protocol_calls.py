@@ -1,0 +1,145 @@
+"""The agent's part in a protocol: what a checkpoint rests on is durable before it counts, and what none needs goes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent import protocols
+from spark_cec.agent.protocols import ProtocolCalls
+from spark_cec.errors import CheckpointFailed, RestartNeeded
+from spark_cec.protocols.choose import Protocol
+from spark_cec.protocols.records import read_records
+from spark_cec.protocols.spec import Spec, write_spec
+from spark_cec.recovery.spark_logs import committed_batch, planned_batches
+from spark_cec.settings import PREFIX, Settings, parse_settings
+
+INPUTS = {"a": (), "b": ("a",)}
+
+
+class NoLogs:
+    """No flow here has a store, but for what a test says of them."""
+
+    def get_known(self, home: str) -> str:
+        return home
+
+
+class Flows:
+    """Two flows of one run, a -> b, whose batches Spark has committed as far as a test says."""
+
+    def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.home = home
+        self.unwritten: list[str] = []
+        self.synced: list[str] = []
+        monkeypatch.setattr(protocols, "_stores_without", lambda *_: self.unwritten)
+        monkeypatch.setattr(protocols, "_verify_reads", lambda *_: None)
+        self.begin_run("run-1")
+        self.calls = ProtocolCalls(NoLogs())  # type: ignore[arg-type]
+        for name in INPUTS:
+            self.calls.begin(self.settings(name), self.place(name), f"{self.place(name)}/cec/log", 1, -1)
+
+    def begin_run(self, run: str) -> None:
+        # An interval that is over whenever it is looked at.
+        write_spec(open_storage(str(self.home)), Spec(Protocol.UNCOORDINATED, 0.0, INPUTS, 1, run))
+
+    def place(self, name: str) -> str:
+        return f"{self.home}/flows/{name}"
+
+    def settings(self, name: str) -> Settings:
+        own = {"protocol": "uncoordinated", "protocol.home": str(self.home), "protocol.flow": name}
+        return parse_settings({PREFIX + key: value for key, value in {**own, "protocol.run": "run-1"}.items()})
+
+    def run(self, name: str, batches: range, **taken: Any) -> None:
+        """The flow runs these batches, each with a checkpoint behind it."""
+        for batch in batches:
+            self.calls.sends(self.place(name), batch)
+            for log in ("offsets", "commits"):  # as Spark does it, which syncs nothing
+                path = Path(self.place(name), log, str(batch))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text("v1\n{}\n")
+            about = {"checkpoint": self.place(name), "batch": batch, "stopping": False}
+            assert self.calls.due(about)["due"]
+            self.calls.taken({"failed": [], **about, **taken})
+
+    def numbers(self, name: str) -> list[int]:
+        records = read_records(open_storage(f"{self.place(name)}/cec"), name, INPUTS[name])
+        return [each.checkpoint.number for each in records.known]
+
+
+@pytest.fixture
+def flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flows:
+    return Flows(tmp_path, monkeypatch)
+
+
+def test_two_are_kept_of_a_flow_that_does_not_move(flows: Flows) -> None:
+    flows.run("a", range(3))
+    assert flows.numbers("a") == [0, 1, 2, 3][2:]
+    flows.run("b", range(8))
+    assert flows.numbers("a") == [2, 3]
+    assert flows.numbers("b") == [7, 8]
+
+
+def test_batches_of_spark_go_with_the_checkpoints(flows: Flows) -> None:
+    flows.run("a", range(12))
+    storage = open_storage(flows.place("a"))
+    assert flows.numbers("a") == [11, 12]  # of batches 10 and 11
+    assert sorted(planned_batches(storage)) == [9, 10, 11]
+    assert committed_batch(storage) == 11
+
+
+def test_what_spark_has_written_is_durable_before_the_checkpoint_counts(
+    flows: Flows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    real_sync, real_replace = os.fsync, os.replace
+
+    def fsync(descriptor: int) -> None:
+        order.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        real_sync(descriptor)
+
+    def replace(source: str, target: str, **how: Any) -> None:
+        order.append(str(target))
+        real_replace(source, target, **how)
+
+    flows.run("a", range(1))
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    flows.run("a", range(1, 2))
+    names = [each.removeprefix(flows.place("a") + "/") for each in order]
+    counts = max(at for at, name in enumerate(names) if name.startswith("cec/checkpoints"))
+    assert names.index("offsets/1") < counts and names.index("commits/1") < counts, names
+
+
+def test_who_does_not_answer_does_not_matter_if_all_stores_have_written(flows: Flows) -> None:
+    gone = ["executor 3 does not answer: Connection refused"]
+    flows.run("a", range(1), failed=gone)
+    flows.unwritten = ["store 0/1"]
+    with pytest.raises(CheckpointFailed, match="behind batch 1: executor 3 does not answer"):
+        flows.run("a", range(1, 2), failed=gone)
+    with pytest.raises(RestartNeeded, match="store 0/1 and 1 stores in all have not written"):
+        flows.run("a", range(1, 2))
+
+
+def test_a_run_that_is_over_takes_no_checkpoint(flows: Flows) -> None:
+    """Where a storage has no locks, the driver that was thought dead may live."""
+    flows.run("a", range(2))
+    flows.begin_run("run-2")
+    before = flows.numbers("a")
+    with pytest.raises(RestartNeeded, match=r"of a run of the pipeline at .* that is over"):
+        flows.run("a", range(2, 3))
+    assert flows.numbers("a") == before
+
+
+def test_what_a_flow_may_read_again_is_behind_its_older_checkpoint(flows: Flows) -> None:
+    reads = [flows.calls.read_again_from(flows.settings(name), flows.place("a")) for name in INPUTS]
+    assert reads == [-1, -1]
+    own = flows.settings("b").protocol
+    assert own is not None
+    sink = parse_settings({
+        PREFIX + "protocol.home": str(flows.home), PREFIX + "protocol.flow": "out", PREFIX + "protocol.run": "run-1",
+    })  # fmt: skip
+    assert flows.calls.read_again_from(sink, flows.place("b")) is None
