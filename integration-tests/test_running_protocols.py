@@ -125,9 +125,8 @@ def test_an_interval_that_is_shorter_than_a_batch_is_told(
         )
 
 
-@pytest.mark.parametrize("by_hand", [False, True])
-def test_a_damaged_frame_of_the_line_is_named_and_mended(spark: SparkSession, tmp_path: Path, by_hand: bool) -> None:
-    """With `cec repair` the flow replays from the line before; without its newest checkpoint all go back to that."""
+def test_a_damaged_frame_of_the_line_is_named_and_mended(spark: SparkSession, tmp_path: Path) -> None:
+    """With `cec repair` the flow replays from a checkpoint before: no other one is taken back for it."""
     flow = tmp_path / "home/flows/counts"
     with running(counts(tmp_path, protocol="coordinated"), spark):
         eventually(lambda: True if taken(tmp_path) >= 4 else None, "some rounds")
@@ -138,16 +137,33 @@ def test_a_damaged_frame_of_the_line_is_named_and_mended(spark: SparkSession, tm
         run.wait(60)
     run.stop()
     assert cec("pipeline", "verify", f"{tmp_path}/home") == 1
-    if by_hand:
-        max((flow / "cec/checkpoints").glob("*.json")).unlink()
-    else:
-        assert cec("repair", str(flow)) == 0
+    assert cec("repair", str(flow)) == 0
+    goes_on(spark, tmp_path, before)
+    goes_on(spark, tmp_path, taken(tmp_path))
+
+
+def test_a_damaged_checkpoint_is_passed_over(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All go back to the line before: no sink, since this one was only drawn as they were stopped."""
     with running(counts(tmp_path, protocol="coordinated"), spark):
-        eventually(lambda: True if taken(tmp_path) >= before + 2 else None, "they go on")
-    is_right(spark, tmp_path)
-    with running(counts(tmp_path, protocol="coordinated"), spark):
-        eventually(lambda: True if taken(tmp_path) >= before + 4 else None, "and begin again")
-    is_right(spark, tmp_path)
+        eventually(lambda: True if taken(tmp_path) >= 4 else None, "some rounds")
+    before = taken(tmp_path)
+    newest = max((tmp_path / "home/flows/counts/cec/checkpoints").glob("*.json"))
+    newest.write_bytes(newest.read_bytes()[:-9])
+    goes_on(spark, tmp_path, before)
+    assert "an older checkpoint is used" in caplog.text
+
+
+def goes_on(spark: SparkSession, home: Path, before: int) -> None:
+    """Both flows and the sink, with checkpoints behind the one of that number; and what they made is right."""
+    with running(counts(home, protocol="coordinated"), spark) as run:
+        read = len(list((home / "home/flows/out/commits").glob("[0-9]*")))
+        eventually(lambda: True if taken(home) >= before + 2 else None, "they go on")
+        batches = home / "home/flows/out/commits"
+        eventually(lambda: True if len(list(batches.glob("[0-9]*"))) > read else None, "the sink goes on")
+        assert not [flow.error for flow in run.status().flows if flow.error]
+    is_right(spark, home)
 
 
 def cec(*arguments: str) -> int:

@@ -28,6 +28,9 @@ from spark_cec.recovery.rollback import forget_batches
 from spark_cec.recovery.spark_logs import all_stores
 from spark_cec.settings import ProtocolSettings, Settings
 
+REPAIRABLE_BATCHES = 100
+"""So many, as Spark does by default, are kept of a flow whatever lines need: `cec repair` may begin from any of them."""
+
 
 @dataclass(slots=True)
 class _Run:
@@ -117,7 +120,7 @@ class ProtocolCalls:
             pipeline.records[flow.name].add(flow.taken(int(time.time() * 1000)))
             flow.go_on()
             self._draw_line(pipeline)
-            needed = pipeline.records[flow.name].known[0].batch
+            needed = min(pipeline.records[flow.name].known[0].batch, batch - REPAIRABLE_BATCHES)
         forget_batches(storage, needed)
         return {}
 
@@ -175,7 +178,7 @@ class ProtocolCalls:
             return pipeline.kept[own.flow].received.get(sender, 0) - 1
 
     def kept_from(self, log_home: str) -> int | None:
-        """The oldest version that the flow with this log may go back to; None: it is under no protocol."""
+        """The oldest version that the flow with this log may go back to; None: it takes part in no protocol."""
         home, flow = self._flows_of_logs.get(log_home, ("", ""))
         pipeline = self._pipelines.get(home)
         if pipeline is None:

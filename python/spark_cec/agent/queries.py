@@ -12,7 +12,7 @@ from spark_cec import __version__
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import WAIT_S, CheckpointLeases
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of, home_of, index_root
-from spark_cec.agent.protocols import ProtocolCalls
+from spark_cec.agent.protocols import REPAIRABLE_BATCHES, ProtocolCalls
 from spark_cec.checkpoint.eventual import completed
 from spark_cec.checkpoint.recovery_target import load_tuning
 from spark_cec.errors import DamagedLog, Fenced, UnsuitableCheckpoint
@@ -317,7 +317,9 @@ class QueryCalls:
         version, kept_from = int(arguments["version"]), self._protocols.kept_from(arguments["home"])
         if kept_from == 0:  # the flow would go back to its beginning, and write all of it anew
             return {"removed": []}
-        first = max(version - int(arguments["retained"]), 1) if kept_from is None else kept_from
+        # Under a protocol Spark is told to keep all, and what none needs is let go with its checkpoints.
+        retained = int(arguments["retained"]) if kept_from is None else max(REPAIRABLE_BATCHES, version - kept_from)
+        first = max(version - retained, 1)
         horizon = TrimHorizon(
             stores=_oldest_needed(log.catalog.index, first, version),
             generation=int(arguments["generation"]),

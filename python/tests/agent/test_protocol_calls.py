@@ -83,11 +83,16 @@ def test_two_are_kept_of_a_flow_that_does_not_move(flows: Flows) -> None:
     assert flows.numbers("b") == [7, 8]
 
 
-def test_batches_of_spark_go_with_the_checkpoints(flows: Flows) -> None:
+@pytest.mark.parametrize(("repairable", "oldest"), [(0, 9), (1, 9), (6, 4)])
+def test_batches_of_spark_go_with_the_checkpoints(
+    flows: Flows, repairable: int, oldest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for those that a repair may want."""
+    monkeypatch.setattr(protocols, "REPAIRABLE_BATCHES", repairable)
     flows.run("a", range(12))
     storage = open_storage(flows.place("a"))
     assert flows.numbers("a") == [11, 12]  # of batches 10 and 11
-    assert sorted(planned_batches(storage)) == [9, 10, 11]
+    assert sorted(planned_batches(storage)) == list(range(oldest, 12))
     assert committed_batch(storage) == 11
 
 
