@@ -6,6 +6,7 @@ import json
 import logging
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,13 @@ from spark_cec.pipeline import Pipeline
 from spark_cec.pipeline.running import PipelineFailed, RunningPipeline
 from spark_cec.pipeline.supervise import Patience
 from spark_cec.protocols.records import read_records
+from spark_cec.settings import PROVIDER_KEY
 
 ROWS = 20
 
 
-def counts(home: Path, sink: str = "noop", **how: Any) -> Pipeline:
-    """numbers -> counts, which has state -> out."""
+def counts(home: Path, sink: str = "noop", conf: Mapping[str, str] | None = None, **how: Any) -> Pipeline:
+    """numbers -> counts, which has state, and is given `conf` -> out."""
     made = Pipeline("counts", f"{home}/home", **{"checkpoint_interval": 0.4, **how})
 
     @made.flow
@@ -36,7 +38,7 @@ def counts(home: Path, sink: str = "noop", **how: Any) -> Pipeline:
         stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", str(ROWS))
         return stream.option("numPartitions", "1").load().select("value")
 
-    @made.flow(output_mode="update", partitions=2, kept=True)
+    @made.flow(output_mode="update", partitions=2, kept=True, conf=dict(conf or {}))
     def counts(numbers: DataFrame) -> DataFrame:
         keyed = numbers.groupBy((f.col("value") % 7).alias("k"))
         return keyed.agg(f.count("*").alias("n"), f.max("value").alias("most"))
@@ -95,6 +97,15 @@ def test_a_sink_that_would_pass_over_batches_is_refused(spark: SparkSession, tmp
         run.wait(60)
     run.stop()
     assert not list((tmp_path / "out").rglob("*.parquet"))
+
+
+def test_a_flow_whose_state_is_elsewhere_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """No line would have it: the flow would be given up to its beginning, or go on with a state from after the line."""
+    conf = {PROVIDER_KEY: "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"}
+    run = RunningPipeline(counts(tmp_path, protocol="uncoordinated", conf=conf), spark)
+    with pytest.raises(PipelineFailed, match="flow counts has its state with another provider, and takes part in a"):
+        run.wait(60)
+    run.stop()
 
 
 @pytest.mark.parametrize("sink", ["console", "foreach"])  # foreachBatch, noop and Kafka: in other tests

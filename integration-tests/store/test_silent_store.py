@@ -25,20 +25,25 @@ class SilentStore:
         self.live = "rocksdb" if seed % 2 else "memory"
         self.versions: dict[int, State] = {0: {}}
         self.written = [0]
-        self.generation = 0
+        self.generation = self.moves = 0
         self.start(0)
 
     def start(self, version: int) -> None:
         """A run of the query that goes on from a version."""
         self.generation += 1
-        self.version = version
-        self.target = f"silent/{self.operator}/{self.generation}"
+        self.version = self.began = version
+        self.open()
+        self.do(("begin", version))
+
+    def open(self) -> None:
+        """The run has the store in a JVM that has not had it before."""
+        self.moves += 1
+        self.target = f"silent/{self.operator}/{self.generation}/{self.moves}"
         self.jvm.ask(
             "state", name=self.target, home=self.home, operator=self.operator, partition=0,
-            generation=self.generation, grouped=self.grouped, deferred=self.rng.random() < 0.5, replay_to=version,
+            generation=self.generation, grouped=self.grouped, deferred=self.rng.random() < 0.5, replay_to=self.began,
             retained=100, silent=True, conf=self.jvm.conf(liveStore=self.live, log__segmentBytes="8KiB"),
         )  # fmt: skip
-        self.do(("begin", version))
 
     def do(self, *steps: object) -> list[object]:
         return self.jvm.do(self.target, *steps)  # type: ignore[arg-type]
@@ -94,6 +99,22 @@ class SilentStore:
         if self.written[-1] != self.version:
             self.written.append(self.version)
 
+    def move(self) -> None:
+        """Another executor has the store, and nobody answers it: what the one before has written as it let go is there.
+
+        No older version will do instead.
+        """
+        before = self.target
+        self.open()
+        if self.version in self.written:
+            self.do(("begin", self.version))
+            assert self.there() == self.versions[self.version]
+            return
+        with pytest.raises(Refused) as refused:
+            self.do(("begin", self.version))
+        assert refused.value.kind == "RestartNeeded"
+        self.target = before
+
     def go_back(self) -> None:
         """A failure: all behind one of the newest checkpoints is given up."""
         at = self.rng.choice(self.written[-2:])
@@ -103,7 +124,7 @@ class SilentStore:
         assert self.there() == self.versions[at]
 
     def run(self) -> None:
-        moves = [self.batch] * 6 + [self.batch_again, self.checkpoint, self.checkpoint, self.go_back]
+        moves = [self.batch] * 6 + [self.batch_again, self.checkpoint, self.checkpoint, self.move, self.go_back]
         for _ in range(BATCHES):
             self.rng.choice(moves)()
         self.checkpoint()

@@ -29,7 +29,7 @@ from spark_cec.recovery.spark_logs import all_stores
 from spark_cec.settings import ProtocolSettings, Settings
 
 REPAIRABLE_BATCHES = 100
-"""So many, as Spark does by default, are kept of a flow whatever lines need: `cec repair` may begin from any of them."""
+"""So many are kept of a flow whatever lines need, as Spark does by default: `cec repair` may begin from any."""
 
 
 @dataclass(slots=True)

@@ -141,3 +141,17 @@ def test_nothing_is_noted_where_the_log_is_gone(storage: Storage) -> None:
     join_log(storage, OTHER)
     trail.save()
     assert slowest_reader(storage, OTHER, ["alerts"]) == 0
+
+
+def test_what_a_protocol_needs_no_more_is_let_go_whatever_spark_keeps(storage: Storage) -> None:
+    trail = ReaderTrail(storage, LOG_ID, "alerts")
+    for end in range(20):
+        trail.add(end, 10**9, again_from=-1)
+    trail.save()
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 0, "it may go back to its beginning"
+    trail.add(20, 10**9, again_from=15)
+    trail.save()
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 16
+    trail.add(21, 10**9, again_from=21)
+    trail.save()
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 22 - UNDER_WAY, "Spark may run its newest ones again"
