@@ -16,11 +16,12 @@ from spark_cec.bench.protocols import figures
 from spark_cec.bench.protocols.compare import FULL, ON_CYCLES, PROTOCOLS, compare, plan_of, read_runs, runs_of
 from spark_cec.bench.protocols.feed import ChangesFeed, Feed
 from spark_cec.bench.protocols.plots import draw
-from spark_cec.bench.protocols.simulated import batch_cost_s, costs_of, simulated
+from spark_cec.bench.protocols.simulated import FLOWS, batch_cost_s, costs_of, simulated
 from spark_cec.bench.protocols.simulated_tables import simulated_tables
 from spark_cec.bench.protocols.spec import CYCLIC, Done, Outcome, Recovery, RunSpec
 from spark_cec.bench.protocols.tables import tables
 from spark_cec.bench.protocols.watch import Files
+from spark_cec.protocols.choose import Protocol
 from spark_cec.protocols.simulation.measure import Course
 from spark_cec.protocols.simulation.outcome import Taken
 from spark_cec.protocols.simulation.plan import Costs
@@ -123,7 +124,7 @@ COSTS = Costs(trigger_s=0.1, batch_s=0.02)
 
 def lines_of(query: str, workers: Sequence[int], hot: Sequence[float] = ()) -> list[dict[str, Any]]:
     with ThreadPool(1) as pool:
-        return simulated(query, 60_000.0, workers, hot, COURSE, COSTS, pool, print)
+        return simulated(query, 60_000.0, workers, hot, COURSE, dict.fromkeys(Protocol, COSTS), pool, print)
 
 
 def test_the_simulation_is_as_fast_as_spark_where_it_is_calibrated() -> None:
@@ -173,15 +174,34 @@ def test_costs_are_those_of_the_runs(tmp_path: Path) -> None:
     runs = [outcome("none"), slow, outcome("coordinated")]
     assert batch_cost_s(runs) == pytest.approx(0.07)
     assert batch_cost_s(runs[:1]) is None
-    found = costs_of(runs)
+    runs.append(outcome("cec", recovery=Recovery(0.5, 0.0, 1, 0, 0)))
+    found = costs_of(runs, FLOWS["q3"], Protocol.UNCOORDINATED)
     assert found.batch_s == pytest.approx(0.07)
-    assert found.restart_s == pytest.approx(1.4)
-    assert costs_of([]).batch_s == Costs().batch_s
+    assert found.restart_s == pytest.approx(1.4) and found.fetch_us == 0.0
+    assert costs_of(runs, FLOWS["q3"], Protocol.CEC).restart_s == pytest.approx(0.4), "it has taken back one flow"
+    assert costs_of([], FLOWS["q3"], Protocol.CEC).batch_s == Costs().batch_s
+    assert costs_of(runs, FLOWS["q8"], Protocol.CEC).restart_s == Costs().restart_s, "those were of another query"
     (tmp_path / "runs").write_text("".join(json.dumps({"kind": "x", **each.to_json()}) + "\n" for each in runs))
     assert read_runs([tmp_path / "runs"]) == (runs, [])
     (tmp_path / "none").write_text("{")
     with pytest.raises(BenchError, match="none has no runs of this benchmark, from --json-out"):
         read_runs([tmp_path / "none"])
+
+
+def test_a_checkpoint_costs_what_has_changed() -> None:
+    """The same in the simulation as on Spark: q3's state grows, and q12's is as large as its windows."""
+    for query, changed in (("q3", 100.0 * 0.08 * 120 * 5 / 2), ("q12", 100.0 * 0.92 * 8 * 5 / 2), ("q1", 0.0)):
+        flows = FLOWS[query].operators
+        source, last = flows[0].name, flows[-1].name
+        taken = [Taken(source, 1, 5.0, 5.01, False, None), Taken(f"{last}-2-of-2", 1, 5.0, 5.05, False, None)]
+        spec = RunSpec(query, "uncoordinated", 2, "")
+        found = costs_of([outcome(query=query, spec=spec, taken=tuple(taken))], FLOWS[query], Protocol.COORDINATED)
+        if not changed:
+            assert found.checkpoint_s == pytest.approx(0.03), "neither has a state"
+            continue
+        assert found.checkpoint_s == pytest.approx(0.01)
+        assert 1e-6 * (found.snapshot_us + found.write_us) * changed == pytest.approx(0.04, rel=0.01)
+        assert found.write_us / found.snapshot_us == pytest.approx(Costs().write_us / Costs().snapshot_us)
 
 
 def read(place: Path) -> Sequence[dict[str, int]]:

@@ -18,7 +18,7 @@ from typing import Any
 from spark_cec.bench.measure import Say
 from spark_cec.bench.processes import BenchError, Child
 from spark_cec.bench.protocols.job import conf
-from spark_cec.bench.protocols.simulated import CORES, costs_of, simulated
+from spark_cec.bench.protocols.simulated import CORES, FIVE, FLOWS, costs_of, simulated
 from spark_cec.bench.protocols.spec import CYCLIC, Outcome, RunSpec
 from spark_cec.protocols.simulation.measure import Course
 from spark_cec.session import jar_path
@@ -231,14 +231,16 @@ def simulate(outcomes: Sequence[Outcome], plan: Plan, say: Say) -> Iterator[dict
     }  # fmt: skip
     if not known or not plan.workers:
         return
-    costs = costs_of([each for each in outcomes if each.spec.query != CYCLIC])
-    yield {"kind": "costs", **asdict(costs)}
+    costs = {query: {each: costs_of(outcomes, FLOWS[query], each) for each in FIVE} for query in known}
+    for query, of_query in costs.items():
+        for protocol, each in of_query.items():
+            yield {"kind": "costs", "query": query, "protocol": protocol.value, **asdict(each)}
     with get_context("spawn").Pool(CORES) as pool:  # ended with this, whatever they do
         for query, counts in known.items():
             rate = rate_of(outcomes, query, firsts[query], CORES if CORES in counts else min(counts))
             hot = tuple(each / 100 for each in plan.hot) if query in plan.skewed else ()
             workers = [each for each in plan.workers if query != CYCLIC or each <= MOST_ON_CYCLES]
-            yield from simulated(query, rate, workers, hot, plan.course, costs, pool, say)
+            yield from simulated(query, rate, workers, hot, plan.course, costs[query], pool, say)
 
 
 def read_runs(paths: Iterable[Path]) -> tuple[list[Outcome], list[dict[str, Any]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.pool import Pool
 from typing import Any
@@ -56,19 +56,55 @@ def batch_cost_s(outcomes: Sequence[Outcome]) -> float | None:
     return statistics.median(run.cpu_s / run.batches for run in slow) if slow else None
 
 
-def costs_of(outcomes: Sequence[Outcome]) -> Costs:
-    """What a batch, a checkpoint and a restart cost, from runs of all protocols."""
+def costs_of(outcomes: Sequence[Outcome], dataflow: Dataflow, protocol: Protocol) -> Costs:
+    """What a batch has cost, a checkpoint of this query's flows, and a restart of them under this protocol.
+
+    What no run says is as it is by default. What is processed again after a failure is read by batches, as all is:
+    nothing is fetched before.
+    """
+    own = [each for each in outcomes if each.spec.query == dataflow.name]
+    alone = protocol is Protocol.CEC
+    back = [each.recovery.restart_s for each in own if each.recovery and (each.spec.protocol == "cec") is alone]
+    costs = Costs(trigger_s=0.1, detect_s=0.1, fetch_us=0.0)
     fixed = batch_cost_s(outcomes)
-    taken = [each.durable_s - each.begun_s for run in outcomes for each in run.taken]
-    back = [each.recovery for each in outcomes if each.recovery is not None and each.spec.protocol != "cec"]
-    costs = Costs(trigger_s=0.1, detect_s=0.1)
     if fixed:
         costs = replace(costs, batch_s=fixed)
-    if taken:
-        costs = replace(costs, checkpoint_s=statistics.median(taken))
     if back:
-        costs = replace(costs, restart_s=max(statistics.median(each.restart_s for each in back) - costs.detect_s, 0.0))
-    return costs
+        costs = replace(costs, restart_s=max(statistics.median(back) - costs.detect_s, 0.0))
+    return _with_checkpoints(costs, [each for each in own if each.spec.rate is None and each.taken], dataflow)
+
+
+def _with_checkpoints(costs: Costs, full: Sequence[Outcome], dataflow: Dataflow) -> Costs:
+    """From runs at full speed: of flows without state, and how much longer it takes for each byte that has changed."""
+    small: list[float] = []
+    large: list[float] = []
+    for run in full:
+        for each in run.taken:
+            flow = dataflow.by_name.get(_flow(each.process))
+            if flow is not None and each.begun_s >= run.began_s:
+                (large if flow.kept_bytes else small).append(each.durable_s - each.begun_s)
+    if small:
+        costs = replace(costs, checkpoint_s=statistics.median(small))
+    changed = [found for run in full if (found := _changed_bytes(dataflow, run))]
+    if not large or not changed:
+        return costs
+    us = 1e6 * max(statistics.median(large) - costs.checkpoint_s, 0.0) / statistics.median(changed)
+    by = us / (costs.snapshot_us + costs.write_us)
+    return replace(costs, snapshot_us=by * costs.snapshot_us, write_us=by * costs.write_us)
+
+
+def _flow(process: str) -> str:
+    """Without which of the instances it is."""
+    return process.partition("-")[0]
+
+
+def _changed_bytes(dataflow: Dataflow, run: Outcome) -> float:
+    """Of the state of an instance, about, between two of its checkpoints."""
+    flow = max(dataflow.operators, key=lambda each: each.kept_bytes)  # the only one with state, if there is one
+    read = sum(dataflow.by_name[name].share * dataflow.by_name[name].out for name in flow.inputs if name != flow.name)
+    around = sum(flow.out**hop for hop in range(dataflow.hops + 1)) if flow.name in flow.inputs else 1.0
+    touched = run.events_s * read * around * flow.kept_bytes * run.spec.interval_s / run.spec.instances
+    return min(touched, flow.most_bytes)
 
 
 def calibrated(dataflow: Dataflow, protocol: Protocol, events_s: float, course: Course, costs: Costs) -> Dataflow:
@@ -81,8 +117,8 @@ def calibrated(dataflow: Dataflow, protocol: Protocol, events_s: float, course: 
 
 
 def simulated(
-    query: str, events_s: float, workers: Sequence[int], hot: Sequence[float], course: Course, costs: Costs,
-    pool: Pool, say: Say,
+    query: str, events_s: float, workers: Sequence[int], hot: Sequence[float], course: Course,
+    costs: Mapping[Protocol, Costs], pool: Pool, say: Say,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """A line for each protocol, number of workers, and skew; see `by_workers`.
 
@@ -91,8 +127,8 @@ def simulated(
     3. `throughput` is over that of the first.
     """
     dataflow, protocols = FLOWS[query], FIVE if query != CYCLIC else FIVE[2:]
-    dataflow = pool.apply(calibrated, (dataflow, protocols[0], events_s, course, costs))  # 1
-    tasks = [(dataflow, each, workers, hot, course, costs) for each in protocols]
+    dataflow = pool.apply(calibrated, (dataflow, protocols[0], events_s, course, costs[protocols[0]]))  # 1
+    tasks = [(dataflow, each, workers, hot, course, costs[each]) for each in protocols]
     found: dict[Protocol, list[dict[str, Any]]] = {}
     for protocol, own in pool.imap_unordered(_lines, tasks):  # 2
         found[protocol] = own

@@ -165,9 +165,9 @@ class Simulation:
             process.position = source
         records = sum(each for each, _ in payload)
         process.state = tuple((old + new) % MODULUS for old, (_, new) in zip(process.state, payload, strict=True))
-        process.kept_bytes = min(
-            process.kept_bytes + records * process.operator.kept_bytes, process.operator.most_bytes
-        )
+        touched, most = records * process.operator.kept_bytes, process.operator.most_bytes
+        process.kept_bytes = min(process.kept_bytes + touched, most)
+        process.changed_bytes = min(process.changed_bytes + touched, most)
         if self._readers[process.name]:
             self._send(process, payload, created_s)
         elif records:
@@ -327,8 +327,9 @@ class Simulation:
         took_s = 0.0
         for action in actions:
             if isinstance(action, TakeCheckpoint):
-                took_s += self._costs.checkpoint_s + 1e-6 * self._costs.snapshot_us * process.kept_bytes
-                self._save(process, action, self._now + took_s + 1e-6 * self._costs.write_us * process.kept_bytes)
+                took_s += self._costs.checkpoint_s + 1e-6 * self._costs.snapshot_us * process.changed_bytes
+                self._save(process, action, self._now + took_s + 1e-6 * self._costs.write_us * process.changed_bytes)
+                process.changed_bytes = 0.0
             elif isinstance(action, Block):
                 process.blocked.add(action.sender)
             elif isinstance(action, PassMarker):
@@ -386,6 +387,7 @@ class Simulation:
     def _go_back(self, process: Simulated, saved: Saved, durable: list[Saved]) -> None:
         process.life += 1
         process.state, process.kept_bytes, process.position = saved.state, saved.kept_bytes, saved.position
+        process.changed_bytes = 0.0
         process.machine = copy.deepcopy(saved.machine)
         process.sent, process.received = saved.checkpoint.sent, dict(saved.checkpoint.received)
         process.saved = durable[: durable.index(saved) + 1]

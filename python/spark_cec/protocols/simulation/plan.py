@@ -11,7 +11,8 @@ class Costs:
 
     A process begins a batch every `trigger_s` at most, and a source that is behind reads `catch_up_s` of its input.
     `log_us` is processor time that a byte of a message takes which is made durable, `commit_us` what a record takes
-    that is made durable in the state with each batch. `snapshot_us` is processor time, `write_us` goes on beside it.
+    that is made durable in the state with each batch. A checkpoint takes `checkpoint_s`, and for a byte of what has
+    changed since the last one `snapshot_us` of the processor, and `write_us` beside it.
     """
 
     trigger_s: float = 0.5

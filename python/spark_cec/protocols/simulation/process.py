@@ -44,6 +44,7 @@ class Simulated:
     inputs: tuple[Process, ...]
     state: tuple[int, ...]
     kept_bytes: float = 0.0
+    changed_bytes: float = 0.0  # of them, since the last checkpoint
     position: int = 0  # of a source: records read so far
     sent: int = 0
     log: list[Entry] = field(default_factory=list)
