@@ -59,13 +59,13 @@ def batch_cost_s(outcomes: Sequence[Outcome]) -> float | None:
 def costs_of(outcomes: Sequence[Outcome], dataflow: Dataflow, protocol: Protocol) -> Costs:
     """What a batch has cost, a checkpoint of this query's flows, and a restart of them under this protocol.
 
-    What no run says is as it is by default. What is processed again after a failure is read by batches, as all is:
-    nothing is fetched before.
+    What no run says is as it is by default. A flow on Spark runs again before it has loaded its state or read what it
+    is to process again: its first batches do, and the time of a restart has neither.
     """
     own = [each for each in outcomes if each.spec.query == dataflow.name]
     alone = protocol is Protocol.CEC
     back = [each.recovery.restart_s for each in own if each.recovery and (each.spec.protocol == "cec") is alone]
-    costs = Costs(trigger_s=0.1, detect_s=0.1, fetch_us=0.0)
+    costs = Costs(trigger_s=0.1, detect_s=0.1, fetch_us=0.0, load_us=0.0)
     fixed = batch_cost_s(outcomes)
     if fixed:
         costs = replace(costs, batch_s=fixed)
@@ -99,7 +99,7 @@ def _flow(process: str) -> str:
 
 
 def _changed_bytes(dataflow: Dataflow, run: Outcome) -> float:
-    """Of the state of an instance, about, between two of its checkpoints."""
+    """Of the state of an instance, about, between two of its checkpoints: what it reads, also on a cycle."""
     flow = max(dataflow.operators, key=lambda each: each.kept_bytes)  # the only one with state, if there is one
     read = sum(dataflow.by_name[name].share * dataflow.by_name[name].out for name in flow.inputs if name != flow.name)
     around = sum(flow.out**hop for hop in range(dataflow.hops + 1)) if flow.name in flow.inputs else 1.0
