@@ -82,6 +82,7 @@ def test_a_query_without_state_misses_its_log(spark: SparkSession, tmp_path: Pat
         streaming = writer.start()
         local.wait_for(streaming, 0)
         streaming.stop()
+    local.tasks_are_over(spark)
     shutil.rmtree(root / "cec" / "log")
     with pytest.raises(Exception, match=r"has committed batches but no Spark CEC log at .*: its log is gone"):
         writer.start().processAllAvailable()

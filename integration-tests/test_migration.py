@@ -36,6 +36,7 @@ def moved(spark: SparkSession, checkpoint: Path, provider: str, partitions: int 
     """Carries a checkpoint, and puts the new one where the old one was."""
     beside = checkpoint.with_name("beside")
     carried = carry(spark, Request(str(checkpoint), str(beside), PROVIDERS[provider], partitions, 0.0), lambda _: None)
+    local.tasks_are_over(spark)
     shutil.rmtree(checkpoint)
     beside.rename(checkpoint)
     return carried

@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from cec_it.driver import CEC
-from cec_it.local import eventually
+from cec_it.local import eventually, tasks_are_over
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.cli.find_log import find_log
 from spark_cec.cli.outputs import read_outputs
@@ -72,12 +72,13 @@ def line(home: Path) -> Pipeline:
 def running(
     pipeline: Pipeline, spark: SparkSession, patience: Patience | None = None, only: list[str] | None = None
 ) -> Iterator[RunningPipeline]:
-    """Runs it, and stops it at the end."""
+    """Runs it, and stops it at the end; then nothing writes into its logs."""
     run = RunningPipeline(pipeline, spark, patience, only)
     try:
         yield run
     finally:
         run.stop()
+        tasks_are_over(spark)
 
 
 def flow_of(run: RunningPipeline, name: str) -> FlowStatus:

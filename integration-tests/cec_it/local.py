@@ -67,6 +67,20 @@ def eventually(look: Callable[[], T | None], what: str, within_s: float = DEADLI
         os.close(pause)
 
 
+def tasks_are_over(spark: SparkSession) -> None:
+    """Wait until no task runs: those of a query that is stopped may outlive `stop()`, and write until they end."""
+    scheduler = spark.sparkContext._jsc.sc().taskScheduler()  # type: ignore[union-attr]
+
+    def look() -> bool | None:
+        running = scheduler.runningTasksByExecutors().values().iterator()
+        while running.hasNext():
+            if running.next():
+                return None
+        return True
+
+    eventually(look, "no task runs")
+
+
 def select_on(descriptor: int, seconds: float) -> bool:
     """Whether a file descriptor becomes readable in so many seconds."""
     return bool(select.select([descriptor], [], [], seconds)[0])

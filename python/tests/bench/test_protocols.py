@@ -178,6 +178,8 @@ def test_costs_are_those_of_the_runs(tmp_path: Path) -> None:
     found = costs_of(runs, FLOWS["q3"], Protocol.UNCOORDINATED)
     assert found.batch_s == pytest.approx(0.07)
     assert found.restart_s == pytest.approx(1.4) and found.fetch_us == 0.0
+    hot = outcome(spec=replace(runs[2].spec, hot_percent=20), recovery=Recovery(9.0, 0.0, 1, 0, 0))
+    assert costs_of([*runs, hot], FLOWS["q3"], Protocol.UNCOORDINATED) == found
     assert costs_of(runs, FLOWS["q3"], Protocol.CEC).restart_s == pytest.approx(0.4), "it has taken back one flow"
     assert costs_of([], FLOWS["q3"], Protocol.CEC).batch_s == Costs().batch_s
     assert costs_of(runs, FLOWS["q8"], Protocol.CEC).restart_s == Costs().restart_s, "those were of another query"

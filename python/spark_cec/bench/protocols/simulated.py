@@ -59,10 +59,11 @@ def batch_cost_s(outcomes: Sequence[Outcome]) -> float | None:
 def costs_of(outcomes: Sequence[Outcome], dataflow: Dataflow, protocol: Protocol) -> Costs:
     """What a batch has cost, a checkpoint of this query's flows, and a restart of them under this protocol.
 
-    What no run says is as it is by default. A flow on Spark runs again before it has loaded its state or read what it
-    is to process again: its first batches do, and the time of a restart has neither.
+    What no run says is as it is by default. Runs with hot keys do not count: others are simulated with these costs. A
+    flow on Spark runs again before it has loaded its state or read what it is to process again: its first batches do,
+    and the time of a restart has neither.
     """
-    own = [each for each in outcomes if each.spec.query == dataflow.name]
+    own = [each for each in outcomes if each.spec.query == dataflow.name and each.spec.hot_percent is None]
     alone = protocol is Protocol.CEC
     back = [each.recovery.restart_s for each in own if each.recovery and (each.spec.protocol == "cec") is alone]
     costs = Costs(trigger_s=0.1, detect_s=0.1, fetch_us=0.0, load_us=0.0)
