@@ -17,7 +17,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from cec_it import log
 from cec_it.local import eventually
-from cec_it.running import checkpoints, kill_agent, own, running
+from cec_it.running import checkpoints, kill_agent, own, running, runs_with_stores
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.log.manifest import Manifest, batches, load_between, read_batch
 from spark_cec.pipeline import Pipeline
@@ -75,6 +75,9 @@ def test_the_agent_dies_and_all_go_back(spark: SparkSession, tmp_path: Path) -> 
         at = taken(tmp_path)
         eventually(lambda: True if taken(tmp_path) >= at + 2 else None, "they go on")
         assert run.status().protocol == "communication-induced"
+        of_runs = runs_with_stores(spark, tmp_path, "counts")
+        assert len(of_runs) == 1, "the windows of a run that is over are in nobody's way, nor in the memory"
+    assert runs_with_stores(spark, tmp_path, "counts") == set()
     is_right(spark, tmp_path)
     with running(counts(tmp_path, protocol="communication-induced"), spark):
         newest = max((tmp_path / "home/rollbacks").iterdir(), key=lambda path: path.name)

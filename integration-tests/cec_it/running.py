@@ -38,6 +38,17 @@ def checkpoints(root: Path, flow: str, *inputs: str) -> int:
     return read_records(own(root, flow), flow, inputs).newest.checkpoint.number
 
 
+def runs_with_stores(spark: SparkSession, root: Path, flow: str) -> set[int]:
+    """The runs of a flow, by their generations, of which this session's JVM has stores."""
+    jvm = spark._jvm
+    assert jvm is not None
+    host = jvm.org.apache.spark.util.Utils.classForName("org.apache.spark.sql.cec.exchange.StoreHost$", True, False)
+    field = host.getDeclaredField("stores")
+    field.setAccessible(True)
+    stores = list(field.get(None).keySet().toArray())
+    return {each.generation().get() for each in stores if each.checkpoint().endswith(f"{root}/home/flows/{flow}")}
+
+
 def kill_agent(root: Path, flow: str) -> None:
     """The process that keeps the flow's log, and the others' of its session."""
     pid = int((root / "home/flows" / flow / "cec/lock").read_text())

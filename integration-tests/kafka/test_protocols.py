@@ -19,9 +19,10 @@ KEYS = 7
 STEP = 300
 
 
-def counts(root: Path, address: str, source: str, target: str) -> Pipeline:
+def counts(root: Path, address: str, source: str, target: str, interval_s: float = 0.4) -> Pipeline:
     """numbers of a topic -> counts, which has state -> a topic."""
-    made = Pipeline("counts", f"{root}/home", protocol="uncoordinated", checkpoint_interval=0.4, release="at-once")
+    how = {"protocol": "uncoordinated", "release": "at-once"}
+    made = Pipeline("counts", f"{root}/home", checkpoint_interval=interval_s, **how)
 
     @made.flow
     def numbers(spark: SparkSession) -> DataFrame:
@@ -76,3 +77,19 @@ def test_a_pipeline_between_topics_goes_back(
     with running(counts(tmp_path, broker.address, topic, target), spark):
         eventually(lambda: True if newest() == wanted(4) else None, "all has come out of the next run")
     assert all(row["n"] == len(range(row["k"], row["most"] + 1, KEYS)) for row in rows())
+
+
+def test_a_line_whose_input_goes_is_told_of(
+    spark: SparkSession, broker: Broker, topics: Topics, topic: str, tmp_path: Path, spark_log: Path
+) -> None:
+    """What a flow alone would write does not help: its line is not its own."""
+    topics.create(topic, 1)
+    topics.create(f"{topic}-out", 1)
+    topics.produce(topic, [(0, b"", str(n).encode()) for n in range(STEP)])
+    already = spark_log.stat().st_size
+    said = f"needs what its source is about to lose: KafkaV2[Subscribe[{topic}]]: {topic}-0"
+    with running(counts(tmp_path, broker.address, topic, f"{topic}-out", 3600.0), spark) as run:
+        eventually(lambda: flow if (flow := run.status().flows[0]).batch == STEP // 20 - 1 else None, "all is read")
+        topics.delete_before(topic, {0: STEP - 5})
+        eventually(lambda: True if said in spark_log.read_text()[already:] else None, said)
+        assert "needs nothing older" not in spark_log.read_text()[already:]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.agent.logs import OpenLog, OpenLogs
+from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
 from spark_cec.errors import CheckpointFailed, NoLine, RestartNeeded, UnsuitableCheckpoint
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
@@ -23,9 +23,10 @@ from spark_cec.protocols.driving import Coming, Drive, DrivenFlow, line_before, 
 from spark_cec.protocols.records import Records, checkpoints_of, records_in
 from spark_cec.protocols.spec import is_stopping, read_spec
 from spark_cec.protocols.words import Line, Piggyback
+from spark_cec.recovery.attempts import CommittedAttempts
 from spark_cec.recovery.reach import read_planned
-from spark_cec.recovery.rollback import forget_batches
-from spark_cec.recovery.spark_logs import all_stores
+from spark_cec.recovery.rollback import files_to_start, forget_batches
+from spark_cec.recovery.spark_logs import all_stores, named_stores, operator_files, source_files
 from spark_cec.settings import ProtocolSettings, Settings
 
 REPAIRABLE_BATCHES = 100
@@ -34,13 +35,17 @@ REPAIRABLE_BATCHES = 100
 
 @dataclass(slots=True)
 class _Run:
-    """A flow's run: `home` of its log, `generation`, and the batch that it went on from."""
+    """A flow's run: `home` of its log, `generation`, and the batch that it went on from.
+
+    `synced`: what of Spark's files, of those that stay, the checkpoint before has made durable.
+    """
 
     settings: ProtocolSettings
     checkpoint: str
     home: str
     generation: int
     began_at: int
+    synced: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -103,8 +108,8 @@ class ProtocolCalls:
         checkpoint, batch = str(arguments["checkpoint"]), int(arguments["batch"])
         pipeline, flow, run = self._of(checkpoint)
         failed = [str(each) for each in arguments["failed"]]
-        missing = self._not_written(run, batch) if batch > run.began_at else []
-        if failed and (missing or batch <= run.began_at):
+        missing, is_sure = self._not_written(run, batch) if batch > run.began_at else ([], False)
+        if failed and (missing or not is_sure):
             raise CheckpointFailed(f"flow {flow.name} cannot be checkpointed behind batch {batch}: {'; '.join(failed)}")
         if missing:
             raise RestartNeeded(
@@ -114,7 +119,7 @@ class ProtocolCalls:
         storage = open_storage(checkpoint)
         if batch > run.began_at:
             _verify_reads(storage, batch, flow)
-        _make_durable(storage, batch)
+        _make_durable(storage, batch, run)
         with pipeline.lock:
             _refuse_if_over(run.settings)
             pipeline.records[flow.name].add(flow.taken(int(time.time() * 1000)))
@@ -218,13 +223,13 @@ class ProtocolCalls:
         for name, at in pipeline.kept.items():
             pipeline.records[name].forget_before(at.number)
 
-    def _not_written(self, run: _Run, batch: int) -> list[str]:
+    def _not_written(self, run: _Run, batch: int) -> tuple[list[str], bool]:
         """The stores without a frame of this run at the version, as those of an executor that is gone are.
 
-        If there is none, it does not matter who did not answer: an executor without stores may be gone, too.
+        And whether these are all: if so, and there is none, it does not matter who did not answer, since an executor
+        without stores may be gone, too.
         """
-        log = self._logs.get_known(run.home)
-        return _stores_without(log, open_storage(run.checkpoint), batch + 1, run.generation)
+        return _stores_without(self._logs.get_known(run.home), run, batch + 1)
 
 
 def _open(own: ProtocolSettings, known: _Pipeline | None) -> _Pipeline:
@@ -251,14 +256,22 @@ def _piggybacks(log: Storage, first: int, last: int) -> dict[int, Piggyback]:
     }
 
 
-def _stores_without(log: OpenLog, checkpoint: Storage, version: int, generation: int) -> list[str]:
+def _stores_without(log: OpenLog, run: _Run, version: int) -> tuple[list[str], bool]:
     log.catalog.refresh()
-    index = log.catalog.index
+    index, checkpoint = log.catalog.index, open_storage(run.checkpoint)
+    attempts = CommittedAttempts(checkpoint, cec_directory(run.checkpoint), version - 1)
 
     def has_written(store: StoreId) -> bool:
-        return any((e.meta.version, e.meta.generation) == (version, generation) for e in index.newest(store, version))
+        wanted = (version, run.generation)
+        return any((e.meta.version, e.meta.generation) == wanted for e in index.newest(store, version))
 
-    return [f"store {store}" for store in all_stores(checkpoint, index.stores()) if not has_written(store)]
+    written = {store for store in index.stores() if has_written(store)}
+    # A history that was given up may have had other operators, and more partitions.
+    silent = [each for each in index.stores() if each not in written]
+    alive = {each for each in silent if any(attempts.allows(e) for e in index.commits(each, 0, version))}
+    stores = all_stores(checkpoint, written | alive)
+    missing = [f"store {store}" for store in stores if store not in written]
+    return missing, set(named_stores(checkpoint)) <= set(stores)
 
 
 def _refuse_if_over(own: ProtocolSettings) -> None:
@@ -268,11 +281,21 @@ def _refuse_if_over(own: ProtocolSettings) -> None:
         raise RestartNeeded(f"flow {own.flow} is of a run of the pipeline at {own.home} that is over")
 
 
-def _make_durable(checkpoint: Storage, batch: int) -> None:
-    """What Spark has written of the batch, it does not sync, and a checkpoint behind it is of no use without."""
-    if batch >= 0:
-        for name in ("offsets", "commits"):
-            checkpoint.sync(f"{name}/{batch}")
+def _make_durable(checkpoint: Storage, batch: int, run: _Run) -> None:
+    """What Spark has written up to the batch, it does not sync, and a checkpoint behind it is of no use without."""
+    if batch < 0:
+        return
+    for path in files_to_start(batch):
+        checkpoint.sync(path)
+    if checkpoint.local_path("") is None:  # an object that can be read is durable
+        return
+    planned = read_planned(checkpoint, batch)
+    noted = frozenset(source_files(checkpoint, len(planned.offsets) if planned else 0))
+    of_query = [] if run.synced else ["metadata", *operator_files(checkpoint)]  # they do not change
+    for path in (*of_query, *sorted(noted - run.synced)):
+        with suppress(FileNotFoundError):  # a source lets go of what it has put together elsewhere
+            checkpoint.sync(path)
+    run.synced = noted | {"metadata"}
 
 
 def _verify_reads(checkpoint: Storage, batch: int, flow: DrivenFlow) -> None:

@@ -52,7 +52,7 @@ from spark_cec.recovery.start import (
     words_on_damage,
     words_on_plan,
 )
-from spark_cec.recovery.suitable import refuse_other_providers, refuse_unsuitable
+from spark_cec.recovery.suitable import refuse_under_protocol, refuse_unsuitable
 from spark_cec.settings import parse_settings
 
 
@@ -79,7 +79,7 @@ class QueryCalls:
         checkpoint = str(arguments["checkpoint"])
         refuse_unsuitable(open_storage(checkpoint), arguments)
         if settings.protocol is not None and settings.protocol.takes_part:
-            refuse_other_providers(settings.protocol.flow, arguments)
+            refuse_under_protocol(settings.protocol.flow, arguments)
         query = read_query(cec_directory(checkpoint))
         refuse_if_left(cec_directory(checkpoint))
         refuse_if_under_way(cec_directory(checkpoint))
@@ -323,7 +323,7 @@ class QueryCalls:
         horizon = TrimHorizon(
             stores=_oldest_needed(log.catalog.index, first, version),
             generation=int(arguments["generation"]),
-            output_before=_output_before(log, version),
+            output_before=_output_before(log, version, kept_from),
             now_ms=int(time.time() * 1000),
         )
         return {"removed": trim(log.storage, log.catalog.index, horizon, log.summaries)}
@@ -340,11 +340,12 @@ def _answer(plan: RecoveryPlan, said: Sequence[Word]) -> Mapping[str, Any]:
     }
 
 
-def _output_before(log: OpenLog, version: int) -> int | None:
-    """Below which batch output may go, by the settings; None: it is kept."""
+def _output_before(log: OpenLog, version: int, kept_from: int | None) -> int | None:
+    """Below which batch output may go, by the settings, and where the flow may go back to; None: it is kept."""
     readers, keep_batches = log.settings.output_readers, log.settings.retain_output_batches
     bounds = [slowest_reader(log.storage, log.log_id, readers)] if readers else []
-    return min(bounds + ([version - keep_batches] if keep_batches is not None else []), default=None)
+    bounds += [version - keep_batches] if keep_batches is not None else []
+    return min(bounds + ([kept_from] if bounds and kept_from is not None else []), default=None)
 
 
 def _refuse_output_from_the_future(log: OpenLog, committed_batch: int) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from spark_cec.cli.find_log import OWN_DIRECTORY, Place, open_to_read
 from spark_cec.errors import UnsuitableCheckpoint
@@ -53,10 +55,14 @@ def committed(place: Place) -> Committed | None:
     return Committed(committed_batch(place.checkpoint), replay, _checkpoint_of(place.checkpoint))
 
 
+def is_under_protocol(query: Mapping[str, Any] | None) -> bool:
+    """Of what `query.json` has: whether it is a flow whose stores write at the checkpoints of a pipeline's protocol."""
+    return query is not None and PREFIX + "protocol" in (query.get("settings_conf") or {})
+
+
 def _checkpoint_of(checkpoint: Storage) -> int | None:
     with suppress(UnsuitableCheckpoint):  # whoever cannot do without the file says so
-        query = read_query(_own(checkpoint))
-        if query is not None and PREFIX + "protocol" in (query.get("settings_conf") or {}):
+        if is_under_protocol(read_query(_own(checkpoint))):
             home, _, flow = checkpoint.url.rstrip("/").rpartition("/flows/")
             spec = read_spec(open_to_read(home)) if home else None
             if spec is None or flow not in spec.inputs:  # a copy of a flow alone

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import is_held
-from spark_cec.cli.committed import committed
+from spark_cec.cli.committed import committed, is_under_protocol
 from spark_cec.cli.fall_back import replay_due
 from spark_cec.cli.find_log import OWN_DIRECTORY, Place
 from spark_cec.errors import UnsuitableCheckpoint
@@ -30,10 +30,16 @@ class FlushResult:
 def flush_query(checkpoint: str, place: Place, timeout_s: float, console: Console) -> FlushResult:
     """Asks the running query of a checkpoint to write what is dirty. One that was stopped has done so.
 
-    Errors: `UnsuitableCheckpoint` if `checkpoint` is none of a query, or its query is not running and has not.
+    Errors: `UnsuitableCheckpoint` if `checkpoint` is none of a query, its query is not running and has not, or it is a
+    flow under a protocol: one that is written alone is no line.
     """
     if place.query is None:
         raise UnsuitableCheckpoint(f"{checkpoint} is not the checkpoint of a query on Spark CEC: give that")
+    if is_under_protocol(place.query):
+        raise UnsuitableCheckpoint(
+            f"{checkpoint} is a flow under a checkpointing protocol: it goes back to the last line, whatever it has "
+            "written since. Stop its pipeline, which leaves a line, or make its checkpoint_interval shorter"
+        )
     own = open_storage(f"{checkpoint.rstrip('/')}/{OWN_DIRECTORY}")
     if is_held(own) is False:
         done, due = committed(place), replay_due(place)

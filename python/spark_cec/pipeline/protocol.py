@@ -15,7 +15,7 @@ from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import CheckpointLeases
-from spark_cec.errors import SettingsError
+from spark_cec.errors import SettingsError, UnsuitableCheckpoint
 from spark_cec.log.home import absolute_home
 from spark_cec.log.storage import Storage
 from spark_cec.pipeline.graph import Graph, GraphError
@@ -25,7 +25,7 @@ from spark_cec.protocols.driving import line_of
 from spark_cec.protocols.records import Records, checkpoints_of, read_records, records_in
 from spark_cec.protocols.spec import Spec, new_run, note_stop, read_spec, write_spec
 from spark_cec.recovery.query_file import read_query
-from spark_cec.recovery.rollback import has_whole, roll_back
+from spark_cec.recovery.rollback import has_whole, refuse_out_of_reach, roll_back
 from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.settings import PREFIX, duration_ms
 
@@ -148,7 +148,7 @@ class Lines:
     def go_back(self, failed: Collection[str] = ()) -> None:
         """All flows that take part are taken back to the newest line there is. None of them may run.
 
-        1. Find the line, unless one was found before, and not all are there yet.
+        1. Find the line, unless one was found before, and not all are there yet; all must be able to go there.
         2. Write it down: after a crash the same is done again.
         3. Take each flow back to its checkpoint, and forget those behind it.
         4. Number the run that begins now, and write down how this went.
@@ -157,6 +157,8 @@ class Lines:
         """
         began = time.monotonic()
         line, records = self._begun() or self._newest()  # 1
+        for name in self._inputs:
+            self._refuse_out_of_reach(name, records[name], line[name])
         self._home.replace(ROLLBACK_FILE, json.dumps({"line": line}).encode())  # 2
         report = {name: self._take_back(name, records[name], line[name]) for name in self._inputs}  # 3
         before = read_spec(self._home)  # 4
@@ -178,19 +180,20 @@ class Lines:
 
     def _take_back(self, name: str, records: Records, number: int) -> dict[str, int]:
         """One flow: where it is then, how many batches that takes back, and how many checkpoints are of no use."""
-        at = next(each for each in records.known if each.checkpoint.number == number)
-        place, own = self._flow(name), self._own(name)
-        checkpoint = open_storage(place)
-        query, leases = read_query(own), CheckpointLeases()
-        log = open_storage(absolute_home(place, query["log_home"]) if query is not None else f"{place}/cec/log")
-        leases.hold(place, own)
+        at, leases = records.at(number), CheckpointLeases()
+        checkpoint, own = open_storage(self._flow(name)), self._own(name)
+        leases.hold(self._flow(name), own)
         try:
             was = committed_batch(checkpoint)
-            roll_back(checkpoint, own, log, at.batch)
+            roll_back(checkpoint, own, self._log(name), at.batch)
         finally:
             leases.close()
         invalid = records.forget_after(number)
         return {"batch": at.batch, "batches": was - at.batch, "checkpoint": number, "invalid": len(invalid)}
+
+    def _refuse_out_of_reach(self, name: str, records: Records, number: int) -> None:
+        checkpoint = open_storage(self._flow(name))
+        refuse_out_of_reach(checkpoint, self._own(name), self._log(name), records.at(number).batch)
 
     def _records(self, name: str, inputs: tuple[str, ...]) -> Records:
         """The checkpoints of a flow, without those whose batch Spark has lost, as by a power loss: it syncs no file."""
@@ -205,19 +208,22 @@ class Lines:
         return records
 
     def _begun(self) -> tuple[dict[str, int], dict[str, Records]] | None:
-        """A line that not all are at yet, if its checkpoints are there still; else an older one is as good."""
+        """A line that not all are at yet, if all can go there still; else an older one is as good."""
         if not self._home.exists(ROLLBACK_FILE):
             return None
-        line = {name: int(json.loads(self._home.read(ROLLBACK_FILE))["line"][name]) for name in self._inputs}
         # Whatever Spark's commits say: they are being cut.
         records = records_in(self._place, self._inputs, open_storage)
-        for name, number in line.items():
-            if all(each.checkpoint.number != number for each in records[name].known):
-                _LOG.warning(
-                    "pipeline %s: its flows were going back to one line, and checkpoint %d of flow %s cannot be read "
-                    "any more: they go back further", self._name, number, name,
-                )  # fmt: skip
-                return None
+        try:
+            told = json.loads(self._home.read(ROLLBACK_FILE))["line"]
+            line = {name: int(told[name]) for name in self._inputs}
+            for name, number in line.items():
+                self._refuse_out_of_reach(name, records[name], number)
+        except (LookupError, TypeError, ValueError, UnsuitableCheckpoint) as why:
+            _LOG.warning(
+                "pipeline %s: its flows were going back to one line, which cannot be gone to any more (%s): they go "
+                "back further", self._name, why,
+            )  # fmt: skip
+            return None
         return line, records
 
     def _newest(self) -> tuple[dict[str, int], dict[str, Records]]:
@@ -231,3 +237,8 @@ class Lines:
 
     def _own(self, name: str) -> Storage:
         return open_storage(f"{self._flow(name)}/cec")
+
+    def _log(self, name: str) -> Storage:
+        query = read_query(self._own(name))
+        inside = f"{self._flow(name)}/cec/log"
+        return open_storage(inside if query is None else absolute_home(self._flow(name), query["log_home"]))

@@ -79,6 +79,7 @@ class DrivenFlow:
             self._machine.restore(begin.machine)
         self._number = begin.checkpoint.number
         self._taken_at = begin.batch
+        self._is_repeated = False  # whether two checkpoints are of the batch that the last one is of
         self._has_read = {each: begin.checkpoint.received.get(each, 0) - 1 for each in spec.inputs[name]}
         self._added: dict[Process, dict[int, Piggyback]] = {each: {} for each in self._has_read}
         self._sources: dict[str, _Source] = {}
@@ -161,6 +162,7 @@ class DrivenFlow:
         """The checkpoint is recorded."""
         self._actions.popleft()
         self._number += 1
+        self._is_repeated = self.batch == self._taken_at
         self._taken_at, self._due_s = self.batch, 0.0
         self._go_on()
 
@@ -188,8 +190,11 @@ class DrivenFlow:
         if now < self._timer_s:
             return
         self._timer_s = now + self._drive.spec.interval_s
-        # A round goes through all flows, also through those that had nothing to do.
-        if self._machine.round is not None or self.batch > self._taken_at:
+        # A round goes through all flows, also through those that had nothing to do. Where there are none, a flow that
+        # has come to rest takes one more: the line before the newest one, which has no checkpoint of that, would have
+        # this flow as it was before its last messages, and whoever has received them as it was then, for ever.
+        has_news = self.batch > self._taken_at or (self.batch >= 0 and not self._is_repeated)
+        if self._machine.round is not None or has_news:
             self._actions.extend(self._machine.timer())
 
     def _meet_markers(self) -> None:

@@ -52,6 +52,13 @@ class Records:
         """The last one that was taken."""
         return self.known[-1]
 
+    def at(self, number: int) -> Record:
+        """The one with that number; `LookupError` where it is gone, or cannot be read."""
+        for each in self.known:
+            if each.checkpoint.number == number:
+                return each
+        raise LookupError(f"checkpoint {number} of flow {self.process} cannot be read")
+
     def add(self, record: Record) -> None:
         """Writes one. Once this returns it is durable."""
         self._own.replace(_path(record.checkpoint.number), encode_object(_fields(record)))

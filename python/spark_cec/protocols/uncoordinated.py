@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
@@ -25,16 +26,20 @@ def checkpoint_graph(checkpoints: Mapping[Process, Sequence[Checkpoint]]) -> dic
     """The edges of the checkpoint graph, by where they begin.
 
     From c(i, x) to c(j, y) where a message that i sent after c(i, x) was processed by j before c(j, y); and from each
-    checkpoint to the next one of its process. Source: CheckMate, section III-B.
+    checkpoint to the next one of its process. Of several such c(j, y) the first has the edge: the others are reached
+    from there, and their number would grow with the square of that of the checkpoints. Source: CheckMate, section
+    III-B.
     """
     edges: dict[Node, set[Node]] = {}
     for process, own in checkpoints.items():
         for at, following in pairwise(own):
             edges.setdefault((process, at.number), set()).add((process, following.number))
-        for at in own:
-            for receiver, theirs in checkpoints.items():
-                late = [each for each in theirs if receiver != process and each.received.get(process, 0) > at.sent]
-                edges.setdefault((process, at.number), set()).update((receiver, each.number) for each in late)
+        for receiver, theirs in checkpoints.items():
+            received = [each.received.get(process, 0) for each in theirs] if receiver != process else []
+            for at in own if received and received[-1] else ():
+                late = bisect_right(received, at.sent)
+                if late < len(theirs):
+                    edges.setdefault((process, at.number), set()).add((receiver, theirs[late].number))
     return edges
 
 

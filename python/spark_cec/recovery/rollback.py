@@ -10,11 +10,11 @@ import json
 from dataclasses import dataclass
 
 from spark_cec.errors import UnsuitableCheckpoint
-from spark_cec.log.manifest import retired_before, take_back
+from spark_cec.log.manifest import batches, retired_before, take_back
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.fallback import FALLBACK_FILE, read_fallback
 from spark_cec.recovery.generations import next_generation, note_start
-from spark_cec.recovery.spark_logs import committed_batch, planned_batches
+from spark_cec.recovery.spark_logs import committed_batch, operator_files, planned_batches
 
 ROLLBACK_FILE = "rollback.json"
 
@@ -35,16 +35,17 @@ def roll_back(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> Ro
     1. Refuse what cannot be done, before anything is written.
     2. Say that it is under way, with a number that no other run has.
     3. Take back the output behind the batch: whoever still writes there is fenced.
-    4. Cut Spark's commit log and its offset log, newest first: what is left of a crash is cut by the next try.
+    4. Cut Spark's commit log and its offset log, newest first: what is left of a crash is cut by the next try. At the
+       beginning there is no state, whose operators may be other ones then.
     5. Forget what `cec repair` has decided for the end of a later batch.
     6. The run that begins now goes on from there.
 
     Raises `UnsuitableCheckpoint` where Spark does not keep that batch any more.
     """
     pending = _pending(own)
+    if pending is None and _is_at(checkpoint, log, batch):
+        return None
     if pending is None or pending.batch != batch:
-        if pending is None and committed_batch(checkpoint) == batch == max(planned_batches(checkpoint), default=-1):
-            return None
         _refuse_a_forgotten_batch(checkpoint, log, batch)  # 1
         pending = Rollback(batch, next_generation(own))  # 2
         # Right for both histories: no run before has begun behind this batch and written what counts.
@@ -54,11 +55,27 @@ def roll_back(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> Ro
         take_back(log, batch, pending.generation)  # 3
     for name in ("commits", "offsets"):  # 4
         _cut(checkpoint, name, batch)
+    for path in reversed(list(operator_files(checkpoint) if batch < 0 else ())):
+        checkpoint.delete(path)
     decided = read_fallback(own)  # 5
     if decided is not None and decided.committed_batch > batch:
         own.delete(FALLBACK_FILE)
     own.delete(ROLLBACK_FILE)  # 6
     return pending
+
+
+def refuse_out_of_reach(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> None:
+    """`UnsuitableCheckpoint` where `roll_back` could not go there."""
+    pending = _pending(own)
+    if pending is None or pending.batch != batch:
+        _refuse_a_forgotten_batch(checkpoint, log, batch)
+
+
+def _is_at(checkpoint: Storage, log: Storage, batch: int) -> bool:
+    """Whether nothing has come after a batch: neither a plan, nor output, whose plan may be what a power loss took."""
+    if not committed_batch(checkpoint) == batch == max(planned_batches(checkpoint), default=-1):
+        return False
+    return all(each <= batch for each in batches(log))
 
 
 def forget_batches(checkpoint: Storage, batch: int) -> None:
@@ -73,9 +90,16 @@ def forget_batches(checkpoint: Storage, batch: int) -> None:
 
 
 def has_whole(checkpoint: Storage, batch: int) -> bool:
-    """Whether Spark's logs have a batch, to its end: after a power loss a file may be there, and empty."""
-    paths = (f"commits/{batch}", f"offsets/{batch}")
-    return all(checkpoint.exists(path) and checkpoint.read(path).startswith(b"v") for path in paths)
+    """Whether Spark's logs have a batch, to its end, and can start behind it: Spark reads the plan before it, too.
+
+    After a power loss a file may be there, and empty.
+    """
+    return all(checkpoint.exists(path) and checkpoint.read(path).startswith(b"v") for path in files_to_start(batch))
+
+
+def files_to_start(batch: int) -> list[str]:
+    """What Spark reads of its logs where a query starts behind the end of a batch."""
+    return [f"offsets/{each}" for each in (batch - 1, batch) if each >= 0] + [f"commits/{batch}"]
 
 
 def refuse_if_under_way(own: Storage) -> None:
@@ -110,7 +134,7 @@ def _refuse_a_forgotten_batch(checkpoint: Storage, log: Storage, batch: int) -> 
             f"{checkpoint.url} cannot be taken back to its beginning: Spark keeps batches from {min(planned)} on. If "
             f"files are missing in cec/checkpoints there, restore them; or begin the pipeline anew, in another home"
         )
-    if batch >= 0 and not (has_whole(checkpoint, batch) and {batch, max(batch - 1, 0)} <= set(planned)):
+    if batch >= 0 and not has_whole(checkpoint, batch):
         raise UnsuitableCheckpoint(
             f"{checkpoint.url} cannot be taken back to batch {batch}: Spark keeps batches "
             f"{min(planned, default=-1)} to {max(planned, default=-1)} of it; let it keep more, with "

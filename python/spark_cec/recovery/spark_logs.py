@@ -65,7 +65,7 @@ def all_stores(checkpoint: Storage | None, known: Iterable[StoreId]) -> list[Sto
     """
     stores = set(known)
     spread = {store.operator for store in stores if store.partition > 0}
-    named = _stores_of_operators(checkpoint) if checkpoint is not None else ()
+    named = named_stores(checkpoint) if checkpoint is not None else ()
     return sorted(stores.union(store for store in named if store.partition == 0 or store.operator in spread))
 
 
@@ -74,12 +74,36 @@ def planned_batches(checkpoint: Storage) -> list[int]:
     return _batches(checkpoint, "offsets")
 
 
+def operator_files(checkpoint: Storage) -> Iterator[str]:
+    """What Spark has noted of a query's operators and of the schemas of their state, first to last."""
+    for operator in count():
+        of_operator = f"state/{operator}/_metadata"
+        found = [*_files(checkpoint, of_operator), *_files(checkpoint, f"{of_operator}/v2")]
+        if not found:
+            return
+        yield from found
+        for store in ("", *(f"/{name}" for name in STORES_OF_A_JOIN)):
+            yield from _files(checkpoint, f"state/{operator}/0{store}/_metadata")
+
+
+def source_files(checkpoint: Storage, sources: int) -> Iterator[str]:
+    """What each of so many sources has noted for itself: where it began, which files it has read in which batch."""
+    for source in range(sources):
+        yield from _files(checkpoint, f"sources/{source}")
+
+
+def _files(checkpoint: Storage, directory: str) -> list[str]:
+    """Those in a directory, without what Hadoop keeps beside them, and can do without."""
+    return [f"{directory}/{each.name}" for each in checkpoint.list(directory) if not each.name.startswith(".")]
+
+
 def _batches(checkpoint: Storage, log: str) -> list[int]:
     names = [file.name for file in checkpoint.list(log)]
     return [int(name) for name in names if name.isascii() and name.isdigit()]
 
 
-def _stores_of_operators(checkpoint: Storage) -> Iterator[StoreId]:
+def named_stores(checkpoint: Storage) -> Iterator[StoreId]:
+    """The stores that there are by Spark's operator metadata, and perhaps more than there are: see `all_stores`."""
     for operator in count():
         path = f"state/{operator}/_metadata/metadata"
         if not checkpoint.exists(path):

@@ -52,12 +52,21 @@ def refuse_unsuitable(checkpoint: Storage, asked: Mapping[str, Any]) -> None:
         )
 
 
-def refuse_other_providers(flow: str, asked: Mapping[str, Any]) -> None:
-    """`Unsupported` for a flow under a protocol whose state is not in our log: no checkpoint would have it."""
+def refuse_under_protocol(flow: str, asked: Mapping[str, Any]) -> None:
+    """`Unsupported` for a flow under a protocol whose state is not in our log: no checkpoint would have it.
+
+    Or where a task may run twice at once (`speculation`): the copy asks for the state that the first one has changed,
+    in memory alone, and has it take that back.
+    """
     if asked.get("stateful") and not asked.get("provider"):
         raise Unsupported(
             f"flow {flow} has its state with another provider, and takes part in a checkpointing protocol, which can "
             f"take back what is in a Spark CEC log alone: leave {PROVIDER_KEY} out of its conf"
+        )
+    if asked.get("stateful") and asked.get("speculation"):
+        raise Unsupported(
+            f"flow {flow} has state, and takes part in a checkpointing protocol, whose stores write at checkpoints "
+            "alone: a speculative copy of a task would need what only the first one has. Turn spark.speculation off"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,14 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent import protocols
 from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.errors import CheckpointFailed, RestartNeeded
+from spark_cec.ids import StoreId
 from spark_cec.protocols.choose import Protocol
 from spark_cec.protocols.records import read_records
 from spark_cec.protocols.spec import Spec, write_spec
 from spark_cec.recovery.spark_logs import committed_batch, planned_batches
-from spark_cec.settings import PREFIX, Settings, parse_settings
+from spark_cec.settings import PREFIX, ProtocolSettings, Settings, parse_settings
+from tests.agent.support import Agent, window
+from tests.checkpoint.support import Tip
 
 INPUTS = {"a": (), "b": ("a",)}
 
@@ -34,8 +38,9 @@ class Flows:
     def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.home = home
         self.unwritten: list[str] = []
-        self.synced: list[str] = []
-        monkeypatch.setattr(protocols, "_stores_without", lambda *_: self.unwritten)
+        self.is_sure = True
+        self.newest = dict.fromkeys(INPUTS, -1)
+        monkeypatch.setattr(protocols, "_stores_without", lambda *_: (self.unwritten, self.is_sure))
         monkeypatch.setattr(protocols, "_verify_reads", lambda *_: None)
         self.begin_run("run-1")
         self.calls = ProtocolCalls(NoLogs())  # type: ignore[arg-type]
@@ -57,13 +62,25 @@ class Flows:
         """The flow runs these batches, each with a checkpoint behind it."""
         for batch in batches:
             self.calls.sends(self.place(name), batch)
+            self.newest[name] = batch
             for log in ("offsets", "commits"):  # as Spark does it, which syncs nothing
                 path = Path(self.place(name), log, str(batch))
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text("v1\n{}\n")
-            about = {"checkpoint": self.place(name), "batch": batch, "stopping": False}
-            assert self.calls.due(about)["due"]
+                path.write_text(f'v1\n{{}}\n{{"logOffset":{batch}}}')
+            assert self.looks(name, **taken)
+
+    def looks(self, name: str, **taken: Any) -> bool:
+        """The flow plans its next batch: whether a checkpoint was due."""
+        about = {"checkpoint": self.place(name), "batch": self.newest[name], "stopping": False}
+        due = self.calls.due(about)["due"]
+        if due:
             self.calls.taken({"failed": [], **about, **taken})
+        return bool(due)
+
+    def reads(self, name: str, after: int, last: int) -> None:
+        """b's next batch reads that of a."""
+        log = open_storage(self.place("a"))
+        self.calls.will_read(self.settings(name), self.place("a"), log, after, last, None, "s")
 
     def numbers(self, name: str) -> list[int]:
         records = read_records(open_storage(f"{self.place(name)}/cec"), name, INPUTS[name])
@@ -81,6 +98,25 @@ def test_two_are_kept_of_a_flow_that_does_not_move(flows: Flows) -> None:
     flows.run("b", range(8))
     assert flows.numbers("a") == [2, 3]
     assert flows.numbers("b") == [7, 8]
+
+
+def test_a_flow_that_has_come_to_rest_keeps_nobody_back(flows: Flows) -> None:
+    """Its last messages have been received: without a second checkpoint behind them, all that follows would be kept."""
+    flows.run("a", range(2))
+    flows.reads("b", -1, 1)
+    flows.run("b", range(1))
+    assert flows.looks("a") and not flows.looks("a"), "once more, and no more"
+    for batch in range(1, 30):
+        flows.reads("b", 1, 1)
+        flows.run("b", range(batch, batch + 1))
+        assert not flows.looks("a")
+    assert len(flows.numbers("b")) == len(flows.numbers("a")) == 2
+    flows.run("a", range(2, 3))
+    assert flows.looks("a") and not flows.looks("a")
+
+
+def test_a_flow_without_a_batch_has_no_checkpoint(flows: Flows) -> None:
+    assert not flows.looks("a")
 
 
 @pytest.mark.parametrize(("repairable", "oldest"), [(0, 9), (1, 9), (6, 4)])
@@ -110,13 +146,21 @@ def test_what_spark_has_written_is_durable_before_the_checkpoint_counts(
         order.append(str(target))
         real_replace(source, target, **how)
 
-    flows.run("a", range(1))
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "replace", replace)
-    flows.run("a", range(1, 2))
-    names = [each.removeprefix(flows.place("a") + "/") for each in order]
-    counts = max(at for at, name in enumerate(names) if name.startswith("cec/checkpoints"))
-    assert names.index("offsets/1") < counts and names.index("commits/1") < counts, names
+    begun = ("metadata", "sources/0/0", "state/0/_metadata/metadata", "state/1/_metadata/v2/0")
+    for batch, beside in enumerate((begun, ("sources/0/1",), ("sources/0/2.compact",))):
+        for name in (*beside, "sources/0/.0.crc"):
+            path = Path(flows.place("a"), name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("v1\n{}")
+        order.clear()
+        flows.run("a", range(batch, batch + 1))
+        names = [each.removeprefix(flows.place("a") + "/") for each in order]
+        counts = max(at for at, name in enumerate(names) if name.startswith("cec/checkpoints"))
+        synced = names[:counts]
+        assert {f"offsets/{batch}", f"commits/{batch}", *beside} <= set(synced), names
+        assert not batch or "metadata" not in synced, "once is enough"
 
 
 def test_who_does_not_answer_does_not_matter_if_all_stores_have_written(flows: Flows) -> None:
@@ -127,6 +171,14 @@ def test_who_does_not_answer_does_not_matter_if_all_stores_have_written(flows: F
         flows.run("a", range(1, 2), failed=gone)
     with pytest.raises(RestartNeeded, match="store 0/1 and 1 stores in all have not written"):
         flows.run("a", range(1, 2))
+
+
+def test_it_matters_where_there_may_be_stores_that_nobody_knows_of(flows: Flows) -> None:
+    """Those of the first checkpoint, of an executor that is gone."""
+    flows.is_sure = False
+    with pytest.raises(CheckpointFailed, match="executor 3 does not answer"):
+        flows.run("a", range(1), failed=["executor 3 does not answer"])
+    flows.run("a", range(1))
 
 
 def test_a_run_that_is_over_takes_no_checkpoint(flows: Flows) -> None:
@@ -148,3 +200,45 @@ def test_what_a_flow_may_read_again_is_behind_its_older_checkpoint(flows: Flows)
         PREFIX + "protocol.home": str(flows.home), PREFIX + "protocol.flow": "out", PREFIX + "protocol.run": "run-1",
     })  # fmt: skip
     assert flows.calls.read_again_from(sink, flows.place("b")) is None
+
+
+def test_stores_of_a_history_that_was_given_up_are_not_missed(tmp_path: Path) -> None:
+    """It had more partitions. What is of the history that counts is missed, from its first checkpoint on."""
+    agent = Agent(tmp_path)
+    tips = {StoreId(0, partition): Tip() for partition in (0, 1, 5)}
+
+    def missed(version: int, generation: int) -> tuple[list[str], bool]:
+        settings = ProtocolSettings("", "f", "", True)
+        run = protocols._Run(settings, agent.checkpoint, agent.home, generation, -1)
+        with agent.calls._logs.serving():
+            return protocols._stores_without(agent.calls._logs.get_known(agent.home), run, version)
+
+    first = agent.begin_run()
+    for store, tip in tips.items():
+        tips[store] = agent.append(store, tip, window(b"a", b"0"), generation=first)[0]
+    assert missed(1, first) == ([], True)
+    later = agent.begin_run()  # behind batch -1
+    for store in (StoreId(0, 0), StoreId(0, 1)):
+        tips[store] = agent.append(store, Tip(), window(b"a", b"1"), generation=later)[0]
+    assert missed(1, later) == ([], True)
+    agent.append(StoreId(0, 0), tips[StoreId(0, 0)], {}, generation=later)
+    assert missed(2, later) == (["store 0/1/default"], True)
+    agent.calls.close()
+
+
+@pytest.mark.parametrize(("partitions", "is_sure"), [((0,), False), ((0, 1), True)])
+def test_of_the_first_checkpoint_it_is_not_known_how_many_stores_there_are(
+    partitions: tuple[int, ...], is_sure: bool, tmp_path: Path
+) -> None:
+    """Of an aggregation without keys Spark says that it has as many as others, and uses one."""
+    agent = Agent(tmp_path)
+    about = {"operatorInfo": {}, "stateStoreInfo": [{"storeName": "default", "numPartitions": 2}]}
+    open_storage(agent.checkpoint).replace("state/0/_metadata/metadata", b"v1\n" + json.dumps(about).encode())
+    generation = agent.begin_run()
+    for partition in partitions:
+        agent.append(StoreId(0, partition), Tip(), {}, generation=generation)
+    run = protocols._Run(ProtocolSettings("", "f", "", True), agent.checkpoint, agent.home, generation, -1)
+    with agent.calls._logs.serving():
+        log = agent.calls._logs.get_known(agent.home)
+        assert protocols._stores_without(log, run, 1) == ([], is_sure)
+    agent.calls.close()

@@ -8,14 +8,17 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from spark_cec.agent.queries import _output_before
 from spark_cec.ids import StoreId
 from spark_cec.recovery.suitable import UNFINISHED
-from spark_cec.settings import PREFIX
+from spark_cec.settings import PREFIX, Settings
 from tests.agent.support import DECISION, Agent, Refused, window
 from tests.checkpoint.support import Tip
 
@@ -378,6 +381,36 @@ def test_trimming_keeps_what_a_retained_version_may_need(tmp_path: Path) -> None
         for partition in (0, 1):
             answer = agent.ask("load", store=[0, partition, "default"], version=version, checkpoint_id=None, retained=5)
             assert [row["window"] for row in agent.rows(answer)] == [b"a"]
+    agent.calls.close()
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept_from", "before"), [(3, None, 47), (3, 5, 5), (48, 5, 2), (None, 5, None), (None, None, None)]
+)
+def test_output_that_a_flow_may_go_back_to_is_kept(keep: int | None, kept_from: int | None, before: int | None) -> None:
+    """Whatever its readers are through with: a rollback needs it whole."""
+    log = SimpleNamespace(settings=Settings(retain_output_batches=keep))
+    assert _output_before(log, 50, kept_from) == before  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("takes_part", "asked", "says"),
+    [
+        (True, {"speculation": True}, r"flow f has state.*Turn spark\.speculation off"),
+        (True, {"speculation": True, "stateful": False}, ""),
+        (True, {"provider": False}, "flow f has its state with another provider"),
+        (True, {}, ""),
+        (False, {"speculation": True}, ""),
+    ],
+)
+def test_a_flow_under_a_protocol(takes_part: bool, asked: dict[str, Any], says: str, tmp_path: Path) -> None:
+    agent = Agent(tmp_path)
+    own = {"protocol.home": str(tmp_path), "protocol.flow": "f", "protocol.run": "1"}
+    own |= {"protocol": "uncoordinated"} if takes_part else {}
+    conf = {**agent.conf, **{PREFIX + key: value for key, value in own.items()}}
+    start = functools.partial(agent.ask, "check", conf=conf, sink_path=None, committed_batch=-1)
+    with pytest.raises(Refused, match=says) if says else nullcontext():
+        start(**{"provider": True, "stateful": True, "planned": False, **asked})
     agent.calls.close()
 
 

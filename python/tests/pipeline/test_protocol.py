@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.errors import DamagedLog
+from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
+from spark_cec.log.manifest import retire
 from spark_cec.pipeline import protocol
 from spark_cec.pipeline.declare import Declaration
 from spark_cec.pipeline.graph import Graph, GraphError, Node
@@ -194,7 +195,7 @@ def test_a_line_that_is_damaged_on_the_way_back_is_left_for_an_older_one(
         assert [committed_batch(query.checkpoint) for query in shop.queries.values()] == [4, 1], f"step {crash}"
         assert [each.checkpoint.number for each in shop.records("b").known] == [0, 1]
         shop.queries["b"].is_back_at(1)
-    assert "checkpoint 2 of flow b cannot be read any more" in caplog.text
+    assert "cannot be gone to any more (checkpoint 2 of flow b cannot be read)" in caplog.text
 
 
 def test_a_damaged_checkpoint_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -223,6 +224,37 @@ def test_a_checkpoint_whose_batch_is_empty_is_none(tmp_path: Path) -> None:
     shop.queries["a"].checkpoint.replace("commits/4", b"")
     Lines(str(tmp_path), GRAPH, UNC).go_back()
     assert committed_batch(shop.queries["a"].checkpoint) == 2
+
+
+def test_a_checkpoint_behind_a_batch_that_is_empty_is_none(tmp_path: Path) -> None:
+    """Spark would read the plan of that one as it starts."""
+    shop = Shop(tmp_path)
+    shop.queries["a"].checkpoint.replace("offsets/3", b"")
+    Lines(str(tmp_path), GRAPH, UNC).go_back()
+    assert committed_batch(shop.queries["a"].checkpoint) == 2
+
+
+@pytest.mark.parametrize("damage", ["line", "plan"])
+def test_a_line_that_was_written_down_and_is_out_of_reach_is_left(
+    damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = Shop(tmp_path)
+    (tmp_path / ROLLBACK_FILE).write_text("{" if damage == "line" else json.dumps({"line": {"a": 2, "b": 2}}))
+    if damage == "plan":
+        shop.queries["a"].checkpoint.delete("offsets/3")
+    Lines(str(tmp_path), GRAPH, UNC).go_back()
+    assert committed_batch(shop.queries["a"].checkpoint) == (4 if damage == "line" else 2)
+    assert "which cannot be gone to any more" in caplog.text
+
+
+def test_nothing_is_written_where_a_flow_cannot_go(tmp_path: Path) -> None:
+    """Else each start would try the same again."""
+    shop = Shop(tmp_path)
+    retire(shop.queries["a"].log, 6)
+    with pytest.raises(UnsuitableCheckpoint, match="its output is kept from batch 6 on"):
+        Lines(str(tmp_path), GRAPH, UNC).go_back()
+    assert not (tmp_path / ROLLBACK_FILE).exists()
+    assert committed_batch(shop.queries["b"].checkpoint) == 5
 
 
 def test_checkpoints_that_are_all_damaged_are_not_the_beginning(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.log.cuts import cuts_of
-from spark_cec.log.manifest import retire
+from spark_cec.log.manifest import manifest_path, retire
 from spark_cec.recovery.fallback import Fallback, read_fallback, save_fallback
 from spark_cec.recovery.rollback import ROLLBACK_FILE, forget_batches, has_whole, refuse_if_under_way, roll_back
 from spark_cec.recovery.spark_logs import committed_batch, planned_batches
@@ -29,6 +29,7 @@ def test_it_is_as_if_no_later_batch_had_come(batch: int, tmp_path: Path) -> None
 def test_where_it_is_nothing_is_done(tmp_path: Path) -> None:
     query = Query(tmp_path)
     query.checkpoint.delete("offsets/6")
+    query.log.delete(manifest_path(6))
     assert roll_back(*query.parts(0), 5) is None
     new = [open_storage(f"{tmp_path}/new{each}") for each in ("", "/cec", "/cec/log")]
     assert roll_back(new[0], new[1], new[2], -1) is None
@@ -88,9 +89,34 @@ def test_a_batch_of_which_a_file_is_empty_is_refused(name: str, tmp_path: Path) 
     """As after a power loss."""
     query = Query(tmp_path)
     query.checkpoint.replace(f"{name}/3", b"")
-    assert not has_whole(query.checkpoint, 3) and has_whole(query.checkpoint, 4)
-    with pytest.raises(UnsuitableCheckpoint, match="cannot be taken back to batch 3"):
-        roll_back(*query.parts(), 3)
+    assert not has_whole(query.checkpoint, 3) and has_whole(query.checkpoint, 5)
+    assert has_whole(query.checkpoint, 4) is (name == "commits"), "Spark reads the plan before the newest one, too"
+    for batch in (3, 4) if name == "offsets" else (3,):
+        with pytest.raises(UnsuitableCheckpoint, match=f"cannot be taken back to batch {batch}"):
+            roll_back(*query.parts(), batch)
+
+
+def test_output_of_a_batch_whose_plan_is_lost_is_taken_back(tmp_path: Path) -> None:
+    """Where the log is on another disk: the batch is planned anew, and may have other rows."""
+    query = Query(tmp_path)
+    for path in ("commits/4", "commits/5", *(f"offsets/{each}" for each in (4, 5, 6))):
+        query.checkpoint.delete(path)
+    assert roll_back(*query.parts(), 3) is not None
+    assert roll_back(*query.parts(0), 3) is None
+    query.is_back_at(3)
+
+
+def test_at_the_beginning_there_are_no_operators(tmp_path: Path) -> None:
+    """The next run may have other ones, and another number of partitions."""
+    of_join = "1/0/left-keyToNumValues/_metadata/schema"
+    files = ("0/_metadata/metadata", "0/0/_metadata/schema", "1/_metadata/v2/0", of_join)
+    for batch in (3, -1):
+        query = Query(tmp_path / str(batch))
+        for file in files:
+            query.checkpoint.replace(f"state/{file}", b"v1")
+        roll_back(*query.parts(), batch)
+        left = [path for path in (tmp_path / str(batch) / "state").rglob("*") if path.is_file()]
+        assert len(left) == (0 if batch < 0 else len(files))
 
 
 def test_a_pending_one_to_elsewhere_is_overtaken(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
   private var storeConf: StateStoreConf = _
   private var hadoopConf: Configuration = _
   private var state: StoreState = _
-  private var run: Option[RunContext] = None
+  @volatile private var run: Option[RunContext] = None
   private lazy val directory = new PartitionDirectory(id, hadoopConf)
   private lazy val durable = new DurableVersions(id, storeConf, hadoopConf)
   private lazy val lease = new Lease(id.toString, StoreConfs.leaseTimeoutMs(storeConf))
@@ -70,7 +70,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
 
   override def checkpoint: String = StoreConfs.checkpointOf(id)
 
-  override def generation: Option[Long] = synchronized(run).map(_.generation)
+  override def generation: Option[Long] = run.map(_.generation)
 
   override def flush(version: Long): Unit = betweenBatches(flushed(version))
 
@@ -100,10 +100,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
   override def close(): Unit = betweenBatches {
     try if (state != null) state.settle() catch {
       case failure: CecException => logWarning(s"store $id is closed with windows that are not in the log: a restart of its query replays them", failure)
-    } finally {
-      drop()
-      StoreHost.remove(this)
-    }
+    } finally drop()
   }
 
   override def toString: String = s"CecStateStoreProvider[id = $id]"
@@ -138,6 +135,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
   private def drop(): Unit = synchronized {
     val dropped = Option(state)
     state = null
+    StoreHost.remove(this)
     dropped.foreach(_.close())
   }
 

@@ -19,7 +19,7 @@ private[cec] trait HostedStore {
   def checkpoint: String
   def stateStoreId: StateStoreId
 
-  /** The run of the query that it belongs to; None for a store without word from the rule. */
+  /** The run of the query that it belongs to; None for a store without word from the rule. Waits for nobody. */
   def generation: Option[Long]
 
   /** Writes what is dirty at `version`, after taking back what is later, if the store is there. */
@@ -70,9 +70,10 @@ private[cec] object StoreHost extends Logging {
    */
   def recall(store: HostedStore, version: Long): Boolean = {
     val id = store.stateStoreId
-    holders(store.checkpoint, id).exists(other => (other ne store) && other.handOver(version)) ||
+    holders(store.checkpoint, store.generation, id).exists(other => (other ne store) && other.handOver(version)) ||
       lineToDriver().exists { line =>
-        try line.directory.askSync[Boolean](Message.yieldStore(SparkEnv.get.executorId, store.checkpoint, id, version).toString)
+        val request = Message.yieldStore(SparkEnv.get.executorId, store.checkpoint, store.generation, id, version)
+        try line.directory.askSync[Boolean](request.toString)
         catch {
           case NonFatal(error) =>
             logWarning(s"no executor could be asked for store $id at version $version", error)
@@ -81,10 +82,12 @@ private[cec] object StoreHost extends Logging {
       }
   }
 
-  private def holders(checkpoint: String, id: StateStoreId): Seq[HostedStore] = stores.keySet.asScala.toSeq.filter { store =>
-    val other = store.stateStoreId
-    store.checkpoint == checkpoint && other.operatorId == id.operatorId && other.partitionId == id.partitionId && other.storeName == id.storeName
-  }
+  private def holders(checkpoint: String, generation: Option[Long], id: StateStoreId): Seq[HostedStore] =
+    stores.keySet.asScala.toSeq.filter { store =>
+      val other = store.stateStoreId
+      store.checkpoint == checkpoint && store.generation == generation && other.operatorId == id.operatorId &&
+        other.partitionId == id.partitionId && other.storeName == id.storeName
+    }
 
   /** None where the driver has no directory, as without our extension. */
   private def lineToDriver(): Option[Line] = synchronized {
@@ -108,7 +111,8 @@ private[cec] object StoreHost extends Logging {
     message.get("call").asText match {
       case Message.Yield =>
         val id = StateStoreId(checkpoint, message.get("operator").asLong, message.get("partition").asInt, message.get("store").asText)
-        Json.obj().put("yielded", holders(checkpoint, id).exists(_.handOver(version))).toString
+        val generation = Some(message.get("generation").asLong).filter(_ >= 0)
+        Json.obj().put("yielded", holders(checkpoint, generation, id).exists(handsOver(_, version))).toString
       case call =>
         val generation = message.get("generation").asLong
         val ours = stores.keySet.asScala.toSeq.filter(store => store.checkpoint == checkpoint && store.generation.contains(generation))
@@ -123,6 +127,13 @@ private[cec] object StoreHost extends Logging {
         node.set[JsonNode]("failed", failed)
         node.toString
     }
+  }
+
+  /** A store that cannot be had is no reason to think that this JVM is gone. */
+  private def handsOver(store: HostedStore, version: Long): Boolean = try store.handOver(version) catch {
+    case NonFatal(error) =>
+      logWarning(s"store ${store.stateStoreId} at version $version could not be given away", error)
+      false
   }
 
   private final class Endpoint(override val rpcEnv: RpcEnv) extends RpcEndpoint {

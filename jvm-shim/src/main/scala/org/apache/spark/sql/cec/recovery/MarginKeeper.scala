@@ -47,9 +47,11 @@ private object SourceWatch {
 
 /**
  * Has the stores of a running query write what is dirty when a source is about to lose what a recovery would need
- * (`cec.sources.margin`). A recovery needs nothing old after that.
+ * (`cec.sources.margin`). A recovery needs nothing old after that, but of a flow under a protocol: its line is not its own, so that
+ * people are told.
  */
-private[recovery] final class MarginKeeper(watch: SourceWatch, run: RunContext, conf: Map[String, String]) extends Logging {
+private[recovery] final class MarginKeeper(watch: SourceWatch, run: RunContext, conf: Map[String, String], isUnderProtocol: Boolean)
+    extends Logging {
   private var flushedNs, warnedNs: Option[Long] = None
 
   /** Compares the newest answer, if there is one; between two batches, after the one that made `version`. */
@@ -57,11 +59,14 @@ private[recovery] final class MarginKeeper(watch: SourceWatch, run: RunContext, 
     val request = Json.obj().put("checkpoint", run.checkpoint).put("home", run.home).put("version", version)
     request.set[JsonNode]("sources", sources)
     val answer = Agent.call("sources_now", request, conf)
-    Json.text(answer.get("thin")).foreach { why =>
-      val failed = StoreDirectory.flush(run.checkpoint, run.generation, version)
-      tell(why, version, answer.get("deletes").asBoolean)
-      failed.foreach(failure => logWarning(s"Spark CEC: not written, so a recovery still needs old input: $failure"))
-    }
+    val deletes = answer.get("deletes").asBoolean // else it is a topic that is new, which will not happen again
+    Json.text(answer.get("thin")).foreach(why => if (isUnderProtocol) { if (deletes) tellOfLine(why) } else write(why, version, deletes))
+  }
+
+  private def write(why: String, version: Long, deletes: Boolean): Unit = {
+    val failed = StoreDirectory.flush(run.checkpoint, run.generation, version)
+    tell(why, version, deletes)
+    failed.foreach(failure => logWarning(s"Spark CEC: not written, so a recovery still needs old input: $failure"))
   }
 
   def stop(): Unit = watch.stop()
@@ -69,13 +74,23 @@ private[recovery] final class MarginKeeper(watch: SourceWatch, run: RunContext, 
   /** Once is what this is for; several times a minute is costly, and says that the source keeps too little. */
   private def tell(why: String, version: Long, deletes: Boolean): Unit = {
     val now = System.nanoTime()
-    def isRecent(past: Long) = now - past < TimeUnit.MINUTES.toNanos(1)
     val line = s"Spark CEC: all that was dirty at batch ${version - 1} is written, so that a recovery needs nothing older: $why"
-    if (flushedNs.exists(isRecent) && !warnedNs.exists(isRecent)) {
+    if (flushedNs.exists(isRecent(_, now)) && !warnedNs.exists(isRecent(_, now))) {
       warnedNs = Some(now)
       logWarning(s"$line. This happens again and again: the source keeps too little for this query. Let it keep more (retention.ms, " +
         "retention.bytes), or let a recovery need less (spark.sql.streaming.stateStore.cec.U, CI)")
     } else logInfo(line)
-    if (deletes) flushedNs = Some(now) // else it is a topic that is new, which will not happen again
+    if (deletes) flushedNs = Some(now)
   }
+
+  private def tellOfLine(why: String): Unit = {
+    val now = System.nanoTime()
+    if (!warnedNs.exists(isRecent(_, now))) {
+      warnedNs = Some(now)
+      logWarning(s"Spark CEC: a failure would take this flow back to a line that needs what its source is about to lose: $why. Let it keep " +
+        "more (retention.ms, retention.bytes), or take checkpoints more often (checkpoint_interval)")
+    }
+  }
+
+  private def isRecent(past: Long, now: Long) = now - past < TimeUnit.MINUTES.toNanos(1)
 }

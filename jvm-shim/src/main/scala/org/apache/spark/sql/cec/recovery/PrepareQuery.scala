@@ -55,6 +55,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
 
   /** Whether a pipeline's protocol says when the query is checkpointed. */
   private val isUnderProtocol = conf.contains("spark.sql.streaming.stateStore.cec.protocol")
+  private val speculation = session.sparkContext.conf.getBoolean("spark.speculation", false)
   private lazy val isStateful = write.inputQuery.exists(Stateful.kind(_).isDefined)
 
   /**
@@ -101,14 +102,13 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   private def check(): JsonNode = ask("check", arguments()
     .put("sink_path", ourSink.flatMap(_.path).orNull).put("recorded_provider", logs.recordedProvider.orNull)
     .put("committed_batch", logs.lastCommitted).put("planned", logs.lastOffset >= 0).put("provider", sessionUsesUs).put("stateful", isStateful)
-    .put("transform_with_state", write.inputQuery.exists(Stateful.isTransformWithState(_))))
+    .put("transform_with_state", write.inputQuery.exists(Stateful.isTransformWithState(_))).put("speculation", speculation))
 
   private def usesOurState: Boolean = sessionUsesUs && isStateful
 
   private def decide(checked: JsonNode): Decision = {
     val mode = checked.get("mode").asText
     val vouchedFor = checked.get("replayable_sources").elements.asScala.map(_.asText).toSeq
-    val speculation = session.sparkContext.conf.getBoolean("spark.speculation", false)
     val decision =
       if (usesOurState) new Deferral(write, session.sessionState.conf, speculation, mode, vouchedFor).decide()
       else Decision(Nil)
@@ -179,11 +179,11 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
       if (!defers) write.copy(sink = confirmed)
       else {
         val replay = Option.when(plan.isDue)(new Replay(session.asInstanceOf[ClassicSession], write, run, conf, plan.replayFrom, plan.committed))
-        val watch = Option.when(decision.deferred.nonEmpty && checked.get("sources_margin").asDouble > 0)(new AskedSources(write.inputQuery))
-          .filter(_.canBeAsked).map(new SourceWatch(_))
+        val looksBack = (decision.deferred.nonEmpty || isUnderProtocol) && checked.get("sources_margin").asDouble > 0
+        val watch = Option.when(looksBack)(new AskedSources(write.inputQuery)).filter(_.canBeAsked).map(new SourceWatch(_))
         val hooks = new QueryRun(
-          session, run, conf, plan.committed, replay, new Acknowledgements(run.home, conf), watch.map(new MarginKeeper(_, run, conf)),
-          flushes = checked.get("flush_at_stop").asBoolean && !isUnderProtocol, isUnderProtocol)
+          session, run, conf, plan.committed, replay, new Acknowledgements(run.home, conf),
+          watch.map(new MarginKeeper(_, run, conf, isUnderProtocol)), flushes = checked.get("flush_at_stop").asBoolean && !isUnderProtocol, isUnderProtocol)
         write.copy(sink = confirmed, inputQuery = WrappedSources.wrap(write.inputQuery, hooks))
       }
     prepared.setTagValue(PrepareQuery.Done, true)

@@ -113,8 +113,8 @@ private[recovery] final class QueryRun(
     margin.foreach(_.stop())
     try {
       val version = new SparkLogs(session, run.checkpoint).lastCommitted + 1
-      if (asksForCheckpoints) checkpoint(version - 1, stopping = true)
-      StoreDirectory.end(run.checkpoint, run.generation, version, flushes)
+      try if (asksForCheckpoints) checkpoint(version - 1, stopping = true)
+      finally StoreDirectory.end(run.checkpoint, run.generation, version, flushes)
         .foreach(failure => logWarning(s"Spark CEC: not written at the end of the query, so the next start replays it: $failure"))
       if (flushes) acknowledgements.give(version - 1)
     } catch {
