@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,16 @@ from spark_cec.pipeline import Pipeline
 from spark_cec.pipeline.running import PipelineFailed, RunningPipeline
 from spark_cec.pipeline.supervise import Patience
 from spark_cec.protocols.records import read_records
+from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.settings import PROVIDER_KEY
 
 ROWS = 20
 
 
-def counts(home: Path, sink: str = "noop", conf: Mapping[str, str] | None = None, **how: Any) -> Pipeline:
-    """numbers -> counts, which has state, and is given `conf` -> out."""
+def counts(
+    home: Path, sink: str = "noop", conf: Mapping[str, str] | None = None, counts_in: int = 2, **how: Any
+) -> Pipeline:
+    """numbers -> counts, which has state in so many partitions, and is given `conf` -> out."""
     made = Pipeline("counts", f"{home}/home", **{"checkpoint_interval": 0.4, **how})
 
     @made.flow
@@ -38,7 +42,7 @@ def counts(home: Path, sink: str = "noop", conf: Mapping[str, str] | None = None
         stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", str(ROWS))
         return stream.option("numPartitions", "1").load().select("value")
 
-    @made.flow(output_mode="update", partitions=2, kept=True, conf=dict(conf or {}))
+    @made.flow(output_mode="update", partitions=counts_in, kept=True, conf=dict(conf or {}))
     def counts(numbers: DataFrame) -> DataFrame:
         keyed = numbers.groupBy((f.col("value") % 7).alias("k"))
         return keyed.agg(f.count("*").alias("n"), f.max("value").alias("most"))
@@ -86,6 +90,29 @@ def test_the_agent_dies_and_all_go_back(spark: SparkSession, tmp_path: Path) -> 
     piggybacks = [each.piggyback for each in manifests(tmp_path, "numbers")]
     assert all(each and {"lc", "ckpt", "taken", "greater"} <= each.keys() for each in piggybacks)
     assert cec("pipeline", "verify", f"{tmp_path}/home") == 0
+
+
+def test_without_checkpoints_all_begin_anew(spark: SparkSession, tmp_path: Path) -> None:
+    """As Spark left nothing there: what it notes of operators and schemas, it writes once."""
+    without: dict[str, Any] = {"protocol": "none", "release": "at-once"}
+    with running(counts(tmp_path, **without), spark) as run:
+        for times in range(2):
+            eventually(lambda: True if committed(tmp_path) >= 3 else None, "it has run")
+            kill_agent(tmp_path, "counts")
+            eventually(partial(has_gone_back, run, times + 1), "they go back")
+        eventually(lambda: True if committed(tmp_path) >= 3 else None, "it has run again")
+    is_right(spark, tmp_path)
+    with running(counts(tmp_path, **without, counts_in=4), spark):
+        eventually(lambda: True if committed(tmp_path) >= 3 else None, "it has run in other partitions")
+    is_right(spark, tmp_path)
+
+
+def committed(home: Path) -> int:
+    return committed_batch(open_storage(f"{home}/home/flows/counts"))
+
+
+def has_gone_back(run: RunningPipeline, times: int) -> bool | None:
+    return True if run.status().rollbacks >= times else None
 
 
 def manifests(home: Path, flow: str) -> list[Any]:

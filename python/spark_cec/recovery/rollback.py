@@ -56,7 +56,7 @@ def roll_back(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> Ro
     for name in ("commits", "offsets"):  # 4
         _cut(checkpoint, name, batch)
     for path in reversed(list(operator_files(checkpoint) if batch < 0 else ())):
-        checkpoint.delete(path)
+        _delete(checkpoint, path)
     decided = read_fallback(own)  # 5
     if decided is not None and decided.committed_batch > batch:
         own.delete(FALLBACK_FILE)
@@ -86,7 +86,7 @@ def forget_batches(checkpoint: Storage, batch: int) -> None:
     for name in ("commits", "offsets"):
         for number in sorted(_numbers(checkpoint, name)):
             if number < batch - 1:
-                _delete(checkpoint, name, number)
+                _delete(checkpoint, f"{name}/{number}")
 
 
 def has_whole(checkpoint: Storage, batch: int) -> bool:
@@ -146,15 +146,17 @@ def _cut(checkpoint: Storage, name: str, batch: int) -> None:
     """Deletes the entries behind a batch, newest first, each with the checksum that Hadoop has beside it."""
     for number in sorted(_numbers(checkpoint, name), reverse=True):
         if number > batch:
-            _delete(checkpoint, name, number)
+            _delete(checkpoint, f"{name}/{number}")
 
 
 def _numbers(checkpoint: Storage, name: str) -> list[int]:
     return [int(file.name) for file in checkpoint.list(name) if file.name.isascii() and file.name.isdigit()]
 
 
-def _delete(checkpoint: Storage, name: str, number: int) -> None:
-    # The checksum, which Hadoop can do without, first: without its batch nobody would look for it.
-    for path in (f"{name}/.{number}.crc", f"{name}/{number}"):
-        if checkpoint.exists(path):
-            checkpoint.delete(path)
+def _delete(checkpoint: Storage, path: str) -> None:
+    """Of Spark's files, with the checksum: one that is left would keep Spark from writing the file anew."""
+    directory, _, name = path.rpartition("/")
+    # First what Hadoop can do without: without its file nobody would look for it.
+    for each in (f"{directory}/.{name}.crc", path):
+        if checkpoint.exists(each):
+            checkpoint.delete(each)

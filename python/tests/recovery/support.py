@@ -12,7 +12,7 @@ from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import read_attempts
 from spark_cec.recovery.generations import newest_generation, next_generation, note_start
 from spark_cec.recovery.rollback import refuse_if_under_way
-from spark_cec.recovery.spark_logs import committed_batch, operator_files, planned_batches
+from spark_cec.recovery.spark_logs import committed_batch, planned_batches
 
 WRITES = ("create", "replace", "delete")
 
@@ -52,7 +52,8 @@ class Query:
             for batch in range(last + 1):
                 self.checkpoint.replace(f"{name}/{batch}", b"v1\n{}\n")
                 self.checkpoint.replace(f"{name}/.{batch}.crc", b"crc")
-        self.checkpoint.replace("state/0/_metadata/metadata", b"v1")
+        for name in ("metadata", ".metadata.crc"):
+            self.checkpoint.replace(f"state/0/_metadata/{name}", b"v1")
         for began in (-1, 2):
             note_start(self.own, next_generation(self.own), began)
         join_log(self.log, None)
@@ -74,7 +75,8 @@ class Query:
         assert committed_batch(self.checkpoint) == batch
         assert not [file.name for file in self.checkpoint.list("offsets") if file.name == f".{batch + 1}.crc"]
         assert batches(self.log) == kept
-        assert len(list(operator_files(self.checkpoint))) == (batch >= 0)
+        about_operators = [path.name for path in self.place.glob("state/0/_metadata/*")]
+        assert sorted(about_operators) == ([".metadata.crc", "metadata"] if batch >= 0 else [])
         refuse_if_under_way(self.own)
         # The run that goes on from there owns what comes, and none before it.
         assert read_attempts(self.checkpoint, self.own).least_generation(batch + 2) == newest_generation(self.own)
