@@ -196,6 +196,69 @@ def test_a_damaged_checkpoint_is_passed_over(
     assert "an older checkpoint is used" in caplog.text
 
 
+def words(home: Path) -> Pipeline:
+    """texts, which are read from files, one in a batch -> counts of their lines, in all."""
+    made = Pipeline("words", f"{home}/home", protocol="uncoordinated", checkpoint_interval=0.4)
+
+    @made.flow
+    def texts(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(f"{home}/in")
+
+    @made.flow(output_mode="update", kept=True)
+    def counts(texts: DataFrame) -> DataFrame:
+        return texts.groupBy("value").agg(f.count("*").alias("n"))
+
+    return made
+
+
+def put_files(home: Path, first: int, last: int) -> None:
+    (home / "in").mkdir(exist_ok=True)
+    for each in range(first, last):
+        made = home / f"{each}.txt"
+        made.write_text(f"all\n{each}\n")
+        made.rename(home / "in" / made.name)
+
+
+def has_counted(home: Path, files: int) -> bool | None:
+    """Whether the flow that counts is through with so many."""
+    if committed(home) < 0 or len(list((home / "home/flows/texts/commits").glob("[0-9]*"))) == 0:
+        return None
+    published = batches(open_storage(f"{home}/home/flows/texts/cec/log"))
+    planned = (home / f"home/flows/counts/offsets/{committed(home)}").read_text().splitlines()[-1]
+    is_all = noted(home)[-1] == files - 1 and committed_batch(open_storage(f"{home}/home/flows/texts")) == published[-1]
+    return True if is_all and read_batch(planned) == published[-1] else None
+
+
+def are_counted(spark: SparkSession, home: Path, files: int) -> None:
+    """Each of so many was read once."""
+    rows = spark.read.format("cec").load(f"{home}/home/flows/counts").groupBy("value").agg(f.max("n").alias("n"))
+    assert {row.value: row.n for row in rows.collect()} == {"all": files} | {str(each): 1 for each in range(files)}
+
+
+def noted(home: Path) -> list[int]:
+    """The numbers of the entries of the source of files."""
+    names = [path.name for path in (home / "home/flows/texts/sources/0").glob("[0-9]*")]
+    return sorted(int(each.partition(".")[0]) for each in names)
+
+
+@pytest.mark.parametrize("files", [12, pytest.param(160, marks=pytest.mark.long)])
+def test_notes_of_files_that_a_power_loss_left_empty(spark: SparkSession, tmp_path: Path, files: int) -> None:
+    """Behind the line, as Spark syncs none of them; and none is kept for ever, with all before it in each tenth."""
+    put_files(tmp_path, 0, files)
+    with running(words(tmp_path), spark):
+        eventually(lambda: has_counted(tmp_path, files), "all files")
+    numbers = noted(tmp_path)
+    assert numbers == list(range(numbers[0], files))
+    assert (numbers[0] > 0) is (files > 130)
+    for lost in (files, files + 1):
+        name = f"{lost}.compact" if lost % 10 == 9 else str(lost)
+        (tmp_path / "home/flows/texts/sources/0" / name).touch()
+    put_files(tmp_path, files, files + 12)
+    with running(words(tmp_path), spark):
+        eventually(lambda: has_counted(tmp_path, files + 12), "all files, and the new ones")
+    are_counted(spark, tmp_path, files + 12)
+
+
 def goes_on(spark: SparkSession, home: Path, before: int) -> None:
     """Both flows and the sink, with checkpoints behind the one of that number; and what they made is right."""
     with running(counts(home, protocol="coordinated"), spark) as run:

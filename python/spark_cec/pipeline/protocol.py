@@ -15,7 +15,7 @@ from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import CheckpointLeases
-from spark_cec.errors import SettingsError, UnsuitableCheckpoint
+from spark_cec.errors import DamagedLog, SettingsError, UnsuitableCheckpoint
 from spark_cec.log.home import absolute_home
 from spark_cec.log.storage import Storage
 from spark_cec.pipeline.graph import Graph, GraphError
@@ -23,7 +23,7 @@ from spark_cec.protocols.choose import Protocol, UnknownProtocol, check_inputs, 
 from spark_cec.protocols.coordinated import CycleRefused
 from spark_cec.protocols.driving import line_of
 from spark_cec.protocols.records import Records, checkpoints_of, read_records, records_in
-from spark_cec.protocols.spec import Spec, new_run, note_stop, read_spec, write_spec
+from spark_cec.protocols.spec import SPEC_FILE, Spec, new_run, note_stop, read_spec, write_spec
 from spark_cec.recovery.query_file import read_query
 from spark_cec.recovery.rollback import has_whole, refuse_out_of_reach, roll_back
 from spark_cec.recovery.spark_logs import committed_batch
@@ -148,7 +148,8 @@ class Lines:
     def go_back(self, failed: Collection[str] = ()) -> None:
         """All flows that take part are taken back to the newest line there is. None of them may run.
 
-        1. Find the line, unless one was found before, and not all are there yet; all must be able to go there.
+        1. Find the line, unless one was found before, and not all are there yet; all must be able to go there. Count
+           the runs before.
         2. Write it down: after a crash the same is done again.
         3. Take each flow back to its checkpoint, and forget those behind it.
         4. Number the run that begins now, and write down how this went.
@@ -159,10 +160,10 @@ class Lines:
         line, records = self._begun() or self._newest()  # 1
         for name in self._inputs:
             self._refuse_out_of_reach(name, records[name], line[name])
+        runs_before = self._runs_before()
         self._home.replace(ROLLBACK_FILE, json.dumps({"line": line}).encode())  # 2
         report = {name: self._take_back(name, records[name], line[name]) for name in self._inputs}  # 3
-        before = read_spec(self._home)  # 4
-        number, self._run = before.number + 1 if before is not None else 1, new_run()
+        number, self._run = runs_before + 1, new_run()  # 4
         protocol, interval_s = self.checkpointing.protocol, self.checkpointing.interval_s
         write_spec(self._home, Spec(protocol, interval_s, self._inputs, number, self._run))
         took_ms = round(1000 * (time.monotonic() - began), 1)
@@ -177,6 +178,20 @@ class Lines:
     def stop(self) -> None:
         """All flows are about to be stopped in good order: what they leave then is a line, too."""
         note_stop(self._home, self._run)
+
+    def _runs_before(self) -> int:
+        """How often all flows have begun so far; each time has left a report, too, should the file be damaged."""
+        reports = [file.name.removesuffix(".json") for file in self._home.list(ROLLBACKS)]
+        told = max((int(each) for each in reports if each.isascii() and each.isdigit()), default=0)
+        try:
+            before = read_spec(self._home)
+        except DamagedLog as error:
+            _LOG.warning(
+                "%s cannot be read (%s): it is written anew, as of the %d reports in %s",
+                f"{self._place}/{SPEC_FILE}", error, told, ROLLBACKS,
+            )  # fmt: skip
+            return told
+        return max(before.number if before is not None else 0, told)
 
     def _take_back(self, name: str, records: Records, number: int) -> dict[str, int]:
         """One flow: where it is then, how many batches that takes back, and how many checkpoints are of no use."""

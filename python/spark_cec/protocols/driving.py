@@ -187,7 +187,7 @@ class DrivenFlow:
 
     def _ask_timer(self) -> None:
         now = self._drive.clock()
-        if now < self._timer_s:
+        if now < self._timer_s or self._drive.is_under_way(self._machine.round):
             return
         self._timer_s = now + self._drive.spec.interval_s
         # A round goes through all flows, also through those that had nothing to do. Where there are none, a flow that
@@ -245,6 +245,10 @@ class Drive:
     def oldest_round(self, names: Iterable[Process]) -> int:
         """The least of the last rounds that these flows have checkpointed for; 0 where one has not begun."""
         return min((each.round if (each := self.flow(name)) is not None else 0 for name in names), default=0)
+
+    def is_under_way(self, round_: int | None) -> bool:
+        """Whether some flow has yet to checkpoint for that round: the next one waits, else markers would pile up."""
+        return round_ is not None and self.oldest_round(self.spec.inputs) < round_
 
     def blocked(self, name: Process) -> set[Process]:
         """The inputs of which a flow processes nothing now."""

@@ -7,12 +7,14 @@ doing the same again; until then a file says that it is under way, and a start i
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.log.manifest import batches, retired_before, take_back
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.fallback import FALLBACK_FILE, read_fallback
+from spark_cec.recovery.file_sources import needed_no_more, unreadable_behind
 from spark_cec.recovery.generations import next_generation, note_start
 from spark_cec.recovery.spark_logs import committed_batch, operator_files, planned_batches
 
@@ -35,15 +37,16 @@ def roll_back(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> Ro
     1. Refuse what cannot be done, before anything is written.
     2. Say that it is under way, with a number that no other run has.
     3. Take back the output behind the batch: whoever still writes there is fenced.
-    4. Cut Spark's commit log and its offset log, newest first: what is left of a crash is cut by the next try. At the
-       beginning there is no state, whose operators may be other ones then.
+    4. Cut Spark's commit log and its offset log, newest first: what is left of a crash is cut by the next try. What a
+       power loss has left of later notes of files goes, too. At the beginning there is no state, whose operators may
+       be other ones then.
     5. Forget what `cec repair` has decided for the end of a later batch.
     6. The run that begins now goes on from there.
 
     Raises `UnsuitableCheckpoint` where Spark does not keep that batch any more.
     """
-    pending = _pending(own)
-    if pending is None and _is_at(checkpoint, log, batch):
+    pending = _pending_if_readable(own)
+    if pending is None and not own.exists(ROLLBACK_FILE) and _is_at(checkpoint, log, batch):
         return None
     if pending is None or pending.batch != batch:
         _refuse_a_forgotten_batch(checkpoint, log, batch)  # 1
@@ -55,6 +58,8 @@ def roll_back(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> Ro
         take_back(log, batch, pending.generation)  # 3
     for name in ("commits", "offsets"):  # 4
         _cut(checkpoint, name, batch)
+    for path in unreadable_behind(checkpoint, batch):
+        _delete(checkpoint, path)
     for path in reversed(list(operator_files(checkpoint) if batch < 0 else ())):
         _delete(checkpoint, path)
     decided = read_fallback(own)  # 5
@@ -66,7 +71,7 @@ def roll_back(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> Ro
 
 def refuse_out_of_reach(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> None:
     """`UnsuitableCheckpoint` where `roll_back` could not go there."""
-    pending = _pending(own)
+    pending = _pending_if_readable(own)
     if pending is None or pending.batch != batch:
         _refuse_a_forgotten_batch(checkpoint, log, batch)
 
@@ -75,7 +80,7 @@ def _is_at(checkpoint: Storage, log: Storage, batch: int) -> bool:
     """Whether nothing has come after a batch: neither a plan, nor output, whose plan may be what a power loss took."""
     if not committed_batch(checkpoint) == batch == max(planned_batches(checkpoint), default=-1):
         return False
-    return all(each <= batch for each in batches(log))
+    return all(each <= batch for each in batches(log)) and not unreadable_behind(checkpoint, batch)
 
 
 def forget_batches(checkpoint: Storage, batch: int) -> None:
@@ -87,6 +92,8 @@ def forget_batches(checkpoint: Storage, batch: int) -> None:
         for number in sorted(_numbers(checkpoint, name)):
             if number < batch - 1:
                 _delete(checkpoint, f"{name}/{number}")
+    for path in needed_no_more(checkpoint, batch - 1):
+        _delete(checkpoint, path)
 
 
 def has_whole(checkpoint: Storage, batch: int) -> bool:
@@ -112,6 +119,13 @@ def refuse_if_under_way(own: Storage) -> None:
         )
 
 
+def _pending_if_readable(own: Storage) -> Rollback | None:
+    """None, too, for one that says nothing: whoever knows where to go begins anew, and overtakes it."""
+    with suppress(UnsuitableCheckpoint):
+        return _pending(own)
+    return None
+
+
 def _pending(own: Storage) -> Rollback | None:
     if not own.exists(ROLLBACK_FILE):
         return None
@@ -119,7 +133,10 @@ def _pending(own: Storage) -> Rollback | None:
         fields = json.loads(own.read(ROLLBACK_FILE))
         return Rollback(int(fields["batch"]), int(fields["generation"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise UnsuitableCheckpoint(f"{own.url}/{ROLLBACK_FILE} cannot be read ({error}): restore it") from error
+        raise UnsuitableCheckpoint(
+            f"{own.url}/{ROLLBACK_FILE} cannot be read ({error}): its query was being taken back to an "
+            f"earlier batch; start the pipeline that it belongs to, which does the rest"
+        ) from error
 
 
 def _refuse_a_forgotten_batch(checkpoint: Storage, log: Storage, batch: int) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
+from spark_cec.errors import DamagedLog, NewerFormat, UnsuitableCheckpoint
+from spark_cec.log.frame import crc32c
 from spark_cec.log.manifest import retire
+from spark_cec.log.objects import canonical
 from spark_cec.pipeline import protocol
 from spark_cec.pipeline.declare import Declaration
 from spark_cec.pipeline.graph import Graph, GraphError, Node
@@ -115,7 +117,7 @@ class Shop:
     """Two flows that have committed batches 0 to 5; b has read what a has sent after its last checkpoint."""
 
     def __init__(self, home: Path) -> None:
-        self.home = home
+        self.home, self.storage = home, open_storage(str(home))
         self.queries = {name: Query(home / "flows" / name) for name in ("a", "b")}
         for query in self.queries.values():
             write_query(query.own, {"log_home": "cec/log", "log_id": "0" * 32, "generation": 2})
@@ -234,6 +236,31 @@ def test_a_checkpoint_behind_a_batch_that_is_empty_is_none(tmp_path: Path) -> No
     assert committed_batch(shop.queries["a"].checkpoint) == 2
 
 
+@pytest.mark.parametrize("damage", ["", "{", None])
+def test_runs_are_counted_without_the_file_that_says_so(
+    damage: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A number that was had before would put the round of a stop below older ones."""
+    shop, path = Shop(tmp_path), tmp_path / SPEC_FILE
+    for _ in range(2):
+        Lines(str(tmp_path), GRAPH, UNC).go_back()
+    path.unlink() if damage is None else path.write_text(damage)
+    Lines(str(tmp_path), GRAPH, UNC).go_back()
+    found = read_spec(shop.storage)
+    assert found is not None and found.number == 3
+    assert (f"{path} cannot be read" in caplog.text) is (damage is not None)
+
+
+def test_a_file_of_a_newer_release_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    fields = {"format_version": 99}
+    shop.storage.replace(SPEC_FILE, canonical({**fields, "crc32c": crc32c(canonical(fields))}))
+    with pytest.raises(NewerFormat):
+        Lines(str(tmp_path), GRAPH, UNC).go_back()
+    assert not (tmp_path / ROLLBACK_FILE).exists()
+    assert committed_batch(shop.queries["b"].checkpoint) == 5
+
+
 @pytest.mark.parametrize("damage", ["line", "plan"])
 def test_a_line_that_was_written_down_and_is_out_of_reach_is_left(
     damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -266,10 +293,3 @@ def test_checkpoints_that_are_all_damaged_are_not_the_beginning(tmp_path: Path) 
     with pytest.raises(DamagedLog, match="none of the 2 checkpoints of flow b can be read: restore one"):
         Lines(str(tmp_path), GRAPH, UNC).go_back()
     assert committed_batch(shop.queries["b"].checkpoint) == 5
-
-
-def test_a_damaged_spec_is_named(tmp_path: Path) -> None:
-    Shop(tmp_path)
-    (tmp_path / SPEC_FILE).write_text("{}")
-    with pytest.raises(Exception, match="no protocol of a pipeline"):
-        Lines(str(tmp_path), GRAPH, UNC).go_back()

@@ -245,6 +245,26 @@ def test_flows_that_are_stopped_in_good_order_leave_a_line(protocol: Protocol, s
     assert is_consistent(line_of(protocol, run.known()))
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_a_round_waits_for_the_one_before(seed: int) -> None:
+    """Else a flow that lags behind would find more and more of them, and the others would write for nothing."""
+    print(f"seed {seed}")
+    run = Run(Protocol.COORDINATED, seed, processes=4)
+    lagging = next(name for name, read in run.spec.inputs.items() if read)
+    run.late.remove(lagging)
+    for _ in range(600):
+        run.step()
+    others = [name for name in run.flows if name != lagging]
+    assert all(run.flows[name].records[-1].checkpoint.number <= 1 for name in others)
+    for name in others:
+        flow = run.drive.flow(name)
+        assert flow is not None and len(flow.markers) <= 1
+    run.drive.begin(lagging, run.flows[lagging].records[-1])
+    for _ in range(1200):
+        run.step()
+    assert all(len(flow.records) > 5 for flow in run.flows.values())
+
+
 def test_messages_force_checkpoints() -> None:
     forced = 0
     for seed in range(30):

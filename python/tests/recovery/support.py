@@ -73,7 +73,9 @@ class Query:
         kept = list(range(batch + 1))
         assert sorted(planned_batches(self.checkpoint)) == kept
         assert committed_batch(self.checkpoint) == batch
-        assert not [file.name for file in self.checkpoint.list("offsets") if file.name == f".{batch + 1}.crc"]
+        for log in ("offsets", "commits"):
+            names = sorted(path.name for path in (self.place / log).iterdir())
+            assert names == sorted(name for each in kept for name in (str(each), f".{each}.crc"))
         assert batches(self.log) == kept
         about_operators = [path.name for path in self.place.glob("state/0/_metadata/*")]
         assert sorted(about_operators) == ([".metadata.crc", "metadata"] if batch >= 0 else [])

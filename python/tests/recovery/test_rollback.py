@@ -13,7 +13,14 @@ from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.log.cuts import cuts_of
 from spark_cec.log.manifest import manifest_path, retire
 from spark_cec.recovery.fallback import Fallback, read_fallback, save_fallback
-from spark_cec.recovery.rollback import ROLLBACK_FILE, forget_batches, has_whole, refuse_if_under_way, roll_back
+from spark_cec.recovery.rollback import (
+    ROLLBACK_FILE,
+    forget_batches,
+    has_whole,
+    refuse_if_under_way,
+    refuse_out_of_reach,
+    roll_back,
+)
 from spark_cec.recovery.spark_logs import committed_batch, planned_batches
 from tests.recovery.support import Crash, Query
 
@@ -99,8 +106,9 @@ def test_a_batch_of_which_a_file_is_empty_is_refused(name: str, tmp_path: Path) 
 def test_output_of_a_batch_whose_plan_is_lost_is_taken_back(tmp_path: Path) -> None:
     """Where the log is on another disk: the batch is planned anew, and may have other rows."""
     query = Query(tmp_path)
-    for path in ("commits/4", "commits/5", *(f"offsets/{each}" for each in (4, 5, 6))):
-        query.checkpoint.delete(path)
+    for log, batch in (("commits", 4), ("commits", 5), ("offsets", 4), ("offsets", 5), ("offsets", 6)):
+        for name in (f".{batch}.crc", str(batch)):
+            query.checkpoint.delete(f"{log}/{name}")
     assert roll_back(*query.parts(), 3) is not None
     assert roll_back(*query.parts(0), 3) is None
     query.is_back_at(3)
@@ -145,8 +153,13 @@ def test_output_that_was_let_go_is_not_written_anew(tmp_path: Path) -> None:
     roll_back(*query.parts(), 3)
 
 
-def test_a_damaged_note_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch", [3, 5])
+@pytest.mark.parametrize("note", [b"", json.dumps({"batch": "x"}).encode()])
+def test_a_damaged_note_is_named_and_overtaken(note: bytes, batch: int, tmp_path: Path) -> None:
     query = Query(tmp_path)
-    query.own.replace(ROLLBACK_FILE, json.dumps({"batch": "x"}).encode())
-    with pytest.raises(UnsuitableCheckpoint, match=r"rollback\.json cannot be read"):
+    query.own.replace(ROLLBACK_FILE, note)
+    with pytest.raises(UnsuitableCheckpoint, match=r"rollback\.json cannot be read.*start the pipeline"):
         refuse_if_under_way(query.own)
+    refuse_out_of_reach(*query.parts(), batch)
+    assert roll_back(*query.parts(), batch) is not None
+    query.is_back_at(batch)
