@@ -32,7 +32,7 @@ demo-pipeline: jar  ## a pipeline of seven flows: an executor and the driver are
 	$(RUN) examples/pipeline_purchases.py
 
 test: $(if $(filter 4.3,$(SPARK)),lint) jar  ## lint, then every test, on real Spark too; SPARK=4.2 for that release
-	@PYTHONPATH=integration-tests:examples:python $(RUN) -m cec_it.class_archive
+	@PYTHONPATH=integration-tests:support:python $(RUN) -m cec_it.class_archive
 	$(RUN) -m pytest -q -n $(JOBS) --dist loadgroup --no-loadscope-reorder python/tests integration-tests
 
 test-long: test-long-rest test-long-kafka test-long-cluster  ## all that takes long: Kafka, clusters
@@ -41,17 +41,17 @@ test-long-rest: jar  ## the tests that `make test` leaves out
 	$(RUN) -m pytest -q -m long integration-tests
 
 test-long-kafka: jar  ## ten runs of queries on Kafka with five kills each; SEED=... repeats one; prints a table
-	PYTHONPATH=integration-tests:examples:python $(RUN) -m cec_it.long_kafka $(if $(SEED),--seed $(SEED))
+	PYTHONPATH=integration-tests:support:python $(RUN) -m cec_it.long_kafka $(if $(SEED),--seed $(SEED))
 
 test-long-cluster: jar  ## what may befall a cluster, at length: a table; SEED=..., RUNS=... per scenario
-	PYTHONPATH=$(CURDIR)/python:$(CURDIR)/integration-tests:$(CURDIR)/examples \
+	PYTHONPATH=$(CURDIR)/python:$(CURDIR)/integration-tests:$(CURDIR)/support \
 		$(RUN) -m cec_it.cluster_campaign $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS))
 
 test-spark: jar  ## run Spark's own streaming suites on our provider (fetches its test jars; SUITES="A B" for some)
 	PYTHONPATH=python:integration-tests $(RUN) -m spark_suites $(SUITES:%=--suite %)
 
 lint: $(INSTALLED)  ## ruff and mypy
-	$(RUN) -m ruff check python integration-tests examples
+	$(RUN) -m ruff check python integration-tests examples support
 	$(RUN) -m mypy --strict python
 
 bench: jar  ## compare batch times with Spark's own state stores; prints JSON lines
@@ -69,7 +69,7 @@ wheel: jar  ## build dist/spark_cec-*.whl with a jar for each release of Spark t
 
 clean:  ## remove what was built, but not .venv*
 	rm -rf python/spark_cec/jars build dist demo-output demo-kafka-output demo-pipeline-output bench-output soak-output .gradle .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find python integration-tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find python integration-tests examples support -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## remove .venv and .venv-* too
 	rm -rf .venv .venv-*

@@ -32,7 +32,7 @@ def demo(
 ) -> None:
     """Run the demo: broker, purchases, query, kills, comparison."""
     from kafka_demo.supervisor import Settings, Supervisor
-    from purchases_demo.processes import exit_on_sigterm
+    from testbed.processes import exit_on_sigterm
 
     console = Console(width=None if sys.stdout.isatty() else 120)
     seed = secrets.randbelow(1_000_000) if seed is None else seed

@@ -31,7 +31,7 @@ def demo(
 ) -> None:
     """Run the demo: feed, kill an executor, kill the driver, start again, compare."""
     from pipeline_demo.supervisor import Settings, Supervisor
-    from purchases_demo.processes import exit_on_sigterm
+    from testbed.processes import exit_on_sigterm
 
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     seed = secrets.randbelow(1_000_000) if seed is None else seed

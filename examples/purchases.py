@@ -78,8 +78,8 @@ def read(output: Output) -> None:
 
 
 def _demo(seed: int | None, crashes: int, batches: int, items: int, output: Path, keep: bool) -> int:
-    from purchases_demo.processes import exit_on_sigterm
     from purchases_demo.supervisor import Settings, Supervisor
+    from testbed.processes import exit_on_sigterm
 
     console = Console(width=None if sys.stdout.isatty() else 120)
     if batches < 5 * crashes:

@@ -20,7 +20,7 @@ import typer
 from purchases_demo.events import Stream
 from purchases_demo.layout import Layout
 from purchases_demo.lives import UNDISTURBED, VARIANTS, LifeError, kill_times, measure_target, measure_work
-from purchases_demo.processes import exit_on_sigterm
+from testbed.processes import exit_on_sigterm
 
 app = typer.Typer(add_completion=False, help=__doc__, no_args_is_help=True)
 

@@ -13,7 +13,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 LOG = "stderr.log"
-_OURS = [str(ROOT / "python"), str(HERE), str(ROOT / "examples")]
+_OURS = [str(ROOT / "python"), str(HERE), str(ROOT / "support")]
 sys.path[:0] = [path for path in _OURS if path not in sys.path]
 
 from pyspark.sql import SparkSession  # noqa: E402

@@ -16,7 +16,7 @@ from cec_it.crashes import driver, log_bytes
 from cec_it.driver import FOREACH, Job, Query, last_batch, start
 from cec_it.plans import PLANS
 from cec_it.references import References
-from purchases_demo.crashes import newest
+from testbed.spark_logs import newest
 
 QUERY = Query("window-append", feeds.RATE, FOREACH)
 

@@ -19,10 +19,10 @@ from cec_it.cluster import LOOPBACK, PATIENCE_S, SPARK_HOME
 from cec_it.driver import CEC, FOREACH, Job, Query, last_batch
 from cec_it.local import eventually
 from cec_it.references import PROVIDER_KEY, References
-from purchases_demo.crashes import newest
 from spark_cec.session import jar_path
 from spark_cec.settings import PROVIDER
 from spark_cec.toolchain import compile_sources, spark_jars
+from testbed.spark_logs import newest
 
 SOURCE = Path(__file__).parent / "cluster" / "scala" / "ClusterJob.scala"
 QUERY = Query("long-windows", feeds.RATE, FOREACH)

@@ -11,9 +11,9 @@ from pyspark.sql import functions as f
 
 from cec_it import feeds, local
 from cec_it.sparklogs import cut
-from purchases_demo.crashes import newest
 from spark_cec.cli.find_log import open_to_read
 from spark_cec.recovery.spark_logs import committed_batch
+from testbed.spark_logs import newest
 
 HISTORIES: dict[str, tuple[list[str], list[str], int]] = {
     "nothing was planned": ([], [], -1),

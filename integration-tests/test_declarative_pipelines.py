@@ -14,9 +14,9 @@ from cec_it.driver import CEC, FOREACH, Job, Query
 from cec_it.local import eventually
 from cec_it.plans import PLANS
 from cec_it.references import PROVIDER_KEY, References
-from purchases_demo.crashes import newest
 from spark_cec.session import jar_path
 from spark_cec.settings import PROVIDER
+from testbed.spark_logs import newest
 
 pytest.importorskip("grpc", reason="Spark Declarative Pipelines need pyspark[pipelines]")
 

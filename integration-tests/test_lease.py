@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cec_it import feeds, local
 from cec_it.sparklogs import cut
-from purchases_demo.crashes import newest
+from testbed.spark_logs import newest
 
 
 def start(spark: SparkSession, checkpoint: Path, **conf: str) -> StreamingQuery:

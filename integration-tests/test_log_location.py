@@ -9,7 +9,7 @@ import pytest
 from cec_it import cluster, feeds, local
 from cec_it.crashes import driver
 from cec_it.driver import CEC, FOREACH, Job, Query
-from purchases_demo.crashes import newest
+from testbed.spark_logs import newest
 
 DEADLINE_S = 120.0
 

@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 from cec_it import feeds, local, results
 from cec_it.driver import FOREACH, Job, Query, last_batch, start
 from cec_it.references import PROVIDER_KEY, References
-from purchases_demo.crashes import newest
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import home_of
 from spark_cec.cli.carry import PROVIDERS
@@ -25,6 +24,7 @@ from spark_cec.recovery.fallback import read_carried
 from spark_cec.recovery.left import LEFT_FILE
 from spark_cec.recovery.suitable import UNFINISHED
 from spark_cec.settings import Settings
+from testbed.spark_logs import newest
 
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 

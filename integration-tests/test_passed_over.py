@@ -13,7 +13,7 @@ from cec_it.driver import Job, Query, last_batch
 from cec_it.plans import PLANS
 from cec_it.references import References
 from cec_it.sparklogs import cut
-from purchases_demo.crashes import newest
+from testbed.spark_logs import newest
 
 STOPPED_AFTER = 5
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"

@@ -19,12 +19,12 @@ import pytest
 
 from cec_it.cluster import EXECUTOR, command_of
 from cec_it.pipelines import CASES, Rows, fail_once
-from purchases_demo.processes import Child
+from testbed.processes import Child
 
 ROOT = Path(__file__).resolve().parents[1]
 LIFE_S = 240.0
 ENVIRONMENT = {
-    "PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("python", "integration-tests", "examples")),
+    "PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("python", "integration-tests", "support")),
     "PYSPARK_PYTHON": sys.executable,
 }
 SEED = int(os.environ.get("SEED", "20261123"))

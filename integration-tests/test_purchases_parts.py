@@ -16,15 +16,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
 import purchases_demo.events
 from purchases_demo.count_windows import close_windows
-from purchases_demo.crashes import Recovery, committed_batch, crash_points, load_recovery
+from purchases_demo.crashes import Recovery, crash_points, load_recovery
 from purchases_demo.events import Stream
 from purchases_demo.feeder import feed
 from purchases_demo.figures import draw
 from purchases_demo.layout import BY_MINUTE, BY_TEN, WATERMARK_DELAY_MS, WINDOW_MS, Layout, QuerySpec
 from purchases_demo.lives import Foretold, Verdict
-from purchases_demo.processes import Child
 from purchases_demo.reference import Comparison, compare, load_events, minute_averages, ten_averages
 from purchases_demo.report import CrashRow, complaints, last_line
+from testbed.processes import Child
+from testbed.spark_logs import committed_batch
 
 STREAM = Stream(seed=5, items=300, lines=400)
 

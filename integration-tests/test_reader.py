@@ -16,9 +16,9 @@ from pyspark.sql import functions as f
 from cec_it import feeds, local, results
 from cec_it.driver import Job, Query, last_batch, start
 from cec_it.references import References
-from purchases_demo.crashes import newest
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.log.manifest import read_batch, retire
+from testbed.spark_logs import newest
 
 APPEND = Query("window-append", feeds.RATE, "cec")
 COMPLETE = Query("totals", feeds.RATE, "cec")

@@ -19,7 +19,7 @@ from cec_it.driver import FOREACH, Job, Query, last_batch, start
 from cec_it.references import PROVIDER_KEY, SPARKS_OWN, References
 from cec_it.sparklogs import contents, cut
 from cec_it.tables import Rows, Table, run, run_totals, step_by_step
-from purchases_demo.crashes import newest
+from testbed.spark_logs import newest
 
 QUERY = Query("long-window-updates", feeds.RATE, FOREACH)
 STOPPED_AFTER = 6

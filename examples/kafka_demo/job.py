@@ -9,10 +9,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import spark_cec
-from kafka_demo.jars import CONNECTOR, jars
 from kafka_demo.layout import LINES, PARTITIONS, TOPIC, WATERMARK_DELAY_MS, WINDOW_MS, Layout
 from kafka_demo.purchases import closing_records
-from kafka_demo.topics import Topics
+from testbed.jars import CONNECTOR, jars
+from testbed.topics import Topics
 
 _SCHEMA = "item_id LONG, item_price LONG, item_time TIMESTAMP, seq LONG"
 

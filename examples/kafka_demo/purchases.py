@@ -8,9 +8,9 @@ from collections import Counter
 import pandas as pd
 
 from kafka_demo.layout import PARTITIONS, WATERMARK_DELAY_MS, WINDOW_MS
-from kafka_demo.topics import Record
 from purchases_demo.events import Stream
 from purchases_demo.reference import Comparison
+from testbed.topics import Record
 
 _CLOSING = {"item_id": -1, "item_price": 0, "item_time": "2030-01-01T00:00:00.000Z", "seq": -1}
 Row = tuple[int, ...]

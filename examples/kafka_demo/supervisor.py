@@ -14,15 +14,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from kafka_demo.broker import Broker
 from kafka_demo.layout import LINES, PARTITIONS, STEPS_AHEAD, TOPIC, Layout
 from kafka_demo.purchases import COLUMNS, compare, expected, records
-from kafka_demo.topics import Topics
-from purchases_demo.crashes import committed_batch, newest
 from purchases_demo.events import Stream
-from purchases_demo.processes import Child
 from purchases_demo.reference import Comparison
 from purchases_demo.report import last_line
+from testbed.broker import Broker
+from testbed.processes import Child
+from testbed.spark_logs import committed_batch, newest
+from testbed.topics import Topics
 
 _LOOK_EVERY_S = 0.01
 _LIFE_TIMEOUT_S = 300.0

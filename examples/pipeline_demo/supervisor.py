@@ -16,9 +16,9 @@ from rich.console import Console
 
 from pipeline_demo.expected import comparison
 from purchases_demo.layout import Layout
-from purchases_demo.processes import Child
 from purchases_demo.reference import Comparison, load_events
 from purchases_demo.report import last_line
+from testbed.processes import Child
 
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 _SCRIPTS = Path(__file__).resolve().parents[1]

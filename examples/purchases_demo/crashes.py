@@ -51,17 +51,6 @@ def crash_points(seed: int, crashes: int, files: int) -> list[CrashPoint]:
     ]
 
 
-def newest(directory: Path) -> int:
-    """The newest batch in one of Spark's logs, -1 if there is none."""
-    names = (entry.name for entry in directory.iterdir()) if directory.is_dir() else iter(())
-    return max((int(name) for name in names if name.isdigit()), default=-1)
-
-
-def committed_batch(checkpoint: Path) -> int:
-    """The last batch that was committed, -1 if there is none."""
-    return newest(checkpoint / "commits")
-
-
 def recovery_files(checkpoint: Path) -> set[Path]:
     """The recovery reports below a checkpoint."""
     return set((checkpoint / "cec" / "recoveries").glob("*.json"))

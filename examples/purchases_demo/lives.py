@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from purchases_demo.crashes import committed_batch, recovery_files
+from purchases_demo.crashes import recovery_files
 from purchases_demo.layout import QUERIES, Layout
 from purchases_demo.parts import part
-from purchases_demo.processes import Child
+from testbed.processes import Child
+from testbed.spark_logs import committed_batch
 
 Say = Callable[[str], None]
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from purchases_demo.layout import Layout
-from purchases_demo.processes import Child
+from testbed.processes import Child
 
 SCRIPT = Path(__file__).resolve().parents[1] / "purchases.py"
 

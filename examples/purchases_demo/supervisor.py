@@ -10,13 +10,14 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from purchases_demo.crashes import CrashPoint, committed_batch, crash_points, load_recovery, recovery_files
+from purchases_demo.crashes import CrashPoint, crash_points, load_recovery, recovery_files
 from purchases_demo.layout import QUERIES, Layout
 from purchases_demo.parts import part
-from purchases_demo.processes import Child
 from purchases_demo.reference import Comparison, compare, expected, load_events
 from purchases_demo.report import CrashRow, complaints, last_line, recovery_table
 from purchases_demo.view import ProgressView
+from testbed.processes import Child
+from testbed.spark_logs import committed_batch
 
 
 class DemoError(Exception):

@@ -18,8 +18,8 @@ from pathlib import Path
 import pyspark
 
 from cec_it.local import eventually
-from purchases_demo.processes import ProcessTree
 from spark_cec.toolchain import java_command
+from testbed.processes import ProcessTree
 
 SPARK_HOME = Path(pyspark.__file__).parent
 LOOPBACK = "127.0.0.1"

@@ -24,7 +24,7 @@ from cec_it.driver import CEC, FOREACH, Job, Query, session_builder
 from cec_it.faults import Course, Verdict
 from cec_it.references import References
 from cec_it.scenarios import SCENARIOS, Scenario
-from purchases_demo.processes import exit_on_sigterm
+from testbed.processes import exit_on_sigterm
 
 BATCHES, ROWS = 24, 150
 FAULTS_A_RUN = 3

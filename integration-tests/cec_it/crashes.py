@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cec_it.driver import Job, Query
-from purchases_demo.crashes import committed_batch, newest
-from purchases_demo.processes import Child
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.recovery.report import read_progress
+from testbed.processes import Child
+from testbed.spark_logs import committed_batch, newest
 
 ROOT = Path(__file__).resolve().parents[2]
 LIFE_TIMEOUT_S = 240.0
@@ -150,7 +150,7 @@ def driver(job: Job, program: str = "cec_it.driver", **variables: str) -> Iterat
 
 def environment(scratch: Path) -> Mapping[str, str]:
     """What drivers find in their environment, beside our own."""
-    paths = f"{ROOT / 'python'}{os.pathsep}{ROOT / 'integration-tests'}{os.pathsep}{ROOT / 'examples'}"
+    paths = f"{ROOT / 'python'}{os.pathsep}{ROOT / 'integration-tests'}{os.pathsep}{ROOT / 'support'}"
     return {"PYTHONPATH": paths, "TMPDIR": str(scratch), "PYSPARK_PYTHON": sys.executable}
 
 

@@ -17,7 +17,7 @@ from cec_it.crashes import Driver, driver, log_bytes
 from cec_it.driver import Job, Query, last_batch
 from cec_it.local import agent_of_driver, eventually
 from cec_it.results import Batches
-from purchases_demo.crashes import newest
+from testbed.spark_logs import newest
 
 LIFE_TIMEOUT_S = 900.0
 PHASES = ("planned", "appending", "committed")

@@ -23,7 +23,7 @@ from cec_it import kafka_session, results
 from cec_it.driver import FOREACH, say, session_builder
 from cec_it.kafka_feed import closing, read_topic
 from cec_it.kafka_plans import PLANS
-from kafka_demo.topics import Topics
+from testbed.topics import Topics
 
 KAFKA, CEC_SINK = "kafka", "cec"
 

@@ -15,7 +15,7 @@ import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from kafka_demo.topics import Record
+from testbed.topics import Record
 
 START = datetime(2024, 1, 1, tzinfo=timezone.utc)
 STEP_S = 10

@@ -18,9 +18,9 @@ from cec_it.driver import FOREACH
 from cec_it.kafka_driver import CEC_SINK, KAFKA, KafkaJob, KafkaQuery
 from cec_it.kafka_feed import MOST_AHEAD, Purchases, as_table
 from cec_it.kafka_plans import PLANS, Row
-from kafka_demo.broker import Broker
-from kafka_demo.topics import Topics
-from purchases_demo.crashes import committed_batch, newest
+from testbed.broker import Broker
+from testbed.spark_logs import committed_batch, newest
+from testbed.topics import Topics
 
 SINKS = (FOREACH, KAFKA, CEC_SINK)
 PHASES = ("starting", "planned", "appending", "committed")

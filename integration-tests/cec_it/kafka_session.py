@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 import spark_cec
-from kafka_demo.jars import CONNECTOR, jars
+from testbed.jars import CONNECTOR, jars
 
 
 def with_connector(builder: SparkSession.Builder) -> SparkSession.Builder:

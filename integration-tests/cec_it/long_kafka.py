@@ -18,12 +18,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "python"), str(ROOT / "integration-tests"), str(ROOT / "examples")]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "integration-tests"), str(ROOT / "support")]
 
 from cec_it.driver import CEC  # noqa: E402
 from cec_it.kafka_kills import CHANGES, KafkaHistory, Supervisor, draw  # noqa: E402
 from cec_it.local import OPENINGS_ONLY  # noqa: E402
-from kafka_demo.broker import Broker  # noqa: E402
+from testbed.broker import Broker  # noqa: E402
 
 HISTORIES: dict[str, tuple[str, ...]] = {
     "kills": ("nothing",),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = [str(ROOT / "python"), str(ROOT / "integration-tests"), str(ROOT / "examples")]
+OURS = [str(ROOT / "python"), str(ROOT / "integration-tests"), str(ROOT / "support")]
 sys.path[:0] = [path for path in OURS if path not in sys.path]
 
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402

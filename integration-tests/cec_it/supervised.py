@@ -25,7 +25,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from cec_it.driver import Job, Query, Reporter, say, session_builder, start
-from purchases_demo.crashes import committed_batch
+from testbed.spark_logs import committed_batch
 
 HOLDS = "spark.cec_it.holds"
 """Conf of a job: `3-6 9-12` keeps one core busy with another job from the end of batch 3 to the end of batch 6, …"""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_demo.broker import Broker
-from kafka_demo.topics import Topics
+from testbed.broker import Broker
+from testbed.topics import Topics
 
 _numbers = itertools.count()
 ACLS = {

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from cec_it import local
 from cec_it.kafka_feed import Purchases, as_table
 from cec_it.kafka_totals import Totals
-from kafka_demo.broker import Broker
-from kafka_demo.topics import Topics
+from testbed.broker import Broker
+from testbed.topics import Topics
 
 LIMIT = {"maxOffsetsPerTrigger": "25"}
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_demo import jars as module
-from kafka_demo.jars import BROKER, CONNECTOR, Jar, JarError, jars, pinned
+from testbed import jars as module
+from testbed.jars import BROKER, CONNECTOR, Jar, JarError, jars, pinned
 
 GOOD, BAD = b"the jar", b"another jar"
 

@@ -8,7 +8,7 @@ from cec_it.driver import CEC, FOREACH
 from cec_it.kafka_driver import CEC_SINK, KAFKA, KafkaQuery
 from cec_it.kafka_kills import Compared, Supervisor, compare, draw
 from cec_it.kafka_totals import OPENINGS_ONLY
-from kafka_demo.broker import Broker
+from testbed.broker import Broker
 
 SEED = 11
 CONF = {CEC + key: value for key, value in OPENINGS_ONLY.items()}

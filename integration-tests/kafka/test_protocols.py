@@ -11,9 +11,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from cec_it.local import eventually
 from cec_it.running import checkpoints, kill_agent, running
-from kafka_demo.broker import Broker
-from kafka_demo.topics import Topics
 from spark_cec.pipeline import Pipeline
+from testbed.broker import Broker
+from testbed.topics import Topics
 
 KEYS = 7
 STEP = 300

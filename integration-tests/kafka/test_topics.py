@@ -10,8 +10,8 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 
 from cec_it.kafka_feed import Purchases, read_topic
-from kafka_demo.broker import Broker
-from kafka_demo.topics import Topics
+from testbed.broker import Broker
+from testbed.topics import Topics
 
 NOBODY = "127.0.0.1:1"
 IMPATIENT = {"kafka.default.api.timeout.ms": "1500", "kafka.request.timeout.ms": "1000"}

@@ -35,7 +35,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         *("checkpoint.eventual", "checkpoint.commit", "checkpoint.flush", "checkpoint.recovery_target"),
         *("recovery.plan", "recovery.fallback", "recovery.generations", "recovery.report", "recovery.requests"),
         *("recovery.forecast", "recovery.margin", "recovery.reach", "recovery.sources", "recovery.start"),
-        *("recovery.run", "recovery.rollback", "protocols.spec", "protocols.records", "protocols.driving"),
+        *("recovery.run", "recovery.rollback", "recovery.file_sources"),
+        *("protocols.spec", "protocols.records", "protocols.driving"),
         *("recovery.attempts", "recovery.left", "recovery.query_file", "recovery.spark_logs", "recovery.suitable"),
         *("recovery.progressive", "checkpoint.views", "tuning", "tuning.*"),
         *("pipeline.graph", "pipeline.status", "pipeline.draw", "pipeline.plots", "pipeline.capacity"),
@@ -194,25 +195,36 @@ def test_only_the_faces_to_spark_import_it() -> None:
     assert strangers == set()
 
 
-def borrowed_from_tests(root: Path) -> list[str]:
-    """Where a file below `root` imports a test: what several tests need has a place of its own."""
+OF_EXAMPLES = "test_purchases_parts.py"
+"""The tests of the examples' own parts, which import them."""
+
+
+def borrowed(root: Path) -> list[str]:
+    """Where a file below `root` imports a test or an example: what several need is in `support`, or `cec_it`."""
     return [
         f"{path.relative_to(root)} imports {module}"
         for path in sorted(root.rglob("*.py"))
         for module, taken in _imported(ast.parse(path.read_text()))
         if any(part.startswith("test_") for part in (*module.split("."), *taken))
+        or (module.split(".")[0].endswith("_demo") and path.name != OF_EXAMPLES)
     ]
 
 
 @pytest.mark.parametrize("root", ["python/tests", "integration-tests"])
-def test_no_test_imports_another_one(root: str) -> None:
-    assert borrowed_from_tests(PACKAGE.parents[1] / root) == []
+def test_no_test_imports_another_one_or_an_example(root: str) -> None:
+    assert borrowed(PACKAGE.parents[1] / root) == []
 
 
-@pytest.mark.parametrize("code", ["from tests.log.test_a import x", "import test_a", "from tests import test_a"])
-def test_a_test_that_imports_another_one_is_found(tmp_path: Path, code: str) -> None:
+@pytest.mark.parametrize(
+    "code",
+    [
+        *("from tests.log.test_a import x", "import test_a", "from tests import test_a"),
+        *("from kafka_demo import job", "import purchases_demo.events"),
+    ],
+)
+def test_a_test_that_imports_another_one_or_an_example_is_found(tmp_path: Path, code: str) -> None:
     (tmp_path / "test_it.py").write_text(code)
-    assert len(borrowed_from_tests(tmp_path)) == 1
+    assert len(borrowed(tmp_path)) == 1
 
 
 @pytest.fixture

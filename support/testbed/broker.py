@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from kafka_demo.jars import BROKER, jars
 from spark_cec.toolchain import require_java, spark_jars
+from testbed.jars import BROKER, jars
 
 HOST = "127.0.0.1"
 _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"

@@ -1,0 +1,16 @@
+"""How far a query is, by the logs that Spark has in its checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def newest(directory: Path) -> int:
+    """The newest batch in one of Spark's logs, -1 if there is none."""
+    names = (entry.name for entry in directory.iterdir()) if directory.is_dir() else iter(())
+    return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+def committed_batch(checkpoint: Path) -> int:
+    """The last batch that was committed, -1 if there is none."""
+    return newest(checkpoint / "commits")
