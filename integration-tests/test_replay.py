@@ -234,6 +234,26 @@ def test_input_that_is_gone_is_named(spark: SparkSession, tmp_path: Path, left: 
         step_by_step(table, run_totals(own, table, f.col("amount"), checkpoint, {}), [[(1, 1, 0)]])
 
 
+def test_input_that_is_gone_is_named_where_another_source_is_read_twice(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark has a folder for each source, and an offset for each place where one is read."""
+    own = local.session(spark, local.OPENINGS_ONLY)
+    twice, once = Table(tmp_path / "twice"), Table(tmp_path / "once")
+    checkpoint = tmp_path / "checkpoint"
+
+    def totals() -> StreamingQuery:
+        first = twice.read(own)
+        parts = first.filter("key < 8").unionAll(first.filter("key >= 8")).unionAll(once.read(own))
+        return run(parts.groupBy("key").agg(f.sum("amount").alias("total")), "update", checkpoint, {})
+
+    twice.add(*((key, 1, 0) for key in range(16)))
+    step_by_step(once, totals(), [[(key, 1, 0) for key in range(16)]] * 3)
+    assert len(list((checkpoint / "sources").iterdir())) == 2
+    assert len((checkpoint / "offsets" / "0").read_text().splitlines()) == 2 + 3
+    (once.root / "00001.json").unlink()
+    with pytest.raises(StreamingQueryException, match=r"once/00001.json, which batch 1 has read, is gone; "):
+        step_by_step(once, totals(), [[(1, 1, 0)]])
+
+
 def test_available_now_replays_and_ends(spark: SparkSession, references: References, tmp_path: Path) -> None:
     query = Query("count-windows", feeds.FILES, FOREACH)
     job = Job(str(tmp_path), (query,), local.BATCHES, local.ROWS)

@@ -15,7 +15,7 @@ from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
-from spark_cec.errors import CheckpointFailed, NoLine, RestartNeeded, UnsuitableCheckpoint
+from spark_cec.errors import CheckpointFailed, DamagedLog, NoLine, RestartNeeded, UnsuitableCheckpoint
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
 from spark_cec.log.storage import Storage
@@ -124,8 +124,10 @@ class ProtocolCalls:
             _refuse_if_over(run.settings)
             pipeline.records[flow.name].add(flow.taken(int(time.time() * 1000)))
             flow.go_on()
-            self._draw_line(pipeline)
+            # By the line that was kept before: sources are about to be told of batches that this one lets go, and look
+            # up then what they have noted of them.
             needed = min(pipeline.records[flow.name].known[0].batch, batch - REPAIRABLE_BATCHES)
+            self._draw_line(pipeline)
         forget_batches(storage, needed)
         return {}
 
@@ -276,7 +278,9 @@ def _stores_without(log: OpenLog, run: _Run, version: int) -> tuple[list[str], b
 
 def _refuse_if_over(own: ProtocolSettings) -> None:
     """Where storages have no locks, another driver may have taken all flows back meanwhile: this one writes no more."""
-    spec = read_spec(open_storage(own.home))
+    spec = None
+    with suppress(DamagedLog):  # whoever begins the next run writes it anew
+        spec = read_spec(open_storage(own.home))
     if spec is None or spec.run != own.run:
         raise RestartNeeded(f"flow {own.flow} is of a run of the pipeline at {own.home} that is over")
 

@@ -187,7 +187,7 @@ class Lines:
             before = read_spec(self._home)
         except DamagedLog as error:
             _LOG.warning(
-                "%s cannot be read (%s): it is written anew, as of the %d reports in %s",
+                "%s cannot be read (%s): it is written anew, behind run %d, the last one in %s",
                 f"{self._place}/{SPEC_FILE}", error, told, ROLLBACKS,
             )  # fmt: skip
             return told

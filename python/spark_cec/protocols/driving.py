@@ -99,6 +99,11 @@ class DrivenFlow:
         """The last one that it has checkpointed for, where there are any."""
         return self._machine.round or 0
 
+    def has_completed(self, round_: int) -> bool:
+        """Whether its checkpoint for that round is recorded."""
+        is_owed = any(isinstance(each, TakeCheckpoint) for each in self._actions)
+        return self.round > round_ or (self.round == round_ and not is_owed)
+
     def end_of(self, sender: Process) -> int | None:
         """Behind which batch of a channel it may not read now; None: it may read all."""
         found = None if self._machine.round is None else self._drive.flow(sender)
@@ -214,7 +219,8 @@ class DrivenFlow:
             match self._actions.popleft():
                 case PassMarker(round_):
                     self.markers[round_] = self.batch
-                    needed = self._drive.oldest_round(self._drive.spec.readers(self.name))
+                    readers = self._drive.spec.readers(self.name)
+                    needed = self._drive.oldest_round(readers) if readers else round_
                     self.markers = {each: behind for each, behind in self.markers.items() if each > needed}
                 case Block(sender):
                     self._drive.blocked(self.name).add(sender)
@@ -248,7 +254,8 @@ class Drive:
 
     def is_under_way(self, round_: int | None) -> bool:
         """Whether some flow has yet to checkpoint for that round: the next one waits, else markers would pile up."""
-        return round_ is not None and self.oldest_round(self.spec.inputs) < round_
+        flows = [self.flow(name) for name in self.spec.inputs]
+        return round_ is not None and not all(each is not None and each.has_completed(round_) for each in flows)
 
     def blocked(self, name: Process) -> set[Process]:
         """The inputs of which a flow processes nothing now."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import count
 
 from spark_cec.log.storage import Storage
@@ -19,12 +20,27 @@ _SOURCES_WITHOUT_FILES = 64
 """In a row: where no plan says how many sources there are, there are no more then."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """Where a source keeps its notes, and up to which of them it has read: `least` to `most`, as far as that is known.
+
+    `is_of_files`: what is there is a file source's; else it may be another one's.
+    """
+
+    number: int
+    least: int
+    most: int
+    is_of_files: bool
+
+
 def unreadable_behind(checkpoint: Storage, batch: int) -> list[str]:
     """Of each source the entries behind `batch` from the first one on that a power loss has left without its content.
 
     Newest first. Without them the source finds those files anew; with one of them its query could not be started.
     """
-    return [path for source, end in _ends(checkpoint, batch) for path in _from_unreadable(checkpoint, source, end)]
+    if checkpoint.local_path("") is None:  # an object that can be read has its content
+        return []
+    return [path for folder in _folders(checkpoint, batch) for path in _from_unreadable(checkpoint, folder)]
 
 
 def needed_no_more(checkpoint: Storage, batch: int) -> list[str]:
@@ -33,30 +49,40 @@ def needed_no_more(checkpoint: Storage, batch: int) -> list[str]:
     Two that have all before them stay: from their distance Spark tells how often there is one.
     """
     found: list[str] = []
-    for source, end in _ends(checkpoint, batch) if batch >= 0 else ():
-        entries = _entries(checkpoint, source)
-        whole = [number for number, name in entries if name.endswith(COMPACT) and number <= end]
+    for folder in _folders(checkpoint, batch) if batch >= 0 else ():
+        entries = _entries(checkpoint, folder.number)
+        whole = [number for number, name in entries if name.endswith(COMPACT) and number <= folder.least]
         if len(whole) > 1:
-            found += [f"sources/{source}/{name}" for number, name in entries if number < whole[-2]]
+            found += [f"sources/{folder.number}/{name}" for number, name in entries if number < whole[-2]]
     return found
 
 
-def _ends(checkpoint: Storage, batch: int) -> Iterator[tuple[int, int]]:
-    """The sources that may be file sources, each with the number of the last entry that it has read up to `batch`."""
+def _folders(checkpoint: Storage, batch: int) -> Iterator[_Folder]:
+    """Those that may be file sources'."""
     if batch < 0:
         empty = 0
-        for source in count():
-            empty = 0 if checkpoint.list(f"sources/{source}") else empty + 1
+        for number in count():
+            empty = 0 if checkpoint.list(f"sources/{number}") else empty + 1
             if empty == _SOURCES_WITHOUT_FILES:
                 return
             if not empty:
-                yield source, -1
+                yield _Folder(number, -1, -1, is_of_files=False)
         return
     planned = read_planned(checkpoint, batch)
-    for source, offset in enumerate(planned.offsets if planned is not None else ()):
-        end = _number_in(offset)
-        if end is not None:
-            yield source, end
+    offsets = planned.offsets if planned is not None else ()
+    ends = [_number_in(offset) for offset in offsets]
+    if len(set(offsets)) == len(offsets):
+        yield from (
+            _Folder(number, end, end, is_of_files=offsets[number] is not None)
+            for number, end in enumerate(ends) if end is not None
+        )  # fmt: skip
+        return
+    # What a query reads at several places may be one source, with one offset for each place, and one folder: all behind
+    # it are of places further on, and nobody has noted which.
+    for number in range(len(offsets)):
+        candidates = [end for end in ends[number:] if end is not None]
+        if candidates:
+            yield _Folder(number, min(candidates), max(candidates), is_of_files=False)
 
 
 def _number_in(offset: str | None) -> int | None:
@@ -77,22 +103,27 @@ def _entries(checkpoint: Storage, source: int) -> list[tuple[int, str]]:
     return sorted((int(number), name) for number, name in bare if number.isascii() and number.isdigit())
 
 
-def _from_unreadable(checkpoint: Storage, source: int, end: int) -> list[str]:
-    later = [f"sources/{source}/{name}" for number, name in _entries(checkpoint, source) if number > end]
-    for at, path in enumerate(later):
-        if _is_unreadable(checkpoint.read(path)):
-            return later[at:][::-1]
+def _from_unreadable(checkpoint: Storage, folder: _Folder) -> list[str]:
+    """A file source reads all of them, without a gap."""
+    later = [(number, name) for number, name in _entries(checkpoint, folder.number) if number > folder.most]
+    for at, (number, name) in enumerate(later):
+        is_behind_a_gap = folder.is_of_files and number != folder.most + 1 + at
+        if is_behind_a_gap or _is_unreadable(checkpoint.read(f"sources/{folder.number}/{name}"), folder.is_of_files):
+            return [f"sources/{folder.number}/{each}" for _, each in later[at:][::-1]]
     return []
 
 
-def _is_unreadable(data: bytes) -> bool:
-    """Whether it is empty, or zeros, or an entry of a file source that breaks off; others write what they like."""
+def _is_unreadable(data: bytes, is_of_files: bool) -> bool:
+    """Whether it is empty, or zeros, or an entry of a file source that is not whole; others write what they like."""
     if not data.strip(b"\0"):
         return True
     version, _, rest = data.partition(b"\n")
+    if is_of_files and version != b"v1":
+        return True
     try:
-        for line in rest.split(b"\n") if version == b"v1" and rest.startswith(b'{"path"') else ():
-            json.loads(line)
+        for line in rest.split(b"\n") if is_of_files or (version == b"v1" and rest.startswith(b'{"path"')) else ():
+            if line:
+                json.loads(line)
     except ValueError:
         return True
     return False

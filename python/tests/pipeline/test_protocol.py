@@ -21,7 +21,7 @@ from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.protocol import ROLLBACK_FILE, Checkpointing, Lines, checkpointing_of
 from spark_cec.protocols.choose import Protocol
 from spark_cec.protocols.records import Record, Records, read_records
-from spark_cec.protocols.spec import SPEC_FILE, read_spec
+from spark_cec.protocols.spec import SPEC_FILE, Spec, read_spec, write_spec
 from spark_cec.protocols.words import Checkpoint
 from spark_cec.recovery.query_file import write_query
 from spark_cec.recovery.spark_logs import committed_batch
@@ -236,7 +236,7 @@ def test_a_checkpoint_behind_a_batch_that_is_empty_is_none(tmp_path: Path) -> No
     assert committed_batch(shop.queries["a"].checkpoint) == 2
 
 
-@pytest.mark.parametrize("damage", ["", "{", None])
+@pytest.mark.parametrize("damage", ["", "{", None, "older"])
 def test_runs_are_counted_without_the_file_that_says_so(
     damage: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -244,11 +244,16 @@ def test_runs_are_counted_without_the_file_that_says_so(
     shop, path = Shop(tmp_path), tmp_path / SPEC_FILE
     for _ in range(2):
         Lines(str(tmp_path), GRAPH, UNC).go_back()
-    path.unlink() if damage is None else path.write_text(damage)
+    if damage == "older":
+        write_spec(shop.storage, Spec(Protocol.UNCOORDINATED, 5.0, {"a": (), "b": ("a",)}, 1, "older"))
+    elif damage is None:
+        path.unlink()
+    else:
+        path.write_text(damage)
     Lines(str(tmp_path), GRAPH, UNC).go_back()
     found = read_spec(shop.storage)
     assert found is not None and found.number == 3
-    assert (f"{path} cannot be read" in caplog.text) is (damage is not None)
+    assert (f"{path} cannot be read" in caplog.text) is (damage in ("", "{"))
 
 
 def test_a_file_of_a_newer_release_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -263,6 +263,28 @@ def test_a_round_waits_for_the_one_before(seed: int) -> None:
     for _ in range(1200):
         run.step()
     assert all(len(flow.records) > 5 for flow in run.flows.values())
+    flows = [run.drive.flow(name) for name in run.flows]
+    assert all(flow is not None and len(flow.markers) <= 1 for flow in flows)
+
+
+def test_a_round_waits_until_the_one_before_is_recorded() -> None:
+    now = [0.0]
+    drive = Drive(Spec(Protocol.COORDINATED, INTERVAL_S, {"a": (), "b": ("a",)}, 1, "run"), lambda: now[0])
+    a, b = (drive.begin(name, Record(Checkpoint(name, 0, 0, received, round=0)))
+            for name, received in (("a", {}), ("b", {"a": 0})))  # fmt: skip
+    now[0] = INTERVAL_S
+    assert a.is_due(0)
+    a.taken(0)
+    a.go_on()
+    b.will_read("a", Coming(-1, 0, up_to=0))
+    b.has_run(0)
+    b.will_read("a", Coming(0, 0, up_to=0))
+    now[0] = 3 * INTERVAL_S
+    assert b.is_due(0)
+    assert not a.is_due(1)
+    b.taken(0)
+    b.go_on()
+    assert a.is_due(1)
 
 
 def test_messages_force_checkpoints() -> None:

@@ -75,7 +75,13 @@ class Reading(Query):
         self.checkpoint.replace(f"sources/{source}/{name(number)}", content)
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 4096, entry(9, 10)[:-20]], ids=["empty", "zeros", "broken off"])
+NOT_WHOLE = {
+    "empty": b"", "zeros": b"\0" * 4096, "broken off": entry(9, 10)[:-20], "only begun": entry(9)[:4],
+    "zeros behind": entry(9)[:3] + b"\0" * 9, "zeros before": b"\0" * 60 + entry(9, 10)[60:],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("content", NOT_WHOLE.values(), ids=NOT_WHOLE)
 def test_a_power_loss_behind_the_line_takes_nothing_with_it(content: bytes, tmp_path: Path) -> None:
     """Spark reads all notes as it starts, those that no batch has read yet, too."""
     query = Reading(tmp_path)
@@ -95,6 +101,41 @@ def test_entries_that_can_be_read_stay(tmp_path: Path) -> None:
     query.damage(1, 7)
     roll_back(*query.parts(), 3)
     assert left(query.checkpoint, 1) == [name(each) for each in range(26)]
+
+
+def test_behind_a_gap_nothing_is_read(tmp_path: Path) -> None:
+    query = Reading(tmp_path)
+    for each in ("10", ".10.crc"):
+        query.checkpoint.delete(f"sources/1/{each}")
+    roll_back(*query.parts(), 3)
+    assert left(query.checkpoint, 1) == [name(each) for each in range(10)]
+
+
+def test_a_source_that_has_read_nothing_yet(tmp_path: Path) -> None:
+    query = Reading(tmp_path)
+    query.damage(2, 0)
+    roll_back(*query.parts(), 0)
+    assert left(query.checkpoint, 2) == []
+    assert left(query.checkpoint, 1) == [name(each) for each in range(26)]
+
+
+def test_a_source_at_several_places_has_one_folder(tmp_path: Path) -> None:
+    """As in a union of parts of one stream: what is behind it is not in the folder of its place."""
+    query = Reading(tmp_path, noted=60)
+    note(query.checkpoint, 2, 7, 60)
+    # Of batch 3: folder 1 reads up to 35, folder 2 up to 25; the first one of another kind at two places.
+    plan(query.checkpoint, 3, '{"a":{"0":9}}', '{"a":{"0":9}}', log_offset(35), log_offset(25))
+    assert needed_no_more(query.checkpoint, 3) == [
+        f"sources/{folder}/{name(each)}" for folder in (1, 2) for each in range(9)
+    ], "by the one that is less far"
+    for source in (1, 2):
+        query.damage(source, 30)
+        query.damage(source, 41)
+    lost = [f"sources/{folder}/{name(each)}" for folder in (1, 2) for each in range(60, 40, -1)]
+    assert unreadable_behind(query.checkpoint, 3) == lost, "behind the one that is furthest"
+    plan(query.checkpoint, 3, log_offset(35), log_offset(35), log_offset(45))
+    query.checkpoint.replace("sources/0/46", b"")
+    assert unreadable_behind(query.checkpoint, 3) == ["sources/0/46"]
 
 
 def test_it_is_looked_for_where_no_batch_is_taken_back(tmp_path: Path) -> None:
@@ -144,11 +185,12 @@ def test_what_is_put_together_elsewhere_goes_with_its_batches(tmp_path: Path) ->
     """Else all that was ever read would be noted again with each tenth entry, and all of that kept."""
     query = Reading(tmp_path, noted=60)
     for batch in range(7):
-        plan(query.checkpoint, batch, "-", log_offset(10 * batch), log_offset(batch))
+        plan(query.checkpoint, batch, "-", log_offset(10 * batch), log_offset(12 * batch))
+    note(query.checkpoint, 2, 7, 45)
     forget_batches(query.checkpoint, 4)
-    # Of batch 3, behind entry 30, the last two with all before them stay.
+    # Of batch 3, behind entries 30 and 36, the last two with all before them stay.
     assert left(query.checkpoint, 1) == [name(each) for each in range(19, 61)]
-    assert left(query.checkpoint, 2) == [name(each) for each in range(7)] and left(query.checkpoint, 0) == ["0"]
+    assert left(query.checkpoint, 2) == [name(each) for each in range(19, 46)] and left(query.checkpoint, 0) == ["0"]
     assert has_whole(query.checkpoint, 4)
     query.damage(1, 41)
     roll_back(*query.parts(), 4)

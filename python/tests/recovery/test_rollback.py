@@ -157,6 +157,9 @@ def test_output_that_was_let_go_is_not_written_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize("note", [b"", json.dumps({"batch": "x"}).encode()])
 def test_a_damaged_note_is_named_and_overtaken(note: bytes, batch: int, tmp_path: Path) -> None:
     query = Query(tmp_path)
+    query.checkpoint.delete("offsets/6")
+    query.checkpoint.delete("offsets/.6.crc")
+    query.log.delete(manifest_path(6))  # it is at batch 5
     query.own.replace(ROLLBACK_FILE, note)
     with pytest.raises(UnsuitableCheckpoint, match=r"rollback\.json cannot be read.*start the pipeline"):
         refuse_if_under_way(query.own)

@@ -15,7 +15,8 @@ private[recovery] final class GoneFiles(session: SparkSession, checkpoint: Strin
 
   /** Those that a batch between two offsets has read, and cannot read again. */
   def among(sources: Seq[SparkDataStream], start: StreamProgress, end: StreamProgress): Seq[Path] =
-    sources.zipWithIndex.flatMap {
+    // Spark numbers the folders of sources, of which a query may read one at several places.
+    sources.distinct.zipWithIndex.flatMap {
       case (files: FileStreamSource, position) =>
         def place(offsets: StreamProgress) = offsets.get(files).map(offset => FileStreamSourceOffset(SerializedOffset(offset.json)).logOffset)
         val from = place(start).getOrElse(-1L)
