@@ -15,7 +15,7 @@ from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
-from spark_cec.errors import CheckpointFailed, DamagedLog, NoLine, RestartNeeded, UnsuitableCheckpoint
+from spark_cec.errors import CheckpointFailed, DamagedLog, NoLine, RestartNeeded, UnsuitableCheckpoint, Unsupported
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
 from spark_cec.log.storage import Storage
@@ -307,6 +307,11 @@ def _verify_reads(checkpoint: Storage, batch: int, flow: DrivenFlow) -> None:
     planned = read_planned(checkpoint, batch)
     if planned is None:
         return
+    if not planned.offsets:
+        raise Unsupported(
+            f"flow {flow.name} takes part in a protocol, and its offsets/{batch} is not of version 1: leave "
+            f"spark.sql.streaming.offsetLog.formatVersion and queryEvolution.enableSourceEvolution as they are"
+        )
     left = [_batch_of(each) for each in planned.offsets]
     for sender, has_read in flow.reads.items():
         if has_read < 0 and None in left:

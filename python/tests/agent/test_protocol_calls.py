@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent import protocols
 from spark_cec.agent.protocols import ProtocolCalls
-from spark_cec.errors import CheckpointFailed, RestartNeeded
+from spark_cec.errors import CheckpointFailed, RestartNeeded, Unsupported
 from spark_cec.ids import StoreId
 from spark_cec.protocols.choose import Protocol
 from spark_cec.protocols.records import read_records
@@ -22,6 +23,7 @@ from spark_cec.settings import PREFIX, ProtocolSettings, Settings, parse_setting
 from tests.agent.support import Agent, window
 from tests.checkpoint.support import Tip
 
+VERIFY_READS = protocols._verify_reads
 INPUTS = {"a": (), "b": ("a",)}
 
 
@@ -100,6 +102,24 @@ def test_two_are_kept_of_a_flow_that_does_not_move(flows: Flows) -> None:
     assert flows.numbers("b") == [7, 8]
 
 
+def test_offsets_of_another_form_are_refused(tmp_path: Path) -> None:
+    """What a flow has read would not be known, nor what its sources have noted."""
+    checkpoint = open_storage(str(tmp_path))
+    flow: Any = SimpleNamespace(name="a", reads={})
+    checkpoint.replace("offsets/3", b'v1\n{}\n{"logOffset":3}')
+    VERIFY_READS(checkpoint, 3, flow)
+    checkpoint.replace("offsets/3", b'v2\n{}\n{"sources":{"a":"{}"}}')
+    with pytest.raises(Unsupported, match=r"offsets/3 is not of version 1: leave .*offsetLog\.formatVersion"):
+        VERIFY_READS(checkpoint, 3, flow)
+
+
+def test_a_damaged_spec_ends_the_run_alone(flows: Flows) -> None:
+    """Whoever takes all back writes it anew."""
+    Path(flows.home, "protocol.json").write_text("")
+    with pytest.raises(RestartNeeded, match=r"is of a run of the pipeline at .* that is over"):
+        flows.run("a", range(1))
+
+
 def test_a_flow_that_has_come_to_rest_keeps_nobody_back(flows: Flows) -> None:
     """Its last messages have been received: without a second checkpoint behind them, all that follows would be kept."""
     flows.run("a", range(2))
@@ -119,15 +139,16 @@ def test_a_flow_without_a_batch_has_no_checkpoint(flows: Flows) -> None:
     assert not flows.looks("a")
 
 
-@pytest.mark.parametrize(("repairable", "oldest"), [(0, 9), (1, 9), (6, 4)])
+@pytest.mark.parametrize(("repairable", "oldest"), [(0, 8), (1, 8), (2, 8), (6, 4)])
 def test_batches_of_spark_go_with_the_checkpoints(
     flows: Flows, repairable: int, oldest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for those that a repair may want."""
+    """But for those that a repair may want, and those that sources are told of as the next one is planned: they look
+    up then what they have noted."""
     monkeypatch.setattr(protocols, "REPAIRABLE_BATCHES", repairable)
     flows.run("a", range(12))
     storage = open_storage(flows.place("a"))
-    assert flows.numbers("a") == [11, 12]  # of batches 10 and 11
+    assert flows.numbers("a") == [11, 12]  # of batches 10 and 11; before the last one: of 9 on, which begins behind 8
     assert sorted(planned_batches(storage)) == list(range(oldest, 12))
     assert committed_batch(storage) == 11
 
