@@ -137,7 +137,7 @@ def test_a_replay_that_loses_its_stores_begins_again(
         states = spark.sparkContext._jvm.org.apache.spark.sql.execution.streaming.state  # type: ignore[union-attr]
         # Not `stop`: where a task asks for a store meanwhile, Spark makes new threads for maintenance there, and waits
         # five minutes for their end, which nobody has asked them for.
-        states.StateStore.unloadAll()
+        getattr(getattr(states, "StateStore$"), "MODULE$").unloadAll()
         assert 0 < replayed(checkpoint) < crashed.committed, "the replay was over before its stores were taken away"
         local.wait_for(streaming, last_batch(job))
     finally:
