@@ -246,7 +246,7 @@ def test_notes_of_files_that_a_power_loss_left_empty(spark: SparkSession, tmp_pa
     """Behind the line, as Spark syncs none of them; and none is kept for ever, with all before it in each tenth."""
     put_files(tmp_path, 0, files)
     with running(words(tmp_path), spark):
-        eventually(lambda: has_counted(tmp_path, files), "all files")
+        eventually(lambda: has_counted(tmp_path, files), "all files", 60.0 + files)
     numbers = noted(tmp_path)
     assert numbers == list(range(numbers[0], files))
     assert (numbers[0] > 0) is (files > 130)
@@ -255,7 +255,7 @@ def test_notes_of_files_that_a_power_loss_left_empty(spark: SparkSession, tmp_pa
         (tmp_path / "home/flows/texts/sources/0" / name).touch()
     put_files(tmp_path, files, files + 12)
     with running(words(tmp_path), spark):
-        eventually(lambda: has_counted(tmp_path, files + 12), "all files, and the new ones")
+        eventually(lambda: has_counted(tmp_path, files + 12), "all files, and the new ones", 60.0 + files)
     are_counted(spark, tmp_path, files + 12)
 
 

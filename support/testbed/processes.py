@@ -82,7 +82,7 @@ class ProcessTree:
 
 
 class Child:
-    """A process of this example in a session of its own, with the JSON lines it prints as a queue of events."""
+    """A process in a session of its own, with the JSON lines it prints as a queue of events."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         """Start `command`; its standard error is appended to `log`."""

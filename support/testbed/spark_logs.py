@@ -12,5 +12,5 @@ def newest(directory: Path) -> int:
 
 
 def committed_batch(checkpoint: Path) -> int:
-    """The last batch that was committed, -1 if there is none."""
+    """The newest batch in the commit log, -1 if there is none: Spark may run it again."""
     return newest(checkpoint / "commits")

@@ -1,4 +1,4 @@
-"""Topics of the example's broker: made, written, read back whole, and treated as an administrator treats them."""
+"""Topics of a broker: made, written, read back whole, and treated as an administrator treats them."""
 
 from __future__ import annotations
 

@@ -117,13 +117,12 @@ def _is_unreadable(data: bytes, is_of_files: bool) -> bool:
     """Whether it is empty, or zeros, or an entry of a file source that is not whole; others write what they like."""
     if not data.strip(b"\0"):
         return True
-    version, _, rest = data.partition(b"\n")
-    if is_of_files and version != b"v1":
-        return True
+    if not is_of_files and not data.startswith(b'v1\n{"path"'):
+        return False
+    version, *lines = data.split(b"\n")
     try:
-        for line in rest.split(b"\n") if is_of_files or (version == b"v1" and rest.startswith(b'{"path"')) else ():
-            if line:
-                json.loads(line)
+        for line in filter(None, lines):
+            json.loads(line)
     except ValueError:
         return True
-    return False
+    return version != b"v1"

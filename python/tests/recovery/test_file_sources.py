@@ -91,7 +91,7 @@ def test_a_power_loss_behind_the_line_takes_nothing_with_it(content: bytes, tmp_
     assert roll_back(*query.parts(0), 3) is None
     query.is_back_at(3)
     assert left(query.checkpoint, 0) == ["0"]
-    assert left(query.checkpoint, 1) == [name(each) for each in range(10)], "whole ones behind a damaged one stay"
+    assert left(query.checkpoint, 1) == [name(each) for each in range(10)], "there is no gap"
     assert left(query.checkpoint, 2) == [name(each) for each in range(6)]
 
 
