@@ -95,7 +95,7 @@ class Settings:
     log_path: str | None = None
     python: str | None = None
     segment_bytes: int = 64 << 20
-    compression: str = "lz4"
+    compression: str = "zstd"
     retain_output_batches: int | None = None
     output_readers: tuple[str, ...] = ()
     replayable_sources: tuple[str, ...] = ()
@@ -326,7 +326,7 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
         segment_bytes=_size("log.segmentBytes", given["log.segmentBytes"])
         if "log.segmentBytes" in given
         else default.segment_bytes,
-        compression=_choice("log.compression", given.get("log.compression", "lz4"), ("lz4", "zstd", "none")),
+        compression=_choice("log.compression", given.get("log.compression", "zstd"), ("zstd", "lz4", "none")),
         retain_output_batches=_count("output.retainBatches", given["output.retainBatches"])
         if "output.retainBatches" in given
         else None,

@@ -156,7 +156,7 @@ SHARE = "give a share between 0 and 1, such as 0.1; 0 turns it off"
         *[("agent.timeout", value, WHOLE_DURATION) for value in ("10", "soon", "1.5s", "0s", "-1s", "5us")],
         ("CP", "0ms", "the period must be longer than 0"),
         ("mode", "lazy", "give one of auto, eager, deferred"),
-        ("log.compression", "gzip", "give one of lz4, zstd, none"),
+        ("log.compression", "gzip", "give one of zstd, lz4, none"),
         *[("log.segmentBytes", value, "give a size such as 64MiB") for value in ("", "1.5MiB", "64XB", "-1")],
         *[("log.segmentBytes", value, "give at least 4KiB") for value in ("4095", "3KiB", "0")],
         *[("effort", value, SHARE) for value in ("", "2", "5%", "little")],

@@ -7,7 +7,7 @@ from enum import IntEnum
 import pyarrow as pa
 
 from spark_cec.log.frame import FrameFlags
-from spark_cec.log.planes import from_planes, to_planes
+from spark_cec.log.planes import from_planes, order_of, to_planes
 
 
 class RecordKind(IntEnum):
@@ -33,7 +33,7 @@ PLAIN_SCHEMA = records_schema()
 GROUPED_SCHEMA = records_schema(grouped=True)
 
 
-def encode_table(rows: pa.Table | pa.RecordBatch, compression: str | None = "lz4") -> memoryview:
+def encode_table(rows: pa.Table | pa.RecordBatch, compression: str | None = "zstd") -> memoryview:
     """Payload of an OUTPUT frame: `rows` as an Arrow IPC stream, also if there are none.
 
     `compression`: "lz4", "zstd", "none" or None.
@@ -45,19 +45,23 @@ def encode_table(rows: pa.Table | pa.RecordBatch, compression: str | None = "lz4
     return memoryview(sink.getvalue())
 
 
-def encode_records(rows: pa.Table | pa.RecordBatch, compression: str | None = "lz4") -> memoryview:
+def encode_records(rows: pa.Table | pa.RecordBatch, compression: str | None = "zstd") -> memoryview:
     """Payload of a COMMIT frame in plain columns: an Arrow IPC stream, or nothing if there are no rows."""
     return encode_table(rows, compression) if rows.num_rows else memoryview(b"")
 
 
-def encode_commit(rows: pa.Table | None, compression: str | None = "lz4") -> tuple[memoryview, FrameFlags]:
-    """Payload of a COMMIT frame as it is written, in byte planes where that can be, and the flags of such a frame."""
+def encode_commit(rows: pa.Table | None, compression: str | None = "zstd") -> tuple[memoryview, FrameFlags]:
+    """Payload of a COMMIT frame as it is written, in byte planes where that can be, and the flags of such a frame.
+
+    Planes go in the order of the windows' ids, the higher bytes of which are then long runs.
+    """
     if rows is None or not rows.num_rows:
         return memoryview(b""), FrameFlags.PLAIN
     planes = to_planes(rows)
     if planes is None:
         return encode_table(rows, compression), FrameFlags.PLAIN
-    return encode_table(planes, compression), FrameFlags.PLANES
+    order = order_of(rows["window"])
+    return encode_table(planes if order is None else planes.take(pa.array(order)), compression), FrameFlags.PLANES
 
 
 def decode_table(payload: memoryview | bytes) -> pa.Table:
