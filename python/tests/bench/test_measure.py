@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_cec.bench.measure import Schedule, check_state, committed_batch, load_cost
+from spark_cec.bench.measure import Schedule, check_state, committed_batch, load_cost, pace_of
 from spark_cec.bench.processes import BenchError
 from spark_cec.bench.workloads import Shape, Workload
 
@@ -47,3 +47,14 @@ def test_the_cost_of_a_load_is_that_of_the_newest_recovery(tmp_path: Path) -> No
     assert load_cost(tmp_path) == {"load_us_per_footprint": 3.0}
     (reports / "300.json").write_text(json.dumps({"stores": []}))
     assert load_cost(tmp_path) == {}
+
+
+def test_the_pace_says_what_the_slowest_batches_have_that_others_have_not() -> None:
+    slow = {"batch_ms": 900.0, "gc_ms": 500.0, "commitMs": 80.0}
+    rest = [{"batch_ms": 390.0 + i % 21, "gc_ms": 0.0, "commitMs": 80.0} for i in range(198)]
+    measured = pace_of([*rest[:50], slow, *rest[50:], {**slow, "batch_ms": 1000.0}])
+    assert measured.values["batch_ms"] == 400.0
+    assert (measured.values["p99_over_median"], measured.details["p99_ms"]) == (900.0 / 400.0, 900.0)
+    assert measured.details["batches"] == 200
+    assert (measured.details["usual"]["gc_ms"], measured.details["slowest"]["gc_ms"]) == (0.0, 500.0)
+    assert measured.details["usual"]["commitMs"] == measured.details["slowest"]["commitMs"] == 80.0
