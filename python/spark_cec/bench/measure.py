@@ -186,15 +186,17 @@ def pace_of(batches: Sequence[Mapping[str, float]]) -> Measured:
 def recovery(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measured:
     """Run to the end of the schedule, SIGKILL in the middle of the next batch, start again.
 
-    Values: `recovery_s`, from the call of `start()` to the end of the first batch that had not been committed; of ours
-    `load_us_per_footprint`, what a core takes to load one record of the eventual checkpoint, Python and JVM together;
-    `checked`, the records of kind G_check of the whole run; and what `at_the_crash` gives.
+    Values: median `batch_ms` before the kill; `recovery_s`, from the call of `start()` to the end of the first batch that
+    had not been committed; of ours `load_us_per_footprint`, what a core takes to load one record of the eventual
+    checkpoint, Python and JVM together; `checked`, the records of kind G_check of the whole run; and what
+    `at_the_crash` gives.
     """
-    checked = 0
+    checked, each_ms = 0, []
     with _started(replace(spec, last_batch=None), home) as child:
         for event in child.events(SILENCE_S):
             say(schedule.describe(int(event["batch"]), event["batch_ms"]))
             checked += int(event["metrics"].get("cecChecked", 0))
+            each_ms += [float(event["batch_ms"])] if int(event["batch"]) >= schedule.first_timed else []
             if int(event["batch"]) >= schedule.last:
                 check_state(spec.workload, event)
                 time.sleep(event["batch_ms"] / 2000.0)
@@ -206,6 +208,7 @@ def recovery(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measure
     report = _newest_report(Path(spec.checkpoint))
     return Measured(
         {
+            "batch_ms": statistics.median(each_ms),
             "recovery_s": float(again[-1]["since_start_s"]),
             **load_cost(Path(spec.checkpoint)),
             **({"checked": float(checked)} if report else {}),

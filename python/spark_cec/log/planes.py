@@ -80,7 +80,8 @@ def order_of(column: pa.ChunkedArray) -> np.ndarray | None:
     if not words:
         return None
     if len(words) > 1:
-        return np.lexsort(words[:_SORTED_WORDS][::-1])
+        order: np.ndarray = np.lexsort(words[:_SORTED_WORDS][::-1])
+        return order
     word, bits = words[0] - words[0].min(), len(words[0]).bit_length()
     if int(word.max()) >> (64 - bits):
         return np.argsort(word, kind="stable")
