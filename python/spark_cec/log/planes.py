@@ -88,7 +88,8 @@ def order_of(column: pa.ChunkedArray) -> np.ndarray | None:
     # A word with its index below it: several times faster than to sort indices, and stable.
     packed = (word << np.uint64(bits)) | np.arange(len(word), dtype=np.uint64)
     packed.sort()
-    return (packed & np.uint64((1 << bits) - 1)).astype(np.int64)
+    indices: np.ndarray = (packed & np.uint64((1 << bits) - 1)).astype(np.int64)
+    return indices
 
 
 def _width(column: pa.ChunkedArray) -> int:
