@@ -24,8 +24,8 @@ from spark_cec.log.storage import Storage
 
 _ANY_GENERATION = 1 << 63
 
-READ_BYTES = 64 << 20
-"""Stored bytes read and decoded together; bounds the memory of a rebuild beside its result."""
+READ_BYTES, READ_RECORDS = 64 << 20, 10_000_000
+"""Stored bytes, and records in them, read and decoded together: they bound the memory of a rebuild beside its result."""
 
 _MOST_WORDS = 3
 """Windows that differ in no more words than that are told apart word by word: whole numbers hash faster than bytes."""
@@ -200,13 +200,13 @@ def _newest_first(storage: Storage, chain: Sequence[CommitEntry]) -> Iterator[pa
 
 def _pieces(chain: Sequence[CommitEntry]) -> Iterator[list[CommitEntry]]:
     piece: list[CommitEntry] = []
-    stored = 0
+    stored = records = 0
     for entry in chain:
         piece.append(entry)
-        stored += entry.location.length
-        if stored >= READ_BYTES:
+        stored, records = stored + entry.location.length, records + entry.meta.records
+        if stored >= READ_BYTES or records >= READ_RECORDS:
             yield piece
-            piece, stored = [], 0
+            piece, stored, records = [], 0, 0
     if piece:
         yield piece
 

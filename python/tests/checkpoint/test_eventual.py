@@ -61,9 +61,9 @@ def commit(log: Log, store: StoreId, before: Tip, changes: dict[bytes, Rows], ch
 
 
 def check(log: Log, store: StoreId, tip: Tip, read_bytes: int) -> None:
-    """The eventual checkpoint of this attempt is what it must be, read in pieces of that size."""
+    """The eventual checkpoint of this attempt is what it must be, in pieces of that size or so many records."""
     index = log.catalog.index
-    with mock.patch.object(eventual, "READ_BYTES", read_bytes):
+    with mock.patch.object(eventual, "READ_BYTES", read_bytes), mock.patch.object(eventual, "READ_RECORDS", read_bytes):
         checkpoint = rebuild(log.storage, index, head_at(index, store, tip.version, tip.checkpoint_id))
     assert found_state(checkpoint, GROUPED[store]) == (tip.seen, tip.footprints)
     assert checkpoint.live() == {at: list(tip.footprints.values()).count(at) for at in tip.footprints.values()}
