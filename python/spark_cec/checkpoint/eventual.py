@@ -232,7 +232,10 @@ def _window_codes(records: pa.Table) -> tuple[np.ndarray, int]:
 
 def _first_rows(codes: np.ndarray) -> np.ndarray:
     """Whether a row is the first of its window, where windows have numbers as they first appear."""
-    return np.diff(np.maximum.accumulate(codes), prepend=-1) > 0
+    seen = np.maximum.accumulate(codes)
+    first = np.ones(len(codes), dtype=bool)
+    np.greater(seen[1:], seen[:-1], out=first[1:])
+    return first
 
 
 def _codes(values: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, int]:

@@ -117,12 +117,15 @@ private[state] final class WindowBooks(cold: ColdWindows, warmUp: Array[Byte] =>
       cold.byFootprint.counts.foreach { case (version, count) => footprints.add(version, count) }
       cold.byDirty.counts.foreach { case (version, count) => dirty.add(version, count) }
     }
-    warm.filter(_.isOpen).foreach { window =>
-      byFootprint.enter(window.footprint, window)
-      footprints.add(window.footprint, 1)
-      if (window.isDirty) {
-        byDirty.enter(window.dirtySince, window)
-        dirty.add(window.dirtySince, 1)
+    while (warm.hasNext) { // a plain loop: at a restart nothing is compiled yet, and there may be millions of them
+      val window = warm.next()
+      if (window.isOpen) {
+        byFootprint.enter(window.footprint, window)
+        footprints.add(window.footprint, 1)
+        if (window.isDirty) {
+          byDirty.enter(window.dirtySince, window)
+          dirty.add(window.dirtySince, 1)
+        }
       }
     }
     byFootprint.count(footprints)
