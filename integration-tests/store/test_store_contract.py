@@ -303,7 +303,7 @@ def test_a_version_that_cannot_be(make: Make, version: int, says: str) -> None:
     for read in (False, True):
         with pytest.raises(Refused, match=rf"\[CANNOT_LOAD_STATE_STORE\..*{says}"):
             provider.store(version, read=read)
-    assert provider.put(1, {(2,): (2, 2)}) == 2, "the lease is free, and the store can go on"
+    assert provider.put(1, {(2,): (2, 2)}) == 2, "the lock is free, and the store can go on"
 
 
 @pytest.mark.parametrize(

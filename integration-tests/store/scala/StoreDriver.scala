@@ -70,11 +70,11 @@ private final class StoreDriver {
     threads.computeIfAbsent(name, _ => Executors.newSingleThreadExecutor(task => new Thread(task, s"test-$name"))).submit(work)
   }
 
-  /** Waits until the ticket's work waits for a store's lease (true), or is done (false). */
+  /** Waits until the ticket's work waits for a store's lock (true), or is done (false). */
   private def blocked(request: JsonNode): JsonNode = {
     val done = tickets.get(request.get("ticket").asLong)
     val name = request.get("by").asText
-    def waits: Boolean = Option(running.get(name)).exists(_.getStackTrace.exists(_.getClassName.endsWith("state.Lease")))
+    def waits: Boolean = Option(running.get(name)).exists(_.getStackTrace.exists(_.getClassName.endsWith("state.TaskLock")))
     while (!done.isDone && !waits) Thread.onSpinWait()
     Json.parse((!done.isDone).toString)
   }

@@ -1,4 +1,4 @@
-"""The logs that this agent has open, each with its catalog, its writer and its books."""
+"""The logs that this agent has open, each with its catalog, its writer and the ledgers of its stores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.adapters.rocksdict_index import open_index
-from spark_cec.checkpoint.commit import StoreBooks
+from spark_cec.checkpoint.commit import StoreLedgers
 from spark_cec.errors import CecError, Fenced, LogLocationError, SettingsError
 from spark_cec.ids import new_writer_id
 from spark_cec.log.catalog import Catalog
@@ -51,7 +51,7 @@ class OpenLog:
         self.storage = storage
         self.log_id = log_id
         self.catalog = Catalog(self.storage, open_index(index_path(settings, home, self.log_id), self.log_id))
-        self.books = StoreBooks()
+        self.ledgers = StoreLedgers()
         self.summaries = Summaries()
         self.published = Published(storage)
         self.kept = False

@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of
 from spark_cec.agent.spool import Spool, write_rows
-from spark_cec.checkpoint.commit import BooksMissing, CommitRequest, CommitResult, adopt_commit, commit_store
+from spark_cec.checkpoint.commit import CommitRequest, CommitResult, LedgerMissing, adopt_commit, commit_store
 from spark_cec.checkpoint.eventual import EventualCheckpoint, chain_of, head_at, rebuild
 from spark_cec.checkpoint.flush import flush_store
 from spark_cec.checkpoint.footprints import Footprints
@@ -100,7 +100,7 @@ class StoreCalls:
         meta = head.meta
         history = [(e.meta.version, e.meta.records, e.meta.inputs) for e in checkpoint.chain]
         ledger = Footprints.restore(history, checkpoint.live(), meta.dirty_from, meta.dirty_windows)
-        calibration = log.books.calibration(log.catalog.index, meta.store, meta.version, meta.checkpoint_id)
+        calibration = log.ledgers.calibration(log.catalog.index, meta.store, meta.version, meta.checkpoint_id)
         forecast = Forecast.from_json(arguments.get("forecast"))
         calibration.scanned = checkpoint.scanned
         return {
@@ -144,7 +144,7 @@ class StoreCalls:
     def append(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """One commit of one store (see `commit_store`); answers when it is durable, with the plan for the next.
 
-        Where an agent that died may have written the frame (`retry`, or the books are sent anew), the log is searched
+        Where an agent that died may have written the frame (`retry`, or the ledger is sent anew), the log is searched
         first.
         """
         started = time.perf_counter_ns()
@@ -168,24 +168,24 @@ class StoreCalls:
                 settings=log.settings,
                 catalog=log.catalog,
                 writer=log.writer,
-                books=log.books,
+                ledgers=log.ledgers,
             )
         found = self._written_before(log, request) if arguments.get("retry") or request.live_is_whole else None
         if found is not None:
             if not request.live_is_whole:
-                raise BooksMissing(
+                raise LedgerMissing(
                     f"store {request.meta.store}: the frame is there; send the whole ledger to go on from it"
                 )
             # Who wrote it may have died before the disk had it.
             log.storage.sync(segment_path(found.location.segment))
-            return adopt_commit(found, request, settings=log.settings, index=log.catalog.index, books=log.books)
+            return adopt_commit(found, request, settings=log.settings, index=log.catalog.index, ledgers=log.ledgers)
         return commit_store(
             request,
             lambda: _take(arguments.get("spool")),
             settings=log.settings,
             catalog=log.catalog,
             writer=log.writer,
-            books=log.books,
+            ledgers=log.ledgers,
         )
 
     def _written_before(self, log: OpenLog, request: CommitRequest) -> CommitEntry | None:
@@ -218,7 +218,7 @@ class StoreCalls:
             store_of(arguments), int(arguments["version"]), float(arguments["ec_load_ms"]), arguments["digest_ok"],
             int(arguments["held"]), int(time.time() * 1000), tuple(arguments["unsure"]),
         )  # fmt: skip
-        log.books.note_load(loaded.store, loaded.ec_load_ms, Forecast.from_json(arguments.get("forecast")))
+        log.ledgers.note_load(loaded.store, loaded.ec_load_ms, Forecast.from_json(arguments.get("forecast")))
         meta = LoadedMeta(loaded.store, loaded.version, int(arguments["generation"]), loaded.wall_ms)
         log.catalog.note(*log.writer.append(FrameKind.LOADED, meta, loaded_payload(loaded)))
         return {}

@@ -186,7 +186,7 @@ def pace_of(batches: Sequence[Mapping[str, float]]) -> Measured:
 def recovery(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measured:
     """Run to the end of the schedule, SIGKILL in the middle of the next batch, start again.
 
-    Values: median `batch_ms` before the kill; `recovery_s`, from the call of `start()` to the end of the first batch
+    Values: median `batch_before_ms`; `recovery_s`, from the call of `start()` to the end of the first batch
     that had not been committed; of ours `load_us_per_footprint`, what a core takes to load one record of the eventual
     checkpoint, Python and JVM together; `checked`, the records of kind G_check of the whole run; and what
     `at_the_crash` gives.
@@ -208,7 +208,7 @@ def recovery(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measure
     report = _newest_report(Path(spec.checkpoint))
     return Measured(
         {
-            "batch_ms": statistics.median(each_ms),
+            "batch_before_ms": statistics.median(each_ms),
             "recovery_s": float(again[-1]["since_start_s"]),
             **load_cost(Path(spec.checkpoint)),
             **({"checked": float(checked)} if report else {}),

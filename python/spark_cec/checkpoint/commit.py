@@ -27,7 +27,7 @@ class CommitRequest:
     """What the shim says of a commit besides its records.
 
     `meta` lacks what only the agent knows (records, extent, replay). `live_changes` are changes of the open windows per
-    footprint version; if `live_is_whole` they are the whole ledger, which restarts the books of this store.
+    footprint version; if `live_is_whole` they are the whole of it, with which the ledger of this store begins anew.
     `timed_batch` is the newest batch that the driver has timed, and its time in ms; `since_start_ms` is the time since
     the query's start.
     """
@@ -49,11 +49,11 @@ class CommitResult:
     plan: Plan
 
 
-class BooksMissing(CecError):
+class LedgerMissing(CecError):
     """This process has no ledger of the store at the commit's base: send the commit again with the whole ledger."""
 
 
-class StoreBooks:
+class StoreLedgers:
     """The ledgers of the stores that this process commits."""
 
     def __init__(self) -> None:
@@ -80,8 +80,8 @@ class StoreBooks:
         if ledger is not None and not request.live_is_whole and known_id == meta.base_checkpoint_id:
             return ledger
         if not request.live_is_whole:
-            raise BooksMissing(
-                f"store {meta.store} version {meta.version}: this process has no books of it; send the whole ledger"
+            raise LedgerMissing(
+                f"store {meta.store} version {meta.version}: this process has no ledger of it; send the whole ledger"
             )
         return Footprints.restore(_history(index, meta, request.live_changes), {}, meta.dirty_from, meta.dirty_windows)
 
@@ -122,23 +122,23 @@ def commit_store(
     settings: Settings,
     catalog: Catalog,
     writer: SegmentWriter,
-    books: StoreBooks,
+    ledgers: StoreLedgers,
 ) -> CommitResult:
     """One commit (design, section 5, steps 3 and 4). When it returns, the commit is durable.
 
     1. Read the spool file's records.
-    2. Open the books: the footprint ledger before this commit.
+    2. Open the store's ledger, as it was before this commit.
     3. Bring the ledger to the new version, which gives q and u.
     4. Write the frame: encode, append, make durable.
     5. Tell the index.
-    6. Bring the bounds to what was measured, ask the policy for the plan of the next commit, and close the books.
+    6. Bring the bounds to what was measured, ask the policy for the plan of the next commit, and close the ledger.
 
-    If a step fails the books stay open, and the next commit must bring the whole ledger.
+    If a step fails the ledger stays open, and the next commit must bring the whole ledger.
     """
     started = time.perf_counter_ns()
     records = read_spool()  # 1
     rows = records.num_rows if records is not None else 0
-    ledger = books.opened(catalog.index, request)  # 2
+    ledger = ledgers.opened(catalog.index, request)  # 2
     if request.live_is_whole:
         ledger.live = {}
     meta = request.meta
@@ -151,7 +151,7 @@ def commit_store(
             f"store {meta.store} version {meta.version}: {meta.open_windows} open windows, "
             f"the ledger has {ledger.open_windows}"
         )
-    calibration = books.calibration(catalog.index, meta.store, meta.version - 1, meta.base_checkpoint_id)
+    calibration = ledgers.calibration(catalog.index, meta.store, meta.version - 1, meta.base_checkpoint_id)
     if request.timed_batch is not None:
         calibration.note_batch(*request.timed_batch)
     calibration.note_start(request.since_start_ms, request.forecast)
@@ -168,7 +168,7 @@ def commit_store(
     header, location = writer.append(FrameKind.COMMIT, meta, payload, frame_flags)
     catalog.note(header, location)  # 5
     calibration.note_commit(meta, encode_us, len(payload), ledger.live.get(meta.version, 0))  # 6
-    books.closed(meta, ledger)
+    ledgers.closed(meta, ledger)
     plan = calibration.plan(settings, request.forecast, ledger, request.retained_batches)
     return CommitResult(CommitEntry(meta, location), plan)
 
@@ -179,7 +179,7 @@ def adopt_commit(
     *,
     settings: Settings,
     index: Index,
-    books: StoreBooks,
+    ledgers: StoreLedgers,
 ) -> CommitResult:
     """The result of a commit that is in the log already, written by an agent that died before it could say so.
 
@@ -189,6 +189,6 @@ def adopt_commit(
     chain = chain_of(index, entry, min(meta.oldest_footprint, meta.dirty_from))
     history = [(e.meta.version, e.meta.records, e.meta.inputs) for e in chain]
     ledger = Footprints.restore(history, request.live_changes, meta.dirty_from, meta.dirty_windows)
-    books.closed(meta, ledger)
-    calibration = books.calibration(index, meta.store, meta.version, meta.checkpoint_id)
+    ledgers.closed(meta, ledger)
+    calibration = ledgers.calibration(index, meta.store, meta.version, meta.checkpoint_id)
     return CommitResult(entry, calibration.plan(settings, request.forecast, ledger, request.retained_batches))

@@ -25,7 +25,7 @@ from spark_cec.log.storage import Storage
 _ANY_GENERATION = 1 << 63
 
 READ_BYTES, READ_RECORDS = 64 << 20, 10_000_000
-"""Stored bytes, and records in them, read and decoded together: they bound the memory of a rebuild beside its result."""
+"""Stored bytes, and records, read and decoded together: they bound the memory of a rebuild beside its result."""
 
 _MOST_WORDS = 3
 """Windows that differ in no more words than that are told apart word by word: whole numbers hash faster than bytes."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from spark_cec.checkpoint.commit import CommitRequest, CommitResult, StoreBooks
+from spark_cec.checkpoint.commit import CommitRequest, CommitResult, StoreLedgers
 from spark_cec.checkpoint.eventual import chain_of
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.errors import DamagedLog
@@ -29,7 +29,7 @@ def flush_store(
     settings: Settings,
     catalog: Catalog,
     writer: SegmentWriter,
-    books: StoreBooks,
+    ledgers: StoreLedgers,
 ) -> CommitResult:
     """Completes the commit whose version and checkpoint id the request has; when it returns, that is durable.
 
@@ -55,7 +55,7 @@ def flush_store(
     if entry is None:
         history.append((meta.version, rows, 0))
     ledger = Footprints.restore(history, request.live_changes, meta.dirty_from, meta.dirty_windows)  # 2
-    calibration = books.calibration(catalog.index, meta.store, meta.version, meta.checkpoint_id)
+    calibration = ledgers.calibration(catalog.index, meta.store, meta.version, meta.checkpoint_id)
     if entry is None:
         meta = replace(
             meta, records=rows, oldest_footprint=ledger.oldest_footprint, extent=ledger.extent, replay=ledger.replay,
@@ -66,5 +66,5 @@ def flush_store(
         header, location = writer.append(FrameKind.COMMIT, meta, payload, frame_flags)
         catalog.note(header, location)
         entry = CommitEntry(meta, location)
-    books.forget(meta.store)  # 4
+    ledgers.forget(meta.store)  # 4
     return CommitResult(entry, calibration.plan(settings, request.forecast, ledger, request.retained_batches))

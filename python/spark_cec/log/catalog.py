@@ -34,7 +34,7 @@ class Catalog:
         # Sizes at which a segment's damaged end was judged: unchanged, it need not be read again.
         self._judged: dict[str, int] = {}
         self._ahead: dict[str, dict[int, Covered]] = {}
-        self._books: tuple[dict[str, Any], ...] = (self._damages, self._judged, self._ahead)
+        self._by_segment: tuple[dict[str, Any], ...] = (self._damages, self._judged, self._ahead)
 
     @property
     def index(self) -> Index:
@@ -93,9 +93,9 @@ class Catalog:
         for segment in [name for name, known in covered.items() if sizes.get(name, -1) < known.end]:
             self._forget(segment)
             del covered[segment]
-        for book in self._books:
-            for segment in book.keys() - sizes.keys():
-                del book[segment]
+        for known in self._by_segment:
+            for segment in known.keys() - sizes.keys():
+                del known[segment]
         self._scan([file for file in files if self._is_new(file, covered)], covered)
 
     def _is_new(self, file: StoredFile, covered: Mapping[str, Covered]) -> bool:
@@ -177,8 +177,8 @@ class Catalog:
 
     def _forget(self, segment: str) -> None:
         self._index.forget(segment)
-        for book in self._books:
-            book.pop(segment, None)
+        for known in self._by_segment:
+            known.pop(segment, None)
 
     def _replace_index(self) -> None:
         broken, self._index = self._index, MemoryIndex(self._index.log_id)

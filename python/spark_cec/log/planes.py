@@ -7,6 +7,7 @@ to half; byte by byte, planes of zeros left out, to a seventh (`FORMAT.md`, sect
 from __future__ import annotations
 
 import json
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -58,8 +59,8 @@ def from_planes(rows: pa.Table) -> pa.Table:
     return pa.table(columns, pa.schema(fields))
 
 
-def words_of(column: pa.ChunkedArray) -> list[np.ndarray] | None:
-    """Those words (uint64) of the values that are not the same in all of them. None if there are no such words.
+def words_of(column: pa.ChunkedArray, most: int = MOST_BYTES) -> list[np.ndarray] | None:
+    """The first `most` words (uint64) of the values that are not the same in all of them. None if they have no words.
 
     Spark's rows are words of eight bytes, so that two values are equal where these words are.
     """
@@ -68,7 +69,7 @@ def words_of(column: pa.ChunkedArray) -> list[np.ndarray] | None:
         return None
     chunks = [np.ascontiguousarray(_matrix(chunk, width)).view(np.uint64) for chunk in column.chunks if len(chunk)]
     every = (np.concatenate([chunk[:, i] for chunk in chunks]) for i in range(width // 8))
-    return [word for word in every if (word != word[0]).any()]
+    return list(islice((word for word in every if (word != word[0]).any()), most))
 
 
 def order_of(column: pa.ChunkedArray) -> np.ndarray | None:
@@ -76,11 +77,11 @@ def order_of(column: pa.ChunkedArray) -> np.ndarray | None:
 
     None where the values have no words, or are all the same.
     """
-    words = words_of(column)
+    words = words_of(column, most=_SORTED_WORDS)
     if not words:
         return None
     if len(words) > 1:
-        order: np.ndarray = np.lexsort(words[:_SORTED_WORDS][::-1])
+        order: np.ndarray = np.lexsort(words[::-1])
         return order
     word, bits = words[0] - words[0].min(), len(words[0]).bit_length()
     if int(word.max()) >> (64 - bits):

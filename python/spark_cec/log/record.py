@@ -12,6 +12,9 @@ from spark_cec.log.planes import from_planes, order_of, to_planes
 _FEW_BYTES = 2048
 """Rows of so few bytes are compressed by lz4 for zstd: that takes a tenth of the time, and a tenth more room."""
 
+_MOST_ORDERED_BYTES = 128 << 20
+"""Rows of more bytes stay as they came: to order them makes copies, in which a column has no more room than 2 GiB."""
+
 _READ = pa.ipc.IpcReadOptions(use_threads=False)
 """To hand buffers of a few bytes to other threads and to wait for them takes ten times what there is to be done."""
 
@@ -42,7 +45,7 @@ GROUPED_SCHEMA = records_schema(grouped=True)
 def encode_table(rows: pa.Table | pa.RecordBatch, compression: str | None = "zstd") -> memoryview:
     """Payload of an OUTPUT frame: `rows` as an Arrow IPC stream, also if there are none.
 
-    `compression`: "lz4", "zstd", "none" or None.
+    `compression`: "lz4", "zstd" (lz4 for few bytes), "none" or None.
     """
     codec = None if compression == "none" else compression
     if codec == "zstd" and rows.nbytes < _FEW_BYTES:
@@ -62,14 +65,14 @@ def encode_records(rows: pa.Table | pa.RecordBatch, compression: str | None = "z
 def encode_commit(rows: pa.Table | None, compression: str | None = "zstd") -> tuple[memoryview, FrameFlags]:
     """Payload of a COMMIT frame as it is written, in byte planes where that can be, and the flags of such a frame.
 
-    Planes go in the order of the windows' ids, the higher bytes of which are then long runs.
+    Planes go in the order of the windows' ids, the higher bytes of which are then long runs; unless they are very many.
     """
     if rows is None or not rows.num_rows:
         return memoryview(b""), FrameFlags.PLAIN
     planes = to_planes(rows)
     if planes is None:
         return encode_table(rows, compression), FrameFlags.PLAIN
-    order = order_of(rows["window"])
+    order = order_of(rows["window"]) if planes.nbytes <= _MOST_ORDERED_BYTES else None
     return encode_table(planes if order is None else planes.take(pa.array(order)), compression), FrameFlags.PLANES
 
 

@@ -72,13 +72,13 @@ def test_groups_keep_their_rows(agent: Agent) -> None:
     assert {(row["window"], row["footprint"]) for row in rows} == {(b"g", 1)}
 
 
-def test_books_that_are_missing_are_asked_for(agent: Agent, tmp_path: Path) -> None:
+def test_a_ledger_that_is_missing_is_asked_for(agent: Agent, tmp_path: Path) -> None:
     tips = four_commits(agent)
     successor = Agent(tmp_path)
     successor.ask("open_log")
     with pytest.raises(Refused, match="send the whole ledger") as refused:
         successor.append(STORE, tips[-1], window(b"d"), whole=False)
-    assert refused.value.kind == "BooksMissing"
+    assert refused.value.kind == "LedgerMissing"
     _tip, answer = successor.append(STORE, tips[-1], window(b"d"), whole=True)
     assert answer["extent"] == 5
     successor.calls.close()
@@ -94,7 +94,7 @@ def test_a_retry_that_finds_its_frame_answers_as_the_first_time(agent: Agent, tm
     successor.ask("open_log")
     with pytest.raises(Refused, match="the frame is there; send the whole ledger") as refused:
         successor.ask("append", **arguments, retry=True)
-    assert refused.value.kind == "BooksMissing"
+    assert refused.value.kind == "LedgerMissing"
     whole = {**arguments, "live": list(Counter(tip.footprints.values()).items()), "live_is_whole": True}
     again = successor.ask("append", **whole)
     assert {**again, "agent_us": 0} == {**first, "agent_us": 0}

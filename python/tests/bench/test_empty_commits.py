@@ -19,5 +19,6 @@ def test_each_batch_commits_each_store(tmp_path: Path) -> None:
     said: list[str] = []
     measured = empty_commits(spec, Schedule(fill=7, warm_up=2, timed=3), tmp_path, said.append)
     assert measured.values["empty_commit_ms"] > 0
+    assert measured.values["disk_ms"] > 0
     assert measured.details == {"commits": 150}
     assert said == ["150 commits"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from spark_cec.checkpoint.commit import CommitRequest, CommitResult, StoreBooks, commit_store
+from spark_cec.checkpoint.commit import CommitRequest, CommitResult, StoreLedgers, commit_store
 from spark_cec.checkpoint.eventual import EventualCheckpoint
 from spark_cec.ids import NO_CHECKPOINT, StoreId, new_id
 from spark_cec.log.catalog import Catalog
@@ -30,13 +30,13 @@ State = dict[bytes, Rows]
 
 @dataclass
 class Log:
-    """A log, its catalog, and a writer; `books` are those of one agent."""
+    """A log, its catalog, and a writer; `ledgers` are those of one agent."""
 
     storage: Storage = field(default_factory=memory_storage)
     writer_id: str = WRITER_ID
     segment_bytes: int = 1 << 20
     settings: Settings = field(default_factory=Settings)
-    books: StoreBooks = field(default_factory=StoreBooks)
+    ledgers: StoreLedgers = field(default_factory=StoreLedgers)
     catalog: Catalog = field(init=False)
     writer: SegmentWriter = field(init=False)
 
@@ -48,7 +48,8 @@ class Log:
     def commit(self, request: CommitRequest, records: pa.Table | None) -> CommitResult:
         """One commit, as the agent does it."""
         return commit_store(
-            request, lambda: records, settings=self.settings, catalog=self.catalog, writer=self.writer, books=self.books
+            request, lambda: records, settings=self.settings, catalog=self.catalog, writer=self.writer,
+            ledgers=self.ledgers,
         )
 
 

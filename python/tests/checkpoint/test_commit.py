@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_cec.checkpoint.commit import BooksMissing, CommitRequest, CommitResult, StoreBooks
+from spark_cec.checkpoint.commit import CommitRequest, CommitResult, LedgerMissing, StoreLedgers
 from spark_cec.checkpoint.eventual import head_at, rebuild
 from spark_cec.errors import CecError, DamagedLog
 from spark_cec.ids import NO_CHECKPOINT, StoreId
@@ -74,12 +74,12 @@ def test_the_plan_follows_the_settings_of_the_moment() -> None:
     assert (result.plan.replay_bound, result.plan.extent_records) == (3, 9)
 
 
-def test_without_books_the_whole_ledger_is_asked_for() -> None:
+def test_without_a_ledger_the_whole_of_it_is_asked_for() -> None:
     log = Log()
     tip, _ = commit(log, Tip(), 0, whole=True)
-    log.books = StoreBooks()
+    log.ledgers = StoreLedgers()
     before = len(log.catalog.index.commits(STORE, 0, 99))
-    with pytest.raises(BooksMissing, match=r"store 0/3/default version 2: .*send the whole ledger"):
+    with pytest.raises(LedgerMissing, match=r"store 0/3/default version 2: .*send the whole ledger"):
         commit(log, tip, 1, whole=False)
     assert len(log.catalog.index.commits(STORE, 0, 99)) == before
     undisturbed = run_all(Log())
@@ -90,21 +90,21 @@ def test_without_books_the_whole_ledger_is_asked_for() -> None:
     commit(log, again, 2, whole=False)
 
 
-def test_books_of_another_attempt_do_not_serve() -> None:
+def test_the_ledger_of_another_attempt_does_not_serve() -> None:
     """A zombie's changes on top of a ledger that its successor has moved would be counted wrongly."""
     log = Log()
     tip, _ = commit(log, Tip(), 0, whole=True)
     commit(log, tip, 1, whole=False)
-    with pytest.raises(BooksMissing):
+    with pytest.raises(LedgerMissing):
         commit(log, tip, 1, whole=False)
-    with pytest.raises(BooksMissing):
+    with pytest.raises(LedgerMissing):
         commit(log, tip, 1, whole=False)
     rival, result = commit(log, tip, 1, whole=True)
     assert (result.entry.meta.extent, result.entry.meta.replay) == (3, 5)
     commit(log, rival, 2, whole=False)
 
 
-def test_a_ledger_that_disagrees_is_refused_and_the_books_stay_open() -> None:
+def test_a_ledger_that_disagrees_is_refused_and_stays_open() -> None:
     log = Log()
     tip, _ = commit(log, Tip(), 0, whole=True)
     after, records = tip.next(*BATCHES[1])
@@ -113,7 +113,7 @@ def test_a_ledger_that_disagrees_is_refused_and_the_books_stay_open() -> None:
     with pytest.raises(ValueError, match="store 0/3/default version 2: 7 open windows, the ledger has 3"):
         log.commit(wrong, record_table(False, records))
     assert log.catalog.index.newest(STORE, 99)[-1].meta.version == 1
-    with pytest.raises(BooksMissing):
+    with pytest.raises(LedgerMissing):
         log.commit(sent, record_table(False, records))
 
 

@@ -50,15 +50,15 @@ def test_the_ledgers_numbers(
 
 
 def test_a_ledger_that_would_owe_windows_is_refused() -> None:
-    books = ledger([(1, 2, 2)], {1: 2}, 1)
+    footprints = ledger([(1, 2, 2)], {1: 2}, 1)
     with pytest.raises(ValueError, match="version 2: -1 open windows with footprint 1"):
-        books.commit(2, records=1, inputs=0, live_changes={1: -3}, dirty_from=2, dirty_windows=0)
+        footprints.commit(2, records=1, inputs=0, live_changes={1: -3}, dirty_from=2, dirty_windows=0)
 
 
 def test_a_ledger_forgets_what_neither_extent_nor_replay_needs() -> None:
-    books = Footprints()
+    footprints = Footprints()
     for version in range(1, 1_000):
-        books.commit(
+        footprints.commit(
             version,
             records=1,
             inputs=1,
@@ -66,7 +66,7 @@ def test_a_ledger_forgets_what_neither_extent_nor_replay_needs() -> None:
             dirty_from=version,
             dirty_windows=0,
         )
-    assert len(books.records) == len(books.inputs) == 1
+    assert len(footprints.records) == len(footprints.inputs) == 1
 
 
 @pytest.mark.parametrize(
@@ -125,14 +125,14 @@ class Obedient:
     retained: int
     footprint: dict[int, int] = field(default_factory=dict)
     dirty: dict[int, int] = field(default_factory=dict)
-    books: Footprints = field(default_factory=Footprints)
+    ledger: Footprints = field(default_factory=Footprints)
     plan: Plan | None = None
     next_window: int = 0
     checked: int = 0
 
     def batch(self, touched: list[int], closed: list[int], opened: int, inputs: int) -> int:
         """One commit; the records that it had to write in any case."""
-        version = self.books.version
+        version = self.ledger.version
         before = dict(self.footprint)
         for window in touched:
             self.dirty.setdefault(window, version)
@@ -152,11 +152,11 @@ class Obedient:
             for where, sign in ((before.get(window), -1), (self.footprint.get(window), 1)):
                 if where is not None:
                     changes[where] = changes.get(where, 0) + sign
-        self.books.commit(
+        self.ledger.commit(
             version + 1, records=opened + len(closed) + len(checks), inputs=inputs, live_changes=changes,
             dirty_from=min(self.dirty.values(), default=version + 1), dirty_windows=len(self.dirty),
         )  # fmt: skip
-        self.plan = plan_after(self.books, self.settings, self.retained)
+        self.plan = plan_after(self.ledger, self.settings, self.retained)
         return opened + len(closed)
 
     def _checks(self, kept: list[int], records: int, inputs: int) -> set[int]:
@@ -217,15 +217,15 @@ def test_a_store_that_obeys_stays_within_both_bounds(first_seed: int) -> None:
         store = random_store(rng)
         for _ in range(rng.randint(2, 150)):
             own, _ = random_batch(rng, store)
-            if store.books.version == 1:
+            if store.ledger.version == 1:
                 continue
             least = len(store.footprint) + own
             limit = max(store.settings.extent_bound.limit(len(store.footprint)), least)
-            assert store.books.extent <= limit, (
-                f"seed {seed}: q = {store.books.extent} > {limit} at version {store.books.version}"
+            assert store.ledger.extent <= limit, (
+                f"seed {seed}: q = {store.ledger.extent} > {limit} at version {store.ledger.version}"
             )
-            assert store.books.replay <= store.settings.replay_bound, f"seed {seed}: u = {store.books.replay}"
-            behind = store.books.version - store.books.dirty_from
+            assert store.ledger.replay <= store.settings.replay_bound, f"seed {seed}: u = {store.ledger.replay}"
+            behind = store.ledger.version - store.ledger.dirty_from
             assert behind <= reach(store.retained), f"seed {seed}: D is {behind} batches behind"
 
 
@@ -237,7 +237,7 @@ def test_without_time_a_store_writes_openings_and_what_is_forced() -> None:
             checked = store.checked
             random_batch(rng, store)
             assert store.checked == checked or store.retained != FOREVER, f"seed {seed}"
-            assert store.books.version - store.books.dirty_from <= reach(store.retained), f"seed {seed}"
+            assert store.ledger.version - store.ledger.dirty_from <= reach(store.retained), f"seed {seed}"
 
 
 @pytest.mark.parametrize("age", [1, 2, 3, 10, 41])
@@ -249,9 +249,9 @@ def test_no_footprint_grows_old_whatever_the_budget_says(age: int) -> None:
         store.settings = replace(store.settings, footprint_age=age)
         for _ in range(rng.randint(2, 4 * age + 20)):
             random_batch(rng, store)
-            behind = store.books.version - store.books.oldest_footprint
-            assert behind <= age, f"seed {seed}: a footprint {behind} versions back at version {store.books.version}"
-            assert len(store.books.records) <= age + 1, f"seed {seed}: the ledger does not forget"
+            behind = store.ledger.version - store.ledger.oldest_footprint
+            assert behind <= age, f"seed {seed}: a footprint {behind} versions back at version {store.ledger.version}"
+            assert len(store.ledger.records) <= age + 1, f"seed {seed}: the ledger does not forget"
 
 
 @pytest.mark.parametrize(("age", "windows"), [(100, 1_000), (100, 7), (1_000, 10)])
@@ -265,14 +265,14 @@ def test_a_quiet_store_is_written_again_a_little_at_a_time(age: int, windows: in
         per_commit.append(store.checked - checked)
     assert max(per_commit) <= -(-2 * windows // age) + 1
     assert 5 * windows <= store.checked <= 12 * windows
-    assert store.books.version - store.books.oldest_footprint <= age
+    assert store.ledger.version - store.ledger.oldest_footprint <= age
 
 
 def test_a_store_whose_windows_are_young_rewrites_nothing_for_its_age() -> None:
     """Windows that live for less than half of the bound."""
     store = quiet_store(0, 100)
     for _ in range(300):
-        store.batch([], [window for window, at in store.footprint.items() if store.books.version - at > 40], 3, 3)
+        store.batch([], [window for window, at in store.footprint.items() if store.ledger.version - at > 40], 3, 3)
     assert store.checked == 0
 
 
@@ -291,7 +291,7 @@ def test_tight_bounds_cost_little_more_than_they_must() -> None:
     store.batch([], [], 50, 50)
     for _ in range(200):
         store.batch(list(store.footprint), [], 0, 100)
-    assert store.books.replay <= 1_000
+    assert store.ledger.replay <= 1_000
     assert 200 * 50 / 12 <= store.checked <= 200 * 50 / 10
 
 
@@ -301,7 +301,7 @@ def test_the_ledger_rebuilt_from_history_plans_as_the_one_that_lived() -> None:
     for _ in range(60):
         random_batch(rng, store)
         history = [
-            (version, store.books.records[version], store.books.inputs[version]) for version in store.books.records
+            (version, store.ledger.records[version], store.ledger.inputs[version]) for version in store.ledger.records
         ]
-        again = Footprints.restore(history, store.books.live, store.books.dirty_from, store.books.dirty_windows)
+        again = Footprints.restore(history, store.ledger.live, store.ledger.dirty_from, store.ledger.dirty_windows)
         assert plan_after(again, store.settings, store.retained) == store.plan

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_cec.errors import DamagedLog
+from spark_cec.log import record
 from spark_cec.log.frame import Frame, FrameFlags, Newer, encode_frame, parse_frame
 from spark_cec.log.meta import FrameKind
 from spark_cec.log.planes import LEAST_ROWS, MOST_BYTES, from_planes, order_of, to_planes
@@ -115,6 +118,16 @@ def test_windows_in_order_take_less_room_than_in_the_order_of_their_updates() ->
     rows, planes = commit(6_000, seed=9), to_planes(commit(6_000, seed=9))
     assert planes is not None
     assert len(encode_commit(rows)[0]) < 0.9 * len(encode_table(planes))
+
+
+def test_very_many_rows_stay_in_the_order_and_in_the_pieces_that_they_came_in() -> None:
+    """A column of 2 GiB has no room in one piece, which an order would make of it."""
+    rows = pa.concat_tables([commit(500, seed=seed) for seed in (1, 2)])
+    with mock.patch.object(record, "_MOST_ORDERED_BYTES", 1):
+        payload, flags = encode_commit(rows)
+    assert decode_records(payload, flags=flags).equals(rows)
+    with pa.ipc.open_stream(pa.py_buffer(payload)) as stream:
+        assert [batch.num_rows for batch in stream] == [500, 500]
 
 
 def test_plain_and_turned_records_go_together() -> None:

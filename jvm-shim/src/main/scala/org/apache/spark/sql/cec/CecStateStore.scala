@@ -7,7 +7,7 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.cec.agent.CecException
 import org.apache.spark.sql.cec.exchange.DurableVersions
-import org.apache.spark.sql.cec.state.{BatchFacts, CommittedStores, Lease, RowLimit, StoreMetrics, StoreState}
+import org.apache.spark.sql.cec.state.{BatchFacts, CommittedStores, RowLimit, StoreMetrics, StoreState, TaskLock}
 import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
@@ -65,7 +65,7 @@ private[cec] abstract class CecStoreView(val id: StateStoreId, state: StoreState
 }
 
 /** The windows of one version, to be read. */
-private[cec] final class CecReadStore(id: StateStoreId, state: StoreState, lease: Lease, val version: Long)
+private[cec] final class CecReadStore(id: StateStoreId, state: StoreState, lock: TaskLock, val version: Long)
     extends CecStoreView(id, state) {
   private var ended = false
 
@@ -76,13 +76,13 @@ private[cec] final class CecReadStore(id: StateStoreId, state: StoreState, lease
 
   private def end(): Unit = if (!ended) {
     ended = true
-    lease.release()
+    lock.release()
   }
 }
 
 /** The windows of one version, to be changed into the next one. */
 private[cec] final class CecStateStore(
-    id: StateStoreId, state: StoreState, lease: Lease, val version: Long, storeConf: StateStoreConf, hadoopConf: Configuration,
+    id: StateStoreId, state: StoreState, lock: TaskLock, val version: Long, storeConf: StateStoreConf, hadoopConf: Configuration,
     durable: DurableVersions)
     extends CecStoreView(id, state) with StateStore with Logging {
   private object Phase extends Enumeration {
@@ -96,7 +96,7 @@ private[cec] final class CecStateStore(
   private var info = StateStoreCheckpointInfo(id.partitionId, version, None, None)
   private var metricsAtCommit = StateStoreMetrics(0, 0, Map.empty, Map.empty)
 
-  lease.atEnd(() => if (phase == Phase.Updating) abort())
+  lock.atEnd(() => if (phase == Phase.Updating) abort())
 
   override def put(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = {
     verifyUpdating("put")
@@ -126,7 +126,7 @@ private[cec] final class CecStateStore(
       CommittedStores.note(id)
       if (storeConf.commitValidationEnabled) StateStore.reportCommitToCoordinator(committed, id, hadoopConf)
       durable.note(committed)
-      lease.release()
+      lock.release()
       committed
     } catch {
       case ours: CecException => throw ours // Spark's error for a failed commit would hide what ours says
@@ -137,13 +137,13 @@ private[cec] final class CecStateStore(
   override def abort(): Unit = if (phase == Phase.Updating) {
     phase = Phase.Aborted
     state.rollback()
-    lease.release()
+    lock.release()
   }
 
   override def release(): Unit = if (phase == Phase.Updating) {
     phase = Phase.Released
     state.rollback()
-    lease.release()
+    lock.release()
   }
 
   override def hasCommitted: Boolean = phase == Phase.Committed

@@ -9,7 +9,7 @@ import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjecti
 import org.apache.spark.sql.cec.agent.{Agent, CecException, Json}
 import org.apache.spark.sql.cec.exchange.{DurableVersions, HostedStore, StoreHost}
 import org.apache.spark.sql.cec.state.{
-  Lease, LoadFailure, PartitionDirectory, RangeOrder, Recovery, RowDigest, StoreLog, StoreMetrics, StoreState}
+  LoadFailure, PartitionDirectory, RangeOrder, Recovery, RowDigest, StoreLog, StoreMetrics, StoreState, TaskLock}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
@@ -30,7 +30,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
   @volatile private var run: Option[RunContext] = None
   private lazy val directory = new PartitionDirectory(id, hadoopConf)
   private lazy val durable = new DurableVersions(id, storeConf, hadoopConf)
-  private lazy val lease = new Lease(id.toString, StoreConfs.leaseTimeoutMs(storeConf))
+  private lazy val lock = new TaskLock(id.toString, StoreConfs.lockTimeoutMs(storeConf))
 
   override def init(
       stateStoreId: StateStoreId,
@@ -60,11 +60,11 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
       forceSnapshotOnCommit: Boolean,
       loadEmpty: Boolean): StateStore = {
     directory.make()
-    new CecStateStore(id, begin(version, stateStoreCkptId, loadEmpty), lease, version, storeConf, hadoopConf, durable)
+    new CecStateStore(id, begin(version, stateStoreCkptId, loadEmpty), lock, version, storeConf, hadoopConf, durable)
   }
 
   override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore =
-    new CecReadStore(id, begin(version, stateStoreCkptId, empty = false), lease, version)
+    new CecReadStore(id, begin(version, stateStoreCkptId, empty = false), lock, version)
 
   override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = StoreMetrics.all
 
@@ -89,8 +89,8 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
   }
 
   private def betweenBatches[A](body: => A): A = {
-    lease.acquire()
-    try synchronized(body) finally lease.release()
+    lock.acquire()
+    try synchronized(body) finally lock.release()
   }
 
   /**
@@ -108,7 +108,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
   /** `empty`: whatever that version is, the next one is made of nothing, for who rewrites a state. */
   private def begin(version: Long, checkpointId: Option[String], empty: Boolean): StoreState = {
     if (version < 0) throw LoadFailure.negative(id, version)
-    lease.acquire()
+    lock.acquire()
     try {
       synchronized {
         LoadFailure.orResult(checkpoint) {
@@ -122,7 +122,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
     } catch {
       case failure: Throwable =>
         drop()
-        lease.release()
+        lock.release()
         throw failure
     }
   }
@@ -190,10 +190,10 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
 /** What Spark tells a store by conf. */
 private[cec] object StoreConfs {
   private val LiveStoreKey = "spark.sql.streaming.stateStore.cec.liveStore"
-  private val LeaseTimeoutKey = "spark.sql.streaming.stateStore.rocksdb.lockAcquireTimeoutMs"
+  private val LockTimeoutKey = "spark.sql.streaming.stateStore.rocksdb.lockAcquireTimeoutMs"
 
   /** How long a task waits for another one to let go of a store: the same as RocksDB's, under its key. */
-  def leaseTimeoutMs(conf: StateStoreConf): Long = conf.sqlConfs.get(LeaseTimeoutKey).map(_.toLong).getOrElse(60000L)
+  def lockTimeoutMs(conf: StateStoreConf): Long = conf.sqlConfs.get(LockTimeoutKey).map(_.toLong).getOrElse(60000L)
 
   /** Whether the windows that no batch has touched lately are on the local disk, and not in the heap. */
   def isLiveOnDisk(conf: Map[String, String]): Boolean = conf.get(LiveStoreKey).exists(_.trim.equalsIgnoreCase("rocksdb"))

@@ -13,7 +13,7 @@ private[cec] final case class Sums(rows: Long = 0L, bytes: Long = 0L, digest: Lo
 
 /**
  * The windows of one store at one version, with the undo list of the batch under way. Not safe for several threads: the
- * provider's lease lets one task in at a time.
+ * provider's lock lets one task in at a time.
  *
  * @param keyFields fields of a state key
  * @param valueFields fields of a value
@@ -326,13 +326,32 @@ private[cec] final class LiveWindows(
 
   private def accepts(window: Window): Boolean = hold.isEmpty || hold.get.accepts(window, version)
 
-  private def pairs(windows: Iterator[Window]): Iterator[UnsafeRowPair] = {
-    val pair = new UnsafeRowPair()
-    windows.filter(window => window.isOpen && visible(window)).flatMap {
-      case one: KeyWindow => Iterator.single(pair.withRows(one.key(keyFields), one.value(valueFields)))
-      case group: GroupWindow =>
-        group.rows.entrySet.toArray(new Array[java.util.Map.Entry[UnsafeRow, UnsafeRow]](0)).iterator
-          .map(entry => pair.withRows(entry.getKey, entry.getValue))
+  private def pairs(windows: Iterator[Window]): Iterator[UnsafeRowPair] =
+    if (prefixOf.isEmpty) new KeyPairs(windows)
+    else {
+      val pair = new UnsafeRowPair()
+      windows.filter(window => window.isOpen && visible(window)).flatMap(_.asInstanceOf[GroupWindow].rows.entrySet
+        .toArray(new Array[java.util.Map.Entry[UnsafeRow, UnsafeRow]](0)).iterator.map(entry => pair.withRows(entry.getKey, entry.getValue)))
+    }
+
+  /** The pairs of windows of one key. Each batch of a query with a watermark goes over all of them: no iterator for each. */
+  private final class KeyPairs(windows: Iterator[Window]) extends Iterator[UnsafeRowPair] {
+    private val pair = new UnsafeRowPair()
+    private var found: KeyWindow = _
+
+    override def hasNext: Boolean = {
+      while (found == null && windows.hasNext) {
+        val window = windows.next()
+        if (window.isOpen && visible(window)) found = window.asInstanceOf[KeyWindow]
+      }
+      found != null
+    }
+
+    override def next(): UnsafeRowPair = {
+      if (!hasNext) throw new NoSuchElementException("no more windows")
+      val window = found
+      found = null
+      pair.withRows(window.key(keyFields), window.value(valueFields))
     }
   }
 }

@@ -263,9 +263,9 @@ private[cec] final class StoreState(
   }
 
   private def append(numbers: CommitNumbers, next: NextBooks, newId: String, file: Option[Path]): CommitAnswer = {
-    liveIsWhole = true // until the agent has answered, its books are in doubt
+    liveIsWhole = true // until the agent has answered, its ledger is in doubt
     val answer = try log.append(numbers, newId, checkpointId, file) catch {
-      case missing: CecException if missing.kind == "BooksMissing" =>
+      case missing: CecException if missing.kind == "LedgerMissing" =>
         log.append(numbers.copy(live = next.live(true), liveIsWhole = true), newId, checkpointId, file)
     }
     liveIsWhole = false
