@@ -20,6 +20,9 @@ from typing import Any
 _GONE_WITHIN_S = 20.0
 _LOOK_AGAIN_S = 0.01
 _LINES_OF_AN_ERROR = 15
+_LOOK_FOR_THE_END_S = 1.0
+_HEARD_WITHIN_S = 10.0
+"""What a process has said before its end is read by then."""
 
 
 class BenchError(Exception):
@@ -88,16 +91,31 @@ class Child:
         Raises `BenchError` if it fails, with the end of its standard error, or is silent for `timeout_s`.
         """
         while True:
-            try:
-                event = self._events.get(timeout=timeout_s)
-            except queue.Empty:
-                raise BenchError(f"no word from the query for {timeout_s:.0f} s: {self._last_errors()}") from None
+            event = self._next(timeout_s)
             if event is None:
                 break
             yield event
         code = self._process.wait()
         if code != 0:
             raise BenchError(f"the query's process ended with exit code {code}: {self._last_errors()}")
+
+    def _next(self, timeout_s: float) -> dict[str, Any] | None:
+        """The next event; None if there will be none.
+
+        Its output may not end with it: a JVM that hangs at its own end, as those with RocksDB in them do now and then,
+        holds it open.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            has_ended = self._process.poll() is not None
+            try:
+                return self._events.get(timeout=_HEARD_WITHIN_S if has_ended else min(_LOOK_FOR_THE_END_S, timeout_s))
+            except queue.Empty:
+                if has_ended:
+                    return None
+                if time.monotonic() >= deadline:
+                    word = f"no word from the query for {timeout_s:.0f} s: {self._last_errors()}"
+                    raise BenchError(word) from None
 
     def ask(self, line: str, timeout_s: float) -> dict[str, Any]:
         """Gives it a line on its standard input, and waits for its next event. Raises `BenchError` as `events` does."""

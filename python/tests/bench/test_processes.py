@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from spark_cec.bench import processes
 from spark_cec.bench.processes import BenchError, Child, members_of
 
 PATIENT_S = 60.0
@@ -42,6 +44,13 @@ def test_a_failure_is_told_with_its_last_words(tmp_path: Path) -> None:
     assert "exit code 3" in str(failure.value)
     assert str(failure.value).endswith("line 39")
     assert "line 10" not in str(failure.value)
+
+
+def test_what_outlives_a_process_and_holds_its_output_is_not_waited_for(tmp_path: Path) -> None:
+    """A JVM that hangs at its end."""
+    code = "import subprocess; print('{}', flush=True); subprocess.Popen(['sleep', '1000'])"
+    with mock.patch.object(processes, "_HEARD_WITHIN_S", 0.5), _child(tmp_path, code) as child:
+        assert list(child.events(PATIENT_S)) == [{}]
 
 
 def test_a_silent_failure(tmp_path: Path) -> None:
