@@ -326,7 +326,9 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
         segment_bytes=_size("log.segmentBytes", given["log.segmentBytes"])
         if "log.segmentBytes" in given
         else default.segment_bytes,
-        compression=_choice("log.compression", given.get("log.compression", "zstd"), ("zstd", "lz4", "none")),
+        compression=_choice(
+            "log.compression", given.get("log.compression", default.compression), ("zstd", "lz4", "none")
+        ),
         retain_output_batches=_count("output.retainBatches", given["output.retainBatches"])
         if "output.retainBatches" in given
         else None,

@@ -59,10 +59,10 @@ def from_planes(rows: pa.Table) -> pa.Table:
     return pa.table(columns, pa.schema(fields))
 
 
-def words_of(column: pa.ChunkedArray, most: int = MOST_BYTES) -> list[np.ndarray] | None:
-    """The first `most` words (uint64) of the values that are not the same in all of them. None if they have no words.
+def words_of(column: pa.ChunkedArray, most: int | None = None) -> list[np.ndarray] | None:
+    """The first `most` words (uint64; None: all) of the values that are not the same in all of them.
 
-    Spark's rows are words of eight bytes, so that two values are equal where these words are.
+    None if the values have no words. Spark's rows are words of eight bytes, so that two values are equal where these words are.
     """
     width = 0 if column.null_count else _width(column)
     if not width or width % 8 or width > MOST_BYTES:
