@@ -62,7 +62,8 @@ def from_planes(rows: pa.Table) -> pa.Table:
 def words_of(column: pa.ChunkedArray, most: int | None = None) -> list[np.ndarray] | None:
     """The first `most` words (uint64; None: all) of the values that are not the same in all of them.
 
-    None if the values have no words. Spark's rows are words of eight bytes, so that two values are equal where these words are.
+    None if the values have no words. Spark's rows are words of eight bytes, so that two values are equal where these
+    words are.
     """
     width = 0 if column.null_count else _width(column)
     if not width or width % 8 or width > MOST_BYTES:
