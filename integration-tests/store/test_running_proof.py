@@ -301,6 +301,67 @@ def test_a_replay_that_closes_an_open_window_stops(jvm: Stores, log: LogReader) 
     assert history.visible(history.version) == history.truth[-1]
 
 
+def retry_the_task(history: History, liar: Operator) -> None:
+    """Spark runs the task of the last batch again, in the same provider."""
+    last = history.version - 1
+    with pytest.raises(Refused) as refused:
+        history.run_batch(last, history.batches[last], operator=liar)
+    assert refused.value.kind == "Divergence"
+
+
+def go_on(history: History, liar: Operator) -> None:
+    """The next batch finds the store that a refused replay has left."""
+    with pytest.raises(Refused) as refused:
+        history.run_batch(history.version, history.batches[-1], operator=liar)
+    assert refused.value.kind == "Divergence"
+
+
+def flush(history: History, liar: Operator) -> None:
+    """The query's end, `close()` and the shutdown of an executor write what is dirty."""
+    history.do(("rollback",), ("flush",))
+
+
+def hand_over(history: History, liar: Operator) -> None:
+    """Another executor, and `cec flush`, ask for a version."""
+    for version in (history.version, history.version - 1):
+        assert history.do(("rewind_to", version),) == [False]
+        history.do(("flush",))
+
+
+ENDS = (retry_the_task, go_on, flush, hand_over)
+
+
+@pytest.mark.parametrize("lie", ["sum", "skip", "close"])
+def test_a_refused_replay_leaves_nothing_behind_whatever_ends_it(jvm: Stores, log: LogReader, lie: str) -> None:
+    """Two more starts follow each end: what was refused once is refused again, and the honest query goes on exactly."""
+    refusals = 0
+    for seed in range(12):
+        rng = random.Random(seed)
+        honest = CountWindows(keys=6, size=30)
+        history, liar = lying_history(jvm, log, rng, honest), Lying(honest, lie)
+        before, dirty_from = history.windows(), history.dirty_from()
+        with seeded(seed):
+            for _ in range(3):
+                try:
+                    history.recover(dirty_from, operator=liar)
+                except Refused as refused:
+                    assert refused.kind == "Divergence"
+                    refusals += 1
+                    for end in rng.sample(ENDS, k=rng.randint(1, len(ENDS))):
+                        end(history, liar)
+                    assert log.dirty_from(history.store, history.version) == dirty_from
+                    assert history.verdicts() == []
+                else:
+                    break  # this lie makes no difference to this history
+            history.recover(dirty_from)
+            assert history.visible(history.version) == history.truth[-1]
+            if history.verdicts() == [True]:
+                assert history.windows() == history.written(before)
+            live_on(rng, history, 4)
+            assert history.visible(history.version) == history.truth[-1]
+    assert refusals > 12
+
+
 def test_dirty_windows_of_a_lost_executor_ask_for_a_restart(jvm: Stores, log: LogReader) -> None:
     history = lying_history(jvm, log, random.Random(2), CountWindows(keys=4, size=30))
     history.start(0)

@@ -228,9 +228,9 @@ private final class StateTarget(state: StoreState) extends Target {
       case "rollback" =>
         state.rollback()
         null
-      case "goes_back_to" => Json.parse(state.goesBackTo(arguments.get(1).asLong).toString)
+      case "rewind_to" => Json.parse(state.rewindTo(arguments.get(1).asLong).isDefined.toString)
       case "flush" =>
-        state.flush()
+        state.settle()
         null
       case "version" => number(state.version)
       case "replaying" => Json.parse(state.isReplaying.toString)

@@ -230,7 +230,7 @@ def _footer(meta: CommitMeta) -> dict[str, Any]:
         "open_windows": meta.open_windows,
         "digest": str(meta.digest),
         "sketched": bool(meta.flags & CommitFlags.SKETCHED),
-        "sketch": meta.sketch,
+        "normalized": bool(meta.flags & CommitFlags.NORMALIZED),
     }
 
 
@@ -276,7 +276,6 @@ def _request(arguments: Mapping[str, Any]) -> CommitRequest:
         flags=int(arguments["flags"]),
         extent=0,
         replay=0,
-        sketch=int(arguments["sketch"]),
     )
     live = {int(at): int(count) for at, count in arguments["live"]}
     timed = arguments.get("timed_batch")

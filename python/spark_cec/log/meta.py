@@ -32,8 +32,9 @@ class CommitFlags(IntFlag):
     """Bits of `CommitMeta.flags`.
 
     EAGER: every touched window was written. GROUPED: several rows per window. FLUSH: the rest of the commit with the
-    same checkpoint id: all windows that were dirty after it. SKETCHED: the digest leaves floating-point columns to the
-    sketch. ON_FLUSH: the commit rests on the flush of its base.
+    same checkpoint id: all windows that were dirty after it. SKETCHED: the digest leaves floating-point columns out (earlier
+    releases). ON_FLUSH: the commit rests on the flush of its base. NORMALIZED: the digest has floating-point columns as
+    numbers, with one zero and one NaN.
     """
 
     EAGER = 1
@@ -41,6 +42,7 @@ class CommitFlags(IntFlag):
     FLUSH = 4
     SKETCHED = 8
     ON_FLUSH = 16
+    NORMALIZED = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class CommitMeta:
 
     The four before the last are what the writer had measured by then, 0 where it had not: microseconds that a recovery
     waits per record of the extent and per input tuple of the replay, ms of a recovery beside those two, and its
-    estimate in ms of a recovery from this commit. `sketch`: the order-free sum over floating-point columns, a signed
+    estimate in ms of a recovery from this commit. `sketch`: with SKETCHED, a sum over floating-point columns, a signed
     64-bit number.
     """
 

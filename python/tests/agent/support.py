@@ -86,7 +86,6 @@ class Agent:
             "live": list(sent.live_changes.items()),
             "live_is_whole": whole,
             "digest": "17",
-            "sketch": 0,
             "flags": int(meta.flags),
             **{
                 name: getattr(meta, name)

@@ -83,9 +83,9 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
   override def end(version: Long, write: Boolean): Unit = betweenBatches(try if (write) flushed(version) finally drop())
 
   private def flushed(version: Long): Boolean = {
-    val here = state != null && state.goesBackTo(version)
-    if (here) state.flush()
-    here
+    val proof = Option(state).flatMap(_.rewindTo(version))
+    proof.foreach(state.flush)
+    proof.isDefined
   }
 
   private def betweenBatches[A](body: => A): A = {
@@ -121,7 +121,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
       }
     } catch {
       case failure: Throwable =>
-        drop()
+        if (state == null || !state.isRefused) drop() // a task that is tried again must get the same answer
         lock.release()
         throw failure
     }

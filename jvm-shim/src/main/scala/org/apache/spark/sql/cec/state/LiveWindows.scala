@@ -8,8 +8,8 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state.UnsafeRowPair
 import org.apache.spark.unsafe.Platform
 
-/** Sums over all windows: state keys, their bytes with those of their values, the order-free hash over them, and its sketch. */
-private[cec] final case class Sums(rows: Long = 0L, bytes: Long = 0L, digest: Long = 0L, sketch: Long = 0L)
+/** Sums over all windows: state keys, their bytes with those of their values, and the order-free hash over them. */
+private[cec] final case class Sums(rows: Long = 0L, bytes: Long = 0L, digest: Long = 0L)
 
 /**
  * The windows of one store at one version, with the undo list of the batch under way. Not safe for several threads: the
@@ -43,10 +43,10 @@ private[cec] final class LiveWindows(
   private var settled = Sums()
 
   /** What the batch under way adds to them. They are counted when a row changes, because it is in the cache then. */
-  private var rows, bytes, digest, sketch = 0L
+  private var rows, bytes, digest = 0L
 
   /** Sums with the batch under way. */
-  def sums: Sums = Sums(settled.rows + rows, settled.bytes + bytes, settled.digest + digest, settled.sketch + sketch)
+  def sums: Sums = Sums(settled.rows + rows, settled.bytes + bytes, settled.digest + digest)
 
   def get(key: UnsafeRow): UnsafeRow = {
     val window = find(key)
@@ -250,32 +250,30 @@ private[cec] final class LiveWindows(
     rows = 0L
     bytes = 0L
     digest = 0L
-    sketch = 0L
   }
 
   /** Counts the value of a window, and keeps what it is in the digest: then it is known when the value goes. */
   private def count(window: KeyWindow, seed: Long): Unit = {
     window.digest = rowDigest.hash(window.bytes, window.valueFrom, seed)
-    add(1, window.bytes.length, window.digest, if (rowDigest.floatColumns > 0) rowDigest.sketch(window.bytes, window.valueFrom, seed) else 0L)
+    add(1, window.bytes.length, window.digest)
   }
 
   private def uncount(window: KeyWindow, seed: Long): Unit = if (window.isOpen) {
-    add(-1, -window.bytes.length, -window.digest, if (rowDigest.floatColumns > 0) -rowDigest.sketch(window.bytes, window.valueFrom, seed) else 0L)
+    add(-1, -window.bytes.length, -window.digest)
   }
 
   private def count(key: UnsafeRow, before: UnsafeRow, after: UnsafeRow): Unit = {
     val seed = rowDigest.seed(key)
     for ((row, sign) <- Seq(before -> -1, after -> 1) if row != null) {
       val value = row.getBytes
-      add(sign, sign * (key.getSizeInBytes + value.length), sign * rowDigest.hash(value, 0, seed), sign * rowDigest.sketch(value, 0, seed))
+      add(sign, sign * (key.getSizeInBytes + value.length), sign * rowDigest.hash(value, 0, seed))
     }
   }
 
-  private def add(rows: Int, bytes: Int, digest: Long, sketch: Long): Unit = {
+  private def add(rows: Int, bytes: Int, digest: Long): Unit = {
     this.rows += rows
     this.bytes += bytes
     this.digest += digest
-    this.sketch += sketch
   }
 
   private def inOrder(windows: Iterator[Window]): Iterator[Window] = order.map(_.sorted(windows)).getOrElse(windows)

@@ -7,10 +7,8 @@ import org.apache.spark.unsafe.Platform
 /**
  * A row's part of a store's digest, which is the sum over all rows.
  *
- * Sums of floating-point numbers depend in their last bits on the order in which they were added, and a shuffle keeps none. So
- * the columns of values that are floating-point numbers are not in the hash. They are in a second sum, of their
- * bit patterns as ordered whole numbers with weights that follow from the key: it moves by as many units as the numbers moved by
- * units in the last place, whatever the order of the rows, and it is exact.
+ * The digest is exact: a replay that leaves one other number is found. Only what Spark itself holds to be one number is one here: 0.0
+ * and -0.0, and all NaNs. Of these a minimum or maximum keeps the first that comes, and a shuffle keeps no order.
  *
  * @param valueSchema of the store; numbers inside structs, arrays and binary columns count as they are
  */
@@ -19,66 +17,56 @@ private[cec] final class RowDigest(valueSchema: StructType) {
   private val floats: Array[Int] = valueSchema.fields.zipWithIndex.collect { case (f, i) if f.dataType == DoubleType || f.dataType == FloatType => i }
   private val fixedFrom = UnsafeRow.calculateBitSetWidthInBytes(valueSchema.length)
 
-  /** How many columns of a value are floating-point numbers. */
-  def floatColumns: Int = floats.length
+  /** How the digests are made that a commit of today has. */
+  val kind: DigestKind.Value = if (floats.length == 0) DigestKind.OfBytes else DigestKind.OfNumbers
 
   /** The hash that a value is seeded with. */
   def seed(key: UnsafeRow): Long = XXH64.hashUnsafeBytes(key.getBaseObject, key.getBaseOffset, key.getSizeInBytes, RowDigest.Seed)
 
-  /** The hash of a value, floating-point columns left out: the bytes from `start` to the end. */
+  /** The hash of a value: the bytes from `start` to the end. */
   def hash(bytes: Array[Byte], start: Int, seed: Long): Long =
-    if (floats.length == 0) RowDigest.hash(bytes, start, bytes.length, seed)
-    else {
-      var (from, result, i) = (start, seed, 0)
-      while (i < floats.length) {
-        val column = start + fixedFrom + 8 * floats(i)
-        if (column > from) result = RowDigest.hash(bytes, from, column, result)
-        from = column + 8
-        i += 1
-      }
-      if (bytes.length > from) RowDigest.hash(bytes, from, bytes.length, result) else result
-    }
+    if (floats.length == 0) RowDigest.hash(bytes, start, bytes.length, seed) else inPieces(bytes, start, seed, withNumbers = true)
 
-  /** The weighted sum over the floating-point columns of a value: the bytes from `start` to the end. */
-  def sketch(bytes: Array[Byte], start: Int, seed: Long): Long = {
-    var (sum, i) = (0L, 0)
+  /** The hash as commits of an earlier kind have it. */
+  def hash(bytes: Array[Byte], seed: Long, as: DigestKind.Value): Long = as match {
+    case _ if floats.length == 0 => hash(bytes, 0, seed)
+    case DigestKind.OfNumbers => hash(bytes, 0, seed)
+    case DigestKind.WithoutNumbers => inPieces(bytes, 0, seed, withNumbers = false)
+    case DigestKind.OfBytes => RowDigest.hash(bytes, 0, bytes.length, seed)
+  }
+
+  private def inPieces(bytes: Array[Byte], start: Int, seed: Long, withNumbers: Boolean): Long = {
+    var (from, result, i) = (start, seed, 0)
     while (i < floats.length) {
-      val column = floats(i)
-      val bits = if (isDouble(column)) Platform.getLong(bytes, Platform.BYTE_ARRAY_OFFSET + start + fixedFrom + 8L * column)
-      else Platform.getInt(bytes, Platform.BYTE_ARRAY_OFFSET + start + fixedFrom + 8L * column).toLong
-      sum += RowDigest.weight(seed, i) * (if (isDouble(column)) RowDigest.ordered(bits) else RowDigest.orderedFloat(bits.toInt).toLong)
+      val column = start + fixedFrom + 8 * floats(i)
+      if (column > from) result = RowDigest.hash(bytes, from, column, result)
+      if (withNumbers) result = XXH64.hashLong(number(bytes, column, isDouble(floats(i))), result)
+      from = column + 8
       i += 1
     }
-    sum
+    if (bytes.length > from) RowDigest.hash(bytes, from, bytes.length, result) else result
   }
 
-  /** Whether two sketches differ by no more than the last bits of the numbers of so many rows. */
-  def agree(sketch: Long, other: Long, rows: Long): Boolean = {
-    val moved = sketch - other
-    val allowed = rows * floats.length * RowDigest.LargestWeight * RowDigest.UnitsInTheLastPlace
-    moved == 0 || (moved != Long.MinValue && Math.abs(moved) <= allowed)
-  }
+  /** The bits of a number, which are the same for all that are equal. Null is zero, and its bit is hashed apart. */
+  private def number(bytes: Array[Byte], at: Int, double: Boolean): Long =
+    if (double) {
+      val value = Platform.getDouble(bytes, Platform.BYTE_ARRAY_OFFSET + at)
+      if (value == 0.0) 0L else java.lang.Double.doubleToLongBits(value) // which knows one NaN
+    } else {
+      val value = Platform.getFloat(bytes, Platform.BYTE_ARRAY_OFFSET + at)
+      if (value == 0.0f) 0L else java.lang.Float.floatToIntBits(value).toLong
+    }
+}
+
+/** How a digest treats top-level floating-point columns: `OfNumbers` today; the others are of earlier commits. */
+private[cec] object DigestKind extends Enumeration {
+  val OfBytes, WithoutNumbers, OfNumbers = Value
 }
 
 private[cec] object RowDigest {
   private val Seed = 42L
-  private val LargestWeight = 7L
-
-  /** What the order of a sum may do to it: 2^16 units in the last place are a relative 1e-11. */
-  private val UnitsInTheLastPlace = 1L << 16
 
   /** The hash of the bytes in [from, to). */
   def hash(bytes: Array[Byte], from: Int, to: Int, seed: Long): Long =
     XXH64.hashUnsafeBytes(bytes, Platform.BYTE_ARRAY_OFFSET + from, to - from, seed)
-
-  /** Odd, of either sign: what two rows moved by does not cancel out by itself. */
-  private def weight(seed: Long, column: Int): Long = {
-    val bits = java.lang.Long.rotateRight(seed, 5 * column)
-    val size = 1L + 2L * (bits & 3L)
-    if ((bits & 4L) == 0L) size else -size
-  }
-
-  /** Whole numbers in the order of the floating-point numbers, neighbours one apart. */
-  private def ordered(bits: Long): Long = bits ^ ((bits >> 63) & Long.MaxValue)
-  private def orderedFloat(bits: Int): Int = bits ^ ((bits >> 31) & Int.MaxValue)
 }

@@ -28,7 +28,7 @@ private[cec] final case class CommitNumbers(
     closed: Long,
     inputs: Long,
     sums: Sums,
-    sketched: Boolean,
+    digestKind: DigestKind.Value,
     elapsedUs: Long,
     kind: CommitKind.Value,
     live: Iterable[(Long, Int)],
@@ -38,13 +38,15 @@ private[cec] final case class CommitNumbers(
 private[cec] final case class CommitAnswer(
     plan: CheckPlan, extent: Long, replay: Long, recoveryEstimateMs: Long, bytes: Long, agentUs: Long)
 
-/** What the footer of a commit says of its version. `sketched`: whether the digest leaves floating-point columns to the sketch. */
-private[cec] final case class Footer(checkpointId: String, openWindows: Long, digest: Long, sketched: Boolean, sketch: Long)
+/** What the footer of a commit says of its version. */
+private[cec] final case class Footer(checkpointId: String, openWindows: Long, digest: Long, digestKind: DigestKind.Value)
 
 private object Footer {
   def of(answer: JsonNode): Footer = Footer(
     answer.get("checkpoint_id").asText, answer.get("open_windows").asLong, java.lang.Long.parseUnsignedLong(answer.get("digest").asText),
-    answer.get("sketched").asBoolean, answer.get("sketch").asLong)
+    if (answer.get("normalized").asBoolean) DigestKind.OfNumbers
+    else if (answer.get("sketched").asBoolean) DigestKind.WithoutNumbers
+    else DigestKind.OfBytes)
 }
 
 /** What is left of a commit: its id, if anyone knows that, and its footer, if the frame is not lost. */
@@ -118,8 +120,12 @@ private[cec] final class StoreLog(
     Remains(Json.text(answer.get("checkpoint_id")), Option.when(!answer.get("lost").asBoolean)(Footer.of(answer)))
   }
 
-  /** Hands over one commit; when this returns, it is durable. */
-  def append(numbers: CommitNumbers, checkpointId: String, baseId: Option[String], spool: Option[Path]): CommitAnswer = {
+  /**
+   * Hands over one commit; when this returns, it is durable.
+   *
+   * @param proof that the windows are what the query made of its input
+   */
+  def append(proof: Verified, numbers: CommitNumbers, checkpointId: String, baseId: Option[String], spool: Option[Path]): CommitAnswer = {
     val arguments = about(numbers.version)
       .put("checkpoint_id", checkpointId)
       .put("base_checkpoint_id", baseId.orNull)
@@ -132,7 +138,6 @@ private[cec] final class StoreLog(
       .put("closed", numbers.closed)
       .put("inputs", numbers.inputs)
       .put("digest", java.lang.Long.toUnsignedString(numbers.sums.digest))
-      .put("sketch", numbers.sums.sketch)
       .put("elapsed_us", numbers.elapsedUs)
       .put("flags", StoreLog.flags(numbers, grouped))
       .put("live_is_whole", numbers.liveIsWhole)
@@ -169,10 +174,10 @@ private[cec] final class StoreLog(
 }
 
 private object StoreLog {
-  private val (eager, grouped, flush, sketched) = (1, 2, 4, 8)
+  private val (eager, grouped, flush, normalized) = (1, 2, 4, 32)
 
   /** The bits of a commit frame's footer. */
   def flags(numbers: CommitNumbers, isGrouped: Boolean): Int =
     (if (numbers.kind == CommitKind.Eager) eager else 0) | (if (isGrouped) grouped else 0) |
-      (if (numbers.kind == CommitKind.Flush) flush else 0) | (if (numbers.sketched) sketched else 0)
+      (if (numbers.kind == CommitKind.Flush) flush else 0) | (if (numbers.digestKind == DigestKind.OfNumbers) normalized else 0)
 }

@@ -12,7 +12,8 @@ package org.apache.spark.sql.cec.state
  */
 private[state] final class Undone(
     val last: LastCommit, val images: Images, val inputs: Long, val sums: Sums, val checkpointId: Option[String],
-    val baseCheckpointId: Option[String], val plan: Option[CheckPlan], val hold: Option[HoldRule], val unwritten: Unwritten)
+    val baseCheckpointId: Option[String], val plan: Option[CheckPlan], val hold: Option[HoldRule], val unwritten: Unwritten,
+    val standing: Standing)
 
 private[state] object Undone {
   /** The windows that a commit changed, as they are. */
