@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.streaming.state import GroupState
 
+import spark_cec
 from cec_it import feeds, local
 from cec_it.decisions import Frame, decide, events
 from cec_it.plans import PLANS
@@ -84,6 +85,10 @@ def cleaned(spark: SparkSession, root: Path) -> DataFrame:
     return reader.json(str(root / "events" / "left")).groupBy("key").count()
 
 
+def unordered_windows(spark: SparkSession, root: Path) -> DataFrame:
+    return spark_cec.count_window(events(spark, root), "key", 7, [f.sum("amount").alias("total")])
+
+
 def limited(spark: SparkSession, root: Path) -> DataFrame:
     return events(spark, root).limit(5)
 
@@ -145,7 +150,17 @@ CASES: dict[str, tuple[Frame, str, dict[str, str], str, list[bool], str]] = {
     "sessions": (on("sessions"), "append", {}, "deferred", [True], "same state"),
     "deduplication": (on("distinct"), "append", {}, "deferred", [True], "same state"),
     "deduplication within": (on("distinct-within"), "append", {}, "eager", [False], "the first of its rows"),
-    "count windows": (on("count-windows"), "append", {}, "deferred", [True], "same state"),
+    "count windows": (on("native-count-windows"), "append", {}, "deferred", [True], "same state"),
+    "count windows without an order": (unordered_windows, "append", {}, "eager", [False], "count_window without order_by"),
+    "a function": (on("count-windows"), "append", {}, "eager", [False], "functions.orderFree=on"),
+    "a function, vouched for": (
+        on("count-windows"),
+        "append",
+        {"functions.orderFree": "on"},
+        "deferred",
+        [True],
+        "same state",
+    ),
     "join": (on("join"), "append", {}, "eager", [False], "stream-stream join"),
     "chain": (on("chain"), "append", {}, "mixed", [False, True], "fed by another stateful operator"),
     "limit": (limited, "append", {}, "eager", [False], "limit"),

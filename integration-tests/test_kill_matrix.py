@@ -15,7 +15,7 @@ from cec_it.references import References
 
 BATCHES, ROWS = 10, 200
 
-OPENINGS_ONLY = {CEC + "CI": "0ms", CEC + "U": "1000000"}
+OPENINGS_ONLY = {CEC + "CI": "0ms", CEC + "U": "1000000", CEC + "functions.orderFree": "on"}
 TIGHT = {
     CEC + "CI": "5ms", CEC + "CP": "20ms", CEC + "U": "900", CEC + "Q": "1.5x", CEC + "effort": "0",
     CEC + "log.segmentBytes": "64KiB",

@@ -55,6 +55,8 @@ def open_session(layout: Layout) -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.sql.session.timeZone", "UTC")
+        # `close_windows` sorts its rows: whatever their order, it leaves the same state.
+        .config("spark.sql.streaming.stateStore.cec.functions.orderFree", "on")
         .config("spark.local.dir", str(layout.scratch))
         .config("spark.sql.warehouse.dir", str(layout.scratch / "warehouse"))
         # Lives are short here: the quick compiler alone has a driver up sooner on two cores.

@@ -29,8 +29,8 @@ from testbed.processes import exit_on_sigterm
 BATCHES, ROWS = 24, 150
 FAULTS_A_RUN = 3
 PLANS = ("long-windows", "window-update", "sessions", "totals", "count-windows")
-OPENINGS_ONLY = {CEC + "CI": "0ms"}
-DEFAULTS: dict[str, str] = {}
+DEFAULTS = {CEC + "functions.orderFree": "on"}
+OPENINGS_ONLY = {**DEFAULTS, CEC + "CI": "0ms"}
 
 
 @dataclass(slots=True)

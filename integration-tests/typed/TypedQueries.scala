@@ -4,6 +4,7 @@ import scala.collection.mutable
 
 import com.fasterxml.jackson.databind.ObjectMapper
 import org.apache.spark.sql.{Dataset, Encoder, Encoders, SparkSession}
+import org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider
 import org.apache.spark.sql.expressions.Aggregator
 import org.apache.spark.sql.streaming.{GroupState, GroupStateTimeout, OutputMode}
 
@@ -20,8 +21,9 @@ object Summing extends Aggregator[Event, Long, Long] {
   def outputEncoder: Encoder[Long] = Encoders.scalaLong
 }
 
-/** Typed queries, which Python does not have: prints for each what was decided, and the rows that it put out, as JSON lines. */
+/** Typed queries, which Python does not have: prints for each the rows that it put out, on our store and on Spark's, as JSON lines. */
 object TypedQueries {
+  private val Provider = "spark.sql.streaming.stateStore.providerClass"
   private type Query = (SparkSession, Dataset[Event]) => Dataset[_]
 
   def follow(key: Long, events: Iterator[Event], state: GroupState[Trail]): Iterator[Trail] = {
@@ -54,16 +56,18 @@ object TypedQueries {
     val spark = confs.foldLeft(builder) { case (so, (key, value)) => so.config(key, value) }.getOrCreate()
     import spark.implicits._
     val json = new ObjectMapper
-    for ((name, query) <- queries(spark); order <- Seq("first", "second") if order == "first" || name.contains("state")) {
+    val providers = Seq("cec" -> spark.conf.get(Provider), "rocksdb" -> classOf[RocksDBStateStoreProvider].getName)
+    for ((name, query) <- queries(spark); order <- Seq("first", "second"); (store, provider) <- providers) {
+      spark.conf.set(Provider, provider)
       val events = spark.readStream.schema(Encoders.product[Event].schema).option("maxFilesPerTrigger", "1")
         .json(s"${arguments(1)}/$order").as[Event]
       val rows = mutable.ArrayBuffer.empty[String]
-      val checkpoint = s"${arguments(0)}/${name.replace(' ', '-')}-$order"
+      val checkpoint = s"${arguments(0)}/${name.replace(' ', '-')}-$order-$store"
       val keep: (Dataset[String], Long) => Unit = (batch, id) => rows ++= batch.collect().map(row => s"$id $row")
       val running = query(spark, events).toDF().selectExpr("to_json(struct(*))").as[String]
         .writeStream.outputMode("update").option("checkpointLocation", checkpoint).foreachBatch(keep).start()
       try running.processAllAvailable() finally running.stop()
-      val answer = json.createObjectNode().put("query", name).put("order", order)
+      val answer = json.createObjectNode().put("query", name).put("order", order).put("store", store)
       val sorted = answer.putArray("rows")
       rows.sorted.foreach(sorted.add)
       println(answer)

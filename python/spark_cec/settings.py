@@ -80,6 +80,7 @@ class Settings:
 
     `effort`: the share of an operator's time that may go into a shorter replay than U allows (`checkpoint.effort`).
     `footprint_age`: the most versions that the newest footprint of an open window may lie behind the store's version.
+    `order_free_functions`: the user vouches that functions over arbitrary state do not depend on the order of rows.
     `output_readers`: streams with these names read the output; what all of them are through with is let go.
     `sources_margin`: what is dirty is written when a source has less than this share of its past beyond what a recovery
     needs (`recovery.margin`); 0: never.
@@ -99,6 +100,7 @@ class Settings:
     retain_output_batches: int | None = None
     output_readers: tuple[str, ...] = ()
     replayable_sources: tuple[str, ...] = ()
+    order_free_functions: bool = False
     sources_margin: float = 0.1
     index_path: str | None = None
     recovery_target_ms: float | None = None
@@ -216,7 +218,8 @@ READER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 
 _KEYS = {
     "Q", "U", "CI", "CP", "effort", "footprintAge", "mode", "log.path", "python", "log.segmentBytes", "log.compression",
-    "output.retainBatches", "output.readers", "sources.replayable", "sources.margin", "index.path", "spool.path",
+    "output.retainBatches", "output.readers", "sources.replayable", "sources.margin", "functions.orderFree", "index.path",
+    "spool.path",
     "agent.timeout", "recoveryTarget", "autotune", "onDivergence", "stop.flush", "driver.python", "liveStore",
     "protocol", "protocol.home", "protocol.flow", "protocol.run",
 }  # fmt: skip
@@ -233,6 +236,10 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
             by_case = [known for known in _KEYS if known.lower() == key.lower()]
             hint = f"did you mean {PREFIX}{(by_case or nearest)[0]}?" if by_case or nearest else _all_keys()
             raise SettingsError(PREFIX + key, value, f"unknown setting; {hint}")
+
+
+def _switch(given: Mapping[str, str], key: str, default: str) -> bool:
+    return _choice(key, given.get(key, default), ("on", "off")) == "on"
 
 
 def _names(given: Mapping[str, str], key: str) -> tuple[str, ...]:
@@ -275,7 +282,7 @@ def _recovery_target_ms(given: Mapping[str, str]) -> float | None:
 
 
 def _autotune(given: Mapping[str, str]) -> bool:
-    on = _choice("autotune", given.get("autotune", "off"), ("on", "off")) == "on"
+    on = _switch(given, "autotune", "off")
     if on and "CP" in given:
         raise SettingsError(PREFIX + "CP", given["CP"], "autotune=on sets the period itself: give one of the two")
     if on and "effort" in given:
@@ -334,6 +341,7 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
         else None,
         output_readers=_readers(given),
         replayable_sources=_names(given, "sources.replayable"),
+        order_free_functions=_switch(given, "functions.orderFree", "off"),
         sources_margin=_share("sources.margin", given["sources.margin"])
         if "sources.margin" in given
         else default.sources_margin,
@@ -342,6 +350,6 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
         autotune=autotune,
         accepts_divergence=_choice("onDivergence", given.get("onDivergence", "fail"), ("fail", "accept")) == "accept",
         protocol=_protocol(given),
-        flush_at_stop=_choice("stop.flush", given.get("stop.flush", "on"), ("on", "off")) == "on",
+        flush_at_stop=_switch(given, "stop.flush", "on"),
         warnings=warnings,
     )

@@ -27,7 +27,7 @@ EXAMPLES_ONLY = {
     )
 }
 """Settings without a fixed default: the file shows an example."""
-SHOWN = ("Q", "U", "CI", "CP", "effort", "footprintAge", "mode", "sources.margin")
+SHOWN = ("Q", "U", "CI", "CP", "effort", "footprintAge", "mode", "functions.orderFree", "sources.margin")
 """Settings whose default the file and the README show."""
 
 

@@ -17,7 +17,7 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.cec.{CecStateStoreProvider, StoreConfs}
 import org.apache.spark.sql.cec.agent.{Agent, Json}
 import org.apache.spark.sql.cec.source.RowSpool
-import org.apache.spark.sql.cec.state.{Recovery, RowDigest, StoreLog, StoreState}
+import org.apache.spark.sql.cec.state.{ExactAverages, Recovery, RowDigest, StoreLog, StoreState}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.{StringType, StructField, StructType}
@@ -146,7 +146,7 @@ private final class StoreDriver {
       id, request.get("home").asText, logId = None, request.get("generation").asLong, shape.grouped, request.get("retained").asInt, run = None,
       confOf(request))
     new StoreState(
-      id, log, shape.keySchema.length, shape.valueSchema.length, shape.prefix, order = None, new RowDigest(shape.valueSchema),
+      id, log, shape.keySchema.length, shape.valueSchema.length, shape.prefix, order = None, new RowDigest(shape.valueSchema), ExactAverages.of(if (request.path("averages").asBoolean) Shape.ofAverages else shape.valueSchema),
       deferred = request.get("deferred").asBoolean,
       Recovery(
         request.get("replay_to").asLong, request.path("base").asLong(request.get("replay_to").asLong), request.path("counted").asBoolean, request.path("accept").asBoolean),

@@ -11,7 +11,7 @@ import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjecti
 import org.apache.spark.sql.cec.agent.Json
 import org.apache.spark.sql.cec.state.{BatchFacts, StoreState, Window}
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.types.{DataType, IntegerType, LongType, StringType, StructField, StructType}
+import org.apache.spark.sql.types.{DataType, DoubleType, IntegerType, LongType, StringType, StructField, StructType}
 import org.apache.spark.unsafe.types.UTF8String
 
 /** The rows of the tests' stores: one int as key, or two with the first as prefix, and two longs as value. */
@@ -28,6 +28,11 @@ private final class Shape(val grouped: Boolean) {
     val projection = UnsafeProjection.create(Seq(BoundReference(0, IntegerType, nullable = false)))
     Some((1, projection(_)))
   }
+}
+
+private object Shape {
+  /** As Spark names the buffer of an average. */
+  val ofAverages: StructType = StructType(Seq(StructField("sum", DoubleType), StructField("count", LongType)))
 }
 
 private object Rows {

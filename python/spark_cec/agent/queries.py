@@ -115,6 +115,7 @@ class QueryCalls:
             "flush_at_stop": settings.flush_at_stop,
             "sources_margin": settings.sources_margin,
             "replayable_sources": list(settings.replayable_sources),
+            "order_free_functions": settings.order_free_functions,
             "said": [asdict(Word(warning)) for warning in settings.warnings],
         }
 

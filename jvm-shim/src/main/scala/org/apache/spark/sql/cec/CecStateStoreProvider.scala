@@ -9,7 +9,7 @@ import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjecti
 import org.apache.spark.sql.cec.agent.{Agent, CecException, Json}
 import org.apache.spark.sql.cec.exchange.{DurableVersions, HostedStore, StoreHost}
 import org.apache.spark.sql.cec.state.{
-  LoadFailure, PartitionDirectory, RangeOrder, Recovery, RowDigest, StoreLog, StoreMetrics, StoreState, TaskLock}
+  ExactAverages, LoadFailure, PartitionDirectory, RangeOrder, Recovery, RowDigest, StoreLog, StoreMetrics, StoreState, TaskLock}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
@@ -160,7 +160,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
     val log = new StoreLog(id, home, logId, generation, prefix.isDefined, storeConf.minVersionsToRetain, run, conf)
     if (run.isDefined) StoreHost.add(this)
     new StoreState(
-      id, log, keySchema.length, valueSchema.length, prefix, order, new RowDigest(valueSchema),
+      id, log, keySchema.length, valueSchema.length, prefix, order, new RowDigest(valueSchema), ExactAverages.of(valueSchema),
       deferred = run.exists(r => r.deferred.contains(id.operatorId) && id.storeName == StateStoreId.DEFAULT_STORE_NAME),
       run.fold(Recovery(0L, 0L, counted = false, accept = false))(r =>
         Recovery(r.replayTo, r.base, r.counted.contains(id.operatorId), r.accept)),

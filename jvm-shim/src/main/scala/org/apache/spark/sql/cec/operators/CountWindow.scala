@@ -24,7 +24,8 @@ object CountWindow {
    *
    * @param rows a stream, or a table
    * @param size rows in a window, at least 1
-   * @param order of the rows that a batch brings for one key; without it they come as the shuffle brings them
+   * @param order of the rows that a batch brings for one key, those that are equal by it by their bytes; without it they come as the shuffle
+   *   brings them
    */
   def apply(rows: DataFrame, keys: Seq[Column], size: Int, aggregates: Seq[Column], order: Seq[Column]): DataFrame = {
     if (size < 1) throw refused(s"a window of $size rows: give at least 1")
@@ -71,6 +72,14 @@ object CountWindow {
     Project(results.zip(rows.output).map { case (result, column) => Alias(column, result.name)() }, rows)
   }
 
+  /**
+   * Whether a function is one of these windows, and then why its state may depend on the order in which rows come. None: it is another function.
+   * With an order of its own it is the same whatever the shuffle does.
+   */
+  def against(function: AnyRef): Option[Option[String]] = Some(function).collect { case windows: CountWindows =>
+    Option.when(!windows.isOrdered)("count_window without order_by takes the rows of a key as they come")
+  }
+
   def refused(why: String): CecException = new CecException("Refused", s"count_window: $why")
 }
 
@@ -98,6 +107,8 @@ private final class CountWindows(size: Int, keys: Seq[Attribute], input: Seq[Att
     functions(parts.indexWhere(_.canonicalized == part.canonicalized)).evaluateExpression
   })
 
+  def isOrdered: Boolean = order.nonEmpty
+
   /** Of the open window: how many rows it has, and the buffers. */
   val stateSchema: StructType = StructType(
     StructField("n", IntegerType, nullable = false) +: buffers.zipWithIndex.map { case (each, i) => StructField(s"b$i", each.dataType) })
@@ -113,7 +124,7 @@ private final class CountWindows(size: Int, keys: Seq[Attribute], input: Seq[Att
   @transient private lazy val initialize = MutableProjection.create(functions.flatMap(_.initialValues), Nil)
   @transient private lazy val update = MutableProjection.create(updates, buffers ++ input)
   @transient private lazy val finish = GenerateSafeProjection.generate(evaluated, keys ++ buffers)
-  @transient private lazy val ordering = new InterpretedOrdering(order, input)
+  @transient private lazy val ordering = new TotalOrder(order, input)
   @transient private lazy val toState = CatalystTypeConverters.createToScalaConverter(stateSchema)
   @transient private lazy val fromState = CatalystTypeConverters.createToCatalystConverter(stateSchema)
   @transient private lazy val toResult = CatalystTypeConverters.createToScalaConverter(resultSchema)
@@ -147,5 +158,16 @@ private final class CountWindows(size: Int, keys: Seq[Attribute], input: Seq[Att
     val saved = fromState(open).asInstanceOf[InternalRow]
     buffers.indices.foreach(i => buffer.update(i, saved.get(i + 1, buffers(i).dataType)))
     saved.getInt(0)
+  }
+}
+
+/** An order in which two rows are equal only if they are the same: by some columns first, then by their bytes. */
+private final class TotalOrder(order: Seq[SortOrder], input: Seq[Attribute]) extends Ordering[InternalRow] {
+  private val first = new InterpretedOrdering(order, input)
+  private val (left, right) = (UnsafeProjection.create(input, input), UnsafeProjection.create(input, input))
+
+  override def compare(one: InternalRow, other: InternalRow): Int = {
+    val byColumns = first.compare(one, other)
+    if (byColumns != 0) byColumns else java.util.Arrays.compare(left(one).getBytes, right(other).getBytes)
   }
 }

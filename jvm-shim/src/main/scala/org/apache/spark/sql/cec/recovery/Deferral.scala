@@ -4,6 +4,7 @@ import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression
 import org.apache.spark.sql.catalyst.optimizer.InlineCTE
 import org.apache.spark.sql.catalyst.plans.logical._
 import org.apache.spark.sql.catalyst.streaming.{StreamingRelationV2, WriteToStream}
+import org.apache.spark.sql.cec.operators.CountWindow
 import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
 import org.apache.spark.sql.internal.SQLConf
 
@@ -11,9 +12,11 @@ import org.apache.spark.sql.internal.SQLConf
  * Decides for each stateful operator of a query whether a replay gives the same state (design, section 6). What is not
  * known to be safe is eager: [[OrderFree]], [[SameRows]] and [[SameValues]] say what is known.
  *
- * @param vouchedFor source names that the user says can be replayed
+ * @param promises what the user vouches for
  */
-private[recovery] final class Deferral(write: WriteToStream, conf: SQLConf, speculation: Boolean, mode: String, vouchedFor: Seq[String]) {
+private[recovery] final class Deferral(write: WriteToStream, conf: SQLConf, speculation: Boolean, mode: String, promises: Promises) {
+  import promises.replayableSources
+
   /** The plan as Spark runs it: an operator in a CTE is below whoever reads it, and there once for each reader. */
   private val plan: LogicalPlan = AnalysisHelper.allowInvokingTransformsInAnalyzer(InlineCTE().apply(write.inputQuery))
 
@@ -53,8 +56,8 @@ private[recovery] final class Deferral(write: WriteToStream, conf: SQLConf, spec
         .orElse(a.groupingExpressions.flatMap(key => OrderFree.againstKey(key.dataType)).headOption)
     case d: Deduplicate => d.keys.flatMap(key => OrderFree.againstKey(key.dataType)).headOption
     case d: Distinct => d.output.flatMap(key => OrderFree.againstKey(key.dataType)).headOption
-    case f: FlatMapGroupsWithState => ofTimeout(f.timeout)
-    case f: FlatMapGroupsInPandasWithState => ofTimeout(f.timeout)
+    case f: FlatMapGroupsWithState => ofTimeout(f.timeout).orElse(CountWindow.against(f.func).getOrElse(ofFunction))
+    case f: FlatMapGroupsInPandasWithState => ofTimeout(f.timeout).orElse(ofFunction)
     // Nothing is lost by it: a key is written when it is first seen, and does not change after that.
     case _: DeduplicateWithinWatermark => Some("a key's time is that of the first of its rows, and these come in any order")
     case _: Join => Some("the keys of a join's four stores depend on one another")
@@ -64,6 +67,11 @@ private[recovery] final class Deferral(write: WriteToStream, conf: SQLConf, spec
 
   private def ofTimeout(timeout: org.apache.spark.sql.streaming.GroupStateTimeout): Option[String] =
     Option.when(timeout == ProcessingTimeTimeout)("processing-time timeouts")
+
+  /** Spark promises no order of a key's rows, yet delivers one, on which functions rest: it is left as it is, and a shuffle may bring another. */
+  private def ofFunction: Option[String] = Option.when(!promises.functionsAreOrderFree)(
+    "its function may depend on the order of a key's rows, and on how they are split into chunks; if it does not, say so with " +
+      "spark.sql.streaming.stateStore.cec.functions.orderFree=on")
 
   /** What may become a stateful operator that is not looked for makes it uncertain which operator has which id. */
   private def unknownOperator: Option[String] = plan.collect {
@@ -79,7 +87,7 @@ private[recovery] final class Deferral(write: WriteToStream, conf: SQLConf, spec
 
   /** A topic that Kafka compacts, unless the user vouches for it. */
   private def compacted(relation: LogicalPlan, name: String): Option[String] =
-    if (vouchedFor.exists(_.equalsIgnoreCase(name))) None else KafkaTopics.cleanupReason(relation)
+    if (replayableSources.exists(_.equalsIgnoreCase(name))) None else KafkaTopics.cleanupReason(relation)
 
   /** Data beside the streams, such as a table to look things up in, may change between a crash and its replay. */
   private def changeableInput: Option[String] = plan.collectWithSubqueries {
@@ -88,12 +96,20 @@ private[recovery] final class Deferral(write: WriteToStream, conf: SQLConf, spec
 
   private def replayable(name: String, options: Map[String, String]): Option[String] = {
     val cleans = options.exists { case (key, value) => key.equalsIgnoreCase("cleanSource") && !value.equalsIgnoreCase("off") }
-    val known = (Deferral.Replayable ++ vouchedFor).exists(_.equalsIgnoreCase(name))
+    val known = (Deferral.Replayable ++ replayableSources).exists(_.equalsIgnoreCase(name))
     if (cleans) Some("the file source removes what it has read (cleanSource)")
     else if (known) None
     else Some(s"source '$name' is not known to be replayable; if it is, name it in spark.sql.streaming.stateStore.cec.sources.replayable")
   }
 }
+
+/**
+ * What the user vouches for.
+ *
+ * @param replayableSources names of sources that give the same rows for the same offsets
+ * @param functionsAreOrderFree functions over arbitrary state leave the same state whatever the order of a key's rows, and however they are split
+ */
+private[recovery] final case class Promises(replayableSources: Seq[String], functionsAreOrderFree: Boolean)
 
 private object Deferral {
   /** By name: Spark 4.2 does not have it. */

@@ -8,19 +8,20 @@ import org.apache.spark.sql.types._
 /**
  * The aggregate functions whose state is known not to depend on the order of the rows, nor on how they were split between
  * tasks. Whatever is not named here is not known: a function that Spark adds tomorrow, the user's own, sketches, `first`.
- * Sums and moments of floating-point numbers are: they may differ in the last bit, which the digest of the state allows for.
+ * Nothing that adds floating-point numbers is: each addition is rounded, so another order gives another sum, and where numbers cancel
+ * out no bound on the difference holds.
  */
 private[recovery] object OrderFree {
   /** Classes, not names, and none of their subclasses. Logarithmic counters (HyperLogLog++) keep the maximum of hashed bits. */
   private val Known: Set[Class[_]] = Set(
     classOf[Count], classOf[Sum], classOf[Min], classOf[Max], classOf[Average],
-    classOf[BitAndAgg], classOf[BitOrAgg], classOf[BitXorAgg], classOf[HyperLogLogPlusPlus],
-    classOf[StddevPop], classOf[StddevSamp], classOf[VariancePop], classOf[VarianceSamp], classOf[Skewness], classOf[Kurtosis],
-    classOf[Corr], classOf[CovPopulation], classOf[CovSample],
-    classOf[RegrR2], classOf[RegrSlope], classOf[RegrIntercept], classOf[RegrSXY], classOf[RegrReplacement])
+    classOf[BitAndAgg], classOf[BitOrAgg], classOf[BitXorAgg], classOf[HyperLogLogPlusPlus])
 
   /** Digits that Spark gives the sum of decimals on top of theirs, and how many there can be. */
   private val Headroom = DecimalType.MAX_PRECISION - 10
+
+  /** Digits up to which Spark averages decimals as doubles (its rule `DecimalAggregates`). */
+  private val LongestAsDouble = 11
 
   /** Why a replay may give this aggregate another state; None if it gives the same. */
   def against(aggregate: AggregateExpression): Option[String] =
@@ -39,24 +40,36 @@ private[recovery] object OrderFree {
     }
     case f if !Known(f.getClass) => unknown(f.prettyName)
     case sum: Sum => overflows(sum.prettyName, sum.child.dataType, sum.evalContext.evalMode)
-    case average: Average => overflows(average.prettyName, average.child.dataType, average.evalMode)
+    case average: Average => averages(average)
     case min: Min => choosesBytes(min.prettyName, min.child.dataType)
     case max: Max => choosesBytes(max.prettyName, max.child.dataType)
     case _ => None
   }
 
+  /** Averages are sums of doubles, but of decimals with many digits; [[org.apache.spark.sql.cec.state.ExactAverages]] looks after those of integers. */
+  private def averages(average: Average): Option[String] = average.child.dataType match {
+    case ByteType | ShortType | IntegerType | _: YearMonthIntervalType | _: DayTimeIntervalType => None
+    case decimal: DecimalType if decimal.precision > LongestAsDouble => overflows(average.prettyName, decimal, average.evalMode)
+    case decimal: DecimalType => rounded(s"avg of ${decimal.simpleString}", s"; cast to decimal(${LongestAsDouble + 1},${decimal.scale}) or more digits")
+    case LongType => rounded("avg of bigint", "; cast to int, or divide a sum by a count")
+    case other => rounded(s"avg of ${other.simpleString}", "")
+  }
+
+  private def rounded(name: String, mend: String): Option[String] =
+    Some(s"$name adds floating-point numbers, whose rounding depends on the order of rows$mend")
+
   private def unknown(name: String): Option[String] = Some(s"$name is not known to be independent of the order of rows")
 
   /** What overflows on its way to a sum that fits does so in one order of the rows, and not in another. */
   private def overflows(name: String, summed: DataType, mode: EvalMode.Value): Option[String] = summed match {
-    case FloatType | DoubleType => None
+    case FloatType | DoubleType => rounded(s"$name of ${summed.simpleString}", "")
     case _ if mode == EvalMode.TRY => Some(s"try_$name is null after an overflow, which depends on the order of rows")
     case decimal: DecimalType if decimal.precision > Headroom =>
       Some(s"$name of ${decimal.simpleString} may overflow, which depends on the order of rows; cast to at most $Headroom digits")
     case _ => None
   }
 
-  /** Of values that are equal with other bytes, the first one stays. A zero's sign passes for the last bit of a number. */
+  /** Of values that are equal with other bytes, the first one stays. The digest takes 0.0 and -0.0 for one number, and all NaNs. */
   private def choosesBytes(name: String, compared: DataType): Option[String] = compared match {
     case FloatType | DoubleType => None
     case other if !UnsafeRowUtils.isBinaryStable(other) =>

@@ -5,7 +5,7 @@ import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
 import org.apache.spark.sql.execution.python.streaming.FlatMapGroupsInPandasWithStateExec
 import org.apache.spark.sql.execution.streaming.operators.stateful._
-import org.apache.spark.sql.execution.streaming.operators.stateful.flatmapgroupswithstate._
+import org.apache.spark.sql.execution.streaming.operators.stateful.flatmapgroupswithstate.FlatMapGroupsWithStateExec
 import org.apache.spark.sql.execution.streaming.operators.stateful.join.StreamingSymmetricHashJoinExec
 
 /**
@@ -40,10 +40,7 @@ private[recovery] final class PlanCheck(plan: SparkPlan) {
       case other: StateStoreWriter => s"it is fed by another stateful operator (${PlanCheck.kind(other)})"
     }
     val functions = below.collect { case aggregate: BaseAggregateExec => aggregate.aggregateExpressions }.flatten
-    val unsorted = Some(operator).collect {
-      case arbitrary: FlatMapGroupsWithStateExecBase if !CanonicalOrder.isSorted(arbitrary) => "its input is not in canonical order"
-    }
-    feeding.orElse(unsorted).orElse(functions.flatMap(OrderFree.against(_)).headOption)
+    feeding.orElse(functions.flatMap(OrderFree.against(_)).headOption)
   }
 
   private def text(operators: Seq[(Long, String)]): String = operators.map { case (id, kind) => s"$id ($kind)" }.mkString("[", ", ", "]")

@@ -108,9 +108,10 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
 
   private def decide(checked: JsonNode): Decision = {
     val mode = checked.get("mode").asText
-    val vouchedFor = checked.get("replayable_sources").elements.asScala.map(_.asText).toSeq
+    val promises = Promises(
+      checked.get("replayable_sources").elements.asScala.map(_.asText).toSeq, checked.get("order_free_functions").asBoolean)
     val decision =
-      if (usesOurState) new Deferral(write, session.sessionState.conf, speculation, mode, vouchedFor).decide()
+      if (usesOurState) new Deferral(write, session.sessionState.conf, speculation, mode, promises).decide()
       else Decision(Nil)
     if (mode == "deferred" && decision.operators.exists(!_.deferred)) {
       throw new CecException("Unsupported",

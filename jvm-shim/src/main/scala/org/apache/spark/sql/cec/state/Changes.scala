@@ -9,6 +9,9 @@ private[state] final class Changes {
   /** Open before and after, and as the log has them before. */
   val newlyDirty = new ArrayList[Window]()
 
+  /** Open before and after, and perhaps another if the batch were run again: they must be written. */
+  val rounded = new ArrayList[Window]()
+
   /** How many were open before and after. */
   var kept: Int = 0
 }
@@ -17,7 +20,7 @@ private[state] object Changes {
   /** No batch. */
   val None: Changes = new Changes
 
-  def of(windows: LiveWindows): Changes = {
+  def of(windows: LiveWindows, averages: Option[ExactAverages]): Changes = {
     val (changes, touched) = (new Changes, windows.touched)
     var i = 0
     while (i < touched.size) {
@@ -26,6 +29,7 @@ private[state] object Changes {
         if (touched.wasOpen(i)) {
           changes.kept += 1
           if (!window.isDirty) changes.newlyDirty.add(window)
+          if (averages.exists(!_.areExact(window))) changes.rounded.add(window)
         } else changes.opened.add(window)
       } else if (touched.wasOpen(i)) changes.closed.add(window)
       i += 1

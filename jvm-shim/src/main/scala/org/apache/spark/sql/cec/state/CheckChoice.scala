@@ -46,6 +46,7 @@ private[state] final class CheckChoice(books: WindowBooks, budget: Budget, defer
 
     // Also what was left dirty by a run that deferred: eager, nothing is dirty after a commit.
     if (!deferred) dirtyBefore(Long.MaxValue).foreach(check)
+    changes.rounded.forEach(check(_))
     plan.foreach { asked =>
       if (deferred) dirtyBefore(Math.max(asked.forcedBefore, asked.worthBefore(inputs))).foreach(check)
       if (asked.rewriteWindows > 0) books.withFootprintBefore(Long.MaxValue).zipWithIndex.takeWhile(_._2 < asked.rewriteWindows).foreach {

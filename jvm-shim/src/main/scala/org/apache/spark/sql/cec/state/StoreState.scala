@@ -44,6 +44,7 @@ private[state] final class LastCommit(
  * @param prefixFields fields of a prefix row, and how to get it from a key; None in a store without prefix
  * @param order of the keys in a store with range scans
  * @param rowDigest of the store's values
+ * @param averages of integers in the values, if there are any
  * @param deferred whether touched windows may be left dirty by a commit
  * @param recovery what the run knows of its beginning
  * @param recall asks the other executors for the store at a version: whether one had it, and has written it
@@ -59,6 +60,7 @@ private[cec] final class StoreState(
     prefixFields: Option[(Int, UnsafeRow => UnsafeRow)],
     order: Option[RangeOrder],
     rowDigest: RowDigest,
+    averages: Option[ExactAverages],
     deferred: Boolean,
     recovery: Recovery,
     recall: Long => Boolean,
@@ -239,7 +241,7 @@ private[cec] final class StoreState(
       case refused: Standing.Refused => throw refused.difference
       case Standing.Unloaded => throw new IllegalStateException(s"store $id has no version to commit on")
     }
-    val changes = Changes.of(windows) // 1
+    val changes = Changes.of(windows, averages) // 1
     if (facts.named && undone.exists(before => before.inputs == facts.inputs && before.sums == windows.sums)) {
       reinstate()
       return version
@@ -310,10 +312,10 @@ private[cec] final class StoreState(
   private def replayed(facts: BatchFacts): Long = try {
     check.inputs(version, facts.shuffled, origin.flatMap(_.inputs.get(version + 1)))
     if (windows.hold.isDefined) {
-      check.closes(version, Changes.of(windows).closed.size)
+      check.closes(version, Changes.of(windows, averages).closed.size)
       windows.reopen()
     }
-    val changes = Changes.of(windows)
+    val changes = Changes.of(windows, averages)
     val renewed = books.apply(version, changes, writes = true)
     checkpointId = checkpointId.orElse(Some(log.newCheckpointId())) // of version 0 there is none, and Spark wants one
     advance(Standing.Replaying, renewed)
