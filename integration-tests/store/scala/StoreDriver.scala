@@ -103,6 +103,8 @@ private final class StoreDriver {
     case "open_logs" => Json.strings(Agent.openLogs)
     case "lasting_threads" =>
       Json.strings(Thread.getAllStackTraces.keySet.asScala.toSeq.filterNot(_.isDaemon).map(_.getName).filterNot(_.startsWith("test-")))
+    case "interface_answers" =>
+      Json.strings(Class.forName(request.get("class").asText).getMethods.filter(_.isDefault).map(_.toString).filterNot(_.contains("sql.cec.")))
     case "agent_pid" => Json.parse(Agent.pid.map(_.toString).getOrElse("null"))
     case "spool" => Json.obj().put("file", Agent.spoolFile(0, confOf(request)).toString).get("file")
     case "output" => writeOutput(request)

@@ -1,5 +1,7 @@
 package org.apache.spark.sql.cec.recovery
 
+import java.util
+
 import org.apache.spark.sql.DataFrame
 import org.apache.spark.sql.cec.agent.CecException
 import org.apache.spark.sql.connector.catalog.{SupportsWrite, Table}
@@ -46,24 +48,50 @@ private[recovery] object ConfirmedSinks {
     case other => other
   }
 
-  private def confirmedTable(table: SupportsWrite, confirm: () => Unit): Table = Intercepted[SupportsWrite](table, classOf[ReportsSinkMetrics]) {
-    case ("newWriteBuilder", itself) => confirmedBuilder(itself().asInstanceOf[WriteBuilder], confirm)
-  }
-
-  private def confirmedBuilder(builder: WriteBuilder, confirm: () => Unit): WriteBuilder =
-    Intercepted[WriteBuilder](builder, classOf[SupportsTruncate], classOf[SupportsStreamingUpdateAsAppend]) {
-      case ("truncate", itself) => confirmedBuilder(itself().asInstanceOf[WriteBuilder], confirm)
-      case ("build", itself) => Intercepted[Write](itself().asInstanceOf[Write], classOf[RequiresDistributionAndOrdering]) {
-        case ("toStreaming", itself) => Intercepted[StreamingWrite](itself().asInstanceOf[StreamingWrite]) {
-          case ("commit", itself) =>
-            confirm()
-            itself()
-        }
-      }
+  private def confirmedTable(table: SupportsWrite, confirm: () => Unit): Table = table match {
+    case reporting: ReportsSinkMetrics => new ConfirmedTable(table, confirm) with ReportsSinkMetrics {
+      override def metrics: util.Map[String, String] = reporting.metrics
     }
+    case _ => new ConfirmedTable(table, confirm)
+  }
 }
 
-private final class ConfirmedSink(inner: Sink, confirm: () => Unit) extends Sink {
+private sealed class ConfirmedTable(inner: SupportsWrite, confirm: () => Unit) extends TableDelegate(inner) with SupportsWrite {
+  override def newWriteBuilder(info: LogicalWriteInfo): WriteBuilder = ConfirmedBuilder(inner.newWriteBuilder(info), confirm)
+}
+
+private sealed class ConfirmedBuilder(val inner: WriteBuilder, val confirm: () => Unit) extends WriteBuilderDelegate(inner) {
+  override def build: Write = inner.build match {
+    case distributed: RequiresDistributionAndOrdering => new DistributedWriteDelegate(distributed) {
+      override def toStreaming: StreamingWrite = new ConfirmedWrite(distributed.toStreaming, confirm)
+    }
+    case write => new WriteDelegate(write) {
+      override def toStreaming: StreamingWrite = new ConfirmedWrite(write.toStreaming, confirm)
+    }
+  }
+}
+
+private sealed trait Truncating extends ConfirmedBuilder with SupportsTruncate {
+  override def truncate(): WriteBuilder = ConfirmedBuilder(inner.asInstanceOf[SupportsTruncate].truncate(), confirm)
+}
+
+private object ConfirmedBuilder {
+  def apply(builder: WriteBuilder, confirm: () => Unit): WriteBuilder = (builder, builder.isInstanceOf[SupportsStreamingUpdateAsAppend]) match {
+    case (_: SupportsTruncate, false) => new ConfirmedBuilder(builder, confirm) with Truncating
+    case (_: SupportsTruncate, true) => new ConfirmedBuilder(builder, confirm) with Truncating with SupportsStreamingUpdateAsAppend
+    case (_, false) => new ConfirmedBuilder(builder, confirm)
+    case (_, true) => new ConfirmedBuilder(builder, confirm) with SupportsStreamingUpdateAsAppend
+  }
+}
+
+private final class ConfirmedWrite(inner: StreamingWrite, confirm: () => Unit) extends StreamingWriteDelegate(inner) {
+  override def commit(epoch: Long, messages: Array[WriterCommitMessage]): Unit = {
+    confirm()
+    inner.commit(epoch, messages)
+  }
+}
+
+private final class ConfirmedSink(inner: Sink, confirm: () => Unit) extends TableDelegate(inner) with Sink {
   override def name: String = s"confirmed ${inner.getClass.getSimpleName}"
   override def toString: String = inner.toString
   override def addBatch(batchId: Long, data: DataFrame): Unit = {

@@ -8,8 +8,9 @@ import org.apache.spark.sql.connector.catalog.{SupportsRead, Table}
 import org.apache.spark.sql.connector.read.{Scan, ScanBuilder}
 import org.apache.spark.sql.connector.read.streaming._
 import org.apache.spark.sql.execution.datasources.DataSource
-import org.apache.spark.sql.execution.streaming.Source
+import org.apache.spark.sql.execution.streaming.{Offset => OffsetV1, Source}
 import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
+import org.apache.spark.sql.util.CaseInsensitiveStringMap
 
 /** Wraps the sources of a plan, V1 and V2: the run is told of their making, of each look for new input, of what is acknowledged, of the end. */
 private[recovery] object WrappedSources {
@@ -32,31 +33,88 @@ private[recovery] object WrappedSources {
     case other => other
   }
 
-  private def wrappedTable(table: SupportsRead, run: QueryRun): Table = Intercepted[SupportsRead](table) {
-    case ("newScanBuilder", itself) =>
-      val builder = itself().asInstanceOf[ScanBuilder]
-      val scanning: ScanBuilder = () => Intercepted[Scan](builder.build()) {
-        case ("toMicroBatchStream", itself) =>
-          run.beforeSources()
-          wrappedStream[MicroBatchStream](itself().asInstanceOf[MicroBatchStream], run)
-      }
-      scanning
+  private def wrappedTable(table: SupportsRead, run: QueryRun): Table = new TableDelegate(table) with SupportsRead {
+    override def newScanBuilder(options: CaseInsensitiveStringMap): ScanBuilder = {
+      val builder = table.newScanBuilder(options)
+      () => new WrappedScan(builder.build(), run)
+    }
+  }
+}
+
+private final class WrappedScan(inner: Scan, run: QueryRun) extends ScanDelegate(inner) {
+  override def toMicroBatchStream(checkpointLocation: String): MicroBatchStream = {
+    run.beforeSources()
+    WrappedMicroBatches(inner.toMicroBatchStream(checkpointLocation), run)
+  }
+}
+
+/** What the run is told by a stream of either kind. */
+private sealed trait Told extends SparkDataStream {
+  protected def run: QueryRun
+  protected def inner: SparkDataStream
+
+  protected final def planning[A](end: => A): A = {
+    run.betweenBatches()
+    val found = end
+    run.checkpointIfDue()
+    found
   }
 
-  /** Traits of a stream that say how Spark plans its batches; real-time mode is none of them: there are no batches to replay then. */
-  private val Traits = Seq(
-    classOf[SupportsAdmissionControl], classOf[SupportsTriggerAvailableNow], classOf[ReportsSourceMetrics], classOf[AcceptsLatestSeenOffset])
+  protected final def stopping(): Unit = try run.beforeStop() finally inner.stop()
+}
 
-  def wrappedStream[A <: SparkDataStream: scala.reflect.ClassTag](stream: A, run: QueryRun): A = Intercepted[A](stream, Traits: _*) {
-    case ("latestOffset" | "getOffset", itself) =>
-      run.betweenBatches()
-      val end = itself()
-      run.checkpointIfDue()
-      end
-    case ("commit", itself) =>
-      run.hold(() => itself())
-      null
-    case ("stop", itself) => try { run.beforeStop(); null } finally itself()
+/**
+ * Traits of a stream that say how Spark plans its batches: a wrapper has those that the stream has. Real-time mode is none of them: there
+ * are no batches to replay then.
+ */
+private sealed trait Admitting extends SupportsAdmissionControl with Told {
+  private def admitting = inner.asInstanceOf[SupportsAdmissionControl]
+  override def getDefaultReadLimit: ReadLimit = admitting.getDefaultReadLimit
+  override def latestOffset(start: Offset, limit: ReadLimit): Offset = planning(admitting.latestOffset(start, limit))
+  override def reportLatestOffset: Offset = admitting.reportLatestOffset
+}
+
+private sealed trait AvailableNow extends Admitting with SupportsTriggerAvailableNow {
+  override def prepareForTriggerAvailableNow(): Unit = inner.asInstanceOf[SupportsTriggerAvailableNow].prepareForTriggerAvailableNow()
+}
+
+private sealed trait Seeing extends AcceptsLatestSeenOffset with Told {
+  override def setLatestSeenOffset(offset: Offset): Unit = inner.asInstanceOf[AcceptsLatestSeenOffset].setLatestSeenOffset(offset)
+}
+
+private sealed class WrappedMicroBatches(protected val inner: MicroBatchStream, protected val run: QueryRun)
+    extends MicroBatchDelegate(inner) with Told {
+  override def latestOffset: Offset = planning(inner.latestOffset)
+  override def commit(end: Offset): Unit = run.hold(() => inner.commit(end))
+  override def stop(): Unit = stopping()
+}
+
+private object WrappedMicroBatches {
+  def apply(stream: MicroBatchStream, run: QueryRun): MicroBatchStream = (stream, stream.isInstanceOf[AcceptsLatestSeenOffset]) match {
+    case (_: SupportsTriggerAvailableNow, false) => new WrappedMicroBatches(stream, run) with AvailableNow
+    case (_: SupportsTriggerAvailableNow, true) => new WrappedMicroBatches(stream, run) with AvailableNow with Seeing
+    case (_: SupportsAdmissionControl, false) => new WrappedMicroBatches(stream, run) with Admitting
+    case (_: SupportsAdmissionControl, true) => new WrappedMicroBatches(stream, run) with Admitting with Seeing
+    case (_, false) => new WrappedMicroBatches(stream, run)
+    case (_, true) => new WrappedMicroBatches(stream, run) with Seeing
+  }
+}
+
+private sealed class WrappedSource(protected val inner: Source, protected val run: QueryRun) extends SourceDelegate(inner) with Told {
+  override def getOffset: Option[OffsetV1] = planning(inner.getOffset)
+  override def commit(end: OffsetV1): Unit = run.hold(() => inner.commit(end))
+  override def commit(end: Offset): Unit = run.hold(() => inner.commit(end))
+  override def stop(): Unit = stopping()
+}
+
+private object WrappedSource {
+  def apply(source: Source, run: QueryRun): Source = (source, source.isInstanceOf[AcceptsLatestSeenOffset]) match {
+    case (_: SupportsTriggerAvailableNow, false) => new WrappedSource(source, run) with AvailableNow
+    case (_: SupportsTriggerAvailableNow, true) => new WrappedSource(source, run) with AvailableNow with Seeing
+    case (_: SupportsAdmissionControl, false) => new WrappedSource(source, run) with Admitting
+    case (_: SupportsAdmissionControl, true) => new WrappedSource(source, run) with Admitting with Seeing
+    case (_, false) => new WrappedSource(source, run)
+    case (_, true) => new WrappedSource(source, run) with Seeing
   }
 }
 
@@ -73,6 +131,6 @@ private final class WrappedDataSource(inner: DataSource, run: QueryRun)
   override def hashCode: Int = System.identityHashCode(this)
   override def createSource(metadataPath: String): Source = {
     run.beforeSources()
-    WrappedSources.wrappedStream[Source](inner.createSource(metadataPath), run)
+    WrappedSource(inner.createSource(metadataPath), run)
   }
 }
