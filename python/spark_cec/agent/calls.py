@@ -48,6 +48,7 @@ class Calls:
             "sources_now": driver.sources_now,
             "batch_input": driver.batch_input,
             "begin_run": driver.begin_run,
+            "replay_settings": driver.replay_settings,
             "replaying": driver.replaying,
             "report": driver.report,
             "flush_requested": driver.flush_requested,

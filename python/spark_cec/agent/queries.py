@@ -42,6 +42,7 @@ from spark_cec.recovery.reach import describe_batches, read_reach
 from spark_cec.recovery.requests import answer_flush, flush_request
 from spark_cec.recovery.rollback import refuse_if_under_way
 from spark_cec.recovery.run import take_up
+from spark_cec.recovery.session_settings import read_settings, record_settings, split_batches
 from spark_cec.recovery.sources import at_start, parse_sources, while_running
 from spark_cec.recovery.spark_logs import all_stores
 from spark_cec.recovery.start import (
@@ -207,9 +208,18 @@ class QueryCalls:
         checkpoint, names = open_storage(str(arguments["checkpoint"])), [str(name) for name in arguments["sources"]]
         return {"words": describe_batches(checkpoint, int(arguments["first"]), int(arguments["last"]), names)}
 
+    def replay_settings(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """`checkpoint`, `first`, `last`: the session settings that these batches ran with, span by span.
+
+        Each span has `first`, `last` and `settings`, which are None where they are not known.
+        """
+        entries = read_settings(cec_directory(arguments["checkpoint"])) or ()
+        spans = split_batches(entries, int(arguments["first"]), int(arguments["last"]))
+        return {"spans": [asdict(span) for span in spans]}
+
     def begin_run(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `home`, `conf`, `committed_batch`, `decision`, `load_waves`, and perhaps `sources`, as for
-        `parse_sources`: allots the generation, writes `query.json`, after a plan.
+        """`checkpoint`, `home`, `conf`, `committed_batch`, `decision`, `load_waves`, `session_settings`, and perhaps
+        `sources`, as for `parse_sources`: allots the generation, writes `query.json`, after a plan.
 
         The log is begun where there is none. Answers the generation, and what earlier recoveries foretell. `InputGone`,
         before anything is written, if what a replay needs of the sources is gone, and that is not accepted.
@@ -232,6 +242,7 @@ class QueryCalls:
             __version__,
             self._seen_at(arguments["checkpoint"], arguments["home"]),
         )
+        record_settings(own, committed, {str(k): str(v) for k, v in arguments["session_settings"].items()})
         self._logs.get(arguments["home"], settings)
         self._protocols.begin(settings, str(arguments["checkpoint"]), arguments["home"], run.generation, committed)
         expected = forecast(own, float(arguments.get("load_waves", 1.0)), autotune=settings.autotune)

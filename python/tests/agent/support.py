@@ -39,6 +39,7 @@ class Agent:
     def ask(self, name: str, **arguments: Any) -> dict[str, Any]:
         """One call; raises `Refused` if the answer is an error."""
         known = {"home": self.home, "checkpoint": self.checkpoint, "path": self.checkpoint, "conf": self.conf}
+        known["session_settings"] = {}
         answer = json.loads(self.calls.answer(name, json.dumps({**known, **arguments})))
         assert isinstance(answer, dict)
         if "error" in answer:

@@ -148,6 +148,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
       operators.addObject().put("operator", op.id).put("kind", op.kind).put("deferred", op.deferred).put("reason", op.reason)
     }
     request.set[JsonNode]("decision", content)
+    request.set[JsonNode]("session_settings", Json.map(SessionSettings.of(session.sessionState.conf)))
     val begun = ask("begin_run", request)
     val logId = begun.get("log_id").asText
     Agent.openLog(home, Some(logId), conf)

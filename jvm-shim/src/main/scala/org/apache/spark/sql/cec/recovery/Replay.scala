@@ -2,6 +2,7 @@ package org.apache.spark.sql.cec.recovery
 
 import java.util.UUID
 
+import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.JsonNode
@@ -43,7 +44,7 @@ private[recovery] final class Replay(
     var (toldAt, warmAt, newest) = (0L, 0L, first - 1)
     note(newest)
     val reporter = new SilentReporter(session, new SystemClock, write)
-    val execution = new ReplayExecution(session, silent, first, last, whole = run.fellBack && !accept, runId, thread, reporter, { batch =>
+    val runs = spans.map(span => span -> execution(span, reporter, { batch =>
       newest = batch
       val done = batch - first + 1
       note(batch)
@@ -54,9 +55,10 @@ private[recovery] final class Replay(
         val left = if (done == 1) "" else s", about ${(seconds - warmAt) * (count - done) / (done - 1)} s left"
         logWarning(s"Spark CEC: $name has replayed $done of $count batches$left")
       }
-    })
+    }))
+    def failing = runs.collectFirst { case (span, run) if newest < span.last => (span, run) }.getOrElse(runs.last)
     try {
-      execution.run()
+      runs.foreach(_._2.run())
       logWarning(s"Spark CEC: $name has replayed ${batches(first, last)} in $seconds s, and goes on with batch ${last + 1}")
       true
     } catch {
@@ -68,13 +70,34 @@ private[recovery] final class Replay(
         false
       case NonFatal(failure) if !accept =>
         val seen = if (newest < first) "" else s"; ${batches(first, newest)} had ${reporter.rows} rows in this replay"
+        val (span, execution) = failing
         throw Replay.failed(
-          newest + 1, last, from => input(from, newest + 1, execution.sourceNames) + seen, from => gone(execution, from, newest + 1), first, failure)
+          newest + 1, last, from => input(from, newest + 1, execution.sourceNames) + seen + span.words, from => gone(execution, from, newest + 1), first,
+          failure)
       case NonFatal(failure) =>
         logWarning(s"Spark CEC: $name could not finish its replay; its state is taken as the replay left it, because " +
           "spark.sql.streaming.stateStore.cec.onDivergence=accept", failure)
         note(last)
         true
+    }
+  }
+
+  private def execution(span: ReplaySpan, reporter: SilentReporter, afterBatch: Long => Unit): ReplayExecution = {
+    val own = span.settings.restoredIn(session)
+    new ReplayExecution(
+      own, silent(span.settings.restoredIn(write.inputQuery, own)), span.first, span.last, whole = run.fellBack && !accept, runId, thread, reporter,
+      afterBatch)
+  }
+
+  /** The batches, with the settings that each of them ran with the first time. */
+  private def spans: Seq[ReplaySpan] = {
+    val request = Json.obj().put("checkpoint", run.checkpoint).put("first", first).put("last", last)
+    Agent.call("replay_settings", request, conf).get("spans").elements.asScala.toSeq.map { span =>
+      val recorded = Option(span.get("settings")).filterNot(_.isNull).map(_.properties.asScala.map(each => each.getKey -> each.getValue.asText).toMap)
+      val restored = recorded.map(RestoredSettings(SessionSettings.of(session.sessionState.conf), _)).getOrElse(RestoredSettings.none)
+      if (restored.differ) logWarning(s"Spark CEC: $name replays ${batches(span.get("first").asLong, span.get("last").asLong)} with the settings that " +
+        s"its session had then: ${restored.words}")
+      ReplaySpan(span.get("first").asLong, span.get("last").asLong, restored)
     }
   }
 
@@ -114,9 +137,14 @@ private[recovery] final class Replay(
   /** Spark's own group for the jobs of a query: its run id. */
   private def runId: UUID = UUID.fromString(session.sparkContext.getLocalProperty(SparkContext.SPARK_JOB_GROUP_ID))
 
-  private def silent: WriteToStream = write.copy(
+  private def silent(query: LogicalPlan): WriteToStream = write.copy(
     sink = SilentSink, deleteCheckpointOnStop = false, catalogAndIdent = None, catalogTable = None,
-    inputQuery = Replay.onDataLoss(write.inputQuery, fail = !accept))
+    inputQuery = Replay.onDataLoss(query, fail = !accept))
+}
+
+/** Batches that ran with the same settings of their session. */
+private final case class ReplaySpan(first: Long, last: Long, settings: RestoredSettings) {
+  def words: String = if (settings.differ) s"; settings of the session that were restored: ${settings.words}" else ""
 }
 
 private[recovery] object Replay {

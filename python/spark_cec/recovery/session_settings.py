@@ -1,0 +1,90 @@
+"""The session settings that batches ran with: `session.json` in the checkpoint's `cec` directory.
+
+A query keeps the settings that its session had at its start. A replay needs those of its batches, which the session may
+not have any more: the time zone decides which day a time belongs to, for example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_cec.errors import DamagedLog, NewerFormat
+from spark_cec.log.objects import decode_object, encode_object
+from spark_cec.log.storage import Storage
+
+SESSION_FILE = "session.json"
+
+KEPT_BATCHES = 10_000
+"""Settings that only older batches ran with are forgotten: Spark keeps the offsets of 100 batches by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsSince:
+    """The settings of all batches behind `after`, up to the next entry's."""
+
+    after: int
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsSpan:
+    """The settings of batches `first` to `last`; None where they are not known."""
+
+    first: int
+    last: int
+    settings: Mapping[str, str] | None
+
+
+def add_run(
+    entries: Sequence[SettingsSince], committed: int, settings: Mapping[str, str]
+) -> tuple[SettingsSince, ...]:
+    """The entries once a run begins behind batch `committed` (-1: none): runs that have committed nothing leave none."""
+    kept = [entry for entry in entries if entry.after < committed]
+    if not kept or kept[-1].settings != settings:
+        kept.append(SettingsSince(committed, dict(settings)))
+    needed_after = committed - KEPT_BATCHES
+    while len(kept) > 1 and kept[1].after <= needed_after:
+        kept.pop(0)
+    return tuple(kept)
+
+
+def split_batches(entries: Sequence[SettingsSince], first: int, last: int) -> tuple[SettingsSpan, ...]:
+    """Batches `first` to `last`, in spans of one setting each."""
+    spans: list[SettingsSpan] = []
+    for batch in range(first, last + 1):
+        known = [entry for entry in entries if entry.after < batch]
+        settings = known[-1].settings if known else None
+        if spans and spans[-1].settings == settings:
+            spans[-1] = SettingsSpan(spans[-1].first, batch, settings)
+        else:
+            spans.append(SettingsSpan(batch, batch, settings))
+    return tuple(spans)
+
+
+def record_settings(own: Storage, committed: int, settings: Mapping[str, str]) -> None:
+    """Notes the settings of a run that begins behind batch `committed`; `own` is rooted at the `cec` directory.
+
+    A file that cannot be read is written anew: then the settings of earlier batches are not known.
+    """
+    before = read_settings(own) or ()
+    after = add_run(before, committed, settings)
+    if after != before:
+        runs = [{"after": entry.after, "settings": dict(entry.settings)} for entry in after]
+        own.replace(SESSION_FILE, encode_object({"runs": runs}))
+
+
+def read_settings(own: Storage) -> tuple[SettingsSince, ...] | None:
+    """What is noted; None if the file is damaged, or of a later release."""
+    if not own.exists(SESSION_FILE):
+        return ()
+    try:
+        fields, _ = decode_object(SESSION_FILE, own.read(SESSION_FILE), "record of session settings")
+        return tuple(_entry(each) for each in fields["runs"])
+    except (DamagedLog, NewerFormat, KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _entry(raw: Mapping[str, Any]) -> SettingsSince:
+    return SettingsSince(int(raw["after"]), {str(key): str(value) for key, value in raw["settings"].items()})
