@@ -151,7 +151,7 @@ CASES: dict[str, tuple[Frame, str, dict[str, str], str, list[bool], str]] = {
     "deduplication": (on("distinct"), "append", {}, "deferred", [True], "same state"),
     "deduplication within": (on("distinct-within"), "append", {}, "eager", [False], "the first of its rows"),
     "count windows": (on("native-count-windows"), "append", {}, "deferred", [True], "same state"),
-    "count windows without an order": (unordered_windows, "append", {}, "eager", [False], "count_window without order_by"),
+    "count windows without an order": (unordered_windows, "append", {}, "eager", [False], "without order_by"),
     "a function": (on("count-windows"), "append", {}, "eager", [False], "functions.orderFree=on"),
     "a function, vouched for": (
         on("count-windows"),

@@ -1,4 +1,4 @@
-"""A session that has other settings than the one that crashed: the replay has those of its batches, and then the query goes on as Spark's would."""
+"""A session with other settings than the one that crashed: the replay has those of its batches, later batches the new."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ CASES: dict[str, tuple[Callable[[DataFrame], DataFrame], list[dict[str, str]]]] 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_replay_has_the_settings_of_its_batches(name: str, spark: SparkSession, tmp_path: Path) -> None:
-    """Each life ends as by a crash. The third replays batches of the second, which had other settings than the first."""
+    """Each life ends as by a crash. The third replays batches of the second, whose settings were others again."""
     query, lives = CASES[name]
     found: dict[str, Rows] = {"cec": {}, "spark": {}}
     for store, rows in found.items():

@@ -18,7 +18,8 @@ from spark_cec.toolchain import SparkJars, compile_sources, java_command, spark_
 HERE = Path(__file__).resolve().parent
 OPENED = ("java.lang", "java.lang.invoke", "java.nio", "java.util", "java.util.concurrent", "sun.nio.ch")
 PLACES = ("toMicroBatchStream", "latestOffset", "planInputPartitions", "sink commit", "createSource", "getOffset")
-SOURCES = "throwing,throwing-v1,org.apache.spark.sql.cec.testing.ThrowingTables,org.apache.spark.sql.cec.testing.ThrowingSources"
+CLASSES = [f"org.apache.spark.sql.cec.testing.{name}" for name in ("ThrowingTables", "ThrowingSources")]
+SOURCES = ",".join(["throwing", "throwing-v1", *CLASSES])
 
 Answers = dict[tuple[str, str, str], list[str]]
 

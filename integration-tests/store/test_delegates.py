@@ -1,4 +1,4 @@
-"""Wrapped sources and sinks have the object inside answer each call: no default of an interface answers in its place."""
+"""A wrapped source or sink has the object inside answer each call: no default of an interface answers instead."""
 
 from __future__ import annotations
 

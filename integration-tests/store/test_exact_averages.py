@@ -1,4 +1,4 @@
-"""Averages of integers that may have been rounded are written, whatever the bounds say: a replay never makes them again."""
+"""An average of integers that may have been rounded is written, whatever the bounds say: no replay makes it again."""
 
 from __future__ import annotations
 

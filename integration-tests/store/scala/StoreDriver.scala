@@ -16,6 +16,7 @@ import org.apache.spark.{SparkConf, SparkEnv, TaskContext, TaskContextImpl}
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.cec.{CecStateStoreProvider, StoreConfs}
 import org.apache.spark.sql.cec.agent.{Agent, Json}
+import org.apache.spark.sql.cec.exchange.{HostedStore, StoreHost}
 import org.apache.spark.sql.cec.source.RowSpool
 import org.apache.spark.sql.cec.state.{ExactAverages, Recovery, RowDigest, StoreLog, StoreState}
 import org.apache.spark.sql.execution.streaming.state._
@@ -103,6 +104,7 @@ private final class StoreDriver {
     case "open_logs" => Json.strings(Agent.openLogs)
     case "lasting_threads" =>
       Json.strings(Thread.getAllStackTraces.keySet.asScala.toSeq.filterNot(_.isDaemon).map(_.getName).filterNot(_.startsWith("test-")))
+    case "close_all" => closeAll(request.get("blocked").asInt, request.get("quick").asInt, request.get("within_ms").asLong)
     case "interface_answers" =>
       Json.strings(Class.forName(request.get("class").asText).getMethods.filter(_.isDefault).map(_.toString).filterNot(_.contains("sql.cec.")))
     case "agent_pid" => Json.parse(Agent.pid.map(_.toString).getOrElse("null"))
@@ -110,6 +112,24 @@ private final class StoreDriver {
     case "output" => writeOutput(request)
     case "task_begin" => beginTask(request)
     case "task_end" => endTask()
+  }
+
+  /** Closes stores of which some never end; answers how many are left, how many of the quick ones are closed, and the milliseconds. */
+  private def closeAll(blocked: Int, quick: Int, withinMs: Long): JsonNode = {
+    val closed = new java.util.concurrent.atomic.AtomicInteger()
+    final class Hosted(isBlocked: Boolean) extends HostedStore {
+      override def checkpoint: String = "/none"
+      override def stateStoreId: StateStoreId = StateStoreId("/none/state", 0, 0)
+      override def generation: Option[Long] = None
+      override def agentTimeoutMs: Int = 1
+      override def flush(version: Long): Unit = ()
+      override def handOver(version: Long): Boolean = false
+      override def end(version: Long, write: Boolean): Unit = ()
+      override def close(): Unit = if (isBlocked) new java.util.concurrent.CountDownLatch(1).await() else closed.incrementAndGet()
+    }
+    val beganNs = System.nanoTime()
+    val left = StoreHost.closeAll(Seq.fill(blocked)(new Hosted(isBlocked = true)) ++ Seq.fill(quick)(new Hosted(isBlocked = false)), withinMs)
+    Json.obj().put("left", left.size).put("closed", closed.get).put("ms", (System.nanoTime() - beganNs) / 1000000)
   }
 
   private def confOf(request: JsonNode): Map[String, String] =

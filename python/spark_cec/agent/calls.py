@@ -53,6 +53,7 @@ class Calls:
             "report": driver.report,
             "flush_requested": driver.flush_requested,
             "flush_done": driver.flush_done,
+            "left_dirty": driver.left_dirty,
             "checkpoint_due": protocols.due,
             "checkpoint_taken": protocols.taken,
             "acknowledge": driver.acknowledge,

@@ -29,6 +29,7 @@ from spark_cec.recovery.fallback import pending_fallback
 from spark_cec.recovery.forecast import forecast
 from spark_cec.recovery.generations import has_committed, newest_generation
 from spark_cec.recovery.left import refuse_if_left
+from spark_cec.recovery.left_dirty import name_dirty_stores
 from spark_cec.recovery.plan import (
     RecoveryPlan,
     first_missed,
@@ -304,6 +305,13 @@ class QueryCalls:
         own = cec_directory(arguments["checkpoint"])
         answer_flush(own, str(arguments["request"]), int(arguments["version"]), [str(e) for e in arguments["failed"]])
         return {}
+
+    def left_dirty(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """`home`, `version`, `generation`: a line for each store that is not written up to that version."""
+        log = self._logs.get_known(arguments["home"])
+        log.catalog.refresh()
+        version, generation = int(arguments["version"]), int(arguments["generation"])
+        return {"lines": name_dirty_stores(log.catalog.index, version, generation)}
 
     def acknowledge(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`home`, `version`: the lowest D of all stores at that version; no replay begins before that batch.

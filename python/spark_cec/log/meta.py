@@ -32,9 +32,9 @@ class CommitFlags(IntFlag):
     """Bits of `CommitMeta.flags`.
 
     EAGER: every touched window was written. GROUPED: several rows per window. FLUSH: the rest of the commit with the
-    same checkpoint id: all windows that were dirty after it. SKETCHED: the digest leaves floating-point columns out (earlier
-    releases). ON_FLUSH: the commit rests on the flush of its base. NORMALIZED: the digest has floating-point columns as
-    numbers, with one zero and one NaN.
+    same checkpoint id: all windows that were dirty after it. SKETCHED: the digest leaves floating-point columns out
+    (earlier releases). ON_FLUSH: the commit rests on the flush of its base. NORMALIZED: the digest has floating-point
+    columns as numbers, with one zero and one NaN.
     """
 
     EAGER = 1

@@ -40,7 +40,7 @@ class SettingsSpan:
 def add_run(
     entries: Sequence[SettingsSince], committed: int, settings: Mapping[str, str]
 ) -> tuple[SettingsSince, ...]:
-    """The entries once a run begins behind batch `committed` (-1: none): runs that have committed nothing leave none."""
+    """The entries once a run begins behind batch `committed` (-1: none). Runs that committed nothing leave none."""
     kept = [entry for entry in entries if entry.after < committed]
     if not kept or kept[-1].settings != settings:
         kept.append(SettingsSince(committed, dict(settings)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def test_random_runs_against_a_plain_record(tmp_path: Path) -> None:
         spans = split_batches(entries, 0, committed)
         found = {batch: span.settings for span in spans for batch in range(span.first, span.last + 1)}
         assert found == ran_with, f"seed {seed}"
-        assert all(one.settings != other.settings for one, other in zip(spans, spans[1:], strict=False)), f"seed {seed}"
+        assert all(one.settings != other.settings for one, other in itertools.pairwise(spans)), f"seed {seed}"
 
 
 def test_batches_of_before_the_record_have_no_settings() -> None:

@@ -72,6 +72,8 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
 
   override def generation: Option[Long] = run.map(_.generation)
 
+  override def agentTimeoutMs: Int = Agent.timeoutMs(storeConf.sqlConfs)
+
   override def flush(version: Long): Unit = betweenBatches(flushed(version))
 
   override def handOver(version: Long): Boolean = betweenBatches {
@@ -113,6 +115,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
       synchronized {
         LoadFailure.orResult(checkpoint) {
           val isNew = state == null
+          if (!isNew && run.isDefined) StoreHost.announce()
           if (isNew) state = open(if (empty) 0L else version)
           if (empty) state.beginEmpty(version) else state.begin(version, checkpointId)
           if (isNew) validateFirstRow()

@@ -191,6 +191,7 @@ private[cec] object Agent extends Logging {
     begunWith = conf.filter { case (key, _) => AgentProcess.Keys.contains(key) }
   }
 
-  private def timeoutMs(conf: Map[String, String]): Int =
+  /** How long a call may take. */
+  def timeoutMs(conf: Map[String, String]): Int =
     conf.get(AgentProcess.TimeoutKey).map(org.apache.spark.network.util.JavaUtils.timeStringAsMs(_).toInt).getOrElse(DefaultTimeoutMs)
 }

@@ -10,7 +10,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 
 import org.apache.spark.SparkEnv
 import org.apache.spark.internal.Logging
-import org.apache.spark.rpc.{RpcCallContext, RpcEndpoint, RpcEndpointRef, RpcEnv, RpcTimeoutException}
+import org.apache.spark.rpc.{RpcCallContext, RpcEndpoint, RpcEndpointRef, RpcEnv, RpcTimeout, RpcTimeoutException}
 import org.apache.spark.sql.cec.agent.Json
 
 /**
@@ -29,14 +29,14 @@ private[cec] object StoreDirectory {
 
   /**
    * Ends a run's stores wherever they are: each takes back what is later than `version`, writes what is dirty if `flush`, and
-   * forgets its windows. Answers a line for each JVM or store that could not.
+   * forgets its windows. Answers a line for each JVM or store that could not, within the time that an agent's call may take.
    */
-  def end(checkpoint: String, generation: Long, version: Long, flush: Boolean): Seq[String] =
-    directory().askAll(Message.end(checkpoint, generation, version, flush))
+  def end(checkpoint: String, generation: Long, version: Long, flush: Boolean, agentTimeoutMs: Int): Seq[String] =
+    directory().askAll(Message.end(checkpoint, generation, version, flush), StoreHost.timeout(agentTimeoutMs))
 
   /** Makes the stores of a run write what is dirty at `version`, between two batches. Answers as `end` does. */
-  def flush(checkpoint: String, generation: Long, version: Long): Seq[String] =
-    directory().askAll(Message.flush(checkpoint, generation, version))
+  def flush(checkpoint: String, generation: Long, version: Long, agentTimeoutMs: Int): Seq[String] =
+    directory().askAll(Message.flush(checkpoint, generation, version), StoreHost.timeout(agentTimeoutMs))
 
   private def directory(): Directory = synchronized {
     val env = SparkEnv.get.rpcEnv
@@ -75,8 +75,8 @@ private final class Directory(override val rpcEnv: RpcEnv) extends RpcEndpoint w
   override def onStop(): Unit = threads.shutdownNow()
 
   /** Asks every JVM; answers what they could not do. */
-  def askAll(message: ObjectNode): Seq[String] = {
-    val answers = hosts.asScala.toSeq.map { case (id, host) => id -> Future(Try(host.askSync[String](message.toString))) }
+  def askAll(message: ObjectNode, timeout: RpcTimeout): Seq[String] = {
+    val answers = hosts.asScala.toSeq.map { case (id, host) => id -> Future(Try(host.askSync[String](message.toString, timeout))) }
     answers.flatMap { case (id, future) =>
       scala.concurrent.Await.result(future, scala.concurrent.duration.Duration.Inf) match {
         case Success(answer) => Json.parse(answer).get("failed").elements.asScala.map(_.asText)
@@ -91,8 +91,9 @@ private final class Directory(override val rpcEnv: RpcEnv) extends RpcEndpoint w
   private def recall(request: String): Boolean = {
     val message = Json.parse(request).asInstanceOf[ObjectNode]
     val from = message.get("from").asText
+    val timeout = StoreHost.timeout(message.get("agent_timeout_ms").asInt)
     hosts.asScala.filter(_._1 != from).exists { case (id, host) =>
-      Try(host.askSync[String](message.toString)) match {
+      Try(host.askSync[String](message.toString, timeout)) match {
         case Success(answer) => Json.parse(answer).get("yielded").asBoolean
         case Failure(error) =>
           logInfo(s"executor $id does not answer", error)
@@ -102,7 +103,7 @@ private final class Directory(override val rpcEnv: RpcEnv) extends RpcEndpoint w
     }
   }
 
-  /** An executor that is gone goes; one that is only slow stays. Whoever lives joins again with its next store. */
+  /** An executor that is gone goes; one that is only slow stays. One that lives joins again with its next batch (`StoreHost.announce`). */
   private def forget(id: String, error: Throwable): Unit = error match {
     case _: RpcTimeoutException =>
     case _ => hosts.remove(id)

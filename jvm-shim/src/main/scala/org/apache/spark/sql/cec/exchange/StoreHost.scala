@@ -1,7 +1,9 @@
 package org.apache.spark.sql.cec.exchange
 
-import java.util.concurrent.ConcurrentHashMap
+import java.util.concurrent.{ConcurrentHashMap, TimeUnit}
+import java.util.concurrent.atomic.AtomicLong
 
+import scala.concurrent.duration.FiniteDuration
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
@@ -9,7 +11,7 @@ import com.fasterxml.jackson.databind.JsonNode
 
 import org.apache.spark.{SparkContext, SparkEnv}
 import org.apache.spark.internal.Logging
-import org.apache.spark.rpc.{RpcCallContext, RpcEndpoint, RpcEndpointRef, RpcEnv}
+import org.apache.spark.rpc.{RpcCallContext, RpcEndpoint, RpcEndpointRef, RpcEnv, RpcTimeout}
 import org.apache.spark.sql.cec.agent.Json
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 import org.apache.spark.util.{RpcUtils, ShutdownHookManager, ThreadUtils}
@@ -28,6 +30,9 @@ private[cec] trait HostedStore {
   /** Gives the store away at `version`: writes as `flush` does, and lets the windows go. False if it is not there: then it stays as it is. */
   def handOver(version: Long): Boolean
 
+  /** How long a call to the agent may take here. */
+  def agentTimeoutMs: Int
+
   /** Lets the windows go, with `write` after a flush at `version`. */
   def end(version: Long, write: Boolean): Unit
 
@@ -40,7 +45,14 @@ private[cec] object StoreHost extends Logging {
   /** Stores that write side by side. */
   private val AtOnce = 8
 
+  /** A container that is told to end is killed 30 s later, by Kubernetes' default. */
+  private val CloseWithinMs = 25000L
+
+  /** The driver forgets a JVM that once did not answer: each says again that it is there. */
+  private val AnnounceEveryNs = TimeUnit.SECONDS.toNanos(10)
+
   private val stores = new ConcurrentHashMap[HostedStore, java.lang.Boolean]()
+  private val announcedNs = new AtomicLong(System.nanoTime() - AnnounceEveryNs)
   private var line: Option[Line] = None
 
   /** This JVM's own endpoint, and the driver's directory. */
@@ -51,15 +63,41 @@ private[cec] object StoreHost extends Logging {
    * itself does not close its stores. Before Spark's own hooks, which stop what stores may need.
    */
   private lazy val closeAtEnd = ShutdownHookManager.addShutdownHook(ShutdownHookManager.DEFAULT_SHUTDOWN_PRIORITY + 10) { () =>
-    stores.keySet.asScala.toSeq.foreach(_.close())
+    val stores = this.stores.keySet.asScala.toSeq
+    val left = closeAll(stores, CloseWithinMs)
+    if (left.nonEmpty) logWarning(s"${left.size} of ${stores.size} stores were not closed within ${CloseWithinMs / 1000} s: a restart of their " +
+      s"queries replays them: ${left.take(3).map(_.stateStoreId).mkString(", ")}")
   }
+
+  /** Closes stores side by side, for so long; answers those that are not closed then. */
+  def closeAll(stores: Seq[HostedStore], withinMs: Long): Seq[HostedStore] = {
+    val threads = ThreadUtils.newDaemonFixedThreadPool(Math.max(stores.size, 1), "cec-close")
+    val closing = stores.map(store => store -> threads.submit[Unit](() => store.close()))
+    threads.shutdown()
+    threads.awaitTermination(withinMs, TimeUnit.MILLISECONDS)
+    val left = closing.collect { case (store, done) if !done.isDone => store }
+    threads.shutdownNow()
+    left
+  }
+
+  /** How long to wait for stores that write: as long as their agent may take, and a task that uses them. */
+  def timeout(agentTimeoutMs: Int): RpcTimeout =
+    new RpcTimeout(FiniteDuration(agentTimeoutMs + 60000L, TimeUnit.MILLISECONDS), "spark.sql.streaming.stateStore.cec.agent.timeout")
 
   /** From now on the driver knows where this store is. */
   def add(store: HostedStore): Unit = {
     if (SparkEnv.get.executorId != SparkContext.DRIVER_IDENTIFIER) closeAtEnd
     stores.put(store, true)
-    try lineToDriver().foreach(line => line.directory.askSync[Boolean]((SparkEnv.get.executorId, line.self)))
-    catch { case NonFatal(error) => logWarning(s"the driver does not know that store ${store.stateStoreId} is here", error) }
+    announce(atOnce = true)
+  }
+
+  /** Tells the driver that this JVM holds stores, if it has not done so lately: each batch calls this. */
+  def announce(atOnce: Boolean = false): Unit = {
+    val (last, now) = (announcedNs.get, System.nanoTime())
+    if (atOnce || now - last >= AnnounceEveryNs && announcedNs.compareAndSet(last, now)) {
+      try lineToDriver().foreach(line => line.directory.askSync[Boolean]((SparkEnv.get.executorId, line.self)))
+      catch { case NonFatal(error) => logWarning("the driver cannot be told that this JVM holds state stores: another batch tries again", error) }
+    }
   }
 
   def remove(store: HostedStore): Unit = stores.remove(store)
@@ -72,8 +110,8 @@ private[cec] object StoreHost extends Logging {
     val id = store.stateStoreId
     holders(store.checkpoint, store.generation, id).exists(other => (other ne store) && other.handOver(version)) ||
       lineToDriver().exists { line =>
-        val request = Message.yieldStore(SparkEnv.get.executorId, store.checkpoint, store.generation, id, version)
-        try line.directory.askSync[Boolean](request.toString)
+        val request = Message.yieldStore(SparkEnv.get.executorId, store.checkpoint, store.generation, id, version, store.agentTimeoutMs)
+        try line.directory.askSync[Boolean](request.toString, timeout(store.agentTimeoutMs))
         catch {
           case NonFatal(error) =>
             logWarning(s"no executor could be asked for store $id at version $version", error)

@@ -64,8 +64,8 @@ private[recovery] final class MarginKeeper(watch: SourceWatch, run: RunContext, 
   }
 
   private def write(why: String, version: Long, deletes: Boolean): Unit = {
-    val failed = StoreDirectory.flush(run.checkpoint, run.generation, version)
-    tell(why, version, deletes)
+    val failed = Flush.ask(run, version, conf)
+    if (failed.isEmpty) tell(why, version, deletes)
     failed.foreach(failure => logWarning(s"Spark CEC: not written, so a recovery still needs old input: $failure"))
   }
 

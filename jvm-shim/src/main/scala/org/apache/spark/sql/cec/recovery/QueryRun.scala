@@ -51,7 +51,7 @@ private[recovery] final class QueryRun(
   private def checkpoint(batch: Long, stopping: Boolean): Unit = {
     def asked = Json.obj().put("checkpoint", run.checkpoint).put("batch", batch)
     if (Agent.call("checkpoint_due", asked.put("stopping", stopping), conf).get("due").asBoolean) {
-      val failed = StoreDirectory.flush(run.checkpoint, run.generation, batch + 1)
+      val failed = StoreDirectory.flush(run.checkpoint, run.generation, batch + 1, Agent.timeoutMs(conf))
       val taken = asked.put("home", run.home)
       taken.set[JsonNode]("failed", Json.strings(failed))
       Agent.call("checkpoint_taken", taken, conf)
@@ -76,7 +76,7 @@ private[recovery] final class QueryRun(
     val asked = Agent.call("flush_requested", Json.obj().put("checkpoint", run.checkpoint), conf).get("request")
     Json.text(asked).foreach { request =>
       val version = lastBatch + 1
-      val failed = StoreDirectory.flush(run.checkpoint, run.generation, version)
+      val failed = Flush.ask(run, version, conf)
       val answer = Json.obj().put("checkpoint", run.checkpoint).put("request", request).put("version", version)
       answer.set[JsonNode]("failed", Json.strings(failed))
       Agent.call("flush_done", answer, conf)
@@ -114,8 +114,9 @@ private[recovery] final class QueryRun(
     try {
       val version = new SparkLogs(session, run.checkpoint).lastCommitted + 1
       try if (asksForCheckpoints) checkpoint(version - 1, stopping = true)
-      finally StoreDirectory.end(run.checkpoint, run.generation, version, flushes)
+      finally if (flushes) Flush.end(run, version, conf)
         .foreach(failure => logWarning(s"Spark CEC: not written at the end of the query, so the next start replays it: $failure"))
+      else StoreDirectory.end(run.checkpoint, run.generation, version, flush = false, Agent.timeoutMs(conf))
       if (flushes) acknowledgements.give(version - 1)
     } catch {
       case NonFatal(failure) => logWarning("Spark CEC: the query ends with windows that are not in the log; the next start replays them", failure)

@@ -1,0 +1,27 @@
+"""Which stores a flush has left dirty, by the log: executors that do not answer say nothing, and the log does."""
+
+from __future__ import annotations
+
+from spark_cec.log.index import Index
+from spark_cec.recovery.plan import first_missed
+
+
+def name_dirty_stores(index: Index, version: int, generation: int) -> list[str]:
+    """A line for each store of run `generation` for which a recovery at `version` would replay batches, by its D.
+
+    A store that the run has not committed, as of an operator that the query no longer has, is left out.
+    """
+    lines = []
+    for store in index.stores():
+        attempts = index.newest(store, version)
+        if not attempts:
+            continue
+        newest = attempts[-1]
+        if newest.meta.version < version:
+            if newest.meta.generation == generation:
+                lines.append(f"store {store} has no commit of version {version} in the log")
+            continue
+        dirty_from = first_missed(index, newest)
+        if dirty_from < version:
+            lines.append(f"store {store} still needs a replay from batch {dirty_from} on")
+    return lines
