@@ -1,4 +1,4 @@
-"""A session with other settings than the one that crashed: the replay has those of its batches, later batches the new."""
+"""A session with other settings than the one that crashed: the replay has those of its batches, then come the new."""
 
 from __future__ import annotations
 

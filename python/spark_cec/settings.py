@@ -219,8 +219,8 @@ READER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 _KEYS = {
     "Q", "U", "CI", "CP", "effort", "footprintAge", "mode", "log.path", "python", "log.segmentBytes", "log.compression",
     "output.retainBatches", "output.readers", "sources.replayable", "sources.margin", "functions.orderFree",
-    "index.path", "spool.path", "agent.timeout", "recoveryTarget", "autotune", "onDivergence", "stop.flush", "driver.python", "liveStore",
-    "protocol", "protocol.home", "protocol.flow", "protocol.run",
+    "index.path", "spool.path", "agent.timeout", "recoveryTarget", "autotune", "onDivergence", "stop.flush",
+    "driver.python", "liveStore", "protocol", "protocol.home", "protocol.flow", "protocol.run",
 }  # fmt: skip
 
 

@@ -36,6 +36,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         *("recovery.plan", "recovery.fallback", "recovery.generations", "recovery.report", "recovery.requests"),
         *("recovery.forecast", "recovery.margin", "recovery.reach", "recovery.sources", "recovery.start"),
         *("recovery.run", "recovery.rollback", "recovery.file_sources"),
+        *("recovery.left_dirty", "recovery.session_settings"),
         *("protocols.spec", "protocols.records", "protocols.driving"),
         *("recovery.attempts", "recovery.left", "recovery.query_file", "recovery.spark_logs", "recovery.suitable"),
         *("recovery.progressive", "checkpoint.views", "tuning", "tuning.*"),

@@ -12,6 +12,7 @@ from spark_cec.ids import StoreId, new_id
 from spark_cec.log.frame import FrameKind
 from spark_cec.log.index import Index
 from spark_cec.log.meta import CommitFlags
+from spark_cec.recovery.left_dirty import name_dirty_stores
 from spark_cec.recovery.plan import (
     REWIND_FILE,
     RecoveryPlan,
@@ -183,3 +184,25 @@ def test_whether_a_log_is_ahead_does_not_take_longer_with_its_age() -> None:
         index: Any = CountingIndex(index_of(*((FIRST, version, version, 1) for version in range(1, versions + 1))))
         refuse_a_log_that_is_ahead(index, versions - 1, 1)
         assert index.handed_out == 1, versions
+
+
+@pytest.mark.parametrize(
+    ("commits", "lines"),
+    [
+        pytest.param([], [], id="no store"),
+        pytest.param([(FIRST, 5, 5, 2), (SECOND, 5, 5, 2)], [], id="all is written"),
+        pytest.param(
+            [(FIRST, 5, 5, 2), (SECOND, 5, 3, 2)], ["store 1/0/default still needs a replay from batch 3 on"], id="one"
+        ),
+        pytest.param([(FIRST, 5, 5, 2), (FIRST, 6, 2, 2)], [], id="what is later is not asked for"),
+        pytest.param([(FIRST, 4, 4, 2)], ["store 0/0/default has no commit of version 5 in the log"], id="no commit"),
+        pytest.param([(FIRST, 4, 4, 1), (SECOND, 5, 5, 2)], [], id="an operator that is gone"),
+        pytest.param(
+            [(FIRST, 5, 2, 2), (FIRST, 5, 5, 2)],
+            ["store 0/0/default still needs a replay from batch 2 on"],
+            id="an attempt that is dirty may be loaded",
+        ),
+    ],
+)
+def test_stores_that_are_left(commits: list[tuple[StoreId, int, int, int]], lines: list[str]) -> None:
+    assert name_dirty_stores(index_of(*commits), version=5, generation=2) == lines
