@@ -1,4 +1,4 @@
-"""An agent's start: Pythons and scripts that print, threads of all kinds; a start that fails leaves no process behind."""
+"""An agent's start, in Pythons that print and threads of all kinds; one that fails leaves no process behind."""
 
 from __future__ import annotations
 
