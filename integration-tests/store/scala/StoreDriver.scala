@@ -28,7 +28,8 @@ import org.apache.spark.unsafe.types.UTF8String
  * Stores for the tests in Python: one JSON object per line of standard input, one per line of standard output.
  *
  * A request names its operation in `op` and the thread that runs it in `thread`. The answer is `{"ok": ...}` or
- * `{"error": [{"class", "message"}, ...]}`, causes included. With `"later": true` the answer is a ticket for `join`.
+ * `{"error": [{"class", "message"}, ...]}`, causes included. With `"later": true` the answer is a ticket for `join`. With
+ * `"foreign_loader": true` the thread has a context class loader, from then on, that does not know our classes.
  */
 object StoreDriver {
   def main(arguments: Array[String]): Unit = {
@@ -53,6 +54,9 @@ private final class StoreDriver {
     case "join" =>
       try tickets.remove(request.get("ticket").asLong).get(60, TimeUnit.SECONDS) catch { case e: Throwable => Answers.failure(e) }
     case "blocked" => Answers.ok(blocked(request))
+    case "interrupt" =>
+      running.get(request.get("by").asText).interrupt()
+      Answers.ok(null)
     case _ =>
       val done = submit(request)
       if (request.path("later").asBoolean) {
@@ -66,6 +70,8 @@ private final class StoreDriver {
     val name = request.path("thread").asText("main")
     val work: Callable[JsonNode] = () => {
       running.put(name, Thread.currentThread)
+      // As the threads of an executor that are not a task's, where our jar came with the application.
+      if (request.path("foreign_loader").asBoolean) Thread.currentThread.setContextClassLoader(ClassLoader.getPlatformClassLoader)
       try Answers.ok(run(request)) catch { case e: Throwable => Answers.failure(e) }
     }
     threads.computeIfAbsent(name, _ => Executors.newSingleThreadExecutor(task => new Thread(task, s"test-$name"))).submit(work)

@@ -10,7 +10,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -90,9 +90,19 @@ def compiled(cache: Path) -> str:
 
 
 class Stores:
-    """One JVM with its agent; `options` come after the usual ones, so that they win."""
+    """One JVM with its agent; `options` come after the usual ones, so that they win.
 
-    def __init__(self, class_path: str, scratch: Path, options: Sequence[str] = ()) -> None:
+    `cwd` is its working directory, `variables` are put into its environment.
+    """
+
+    def __init__(
+        self,
+        class_path: str,
+        scratch: Path,
+        options: Sequence[str] = (),
+        cwd: Path | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self.scratch = scratch
         self.errors = scratch / "jvm.stderr"
         opened = [option for package in _OPENED for option in ("--add-opens", f"{package}=ALL-UNNAMED")]
@@ -104,7 +114,8 @@ class Stores:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, "PYTHONPATH": str(PYTHON), "TMPDIR": str(scratch)},
+                cwd=cwd,
+                env={**os.environ, "PYTHONPATH": str(PYTHON), "TMPDIR": str(scratch), **(variables or {})},
             )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._requests: IO[str] = self._process.stdin
@@ -142,6 +153,11 @@ class Stores:
         """The agent's process, if one runs."""
         pid = self.ask("agent_pid")
         return None if pid is None else int(pid)
+
+    @property
+    def pid(self) -> int:
+        """The JVM's process."""
+        return self._process.pid
 
     def close(self) -> None:
         """Ends the JVM, and with it the agent."""

@@ -1,16 +1,19 @@
-"""The agent's door: a Py4J server on loopback that one JVM, holding the token, calls."""
+"""The agent's door: one JVM, holding the token, calls by Py4J over loopback."""
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import weakref
 from collections.abc import Callable
 from typing import ClassVar
 
-from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+from py4j import protocol
+from py4j.clientserver import ClientServer, ClientServerConnection, JavaParameters, PythonParameters
+
+from spark_cec.adapters.listener import Listener, Password, end_process
 
 HANDLER_INTERFACE = "org.apache.spark.sql.cec.agent.AgentCalls"
-
-BACKLOG = 128
-"""Connections that may wait to be accepted: the tasks of a JVM connect all at once."""
 
 
 class _EntryPoint:
@@ -34,24 +37,55 @@ class _EntryPoint:
 
 
 class CallServer:
-    """Serves `handle(name, arguments_json) -> answer_json` on 127.0.0.1, each connection in a thread."""
+    """Serves `handle(name, arguments_json) -> answer_json` on 127.0.0.1, each connection in a thread.
 
-    def __init__(self, handle: Callable[[str, str], str], token: str) -> None:
-        self._server = ClientServer(
-            java_parameters=JavaParameters(address="127.0.0.1", port=0, auth_token=token, auto_convert=False),
+    Py4J's own server never accepts again after its first error, and gives a thread to each peer without the token: the
+    listener is ours, and Py4J gets only connections that have shown the token.
+    """
+
+    def __init__(
+        self,
+        handle: Callable[[str, str], str],
+        token: str,
+        died: Callable[[BaseException], None] = end_process,
+    ) -> None:
+        self._gateway = ClientServer(
+            java_parameters=JavaParameters(address="127.0.0.1", port=0, auto_convert=False),
             python_parameters=PythonParameters(
-                address="127.0.0.1", port=0, auth_token=token, daemonize=True, daemonize_connections=True
+                address="127.0.0.1", port=0, daemonize=True, daemonize_connections=True, eager_load=False
             ),
             python_server_entry_point=_EntryPoint(handle),
         )
-        # Py4J listens only in the thread that it has just started: whoever is told the port must be able to connect.
-        self._server.get_callback_server().server_socket.listen(BACKLOG)
+        self._admitted: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._listener = Listener(_password(token), self._serve, died)
 
     @property
     def port(self) -> int:
         """The port that the system chose."""
-        return int(self._server.get_callback_server().get_listening_port())
+        return self._listener.port
 
     def close(self) -> None:
-        """Stops listening."""
-        self._server.shutdown_callback_server()
+        """Stops listening, and ends all connections."""
+        self._listener.close()
+        for connection in list(self._admitted):
+            # The thread that reads from it closes it. A close here would wait for that thread, which waits for the JVM.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self, admitted: socket.socket) -> None:
+        gateway = self._gateway
+        connection = ClientServerConnection(
+            gateway.java_parameters, gateway.python_parameters, gateway.gateway_property, gateway._gateway_client
+        )
+        connection.init_socket_from_python_server(admitted, admitted.makefile("rb"))
+        self._admitted.add(admitted)
+        connection.start()
+
+
+def _password(token: str) -> Password:
+    """What Py4J's Java side says before its first call."""
+    return Password(
+        f"{protocol.AUTH_COMMAND_NAME}\n{token}\n{protocol.END}\n".encode(),
+        protocol.OUTPUT_VOID_COMMAND.encode(),
+        protocol.ERROR_RETURN_MESSAGE.encode(),
+    )

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.adapters.rocksdict_index import open_index
+from spark_cec.agent.private import is_writable_by_others, private_directory
 from spark_cec.checkpoint.commit import StoreLedgers
 from spark_cec.errors import CecError, Fenced, LogLocationError, SettingsError
 from spark_cec.ids import new_writer_id
@@ -98,16 +99,22 @@ def index_path(settings: Settings, home: str, log_id: str) -> str:
 
 
 def index_root(settings: Settings) -> Path:
-    """The directory of all indices on this machine, made if it is not there; `SettingsError` where it cannot be."""
+    """The directory of all indices on this machine, made if it is not there; `SettingsError` where it cannot be.
+
+    It is this user's alone: in a place that others can write to, it is a private directory within.
+    """
     given = settings.index_path
-    root = Path(given) if given else Path(tempfile.gettempdir()) / f"spark-cec-index-{os.getuid()}"
+    place = Path(given or tempfile.gettempdir())
     try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if given:
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not is_writable_by_others(place):
+                return place
+        return private_directory(place / f"spark-cec-index-{os.getuid()}")
     except OSError as error:
         why = error.strerror or str(error)
         mend = f"the directory cannot be made ({why}): give one that can be written on each machine"
-        raise SettingsError(f"{PREFIX}index.path", str(root), mend) from error
-    return root
+        raise SettingsError(f"{PREFIX}index.path", str(place), mend) from error
 
 
 def cec_directory(checkpoint: str) -> Storage:

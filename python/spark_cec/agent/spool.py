@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from spark_cec.agent.private import is_private
+
 ENOUGH_FREE_BYTES = 256 << 20
 """Free space below which /dev/shm is passed over."""
 
@@ -71,11 +73,23 @@ class Spool:
             os.close(lock)
 
 
+def _lock_of(directory: Path) -> int | None:
+    """A descriptor of the lock in a spool of this user's; None if it is not one, whatever its name says.
+
+    Another user may have given the name to a directory, with a link to a file of ours as its lock.
+    """
+    if not is_private(directory):
+        return None
+    try:
+        return os.open(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:
+        return None
+
+
 def _taken_over(directory: Path) -> tuple[Path, int] | None:
     """A directory that is there, with its lock; None if it is gone or another process has it."""
-    try:
-        lock = os.open(directory / _LOCK, os.O_RDWR)
-    except OSError:
+    lock = _lock_of(directory)
+    if lock is None:
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -104,8 +118,10 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
         try:
             if time.time() - directory.stat().st_mtime < ABANDONED_AFTER_S:
                 continue
-            lock = os.open(directory / _LOCK, os.O_RDWR)
         except OSError:
+            continue
+        lock = _lock_of(directory)
+        if lock is None:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

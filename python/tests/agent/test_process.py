@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import py4j.java_gateway
 import pytest
 
 from spark_cec import __version__
+from spark_cec.adapters.listener import DEAD_LISTENER
 from spark_cec.adapters.py4j_server import CallServer
-from spark_cec.agent.__main__ import main
+from spark_cec.agent.__main__ import GREETING, main
 
 TOKEN = "a-token-of-the-test"
 PYTHON = Path(__file__).resolve().parents[2]
@@ -52,25 +53,53 @@ def speak(port: int, token: str | None, name: str, arguments: str) -> list[str]:
     return []
 
 
-def start(scratch: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "spark_cec.agent", *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(PYTHON), "TMPDIR": str(scratch)},
-    )
+def start(
+    scratch: Path,
+    *arguments: str,
+    wrapper: Sequence[str] = (),
+    options: Sequence[str] = ("-P",),
+    cwd: Path | None = None,
+    **variables: str,
+) -> subprocess.Popen[str]:
+    """An agent that has its token; its standard error goes to a file, because nobody reads it meanwhile."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with (scratch / "stderr").open("ab") as errors:
+        process = subprocess.Popen(
+            [*wrapper, sys.executable, *options, "-m", "spark_cec.agent", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=cwd,
+            env={**inherited, "PYTHONPATH": str(PYTHON), "TMPDIR": str(scratch), **variables},
+        )
+    assert process.stdin is not None
+    print(TOKEN, file=process.stdin, flush=True)
+    return process
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+@contextlib.contextmanager
+def running(scratch: Path, *arguments: str, **more: Any) -> Iterator[Agent]:
+    """An agent that has greeted; killed at the end."""
+    with start(scratch, *arguments, **more) as process:
+        try:
+            line = first_line(process)
+            assert line.startswith(GREETING), line + (scratch / "stderr").read_text()
+            yield Agent(process, json.loads(line))
+        finally:
+            process.kill()
 
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Agent]:
     (tmp_path / "spool").mkdir()
-    with start(tmp_path, "--spool-path", str(tmp_path / "spool")) as process:
-        assert process.stdin is not None and process.stdout is not None
-        print(TOKEN, file=process.stdin, flush=True)
-        yield Agent(process, json.loads(process.stdout.readline()))
-        process.kill()
+    with running(tmp_path, "--spool-path", str(tmp_path / "spool")) as started:
+        yield started
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -85,7 +114,7 @@ def test_it_outlives_the_signals_that_a_whole_group_is_ended_with(agent: Agent, 
 
 def test_hello_says_where_it_is(agent: Agent, tmp_path: Path) -> None:
     assert agent.hello["pid"] == agent.process.pid
-    assert agent.hello["version"] == __version__
+    assert agent.hello["spark_cec_agent"] == __version__
     assert Path(agent.hello["spool"]).parent == tmp_path / "spool"
     assert Path(agent.hello["overflow"]).parent == tmp_path
     for place in ("spool", "overflow"):
@@ -149,7 +178,8 @@ def test_without_a_token_it_says_so_and_ends(line: str) -> None:
     said = StringIO()
     assert main(StringIO(line), said) == 2
     assert json.loads(said.getvalue()) == {
-        "error": "no token on standard input: the agent is started by the Spark CEC shim"
+        "spark_cec_agent": __version__,
+        "error": "no token on standard input: the agent is started by the Spark CEC shim",
     }
 
 
@@ -170,24 +200,6 @@ def test_a_place_without_room_for_a_spool_is_named(tmp_path: Path) -> None:
     assert "(No such file or directory): set spark.sql.streaming.stateStore.cec.spool.path to" in error
 
 
-def test_the_port_is_open_when_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Py4J listens in a thread of its own, which may be late: the hello line must not be earlier."""
-    told = threading.Event()
-    run = py4j.java_gateway.CallbackServer.run
-
-    def late(server: py4j.java_gateway.CallbackServer) -> None:
-        told.wait(0.5)
-        run(server)
-
-    monkeypatch.setattr(py4j.java_gateway.CallbackServer, "run", late)
-    server = CallServer(lambda name, arguments: "{}", TOKEN)
-    try:
-        socket.create_connection(("127.0.0.1", server.port), timeout=WITHIN_S).close()
-    finally:
-        told.set()
-        server.close()
-
-
 def test_calls_are_handed_on_and_answered() -> None:
     seen: list[tuple[str, str]] = []
 
@@ -202,3 +214,139 @@ def test_calls_are_handed_on_and_answered() -> None:
     finally:
         server.close()
     assert seen == [("load", '{"x": "ü"}')]
+
+
+def test_a_connection_serves_one_call_after_another_until_the_server_is_closed() -> None:
+    server = CallServer(lambda name, arguments: arguments, TOKEN)
+    port = server.port
+    with socket.create_connection(("127.0.0.1", port), timeout=WITHIN_S) as connection:
+        answers = connection.makefile(encoding="utf-8")
+        connection.sendall(f"A\n{TOKEN}\ne\n".encode())
+        assert answers.readline() == "!yv\n"
+        for number in range(3):
+            connection.sendall(f"c\nt\ncall\nsload\ns{number}\ne\n".encode())
+            assert answers.readline() == f"!ys{number}\n"
+        server.close()
+        assert answers.readline() == ""
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=WITHIN_S)
+
+
+def test_its_owner_is_served_beside_more_strangers_than_it_has_descriptors(tmp_path: Path) -> None:
+    limit = 128
+    limited = ("/bin/sh", "-c", f'ulimit -n {limit} && exec "$@"', "sh")
+    with running(tmp_path, wrapper=limited) as agent, contextlib.ExitStack() as crowd:
+        port = agent.hello["port"]
+        threads = len(list(Path(f"/proc/{agent.process.pid}/task").iterdir()))
+
+        def is_served() -> bool:
+            return "KeyError" in speak(port, TOKEN, "no such call", "{}")[1]
+
+        for number in range(3 * limit):
+            stranger = crowd.enter_context(socket.create_connection(("127.0.0.1", port), timeout=WITHIN_S))
+            if number % 2:
+                stranger.sendall(b"A\n")
+        assert is_served()
+        held = len(list(Path(f"/proc/{agent.process.pid}/fd").iterdir()))
+        assert held <= limit // 2, "most descriptors are the agent's own"
+        serving = len(list(Path(f"/proc/{agent.process.pid}/task").iterdir()))
+        assert serving <= threads + limit // 8, "strangers get no thread"
+        crowd.close()
+        assert is_served()
+        assert agent.process.poll() is None
+
+
+def test_an_agent_that_nobody_can_reach_any_more_ends(tmp_path: Path) -> None:
+    python_that_begins_with(
+        tmp_path,
+        "import socket\ndef accept(self): raise OSError(9, 'Bad file descriptor')\nsocket.socket.accept = accept",
+    )
+    with running(tmp_path, PYTHONPATH=f"{tmp_path}:{PYTHON}") as agent:
+        with contextlib.suppress(ConnectionError):
+            socket.create_connection(("127.0.0.1", agent.hello["port"]), timeout=WITHIN_S).close()
+        assert agent.ends() == DEAD_LISTENER
+    assert "accepts no connections any more" in (tmp_path / "stderr").read_text()
+
+
+def python_that_begins_with(place: Path, code: str) -> None:
+    """A Python with `place` on its path runs this first."""
+    (place / "sitecustomize.py").write_text(code + "\n")
+
+
+def test_what_python_prints_at_start_goes_to_standard_error(tmp_path: Path) -> None:
+    python_that_begins_with(tmp_path, "print('Welcome')")
+    with running(tmp_path, PYTHONPATH=f"{tmp_path}:{PYTHON}"):
+        assert (tmp_path / "stderr").read_text() == "Welcome\n"
+
+
+def test_what_is_out_already_is_ahead_of_the_greeting(tmp_path: Path) -> None:
+    """As with a wrapper that prints; the greeting can still be told from it."""
+    python_that_begins_with(tmp_path, "print('Welcome\\nto', end='', flush=True)")
+    with start(tmp_path, PYTHONPATH=f"{tmp_path}:{PYTHON}") as process:
+        assert first_line(process) == "Welcome\n"
+        before, greeting, rest = first_line(process).partition(GREETING)
+        assert before == "to"
+        assert json.loads(greeting + rest)["pid"] == process.pid
+        process.kill()
+
+
+def test_output_after_the_greeting_goes_to_standard_error_and_never_blocks(tmp_path: Path) -> None:
+    """The test reads nothing more: 64 KB would fill the pipe."""
+    for name in ("go", "done"):
+        os.mkfifo(tmp_path / name)
+    python_that_begins_with(
+        tmp_path,
+        f"import os, threading\n"
+        f"def chatter():\n"
+        f"    open({str(tmp_path / 'go')!r}).read()\n"
+        f"    print('p' * 300_000, flush=True)\n"
+        f"    os.write(1, b'w' * 300_000)\n"
+        f"    os.system('head -c 300000 /dev/zero')\n"
+        f"    open({str(tmp_path / 'done')!r}, 'w').write('x')\n"
+        f"threading.Thread(target=chatter, daemon=True).start()",
+    )
+    done = os.open(tmp_path / "done", os.O_RDONLY | os.O_NONBLOCK)
+    with running(tmp_path, PYTHONPATH=f"{tmp_path}:{PYTHON}") as agent:
+        (tmp_path / "go").write_text("x")
+        assert select.select([done], [], [], WITHIN_S)[0], "the agent is blocked by its own output"
+        assert agent.process.stdout is not None
+        assert not select.select([agent.process.stdout], [], [], 0)[0], "nothing but the greeting"
+    os.close(done)
+    assert (tmp_path / "stderr").stat().st_size >= 900_000
+
+
+BEFORE_US = frozenset(
+    subprocess.run(
+        [sys.executable, "-c", "import runpy, __future__, typing, sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+)
+"""Modules that Python itself needs to find our first line."""
+
+
+@pytest.mark.parametrize(
+    ("options", "path", "ours_first"),
+    [
+        (("-P",), f"{PYTHON}", False),
+        ((), f"{PYTHON}", True),
+        (("-P",), f":{PYTHON}", True),
+        (("-P",), f"{PYTHON}:", True),
+        (("-P",), f".:{PYTHON}", True),
+        ((), f".:{PYTHON}", True),
+    ],
+    ids=["safe path", "plain", "empty entry first", "empty entry last", "named", "named and plain"],
+)
+def test_no_file_of_the_working_directory_takes_the_place_of_a_module(
+    tmp_path: Path, options: tuple[str, ...], path: str, ours_first: bool
+) -> None:
+    """There is one for every module of Python's own: each would say that it was run."""
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    here = {name for name in sys.stdlib_module_names if importlib.util.find_spec(name)}
+    for name in here - (BEFORE_US if ours_first else frozenset()):
+        (beside / f"{name}.py").write_text("import sys; sys.stderr.write('RUN: ' + __name__ + '\\n'); sys.exit(77)\n")
+    with running(tmp_path, options=options, cwd=beside, PYTHONPATH=path) as agent:
+        assert "KeyError" in speak(agent.hello["port"], TOKEN, "no such call", "{}")[1]
+    assert "RUN" not in (tmp_path / "stderr").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -119,6 +120,49 @@ def test_what_is_not_ours_is_left_alone(places: Path) -> None:
     new_spool(places).close()
     assert (strange / "file").exists()
     assert another.exists()
+
+
+def trap(place: Path, victim: Path, mode: int = 0o777) -> None:
+    """A directory with the name of a spool that somebody else could have made, whose lock is a file of ours."""
+    place.mkdir()
+    (place / "lock").symlink_to(victim)
+    place.chmod(mode)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o700], ids=["of others", "ours, with a link"])
+def test_a_file_that_a_lock_links_to_is_never_locked_nor_its_directory_removed(places: Path, mode: int) -> None:
+    victim = places / "victim"
+    victim.touch()
+    prefix = f"spark-cec-{os.getuid()}-"
+    for place in ("shm", "tmp"):
+        trap(places / place / f"{prefix}trap", victim, mode)
+        os.utime(places / place / f"{prefix}trap", (LONG_AGO, LONG_AGO))
+    tried: list[int] = []
+    flock = fcntl.flock
+
+    def watched(descriptor: int, operation: int) -> None:
+        tried.append(os.fstat(descriptor).st_ino)
+        flock(descriptor, operation)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fcntl, "flock", watched)
+        spool = new_spool(places, tuple(str(places / place / f"{prefix}trap") for place in ("shm", "tmp")))
+    assert victim.stat().st_ino not in tried
+    assert spool.directory.name != spool.overflow.name != f"{prefix}trap" != spool.directory.name
+    spool.close()
+    assert all((places / place / f"{prefix}trap" / "lock").is_symlink() for place in ("shm", "tmp"))
+
+
+def test_a_directory_that_others_can_write_to_is_not_inherited(places: Path) -> None:
+    left = dead_agents_spool(places)
+    for directory in left:
+        directory.chmod(0o777)
+    successor = new_spool(places, (str(left[0]), str(left[1])))
+    assert successor.directory not in left and successor.overflow not in left
+    age(*left)
+    new_spool(places).close()
+    assert all((directory / "lock").exists() for directory in left), "nor is it swept"
+    successor.close()
 
 
 def test_a_successor_takes_over_and_cleans_up(places: Path) -> None:

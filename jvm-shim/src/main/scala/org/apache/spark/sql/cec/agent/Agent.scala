@@ -166,26 +166,21 @@ private[cec] object Agent extends Logging {
   }
 
   private def successor(failed: AgentProcess, conf: Map[String, String]): AgentProcess = synchronized {
-    if (process eq failed) {
-      failed.destroy()
-      begin(conf)
-    }
+    if (process eq failed) begin(conf)
     process
   }
 
   private def begin(conf: Map[String, String]): Unit = {
     val spool = SpoolOptions(conf.get(AgentProcess.SpoolKey), Option(process).map(dead => (dead.directory, dead.overflow)))
-    val begun = new AgentProcess(AgentProcess.pythonOf(conf), AgentProcess.keyOf(conf), spool, timeoutMs(conf))
-    try lasting.asScala.foreach { case (checkpoint, arguments) =>
-      val answer = Json.parse(begun.call("hold", arguments.toString))
-      // The agent refuses what that query asks of it from now on; the others are not concerned.
-      if (answer.has("error")) logWarning(s"the lease of $checkpoint was not won back: ${answer.get("error").get("message").asText}")
-    } catch {
-      case failure: Throwable =>
-        begun.destroy()
-        throw failure
+    // One that has died has connections still; one that does not answer may live.
+    Option(process).foreach(_.destroy())
+    process = AgentProcess.start(AgentProcess.pythonOf(conf), AgentProcess.keyOf(conf), spool, timeoutMs(conf)) { agent =>
+      lasting.asScala.foreach { case (checkpoint, arguments) =>
+        val answer = Json.parse(agent.call("hold", arguments.toString))
+        // The agent refuses what that query asks of it from now on; the others are not concerned.
+        if (answer.has("error")) logWarning(s"the lease of $checkpoint was not won back: ${answer.get("error").get("message").asText}")
+      }
     }
-    process = begun
     starts += 1
     if (starts == 1) new AgentSource(() => pid, () => synchronized(starts)).register()
     begunWith = conf.filter { case (key, _) => AgentProcess.Keys.contains(key) }
