@@ -85,17 +85,18 @@ class Calls:
             return _failure(error, "".join(traceback.format_exception(error)))
 
     def _hold(self, arguments: dict[str, Any]) -> Answer:
-        """As `QueryCalls.hold`; while a run has lost its lease, calls for its checkpoint or log fail, and no others.
+        """As `QueryCalls.hold`; while a run has lost its lease, calls for its checkpoint fail, and no others.
 
-        A start, which has no generation yet, has nothing to lose; with the lease, it ends what an earlier run lost.
+        Where it `runs`, so do calls for its log. A start, which has no generation yet, has nothing to lose; with the
+        lease, it ends what an earlier run lost.
         """
         checkpoint = str(arguments["checkpoint"])
         try:
             answer = self._driver.hold(arguments)
         except Exception as error:
-            runs = arguments.get("generation") is not None
-            if runs and not self._driver.has_lease(checkpoint):  # else a later run in this application has it
-                self._logs.fence(checkpoint, arguments.get("home"), str(error))
+            has_begun = arguments.get("generation") is not None
+            if has_begun and not self._driver.has_lease(checkpoint):  # else a later run in this application has it
+                self._logs.fence(checkpoint, arguments["home"] if arguments.get("runs") else None, str(error))
             raise
         self._logs.unfence(checkpoint)
         return answer

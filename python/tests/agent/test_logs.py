@@ -152,7 +152,7 @@ def test_the_loss_of_a_lease_concerns_its_own_query_alone(tmp_path: Path) -> Non
     elsewhere = Agent(tmp_path, tmp_path / "ours")
     generation = elsewhere.begin_run()
     with pytest.raises(Refused, match=f"run {generation} of the query") as refused:
-        ours.ask("hold", generation=1)
+        ours.ask("hold", generation=1, runs=True)
     assert refused.value.kind == "Fenced"
     for call in ("open_log", "trim", "plan", "begin_run"):
         with pytest.raises(Refused, match=f"run {generation} of the query") as refused:

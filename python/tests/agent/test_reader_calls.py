@@ -268,7 +268,7 @@ def test_a_clock_that_was_set_back_hides_nothing(
     for batch, now in enumerate(clock):
         monkeypatch.setattr(time, "time", lambda now=now: now)
         if batch == 3:  # another agent has not seen the earlier ones
-            later.begin_run()
+            later.begin_run(2)
         publisher = later if batch >= 3 else agent
         publish(publisher, batch, write(publisher, batch, batch))
     for since_ms, first in ((0, 0), (1_000_001, 1), (1_010_001, 4), (1_020_001, 6)):
