@@ -18,7 +18,7 @@ from spark_cec.agent.reader import ReaderCalls
 from spark_cec.agent.recent import RecentOutput
 from spark_cec.agent.spool import Spool
 from spark_cec.agent.stores import StoreCalls
-from spark_cec.errors import CecError
+from spark_cec.errors import CecError, mend_of
 
 Answer = Mapping[str, Any]
 
@@ -79,10 +79,8 @@ class Calls:
                 self._logs.refuse_fenced(parsed.get("checkpoint"))
             with self._logs.serving():
                 return json.dumps(self._by_name[name](parsed), allow_nan=False)  # Jackson reads none
-        except CecError as error:
-            return _failure(error, str(error))
-        except Exception as error:  # the JVM must always get an answer, with the place where it went wrong
-            return _failure(error, "".join(traceback.format_exception(error)))
+        except Exception as error:  # the JVM must always get an answer
+            return _failure(error, _message(error))
 
     def _hold(self, arguments: dict[str, Any]) -> Answer:
         """As `QueryCalls.hold`; while a run has lost its lease, calls for its checkpoint fail, and no others.
@@ -110,6 +108,16 @@ class Calls:
         self._logs.close()
         self._driver.close()
         self.spool.close()
+
+
+def _message(error: Exception) -> str:
+    """One sentence, with the remedy if one is known; where nobody has thought of it, the place where it went wrong."""
+    mend = mend_of(error)
+    if isinstance(error, CecError):
+        return str(error) if mend is None or mend in str(error) else f"{error}; {mend}"
+    if mend is not None and isinstance(error, OSError):
+        return f"{error.filename}: {mend}" if error.filename is not None else mend
+    return "".join(traceback.format_exception(error))
 
 
 def _failure(error: Exception, message: str) -> str:
