@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -10,9 +11,10 @@ from dataclasses import asdict
 from typing import Any
 
 from spark_cec import __version__
-from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.adapters.fsspec_storage import open_storage, same_place
 from spark_cec.agent.lease import WAIT_S, CheckpointLeases
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of, home_of, index_root
+from spark_cec.agent.owner import claim_log, log_of_its_own, owns, refuse_if_owned, refuse_if_taken_over
 from spark_cec.agent.protocols import REPAIRABLE_BATCHES, ProtocolCalls
 from spark_cec.checkpoint.eventual import completed
 from spark_cec.checkpoint.recovery_target import load_tuning
@@ -51,11 +53,12 @@ from spark_cec.recovery.start import (
     refuse_a_lost_commit,
     refuse_forgotten_batches,
     refuse_without_log,
+    word_on_owner,
     words_on_damage,
     words_on_plan,
 )
 from spark_cec.recovery.suitable import refuse_under_protocol, refuse_unsuitable
-from spark_cec.settings import parse_settings
+from spark_cec.settings import Settings, parse_settings
 
 
 class QueryCalls:
@@ -88,8 +91,11 @@ class QueryCalls:
         query = read_query(cec_directory(checkpoint))
         refuse_if_left(cec_directory(checkpoint))
         refuse_if_under_way(cec_directory(checkpoint))
-        home = home_of(checkpoint, settings, arguments.get("sink_path"))
+        sink_path = arguments.get("sink_path")
+        home = home_of(checkpoint, settings, sink_path)
         recorded = absolute_home(checkpoint, query["log_home"]) if query is not None else home
+        if recorded != home and not sink_path and _is_reached_by_a_link(checkpoint, recorded, settings):
+            home = recorded
         storage = open_storage(home)
         has_moved_along = query is not None and recorded != home and read_log_id(storage) == query["log_id"]
         committed = int(arguments["committed_batch"])
@@ -97,7 +103,8 @@ class QueryCalls:
             raise UnsuitableCheckpoint(
                 f"the log of {checkpoint} is at {recorded}, but this query's settings place it at {home}: give back "
                 f"the sink's `path` and cec.log.path as they were; or, if this checkpoint was moved (under log.path "
-                "each has a directory by its own path), move the log's directory there too"
+                "each has a directory by its own path), move the log's directory there too, or give the path that it "
+                "had, if that is a link"
             )
         storage.probe_writable()
         log_id = read_log_id(storage)
@@ -108,6 +115,7 @@ class QueryCalls:
                 f"{home} holds the log of another query (id {log_id}): give this query a log location of its own, or "
                 f"start it from the checkpoint that the log belongs to"
             )
+        refuse_if_owned(checkpoint, home)
         stateful = arguments.get("provider") and arguments.get("stateful")
         if log_id is None and committed >= 0 and (stateful or has_committed(cec_directory(checkpoint), committed)):
             refuse_without_log(open_storage(checkpoint), home, query is not None)
@@ -138,7 +146,7 @@ class QueryCalls:
         """`checkpoint`, `home`, `generation`, `wait_s`: takes the lease of a query; `Fenced` if another has it.
 
         The generation is that of a run which has begun, and has no lease: it begins its first batch, or its agent died.
-        If a later run has begun in the meantime, the earlier one must not go on.
+        If a later run has begun in the meantime, or something else has befallen the query, it must not go on.
         """
         checkpoint, generation = str(arguments["checkpoint"]), arguments.get("generation")
         own = cec_directory(checkpoint)
@@ -147,15 +155,18 @@ class QueryCalls:
         with ExitStack() as undo:
             if self._take(arguments):  # else it is that of a later run in this application
                 undo.callback(self._leases.release, checkpoint)
+                if generation is not None:
+                    refuse_if_taken_over(checkpoint, str(arguments["home"]))
+                    refuse_if_left(own)
+                    refuse_if_under_way(own)
             if generation is not None:
                 _refuse_if_overtaken(checkpoint, own, int(generation))
             undo.pop_all()
         return {}
 
     def _take(self, arguments: Mapping[str, Any]) -> bool:
-        checkpoint, home = str(arguments["checkpoint"]), arguments.get("home")
-        log = open_storage(str(home)) if home is not None and not is_inside(checkpoint, str(home)) else None
-        wait_s = float(arguments.get("wait_s", WAIT_S))
+        checkpoint, wait_s = str(arguments["checkpoint"]), float(arguments.get("wait_s", WAIT_S))
+        log = log_of_its_own(checkpoint, str(arguments["home"]))
         return self._leases.hold(checkpoint, cec_directory(checkpoint), wait_s, log)
 
     @contextmanager
@@ -240,6 +251,9 @@ class QueryCalls:
         said = []
         with self._lease_again(arguments) if decision.get("provider") else nullcontext():
             _refuse_if_overtaken(checkpoint, own, int(arguments["plan"]["after_run"]), "this start was prepared")
+            former = refuse_if_owned(checkpoint, home)
+            if former is not None:
+                said.append(word_on_owner(home, former, checkpoint))
             if arguments.get("sources") is not None and plan.committed_batch >= 0:
                 reach = read_reach(place, plan.rewound_to + 1, plan.committed_batch)
                 sources, now_ms = parse_sources(arguments["sources"]), int(time.time() * 1000)
@@ -254,6 +268,7 @@ class QueryCalls:
                 __version__,
                 arguments["log_seen"],
             )
+            claim_log(checkpoint, home)
         self._logs.get(home, settings)
         self._protocols.begin(settings, checkpoint, home, run.generation, plan.committed_batch)
         expected = forecast(own, float(arguments.get("load_waves", 1.0)), autotune=settings.autotune)
@@ -340,6 +355,18 @@ class QueryCalls:
             now_ms=int(time.time() * 1000),
         )
         return {"removed": trim(log.storage, log.catalog.index, horizon, log.summaries)}
+
+
+def _is_reached_by_a_link(checkpoint: str, recorded: str, settings: Settings) -> bool:
+    """Whether the log at `recorded`, under `cec.log.path`, is that of the same checkpoint by another path to it.
+
+    A log's directory there has its name from the path that its query was started with first.
+    """
+    if settings.log_path is None or not same_place(recorded.rpartition("/")[0], settings.log_path):
+        return False
+    place = open_storage(checkpoint).local_path("")
+    real = os.path.realpath(place) if place is not None else checkpoint
+    return owns(checkpoint, recorded) or recorded in [home_of(url, settings, None) for url in (real, f"file:{real}")]
 
 
 def _answer(plan: RecoveryPlan, after_run: int, said: Sequence[Word]) -> Mapping[str, Any]:

@@ -13,7 +13,14 @@ import fsspec
 import pytest
 
 from spark_cec.adapters import local_storage
-from spark_cec.adapters.fsspec_storage import MemoryStorage, ObjectStorage, is_taken, open_storage, remove_all
+from spark_cec.adapters.fsspec_storage import (
+    MemoryStorage,
+    ObjectStorage,
+    is_taken,
+    open_storage,
+    remove_all,
+    same_place,
+)
 from spark_cec.adapters.local_storage import LocalStorage
 from spark_cec.errors import AlreadyExists, LogLocationError
 from spark_cec.log.storage import Storage, StoredFile
@@ -364,3 +371,23 @@ def test_a_directory_that_is_not_synced_for_another_reason_is_an_error(
     monkeypatch.setattr(os, "fsync", broken)
     with pytest.raises(OSError, match="Input/output error"):
         getattr(storage, call)(*(["a"] if call == "append_to_new" else ["a", b"1"]))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("{}/a", "file:{}/a", True),
+        ("{}/a/", "file://{}/b/../a", True),
+        ("{}/a", "{}/link", True),
+        ("{}/a/not/yet", "file:{}/link/not/yet", True),
+        ("{}/a", "{}/ab", False),
+        ("memory://x/a", "memory:/x/a/", True),
+        ("memory://x/a", "memory://x/b", False),
+        ("memory:/{}/a", "{}/a", False),
+    ],
+)
+def test_a_place_is_one_however_it_is_written(one: str, other: str, same: bool, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    assert same_place(one.format(tmp_path), other.format(tmp_path)) is same
+    assert same_place(other.format(tmp_path), one.format(tmp_path)) is same
