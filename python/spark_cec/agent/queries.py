@@ -33,6 +33,7 @@ from spark_cec.recovery.fallback import pending_fallback
 from spark_cec.recovery.forecast import forecast
 from spark_cec.recovery.generations import has_committed, newest_generation
 from spark_cec.recovery.left import refuse_if_left
+from spark_cec.recovery.lost_output import words_on_lost_output
 from spark_cec.recovery.plan import (
     RecoveryPlan,
     first_missed,
@@ -214,9 +215,10 @@ class QueryCalls:
             attempts = CommittedAttempts(checkpoint, own, committed)
             fallback = pending_fallback(own, index, stores, committed)
             plan = make_plan(index, stores, committed, attempts.allows, fallback.version if fallback else None)
-        _refuse_output_from_the_future(log, committed)
         refuse_forgotten_batches(checkpoint, plan)
-        return _answer(plan, after_run, words_on_damage(log.home, log.catalog.damages))
+        said = words_on_damage(log.home, log.catalog.damages)
+        said += words_on_lost_output(log.storage, index, _published(log, committed), committed)
+        return _answer(plan, after_run, said)
 
     def sources_now(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`checkpoint`, `home`, `version` (committed by Spark, at least 1), `sources`: the same while the query runs.
@@ -390,14 +392,15 @@ def _output_before(log: OpenLog, version: int, kept_from: int | None) -> int | N
     return min(bounds + ([kept_from] if bounds and kept_from is not None else []), default=None)
 
 
-def _refuse_output_from_the_future(log: OpenLog, committed_batch: int) -> None:
-    """Output of a batch that Spark never ran would hide the rows that the query is about to write."""
+def _published(log: OpenLog, committed_batch: int) -> list[int]:
+    """The batches of output. One that Spark never ran would hide the rows that the query is about to write."""
     batches = manifest.batches(log.storage)
     if batches and batches[-1] > committed_batch + 1:
         raise UnsuitableCheckpoint(
             f"{log.home} holds output of batch {batches[-1]}, but the checkpoint ends at batch {committed_batch}: "
             f"the checkpoint was changed by hand; restore it whole, or start a new one with a log of its own"
         )
+    return batches
 
 
 def _oldest_needed(index: Index, first: int, last: int) -> dict[StoreId, int]:
