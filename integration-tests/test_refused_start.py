@@ -124,7 +124,7 @@ def test_a_start_that_spark_refuses_for_its_name_ends_no_run(spark: SparkSession
     streaming = writer(own, root, rated).format("noop").queryName("taken").start()
     try:
         local.wait_for(streaming, 1)
-        with pytest.raises(IllegalArgumentException, match="with name taken as a query with that name is already active"):
+        with pytest.raises(IllegalArgumentException, match="a query with that name is already active"):
             writer(own, root, rated).format("noop").queryName("taken").start()
         assert streaming.isActive
         local.wait_for(streaming, 3)
