@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import json
+import resource
+import shutil
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import IllegalArgumentException, StreamingQueryException
+from pyspark.errors import AnalysisException, IllegalArgumentException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQueryListener
@@ -175,6 +178,91 @@ def test_a_start_whose_lease_is_taken_meanwhile_is_refused(spark: SparkSession, 
         with as_it_starts(own, lambda: fcntl.flock(aside, fcntl.LOCK_EX | fcntl.LOCK_NB)):
             nothing_was_written(root, begin.start(), batches, "is running already")
     is_given_back(root)
+
+
+def test_a_start_that_cannot_write_leaves_the_lease_free(spark: SparkSession, root: Path) -> None:
+    """As on a full disk: whichever file it is that does not fit, the next start finds nothing in its way."""
+    own = local.session(spark, DEFERRED)
+    before = rated(own, root).writeStream.format("noop").outputMode("update")
+    before.option("checkpointLocation", str(root / "before")).start().stop()  # now there is an agent
+    begin = writer(own, root, rated).format("cec").option("path", str(root / "log"))
+    agent = local.agent_pid(spark)
+    limits = resource.prlimit(agent, resource.RLIMIT_FSIZE)
+    try:
+        resource.prlimit(agent, resource.RLIMIT_FSIZE, (0, limits[1]))
+        (root / "checkpoint" / "cec").mkdir(parents=True)
+        with pytest.raises(AnalysisException, match="the file may not grow: raise `ulimit -f`"):
+            begin.start()
+        resource.prlimit(agent, resource.RLIMIT_FSIZE, (60, limits[1]))  # `probe-…`, and no more
+        with pytest.raises(AnalysisException, match="the file may not grow: raise `ulimit -f`"):
+            begin.start()
+        assert not is_held(root)
+    finally:
+        resource.prlimit(agent, resource.RLIMIT_FSIZE, limits)
+    streaming = begin.start()
+    try:
+        local.wait_for(streaming, 1)
+    finally:
+        streaming.stop()
+    is_given_back(root)
+
+
+def copied(root: Path) -> str:
+    """A copy of the checkpoint; it has another id, since Spark runs a query of one id once in a process."""
+    shutil.copytree(root / "checkpoint", root / "copy" / "checkpoint")
+    path = root / "copy" / "checkpoint" / "metadata"
+    path.write_text(path.read_text().replace(json.loads(path.read_text())["id"], str(uuid.uuid4())))
+    (path.parent / ".metadata.crc").unlink(missing_ok=True)
+    return str(root / "copy" / "checkpoint")
+
+
+@pytest.mark.parametrize("while_it_runs", [True, False])
+@pytest.mark.parametrize("stateful", [True, False])
+def test_a_copy_of_a_checkpoint_does_not_write_into_the_log_of_the_original(
+    spark: SparkSession, root: Path, stateful: bool, while_it_runs: bool
+) -> None:
+    own = local.session(spark, DEFERRED)
+
+    def start(checkpoint: str) -> StreamingQuery:
+        rows = feeds.read_rate(own, "left", local.BATCHES, local.ROWS)
+        made = (rows.groupBy("key").agg(f.sum("amount")) if stateful else rows).writeStream.format("cec")
+        mode = made.outputMode("update" if stateful else "append").option("path", str(root / "log"))
+        return mode.option("checkpointLocation", checkpoint).start()
+
+    streaming = start(str(root / "checkpoint"))
+    try:
+        local.wait_for(streaming, 2)
+        copy = copied(root)
+        if not while_it_runs:
+            streaming.stop()
+        with pytest.raises(AnalysisException, match=f"belongs to the checkpoint file:{root}/checkpoint, of which"):
+            start(copy)
+        if not while_it_runs:
+            streaming = start(str(root / "checkpoint"))
+        local.wait_for(streaming, 4)
+    finally:
+        streaming.stop()
+
+
+def test_a_checkpoint_that_was_moved_goes_on_with_its_log_and_warns_once(
+    spark: SparkSession, root: Path, spark_log: Path
+) -> None:
+    own = local.session(spark, DEFERRED)
+    told = spark_log.stat().st_size
+    (root / "link").symlink_to(root / "moved")
+    for name, batch in (("checkpoint", 1), ("moved/checkpoint", 2), ("link/checkpoint", 3)):
+        if name == "moved/checkpoint":
+            (root / "moved").mkdir()
+            (root / "checkpoint").rename(root / "moved" / "checkpoint")
+        begin = writer(own, root, rated).format("cec").option("path", str(root / "log"))
+        streaming = begin.option("checkpointLocation", str(root / name)).start()
+        try:
+            local.wait_for(streaming, batch)
+        finally:
+            streaming.stop()
+    with spark_log.open() as lines:
+        lines.seek(told)
+        assert sum("which is gone or has another log: it belongs to" in line for line in lines) == 1
 
 
 def test_a_query_whose_end_nobody_is_told_of_gives_the_lease_back(spark: SparkSession, root: Path) -> None:

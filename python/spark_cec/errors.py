@@ -19,6 +19,7 @@ _ANEW = (
 
 _MENDS = {
     errno.EMFILE: "too many open files: raise `ulimit -n` for Spark's processes, and start the query again",
+    errno.EFBIG: "the file may not grow: raise `ulimit -f` for Spark's processes, and start the query again",
     errno.ENOSPC: "no space is left: make room there, and start the query again",
     errno.EROFS: "the file system is read-only: mount it so that it can be written, and start the query again",
     errno.EACCES: "it may not be read or written: give the user of Spark's processes the right to it",
