@@ -32,13 +32,16 @@ def claim(spark: SparkSession, checkpoint: str, *operators: tuple[str, bool]) ->
 
 
 def begin(spark: SparkSession, frame: DataFrame, mode: str, sink: str, root: Path) -> StreamingQuery:
-    """Start a query that has no input yet."""
+    """Start a query that has no input yet; it has been told what was decided."""
     writer = frame.writeStream.outputMode(mode).option("checkpointLocation", str(root / "checkpoint"))
     if sink == "foreachBatch":
-        return writer.foreachBatch(lambda batch, _: batch.collect() and None).start()
-    if sink == "json":
-        return writer.format("json").option("path", str(root / "out")).start()
-    return writer.queryName("plan_check").format(sink).start()
+        streaming = writer.foreachBatch(lambda batch, _: batch.collect() and None).start()
+    elif sink == "json":
+        streaming = writer.format("json").option("path", str(root / "out")).start()
+    else:
+        streaming = writer.queryName("plan_check").format(sink).start()
+    streaming.processAllAvailable()
+    return streaming
 
 
 def frames_in(root: Path) -> int:

@@ -77,6 +77,20 @@ def test_spark_sees_nothing_of_a_replay(
     assert results.last_recorded(job.out(QUERY)) == references.get(QUERY, job)
 
 
+def test_a_replay_does_without_a_note_of_how_far_it_is(
+    crashed: Crashed, spark: SparkSession, references: References, spark_log: Path, tmp_path: Path
+) -> None:
+    """A directory is in its way; a disk that is full would be, too."""
+    job = crashed.copy(tmp_path / "job")
+    (job.checkpoint(QUERY) / "cec" / "replaying.json").mkdir()
+    told = spark_log.stat().st_size
+    local.run_to(session(spark, tmp_path), job, QUERY, last_batch(job))
+    assert results.last_recorded(job.out(QUERY)) == references.get(QUERY, job)
+    with spark_log.open() as lines:
+        lines.seek(told)
+        assert sum("is cannot be noted in the checkpoint" in line for line in lines) == 1, "once is enough"
+
+
 def test_a_replay_ends_by_writing_what_is_dirty(crashed: Crashed, spark: SparkSession, tmp_path: Path) -> None:
     job = crashed.copy(tmp_path / "job")
     local.run_to(session(spark, tmp_path), job, QUERY, crashed.committed + 1)

@@ -10,7 +10,7 @@ from store_it.jvm import Stores
 from spark_cec.session import jar_path
 
 PACKAGE = "org/apache/spark/sql/cec/recovery/"
-WRAPPERS = ("Delegate", "Wrapped", "Confirmed")
+WRAPPERS = ("Delegate", "Wrapped", "Confirmed", "StartedRun$$anon")
 
 
 def wrappers() -> list[str]:

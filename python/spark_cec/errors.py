@@ -7,6 +7,7 @@ a newer writer exists (`Fenced`), and damage (`DamagedLog`, `NewerFormat`).
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection
 
 _ANEW = (
@@ -14,6 +15,24 @@ _ANEW = (
     "that writes files, their directory: Spark passes over the batches that its _spark_metadata knows"
 )
 """How what has read a channel begins again."""
+
+
+_MENDS = {
+    errno.EMFILE: "too many open files: raise `ulimit -n` for Spark's processes, and start the query again",
+    errno.EFBIG: "the file may not grow: raise `ulimit -f` for Spark's processes, and start the query again",
+    errno.ENOSPC: "no space is left: make room there, and start the query again",
+    errno.EROFS: "the file system is read-only: mount it so that it can be written, and start the query again",
+    errno.EACCES: "it may not be read or written: give the user of Spark's processes the right to it",
+}
+_MENDS |= {errno.ENFILE: _MENDS[errno.EMFILE], errno.EDQUOT: _MENDS[errno.ENOSPC], errno.EPERM: _MENDS[errno.EACCES]}
+
+
+def mend_of(error: BaseException) -> str | None:
+    """What the operating system's error behind this one means, and what to do about it; None if that is not known."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__
+    return None if cause is None else _MENDS.get(cause.errno or 0)
 
 
 class CecError(Exception):

@@ -35,7 +35,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         *("checkpoint.eventual", "checkpoint.commit", "checkpoint.flush", "checkpoint.recovery_target"),
         *("recovery.plan", "recovery.fallback", "recovery.generations", "recovery.report", "recovery.requests"),
         *("recovery.forecast", "recovery.margin", "recovery.reach", "recovery.sources", "recovery.start"),
-        *("recovery.run", "recovery.rollback", "recovery.file_sources"),
+        *("recovery.run", "recovery.rollback", "recovery.file_sources", "recovery.lost_output"),
         *("recovery.left_dirty", "recovery.session_settings"),
         *("protocols.spec", "protocols.records", "protocols.driving"),
         *("recovery.attempts", "recovery.left", "recovery.query_file", "recovery.spark_logs", "recovery.suitable"),

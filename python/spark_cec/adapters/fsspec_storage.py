@@ -61,6 +61,22 @@ def open_storage(url: str) -> Storage:
     return ObjectStorage(url, filesystem, root, exclusive=known in _EXCLUSIVE)
 
 
+def same_place(one: str, other: str) -> bool:
+    """Whether two URLs lead to one place, however they are written; on this machine, through whatever links.
+
+    `LogLocationError` as `open_storage`.
+    """
+    return one == other or _key(open_storage(one)) == _key(open_storage(other))
+
+
+def _key(storage: Storage) -> tuple[str, str]:
+    if isinstance(storage, _FsspecStorage):
+        filesystem, root = storage.place
+        protocol = filesystem.protocol
+        return (protocol if isinstance(protocol, str) else protocol[0]), str(root).rstrip("/")
+    return "file", os.path.realpath(str(storage.local_path("")))
+
+
 def is_taken(url: str) -> bool:
     """Whether anything is at `url`: a file, or a directory, if only an empty or a hidden one."""
     filesystem, root = _place(url)

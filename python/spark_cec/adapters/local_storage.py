@@ -14,6 +14,8 @@ from spark_cec.log.frame import Buffer
 from spark_cec.log.storage import Appender, Listing, StoredFile, probe
 
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+_NO_SYNC_OF_DIRECTORIES = {errno.EINVAL, errno.EBADF}
+"""With these a file system says that it cannot sync a directory: its names are as durable as it makes them."""
 _MAX_BUFFERS = 512
 
 
@@ -64,6 +66,7 @@ class LocalStorage:
             _sync_directory(target.parent)
         except OSError:
             os.close(descriptor)
+            target.unlink(missing_ok=True)
             raise
         return _LocalAppender(descriptor, target)
 
@@ -151,6 +154,9 @@ class LocalStorage:
         try:
             _write_all(descriptor, [data])
             os.fsync(descriptor)
+        except OSError:
+            target.unlink()
+            raise
         finally:
             os.close(descriptor)
 
@@ -203,5 +209,8 @@ def _sync_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC_OF_DIRECTORIES:
+            raise
     finally:
         os.close(descriptor)

@@ -18,7 +18,7 @@ from spark_cec.agent.reader import ReaderCalls
 from spark_cec.agent.recent import RecentOutput
 from spark_cec.agent.spool import Spool
 from spark_cec.agent.stores import StoreCalls
-from spark_cec.errors import CecError
+from spark_cec.errors import CecError, mend_of
 
 Answer = Mapping[str, Any]
 
@@ -81,23 +81,22 @@ class Calls:
                 self._logs.refuse_fenced(parsed.get("checkpoint"))
             with self._logs.serving():
                 return json.dumps(self._by_name[name](parsed), allow_nan=False)  # Jackson reads none
-        except CecError as error:
-            return _failure(error, str(error))
-        except Exception as error:  # the JVM must always get an answer, with the place where it went wrong
-            return _failure(error, "".join(traceback.format_exception(error)))
+        except Exception as error:  # the JVM must always get an answer
+            return _failure(error, _message(error))
 
     def _hold(self, arguments: dict[str, Any]) -> Answer:
-        """As `QueryCalls.hold`; while a run has lost its lease, calls for its checkpoint or log fail, and no others.
+        """As `QueryCalls.hold`; while a run has lost its lease, calls for its checkpoint fail, and no others.
 
-        A start, which has no generation yet, has nothing to lose; with the lease, it ends what an earlier run lost.
+        Where it `runs`, so do calls for its log. A start, which has no generation yet, has nothing to lose; with the
+        lease, it ends what an earlier run lost.
         """
         checkpoint = str(arguments["checkpoint"])
         try:
             answer = self._driver.hold(arguments)
         except Exception as error:
-            runs = arguments.get("generation") is not None
-            if runs and not self._driver.has_lease(checkpoint):  # else a later run in this application has it
-                self._logs.fence(checkpoint, arguments.get("home"), str(error))
+            has_begun = arguments.get("generation") is not None
+            if has_begun and not self._driver.has_lease(checkpoint):  # else a later run in this application has it
+                self._logs.fence(checkpoint, arguments["home"] if arguments.get("runs") else None, str(error))
             raise
         self._logs.unfence(checkpoint)
         return answer
@@ -111,6 +110,16 @@ class Calls:
         self._logs.close()
         self._driver.close()
         self.spool.close()
+
+
+def _message(error: Exception) -> str:
+    """One sentence, with the remedy if one is known; where nobody has thought of it, the place where it went wrong."""
+    mend = mend_of(error)
+    if isinstance(error, CecError):
+        return str(error) if mend is None or mend in str(error) else f"{error}; {mend}"
+    if mend is not None and isinstance(error, OSError):
+        return f"{error.filename}: {mend}" if error.filename is not None else mend
+    return "".join(traceback.format_exception(error))
 
 
 def _failure(error: Exception, message: str) -> str:

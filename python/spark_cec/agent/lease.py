@@ -1,4 +1,4 @@
-"""Leases: at most one living run of a query per checkpoint, as far as the storage can tell.
+"""Leases: at most one living run of a query per checkpoint, and per log, as far as the storage can tell.
 
 A recovery cuts Spark's commit and offset logs. Were the query still alive elsewhere, that would destroy what it needs.
 On a local or mounted file system a file lock, which ends with the process that holds it, keeps the second run out.
@@ -7,12 +7,15 @@ On a local or mounted file system a file lock, which ends with the process that 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
-from spark_cec.errors import Fenced
+from spark_cec.errors import Fenced, LogLocationError
 from spark_cec.log.storage import Storage
 
 LOCK_FILE = "lock"
@@ -22,38 +25,32 @@ WAIT_S = 15.0
 
 _POLL_S = 0.05
 
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
+"""With these a file system says that it has no file locks."""
+
 
 class CheckpointLeases:
-    """The leases of this process, by checkpoint."""
+    """The leases of this process, by checkpoint: each is a lock file in its `cec` directory, and one beside its log."""
 
     def __init__(self) -> None:
-        self._held: dict[str, int] = {}
+        self._held: dict[str, ExitStack] = {}
 
-    def hold(self, checkpoint: str, own: Storage, wait_s: float = WAIT_S) -> bool:
+    def hold(self, checkpoint: str, own: Storage, wait_s: float = WAIT_S, log: Storage | None = None) -> bool:
         """Takes the lease, unless this process has it or the storage has no locks; `Fenced` if another has it.
 
-        Waits no longer than `wait_s`, nor than `WAIT_S`: whoever asked must still be there to hear the answer. Answers
-        whether this call took it.
+        `log`: the home of a log that lies outside of the checkpoint, which then has a lock of its own. Waits no longer
+        than `wait_s`, nor than `WAIT_S`: the caller must still be there to hear the answer. Answers whether this call
+        took it. `LogLocationError` where the file system cannot lock files.
         """
-        place = own.local_path(LOCK_FILE)
-        if checkpoint in self._held or place is None:
+        places = [each for each in (own, log) if each is not None and each.local_path(LOCK_FILE) is not None]
+        if checkpoint in self._held or not places:
             return False
-        path = Path(place)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
         deadline = time.monotonic() + min(wait_s, WAIT_S)
-        while not _locked(descriptor):
-            if time.monotonic() > deadline:
-                holder = os.pread(descriptor, 100, 0).decode(errors="replace")
-                os.close(descriptor)
-                raise Fenced(
-                    f"the query with checkpoint {checkpoint} is running already (agent process {holder or 'unknown'}): "
-                    f"stop that run first; a query has one run at a time"
-                )
-            time.sleep(_POLL_S)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        self._held[checkpoint] = descriptor
+        with ExitStack() as taken:
+            for place in places:
+                whose = f"the query with checkpoint {checkpoint}" if place is own else f"a query with log {place.url}"
+                taken.enter_context(_lock_of(place, whose, deadline))
+            self._held[checkpoint] = taken.pop_all()
         return True
 
     def has(self, checkpoint: str) -> bool:
@@ -62,9 +59,9 @@ class CheckpointLeases:
 
     def release(self, checkpoint: str) -> None:
         """Gives the lease back, if this process has it."""
-        descriptor = self._held.pop(checkpoint, None)
-        if descriptor is not None:
-            os.close(descriptor)
+        taken = self._held.pop(checkpoint, None)
+        if taken is not None:
+            taken.close()
 
     def close(self) -> None:
         """Gives back all leases."""
@@ -81,17 +78,67 @@ def is_held(own: Storage) -> bool | None:
     if place is None:
         return None
     try:
-        descriptor = os.open(place, os.O_RDONLY)
+        with _opened(Path(place), os.O_RDONLY) as descriptor:
+            return not _is_locked_now(descriptor)
     except FileNotFoundError:
         return False
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return None
+        raise
+
+
+@contextlib.contextmanager
+def _lock_of(place: Storage, whose: str, deadline: float) -> Iterator[None]:
+    """Has the lock file of a place to itself; `Fenced` if another process has it at the deadline. `whose`: for it."""
+    path = Path(str(place.local_path(LOCK_FILE)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _opened(path, os.O_CREAT | os.O_RDWR) as descriptor:
+        try:
+            while not _is_locked_now(descriptor):
+                if time.monotonic() > deadline:
+                    raise Fenced(
+                        f"{whose} is running already (agent process {_holder(descriptor) or 'unknown'}): "
+                        f"stop that run first; a query has one run at a time"
+                    )
+                time.sleep(_POLL_S)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            raise LogLocationError(
+                place.url,
+                f"its file system cannot lock files ({error.strerror}), and a lock keeps a second run of the query "
+                f"out: mount it with file locks (NFS: without `nolock`, Lustre: with `flock`), or choose another one",
+            ) from error
+        _note_holder(descriptor)
+        yield
+
+
+@contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
     try:
-        return not _locked(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _locked(descriptor: int) -> bool:
+def _is_locked_now(descriptor: int) -> bool:
+    """Whether this process has the lock now: it takes the lock if nobody has it."""
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     return False
+
+
+def _note_holder(descriptor: int) -> None:
+    """Says who has the lock, for the message of a start that is refused: on a full disk it has to do without."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+
+
+def _holder(descriptor: int) -> str:
+    with contextlib.suppress(OSError):
+        return os.pread(descriptor, 100, 0).decode(errors="replace")
+    return ""

@@ -62,7 +62,11 @@ class OpenLog:
         self.used_at = 0.0
         self.looked_at = -math.inf
         self._writer: SegmentWriter | None = None
-        self.catalog.refresh()
+        try:
+            self.catalog.refresh()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def writer(self) -> SegmentWriter:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
 from spark_cec import __version__
-from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.adapters.fsspec_storage import open_storage, same_place
 from spark_cec.agent.lease import WAIT_S, CheckpointLeases
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of, home_of, index_root
+from spark_cec.agent.owner import claim_log, log_of_its_own, owns, refuse_if_owned, refuse_if_taken_over
 from spark_cec.agent.protocols import REPAIRABLE_BATCHES, ProtocolCalls
 from spark_cec.checkpoint.eventual import completed
 from spark_cec.checkpoint.recovery_target import load_tuning
@@ -22,6 +25,7 @@ from spark_cec.log.home import absolute_home, is_inside, read_log_id, relative_h
 from spark_cec.log.index import Index
 from spark_cec.log.reader import read_frame
 from spark_cec.log.readers import slowest_reader
+from spark_cec.log.storage import Storage
 from spark_cec.log.trim import TrimHorizon, trim
 from spark_cec.recovery import report
 from spark_cec.recovery.attempts import CommittedAttempts
@@ -30,6 +34,7 @@ from spark_cec.recovery.forecast import forecast
 from spark_cec.recovery.generations import has_committed, newest_generation
 from spark_cec.recovery.left import refuse_if_left
 from spark_cec.recovery.left_dirty import name_dirty_stores
+from spark_cec.recovery.lost_output import words_on_lost_output
 from spark_cec.recovery.plan import (
     RecoveryPlan,
     first_missed,
@@ -51,28 +56,32 @@ from spark_cec.recovery.start import (
     refuse_a_lost_commit,
     refuse_forgotten_batches,
     refuse_without_log,
+    word_on_owner,
     words_on_damage,
     words_on_plan,
 )
 from spark_cec.recovery.suitable import refuse_under_protocol, refuse_unsuitable
-from spark_cec.settings import parse_settings
+from spark_cec.settings import Settings, parse_settings
 
 
 class QueryCalls:
-    """What the analyzer rule and the query listener ask for."""
+    """What the analyzer rule and the query listener ask for.
+
+    Nothing is kept from one call of a start to the next, but the lease, which a call that needs it takes again: the
+    agent may have died in between. What an earlier call has found comes back with the next one.
+    """
 
     def __init__(self, logs: OpenLogs, protocols: ProtocolCalls) -> None:
         self._logs = logs
         self._protocols = protocols
         self._leases = CheckpointLeases()
-        self._pending: dict[tuple[str, int], tuple[RecoveryPlan, int]] = {}
-        self._seen: dict[tuple[str, str], str | None] = {}
 
     def check(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`conf`, `checkpoint`, `sink_path`, `committed_batch`: refuses what cannot work, before anything is written.
 
         With what `refuse_unsuitable` asks for. A query that has committed nothing (-1) may have its log elsewhere than
-        at its last start. Answers the log's home, whether a log is there, and what of the settings the rule acts on.
+        at its last start. Answers the log's home, the id of the log that is there (None: none is), and what of the
+        settings the rule acts on.
         """
         settings = parse_settings(conf_of(arguments))
         index_root(settings)
@@ -85,8 +94,11 @@ class QueryCalls:
         query = read_query(cec_directory(checkpoint))
         refuse_if_left(cec_directory(checkpoint))
         refuse_if_under_way(cec_directory(checkpoint))
-        home = home_of(checkpoint, settings, arguments.get("sink_path"))
+        sink_path = arguments.get("sink_path")
+        home = home_of(checkpoint, settings, sink_path)
         recorded = absolute_home(checkpoint, query["log_home"]) if query is not None else home
+        if recorded != home and not sink_path and _is_reached_by_a_link(checkpoint, recorded, settings):
+            home = recorded
         storage = open_storage(home)
         has_moved_along = query is not None and recorded != home and read_log_id(storage) == query["log_id"]
         committed = int(arguments["committed_batch"])
@@ -94,7 +106,8 @@ class QueryCalls:
             raise UnsuitableCheckpoint(
                 f"the log of {checkpoint} is at {recorded}, but this query's settings place it at {home}: give back "
                 f"the sink's `path` and cec.log.path as they were; or, if this checkpoint was moved (under log.path "
-                "each has a directory by its own path), move the log's directory there too"
+                "each has a directory by its own path), move the log's directory there too, or give the path that it "
+                "had, if that is a link"
             )
         storage.probe_writable()
         log_id = read_log_id(storage)
@@ -105,13 +118,13 @@ class QueryCalls:
                 f"{home} holds the log of another query (id {log_id}): give this query a log location of its own, or "
                 f"start it from the checkpoint that the log belongs to"
             )
+        refuse_if_owned(checkpoint, home)
         stateful = arguments.get("provider") and arguments.get("stateful")
         if log_id is None and committed >= 0 and (stateful or has_committed(cec_directory(checkpoint), committed)):
             refuse_without_log(open_storage(checkpoint), home, query is not None)
-        self._seen[checkpoint, home] = log_id
         return {
             "home": home,
-            "log_exists": log_id is not None,
+            "log_id": log_id,
             "mode": settings.mode.value,
             "accept": settings.accepts_divergence,
             "flush_at_stop": settings.flush_at_stop,
@@ -134,23 +147,41 @@ class QueryCalls:
         return {"home": home, "log_id": query["log_id"], "generation": query["generation"]}
 
     def hold(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `generation`, `wait_s`: takes the lease of a query's checkpoint; `Fenced` if another has it.
+        """`checkpoint`, `home`, `generation`, `wait_s`: takes the lease of a query; `Fenced` if another has it.
 
-        The generation is that of a run under way whose agent died, and the lease with it: if a later run has begun in
-        the meantime, it has rewound Spark's logs under this one, which must not go on.
+        The generation is that of a run which has begun, and has no lease: it begins its first batch, or its agent died.
+        If a later run has begun in the meantime, or something else has befallen the query, it must not go on.
         """
-        checkpoint = str(arguments["checkpoint"])
+        checkpoint, generation = str(arguments["checkpoint"]), arguments.get("generation")
         own = cec_directory(checkpoint)
-        taken = self._leases.hold(checkpoint, own, float(arguments.get("wait_s", WAIT_S)))
-        newest, generation = newest_generation(own), arguments.get("generation")
-        if generation is not None and newest > int(generation):
-            if taken:  # else it is that of a later run in this application
-                self._leases.release(checkpoint)
-            raise Fenced(
-                f"run {newest} of the query with checkpoint {checkpoint} began while run {generation} had no agent: "
-                f"stop all runs of it, and start one"
-            )
+        if generation is not None and not self._leases.has(checkpoint):  # it need not wait to be told so
+            _refuse_if_overtaken(checkpoint, own, int(generation))
+        with ExitStack() as undo:
+            if self._take(arguments):  # else it is that of a later run in this application
+                undo.callback(self._leases.release, checkpoint)
+                if generation is not None:
+                    refuse_if_taken_over(checkpoint, str(arguments["home"]))
+                    refuse_if_left(own)
+                    refuse_if_under_way(own)
+            if generation is not None:
+                _refuse_if_overtaken(checkpoint, own, int(generation))
+            undo.pop_all()
         return {}
+
+    def _take(self, arguments: Mapping[str, Any]) -> bool:
+        checkpoint, wait_s = str(arguments["checkpoint"]), float(arguments.get("wait_s", WAIT_S))
+        log = log_of_its_own(checkpoint, str(arguments["home"]))
+        return self._leases.hold(checkpoint, cec_directory(checkpoint), wait_s, log)
+
+    @contextmanager
+    def _lease_again(self, arguments: Mapping[str, Any]) -> Iterator[None]:
+        """Has the lease for one call of a start: the agent that took it may have died since."""
+        taken = self._take(arguments)
+        try:
+            yield
+        finally:
+            if taken:
+                self._leases.release(str(arguments["checkpoint"]))
 
     def release(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`checkpoint`: gives the lease back."""
@@ -168,28 +199,29 @@ class QueryCalls:
     def plan(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`conf`, `checkpoint`, `home`, `committed_batch` (V; -1 for none), `named`: whether Spark names state by ids.
 
-        Answers V, T, the version that stores begin from, and each store's D there. Nothing is changed.
+        Answers the `plan`, for `begin_run` and `report`. Nothing is changed.
         """
         own, committed = cec_directory(arguments["checkpoint"]), int(arguments["committed_batch"])
+        after_run = newest_generation(own)
         checkpoint = open_storage(str(arguments["checkpoint"]))
         if arguments.get("named"):
             refuse_a_lost_commit(checkpoint, committed)
         if read_log_id(open_storage(arguments["home"])) is None:  # then there is nothing that a plan could say
-            return _answer(nothing_to_replay(committed), [])
+            return _answer(nothing_to_replay(committed), after_run, [])
         log = self._logs.get(arguments["home"], parse_settings(conf_of(arguments)))
         log.catalog.refresh()
         refuse_an_unfinished_rewind(own, committed)
-        refuse_a_log_that_is_ahead(log.catalog.index, committed, newest_generation(own))
+        refuse_a_log_that_is_ahead(log.catalog.index, committed, after_run)
         with log.catalog.naming_places():
             index = log.catalog.index
             stores = all_stores(checkpoint, index.stores())
             attempts = CommittedAttempts(checkpoint, own, committed)
             fallback = pending_fallback(own, index, stores, committed)
             plan = make_plan(index, stores, committed, attempts.allows, fallback.version if fallback else None)
-        _refuse_output_from_the_future(log, committed)
         refuse_forgotten_batches(checkpoint, plan)
-        self._pending[(arguments["checkpoint"], committed)] = (plan, int(time.time() * 1000))
-        return _answer(plan, words_on_damage(log.home, log.catalog.damages))
+        said = words_on_damage(log.home, log.catalog.damages)
+        said += words_on_lost_output(log.storage, index, _published(log, committed), committed)
+        return _answer(plan, after_run, said)
 
     def sources_now(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`checkpoint`, `home`, `version` (committed by Spark, at least 1), `sources`: the same while the query runs.
@@ -219,55 +251,56 @@ class QueryCalls:
         return {"spans": [asdict(span) for span in spans]}
 
     def begin_run(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `home`, `conf`, `committed_batch`, `decision`, `load_waves`, `session_settings`, and perhaps
-        `sources`, as for `parse_sources`: allots the generation, writes `query.json`, after a plan.
+        """`checkpoint`, `home`, `conf`, `log_seen` (the `log_id` of `check`), `plan` (of that call), `decision`,
+        `load_waves`, `session_settings`, and perhaps `sources`, as for `parse_sources`: allots the generation, and
+        writes `query.json`.
 
         The log is begun where there is none. Answers the generation, and what earlier recoveries foretell. `InputGone`,
-        before anything is written, if what a replay needs of the sources is gone, and that is not accepted.
+        before anything is written, if what a replay needs of the sources is gone, and that is not accepted; `Fenced` if
+        another run has begun since the plan was made.
         """
         settings, decision = parse_settings(conf_of(arguments)), arguments["decision"]
-        own, committed = cec_directory(arguments["checkpoint"]), int(arguments["committed_batch"])
-        plan, _ = self._pending.get((arguments["checkpoint"], committed), (nothing_to_replay(committed), 0))
+        checkpoint, home = str(arguments["checkpoint"]), str(arguments["home"])
+        place, own = open_storage(checkpoint), cec_directory(checkpoint)
+        plan = RecoveryPlan.from_json(arguments["plan"])
         said = []
-        if arguments.get("sources") is not None and committed >= 0:
-            reach = read_reach(open_storage(str(arguments["checkpoint"])), plan.rewound_to + 1, committed)
-            sources, now_ms = parse_sources(arguments["sources"]), int(time.time() * 1000)
-            said.append(at_start(reach, sources, settings.sources_margin, settings.accepts_divergence, now_ms))
-        run = take_up(
-            open_storage(str(arguments["checkpoint"])),
-            own,
-            open_storage(arguments["home"]),
-            relative_home(arguments["checkpoint"], arguments["home"]),
-            conf_of(arguments),
-            decision,
-            __version__,
-            self._seen_at(arguments["checkpoint"], arguments["home"]),
-        )
-        record_settings(own, committed, {str(k): str(v) for k, v in arguments["session_settings"].items()})
-        self._logs.get(arguments["home"], settings)
-        self._protocols.begin(settings, str(arguments["checkpoint"]), arguments["home"], run.generation, committed)
+        with self._lease_again(arguments) if decision.get("provider") else nullcontext():
+            _refuse_if_overtaken(checkpoint, own, int(arguments["plan"]["after_run"]), "this start was prepared")
+            former = refuse_if_owned(checkpoint, home)
+            if former is not None:
+                said.append(word_on_owner(home, former, checkpoint))
+            if arguments.get("sources") is not None and plan.committed_batch >= 0:
+                reach = read_reach(place, plan.rewound_to + 1, plan.committed_batch)
+                sources, now_ms = parse_sources(arguments["sources"]), int(time.time() * 1000)
+                said.append(at_start(reach, sources, settings.sources_margin, settings.accepts_divergence, now_ms))
+            run = take_up(
+                place,
+                own,
+                open_storage(home),
+                relative_home(checkpoint, home),
+                conf_of(arguments),
+                decision,
+                __version__,
+                arguments["log_seen"],
+            )
+            claim_log(checkpoint, home)
+            settings_now = {str(key): str(value) for key, value in arguments["session_settings"].items()}
+            record_settings(own, plan.committed_batch, settings_now)
+        self._logs.get(home, settings)
+        self._protocols.begin(settings, checkpoint, home, run.generation, plan.committed_batch)
         expected = forecast(own, float(arguments.get("load_waves", 1.0)), autotune=settings.autotune)
         how = f"{decision['mode']} ({decision['reason']})"
-        said += words_on_plan(plan, how, settings.describe(), arguments["home"])
+        said += words_on_plan(plan, how, settings.describe(), home)
         said_now = [asdict(word) for word in said]
         return {**asdict(run), "forecast": asdict(expected), "said": said_now}
 
-    def _seen_at(self, checkpoint: str, home: str) -> str | None:
-        """The id of the log that was there when the query was checked; now, if that was another agent's task."""
-        if (checkpoint, home) in self._seen:
-            return self._seen.pop((checkpoint, home))
-        return read_log_id(open_storage(home))
-
     def report(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `home`, `generation`, `committed_batch`: writes the report once all stores are back.
+        """`checkpoint`, `home`, `generation`, `plan`, `started_ms`: writes the report once all stores are back.
 
-        `done` is false while a store is missing: ask again after the next batch.
+        `done` is false while a store is missing: ask again after the next batch. `started_ms`: the wall clock when
+        `start()` was called.
         """
-        checkpoint = str(arguments["checkpoint"])
-        own, key = cec_directory(checkpoint), (checkpoint, int(arguments["committed_batch"]))
-        if key not in self._pending:
-            return {"done": True}
-        plan, started_ms = self._pending[key]
+        plan = RecoveryPlan.from_json(arguments["plan"])
         log = self._logs.get_known(arguments["home"])
         log.catalog.refresh()
         entries = log.catalog.index.loaded(int(arguments["generation"]))
@@ -286,9 +319,8 @@ class QueryCalls:
         ]
         if set(plan.stores) - {each.store for each in loaded}:
             return {"done": False}
-        del self._pending[key]
-        path = report.write_report(own, report.compose(plan, loaded, started_ms))
-        return {"done": True, "path": path}
+        written = report.compose(plan, loaded, int(arguments["started_ms"]))
+        return {"done": True, "path": report.write_report(cec_directory(arguments["checkpoint"]), written)}
 
     def replaying(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`checkpoint`, `generation`, `first`, `last`, `done`: how far a replay is."""
@@ -349,15 +381,29 @@ class QueryCalls:
         return {"removed": trim(log.storage, log.catalog.index, horizon, log.summaries)}
 
 
-def _answer(plan: RecoveryPlan, said: Sequence[Word]) -> Mapping[str, Any]:
-    heads = [head.meta for head in plan.heads]
-    return {
-        "committed_batch": plan.committed_batch,
-        "rewound_to": plan.rewound_to,
-        "base": plan.base,
-        "stores": [[m.store.operator, m.store.partition, m.store.name, m.dirty_from] for m in heads],
-        "said": [asdict(word) for word in said],
-    }
+def _is_reached_by_a_link(checkpoint: str, recorded: str, settings: Settings) -> bool:
+    """Whether the log at `recorded`, under `cec.log.path`, is that of the same checkpoint by another path to it.
+
+    A log's directory there has its name from the path that its query was started with first.
+    """
+    if settings.log_path is None or not same_place(recorded.rpartition("/")[0], settings.log_path):
+        return False
+    place = open_storage(checkpoint).local_path("")
+    real = os.path.realpath(place) if place is not None else checkpoint
+    return owns(checkpoint, recorded) or recorded in [home_of(url, settings, None) for url in (real, f"file:{real}")]
+
+
+def _answer(plan: RecoveryPlan, after_run: int, said: Sequence[Word]) -> Mapping[str, Any]:
+    return {"plan": {**plan.to_json(), "after_run": after_run}, "said": [asdict(word) for word in said]}
+
+
+def _refuse_if_overtaken(checkpoint: str, own: Storage, generation: int, meanwhile: str | None = None) -> None:
+    newest = newest_generation(own)
+    if newest > generation:
+        raise Fenced(
+            f"run {newest} of the query with checkpoint {checkpoint} began while "
+            f"{meanwhile or f'run {generation} had no lease'}: stop all runs of it, and start one"
+        )
 
 
 def _output_before(log: OpenLog, version: int, kept_from: int | None) -> int | None:
@@ -368,14 +414,15 @@ def _output_before(log: OpenLog, version: int, kept_from: int | None) -> int | N
     return min(bounds + ([kept_from] if bounds and kept_from is not None else []), default=None)
 
 
-def _refuse_output_from_the_future(log: OpenLog, committed_batch: int) -> None:
-    """Output of a batch that Spark never ran would hide the rows that the query is about to write."""
+def _published(log: OpenLog, committed_batch: int) -> list[int]:
+    """The batches of output. One that Spark never ran would hide the rows that the query is about to write."""
     batches = manifest.batches(log.storage)
     if batches and batches[-1] > committed_batch + 1:
         raise UnsuitableCheckpoint(
             f"{log.home} holds output of batch {batches[-1]}, but the checkpoint ends at batch {committed_batch}: "
             f"the checkpoint was changed by hand; restore it whole, or start a new one with a log of its own"
         )
+    return batches
 
 
 def _oldest_needed(index: Index, first: int, last: int) -> dict[StoreId, int]:

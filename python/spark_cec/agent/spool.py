@@ -13,6 +13,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
@@ -54,12 +55,14 @@ class Spool:
         shared = Path(where) if where else Path("/dev/shm")
         parent = shared if where or _roomy(shared, ENOUGH_FREE_BYTES) else fallback
         prefix = f"spark-cec-{os.getuid()}-"
-        taken_over = [_taken_over(Path(directory)) for directory in inherited]
-        for place in {parent, fallback}:
-            _remove_abandoned(place, prefix)
-        directory, overflow = (*taken_over, None, None)[:2]
-        self.directory, self._lock = directory or _locked_directory(parent, prefix)
-        self.overflow, self._overflow_lock = overflow or _locked_directory(fallback, prefix)
+        with ExitStack() as undo:
+            taken_over = [_taken_over(Path(directory), undo) for directory in inherited]
+            for place in {parent, fallback}:
+                _remove_abandoned(place, prefix)
+            directory, overflow = (*taken_over, None, None)[:2]
+            self.directory, self._lock = directory or _locked_directory(parent, prefix, undo)
+            self.overflow, self._overflow_lock = overflow or _locked_directory(fallback, prefix, undo)
+            undo.pop_all()
 
     def new_file(self, expected_bytes: int = 0) -> str:
         """A path for a file of about that size, which the receiver removes."""
@@ -86,7 +89,7 @@ def _lock_of(directory: Path) -> int | None:
         return None
 
 
-def _taken_over(directory: Path) -> tuple[Path, int] | None:
+def _taken_over(directory: Path, undo: ExitStack) -> tuple[Path, int] | None:
     """A directory that is there, with its lock; None if it is gone or another process has it."""
     lock = _lock_of(directory)
     if lock is None:
@@ -96,19 +99,23 @@ def _taken_over(directory: Path) -> tuple[Path, int] | None:
     except OSError:
         os.close(lock)
         return None
+    undo.callback(os.close, lock)
     return directory, lock
 
 
-def _locked_directory(parent: Path, prefix: str) -> tuple[Path, int]:
+def _locked_directory(parent: Path, prefix: str, undo: ExitStack) -> tuple[Path, int]:
     """A new directory with mode 0700, and the descriptor whose lock says that it is in use.
 
-    It gets its name when it is locked: under that name nobody ever sees it without.
+    It gets its name when it is locked: under that name nobody ever sees it without. Until then nobody would sweep it.
     """
     unnamed = Path(tempfile.mkdtemp(prefix="." + prefix, dir=parent))
+    undo.callback(shutil.rmtree, unnamed, ignore_errors=True)
     lock = os.open(unnamed / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    undo.callback(os.close, lock)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     directory = parent / unnamed.name[1:]
     unnamed.rename(directory)
+    undo.callback(shutil.rmtree, directory, ignore_errors=True)
     return directory, lock
 
 
@@ -133,10 +140,14 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
 
 
 def write_rows(path: str, rows: pa.Table) -> None:
-    """Writes a spool file: `rows` as an Arrow IPC stream."""
-    with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, rows.schema) as stream:
-        for batch in record_batches(rows):
-            stream.write_batch(batch)
+    """Writes a spool file: `rows` as an Arrow IPC stream. One that cannot be finished is removed."""
+    try:
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, rows.schema) as stream:
+            for batch in record_batches(rows):
+                stream.write_batch(batch)
+    except BaseException:
+        Path(path).unlink(missing_ok=True)
+        raise
 
 
 def record_batches(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import CheckpointLeases
+from spark_cec.agent.owner import log_of_its_own, refuse_if_owned
 from spark_cec.cli.committed import committed, committed_attempts
 from spark_cec.cli.find_log import OWN_DIRECTORY, Place
 from spark_cec.cli.state import catalog_of
@@ -80,16 +81,20 @@ def begin_from(place: Place, mending: Mending) -> None:
 
 @contextmanager
 def while_no_run_has_it(place: Place) -> Iterator[None]:
-    """Holds the lease of the checkpoint, where one is known; `Fenced` if the query runs.
+    """Holds the lease of the checkpoint, where one is known, and of its log; `Fenced` if the query runs.
 
-    A query that has just been stopped gives its lease back a moment later.
+    A query that has just been stopped gives its lease back a moment later. `UnsuitableCheckpoint` if the checkpoint is
+    a copy, and the log is the original's.
     """
+    leases = CheckpointLeases()
     if place.checkpoint is None:
-        yield
-        return
-    leases, url = CheckpointLeases(), place.checkpoint.url
-    leases.hold(url, open_storage(_own(place.checkpoint)), wait_s=_JUST_STOPPED_S)
+        leases.hold(place.home, open_storage(place.home), _JUST_STOPPED_S)
+    else:
+        url = place.checkpoint.url
+        leases.hold(url, open_storage(_own(place.checkpoint)), _JUST_STOPPED_S, log_of_its_own(url, place.home))
     try:
+        if place.checkpoint is not None:
+            refuse_if_owned(place.checkpoint.url, place.home)
         yield
     finally:
         leases.close()

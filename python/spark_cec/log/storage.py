@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from spark_cec.errors import AlreadyExists, LogLocationError
+from spark_cec.errors import AlreadyExists, LogLocationError, mend_of
 from spark_cec.log.frame import Buffer
 
 
@@ -105,7 +105,7 @@ def probe(storage: Storage) -> None:
     except LogLocationError:
         raise
     except Exception as error:
-        mend = "make it a directory that this user may write to, or choose another location"
+        mend = mend_of(error) or "make it a directory that this user may write to, or choose another location"
         raise LogLocationError(storage.url, f"cannot be written ({error}); {mend}") from error
     if twice:
         raise LogLocationError(storage.url, "it lets a file be created twice; use a store with conditional writes")

@@ -14,6 +14,7 @@ from spark_cec import __version__
 from spark_cec.adapters.fsspec_storage import is_taken, open_storage, remove_all
 from spark_cec.agent.lease import CheckpointLeases
 from spark_cec.agent.logs import cec_directory, home_of
+from spark_cec.agent.owner import claim_log
 from spark_cec.cli.fall_back import replay_due
 from spark_cec.cli.find_log import find_log
 from spark_cec.errors import Fenced, LogLocationError, UnsuitableCheckpoint
@@ -234,6 +235,7 @@ def _begin_log(spark: SparkSession, checkpoint: str, home: str) -> None:
     own, log, log_home = cec_directory(checkpoint), open_storage(home), relative_home(checkpoint, home)
     log.probe_writable()
     take_up(open_storage(checkpoint), own, log, log_home, _cec_conf(spark), decision, __version__, None)
+    claim_log(checkpoint, home)
 
 
 def _cec_conf(spark: SparkSession) -> Mapping[str, str]:

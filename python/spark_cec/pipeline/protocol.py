@@ -15,6 +15,7 @@ from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import CheckpointLeases
+from spark_cec.agent.owner import log_of_its_own, refuse_if_owned
 from spark_cec.errors import DamagedLog, SettingsError, UnsuitableCheckpoint
 from spark_cec.log.home import absolute_home
 from spark_cec.log.storage import Storage
@@ -197,7 +198,7 @@ class Lines:
         """One flow: where it is then, how many batches that takes back, and how many checkpoints are of no use."""
         at, leases = records.at(number), CheckpointLeases()
         checkpoint, own = open_storage(self._flow(name)), self._own(name)
-        leases.hold(self._flow(name), own)
+        leases.hold(self._flow(name), own, log=log_of_its_own(self._flow(name), self._log_home(name)))
         try:
             was = committed_batch(checkpoint)
             roll_back(checkpoint, own, self._log(name), at.batch)
@@ -208,6 +209,7 @@ class Lines:
 
     def _refuse_out_of_reach(self, name: str, records: Records, number: int) -> None:
         checkpoint = open_storage(self._flow(name))
+        refuse_if_owned(self._flow(name), self._log_home(name))
         refuse_out_of_reach(checkpoint, self._own(name), self._log(name), records.at(number).batch)
 
     def _records(self, name: str, inputs: tuple[str, ...]) -> Records:
@@ -254,6 +256,9 @@ class Lines:
         return open_storage(f"{self._flow(name)}/cec")
 
     def _log(self, name: str) -> Storage:
+        return open_storage(self._log_home(name))
+
+    def _log_home(self, name: str) -> str:
         query = read_query(self._own(name))
         inside = f"{self._flow(name)}/cec/log"
-        return open_storage(inside if query is None else absolute_home(self._flow(name), query["log_home"]))
+        return inside if query is None else absolute_home(self._flow(name), query["log_home"])

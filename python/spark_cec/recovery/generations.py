@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from spark_cec.errors import AlreadyExists
 from spark_cec.log.storage import Storage
@@ -22,6 +24,17 @@ def newest_generation(own: Storage) -> int:
 def known_generations(own: Storage) -> list[int]:
     """The runs whose files are there, oldest first."""
     return sorted(int(file.name.removesuffix(".json")) for file in own.list(DIRECTORY))
+
+
+def begin_generation(own: Storage, committed: Callable[[], int]) -> int:
+    """The number of a run that begins now, with what `committed` says then, as `note_start` records it.
+
+    A number that cannot be recorded with that is given back.
+    """
+    generation = next_generation(own)
+    with _given_back_on_failure(own, generation):
+        note_start(own, generation, committed())
+    return generation
 
 
 def note_start(own: Storage, generation: int, committed: int) -> None:
@@ -52,9 +65,10 @@ def next_generation(own: Storage) -> int:
     generation = max(known, default=0) + 1
     while not (_create(own, generation) and _is_new(own, generation)):
         generation += 1
-    for old in known[1:]:
-        if old <= generation - KEPT:
-            own.delete(_path(old))
+    with _given_back_on_failure(own, generation):
+        for old in known[1:]:
+            if old <= generation - KEPT:
+                own.delete(_path(old))
     return generation
 
 
@@ -68,10 +82,21 @@ def _create(own: Storage, generation: int) -> bool:
 
 def _is_new(own: Storage, generation: int) -> bool:
     """False if so many runs have begun since the listing that one with this number may have been removed."""
-    if newest_generation(own) - generation < KEPT // 2:
-        return True
+    with _given_back_on_failure(own, generation):
+        if newest_generation(own) - generation < KEPT // 2:
+            return True
     own.delete(_path(generation))
     return False
+
+
+@contextmanager
+def _given_back_on_failure(own: Storage, generation: int) -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        with suppress(OSError):
+            own.delete(_path(generation))
+        raise
 
 
 def _path(generation: int) -> str:

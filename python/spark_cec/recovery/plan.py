@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from spark_cec.checkpoint.eventual import completed, head_at
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.ids import StoreId
 from spark_cec.log.index import CommitEntry, Index
+from spark_cec.log.meta import CommitMeta
 from spark_cec.log.storage import Storage
 
 REWIND_FILE = "replay.json"
@@ -25,7 +26,7 @@ ANY_VERSION = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """V, T, the version that the stores begin from, and what stands for each of them there in the log.
+    """V, T, the version that the stores begin from, and the footers of what stands for each of them there in the log.
 
     `base` is V+1, or an older version w where a lost frame made the query fall back (`recovery.fallback`).
     """
@@ -34,7 +35,25 @@ class RecoveryPlan:
     rewound_to: int
     base: int
     stores: tuple[StoreId, ...]
-    heads: tuple[CommitEntry, ...]
+    heads: tuple[CommitMeta, ...]
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> RecoveryPlan:
+        """The inverse of `to_json`; fields that it does not know are left alone."""
+        stores = (StoreId(int(operator), int(partition), str(name)) for operator, partition, name in raw["stores"])
+        heads = (CommitMeta.decode(bytes.fromhex(head)) for head in raw["heads"])
+        committed, rewound_to, base = (int(raw[name]) for name in ("committed_batch", "rewound_to", "base"))
+        return cls(committed, rewound_to, base, tuple(stores), tuple(heads))
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it: the agent that planned need not be the one that is asked next. Footers are as in the log."""
+        return {
+            "committed_batch": self.committed_batch,
+            "rewound_to": self.rewound_to,
+            "base": self.base,
+            "stores": [[each.operator, each.partition, each.name] for each in self.stores],
+            "heads": [head.encode().hex() for head in self.heads],
+        }
 
     @property
     def replayed_batches(self) -> int:
@@ -57,7 +76,7 @@ def make_plan(
         return nothing_to_replay(committed)
     heads = tuple(head_at(index, store, version, allows=allows) for store in stores) if version else ()
     rewound_to = min((first_missed(index, head) for head in heads), default=version) - 1
-    return RecoveryPlan(committed, rewound_to, version, tuple(stores), heads)
+    return RecoveryPlan(committed, rewound_to, version, tuple(stores), tuple(head.meta for head in heads))
 
 
 def nothing_to_replay(committed: int) -> RecoveryPlan:

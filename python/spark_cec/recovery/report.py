@@ -42,8 +42,8 @@ def compose(plan: RecoveryPlan, loaded: Iterable[LoadedStore], started_ms: int) 
     digest_ok = False if False in verdicts else (True if verdicts and None not in verdicts else None)
     ended_ms = max((each.wall_ms for each in by_store.values()), default=started_ms)
     stores = []
-    for head in plan.heads:
-        meta, back = head.meta, by_store.get(head.meta.store)
+    for meta in plan.heads:
+        back = by_store.get(meta.store)
         stores.append(
             {
                 "operator": meta.store.operator,
@@ -76,17 +76,17 @@ def compose(plan: RecoveryPlan, loaded: Iterable[LoadedStore], started_ms: int) 
 
 def _predicted_ms(plan: RecoveryPlan) -> float | None:
     """What the footers at the crash had foretold: the slowest store counts; None if one of them did not know."""
-    estimates = [head.meta.recovery_estimate_ms for head in plan.heads]
+    estimates = [head.recovery_estimate_ms for head in plan.heads]
     return max(estimates) if estimates and all(estimates) else None
 
 
 def _predicted_work_ms(plan: RecoveryPlan) -> float | None:
     """The part of it that is load and replay, each by its own slowest store, at the pace of the first time."""
-    metas = [head.meta for head in plan.heads]
-    if not metas or any(meta.replay and not meta.replay_us_per_tuple for meta in metas):
+    heads = plan.heads
+    if not heads or any(head.replay and not head.replay_us_per_tuple for head in heads):
         return None
-    load_us = max((meta.load_us_per_record or PRIOR_LOAD_US_PER_RECORD) * meta.extent for meta in metas)
-    return (load_us + max(meta.replay_us_per_tuple * meta.replay for meta in metas)) / 1000
+    load_us = max((head.load_us_per_record or PRIOR_LOAD_US_PER_RECORD) * head.extent for head in heads)
+    return (load_us + max(head.replay_us_per_tuple * head.replay for head in heads)) / 1000
 
 
 PROGRESS_FILE = "replaying.json"

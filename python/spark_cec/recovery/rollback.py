@@ -15,7 +15,7 @@ from spark_cec.log.manifest import batches, retired_before, take_back
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.fallback import FALLBACK_FILE, read_fallback
 from spark_cec.recovery.file_sources import needed_no_more, unreadable_behind
-from spark_cec.recovery.generations import next_generation, note_start
+from spark_cec.recovery.generations import begin_generation
 from spark_cec.recovery.spark_logs import committed_batch, operator_files, planned_batches
 
 ROLLBACK_FILE = "rollback.json"
@@ -50,9 +50,8 @@ def roll_back(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> Ro
         return None
     if pending is None or pending.batch != batch:
         _refuse_a_forgotten_batch(checkpoint, log, batch)  # 1
-        pending = Rollback(batch, next_generation(own))  # 2
         # Right for both histories: no run before has begun behind this batch and written what counts.
-        note_start(own, pending.generation, batch)
+        pending = Rollback(batch, begin_generation(own, lambda: batch))  # 2
         own.replace(ROLLBACK_FILE, json.dumps({"batch": batch, "generation": pending.generation}).encode())
     if log.exists("log.json"):
         take_back(log, batch, pending.generation)  # 3

@@ -10,7 +10,7 @@ from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.ids import new_id
 from spark_cec.log.home import join_log, read_log_id
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.generations import next_generation, note_start
+from spark_cec.recovery.generations import begin_generation
 from spark_cec.recovery.query_file import read_query, write_query
 from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.settings import PREFIX, parse_settings
@@ -44,9 +44,8 @@ def take_up(
     log_id = query["log_id"] if query else seen or new_id().hex()
     if read_log_id(log) not in (None, log_id):
         raise _taken(log)
-    generation = next_generation(own)
     # Read when the number is taken: from then on no earlier run ends a batch.
-    note_start(own, generation, committed_batch(checkpoint))
+    generation = begin_generation(own, lambda: committed_batch(checkpoint))
     content = {
         "log_home": log_home,
         "log_id": log_id,

@@ -57,6 +57,14 @@ def refuse_forgotten_batches(checkpoint: Storage, plan: RecoveryPlan) -> None:
         )
 
 
+def word_on_owner(home: str, former: str, checkpoint: str) -> Word:
+    """That a log has another owner from now on."""
+    return Word(
+        f"the log at {home} was that of the checkpoint {former}, which is gone or has another log: it belongs to "
+        f"{checkpoint} from now on"
+    )
+
+
 def words_on_damage(home: str, damages: Sequence[object]) -> list[Word]:
     """That the log has damaged bytes, if it has."""
     places = [f"{each.segment} at byte {each.offset}" for each in damages if isinstance(each, Corrupt)]

@@ -9,8 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.calls import Calls
 from spark_cec.ids import NO_CHECKPOINT, StoreId
+from spark_cec.log.home import read_log_id
 from spark_cec.settings import PREFIX
 from tests.checkpoint.support import Rows, Tip, record_table, request
 
@@ -46,9 +48,21 @@ class Agent:
             raise Refused(answer["error"]["kind"], answer["error"]["message"])
         return answer
 
-    def begin_run(self) -> int:
-        """A run of the query begins; its generation."""
-        return int(self.ask("begin_run", decision=DECISION, committed_batch=-1)["generation"])
+    def begin_run(self, committed: int = -1, **more: Any) -> int:
+        """A run of the query begins behind that batch; its generation."""
+        return int(self.begin(committed, **more)["generation"])
+
+    def begin(self, committed: int = -1, **more: Any) -> dict[str, Any]:
+        """The same; what the agent answers. A log that is there is one that `check` has found to be the query's."""
+        seen = read_log_id(open_storage(self.home))
+        known = {"plan": self.plan(committed), "log_seen": seen, "decision": DECISION}
+        return self.ask("begin_run", **{**known, **more})
+
+    def plan(self, committed: int = -1) -> dict[str, Any]:
+        """The plan of a start behind that batch."""
+        planned = self.ask("plan", committed_batch=committed)["plan"]
+        assert isinstance(planned, dict)
+        return planned
 
     def spool(self, table: pa.Table | None) -> str | None:
         """A spool file with these rows."""

@@ -35,7 +35,7 @@ def executor(tmp_path: Path) -> Iterator[Agent]:
 
 
 def begun(driver: Agent) -> str:
-    return str(driver.ask("begin_run", committed_batch=-1, decision={"mode": "deferred", "reason": "test"})["log_id"])
+    return str(driver.begin()["log_id"])
 
 
 def refusal(agent: Agent, name: str, **arguments: object) -> str:

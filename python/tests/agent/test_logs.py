@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import random
 import shutil
 import threading
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_cec.adapters.rocksdict_index import RocksDictIndex
 from spark_cec.agent.logs import IDLE_S, OpenLogs, UnknownLog
 from spark_cec.ids import StoreId
 from spark_cec.log.catalog import Catalog
@@ -64,6 +67,24 @@ def test_a_log_that_is_gone_is_not_begun_anew(agent: Agent, tmp_path: Path) -> N
         agent.ask("open_log", again=True)
     assert refused.value.kind == "LogLocationError"
     assert not (tmp_path / "checkpoint").exists()
+
+
+def test_a_log_that_cannot_be_opened_holds_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next try would find it locked, and do with one in memory from then on."""
+    logs, settings = OpenLogs(), parse_settings({PREFIX + "index.path": str(tmp_path / "index")})
+    seen: list[BaseException] = []
+
+    def fail(_: Catalog) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Catalog, "refresh", fail)
+        with pytest.raises(OSError, match="Too many open files") as refused:
+            logs.get(str(tmp_path / "log"), settings)
+        seen.append(refused.value)  # whose traceback has all that was on the way
+    assert not open_files(tmp_path / "index")
+    assert isinstance(logs.get(str(tmp_path / "log"), settings).catalog.index, RocksDictIndex)
+    logs.close()
 
 
 def test_a_log_stays_open_under_a_call_that_has_it(tmp_path: Path) -> None:
@@ -131,7 +152,7 @@ def test_the_loss_of_a_lease_concerns_its_own_query_alone(tmp_path: Path) -> Non
     elsewhere = Agent(tmp_path, tmp_path / "ours")
     generation = elsewhere.begin_run()
     with pytest.raises(Refused, match=f"run {generation} of the query") as refused:
-        ours.ask("hold", generation=1)
+        ours.ask("hold", generation=1, runs=True)
     assert refused.value.kind == "Fenced"
     for call in ("open_log", "trim", "plan", "begin_run"):
         with pytest.raises(Refused, match=f"run {generation} of the query") as refused:

@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from spark_cec.agent.calls import Calls
 from spark_cec.agent.queries import _output_before
 from spark_cec.ids import StoreId
+from spark_cec.recovery.plan import RecoveryPlan
 from spark_cec.recovery.suitable import UNFINISHED
 from spark_cec.settings import PREFIX, Settings
 from tests.agent.support import DECISION, Agent, Refused, window
@@ -57,7 +59,7 @@ def test_a_check_writes_nothing_that_stays(tmp_path: Path) -> None:
     agent = Agent(tmp_path)
     answer = check(agent, U="7", CI="5ms")
     assert answer["home"] == agent.home
-    assert (answer["log_exists"], answer["mode"], answer["replayable_sources"]) == (False, "auto", [])
+    assert (answer["log_id"], answer["mode"], answer["replayable_sources"]) == (None, "auto", [])
     assert [path for path in Path(agent.checkpoint).rglob("*") if path.is_file()] == []
     agent.calls.close()
 
@@ -78,7 +80,7 @@ def test_the_log_must_stay_where_it_is(agent: Agent, tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"give back the sink's `path` and cec\.log\.path as they were") as refused:
         check(agent, log__path=str(tmp_path / "elsewhere"))
     assert refused.value.kind == "UnsuitableCheckpoint"
-    assert check(agent)["log_exists"] is True
+    assert check(agent)["log_id"] is not None
 
 
 def test_a_checkpoint_moves_with_its_log(tmp_path: Path) -> None:
@@ -103,7 +105,7 @@ def test_a_checkpoint_moves_with_its_log(tmp_path: Path) -> None:
 def test_before_the_first_commit_the_log_may_be_elsewhere(agent: Agent, tmp_path: Path) -> None:
     """As after the refusal of a place that the executors do not share."""
     found = check(agent, committed=-1, log__path=str(tmp_path / "elsewhere"))
-    assert (found["log_exists"], found["home"].startswith(str(tmp_path / "elsewhere"))) == (False, True)
+    assert (found["log_id"], found["home"].startswith(str(tmp_path / "elsewhere"))) == (None, True)
 
 
 def test_the_log_of_another_query_is_refused(agent: Agent, tmp_path: Path) -> None:
@@ -123,7 +125,7 @@ def test_a_damaged_query_file_is_named_with_its_mend(agent: Agent, content: byte
         check(agent)
     assert refused.value.kind == "UnsuitableCheckpoint"
     query.unlink()
-    assert check(agent)["log_exists"] is True
+    assert check(agent)["log_id"] is not None
     agent.begin_run()
     assert json.loads(query.read_text())["log_id"] == log_id
 
@@ -158,7 +160,7 @@ HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvi
 )
 def test_whether_a_query_may_go_on(agent: Agent, asked: dict[str, Any], kind: str, says: str) -> None:
     if not kind:
-        assert agent.ask("check", committed_batch=0, **{"stateful": True, **asked})["log_exists"] is True
+        assert agent.ask("check", committed_batch=0, **{"stateful": True, **asked})["log_id"] is not None
         return
     with pytest.raises(Refused, match=says) as refused:
         agent.ask("check", committed_batch=0, **{"stateful": True, **asked})
@@ -175,7 +177,7 @@ def test_a_copy_that_was_not_finished_is_called_that(agent: Agent, content: str,
         with pytest.raises(Refused, match=rf"was not finished \(its file metadata {why}\): remove the directory"):
             agent.ask("check", committed_batch=0, stateful=True, **asked)
     Path(agent.checkpoint, "metadata").write_text('{"id":"b0b8a1e0-0000-0000-0000-000000000000"}')
-    assert check(agent)["log_exists"] is True
+    assert check(agent)["log_id"] is not None
 
 
 def test_a_sinks_path_may_end_in_a_slash_or_not(tmp_path: Path) -> None:
@@ -183,7 +185,7 @@ def test_a_sinks_path_may_end_in_a_slash_or_not(tmp_path: Path) -> None:
     agent.home = str(tmp_path / "out")
     agent.begin_run()
     for path in (f"{agent.home}/", agent.home):
-        assert agent.ask("check", sink_path=path, committed_batch=-1)["log_exists"] is True
+        assert agent.ask("check", sink_path=path, committed_batch=-1)["log_id"] is not None
     agent.calls.close()
 
 
@@ -199,7 +201,7 @@ def test_every_run_has_a_generation_of_its_own(agent: Agent, tmp_path: Path) -> 
 def test_an_earlier_run_does_not_give_away_the_lease_of_a_later_one(agent: Agent) -> None:
     latest = agent.begin_run()
     agent.ask("hold", generation=latest)
-    with pytest.raises(Refused, match=f"run {latest} of the query .* began while run {latest - 1} had no agent"):
+    with pytest.raises(Refused, match=f"run {latest} of the query .* began while run {latest - 1} had no lease"):
         agent.ask("hold", generation=latest - 1)
     lock = Path(agent.checkpoint, "cec", "lock")
     with lock.open("r+") as other, pytest.raises(BlockingIOError):
@@ -210,16 +212,16 @@ def test_an_earlier_run_does_not_give_away_the_lease_of_a_later_one(agent: Agent
 def test_the_plan_rewinds_to_the_oldest_batch_that_a_window_misses(agent: Agent, batches: int, rewound_to: int) -> None:
     """The first store's window opened in batch 0 and is dirty from batch 1 on."""
     run_batches(agent, batches)
-    plan = agent.ask("plan", committed_batch=batches - 1)
-    assert (plan["committed_batch"], plan["rewound_to"]) == (batches - 1, rewound_to)
-    assert plan["stores"] == [[0, 0, "default", 1], [0, 1, "default", batches]]
+    plan = RecoveryPlan.from_json(agent.plan(batches - 1))
+    assert (plan.committed_batch, plan.rewound_to, plan.stores) == (batches - 1, rewound_to, STORES)
+    assert [(head.store, head.dirty_from) for head in plan.heads] == [(STORES[0], 1), (STORES[1], batches)]
 
 
 def test_a_batch_that_spark_did_not_commit_does_not_count(agent: Agent) -> None:
     run_batches(agent, 1)
-    assert agent.ask("plan", committed_batch=-1)["rewound_to"] == -1
+    assert agent.plan(-1)["rewound_to"] == -1
     run_batches(agent, 2)
-    assert agent.ask("plan", committed_batch=1)["committed_batch"] == 1
+    assert agent.plan(1)["committed_batch"] == 1
 
 
 @pytest.mark.parametrize(("batches", "generation", "ahead"), [(5, 1, False), (6, 1, True), (3, 2, True)])
@@ -228,7 +230,7 @@ def test_a_log_that_is_ahead_of_the_checkpoint_is_refused(
 ) -> None:
     """As after a checkpoint was restored from a copy taken at batch 3 by run 1, and the log was not."""
     run_batches(agent, batches, generation=generation)
-    plan = functools.partial(agent.ask, "plan", committed_batch=3)
+    plan = functools.partial(agent.plan, 3)
     if ahead:
         words = f"the log is ahead of the checkpoint.* by run {generation}, but the checkpoint ends at batch 3 and"
         with pytest.raises(Refused, match=words) as refused:
@@ -257,8 +259,7 @@ def test_output_that_spark_never_committed_is_refused(agent: Agent) -> None:
 
 def test_the_report_waits_for_every_store(agent: Agent) -> None:
     run_batches(agent, 3)
-    agent.ask("plan", committed_batch=2)
-    arguments = {"generation": 2, "committed_batch": 2}
+    arguments = {"generation": 2, "plan": agent.plan(2), "started_ms": 1_000}
     assert agent.ask("report", **arguments) == {"done": False}
     for partition, ok in ((0, True), (1, False)):
         assert agent.ask("report", **arguments) == {"done": False}
@@ -279,12 +280,13 @@ def test_the_report_waits_for_every_store(agent: Agent) -> None:
     assert [store["digest_ok"] for store in report["stores"]] == [True, False]
     assert [store.get("accepted_windows") for store in report["stores"]] == [None, ["[a]"]]
     assert [store["replay_inputs"] for store in report["stores"]] == [20, 0]
-    assert agent.ask("report", **arguments) == {"done": True}, "once is enough"
+    assert (report["started_unix_ms"], done["path"]) == (1_000, "recoveries/1000.json")
+    assert agent.ask("report", **arguments) == done, "who asks again finds the same"
 
 
 def test_the_word_of_another_run_does_not_end_the_wait(agent: Agent) -> None:
     run_batches(agent, 1)
-    agent.ask("plan", committed_batch=0)
+    plan = agent.plan(0)
     for partition in (0, 1):
         agent.ask(
             "loaded",
@@ -296,7 +298,7 @@ def test_the_word_of_another_run_does_not_end_the_wait(agent: Agent) -> None:
             held=0,
             unsure=[],
         )
-    assert agent.ask("report", generation=2, committed_batch=0) == {"done": False}
+    assert agent.ask("report", generation=2, plan=plan, started_ms=1) == {"done": False}
 
 
 def test_acknowledged_is_what_no_replay_will_ask_for(agent: Agent) -> None:
@@ -317,7 +319,7 @@ def test_of_several_attempts_the_one_that_needs_most_is_not_acknowledged_away(
     for checks in ({b"a"}, set()) if checked_first else (set(), {b"a"}):
         agent.append(STORES[0], tips[STORES[0]], {}, checks)
     agent.append(STORES[1], tips[STORES[1]], {})
-    replays_from = agent.ask("plan", committed_batch=4)["rewound_to"] + 1
+    replays_from = agent.plan(4)["rewound_to"] + 1
     assert agent.ask("acknowledge", version=5)["dirty_from"] <= replays_from
 
 
@@ -334,8 +336,7 @@ def kafka(agent: Agent, first: int) -> list[dict[str, Any]]:
 
 def test_a_start_says_what_it_needs_of_the_sources_or_that_it_is_gone(agent: Agent) -> None:
     run_batches(agent, 3)
-    agent.ask("plan", committed_batch=2)
-    begin = functools.partial(agent.ask, "begin_run", committed_batch=2, decision=DECISION)
+    begin = functools.partial(agent.begin, 2)
     query = Path(agent.checkpoint, "cec", "query.json").read_text()
     with pytest.raises(Refused, match="t-0 begins at offset 11, and is needed from 10 on") as refused:
         begin(sources=kafka(agent, 11))
@@ -346,6 +347,89 @@ def test_a_start_says_what_it_needs_of_the_sources_or_that_it_is_gone(agent: Age
     assert said == {"line": line, "warns": False}
     accepting = {**agent.conf, PREFIX + "onDivergence": "accept"}
     assert begin(sources=kafka(agent, 11), conf=accepting)["said"][0]["warns"] is True
+
+
+class Successors:
+    """An agent that dies before every call: another one is asked each time."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def ask(self, name: str, **arguments: Any) -> dict[str, Any]:
+        self._agent.calls.close()
+        self._agent.calls = Calls(str(self._agent.scratch / "spool"))
+        if name in ("report", "loaded"):  # as the shim does where an agent does not know the log
+            self._agent.ask("open_log", again=True)
+        return self._agent.ask(name, **arguments)
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_an_agent_that_dies_between_two_calls_of_a_start_changes_nothing(agent: Agent, gone: bool) -> None:
+    """What a replay needs is looked for all the same, the lines say so, and the recovery has its report."""
+    run_batches(agent, 3)
+    sources, query = kafka(agent, 11 if gone else 0), Path(agent.checkpoint, "cec", "query.json")
+    each, before = Successors(agent), query.read_text()
+    seen = each.ask("check", sink_path=None, committed_batch=2)["log_id"]
+    each.ask("hold")
+    plan = each.ask("plan", committed_batch=2)["plan"]
+    begin = functools.partial(each.ask, "begin_run", plan=plan, log_seen=seen, sources=sources)
+    decision = {**DECISION, "provider": True}
+    if gone:
+        with pytest.raises(Refused, match="t-0 begins at offset 11, and is needed from 10 on"):
+            begin(decision=decision)
+        assert query.read_text() == before
+        return
+    begun = begin(decision=decision)
+    assert (begun["generation"], begun["log_id"]) == (2, seen)
+    needs, how = (word["line"] for word in begun["said"])
+    assert "would need input since batch 1" in needs and "last committed batch 2, replay from batch 1" in how
+    each.ask("hold", generation=2)
+    report = functools.partial(each.ask, "report", generation=2, plan=plan, started_ms=7)
+    for store in STORES:
+        assert report() == {"done": False}
+        loaded = {"version": 3, "generation": 2, "ec_load_ms": 0.5, "digest_ok": True, "held": 0, "unsure": []}
+        each.ask("loaded", store=[store.operator, store.partition, store.name], **loaded)
+    done = report()
+    written = json.loads(Path(agent.checkpoint, "cec", done["path"]).read_text())
+    assert (written["replayed_batches"], len(written["stores"]), written["digest_ok"]) == (2, 2, True)
+
+
+@pytest.mark.parametrize("after", ["check", "hold", "plan"])
+def test_a_start_whose_agent_died_does_not_go_on_under_another_run(agent: Agent, after: str) -> None:
+    """Another driver had the lease in between, and has it no more: what was planned before that is no more true."""
+    run_batches(agent, 3)
+    each, calls = Successors(agent), ("check", "hold", "plan")
+
+    def elsewhere() -> int:
+        agent.calls.close()
+        agent.calls = Calls(str(agent.scratch / "spool"))
+        other = Agent(agent.scratch)
+        generation = other.begin_run(2, decision={**DECISION, "provider": True})
+        other.calls.close()
+        return generation
+
+    answers = {}
+    for call in calls:
+        answers[call] = each.ask(call, sink_path=None, committed_batch=2)
+        if call == after:
+            assert elsewhere() == 2
+    decision = {**DECISION, "provider": True}
+    begin = functools.partial(each.ask, "begin_run", log_seen=answers["check"]["log_id"], decision=decision)
+    if after != "plan":
+        assert begin(plan=answers["plan"]["plan"])["generation"] == 3
+        return
+    with pytest.raises(Refused, match=r"run 2 of the query .* began while this start was prepared") as refused:
+        begin(plan=answers["plan"]["plan"])
+    assert refused.value.kind == "Fenced"
+
+
+def test_a_start_whose_agent_died_wins_the_lease_again_or_is_refused(agent: Agent) -> None:
+    plan = agent.plan()
+    with (Path(agent.checkpoint) / "cec" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(Refused, match="is running already"):
+            agent.begin(plan=plan, decision={**DECISION, "provider": True}, wait_s=0.0)
+        assert agent.begin(plan=plan, wait_s=0.0)["generation"] == 2, "one without state has no lease"
 
 
 def test_while_it_runs_a_thin_margin_is_a_reason_to_write(agent: Agent) -> None:
@@ -419,9 +503,9 @@ def test_a_checkpoint_that_was_deleted_begins_anew(agent: Agent, tmp_path: Path)
     run_batches(agent, 3)
     shutil.rmtree(agent.checkpoint)
     generation = agent.begin_run()
-    assert agent.ask("plan", committed_batch=-1)["stores"] == []
+    assert agent.plan(-1)["stores"] == []
     run_batches(agent, 2, generation=generation)
     restarted = Agent(tmp_path)
-    plan = restarted.ask("plan", committed_batch=1)
+    plan = restarted.plan(1)
     assert (plan["committed_batch"], len(plan["stores"])) == (1, 2)
     restarted.calls.close()

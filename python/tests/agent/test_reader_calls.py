@@ -19,6 +19,7 @@ from spark_cec.log import manifest
 from spark_cec.log.home import read_log_id
 from spark_cec.log.manifest import Consumed, load, manifest_path, retire, take_back
 from spark_cec.log.segment import segment_path
+from spark_cec.recovery import lost_output
 from tests.agent.support import Agent, Refused, window
 from tests.checkpoint.support import Tip
 
@@ -260,6 +261,68 @@ def test_a_late_frame_of_an_old_batch_does_not_turn_back_the_clock(
     assert agent.ask("view_offsets", starting_timestamp_ms=1_024_000) == {"first": 3, "last": 3, "newest": 3}
 
 
+def lose_the_frame_of(agent: Agent, batch: int) -> None:
+    """As when a segment was deleted by hand: no frame of that batch is there."""
+    path = Path(agent.home, manifest_path(batch))
+    there = load(open_storage(agent.home), batch)
+    path.unlink()
+    publish(agent, batch, "ab" * 16, generation=there.generation)
+
+
+def test_a_start_finds_a_manifest_whose_frame_is_gone(agent: Agent) -> None:
+    for batch in range(4):
+        publish(agent, batch, write(agent, batch, batch))
+    assert agent.ask("plan", committed_batch=3)["said"] == []
+    for batch in (1, 2):
+        lose_the_frame_of(agent, batch)
+    (word,) = agent.ask("plan", committed_batch=3)["said"]
+    lost = "no segment holds 1 of the 1 frames of batch 1 (and so it is with 1 more)"
+    assert word["warns"] and word["line"].startswith(f"the log at {agent.home} has lost output: {lost}")
+    assert 'option("failOnDataLoss", "false")' in word["line"] and "`cec verify` names all" in word["line"]
+
+
+def test_a_start_finds_a_manifest_that_is_damaged(agent: Agent) -> None:
+    for batch in range(2):
+        publish(agent, batch, write(agent, batch, batch))
+    Path(agent.home, manifest_path(0)).write_bytes(b"{")
+    (word,) = agent.ask("plan", committed_batch=1)["said"]
+    assert "the manifest of batch 0 cannot be read" in word["line"]
+
+
+@pytest.mark.parametrize("damage", ["frame", "manifest"])
+def test_a_manifest_that_would_stand_for_a_batch_that_runs_again_is_named_with_its_mend(
+    agent: Agent, damage: str
+) -> None:
+    """The batch was published, and Spark has not committed it: the first manifest of a batch wins."""
+    for batch in range(2):
+        publish(agent, batch, write(agent, batch, batch))
+    path = Path(agent.home, manifest_path(1))
+    if damage == "frame":
+        lose_the_frame_of(agent, 1)
+    else:
+        path.write_bytes(b"{")
+    with pytest.raises(Refused, match=f"the batch is about to run again: delete {path}, and") as refused:
+        agent.ask("plan", committed_batch=0)
+    assert refused.value.kind == "UnsuitableCheckpoint"
+    path.unlink()
+    assert agent.ask("plan", committed_batch=0)["said"] == []
+    assert publish(agent, 1, write(agent, 1, 1))
+    assert numbers(agent) == [0, 1]
+
+
+def test_what_a_start_looks_at_is_bounded(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    for batch in range(6):
+        publish(agent, batch, *(write(agent, batch, row, partition=row) for row in range(3)))
+    lose_the_frame_of(agent, 0)
+    assert len(agent.ask("plan", committed_batch=5)["said"]) == 1
+    with monkeypatch.context() as fewer:
+        fewer.setattr(lost_output, "LOOKED_AT", 5)
+        assert agent.ask("plan", committed_batch=5)["said"] == []
+    with monkeypatch.context() as fewer:
+        fewer.setattr(lost_output, "FRAMES_LOOKED_FOR", 15)
+        assert agent.ask("plan", committed_batch=5)["said"] == []
+
+
 def test_a_clock_that_was_set_back_hides_nothing(
     agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -268,7 +331,7 @@ def test_a_clock_that_was_set_back_hides_nothing(
     for batch, now in enumerate(clock):
         monkeypatch.setattr(time, "time", lambda now=now: now)
         if batch == 3:  # another agent has not seen the earlier ones
-            later.begin_run()
+            later.begin_run(2)
         publisher = later if batch >= 3 else agent
         publish(publisher, batch, write(publisher, batch, batch))
     for since_ms, first in ((0, 0), (1_000_001, 1), (1_010_001, 4), (1_020_001, 6)):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from spark_cec.agent import spool as spool_module
-from spark_cec.agent.spool import Spool, record_batches
+from spark_cec.agent.spool import Spool, record_batches, write_rows
 
 LONG_AGO = 1_000_000
 
@@ -224,3 +226,48 @@ def test_a_chunk_larger_than_a_batch_is_split() -> None:
     assert pa.Table.from_batches(batches).equals(rows.combine_chunks())
     assert all(30_000 < batch.nbytes <= 64_000 for batch in batches)
     assert list(record_batches(rows.slice(0, 0))) == []
+
+
+@pytest.mark.parametrize(("inherits", "locks"), [(False, 0), (False, 1), (True, 1)])
+def test_a_spool_that_cannot_be_made_leaves_nothing_behind(
+    inherits: bool, locks: int, places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither directories, which nobody would ever sweep while they have no name yet, nor descriptors."""
+    inherited = dead_agents_spool(places)
+    shutil.rmtree(inherited[1])
+    lock, left = fcntl.flock, locks
+
+    def fail_after(descriptor: int, how: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", fail_after)
+    with pytest.raises(OSError, match="locks"):
+        new_spool(places, tuple(map(str, inherited)) if inherits else ())
+    assert open_below(places) == []
+    assert [*(places / "shm").iterdir(), *(places / "tmp").iterdir()] == [inherited[0]]
+
+
+def open_below(directory: Path) -> list[str]:
+    """What this process has open below a directory."""
+    found = [str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    return sorted(path for path in found if path.startswith(str(directory)))
+
+
+def test_rows_that_do_not_fit_leave_the_room_that_they_took(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks again after a full /dev/shm must not find it fuller each time."""
+    spool = new_spool(places)
+    path = spool.new_file()
+
+    def full(_: object) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"a": [1]})
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(spool_module, "record_batches", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_rows(path, pa.table({"a": [1, 2]}))
+    assert not Path(path).exists()
+    spool.close()

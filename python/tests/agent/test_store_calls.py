@@ -187,9 +187,9 @@ def test_how_a_store_came_back_is_in_the_log(agent: Agent) -> None:
     agent.begin_run()
     agent.append(STORE, Tip(), window(b"a"))
     agent.ask("loaded", store=KEY, version=1, generation=4, ec_load_ms=1.5, digest_ok=None, held=3, unsure=[])
-    plan = agent.ask("plan", committed_batch=0)
+    plan = agent.plan(0)
     assert (plan["committed_batch"], plan["rewound_to"]) == (0, 0)
-    done = agent.ask("report", generation=4, committed_batch=0, last_commit=0)
+    done = agent.ask("report", generation=4, plan=plan, started_ms=1)
     assert done["done"] is True
     report = json.loads(Path(agent.checkpoint, "cec", done["path"]).read_text())
     assert report["stores"][0]["held"] == 3

@@ -227,7 +227,9 @@ def test_the_bounds_are_those_that_the_driver_was_given(tmp_path: Path) -> None:
     decision = {"mode": "eager", "reason": "because", "provider": True, "operators": []}
     try:
         about = {"checkpoint": path, "home": f"file:{path}/cec/log", "conf": conf, "committed_batch": -1}
-        QueryCalls(logs, ProtocolCalls(logs)).begin_run({**about, "decision": decision})
+        driver = QueryCalls(logs, ProtocolCalls(logs))
+        planned = driver.plan(about)["plan"]
+        driver.begin_run({**about, "decision": decision, "plan": planned, "log_seen": None})
     finally:
         logs.close()
     query = tmp_path / "checkpoint" / "cec" / QUERY_FILE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,38 @@ def test_input_that_no_footer_counts_is_not_said_to_be_little(checkpoint: Checkp
     said = " ".join(run("repair", str(checkpoint.path)).stdout.split())
     assert "how much input is not known:" in said and "of them left no count)" in said
     assert "input tuples" not in said
+
+
+def moved_outside(checkpoint: Checkpoint, owner: Path) -> Path:
+    """Moves the log out of the checkpoint; it is of the query of that checkpoint. Its new home."""
+    home, query = checkpoint.path.parent / "log", checkpoint.path / "cec" / "query.json"
+    checkpoint.home.rename(home)
+    query.write_text(json.dumps({**json.loads(query.read_text()), "log_home": str(home)}))
+    (home / "owner.json").write_text(json.dumps({"checkpoint": str(owner)}))
+    return home
+
+
+def test_a_copy_of_a_checkpoint_does_not_repair_the_log_of_the_original(checkpoint: Checkpoint) -> None:
+    checkpoint.lose(STORES[0], 3)
+    home, copy = moved_outside(checkpoint, checkpoint.path), checkpoint.path.parent / "copy"
+    shutil.copytree(checkpoint.path, copy)
+    before = files(home)
+    result = run("repair", str(copy))
+    assert result.exit_code == 2 and "belongs to the checkpoint" in result.stderr
+    assert {path: content for path, content in files(home).items() if path != "lock"} == before
+    assert run("repair", str(checkpoint.path)).exit_code == 0
+
+
+@pytest.mark.parametrize("named", ["checkpoint", "log"])
+def test_a_log_whose_query_runs_is_not_repaired_by_whatever_name(checkpoint: Checkpoint, named: str) -> None:
+    checkpoint.lose(STORES[0], 3)
+    home = moved_outside(checkpoint, checkpoint.path)
+    before = files(home)
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = run("repair", str(home if named == "log" else checkpoint.path))
+    assert result.exit_code == 2 and "is running already" in result.stderr
+    assert {path: content for path, content in files(home).items() if path != "lock"} == before
 
 
 def test_a_query_that_runs_is_not_repaired(checkpoint: Checkpoint) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ import fsspec
 import pytest
 
 from spark_cec.adapters import local_storage
-from spark_cec.adapters.fsspec_storage import MemoryStorage, ObjectStorage, is_taken, open_storage, remove_all
+from spark_cec.adapters.fsspec_storage import (
+    MemoryStorage,
+    ObjectStorage,
+    is_taken,
+    open_storage,
+    remove_all,
+    same_place,
+)
 from spark_cec.adapters.local_storage import LocalStorage
 from spark_cec.errors import AlreadyExists, LogLocationError
 from spark_cec.log.storage import Storage, StoredFile
@@ -295,3 +303,91 @@ def test_an_error_of_the_store_does_not_mean_that_a_file_is_not_there(monkeypatc
     monkeypatch.setattr(filesystem, "info", fails)
     with pytest.raises(PermissionError, match="run out"):
         storage.exists("log.json")
+
+
+def _full(descriptor: int, buffers: list[memoryview]) -> int:
+    """A disk that takes two bytes and is full."""
+    os.pwrite(descriptor, bytes(buffers[0])[:2], 0)
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize("call", ["create", "replace"])
+def test_what_does_not_fit_on_the_disk_is_not_there(
+    links: bool, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where files have no links, and must be written under their own name: the next try finds none."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    storage = open_storage(str(tmp_path))
+    if not links:
+        monkeypatch.setattr(Path, "hardlink_to", refuse)
+    write = os.writev
+    with monkeypatch.context() as small:
+        # Without links the second write is the one to the file's own name.
+        left = iter([write] if not links and call == "create" else [])
+        small.setattr(os, "writev", lambda *given: next(left, _full)(*given))
+        with pytest.raises(OSError, match="No space left"):
+            getattr(storage, call)("x", b"12345")
+    assert list(tmp_path.iterdir()) == []
+    storage.create("x", b"12345")
+    assert storage.read("x") == b"12345"
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EBADF])
+def test_a_file_system_that_cannot_sync_a_directory_is_taken_at_its_word(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its names are as durable as it makes them: nothing else could be done for them."""
+    sync = os.fsync
+
+    def only_files(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", only_files)
+    storage = open_storage(str(tmp_path / "new"))
+    storage.create("a", b"1")
+    storage.replace("a", b"2")
+    storage.append_to_new("b").close()
+    assert [file.name for file in storage.list("")] == ["a", "b"]
+
+
+@pytest.mark.parametrize("call", ["create", "replace", "append_to_new"])
+def test_a_directory_that_is_not_synced_for_another_reason_is_an_error(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = open_storage(str(tmp_path))
+    sync = os.fsync
+
+    def broken(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="Input/output error"):
+        getattr(storage, call)(*(["a"] if call == "append_to_new" else ["a", b"1"]))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("{}/a", "file:{}/a", True),
+        ("{}/a/", "file://{}/b/../a", True),
+        ("{}/a", "{}/link", True),
+        ("{}/a/not/yet", "file:{}/link/not/yet", True),
+        ("{}/a", "{}/ab", False),
+        ("memory://x/a", "memory:/x/a/", True),
+        ("memory://x/a", "memory://x/b", False),
+        ("memory:/{}/a", "{}/a", False),
+    ],
+)
+def test_a_place_is_one_however_it_is_written(one: str, other: str, same: bool, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    assert same_place(one.format(tmp_path), other.format(tmp_path)) is same
+    assert same_place(other.format(tmp_path), one.format(tmp_path)) is same

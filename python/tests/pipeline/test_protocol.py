@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent.owner import claim_log
 from spark_cec.errors import DamagedLog, NewerFormat, UnsuitableCheckpoint
 from spark_cec.log.frame import crc32c
+from spark_cec.log.home import read_log_id
 from spark_cec.log.manifest import retire
 from spark_cec.log.objects import canonical
 from spark_cec.pipeline import protocol
@@ -157,6 +160,23 @@ def test_all_go_back_to_the_line(tmp_path: Path) -> None:
     lines.go_back()
     later = read_spec(open_storage(str(tmp_path)))
     assert later is not None and later.number == 2 and later.run > spec.run
+
+
+def test_a_copied_pipeline_does_not_take_back_the_output_of_the_original(tmp_path: Path) -> None:
+    """Its flows' logs lie outside, by `log.path`: they are the original's."""
+    shop, log = Shop(tmp_path / "shop"), tmp_path / "logs" / "a"
+    log.parent.mkdir()
+    (shop.home / "flows" / "a" / "cec" / "log").rename(log)
+    log_id = read_log_id(open_storage(str(log)))
+    write_query(shop.queries["a"].own, {"log_home": str(log), "log_id": log_id, "generation": 2})
+    claim_log(str(shop.home / "flows" / "a"), str(log))
+    shutil.copytree(shop.home, tmp_path / "copy")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(UnsuitableCheckpoint, match=f"the log at {log} belongs to the checkpoint {shop.home}/flows/a"):
+        Lines(str(tmp_path / "copy"), GRAPH, UNC).go_back()
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    Lines(str(shop.home), GRAPH, UNC).go_back()
+    assert committed_batch(shop.queries["a"].checkpoint) == 4
 
 
 def test_a_crash_at_any_step_is_mended_by_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.generations import KEPT, newest_generation, next_generation
-from tests.log.support import memory_storage
+from spark_cec.recovery.generations import KEPT, begin_generation, has_committed, newest_generation, next_generation
+from tests.log.support import Fault, FaultyStorage, memory_storage
 
 
 def numbers(own: Storage) -> list[int]:
@@ -33,3 +35,14 @@ def test_no_number_is_given_twice() -> None:
         given = list(pool.map(lambda _: next_generation(own), range(5 * KEPT)))
     assert len(set(given)) == 5 * KEPT
     assert newest_generation(own) == max(given)
+
+
+@pytest.mark.parametrize("call", range(1, 6))
+def test_a_number_whose_run_did_not_begin_is_given_back(call: int) -> None:
+    """As on a full disk: a first run without a note would hide for good since when the query is watched."""
+    own = memory_storage()
+    fault = Fault(call, error=lambda: OSError("disk full"))
+    with pytest.raises(OSError, match="disk full"):
+        begin_generation(FaultyStorage(own, fault), lambda: 4)
+    assert begin_generation(own, lambda: 4) == 1
+    assert has_committed(own, 5) and not has_committed(own, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -66,6 +67,7 @@ def test_how_far_a_query_is_rewound(
     assert (plan.committed_batch, plan.rewound_to) == (committed, rewound_to)
     assert plan.replayed_batches == committed - rewound_to
     assert len(plan.heads) == (len({store for store, *_ in commits}) if last_commit >= 0 else 0)
+    assert RecoveryPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_a_commit_that_was_flushed_needs_no_replay(flushed: tuple[int, ...], rew
         log.catalog.note(*log.writer.append(FrameKind.COMMIT, meta))
     plan = planned(log.catalog.index, 4)
     assert plan.rewound_to == rewound_to
-    assert plan.heads[0].meta.is_flush == (1 in flushed)
+    assert plan.heads[0].is_flush == (1 in flushed)
 
 
 @pytest.mark.parametrize(("committed", "refused"), [(-1, True), (5, True), (8, True), (9, False), (30, False)])

@@ -7,21 +7,18 @@ import json
 import pytest
 
 from spark_cec.ids import StoreId
-from spark_cec.log.index import CommitEntry
-from spark_cec.log.segment import Location
 from spark_cec.recovery.plan import RecoveryPlan
 from spark_cec.recovery.report import LoadedStore, compose, loaded_payload, write_report
-from tests.log.support import SEGMENT, commit_meta, memory_storage
+from tests.log.support import commit_meta, memory_storage
 
 STORES = (StoreId(0, 0), StoreId(0, 1))
 
 
 def plan() -> RecoveryPlan:
     heads = tuple(
-        CommitEntry(commit_meta(9, store=store, extent=40 + i, replay=7 * i, dirty_windows=i), Location(SEGMENT, i, 1))
-        for i, store in enumerate(STORES)
+        commit_meta(9, store=store, extent=40 + i, replay=7 * i, dirty_windows=i) for i, store in enumerate(STORES)
     )
-    return RecoveryPlan(8, 5, 9, tuple(head.meta.store for head in heads), heads)
+    return RecoveryPlan(8, 5, 9, tuple(head.store for head in heads), heads)
 
 
 def loaded(store: StoreId, ok: bool | None, wall_ms: int = 1_500) -> LoadedStore:

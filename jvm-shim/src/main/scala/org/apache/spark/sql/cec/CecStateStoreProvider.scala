@@ -124,8 +124,8 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
       }
     } catch {
       case failure: Throwable =>
-        if (state == null || !state.isRefused) drop() // a task that is tried again must get the same answer
-        lock.release()
+        // A task that is tried again must get the same answer from a store whose replay was refused.
+        try if (state == null || !state.isRefused) drop() finally lock.release()
         throw failure
     }
   }
@@ -160,9 +160,11 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
       case spec: RangeKeyScanStateEncoderSpec => Some(new RangeOrder(keySchema, spec.orderingOrdinals))
       case _ => None
     }
+    val acquired = new Acquired
     val log = new StoreLog(id, home, logId, generation, prefix.isDefined, storeConf.minVersionsToRetain, run, conf)
+    acquired.undo(log.close())
     if (run.isDefined) StoreHost.add(this)
-    new StoreState(
+    acquired.step(new StoreState(
       id, log, keySchema.length, valueSchema.length, prefix, order, new RowDigest(valueSchema), ExactAverages.of(valueSchema),
       deferred = run.exists(r => r.deferred.contains(id.operatorId) && id.storeName == StateStoreId.DEFAULT_STORE_NAME),
       run.fold(Recovery(0L, 0L, counted = false, accept = false))(r =>
@@ -170,7 +172,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
       version => run.isDefined && StoreHost.recall(this, version),
       describe,
       StoreConfs.isLiveOnDisk(conf),
-      silent = run.exists(_.silent))
+      silent = run.exists(_.silent)))
   }
 
   /** The id of a window, for people: the key, or its prefix. */

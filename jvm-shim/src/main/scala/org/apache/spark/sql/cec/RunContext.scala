@@ -8,8 +8,8 @@ import org.apache.spark.sql.cec.agent.Json
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 
 /**
- * The word of the analyzer rule to the state stores of one run of one query. It travels as a local property: the stream's
- * thread inherits it from the thread that calls `start()`, and Spark hands it to every task.
+ * The word of the analyzer rule to the state stores of one run of one query. It travels as a local property of the stream's
+ * thread, which Spark hands to every task.
  *
  * @param checkpoint the query's checkpoint location
  * @param home where its log is
@@ -62,8 +62,8 @@ private[cec] object RunContext {
     Option(TaskContext.get()).flatMap(task => Option(task.getLocalProperty(TimedBatch))).map(Json.parse)
 
   /**
-   * The word for the query with this checkpoint, if this task is one of its stream's. The thread that called `start()`
-   * keeps the property too: its own jobs, which may read the same checkpoint, are told by the lack of a query id.
+   * The word for the query with this checkpoint, if this task is one of its stream's. Threads that are begun in a stream's inherit the
+   * property: jobs of theirs that are no query's, and may read the same checkpoint, are told by the lack of a query id.
    */
   def ofTask(checkpoint: String): Option[RunContext] =
     for {

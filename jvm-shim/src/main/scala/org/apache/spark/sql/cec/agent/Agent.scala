@@ -67,31 +67,27 @@ private[cec] object Agent extends Logging {
   private var lastTurn = 0L
   private val leases = new Object
 
-  /** Takes the lease of a query's checkpoint, which no other process may have; answers the turn to give it back with. */
-  def hold(checkpoint: String, conf: Map[String, String]): Long = leases.synchronized {
-    val arguments = holding(checkpoint, conf)
+  /**
+   * Takes the lease of a query, which no other process may have; answers the turn to give it back with. With a `generation`, that of a
+   * run that begins now, it fails if a later run has begun. From then on a successor of the agent wins the lease back on the same
+   * condition; if it does not, it refuses the calls for the log at `home`, and no others.
+   */
+  def hold(checkpoint: String, home: String, conf: Map[String, String], generation: Option[Long] = None): Long = leases.synchronized {
+    val arguments = holding(checkpoint, home, generation, conf)
     call("hold", arguments, conf)
     ignored(conf).foreach { case (key, used) =>
       logWarning(s"$key=${conf.getOrElse(key, "(not set)")} is not heeded: the agents of this application run already, with ${used.getOrElse("its default")}, " +
         "as its first query had it; it holds in another application")
     }
-    lasting.put(checkpoint, arguments)
+    lasting.put(checkpoint, arguments.deepCopy().put("runs", generation.isDefined))
     lastTurn += 1
     turns.put(checkpoint, lastTurn)
     lastTurn
   }
 
-  /**
-   * From now on a successor of the agent wins the lease back only if no later run has begun in the meantime. If it does not,
-   * it refuses the calls for the log at `home`, and no others.
-   */
-  def holdAs(checkpoint: String, generation: Long, home: String, conf: Map[String, String]): Unit = leases.synchronized {
-    lasting.put(checkpoint, holding(checkpoint, conf).put("generation", generation).put("home", home))
-  }
-
   /** Fails if the run of that generation has lost its lease: whatever it does from now on would be done under another run. */
-  def confirm(checkpoint: String, generation: Long, conf: Map[String, String]): Unit =
-    call("hold", holding(checkpoint, conf).put("generation", generation), conf)
+  def confirm(checkpoint: String, home: String, generation: Long, conf: Map[String, String]): Unit =
+    call("hold", holding(checkpoint, home, Some(generation), conf), conf)
 
   /** Settings of the running agent that a later query has otherwise, and what they are. */
   private def ignored(conf: Map[String, String]): Seq[(String, Option[String])] = synchronized {
@@ -99,14 +95,19 @@ private[cec] object Agent extends Logging {
   }
 
   /** The agent must answer before it is taken for dead: it would win the lease later, for a start that has failed. */
-  private def holding(checkpoint: String, conf: Map[String, String]): ObjectNode =
-    Json.obj().put("checkpoint", checkpoint).put("wait_s", timeoutMs(conf) / 3000.0)
+  private def holding(checkpoint: String, home: String, generation: Option[Long], conf: Map[String, String]): ObjectNode = {
+    val arguments = Json.obj().put("checkpoint", checkpoint).put("home", home).put("wait_s", timeoutMs(conf) / 3000.0)
+    generation.foreach(arguments.put("generation", _))
+    arguments
+  }
 
-  /** Gives the lease back, unless a later run in this JVM has taken it over. */
+  /** Gives the lease back, unless a later run in this JVM has taken it over. Never fails: an agent that cannot be asked is gone, and its leases with it. */
   def release(checkpoint: String, turn: Long, conf: Map[String, String]): Unit = leases.synchronized {
     if (turns.remove(checkpoint, turn)) {
       lasting.remove(checkpoint)
-      call("release", Json.obj().put("checkpoint", checkpoint), conf)
+      try call("release", Json.obj().put("checkpoint", checkpoint), conf) catch {
+        case NonFatal(e) => logWarning(s"the agent did not give back the lease of $checkpoint", e)
+      }
     }
   }
 

@@ -12,25 +12,20 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOpera
  * that, and it may be planned in any thread (`explain` does).
  */
 private[cec] object PlannedQueries {
-  private final class Planned(val decision: Decision) { @volatile var seen = false }
+  private val planned = new ConcurrentHashMap[String, Decision]
 
-  private val planned = new ConcurrentHashMap[String, Planned]
-
-  /** From here on, batches of the query with this checkpoint must be planned as was decided. */
+  /** From here on, batches of the query with this checkpoint, which runs, must be planned as was decided. */
   def expect(session: SparkSession, checkpoint: String, decision: Decision): Unit = {
-    // A query is known to the session before its first batch is planned: what was seen and is not known any more has ended.
+    // A query is known to the session before its own thread begins: the others have ended.
     val running = new java.util.HashSet[String]
     session.sharedState.activeStreamingQueries.values.forEach(query => running.add(query.resolvedCheckpointRoot))
-    planned.entrySet.removeIf(entry => entry.getValue.seen && !running.contains(entry.getKey))
-    planned.put(checkpoint, new Planned(decision))
+    planned.keySet.retainAll(running)
+    planned.put(checkpoint, decision)
   }
 
   def isEmpty: Boolean = planned.isEmpty
 
   /** The decision for the query that a stateful operator belongs to, if it is one of ours. */
   def of(operator: StatefulOperatorStateInfo): Option[Decision] =
-    Option(planned.get(new Path(operator.checkpointLocation).getParent.toString)).map { found =>
-      found.seen = true
-      found.decision
-    }
+    Option(planned.get(new Path(operator.checkpointLocation).getParent.toString))
 }

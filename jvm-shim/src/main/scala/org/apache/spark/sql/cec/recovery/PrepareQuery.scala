@@ -12,7 +12,6 @@ import org.apache.spark.sql.catalyst.streaming.WriteToStream
 import org.apache.spark.sql.catalyst.trees.TreeNodeTag
 import org.apache.spark.sql.cec.{CecStateStoreProvider, RunContext}
 import org.apache.spark.sql.cec.agent.{Agent, CecException, Json, Refused}
-import org.apache.spark.sql.cec.exchange.StoreDirectory
 import org.apache.spark.sql.cec.source.{CecTable, SinkTarget}
 import org.apache.spark.sql.execution.streaming.Sink
 import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
@@ -37,9 +36,12 @@ private[cec] object PrepareQuery {
   val Provider: String = classOf[CecStateStoreProvider].getName
 }
 
-/** Spark's own error for a second start of a query that runs: it checks after the rule, which must not touch the checkpoint then. */
+/** Spark's own errors for a start beside a query that runs: it checks after the rule, which must not touch the checkpoint, nor that query, then. */
 private object AlreadyActive {
-  def error(id: java.util.UUID): IllegalStateException = new IllegalStateException(
+  def name(name: String): IllegalArgumentException = new IllegalArgumentException(
+    s"Cannot start query with name $name as a query with that name is already active in this SparkSession")
+
+  def id(id: java.util.UUID): IllegalStateException = new IllegalStateException(
     s"Cannot start query with id $id as another query with same id is already active. Perhaps you are attempting to restart a query from " +
       "checkpoint that is already active. You may stop the old query by setting the SQL configuration: " +
       s"""spark.conf.set("${SQLConf.STREAMING_STOP_ACTIVE_RUN_ON_RESTART.key}", true) and retry.""")
@@ -64,8 +66,11 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
    *  1. Refuse what cannot work, before anything is written.
    *  1. Decide which operators may be deferred. From here on no other run of this query may be alive.
    *  1. Plan the recovery: V, T. Up to here nothing is changed.
-   *  1. Begin the run, if the sources have what it needs: generation, `query.json`, the word to the state stores.
-   *  1. Wrap the sources, before the first of which the replay runs, and the sink.
+   *  1. Begin the run, if the sources have what it needs: generation, `query.json`.
+   *  1. Wrap the sources, before the first of which the run begins in its own thread, and the replay runs, and the sink.
+   *
+   * Spark may refuse the start after that, so nothing is held any more then: the run takes the lease again in its own thread. If
+   * another one has begun meanwhile, its generation is newer, and this run ends before it has written anything.
    */
   def prepare(): WriteToStream = {
     if (!concernsUs) return write
@@ -74,27 +79,22 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val checked = check() // 1
     val home = checked.get("home").asText
     val decision = decide(checked) // 2
-    holdingTheLease { turn =>
+    stopActiveRun()
+    holdingTheLease(home) {
       logs.sweep()
       val plan = planRecovery(home) // 3
-      val run = beginRun(home, decision, plan, checked, startedMs, turn) // 4
+      val run = beginRun(home, decision, plan, checked, startedMs) // 4
       wrap(run, decision, plan, checked) // 5
     }
   }
 
-  /** Whoever uses our state has its lease from here to the query's end; a start that fails gives it back at once. */
-  private def holdingTheLease(start: Long => WriteToStream): WriteToStream = {
-    stopActiveRun()
-    if (!usesOurState) start(0L)
+  /** What a query with our state does to its checkpoint, it does with the lease. */
+  private def holdingTheLease(home: String)(start: => WriteToStream): WriteToStream =
+    if (!usesOurState) start
     else {
-      val turn = Agent.hold(checkpoint, conf)
-      try start(turn) catch {
-        case failure: Throwable =>
-          Agent.release(checkpoint, turn, conf)
-          throw failure
-      }
+      val turn = Agent.hold(checkpoint, home, conf)
+      try start finally Agent.release(checkpoint, turn, conf)
     }
-  }
 
   private def concernsUs: Boolean =
     usesOurState || ourSink.isDefined || isUnderProtocol || (isStateful && logs.recordedProvider.contains(PrepareQuery.Provider))
@@ -122,23 +122,25 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   }
 
   /** Ends a run of the same query in this process, as Spark is about to, but before its logs are read. */
-  private def stopActiveRun(): Unit =
+  private def stopActiveRun(): Unit = {
+    Option(write.name).filter(name => session.streams.active.exists(_.name == name)).foreach(name => throw AlreadyActive.name(name))
     session.sharedState.activeStreamingQueries.values.asScala.filter(_.resolvedCheckpointRoot == checkpoint).foreach { run =>
       if (!session.sessionState.conf.getConf(SQLConf.STREAMING_STOP_ACTIVE_RUN_ON_RESTART)) {
-        throw AlreadyActive.error(run.id)
+        throw AlreadyActive.id(run.id)
       }
       run.stop()
     }
+  }
 
   private def planRecovery(home: String): RecoveryPlan = {
     val named = usesOurState && session.sessionState.conf.stateStoreCheckpointFormatVersion >= 2
-    val answer = ask("plan", arguments().put("home", home).put("committed_batch", logs.lastCommitted).put("named", named))
-    RecoveryPlan(answer.get("committed_batch").asLong, answer.get("rewound_to").asLong, answer.get("base").asLong)
+    RecoveryPlan(ask("plan", arguments().put("home", home).put("committed_batch", logs.lastCommitted).put("named", named)).get("plan"))
   }
 
-  private def beginRun(
-      home: String, decision: Decision, plan: RecoveryPlan, checked: JsonNode, startedMs: Long, turn: Long): RunContext = {
-    val request = arguments().put("home", home).put("committed_batch", plan.committed).put("load_waves", loadWaves)
+  private def beginRun(home: String, decision: Decision, plan: RecoveryPlan, checked: JsonNode, startedMs: Long): RunContext = {
+    val request = arguments().put("home", home).put("load_waves", loadWaves)
+    request.set[JsonNode]("plan", plan.asTold)
+    request.set[JsonNode]("log_seen", checked.get("log_id"))
     if (usesOurState && plan.committed >= 0) { // those of an eager query are not asked: it needs nothing old
       request.set[JsonNode]("sources", if (plan.isDue || decision.deferred.nonEmpty) AskedSources.once(write.inputQuery) else Json.arr())
     }
@@ -150,19 +152,9 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     request.set[JsonNode]("decision", content)
     request.set[JsonNode]("session_settings", Json.map(SessionSettings.of(session.sessionState.conf)))
     val begun = ask("begin_run", request)
-    val logId = begun.get("log_id").asText
-    Agent.openLog(home, Some(logId), conf)
-    val run = RunContext(
-      checkpoint, home, logId, begun.get("generation").asLong, plan.committed + 1, plan.base, decision.deferred, decision.counted,
-      checked.get("accept").asBoolean, silent = isUnderProtocol, startedMs, begun.get("forecast"))
-    run.announce(session.sparkContext)
-    PlannedQueries.expect(session, checkpoint, decision)
-    if (usesOurState) {
-      Agent.holdAs(checkpoint, run.generation, home, conf)
-      StoreDirectory.begin()
-    }
-    QueryWatch.of(session).expect(run, conf, session.sessionState.conf.minBatchesToRetain, Option.when(usesOurState)(turn))
-    run
+    RunContext(
+      checkpoint, home, begun.get("log_id").asText, begun.get("generation").asLong, plan.committed + 1, plan.base, decision.deferred,
+      decision.counted, checked.get("accept").asBoolean, silent = isUnderProtocol, startedMs, begun.get("forecast"))
   }
 
   /** How many stores of an operator a core loads one after another. */
@@ -176,9 +168,9 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     // Spark would record the wrapper's class in its commit log; a V1 sink is wrapped all the same, since it may pass over a batch.
     val recorded = session.sessionState.conf.enableStreamingSinkEvolution && !sink.isInstanceOf[Sink]
     val confirmed =
-      if (!usesOurState || recorded) sink else ConfirmedSinks.wrap(sink, halves = defers, () => Agent.confirm(checkpoint, run.generation, conf))
-    val prepared =
-      if (!defers) write.copy(sink = confirmed)
+      if (!usesOurState || recorded) sink else ConfirmedSinks.wrap(sink, halves = defers, () => Agent.confirm(checkpoint, run.home, run.generation, conf))
+    val read =
+      if (!defers) write.inputQuery
       else {
         val replay = Option.when(plan.isDue)(new Replay(session.asInstanceOf[ClassicSession], write, run, conf, plan.replayFrom, plan.committed))
         val looksBack = (decision.deferred.nonEmpty || isUnderProtocol) && checked.get("sources_margin").asDouble > 0
@@ -186,8 +178,11 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
         val hooks = new QueryRun(
           session, run, conf, plan.committed, replay, new Acknowledgements(run.home, conf),
           watch.map(new MarginKeeper(_, run, conf, isUnderProtocol)), flushes = checked.get("flush_at_stop").asBoolean && !isUnderProtocol, isUnderProtocol)
-        write.copy(sink = confirmed, inputQuery = WrappedSources.wrap(write.inputQuery, hooks))
+        WrappedSources.wrap(write.inputQuery, hooks)
       }
+    val started = new StartedRun(
+      session, run, conf, decision, plan.asTold, Option(write.name), session.sessionState.conf.minBatchesToRetain, usesOurState)
+    val prepared = write.copy(sink = confirmed, inputQuery = started.gate(read))
     prepared.setTagValue(PrepareQuery.Done, true)
     prepared
   }
@@ -215,8 +210,14 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
  * @param committed the last committed batch, V
  * @param rewoundTo the last batch that all stores have in the log, T
  * @param base the version that the stores begin from: V + 1, or an older one where a frame is lost
+ * @param asTold the plan of the agent, which keeps none: it comes back with later calls
  */
-private final case class RecoveryPlan(committed: Long, rewoundTo: Long, base: Long) {
+private final case class RecoveryPlan(committed: Long, rewoundTo: Long, base: Long, asTold: JsonNode) {
   def isDue: Boolean = rewoundTo < committed
   def replayFrom: Long = rewoundTo + 1
+}
+
+private object RecoveryPlan {
+  def apply(told: JsonNode): RecoveryPlan =
+    RecoveryPlan(told.get("committed_batch").asLong, told.get("rewound_to").asLong, told.get("base").asLong, told)
 }

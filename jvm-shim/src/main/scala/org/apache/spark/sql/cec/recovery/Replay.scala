@@ -30,6 +30,9 @@ private[recovery] final class Replay(
   private val count = last - first + 1
   private val accept = run.accept
 
+  /** Until a note has failed, which is told once. */
+  private var isNoted = true
+
   /**
    * Runs it in the thread of the query, whose stores it brings forward. If it loses one of them, with an executor or to another
    * one, it begins once more: half a replay is nowhere but in a store's memory.
@@ -101,11 +104,15 @@ private[recovery] final class Replay(
     }
   }
 
-  /** Says how far the replay is: in the checkpoint, for `cec inspect`, and in Spark's metrics. */
+  /** Says how far the replay is: in the checkpoint, for `cec inspect`, and in Spark's metrics. The replay does without, if need be. */
   private def note(done: Long): Unit = {
     QuerySource.replaying(run.checkpoint, last - done)
     val progress = Json.obj().put("checkpoint", run.checkpoint).put("generation", run.generation)
-    Agent.call("replaying", progress.put("first", first).put("last", last).put("done", done), conf)
+    try Agent.call("replaying", progress.put("first", first).put("last", last).put("done", done), conf) catch {
+      case NonFatal(failure) if !Replay.isFenced(failure) =>
+        if (isNoted) logWarning(s"Spark CEC: how far the replay of $name is cannot be noted in the checkpoint", failure)
+        isNoted = false
+    }
   }
 
   /** What batches read, in words; what cannot be said must not hide why one has failed. */
@@ -177,6 +184,11 @@ private[recovery] object Replay {
   }
 
   private def causesOf(failure: Throwable): Seq[Throwable] = Iterator.iterate(failure)(_.getCause).takeWhile(_ != null).take(20).toSeq
+
+  private def isFenced(failure: Throwable): Boolean = failure match {
+    case ours: CecException => ours.kind == "Fenced"
+    case _ => false
+  }
 
   private def hasLostAStore(failure: Throwable): Boolean = causesOf(failure).exists {
     case ours: CecException => ours.kind == "RestartNeeded"

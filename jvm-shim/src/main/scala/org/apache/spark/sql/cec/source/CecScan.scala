@@ -8,6 +8,7 @@ import scala.util.control.NonFatal
 import org.apache.arrow.vector.ipc.ArrowStreamReader
 
 import org.apache.spark.internal.Logging
+import org.apache.spark.sql.cec.Acquired
 import org.apache.spark.sql.cec.agent.Json
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{GenericInternalRow, UnsafeRow}
@@ -69,9 +70,11 @@ private final class CecReaderFactory(view: View, schema: StructType) extends Par
 
 /** Reads the agent's spool file, and removes it. A row is good until the next one is asked for. */
 private final class ArrowReader(spool: Option[String], schema: StructType) extends PartitionReader[InternalRow] {
-  private val allocator = ArrowUtils.rootAllocator.newChildAllocator("cec read", 0, Long.MaxValue)
-  private val channel = spool.map(file => FileChannel.open(Paths.get(file), StandardOpenOption.READ))
-  private val reader = channel.map(new ArrowStreamReader(_, allocator))
+  private val acquired = new Acquired
+  spool.foreach(file => acquired.undo(Files.deleteIfExists(Paths.get(file))))
+  private val allocator = acquired(ArrowUtils.rootAllocator.newChildAllocator("cec read", 0, Long.MaxValue))
+  private val channel = spool.map(file => acquired(FileChannel.open(Paths.get(file), StandardOpenOption.READ)))
+  private val reader = channel.map(open => acquired(new ArrowStreamReader(open, allocator)))
   private lazy val vectors: Array[ColumnVector] = schema.fieldNames.map { name =>
     new ArrowColumnVector(reader.get.getVectorSchemaRoot.getVector(name)): ColumnVector
   }
@@ -87,12 +90,7 @@ private final class ArrowReader(spool: Option[String], schema: StructType) exten
 
   override def get(): InternalRow = row
 
-  override def close(): Unit = {
-    reader.foreach(_.close())
-    channel.foreach(_.close())
-    allocator.close()
-    spool.foreach(file => Files.deleteIfExists(Paths.get(file)))
-  }
+  override def close(): Unit = acquired.close()
 }
 
 /** Decodes rows of state, which Spark alone can. */

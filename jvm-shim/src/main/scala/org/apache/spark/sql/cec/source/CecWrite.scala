@@ -8,6 +8,7 @@ import org.apache.arrow.vector.ipc.ArrowStreamWriter
 
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
+import org.apache.spark.sql.cec.Acquired
 import org.apache.spark.sql.cec.agent.{Agent, CecException, Json}
 import org.apache.spark.sql.cec.state.RowLimit
 import org.apache.spark.sql.connector.write._
@@ -91,16 +92,17 @@ private final class CecDataWriter(
 
 /** Rows on their way to the agent, as an Arrow IPC stream in a spool file. */
 private[cec] final class RowSpool(val file: Path, schema: StructType) extends AutoCloseable {
-  private val allocator = ArrowUtils.rootAllocator.newChildAllocator("cec output", 0, Long.MaxValue)
-  private val root = VectorSchemaRoot.create(ArrowUtils.toArrowSchema(schema, "UTC", true, false), allocator)
-  private val rows = ArrowWriter.create(root)
-  private val channel = FileChannel.open(file, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE)
+  private val acquired = new Acquired
+  private val allocator = acquired(ArrowUtils.rootAllocator.newChildAllocator("cec output", 0, Long.MaxValue))
+  private val root = acquired(VectorSchemaRoot.create(ArrowUtils.toArrowSchema(schema, "UTC", true, false), allocator))
+  private val rows = acquired.step(ArrowWriter.create(root))
+  private val channel = acquired(FileChannel.open(file, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE))
+  acquired.undo(Files.deleteIfExists(file))
   private val stream = new ArrowStreamWriter(root, null, channel)
   private lazy val measured = UnsafeProjection.create(schema)
   private var count = 0
   private var bytes = 0L
-  private var closed = false
-  stream.start()
+  acquired.step(stream.start())
 
   def write(row: InternalRow): Unit = {
     val size = sizeOf(row)
@@ -128,13 +130,7 @@ private[cec] final class RowSpool(val file: Path, schema: StructType) extends Au
     channel.close()
   }
 
-  override def close(): Unit = if (!closed) {
-    closed = true
-    channel.close()
-    root.close()
-    allocator.close()
-    Files.deleteIfExists(file)
-  }
+  override def close(): Unit = acquired.close()
 
   private def flush(): Unit = {
     rows.finish()

@@ -10,6 +10,7 @@ import scala.jdk.CollectionConverters._
 import org.rocksdb._
 
 import org.apache.spark.{SparkConf, SparkEnv}
+import org.apache.spark.sql.cec.Acquired
 import org.apache.spark.sql.cec.agent.CecException
 import org.apache.spark.sql.execution.streaming.state.RocksDBLoader
 import org.apache.spark.util.Utils
@@ -142,13 +143,15 @@ private[state] final class ColdWindows(keyFields: Int, valueFields: Int, grouped
   }
 
   private def open(): Unit = {
+    val acquired = new Acquired
     directory = Utils.createExecutorLocalTempDir(Option(SparkEnv.get).map(_.conf).getOrElse(new SparkConf), "cec-live")
-    onDisk {
+    acquired.undo(Utils.deleteRecursively(directory))
+    acquired.step(onDisk {
       RocksDBLoader.loadLibrary()
-      native = new Native
+      native = acquired(new Native)
       val names = Seq("default", "footprint", "dirty").map(name => new ColumnFamilyDescriptor(name.getBytes, native.family))
       db = RocksDB.open(native.database, directory.getPath, names.asJava, families)
-    }
+    })
   }
 
   private def ingest(family: ColumnFamilyHandle, sorted: Iterator[(Array[Byte], Array[Byte])]): Unit = if (sorted.hasNext) {

@@ -9,6 +9,7 @@ import org.apache.arrow.vector.{BigIntVector, TinyIntVector, VarBinaryVector, Ve
 import org.apache.arrow.vector.ipc.{ArrowStreamReader, ArrowStreamWriter}
 import org.apache.arrow.vector.types.pojo.{ArrowType, Field, FieldType, Schema}
 
+import org.apache.spark.sql.cec.Acquired
 import org.apache.spark.sql.util.ArrowUtils
 import org.apache.spark.unsafe.Platform
 
@@ -49,10 +50,9 @@ private[state] final class RecordSpool(grouped: Boolean, newFile: () => Path) ex
   }
 
   /** Removes the file. */
-  override def close(): Unit = {
-    if (stream != null) stream.close()
-    if (file != null) Files.deleteIfExists(file)
-  }
+  override def close(): Unit =
+    try if (stream != null) stream.close()
+    finally if (file != null) Files.deleteIfExists(file)
 
   private def rows(kind: Byte, window: Window): Long = {
     window match {
@@ -79,17 +79,18 @@ private final class RecordStream(file: Path, grouped: Boolean) extends AutoClose
   private val binary = new ArrowType.Binary
   private val fields = Seq(field("kind", new ArrowType.Int(8, true), nullable = false), field("window", binary, nullable = false)) ++
     (if (grouped) Seq(field("key", binary, nullable = false)) else Nil) :+ field("value", binary, nullable = true)
-  private val allocator = ArrowUtils.rootAllocator.newChildAllocator("cec commit", 0, Long.MaxValue)
-  private val root = VectorSchemaRoot.create(new Schema(fields.asJava), allocator)
+  private val acquired = new Acquired
+  private val allocator = acquired(ArrowUtils.rootAllocator.newChildAllocator("cec commit", 0, Long.MaxValue))
+  private val root = acquired(VectorSchemaRoot.create(new Schema(fields.asJava), allocator))
   private val kinds = root.getVector("kind").asInstanceOf[TinyIntVector]
   private val windows = root.getVector("window").asInstanceOf[VarBinaryVector]
   private val keys = if (grouped) root.getVector("key").asInstanceOf[VarBinaryVector] else null
   private val values = root.getVector("value").asInstanceOf[VarBinaryVector]
-  private val channel = FileChannel.open(file, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE)
+  private val channel = acquired(FileChannel.open(file, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE))
   private val writer = new ArrowStreamWriter(root, null, channel)
   private var count = 0
   private var bytes = 0L
-  writer.start()
+  acquired.step(writer.start())
 
   /** A record: of `window` the first `windowSize` bytes, of `value` (null: none) those from `valueFrom` on. */
   def add(kind: Byte, window: Array[Byte], windowSize: Int, key: Array[Byte], value: Array[Byte], valueFrom: Int): Unit = {
@@ -110,11 +111,7 @@ private final class RecordStream(file: Path, grouped: Boolean) extends AutoClose
     channel.close()
   }
 
-  override def close(): Unit = {
-    channel.close()
-    root.close()
-    allocator.close()
-  }
+  override def close(): Unit = acquired.close()
 
   private def flush(): Unit = {
     root.setRowCount(count)
@@ -172,17 +169,13 @@ private[state] object CheckpointSpool {
   private def footprintsOf(root: VectorSchemaRoot): BigIntVector = root.getVector("footprint").asInstanceOf[BigIntVector]
 
   private def batches(file: Path)(visit: VectorSchemaRoot => Unit): Unit = {
-    val allocator = ArrowUtils.rootAllocator.newChildAllocator("cec load", 0, Long.MaxValue)
-    val channel = FileChannel.open(file, StandardOpenOption.READ)
+    val acquired = new Acquired
+    acquired.undo(Files.deleteIfExists(file))
     try {
-      val reader = new ArrowStreamReader(channel, allocator)
-      try {
-        while (reader.loadNextBatch()) visit(reader.getVectorSchemaRoot)
-      } finally reader.close()
-    } finally {
-      channel.close()
-      allocator.close()
-      Files.deleteIfExists(file)
-    }
+      val allocator = acquired(ArrowUtils.rootAllocator.newChildAllocator("cec load", 0, Long.MaxValue))
+      val channel = acquired(FileChannel.open(file, StandardOpenOption.READ))
+      val reader = acquired(new ArrowStreamReader(channel, allocator))
+      while (reader.loadNextBatch()) visit(reader.getVectorSchemaRoot)
+    } finally acquired.close()
   }
 }
