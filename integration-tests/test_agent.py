@@ -9,13 +9,16 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from cec_it import feeds, local, results
-from cec_it.crashes import driver, log_bytes
-from cec_it.driver import FOREACH, Job, Query, last_batch, start
+from cec_it import feeds, local, log, results
+from cec_it.cluster import AGENT, EXECUTOR, LOOPBACK, QUICK, command_of
+from cec_it.crashes import Driver, driver, log_bytes
+from cec_it.driver import CEC, FOREACH, Job, Query, last_batch, start
 from cec_it.plans import PLANS
 from cec_it.references import References
+from spark_cec.log.index import CommitEntry
 from testbed.spark_logs import newest
 
 QUERY = Query("window-append", feeds.RATE, FOREACH)
@@ -100,3 +103,77 @@ def test_the_agent_ends_with_its_jvm(tmp_path: Path) -> None:
             assert local.select_on(handle, local.DEADLINE_S), "the agent outlives its JVM"
         finally:
             os.close(handle)
+
+
+ENDS_WITHIN_S = 120.0
+
+
+# A clean stop sends the executors a message; a JVM that ends closes its stores in a hook. Neither runs in a thread of a
+# task, and only these know the classes of a jar that came with the application.
+@pytest.mark.parametrize("how", ["stop", pytest.param("leave", marks=pytest.mark.long)])
+def test_executors_write_what_is_dirty_though_their_agents_are_dead(
+    how: str, references: References, tmp_path: Path
+) -> None:
+    query = Query("long-window-updates", feeds.RATE, FOREACH)
+    conf = {
+        CEC + "CI": "0ms",
+        CEC + "effort": "0",
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
+        "spark.executor.memory": "700m",
+        "spark.executor.extraJavaOptions": " ".join(QUICK),
+        "spark.sql.shuffle.partitions": "4",
+    }
+    job = Job(str(tmp_path), (query,), local.BATCHES, local.ROWS, master="local-cluster[2,1,700]", conf=conf)
+    with driver(job, "cec_it.waiting_driver") as child:
+        heard(child, "idle")
+        executors = local.eventually(lambda: two_or_none(members(child, EXECUTOR)), "two executors")
+        agents = local.eventually(lambda: two_or_none(agents_of(executors)), "their agents")
+        assert any(entry.meta.dirty_windows for entry in newest_frames(job.checkpoint(query))), (
+            "there is something to write"
+        )
+        for agent in agents:
+            local.kill(agent)
+        (tmp_path / "end").write_text(how)
+        heard(child, "done")
+        assert child.exit_code(ENDS_WITHIN_S) == 0
+        local.eventually(lambda: not members(child, EXECUTOR) or None, "the executors' end", ENDS_WITHIN_S)
+        left = newest_frames(job.checkpoint(query))
+        assert len(left) == 4
+        assert not any(entry.meta.dirty_windows for entry in left), child.log.read_text(errors="replace")[-3000:]
+        local.eventually(lambda: not members(child, AGENT) or None, "no agent is left behind")
+    assert results.last_recorded(job.out(query)) == references.get(query, job)
+
+
+def heard(child: Driver, wanted: str) -> None:
+    """Waits for this event of a driver."""
+    while True:
+        event = child.next_event(ENDS_WITHIN_S)
+        assert event is not None and event[1]["event"] != "failed", f"{event}: {child.log}"
+        if event[1]["event"] == wanted:
+            return
+
+
+def members(child: Driver, words: bytes) -> list[int]:
+    """The processes under a driver with these words in their command lines."""
+    return [pid for pid in child.members() if words in command_of(pid)]
+
+
+def agents_of(parents: list[int]) -> list[int]:
+    found = [local.child_running(parent, AGENT) for parent in parents]
+    return [pid for pid in found if pid is not None]
+
+
+def two_or_none(pids: list[int]) -> list[int] | None:
+    return pids if len(pids) == 2 else None
+
+
+def newest_frames(checkpoint: Path) -> list[CommitEntry]:
+    """The newest frame of each store: of its last commit, or of the flush behind that."""
+    newest = {}
+    for entry in log.frames(checkpoint):
+        place = (entry.meta.version, entry.meta.is_flush)
+        store = entry.meta.store
+        if store not in newest or place >= (newest[store].meta.version, newest[store].meta.is_flush):
+            newest[store] = entry
+    return list(newest.values())
