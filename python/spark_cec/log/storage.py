@@ -105,7 +105,10 @@ def probe(storage: Storage) -> None:
     except LogLocationError:
         raise
     except Exception as error:
-        mend = mend_of(error) or "make it a directory that this user may write to, or choose another location"
+        mend = mend_of(error)
+        if mend is not None:
+            raise LogLocationError(storage.url, f"cannot be written: {mend}") from error
+        mend = "make it a directory that this user may write to, or choose another location"
         raise LogLocationError(storage.url, f"cannot be written ({error}); {mend}") from error
     if twice:
         raise LogLocationError(storage.url, "it lets a file be created twice; use a store with conditional writes")

@@ -94,7 +94,7 @@ def test_with_few_descriptors_the_start_does_fail() -> None:
         (errno.ENOSPC, "no space is left: make room there"),
         (errno.EDQUOT, "no space is left: make room there"),
         (errno.EROFS, "the file system is read-only"),
-        (errno.EACCES, "it may not be read or written"),
+        (errno.EACCES, "no permission: give the user"),
     ],
 )
 def test_other_wants_are_told_in_a_sentence(
