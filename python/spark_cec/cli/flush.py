@@ -9,11 +9,12 @@ from rich.console import Console
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import is_held
-from spark_cec.cli.committed import committed, is_under_protocol
+from spark_cec.cli.committed import committed
 from spark_cec.cli.fall_back import replay_due
 from spark_cec.cli.find_log import OWN_DIRECTORY, Place
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.ids import new_id
+from spark_cec.recovery.query_file import is_under_protocol
 from spark_cec.recovery.requests import Flushed, ask_flush, flush_answer, withdraw_flush
 
 _LOOK_EVERY_S = 0.1

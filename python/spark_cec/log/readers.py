@@ -76,6 +76,20 @@ class ReaderTrail:
         self._written = self._through
 
 
+def forget_reads(storage: Storage, after: int) -> None:
+    """Says of each reader that it has read nothing behind batch `after`: that was taken back, and is written anew."""
+    for file in storage.list(READERS):
+        path = f"{READERS}/{file.name}"
+        try:
+            fields, _ = decode_object(path, storage.read(path), "note of a reader")
+        except (DamagedLog, NewerFormat):  # all output is kept as long as it cannot be read
+            continue
+        batch, ends = int(fields["batch"]), [int(end) for end in fields.get("ends", ())]
+        kept = {**fields, "batch": min(batch, after), "ends": [end for end in ends if end <= after]}
+        if (kept["batch"], kept["ends"]) != (batch, ends):
+            storage.replace(path, encode_object(kept))
+
+
 def slowest_reader(storage: Storage, log_id: str, names: Iterable[str]) -> int:
     """The oldest batch that some reader may still ask for. `log_id`: of the log at `storage`."""
     return min(int(_fields(storage, log_id, _path(name))["batch"]) for name in names) + 1
