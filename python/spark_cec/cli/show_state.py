@@ -34,7 +34,7 @@ def state_json(state: LogState) -> dict[str, Any]:
         "release": query.get("release"),
         "committed_batch": done.batch if done else None,
         "replay": asdict(done.replay) if done and done.replay else None,
-        "needs_input": _reach_json(state.reach) if state.reach else None,
+        "needs_input": reach_json(state.reach) if state.reach else None,
         "recoveries": state.recoveries,
         "output_batches": state.output_batches,
         "stores": [_store_json(store) for store in state.stores],
@@ -129,7 +129,7 @@ def _over(value: int, bound: int | None) -> bool:
     return bound is not None and value > bound
 
 
-def _reach_json(reach: Reach) -> dict[str, Any]:
+def reach_json(reach: Reach) -> dict[str, Any]:
     """`since_batch` is D. `from` and `to` are as the source writes its offsets; `offsets`: those of Kafka's form."""
     return {
         "since_batch": reach.first,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from spark_cec.errors import DamagedLog, NewerFormat
@@ -74,6 +75,17 @@ class ReaderTrail:
         content = {"batch": self._through, "ends": list(self._ends), "log": self._log_id}
         self._storage.replace(self._path, encode_object(content))
         self._written = self._through
+
+
+def newest_reads(storage: Storage) -> dict[str, int]:
+    """The newest batch that each reader has noted, by its name; without those whose note cannot be read."""
+    found = {}
+    for file in storage.list(READERS):
+        path = f"{READERS}/{file.name}"
+        with suppress(DamagedLog, NewerFormat):
+            fields, _ = decode_object(path, storage.read(path), "note of a reader")
+            found[file.name.removesuffix(".json")] = max(int(fields["batch"]), *map(int, fields.get("ends", ())), -1)
+    return found
 
 
 def forget_reads(storage: Storage, after: int) -> None:

@@ -31,10 +31,13 @@ class Rollback:
     generation: int
 
 
-def roll_back(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> Rollback | None:
+def roll_back(
+    checkpoint: Storage, own: Storage, log: Storage, batch: int, *, anew: bool = False
+) -> Rollback | None:
     """Takes the query back to the end of `batch`; None if that is where it is. It must not run meanwhile.
 
-    `own` is rooted at the checkpoint's `cec` directory, `log` at the log's home. In this order:
+    `own` is rooted at the checkpoint's `cec` directory, `log` at the log's home. `anew`: also where it seems to be
+    there, since Spark's logs were cut by hand, and the log has later commits. In this order:
 
     1. Refuse what cannot be done, before anything is written.
     2. Say that it is under way, with a number that no other run has; then, that this run begins behind the batch. Not
@@ -49,7 +52,7 @@ def roll_back(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> Ro
     Raises `UnsuitableCheckpoint` where Spark does not keep that batch any more, or a rollback to before it has begun.
     """
     pending = pending_rollback(own)
-    if pending is None and not own.exists(ROLLBACK_FILE) and _is_at(checkpoint, log, batch):
+    if not anew and pending is None and not own.exists(ROLLBACK_FILE) and is_at(checkpoint, log, batch):
         return None
     if pending is None or pending.batch != batch:
         _refuse_what_is_taken_back(own, pending, batch)  # 1
@@ -81,7 +84,7 @@ def refuse_out_of_reach(checkpoint: Storage, own: Storage, log: Storage, batch: 
         _refuse_a_forgotten_batch(checkpoint, log, batch)
 
 
-def _is_at(checkpoint: Storage, log: Storage, batch: int) -> bool:
+def is_at(checkpoint: Storage, log: Storage, batch: int) -> bool:
     """Whether nothing has come after a batch: neither a plan, nor output, whose plan may be what a power loss took."""
     if not committed_batch(checkpoint) == batch == max(planned_batches(checkpoint), default=-1):
         return False

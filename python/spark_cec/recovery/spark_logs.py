@@ -111,6 +111,18 @@ def named_stores(checkpoint: Storage) -> Iterator[StoreId]:
         yield from _stores_in(operator, checkpoint.read(path))
 
 
+def partitions_without(checkpoint: Storage, version: int) -> list[StoreId]:
+    """The stores of Spark's own providers that have other versions, and no file of this one, by their names."""
+    missing = []
+    for store in named_stores(checkpoint):
+        name = "" if store.name == "default" else f"/{store.name}"
+        files = [each.name for each in checkpoint.list(f"state/{store.operator}/{store.partition}{name}")]
+        of_versions = [each for each in files if each[:1].isdigit()]
+        if of_versions and not any(each.startswith((f"{version}.", f"{version}_")) for each in of_versions):
+            missing.append(store)
+    return missing
+
+
 def _stores_in(operator: int, metadata: bytes) -> list[StoreId]:
     """The stores in a metadata file of Spark's version 1: a line with the version, then JSON. None of any other."""
     version, _, text = metadata.partition(b"\n")
