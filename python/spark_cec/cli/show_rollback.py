@@ -51,11 +51,11 @@ def print_way_back(out: Console, way: WayBack) -> None:
         more = f" and {len(way.gone) - 1:,} more" if len(way.gone) > 1 else ""
         lines.append(("gone", f"{way.gone[0]}{more}: what these files had is lost to the batches that run anew"))
     if way.output is not None:
-        what = counted(way.output.rows, "row")
-        lines.append(("output", f"of the cec sink: {what} of {_batches(way.output.first, way.output.last)} taken back"))
-    for name, read in list(way.readers.items()):
-        words = f"{name} has read up to batch {read}: it stops by name; take it back, too, or begin it anew"
-        lines.append(("reader", words))
+        what = f"{counted(way.output.rows, 'row')} of {_batches(way.output.first, way.output.last)}"
+        words = f"of the cec sink: {what} taken back; a stream that has read more than batch {way.to} stops by name"
+        lines.append(("output", words))
+    for name, read in way.readers.items():
+        lines.append(("reader", f"{name} has read batch {read}, perhaps more: take it back, too, or begin it anew"))
     if way.newest > way.to:
         lines.append(("other sinks", _OF_OTHER_SINKS.format(_batches(way.to + 1, way.newest))))
     if not way.locks:
