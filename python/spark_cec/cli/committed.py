@@ -26,17 +26,20 @@ from spark_cec.recovery.spark_logs import all_stores, committed_batch
 class Committed:
     """The newest batch V that Spark has committed, -1 if there is none. `replay`: how far one is, if there is one.
 
-    `checkpoint`: the batch that the query would be taken back to, where its stores are whole: of a flow under a
-    protocol, or where a rollback is under way.
+    `checkpoint`: of a flow under a protocol, the batch that it would be taken back to, where its stores are whole.
+    `under_way`: the batch that a rollback which was not finished takes the query back to.
     """
 
     batch: int
     replay: ReplayProgress | None = None
     checkpoint: int | None = None
+    under_way: int | None = None
 
     @property
     def last(self) -> int:
-        """The batch that the next start goes on behind: V, or that of the checkpoint."""
+        """The batch that the next start goes on behind: V, or that which the query is, or would be, taken back to."""
+        if self.under_way is not None:
+            return self.under_way
         return self.batch if self.checkpoint is None else self.checkpoint
 
     @property
@@ -52,9 +55,9 @@ def committed(place: Place) -> Committed | None:
     runs = place.checkpoint.list(f"{OWN_DIRECTORY}/generations")
     newest = max((int(file.name.removesuffix(".json")) for file in runs), default=0)
     replay = read_progress(place.checkpoint, newest, OWN_DIRECTORY)
-    under_way = pending_rollback(_own(place.checkpoint))
-    back_to = under_way.batch if under_way is not None else _checkpoint_of(place.checkpoint)
-    return Committed(committed_batch(place.checkpoint), replay, back_to)
+    pending = pending_rollback(_own(place.checkpoint))
+    back_to = pending.batch if pending is not None else None
+    return Committed(committed_batch(place.checkpoint), replay, _checkpoint_of(place.checkpoint), back_to)
 
 
 def _checkpoint_of(checkpoint: Storage) -> int | None:

@@ -34,6 +34,7 @@ def state_json(state: LogState) -> dict[str, Any]:
         "release": query.get("release"),
         "committed_batch": done.batch if done else None,
         "replay": asdict(done.replay) if done and done.replay else None,
+        "rollback": done.under_way if done else None,
         "needs_input": reach_json(state.reach) if state.reach else None,
         "recoveries": state.recoveries,
         "output_batches": state.output_batches,
@@ -86,6 +87,9 @@ def _head(state: LogState) -> list[tuple[str, object]]:
         lines.append(("committed", f"batch {done.batch}; of a replay of batches {first} to {last}, {progress}"))
     else:
         lines.append(("committed", f"batch {done.batch}" if done.batch >= 0 else "no batch yet"))
+    if done is not None and done.under_way is not None:
+        rest = f"`cec rollback` with --to {done.under_way} does the rest"
+        lines.append(("rollback", f"to batch {done.under_way}, not finished: {rest}"))
     if state.reach is not None:
         lines.append(("input", state.reach.describe(int(time.time() * 1000))))
     lines.append(("recoveries", state.recoveries))

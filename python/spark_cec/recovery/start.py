@@ -39,7 +39,8 @@ def refuse_a_lost_commit(checkpoint: Storage, committed: int) -> None:
     if committed >= 0 and not checkpoint.exists(f"commits/{committed}"):
         raise UnsuitableCheckpoint(
             f"{checkpoint.url}/commits/{committed} is gone, and with it the ids by which Spark names the state of "
-            f"batch {committed} ({STATE_IDS} is 2): restore it, or the checkpoint whole with its log, from a copy"
+            f"batch {committed} ({STATE_IDS} is 2): restore it, or the checkpoint whole with its log, from a copy; or "
+            f"go back to an earlier batch with `cec rollback {checkpoint.url} --to BATCH`"
         )
 
 

@@ -164,6 +164,10 @@ def test_the_next_start_begins_where_the_batch_had_ended(
     code, said, _ = rollback(query, "--to", str(to), "--yes")
     assert code == 0, said
     assert query.planned == list(range(to + 1)) == query.output
+    for place in (query.path, f"{query.path}/cec/log"):  # the agent of the run before has the log open still
+        about = {"view": "windows", "operator": 0, "store": "default", "path": place}
+        splits = query.agent.ask("view_splits", **about)["splits"]
+        assert {each["version"] for each in splits} == {to + 1}
     committed, found = query.start()
     assert committed == to
     assert query.has_state_of(to, found)
@@ -183,8 +187,8 @@ def test_what_it_needs_and_costs_is_said_before_it_is_done(query: Run) -> None:
     )
     assert lines[2].startswith("input       needed since batch 1 (t-0 from offset 10), ")
     assert lines[2].endswith(" ago: what came since is read again")
-    output = "of the cec sink: 0 rows of batches 6 to 8 taken back; a stream that has read more than batch 5 stops by name"
-    assert lines[3] == f"output      {output}"
+    output = "of the cec sink: 0 rows of batches 6 to 8 taken back; "
+    assert lines[3] == f"output      {output}a stream that has read more than batch 5 stops by name"
     assert lines[4].startswith("other sinks have batches 6 to 9 already: rows come again")
     assert lines[5:] == ["nothing was changed"]
 
@@ -437,6 +441,14 @@ def test_the_old_or_the_new_state_wherever_it_is_killed(
         if under_way:
             refused(query, 4, 2, "being taken back to the end of batch 5, which was not finished: .* --to 5`$")
             assert "a try before was cut short" in rollback(query, "--to", "5", "--dry-run")[1]
+            elsewhere = ("--from", query.path, "--to", f"{query.path} elsewhere")
+            others = (("flush", query.path), ("export", *elsewhere), ("rescale", *elsewhere, "--partitions", "3"))
+            for command in others:
+                result = run(*command)
+                assert result.exit_code == 2 and f"run `cec rollback {query.path} --to 5`" in result.stderr, command
+            shown = run("inspect", query.path)
+            assert shown.exit_code == 0 and "rollback    to batch 5, not finished: `cec rollback`" in shown.stdout
+            assert answer(run("inspect", query.path, "--json"))["rollback"] == 5
         assert rollback(query, "--to", "5", "--yes")[0] == 0
         committed, found = query.start()
         assert committed == 5 and query.has_state_of(5, found), f"crash {crash}"
