@@ -53,10 +53,11 @@ from spark_cec.recovery.start import (
     refuse_forgotten_batches,
     refuse_without_log,
     words_on_damage,
+    words_on_eager,
     words_on_plan,
 )
 from spark_cec.recovery.suitable import refuse_under_protocol, refuse_unsuitable
-from spark_cec.settings import parse_settings
+from spark_cec.settings import Mode, parse_settings
 
 
 class QueryCalls:
@@ -240,6 +241,7 @@ class QueryCalls:
         expected = forecast(own, float(arguments.get("load_waves", 1.0)), autotune=settings.autotune)
         how = f"{decision['mode']} ({decision['reason']})"
         said += words_on_plan(plan, how, settings.describe(), arguments["home"])
+        said += words_on_eager(decision["operators"], asked=settings.mode is Mode.EAGER)
         said_now = [asdict(word) for word in said]
         return {**asdict(run), "forecast": asdict(expected), "said": said_now}
 
