@@ -11,10 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from spark_cec.cli.find_log import store_of
 from spark_cec.cli.show import counted, describe_fallback, fallback_json, print_findings, size, store_json
 from spark_cec.cli.state import LogState, StoreState
 from spark_cec.log.meta import CommitFlags
 from spark_cec.recovery.reach import Reach
+from spark_cec.recovery.spark_logs import has_state, recorded_conf
+from spark_cec.settings import PROVIDER, PROVIDER_KEY
 
 _COLUMNS = (
     "operator", "partition", "store", "version", "newest", "N", "q", "Q", "u", "U", "D", "dirty", "bytes", "segments",
@@ -27,6 +30,7 @@ def state_json(state: LogState) -> dict[str, Any]:
     return {
         "log_home": state.place.home,
         "log_id": state.place.log_id,
+        "state_store": _state_store(state),
         "mode": query.get("mode"),
         "reason": query.get("reason"),
         "settings": query.get("settings"),
@@ -53,7 +57,7 @@ def print_state(out: Console, state: LogState) -> None:
     if state.stores:
         out.print(_table(state))
     else:
-        out.print("no store has committed yet")
+        out.print(_without_stores(state))
     settings = state.place.settings
     if settings is not None and settings.recovery_target_ms is not None and state.stores:
         out.print("- Q and U follow from recoveryTarget: the writer sets them anew at every commit, as it measures")
@@ -67,6 +71,23 @@ def print_state(out: Console, state: LogState) -> None:
         out.print("headers only were read; `cec verify` reads every byte")
     if state.decided:
         out.print(describe_fallback(state.decided))
+
+
+def _state_store(state: LogState) -> str | None:
+    """The class of the provider that has the query's state; None where it has none, or only the log is known."""
+    checkpoint = state.place.checkpoint
+    if checkpoint is None or not has_state(checkpoint):
+        return None
+    return recorded_conf(checkpoint).get(PROVIDER_KEY)
+
+
+def _without_stores(state: LogState) -> str:
+    provider = _state_store(state)
+    if provider is not None and provider != PROVIDER:
+        return f"the query's state is in {store_of(provider)}, not in this log; here is its output"
+    if state.place.query is not None and not state.place.query.get("provider"):
+        return "the query has no state in this log; here is its output"
+    return "no store has committed yet"
 
 
 def _head(state: LogState) -> list[tuple[str, object]]:

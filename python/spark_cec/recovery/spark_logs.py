@@ -74,6 +74,22 @@ def planned_batches(checkpoint: Storage) -> list[int]:
     return _batches(checkpoint, "offsets")
 
 
+def has_state(checkpoint: Storage) -> bool:
+    """Whether Spark has noted a stateful operator of the query, or, before 3.5, a store has files there."""
+    return any(operator_files(checkpoint)) or bool(checkpoint.list("state/0/0"))
+
+
+def recorded_conf(checkpoint: Storage) -> dict[str, str]:
+    """The settings that Spark has recorded with the newest batch that it has planned, if it has."""
+    newest = max(planned_batches(checkpoint), default=-1)
+    try:
+        text = checkpoint.read(f"offsets/{newest}").decode(errors="replace").split("\n")[1]
+        conf = json.loads(text).get("conf") or {}
+        return {str(key): str(value) for key, value in conf.items()}
+    except (FileNotFoundError, IndexError, ValueError, AttributeError):
+        return {}
+
+
 def operator_files(checkpoint: Storage) -> Iterator[str]:
     """What Spark has noted of a query's operators and of the schemas of their state, first to last."""
     for operator in count():
