@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -270,3 +271,22 @@ def test_deferral_is_refused_where_it_is_unsafe(name: str, spark: SparkSession, 
         decide(spark, tmp_path, frame, mode, {"mode": "deferred"})
     assert not isinstance(refused.value, StreamingQueryException), "refused at start(), not when the query runs"
     assert not local.files_in(tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("mode", "plan", "warning"),
+    [
+        pytest.param("auto", "join", r"operator 0 \(stream-stream join\), which costs little, since", id="a join"),
+        pytest.param("auto", "window-append", None, id="deferred"),
+        pytest.param("eager", "join", None, id="as was asked for"),
+    ],
+)
+def test_a_start_warns_of_what_is_eager_in_one_line(
+    mode: str, plan: str, warning: str | None, spark: SparkSession, spark_log: Path, tmp_path: Path
+) -> None:
+    before = spark_log.stat().st_size
+    decide(spark, tmp_path, on(plan), PLANS[plan].mode, {"mode": mode})
+    said = spark_log.read_bytes()[before:].decode()
+    lines = [line for line in said.splitlines() if "Spark CEC: eager, so that" in line]
+    assert len(lines) == (warning is not None)
+    assert all(re.search(rf" WARN .*every commit writes all that its batch touched: {warning}", each) for each in lines)

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 import typer
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 from cec_it import feeds, local, results
 from cec_it.driver import FOREACH, Job, Query, last_batch, start
 from cec_it.references import PROVIDER_KEY, References
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import home_of
+from spark_cec.cli.app import app
 from spark_cec.cli.carry import PROVIDERS
 from spark_cec.cli.failures import explained
 from spark_cec.errors import CecError
@@ -72,6 +74,8 @@ def test_a_query_changes_its_store_again_and_again(
         return own
 
     own = run(first, 0, 2)
+    said = CliRunner().invoke(app, ["inspect", str(checkpoint)])
+    assert f"({PROVIDERS[first]}), of which there is no log: `cec import --from {checkpoint} --to NEW`" in said.stderr
     carried = moved(own, checkpoint, "cec")
     assert sum(each.rows for each in carried.stores) > 0
     own = run("cec", 1, 4)

@@ -21,6 +21,7 @@ from spark_cec.checkpoint.recovery_target import load_tuning
 from spark_cec.errors import DamagedLog, Fenced, UnsuitableCheckpoint
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
+from spark_cec.log.cuts import cuts_of
 from spark_cec.log.home import absolute_home, is_inside, read_log_id, relative_home
 from spark_cec.log.index import Index
 from spark_cec.log.reader import read_frame
@@ -40,8 +41,10 @@ from spark_cec.recovery.plan import (
     first_missed,
     make_plan,
     nothing_to_replay,
-    refuse_a_log_that_is_ahead,
+    refuse_a_later_history,
     refuse_an_unfinished_rewind,
+    refuse_later_batches,
+    way_back,
 )
 from spark_cec.recovery.query_file import read_query
 from spark_cec.recovery.reach import describe_batches, read_reach
@@ -58,10 +61,11 @@ from spark_cec.recovery.start import (
     refuse_without_log,
     word_on_owner,
     words_on_damage,
+    words_on_eager,
     words_on_plan,
 )
 from spark_cec.recovery.suitable import refuse_under_protocol, refuse_unsuitable
-from spark_cec.settings import Settings, parse_settings
+from spark_cec.settings import Mode, Settings, parse_settings
 
 
 class QueryCalls:
@@ -211,16 +215,17 @@ class QueryCalls:
         log = self._logs.get(arguments["home"], parse_settings(conf_of(arguments)))
         log.catalog.refresh()
         refuse_an_unfinished_rewind(own, committed)
-        refuse_a_log_that_is_ahead(log.catalog.index, committed, after_run)
+        index, cuts = log.catalog.index, cuts_of(log.storage).known
+        attempts = CommittedAttempts(checkpoint, own, cuts, committed)
+        refuse_a_later_history(index, cuts, committed, after_run)
+        refuse_later_batches(index, checkpoint.url, committed, attempts.allows)
         with log.catalog.naming_places():
-            index = log.catalog.index
             stores = all_stores(checkpoint, index.stores())
-            attempts = CommittedAttempts(checkpoint, own, committed)
             fallback = pending_fallback(own, index, stores, committed)
             plan = make_plan(index, stores, committed, attempts.allows, fallback.version if fallback else None)
         refuse_forgotten_batches(checkpoint, plan)
         said = words_on_damage(log.home, log.catalog.damages)
-        said += words_on_lost_output(log.storage, index, _published(log, committed), committed)
+        said += words_on_lost_output(log.storage, index, _published(log, checkpoint.url, committed), committed)
         return _answer(plan, after_run, said)
 
     def sources_now(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
@@ -291,6 +296,7 @@ class QueryCalls:
         expected = forecast(own, float(arguments.get("load_waves", 1.0)), autotune=settings.autotune)
         how = f"{decision['mode']} ({decision['reason']})"
         said += words_on_plan(plan, how, settings.describe(), home)
+        said += words_on_eager(decision["operators"], asked=settings.mode is Mode.EAGER)
         said_now = [asdict(word) for word in said]
         return {**asdict(run), "forecast": asdict(expected), "said": said_now}
 
@@ -414,13 +420,14 @@ def _output_before(log: OpenLog, version: int, kept_from: int | None) -> int | N
     return min(bounds + ([kept_from] if bounds and kept_from is not None else []), default=None)
 
 
-def _published(log: OpenLog, committed_batch: int) -> list[int]:
+def _published(log: OpenLog, checkpoint: str, committed_batch: int) -> list[int]:
     """The batches of output. One that Spark never ran would hide the rows that the query is about to write."""
     batches = manifest.batches(log.storage)
     if batches and batches[-1] > committed_batch + 1:
         raise UnsuitableCheckpoint(
             f"{log.home} holds output of batch {batches[-1]}, but the checkpoint ends at batch {committed_batch}: "
-            f"the checkpoint was changed by hand; restore it whole, or start a new one with a log of its own"
+            f"entries of its offsets and commits are gone. {way_back(checkpoint, committed_batch)}; or restore the "
+            f"checkpoint whole"
         )
     return batches
 

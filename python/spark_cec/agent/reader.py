@@ -29,12 +29,13 @@ from spark_cec.checkpoint.views import (
 from spark_cec.errors import CecError, DamagedLog, LogLocationError, NotKept, OutputBegunAnew, OutputTakenBack
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
+from spark_cec.log.cuts import cuts_of
 from spark_cec.log.frame import Location
 from spark_cec.log.home import absolute_home
 from spark_cec.log.index import OutputEntry
 from spark_cec.log.readers import ReaderTrail
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.attempts import read_attempts
+from spark_cec.recovery.attempts import is_taken_back, newest_allowed, read_attempts
 from spark_cec.recovery.plan import Allows
 from spark_cec.recovery.query_file import read_query
 from spark_cec.recovery.spark_logs import committed_batch
@@ -52,10 +53,16 @@ SPLIT_BYTES = 32 << 20
 """Stored bytes that one read task takes."""
 
 
-def _committed(path: str) -> Allows:
-    """Which attempts may be committed ones, where `path` is a query's checkpoint; all, where it is a log's home."""
+def _committed(path: str, log: OpenLog) -> Allows:
+    """Which attempts may be committed ones.
+
+    Where `path` is a log's home and no query's checkpoint, all but those that a rollback has taken back.
+    """
     own = cec_directory(path)
-    return read_attempts(open_storage(path), own).allows_read if read_query(own) is not None else lambda _: True
+    if read_query(own) is not None:
+        return read_attempts(open_storage(path), own, log.storage).allows_read
+    cuts = cuts_of(log.storage).known
+    return lambda entry: not is_taken_back(entry, cuts)
 
 
 class ReaderCalls:
@@ -206,7 +213,9 @@ class ReaderCalls:
             found = [e for s in sorted(log.catalog.index.stores()) for e in log.catalog.index.commits(s, 0, 1 << 62)]
             pieces = [{"frames": piece} for piece in _pack((e.location, "") for e in found if e.meta.records)]
         else:
-            pieces = _window_pieces(log, int(arguments["operator"]), str(arguments["store"]), arguments.get("version"))
+            allows = _committed(str(arguments["path"]), log)
+            store, version = str(arguments["store"]), arguments.get("version")
+            pieces = _window_pieces(log, allows, int(arguments["operator"]), store, version)
         splits = [{"view": view, "home": log.home, **piece} for piece in pieces]
         return {"splits": splits, "lost": [str(each) for each in told]}
 
@@ -222,7 +231,7 @@ class ReaderCalls:
         if split["view"] == "windows":
             log.catalog.refresh()
             store = StoreId(int(split["operator"]), int(split["partition"]), split["store"])
-            allows = _committed(str(arguments["path"]))
+            allows = _committed(str(arguments["path"]), log)
             head = head_at(log.catalog.index, store, int(split["version"]), allows=allows)
             rows = window_rows(rebuild(log.storage, log.catalog.index, head))
         else:
@@ -389,7 +398,9 @@ def _pack(frames: Iterable[tuple[Location, str]]) -> list[list[Sequence[Any]]]:
     return pieces
 
 
-def _window_pieces(log: OpenLog, operator: int, name: str, version: int | None) -> list[dict[str, Any]]:
+def _window_pieces(
+    log: OpenLog, allows: Allows, operator: int, name: str, version: int | None
+) -> list[dict[str, Any]]:
     index = log.catalog.index
     stores = [store for store in sorted(index.stores()) if store.operator == operator and store.name == name]
     if not stores:
@@ -397,7 +408,8 @@ def _window_pieces(log: OpenLog, operator: int, name: str, version: int | None) 
         raise LogLocationError(
             log.home, f"no store {name!r} of operator {operator}; there are: {', '.join(known) or 'none'}"
         )
-    newest = min(index.newest(store, 1 << 62)[-1].meta.version for store in stores)
+    heads = [newest_allowed(index, store, allows) for store in stores]
+    newest = min(head.meta.version if head is not None else 0 for head in heads)
     at = newest if version is None else int(version)
     if not 0 < at <= newest:
         raise LogLocationError(log.home, f"it has no version {at} of all partitions: give one from 1 to {newest}")

@@ -20,6 +20,7 @@ from spark_cec.checkpoint.policy import Plan
 from spark_cec.checkpoint.recovery_target import Forecast, load_tuning
 from spark_cec.errors import DamagedLog, LogLocationError
 from spark_cec.ids import NO_CHECKPOINT, StoreId
+from spark_cec.log.cuts import cuts_of
 from spark_cec.log.frame import CommitFlags, CommitMeta, FrameKind, LoadedMeta
 from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.meta import NO_WATERMARK_MS
@@ -94,7 +95,7 @@ class StoreCalls:
         checkpoint_id = bytes.fromhex(arguments["checkpoint_id"]) if arguments.get("checkpoint_id") else None
         log.catalog.refresh()
         with log.catalog.naming_places():
-            store, version, allows = store_of(arguments), int(arguments["version"]), self._attempts(arguments)
+            store, version, allows = store_of(arguments), int(arguments["version"]), self._attempts(log, arguments)
             head = head_at(log.catalog.index, store, version, checkpoint_id, allows)
             checkpoint = rebuild(log.storage, log.catalog.index, head)
         meta = head.meta
@@ -125,12 +126,12 @@ class StoreCalls:
         """
         log = self._logs.get_known(arguments["home"])
         log.catalog.refresh()
-        store, version, allows = store_of(arguments), int(arguments["version"]), self._attempts(arguments)
+        store, version, allows = store_of(arguments), int(arguments["version"]), self._attempts(log, arguments)
         try:
             return {"lost": False, **_footer(head_at(log.catalog.index, store, version, allows=allows).meta)}
         except DamagedLog:
             of_a_run = arguments.get("committed_batch") is not None
-            named = self._attempts_of_run(arguments).named(store, version) if of_a_run else None
+            named = self._attempts_of_run(log, arguments).named(store, version) if of_a_run else None
             return {"lost": True, "checkpoint_id": named}
 
     def _write(self, checkpoint: EventualCheckpoint) -> str | None:
@@ -194,20 +195,22 @@ class StoreCalls:
         found = log.catalog.index.commit(meta.store, meta.version, meta.checkpoint_id)
         return found if found is not None and found.meta.generation == meta.generation else None
 
-    def _attempts(self, arguments: Mapping[str, Any]) -> Allows:
+    def _attempts(self, log: OpenLog, arguments: Mapping[str, Any]) -> Allows:
         if not arguments.get("checkpoint"):
             return lambda _: True
         if arguments.get("committed_batch") is None:  # a reader
             place = str(arguments["checkpoint"])
-            return read_attempts(open_storage(place), cec_directory(place)).allows_read
-        return self._attempts_of_run(arguments).allows
+            return read_attempts(open_storage(place), cec_directory(place), log.storage).allows_read
+        return self._attempts_of_run(log, arguments).allows
 
-    def _attempts_of_run(self, arguments: Mapping[str, Any]) -> CommittedAttempts:
+    def _attempts_of_run(self, log: OpenLog, arguments: Mapping[str, Any]) -> CommittedAttempts:
         """Of the run that asks, the same for all its stores: it reads some small files."""
         place, committed = str(arguments["checkpoint"]), int(arguments["committed_batch"])
         run = (place, committed, int(arguments["generation"]))
-        attempts = self._runs.get(run) or CommittedAttempts(open_storage(place), cec_directory(place), committed)
-        if run not in self._runs:
+        attempts = self._runs.get(run)
+        if attempts is None:
+            cuts = cuts_of(log.storage).known
+            attempts = CommittedAttempts(open_storage(place), cec_directory(place), cuts, committed)
             self._runs = dict([(run, attempts), *self._runs.items()][:_RUNS_KNOWN])
         return attempts
 

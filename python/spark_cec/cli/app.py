@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from spark_cec.cli import carry_commands
+from spark_cec.cli import carry_commands, rollback_command
 from spark_cec.cli.failures import ExitCode, explained
 from spark_cec.cli.options import AsJson, Checkpoint
 from spark_cec.extras import need
@@ -274,6 +274,7 @@ def flush(
 
 
 carry_commands.register(app)
+rollback_command.register(app)
 
 _WITH_COMMANDS_OF_ITS_OWN: dict[str, Any] = {
     "add_help_option": False,

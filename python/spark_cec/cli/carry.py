@@ -18,6 +18,7 @@ from spark_cec.cli.show import console, counted, print_json
 from spark_cec.errors import SettingsError
 from spark_cec.migration.carry import Carried, Request, carry
 from spark_cec.migration.checkpoint import PLANNED, no_checkpoint, running, taken
+from spark_cec.recovery.rollback import refuse_if_under_way
 from spark_cec.session import configure
 from spark_cec.settings import PROVIDER, PROVIDER_KEY
 
@@ -61,8 +62,11 @@ def _refuse_at_once(request: Request) -> None:
     if source is not None:
         if not (source / PLANNED).is_dir():
             raise no_checkpoint(str(source))
-        if (source / OWN_DIRECTORY).is_dir() and is_held(open_to_read(str(source / OWN_DIRECTORY))):
+        own = open_to_read(str(source / OWN_DIRECTORY)) if (source / OWN_DIRECTORY).is_dir() else None
+        if own is not None and is_held(own):
             raise running(str(source))
+        if own is not None:
+            refuse_if_under_way(own)
     if target is not None and os.path.lexists(target):
         raise taken(str(target))
 

@@ -18,8 +18,9 @@ from spark_cec.log.index import Index
 from spark_cec.log.reader import FoundFrame, SegmentReport, Torn, VerifyReport, scan, verify
 from spark_cec.log.segment import segment_path
 from spark_cec.log.storage import Storage
+from spark_cec.recovery.attempts import newest_allowed
 from spark_cec.recovery.fallback import Fallback
-from spark_cec.recovery.plan import ANY_VERSION, Allows
+from spark_cec.recovery.plan import Allows
 from spark_cec.recovery.spark_logs import all_stores
 
 Tell = Callable[[int], None]
@@ -165,10 +166,12 @@ def _check_stores(
 
 def _check(place: Place, index: Index, store: StoreId, done: Committed | None) -> list[StoreCheck]:
     """The committed version, which must be there, and the newest one where that is later."""
-    newest = max((entry.meta.version for entry in index.newest(store, ANY_VERSION)), default=0)
-    wanted = newest if done is None or done.version is None else done.version
     allows = committed_attempts(place, done)
-    return [_rebuilt(place.storage, index, store, version, allows) for version in sorted({wanted, max(wanted, newest)})]
+    head = newest_allowed(index, store, allows)
+    newest = head.meta.version if head is not None else 0
+    wanted = newest if done is None or done.version is None else done.version
+    versions = {wanted, max(wanted, newest)} - {0}
+    return [_rebuilt(place.storage, index, store, version, allows) for version in sorted(versions)]
 
 
 def _rebuilt(storage: Storage, index: Index, store: StoreId, version: int, allows: Allows) -> StoreCheck:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from spark_cec.cli.committed import committed_attempts
 from spark_cec.cli.find_log import find_log
 from spark_cec.cli.state import catalog_of
 from spark_cec.errors import LogLocationError
@@ -13,7 +14,10 @@ from spark_cec.tuning.estimate import Commit
 
 
 def read_commits(checkpoint: Path) -> list[Commit]:
-    """Every store's commits that the log of a checkpoint still has, the last attempt of each; none without a log."""
+    """Every store's commits that the log of a checkpoint still has, the last attempt of each; none without a log.
+
+    Without those that a rollback has taken back: the versions of their numbers have other times.
+    """
     try:
         place = find_log(str(checkpoint))
     except LogLocationError:
@@ -21,7 +25,9 @@ def read_commits(checkpoint: Path) -> list[Commit]:
     catalog = catalog_of(place)
     catalog.refresh()
     index = catalog.index
-    metas = [entry.meta for store in index.stores() for entry in index.commits(store, 0, ANY_VERSION)]
+    allows = committed_attempts(place, None)
+    entries = [entry for store in index.stores() for entry in index.commits(store, 0, ANY_VERSION)]
+    metas = [entry.meta for entry in entries if allows(entry)]
     last = {(meta.store, meta.version): meta for meta in metas}
     return [
         Commit(

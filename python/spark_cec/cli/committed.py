@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from spark_cec.cli.find_log import OWN_DIRECTORY, Place, open_to_read
-from spark_cec.errors import UnsuitableCheckpoint
+from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
+from spark_cec.log.cuts import Cut, cuts_of
 from spark_cec.log.index import Index
 from spark_cec.log.storage import Storage
 from spark_cec.protocols.driving import line_of
 from spark_cec.protocols.records import checkpoints_of, read_records, records_in
 from spark_cec.protocols.spec import read_spec
-from spark_cec.recovery.attempts import CommittedAttempts
+from spark_cec.recovery.attempts import CommittedAttempts, is_taken_back
 from spark_cec.recovery.fallback import Fallback, is_done, read_fallback
 from spark_cec.recovery.plan import Allows
-from spark_cec.recovery.query_file import read_query
+from spark_cec.recovery.query_file import is_under_protocol, read_query
 from spark_cec.recovery.report import ReplayProgress, read_progress
+from spark_cec.recovery.rollback import pending_rollback
 from spark_cec.recovery.spark_logs import all_stores, committed_batch
-from spark_cec.settings import PREFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +27,19 @@ class Committed:
     """The newest batch V that Spark has committed, -1 if there is none. `replay`: how far one is, if there is one.
 
     `checkpoint`: of a flow under a protocol, the batch that it would be taken back to, where its stores are whole.
+    `under_way`: the batch that a rollback which was not finished takes the query back to.
     """
 
     batch: int
     replay: ReplayProgress | None = None
     checkpoint: int | None = None
+    under_way: int | None = None
 
     @property
     def last(self) -> int:
-        """The batch that the next start goes on behind: V, or that of the checkpoint."""
+        """The batch that the next start goes on behind: V, or that which the query is, or would be, taken back to."""
+        if self.under_way is not None:
+            return self.under_way
         return self.batch if self.checkpoint is None else self.checkpoint
 
     @property
@@ -52,12 +55,9 @@ def committed(place: Place) -> Committed | None:
     runs = place.checkpoint.list(f"{OWN_DIRECTORY}/generations")
     newest = max((int(file.name.removesuffix(".json")) for file in runs), default=0)
     replay = read_progress(place.checkpoint, newest, OWN_DIRECTORY)
-    return Committed(committed_batch(place.checkpoint), replay, _checkpoint_of(place.checkpoint))
-
-
-def is_under_protocol(query: Mapping[str, Any] | None) -> bool:
-    """Of what `query.json` has: whether it is a flow whose stores write at the checkpoints of a pipeline's protocol."""
-    return query is not None and PREFIX + "protocol" in (query.get("settings_conf") or {})
+    pending = pending_rollback(_own(place.checkpoint))
+    back_to = pending.batch if pending is not None else None
+    return Committed(committed_batch(place.checkpoint), replay, _checkpoint_of(place.checkpoint), back_to)
 
 
 def _checkpoint_of(checkpoint: Storage) -> int | None:
@@ -90,10 +90,18 @@ def decided_fallback(place: Place, index: Index, done: Committed | None) -> Fall
 
 
 def committed_attempts(place: Place, done: Committed | None) -> Allows:
-    """Which attempts may be the committed ones; all, where no checkpoint is known."""
+    """Which attempts may be the committed ones; where no checkpoint is known, all that no rollback has taken back."""
+    cuts = _readable_cuts(place)
     if place.checkpoint is None or done is None:
-        return lambda _: True
-    return CommittedAttempts(place.checkpoint, _own(place.checkpoint), done.batch).allows_read
+        return lambda entry: not is_taken_back(entry, cuts)
+    return CommittedAttempts(place.checkpoint, _own(place.checkpoint), cuts, done.batch).allows_read
+
+
+def _readable_cuts(place: Place) -> tuple[Cut, ...]:
+    """None where one is damaged: who looks for damage names it."""
+    with suppress(DamagedLog):
+        return cuts_of(place.storage).known
+    return ()
 
 
 def _own(checkpoint: Storage) -> Storage:

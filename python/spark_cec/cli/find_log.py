@@ -16,11 +16,17 @@ from spark_cec.log.scan import FoundFrame, scan
 from spark_cec.log.segment import list_segments
 from spark_cec.log.storage import Storage
 from spark_cec.recovery import query_file
-from spark_cec.recovery.spark_logs import committed_batch
-from spark_cec.settings import Settings, parse_settings
+from spark_cec.recovery.spark_logs import committed_batch, has_state, planned_batches, recorded_conf
+from spark_cec.settings import PROVIDER, PROVIDER_KEY, Settings, parse_settings
 
 OWN_DIRECTORY = "cec"
 OWN_LOG = "cec/log"
+
+_PROVIDERS = "org.apache.spark.sql.execution.streaming.state."
+_SPARKS = {
+    f"{_PROVIDERS}RocksDBStateStoreProvider": "RocksDB",
+    f"{_PROVIDERS}HDFSBackedStateStoreProvider": "HDFS-backed",
+}
 
 _GIVE = "give the checkpoint of a query that runs on Spark CEC, or the home of a log"
 
@@ -80,7 +86,35 @@ def find_log(path: str) -> Place:
     if open_to_read(path).exists(query_file.PIPELINE_FILE):
         one = f"the checkpoint of one of its flows, {path}/flows/<name>"
         raise LogLocationError(path, f"this is the home of a pipeline: give {one}")
-    raise LogLocationError(path, f"there is no log here; {_GIVE}")
+    raise LogLocationError(path, _of_another_store(path) or f"there is no log here; {_GIVE}")
+
+
+def _of_another_store(path: str) -> str | None:
+    """What to do about the checkpoint of a query that has no log; None where no query of Spark's has run."""
+    checkpoint = open_to_read(path)
+    if not planned_batches(checkpoint):
+        return None
+    if not has_state(checkpoint):
+        return "this is the checkpoint of a query without state and without the `cec` sink, of which there is no log"
+    provider = recorded_conf(checkpoint).get(PROVIDER_KEY)
+    if provider == PROVIDER:
+        return (
+            "this is the checkpoint of a query on Spark CEC whose cec directory is gone, which says where its log is: "
+            "restore it, or give the home of the log"
+        )
+    way_in = f"`cec import --from {path} --to NEW` makes a checkpoint for Spark CEC of it, with the state"
+    if provider is None:
+        return (
+            "this is the checkpoint of an old release of Spark, which did not record where a query's state is. Start "
+            f"the query once with this release, and stop it; then {way_in}"
+        )
+    where = f"this is the checkpoint of a query whose state is in {store_of(provider)}"
+    return f"{where}, of which there is no log: {way_in}"
+
+
+def store_of(provider: str) -> str:
+    """What a state store provider's class is, for people."""
+    return f"Spark's {_SPARKS[provider]} state store ({provider})" if provider in _SPARKS else provider
 
 
 def read_query(checkpoint: str) -> dict[str, Any] | None:

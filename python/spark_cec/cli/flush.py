@@ -9,12 +9,14 @@ from rich.console import Console
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import is_held
-from spark_cec.cli.committed import committed, is_under_protocol
+from spark_cec.cli.committed import committed
 from spark_cec.cli.fall_back import replay_due
 from spark_cec.cli.find_log import OWN_DIRECTORY, Place
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.ids import new_id
+from spark_cec.recovery.query_file import is_under_protocol
 from spark_cec.recovery.requests import Flushed, ask_flush, flush_answer, withdraw_flush
+from spark_cec.recovery.rollback import refuse_if_under_way
 
 _LOOK_EVERY_S = 0.1
 
@@ -42,6 +44,7 @@ def flush_query(checkpoint: str, place: Place, timeout_s: float, console: Consol
         )
     own = open_storage(f"{checkpoint.rstrip('/')}/{OWN_DIRECTORY}")
     if is_held(own) is False:
+        refuse_if_under_way(own)
         done, due = committed(place), replay_due(place)
         if due is None:
             return FlushResult(Flushed("", done.batch + 1 if done else 0, ()), 0.0)

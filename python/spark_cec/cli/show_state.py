@@ -11,10 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from spark_cec.cli.find_log import store_of
 from spark_cec.cli.show import counted, describe_fallback, fallback_json, print_findings, size, store_json
 from spark_cec.cli.state import LogState, StoreState
 from spark_cec.log.meta import CommitFlags
 from spark_cec.recovery.reach import Reach
+from spark_cec.recovery.spark_logs import has_state, recorded_conf
+from spark_cec.settings import PROVIDER, PROVIDER_KEY
 
 _COLUMNS = (
     "operator", "partition", "store", "version", "newest", "N", "q", "Q", "u", "U", "D", "dirty", "bytes", "segments",
@@ -27,6 +30,7 @@ def state_json(state: LogState) -> dict[str, Any]:
     return {
         "log_home": state.place.home,
         "log_id": state.place.log_id,
+        "state_store": _state_store(state),
         "mode": query.get("mode"),
         "reason": query.get("reason"),
         "settings": query.get("settings"),
@@ -34,7 +38,8 @@ def state_json(state: LogState) -> dict[str, Any]:
         "release": query.get("release"),
         "committed_batch": done.batch if done else None,
         "replay": asdict(done.replay) if done and done.replay else None,
-        "needs_input": _reach_json(state.reach) if state.reach else None,
+        "rollback": done.under_way if done else None,
+        "needs_input": reach_json(state.reach) if state.reach else None,
         "recoveries": state.recoveries,
         "output_batches": state.output_batches,
         "stores": [_store_json(store) for store in state.stores],
@@ -52,7 +57,7 @@ def print_state(out: Console, state: LogState) -> None:
     if state.stores:
         out.print(_table(state))
     else:
-        out.print("no store has committed yet")
+        out.print(_without_stores(state))
     settings = state.place.settings
     if settings is not None and settings.recovery_target_ms is not None and state.stores:
         out.print("- Q and U follow from recoveryTarget: the writer sets them anew at every commit, as it measures")
@@ -66,6 +71,23 @@ def print_state(out: Console, state: LogState) -> None:
         out.print("headers only were read; `cec verify` reads every byte")
     if state.decided:
         out.print(describe_fallback(state.decided))
+
+
+def _state_store(state: LogState) -> str | None:
+    """The class of the provider that has the query's state; None where it has none, or only the log is known."""
+    checkpoint = state.place.checkpoint
+    if checkpoint is None or not has_state(checkpoint):
+        return None
+    return recorded_conf(checkpoint).get(PROVIDER_KEY)
+
+
+def _without_stores(state: LogState) -> str:
+    provider = _state_store(state)
+    if provider is not None and provider != PROVIDER:
+        return f"the query's state is in {store_of(provider)}, not in this log; here is its output"
+    if state.place.query is not None and not state.place.query.get("provider"):
+        return "the query has no state in this log; here is its output"
+    return "no store has committed yet"
 
 
 def _head(state: LogState) -> list[tuple[str, object]]:
@@ -86,6 +108,9 @@ def _head(state: LogState) -> list[tuple[str, object]]:
         lines.append(("committed", f"batch {done.batch}; of a replay of batches {first} to {last}, {progress}"))
     else:
         lines.append(("committed", f"batch {done.batch}" if done.batch >= 0 else "no batch yet"))
+    if done is not None and done.under_way is not None:
+        rest = f"`cec rollback` with --to {done.under_way} does the rest"
+        lines.append(("rollback", f"to batch {done.under_way}, not finished: {rest}"))
     if state.reach is not None:
         lines.append(("input", state.reach.describe(int(time.time() * 1000))))
     lines.append(("recoveries", state.recoveries))
@@ -129,7 +154,7 @@ def _over(value: int, bound: int | None) -> bool:
     return bound is not None and value > bound
 
 
-def _reach_json(reach: Reach) -> dict[str, Any]:
+def reach_json(reach: Reach) -> dict[str, Any]:
     """`since_batch` is D. `from` and `to` are as the source writes its offsets; `offsets`: those of Kafka's form."""
     return {
         "since_batch": reach.first,

@@ -10,12 +10,12 @@ from spark_cec.cli.committed import Committed, committed, committed_attempts, de
 from spark_cec.cli.damage import Finding, of_damages, of_error
 from spark_cec.cli.find_log import Place
 from spark_cec.errors import DamagedLog
-from spark_cec.ids import StoreId
 from spark_cec.log import manifest
 from spark_cec.log.catalog import Catalog
-from spark_cec.log.index import Index, MemoryIndex
+from spark_cec.log.index import CommitEntry, Index, MemoryIndex
 from spark_cec.log.meta import CommitMeta
 from spark_cec.log.segment import list_segments
+from spark_cec.recovery.attempts import newest_allowed
 from spark_cec.recovery.fallback import Fallback
 from spark_cec.recovery.plan import ANY_VERSION, Allows, make_plan
 from spark_cec.recovery.reach import Reach, read_reach
@@ -72,7 +72,8 @@ def read_state(place: Place) -> LogState:
     catalog.refresh()
     index, files = catalog.index, list_segments(place.storage)
     allows = committed_attempts(place, done)
-    stores = tuple(_state(index, store, done, allows, place.settings) for store in index.stores())
+    newest = {store: newest_allowed(index, store, allows) for store in index.stores()}
+    stores = tuple(_state(index, each, done, allows, place.settings) for each in newest.values() if each is not None)
     batches, damaged_cuts = manifest.readable_batches(place.storage)
     errors = [*([place.damage] if place.damage else []), *damaged_cuts]
     findings = [*map(of_error, errors), *of_damages(catalog.damages)]
@@ -91,9 +92,9 @@ def read_state(place: Place) -> LogState:
 
 
 def _state(
-    index: Index, store: StoreId, done: Committed | None, allows: Allows, settings: Settings | None
+    index: Index, newest: CommitEntry, done: Committed | None, allows: Allows, settings: Settings | None
 ) -> StoreState:
-    newest = index.newest(store, ANY_VERSION)[-1]
+    store = newest.meta.store
     version = newest.meta.version if done is None or done.version is None else done.version
     # An attempt of that version which Spark cannot have committed does not stand for the store.
     known = [entry for entry in index.commits(store, version, version) if allows(entry)]

@@ -104,7 +104,7 @@ def _refuse_other_input(storage: Storage, there: Manifest, planned: Manifest) ->
         raise UnsuitableCheckpoint(
             f"{storage.url}: batch {there.batch} of the output was made of other files than it is planned with now: "
             f"the checkpoint is an older copy, or has lost what it had noted of them in sources/, as after a power "
-            f"loss. Restore it from a copy, with the log; or begin the query anew"
+            f"loss. Restore it from a copy, with the log; or begin the query anew{_taken_back(there.batch)}"
         )
     if before and now and before != now:
         raise UnsuitableCheckpoint(
@@ -112,7 +112,13 @@ def _refuse_other_input(storage: Storage, there: Manifest, planned: Manifest) ->
             f"up to {_said(now)} now: the checkpoint is an older copy, or has lost offsets/{there.batch}, as after a "
             f"power loss. Restore it; or write these first {len(before)} offsets into its offsets/{there.batch}, a "
             f"line each, in the place of those that are there, delete offsets/.{there.batch}.crc, and start again"
+            f"{_taken_back(there.batch)}"
         )
+
+
+def _taken_back(batch: int) -> str:
+    """What else to do about the output of a batch; of the first one nothing is before it."""
+    return f"; or have `cec rollback` with --to {batch - 1} take this output back, and start again" if batch else ""
 
 
 def _said(ends: Sequence[str | None]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from spark_cec.errors import DamagedLog, NewerFormat
@@ -74,6 +75,31 @@ class ReaderTrail:
         content = {"batch": self._through, "ends": list(self._ends), "log": self._log_id}
         self._storage.replace(self._path, encode_object(content))
         self._written = self._through
+
+
+def newest_reads(storage: Storage) -> dict[str, int]:
+    """The newest batch that each reader has noted, by its name; without those whose note cannot be read."""
+    found = {}
+    for file in storage.list(READERS):
+        path = f"{READERS}/{file.name}"
+        with suppress(DamagedLog, NewerFormat):
+            fields, _ = decode_object(path, storage.read(path), "note of a reader")
+            found[file.name.removesuffix(".json")] = max(int(fields["batch"]), *map(int, fields.get("ends", ())), -1)
+    return found
+
+
+def forget_reads(storage: Storage, after: int) -> None:
+    """Says of each reader that it has read nothing behind batch `after`: that was taken back, and is written anew."""
+    for file in storage.list(READERS):
+        path = f"{READERS}/{file.name}"
+        try:
+            fields, _ = decode_object(path, storage.read(path), "note of a reader")
+        except (DamagedLog, NewerFormat):  # all output is kept as long as it cannot be read
+            continue
+        batch, ends = int(fields["batch"]), [int(end) for end in fields.get("ends", ())]
+        kept = {**fields, "batch": min(batch, after), "ends": [end for end in ends if end <= after]}
+        if (kept["batch"], kept["ends"]) != (batch, ends):
+            storage.replace(path, encode_object(kept))
 
 
 def slowest_reader(storage: Storage, log_id: str, names: Iterable[str]) -> int:

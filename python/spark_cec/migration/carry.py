@@ -37,6 +37,7 @@ from spark_cec.migration.files import HadoopFiles
 from spark_cec.migration.rewrite import Rewriting, Store, StoreSums, ids_of, refuse_what_is_not_known
 from spark_cec.recovery.fallback import save_carried
 from spark_cec.recovery.left import mark_as_left
+from spark_cec.recovery.rollback import refuse_if_under_way
 from spark_cec.recovery.run import take_up
 from spark_cec.recovery.suitable import METADATA, UNFINISHED
 from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY, parse_settings
@@ -169,6 +170,7 @@ def _while_nobody_writes(
     except Fenced as error:
         raise running(source.root) from error
     try:
+        refuse_if_under_way(cec_directory(source.url))
         _refuse_a_due_replay(source)
         yield
     finally:

@@ -16,6 +16,9 @@ from spark_cec.recovery.reach import read_planned
 
 COMPACT = ".compact"
 
+_OF_FILES = b'v1\n{"path"'
+"""How a file source's entry begins."""
+
 _SOURCES_WITHOUT_FILES = 64
 """In a row: where no plan says how many sources there are, there are no more then."""
 
@@ -55,6 +58,18 @@ def needed_no_more(checkpoint: Storage, batch: int) -> list[str]:
         if len(whole) > 1:
             found += [f"sources/{folder.number}/{name}" for number, name in entries if number < whole[-2]]
     return found
+
+
+def files_behind(checkpoint: Storage, batch: int) -> list[str]:
+    """The files that file sources have noted behind `batch`, as URLs: a query that goes back there reads them again."""
+    found: list[str] = []
+    for folder in _folders(checkpoint, batch):
+        for number, name in _entries(checkpoint, folder.number):
+            data = checkpoint.read(f"sources/{folder.number}/{name}") if number > folder.most else b""
+            if data.startswith(_OF_FILES) and not _is_unreadable(data, is_of_files=True):
+                noted = [json.loads(line) for line in data.split(b"\n")[1:] if line]
+                found += [str(each["path"]) for each in noted if int(each["batchId"]) > folder.most]
+    return list(dict.fromkeys(found))
 
 
 def _folders(checkpoint: Storage, batch: int) -> Iterator[_Folder]:
@@ -117,7 +132,7 @@ def _is_unreadable(data: bytes, is_of_files: bool) -> bool:
     """Whether it is empty, or zeros, or an entry of a file source that is not whole; others write what they like."""
     if not data.strip(b"\0"):
         return True
-    if not is_of_files and not data.startswith(b'v1\n{"path"'):
+    if not is_of_files and not data.startswith(_OF_FILES):
         return False
     version, *lines = data.split(b"\n")
     try:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from spark_cec.checkpoint.eventual import completed, head_at
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.ids import StoreId
+from spark_cec.log.cuts import Cut
 from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.meta import CommitMeta
 from spark_cec.log.storage import Storage
@@ -104,22 +105,53 @@ def refuse_an_unfinished_rewind(own: Storage, committed: int) -> None:
         )
 
 
-def refuse_a_log_that_is_ahead(index: Index, committed: int, generation: int) -> None:
-    """Refuses a log that knows more than a crash after batch `committed` can leave; `generation`: the newest known run.
+def refuse_a_later_history(index: Index, cuts: Iterable[Cut], committed: int, generation: int) -> None:
+    """Refuses a log in which a later run has written, or cut, than `generation`, the newest that the checkpoint knows.
 
-    A checkpoint that was restored from an older copy, without its log, would repeat the numbers of runs and versions:
-    commits of the history that was given up could be taken for its own. A store's attempts at its newest version tell:
-    every run begins where the one before it had come to, so no older version is by a newer run.
+    The checkpoint, which ends at batch `committed`, was then restored from an older copy without its log. It would
+    repeat the numbers of runs and versions: commits of the history that was given up could be taken for its own.
+    """
+    runs = [(cut.generation, f"was cut behind batch {cut.after} by run {cut.generation}") for cut in cuts]
+    runs += [
+        (meta.generation, f"has version {meta.version} of store {store} by run {meta.generation}")
+        for store in index.stores()
+        for meta in (entry.meta for entry in _newest_frames(index, store, committed))
+    ]
+    newest, what = max(runs, default=(0, ""))
+    if newest > generation:
+        raise UnsuitableCheckpoint(
+            f"the log is ahead of the checkpoint: it {what}, but the checkpoint ends at batch {committed} and run "
+            f"{generation}; restore both from one copy, or start a new checkpoint with a log of its own"
+        )
+
+
+def _newest_frames(index: Index, store: StoreId, committed: int) -> list[CommitEntry]:
+    """Behind the committed version, and the newest: a later run begins there, but where a rollback came between."""
+    return index.frames(store, committed + 2, ANY_VERSION) or index.newest(store, ANY_VERSION)
+
+
+def refuse_later_batches(index: Index, checkpoint: str, committed: int, allows: Allows) -> None:
+    """Refuses a log that has more batches than a crash after batch `committed` can leave, which no rollback took back.
+
+    `allows` as in `make_plan`. Then the newest entries of Spark's logs are gone: somebody, or a power loss, has deleted
+    them.
     """
     for store in index.stores():
-        for entry in index.newest(store, ANY_VERSION):
-            meta = entry.meta
-            if meta.generation > generation or (meta.generation == generation and meta.version > committed + 2):
-                raise UnsuitableCheckpoint(
-                    f"the log is ahead of the checkpoint: store {store} has version {meta.version} by run "
-                    f"{meta.generation}, but the checkpoint ends at batch {committed} and run {generation}; restore "
-                    f"both from one copy, or start a new checkpoint with a log of its own"
-                )
+        ahead = [entry.meta for entry in index.commits(store, committed + 3, ANY_VERSION) if allows(entry)]
+        if ahead:
+            raise UnsuitableCheckpoint(
+                f"the log is ahead of the checkpoint: store {store} has version {ahead[-1].version}, of batch "
+                f"{ahead[-1].version - 1}, but the checkpoint ends at batch {committed}: entries of its offsets and "
+                f"commits are gone. {way_back(checkpoint, committed)}; or restore these entries, or the checkpoint "
+                "with its log from one copy"
+            )
+
+
+def way_back(checkpoint: str, batch: int) -> str:
+    """What to do where entries of Spark's logs were deleted, so that these end with `batch`."""
+    if batch < 0:
+        return "To begin anew, give the query a new checkpoint, with a log of its own"
+    return f"To go back to batch {batch}, run `cec rollback {checkpoint.rstrip('/')} --to {batch}`"
 
 
 def first_missed(index: Index, head: CommitEntry) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.log.storage import Storage
+from spark_cec.settings import PREFIX
 
 QUERY_FILE = "query.json"
 PIPELINE_FILE = "pipeline.json"
@@ -31,6 +33,11 @@ def read_query(own: Storage) -> dict[str, Any] | None:
         ) from error
     assert isinstance(query, dict)
     return query
+
+
+def is_under_protocol(query: Mapping[str, Any] | None) -> bool:
+    """Of what the file has: whether it is a flow whose stores write at the checkpoints of a pipeline's protocol."""
+    return query is not None and PREFIX + "protocol" in (query.get("settings_conf") or {})
 
 
 def write_query(own: Storage, query: dict[str, Any]) -> None:

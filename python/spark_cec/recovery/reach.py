@@ -71,6 +71,11 @@ class Reach:
         ago = "" if self.timestamp_ms is None else f", {_duration(now_ms - self.timestamp_ms)} ago"
         return f"a recovery now would need input since batch {self.first}{self._where()}{ago}"
 
+    def describe_need(self, now_ms: int) -> str:
+        """What of the sources it reads, in a few words; `now_ms` is the wall clock."""
+        ago = "" if self.timestamp_ms is None else f", {_duration(now_ms - self.timestamp_ms)} ago"
+        return f"since batch {self.first}{self._where()}{ago}"
+
     def _where(self) -> str:
         """The partitions of which most is needed."""
         needed = [each for source in self.sources for each in source.partitions or ()]

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.log.manifest import batches, retired_before, take_back
+from spark_cec.log.readers import forget_reads
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.fallback import FALLBACK_FILE, read_fallback
 from spark_cec.recovery.file_sources import needed_no_more, unreadable_behind
-from spark_cec.recovery.generations import begin_generation
+from spark_cec.recovery.generations import next_generation, note_start
+from spark_cec.recovery.query_file import is_under_protocol, read_query
 from spark_cec.recovery.spark_logs import committed_batch, operator_files, planned_batches
 
 ROLLBACK_FILE = "rollback.json"
@@ -29,32 +31,38 @@ class Rollback:
     generation: int
 
 
-def roll_back(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> Rollback | None:
+def roll_back(
+    checkpoint: Storage, own: Storage, log: Storage, batch: int, *, anew: bool = False
+) -> Rollback | None:
     """Takes the query back to the end of `batch`; None if that is where it is. It must not run meanwhile.
 
-    `own` is rooted at the checkpoint's `cec` directory, `log` at the log's home. In this order:
+    `own` is rooted at the checkpoint's `cec` directory, `log` at the log's home. `anew`: also where it seems to be
+    there, since Spark's logs were cut by hand, and the log has later commits. In this order:
 
     1. Refuse what cannot be done, before anything is written.
-    2. Say that it is under way, with a number that no other run has.
-    3. Take back the output behind the batch: whoever still writes there is fenced.
+    2. Say that it is under way, with a number that no other run has; then, that this run begins behind the batch. Not
+       before: until a start is refused, what earlier runs have written behind the batch must count.
+    3. Take back the output behind the batch: whoever still writes there is fenced. No reader has read it.
     4. Cut Spark's commit log and its offset log, newest first: what is left of a crash is cut by the next try. What a
        power loss has left of later notes of files goes, too. At the beginning there is no state, whose operators may
        be other ones then.
     5. Forget what `cec repair` has decided for the end of a later batch.
     6. The run that begins now goes on from there.
 
-    Raises `UnsuitableCheckpoint` where Spark does not keep that batch any more.
+    Raises `UnsuitableCheckpoint` where Spark does not keep that batch any more, or a rollback to before it has begun.
     """
-    pending = _pending_if_readable(own)
-    if pending is None and not own.exists(ROLLBACK_FILE) and _is_at(checkpoint, log, batch):
+    pending = pending_rollback(own)
+    if not anew and pending is None and not own.exists(ROLLBACK_FILE) and is_at(checkpoint, log, batch):
         return None
     if pending is None or pending.batch != batch:
-        _refuse_a_forgotten_batch(checkpoint, log, batch)  # 1
-        # Right for both histories: no run before has begun behind this batch and written what counts.
-        pending = Rollback(batch, begin_generation(own, lambda: batch))  # 2
+        _refuse_what_is_taken_back(own, pending, batch)  # 1
+        _refuse_a_forgotten_batch(checkpoint, log, batch)
+        pending = Rollback(batch, next_generation(own))  # 2
         own.replace(ROLLBACK_FILE, json.dumps({"batch": batch, "generation": pending.generation}).encode())
+    note_start(own, pending.generation, batch)
     if log.exists("log.json"):
         take_back(log, batch, pending.generation)  # 3
+        forget_reads(log, batch)
     for name in ("commits", "offsets"):  # 4
         _cut(checkpoint, name, batch)
     for path in unreadable_behind(checkpoint, batch):
@@ -70,12 +78,13 @@ def roll_back(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> Ro
 
 def refuse_out_of_reach(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> None:
     """`UnsuitableCheckpoint` where `roll_back` could not go there."""
-    pending = _pending_if_readable(own)
+    pending = pending_rollback(own)
     if pending is None or pending.batch != batch:
+        _refuse_what_is_taken_back(own, pending, batch)
         _refuse_a_forgotten_batch(checkpoint, log, batch)
 
 
-def _is_at(checkpoint: Storage, log: Storage, batch: int) -> bool:
+def is_at(checkpoint: Storage, log: Storage, batch: int) -> bool:
     """Whether nothing has come after a batch: neither a plan, nor output, whose plan may be what a power loss took."""
     if not committed_batch(checkpoint) == batch == max(planned_batches(checkpoint), default=-1):
         return False
@@ -114,12 +123,15 @@ def refuse_if_under_way(own: Storage) -> None:
     if pending is not None:
         raise UnsuitableCheckpoint(
             f"{own.url} has {ROLLBACK_FILE}: its query is being taken back to the end of batch {pending.batch}, which "
-            f"was not finished: start the pipeline that it belongs to, which does the rest"
+            f"was not finished: {_who_does_the_rest(own, str(pending.batch))}, which does the rest"
         )
 
 
-def _pending_if_readable(own: Storage) -> Rollback | None:
-    """None, too, for one that says nothing: whoever knows where to go begins anew, and overtakes it."""
+def pending_rollback(own: Storage) -> Rollback | None:
+    """The one that was begun and not ended.
+
+    None, too, for one that says nothing: whoever knows where to go begins anew, and overtakes it.
+    """
     with suppress(UnsuitableCheckpoint):
         return _pending(own)
     return None
@@ -134,8 +146,24 @@ def _pending(own: Storage) -> Rollback | None:
     except (ValueError, KeyError, TypeError) as error:
         raise UnsuitableCheckpoint(
             f"{own.url}/{ROLLBACK_FILE} cannot be read ({error}): its query was being taken back to an "
-            f"earlier batch; start the pipeline that it belongs to, which does the rest"
+            f"earlier batch; {_who_does_the_rest(own, 'BATCH')}, which does the rest"
         ) from error
+
+
+def _who_does_the_rest(own: Storage, batch: str) -> str:
+    """Of a flow that takes part in a protocol its pipeline, of another query the command line."""
+    if is_under_protocol(read_query(own)):
+        return "start the pipeline that it belongs to"
+    return f"run `cec rollback {own.url.removesuffix('/cec')} --to {batch}`"
+
+
+def _refuse_what_is_taken_back(own: Storage, pending: Rollback | None, batch: int) -> None:
+    """One to before `batch` was begun, and may have taken back what `batch` left already."""
+    if pending is not None and pending.batch < batch:
+        raise UnsuitableCheckpoint(
+            f"{own.url} has {ROLLBACK_FILE}: its query is being taken back to the end of batch {pending.batch}, which "
+            f"is before batch {batch}: {_who_does_the_rest(own, str(pending.batch))}, which does the rest"
+        )
 
 
 def _refuse_a_forgotten_batch(checkpoint: Storage, log: Storage, batch: int) -> None:

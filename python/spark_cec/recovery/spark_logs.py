@@ -74,6 +74,22 @@ def planned_batches(checkpoint: Storage) -> list[int]:
     return _batches(checkpoint, "offsets")
 
 
+def has_state(checkpoint: Storage) -> bool:
+    """Whether Spark has noted a stateful operator of the query, or, before 3.5, a store has files there."""
+    return any(operator_files(checkpoint)) or bool(checkpoint.list("state/0/0"))
+
+
+def recorded_conf(checkpoint: Storage) -> dict[str, str]:
+    """The settings that Spark has recorded with the newest batch that it has planned, if it has."""
+    newest = max(planned_batches(checkpoint), default=-1)
+    try:
+        text = checkpoint.read(f"offsets/{newest}").decode(errors="replace").split("\n")[1]
+        conf = json.loads(text).get("conf") or {}
+        return {str(key): str(value) for key, value in conf.items()}
+    except (FileNotFoundError, IndexError, ValueError, AttributeError):
+        return {}
+
+
 def operator_files(checkpoint: Storage) -> Iterator[str]:
     """What Spark has noted of a query's operators and of the schemas of their state, first to last."""
     for operator in count():
@@ -109,6 +125,18 @@ def named_stores(checkpoint: Storage) -> Iterator[StoreId]:
         if not checkpoint.exists(path):
             return
         yield from _stores_in(operator, checkpoint.read(path))
+
+
+def partitions_without(checkpoint: Storage, version: int) -> list[StoreId]:
+    """The stores of Spark's own providers that have other versions, and no file of this one, by their names."""
+    missing = []
+    for store in named_stores(checkpoint):
+        name = "" if store.name == "default" else f"/{store.name}"
+        files = [each.name for each in checkpoint.list(f"state/{store.operator}/{store.partition}{name}")]
+        of_versions = [each for each in files if each[:1].isdigit()]
+        if of_versions and not any(each.startswith((f"{version}.", f"{version}_")) for each in of_versions):
+            missing.append(store)
+    return missing
 
 
 def _stores_in(operator: int, metadata: bytes) -> list[StoreId]:

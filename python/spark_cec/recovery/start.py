@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.log.scan import Corrupt
@@ -39,7 +40,8 @@ def refuse_a_lost_commit(checkpoint: Storage, committed: int) -> None:
     if committed >= 0 and not checkpoint.exists(f"commits/{committed}"):
         raise UnsuitableCheckpoint(
             f"{checkpoint.url}/commits/{committed} is gone, and with it the ids by which Spark names the state of "
-            f"batch {committed} ({STATE_IDS} is 2): restore it, or the checkpoint whole with its log, from a copy"
+            f"batch {committed} ({STATE_IDS} is 2): restore it, or the checkpoint whole with its log, from a copy; or "
+            f"go back to an earlier batch with `cec rollback {checkpoint.url} --to BATCH`"
         )
 
 
@@ -76,6 +78,35 @@ def words_on_damage(home: str, damages: Sequence[object]) -> list[Word]:
             "takes them out while the query is stopped, and says what they cost"
         )
     ]
+
+
+_COSTS_NOTHING = {
+    "deduplication": "it writes each key once in any case, as it first sees it",
+    "deduplication within watermark": "it writes each key once in any case, as it first sees it",
+    "limit": "it has one key",
+}
+_COSTS_LITTLE = {"stream-stream join": "it writes each row once in any case, and with it how many rows its key has"}
+
+
+def words_on_eager(operators: Sequence[Mapping[str, Any]], asked: bool) -> list[Word]:
+    """Which stateful operators are eager, why, and what that costs; nothing if none is.
+
+    `operators`: as the decision has them (`operator`, `kind`, `deferred`, `reason`). `asked`: the settings say so, and
+    nobody is to be warned.
+    """
+    eager = [each for each in operators if not each["deferred"]]
+    if not eager:
+        return []
+    which = [f"operator {each['operator']} ({each['kind']}), {_why(each['kind'], each['reason'])}" for each in eager]
+    return [Word(f"eager, so that every commit writes all that its batch touched: {'; '.join(which)}", warns=not asked)]
+
+
+def _why(kind: str, reason: str) -> str:
+    if kind in _COSTS_NOTHING:
+        return f"which costs nothing, since {_COSTS_NOTHING[kind]} (reason: {reason})"
+    if kind in _COSTS_LITTLE:
+        return f"which costs little, since {_COSTS_LITTLE[kind]} (reason: {reason})"
+    return f"which costs a record for each key that a batch touches (reason: {reason})"
 
 
 def words_on_plan(plan: RecoveryPlan, decision: str, settings: str, home: str) -> list[Word]:

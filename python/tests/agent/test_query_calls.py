@@ -228,11 +228,19 @@ def test_a_batch_that_spark_did_not_commit_does_not_count(agent: Agent) -> None:
 def test_a_log_that_is_ahead_of_the_checkpoint_is_refused(
     agent: Agent, batches: int, generation: int, ahead: bool
 ) -> None:
-    """As after a checkpoint was restored from a copy taken at batch 3 by run 1, and the log was not."""
+    """As after a checkpoint was restored from a copy taken at batch 3 by run 1, and the log was not.
+
+    Or as after somebody has deleted the newest two batches of run 1, which was the last one.
+    """
     run_batches(agent, batches, generation=generation)
     plan = functools.partial(agent.plan, 3)
     if ahead:
-        words = f"the log is ahead of the checkpoint.* by run {generation}, but the checkpoint ends at batch 3 and"
+        words = (
+            r"the log is ahead of the checkpoint.* by run 2, but the checkpoint ends at batch 3 and run 1; restore both"
+            if generation == 2
+            else r"the log is ahead of the checkpoint.* has version 6, of batch 5, but the checkpoint ends at batch 3: "
+            rf".*, run `cec rollback {agent.checkpoint} --to 3`; or restore"
+        )
         with pytest.raises(Refused, match=words) as refused:
             plan()
         assert refused.value.kind == "UnsuitableCheckpoint"
@@ -253,7 +261,8 @@ def test_a_store_whose_frame_is_missing_is_damage(agent: Agent) -> None:
 def test_output_that_spark_never_committed_is_refused(agent: Agent) -> None:
     run_batches(agent, 1)
     agent.ask("publish", batch=2, frames=[], rows=0, schema="{}", truncate=False, generation=1, sources=[])
-    with pytest.raises(Refused, match="holds output of batch 2, but the checkpoint ends at batch 0"):
+    words = "holds output of batch 2, but the checkpoint ends at batch 0: .* run `cec rollback .* --to 0`; or restore"
+    with pytest.raises(Refused, match=words):
         agent.ask("plan", committed_batch=0)
 
 

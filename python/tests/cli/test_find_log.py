@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from spark_cec.cli.find_log import find_log
 from spark_cec.cli.read_only import ReadOnlyStorage
 from spark_cec.log.home import join_log, relative_home
+from spark_cec.settings import PROVIDER, PROVIDER_KEY
 from tests.cli.support import Checkpoint, answer, query_json, run, write_log
 from tests.log.support import LOG_ID, memory_storage
 
@@ -153,3 +155,64 @@ def test_a_read_only_storage_lets_nothing_through() -> None:
             write()
     assert join_log(inner) == LOG_ID
     assert not inner.exists("a")
+
+
+_SPARKS = "org.apache.spark.sql.execution.streaming.state."
+IMPORT = "`cec import --from {} --to NEW` makes a checkpoint for Spark CEC of it, with the state"
+
+
+def sparks_own(path: Path, provider: str | None, state: str | None) -> Path:
+    """The checkpoint of a query that has never seen Spark CEC; `state`: a file of it."""
+    for log in ("offsets", "commits"):
+        (path / log).mkdir(parents=True)
+    conf = {PROVIDER_KEY: provider} if provider else {}
+    for batch, recorded in ((0, {}), (1, conf)):
+        (path / "offsets" / str(batch)).write_text(f"v1\n{json.dumps({'conf': recorded})}\n7")
+        (path / "commits" / str(batch)).write_text("v1\n{}")
+    if state is not None:
+        (path / "state" / state).parent.mkdir(parents=True)
+        (path / "state" / state).write_text("v1\n{}")
+    return path
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "outputs", "flush", "repair", "rollback --to 0 --yes"])
+def test_a_checkpoint_of_another_store_names_it_and_the_way_in(command: str, tmp_path: Path) -> None:
+    path = sparks_own(tmp_path / "clicks", f"{_SPARKS}RocksDBStateStoreProvider", "0/_metadata/metadata")
+    result = run(*command.split(), str(path))
+    store = f"Spark's RocksDB state store ({_SPARKS}RocksDBStateStoreProvider)"
+    words = f"this is the checkpoint of a query whose state is in {store}, of which there is no log: "
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"cec {command.split()[0]}: log location '{path}': {words}{IMPORT.format(path)}\n"
+
+
+@pytest.mark.parametrize(
+    ("provider", "state", "words"),
+    [
+        (f"{_SPARKS}HDFSBackedStateStoreProvider", "0/0/1.delta", f"HDFS-backed state store .*: {IMPORT}"),
+        (f"{_SPARKS}RocksDBStateStoreProvider", "0/_metadata/v2/0", f"RocksDB state store .*: {IMPORT}"),
+        ("com.example.Provider", "0/_metadata/metadata", rf"whose state is in com\.example\.Provider, .*: {IMPORT}"),
+        (None, "0/0/1.delta", rf"of an old release of Spark, .*\. Start the query once .*; then {IMPORT}"),
+        (f"{_SPARKS}RocksDBStateStoreProvider", None, "a query without state and without the `cec` sink"),
+        (PROVIDER, "0/_metadata/metadata", "a query on Spark CEC whose cec directory is gone, .*: restore it, or give"),
+    ],
+)
+def test_where_a_querys_state_is(provider: str | None, state: str | None, words: str, tmp_path: Path) -> None:
+    path = sparks_own(tmp_path / "clicks", provider, state)
+    result = run("inspect", str(path))
+    assert result.exit_code == 2 and re.search(words.format(path), result.stderr), result.stderr
+
+
+def test_a_query_whose_output_alone_is_here(checkpoint: Checkpoint) -> None:
+    """`inspect` says where its state is."""
+    provider = f"{_SPARKS}RocksDBStateStoreProvider"
+    (checkpoint.path / "cec" / "query.json").write_text(query_json(f"file:{checkpoint.home}", provider=False))
+    for segment in (checkpoint.home / "segments").iterdir():
+        segment.unlink()
+    assert "the query has no state in this log; here is its output" in run("inspect", str(checkpoint.path)).stdout
+    assert answer(run("inspect", str(checkpoint.path), "--json"))["state_store"] is None
+    (checkpoint.path / "state" / "0" / "_metadata").mkdir(parents=True)
+    (checkpoint.path / "state" / "0" / "_metadata" / "metadata").write_text("v1\n{}")
+    (checkpoint.path / "offsets" / "3").write_text(f"v1\n{json.dumps({'conf': {PROVIDER_KEY: provider}})}")
+    shown = run("inspect", str(checkpoint.path)).stdout
+    assert f"the query's state is in Spark's RocksDB state store ({provider}), not in this log; here is" in shown
+    assert answer(run("inspect", str(checkpoint.path), "--json"))["state_store"] == provider

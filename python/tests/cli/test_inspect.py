@@ -229,7 +229,8 @@ def test_the_bounds_are_those_that_the_driver_was_given(tmp_path: Path) -> None:
         about = {"checkpoint": path, "home": f"file:{path}/cec/log", "conf": conf, "committed_batch": -1}
         driver = QueryCalls(logs, ProtocolCalls(logs))
         planned = driver.plan(about)["plan"]
-        driver.begin_run({**about, "decision": decision, "plan": planned, "log_seen": None})
+        about |= {"decision": decision, "plan": planned, "log_seen": None, "session_settings": {}}
+        driver.begin_run(about)
     finally:
         logs.close()
     query = tmp_path / "checkpoint" / "cec" / QUERY_FILE

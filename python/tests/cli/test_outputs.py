@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.log.cuts import cut_path
 from spark_cec.log.manifest import Consumed, load, manifest_path, publish, retire, take_back
+from spark_cec.recovery.generations import next_generation
+from spark_cec.recovery.rollback import roll_back
 from tests.cli.support import Checkpoint, answer, files, run
 
 
@@ -53,7 +56,10 @@ def test_of_the_first_and_of_an_earlier_release_it_says_what_is_known(checkpoint
 
 
 def test_what_was_taken_back_is_said(checkpoint: Checkpoint) -> None:
-    take_back(checkpoint.storage, 1, 7)
+    own = open_storage(str(checkpoint.path / "cec"))
+    for _ in range(6):
+        next_generation(own)
+    roll_back(open_storage(str(checkpoint.path)), own, checkpoint.storage, 1)
     found = answer(run("outputs", str(checkpoint.path), "--json"))
     assert [each["batch"] for each in found["batches"]] == [0, 1]
     assert [(cut["after"], cut["generation"]) for cut in found["cuts"]] == [(1, 7)]

@@ -81,6 +81,7 @@ class Query:
         assert sorted(about_operators) == ([".metadata.crc", "metadata"] if batch >= 0 else [])
         refuse_if_under_way(self.own)
         # The run that goes on from there owns what comes, and none before it.
-        assert read_attempts(self.checkpoint, self.own).least_generation(batch + 2) == newest_generation(self.own)
+        attempts = read_attempts(self.checkpoint, self.own, self.log)
+        assert attempts.least_generation(batch + 2) == newest_generation(self.own)
         self.publish(batch + 1, newest_generation(self.own) + 1)
         assert load(self.log, batch + 1).generation == newest_generation(self.own) + 1

@@ -9,9 +9,10 @@ import pytest
 from spark_cec.checkpoint.eventual import head_at
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId, new_id
+from spark_cec.log.cuts import Cut
 from spark_cec.log.frame import FrameKind
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.attempts import CommittedAttempts
+from spark_cec.recovery.attempts import CommittedAttempts, newest_allowed
 from spark_cec.recovery.generations import KEPT, next_generation, note_start
 from spark_cec.recovery.spark_logs import committed_ids
 from tests.checkpoint.support import Log
@@ -45,13 +46,13 @@ def runs(*began_after: int | None) -> Storage:
     ],
 )
 def test_the_oldest_run_whose_attempt_counts(began_after: tuple[int | None, ...], version: int, least: int) -> None:
-    attempts = CommittedAttempts(memory_storage(), runs(*began_after), 9)
+    attempts = CommittedAttempts(memory_storage(), runs(*began_after), (), 9)
     assert attempts.least_generation(version) == least
 
 
 def test_files_of_old_runs_that_are_gone_forbid_nothing() -> None:
     own = runs(-1, *range(3, 3 + KEPT + 5))
-    assert CommittedAttempts(memory_storage(), own, 50).least_generation(5) == 1, "the first one's file stays"
+    assert CommittedAttempts(memory_storage(), own, (), 50).least_generation(5) == 1, "the first one's file stays"
 
 
 @pytest.mark.parametrize(("lost", "found"), [((), 2), ((2,), None)])
@@ -61,7 +62,7 @@ def test_an_earlier_attempt_does_not_stand_in_for_a_lost_one(lost: tuple[int, ..
         if generation not in lost:
             meta = commit_meta(5, store=STORE, generation=generation, checkpoint_id=new_id())
             log.catalog.note(*log.writer.append(FrameKind.COMMIT, meta))
-    allows = CommittedAttempts(memory_storage(), runs(-1, 3, 4), 4).allows
+    allows = CommittedAttempts(memory_storage(), runs(-1, 3, 4), (), 4).allows
     if found is not None:
         assert head_at(log.catalog.index, STORE, 5, allows=allows).meta.generation == found
         return
@@ -76,18 +77,18 @@ def test_of_one_runs_attempts_that_counts_which_spark_names() -> None:
         log.catalog.note(*log.writer.append(FrameKind.COMMIT, meta))
     named = {"stateUniqueIds": {"0": [["00"], [ids[0].hex(), "01"]]}}
     checkpoint.replace("commits/4", b"v2\n" + json.dumps(named).encode())
-    allows = CommittedAttempts(checkpoint, runs(-1), 4).allows
+    allows = CommittedAttempts(checkpoint, runs(-1), (), 4).allows
     assert head_at(log.catalog.index, STORE, 5, allows=allows).meta.checkpoint_id == ids[0]
     (other,) = [e for e in log.catalog.index.commits(STORE, 5, 5) if e.meta.checkpoint_id == ids[1]]
     assert not allows(other)
-    assert CommittedAttempts(checkpoint, runs(-1), 5).allows(other), "only the ids of V are known"
+    assert CommittedAttempts(checkpoint, runs(-1), (), 5).allows(other), "only the ids of V are known"
 
 
 def test_what_spark_calls_the_state_of_a_store() -> None:
     checkpoint = memory_storage()
     named = {"stateUniqueIds": {"0": [["a0"], ["a1"]], "1": [["b0", "b1", "b2", "b3"]]}}
     checkpoint.replace("commits/4", b"v2\n" + json.dumps(named).encode())
-    attempts = CommittedAttempts(checkpoint, runs(-1), 4)
+    attempts = CommittedAttempts(checkpoint, runs(-1), (), 4)
     right, unknown = StoreId(1, 0, "right-keyToNumValues"), StoreId(2, 0, "default")
     assert [attempts.named(store, 5) for store in (STORE, right, unknown)] == ["a1", "b2", None]
     assert attempts.named(right, 4) is None, "only the ids of V are known"
@@ -101,3 +102,45 @@ def test_entries_without_ids_forbid_nothing(text: str) -> None:
     checkpoint.replace("commits/4", text.encode())
     assert committed_ids(checkpoint, 4) == {}
     assert committed_ids(checkpoint, 5) == {}
+
+
+CUT = Cut(0, 5, 3, 0)
+"""Run 3 is a rollback to the end of batch 5."""
+
+
+@pytest.mark.parametrize(
+    ("version", "generation", "counts"),
+    [
+        pytest.param(6, 1, True, id="what the batch has left that it went back to"),
+        pytest.param(7, 1, False, id="what came after that"),
+        pytest.param(9, 2, False, id="long after that"),
+        pytest.param(7, 4, True, id="what comes anew"),
+        pytest.param(9, 4, True, id="for who looks at a batch that runs"),
+    ],
+)
+def test_what_a_rollback_has_taken_back_counts_for_nobody(version: int, generation: int, counts: bool) -> None:
+    """Also when nobody knows any more when the runs began."""
+    log = Log()
+    meta = commit_meta(version, store=STORE, generation=generation, checkpoint_id=new_id())
+    log.catalog.note(*log.writer.append(FrameKind.COMMIT, meta))
+    (entry,) = log.catalog.index.commits(STORE, version, version)
+    attempts = CommittedAttempts(memory_storage(), memory_storage(), (CUT,), 6)
+    assert (attempts.allows(entry), attempts.allows_read(entry)) == (counts, counts)
+
+
+def test_the_newest_attempt_that_counts() -> None:
+    """Run 1 has come to version 9, and run 4, behind a rollback to version 6, to version 7, which it made twice."""
+    log, ids = Log(), {}
+    for generation, versions in ((1, range(1, 10)), (4, (7, 7))):
+        for version in versions:
+            ids[generation, version] = new_id()
+            meta = commit_meta(version, store=STORE, generation=generation, checkpoint_id=ids[generation, version])
+            log.catalog.note(*log.writer.append(FrameKind.COMMIT, meta))
+    attempts = CommittedAttempts(memory_storage(), runs(-1, None, 5, 5), (CUT,), 6)
+    for allows in (attempts.allows, attempts.allows_read):
+        found = newest_allowed(log.catalog.index, STORE, allows)
+        assert found is not None and found.meta.checkpoint_id == ids[4, 7]
+    of_all = newest_allowed(log.catalog.index, STORE, lambda _: True)
+    assert of_all is not None and of_all.meta.version == 9
+    assert newest_allowed(log.catalog.index, STORE, lambda _: False) is None
+    assert newest_allowed(log.catalog.index, StoreId(7, 7), attempts.allows) is None

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
 from spark_cec.ids import StoreId, new_id
+from spark_cec.log.cuts import Cut
 from spark_cec.log.frame import FrameKind
 from spark_cec.log.index import Index
 from spark_cec.log.meta import CommitFlags
+from spark_cec.recovery.attempts import CommittedAttempts
+from spark_cec.recovery.generations import next_generation, note_start
 from spark_cec.recovery.left_dirty import name_dirty_stores
 from spark_cec.recovery.plan import (
     REWIND_FILE,
     RecoveryPlan,
     make_plan,
-    refuse_a_log_that_is_ahead,
+    refuse_a_later_history,
     refuse_an_unfinished_rewind,
+    refuse_later_batches,
 )
 from tests.checkpoint.support import Log
 from tests.log.support import commit_meta, memory_storage
@@ -121,20 +127,21 @@ def test_without_one_nothing_is_refused() -> None:
     refuse_an_unfinished_rewind(memory_storage(), 4)
 
 
-def random_runs(rng: random.Random) -> tuple[list[tuple[StoreId, int, int, int]], list[tuple[int, int]]]:
-    """Commits of runs that crashed and began again, and (run, last batch) as a copy of the checkpoint may have them.
+def random_runs(rng: random.Random) -> tuple[list[tuple[StoreId, int, int, int]], list[Copy]]:
+    """Commits of runs that crashed and began again, and copies of the checkpoint.
 
     A run that was thought dead may still commit the version that it was at.
     """
     commits: list[tuple[StoreId, int, int, int]] = []
-    copies: list[tuple[int, int]] = []
-    committed, zombies = -1, list[tuple[StoreId, int, int, int]]()
+    copies: list[Copy] = []
+    committed, zombies, began_after = -1, list[tuple[StoreId, int, int, int]](), list[int]()
     for run in range(1, rng.randint(2, 5)):
-        copies.append((run, committed))
+        began_after.append(committed)
+        copies.append(Copy([*began_after], committed))
         for _ in range(rng.randint(0, 4)):
             commits += [(store, committed + 2, committed + 2, run) for store in (FIRST, SECOND)]
             committed += 1
-            copies.append((run, committed))
+            copies.append(Copy([*began_after], committed))
             if zombies and rng.random() < 0.3:
                 commits.append(zombies.pop())
         begun = [(store, committed + 2, committed + 2, run) for store in (FIRST, SECOND) if rng.random() < 0.5]
@@ -143,12 +150,29 @@ def random_runs(rng: random.Random) -> tuple[list[tuple[StoreId, int, int, int]]
     return commits, copies
 
 
-def is_ahead(index: Index, committed: int, run: int) -> bool:
-    try:
-        refuse_a_log_that_is_ahead(index, committed, run)
-    except UnsuitableCheckpoint:
-        return True
-    return False
+@dataclass
+class Copy:
+    """What a copy of a checkpoint knows: when each run began, its newest run, and the last batch."""
+
+    began_after: list[int]
+    committed: int
+
+    @property
+    def run(self) -> int:
+        return len(self.began_after)
+
+    def is_behind(self, index: Index, cuts: Sequence[Cut] = ()) -> bool:
+        """Whether a start is refused with that log."""
+        own = memory_storage()
+        for committed in self.began_after:
+            note_start(own, next_generation(own), committed)
+        allows = CommittedAttempts(memory_storage(), own, cuts, self.committed).allows
+        try:
+            refuse_a_later_history(index, cuts, self.committed, self.run)
+            refuse_later_batches(index, "/checkpoint", self.committed, allows)
+        except UnsuitableCheckpoint:
+            return True
+        return False
 
 
 def test_the_newest_commits_tell_whether_a_log_is_ahead_as_well_as_all_do() -> None:
@@ -156,11 +180,81 @@ def test_the_newest_commits_tell_whether_a_log_is_ahead_as_well_as_all_do() -> N
     for seed in range(300):
         commits, copies = random_runs(random.Random(seed))
         index = index_of(*commits)
-        for run, committed in copies:
-            wanted = any(by > run or (by == run and version > committed + 2) for _, version, _, by in commits)
-            assert is_ahead(index, committed, run) == wanted, f"seed {seed}: run {run}, batch {committed}"
+        for copy in copies:
+            wanted = any(by > copy.run or version > copy.committed + 2 for _, version, _, by in commits)
+            assert copy.is_behind(index) == wanted, f"seed {seed}: {copy}"
             answers.add(wanted)
     assert answers == {True, False}
+
+
+@dataclass
+class Moment:
+    """What there is at one moment: the checkpoint, and the log's commits and cuts."""
+
+    checkpoint: Copy
+    commits: tuple[tuple[StoreId, int, int, int], ...]
+    cuts: tuple[Cut, ...]
+
+
+def random_rollbacks(rng: random.Random) -> list[Moment]:
+    """Runs that crash and begin again, and rollbacks between them: these take a number as a run does, and cut."""
+    moments, began_after, cuts = list[Moment](), list[int](), list[Cut]()
+    commits: list[tuple[StoreId, int, int, int]] = []
+    committed = -1
+
+    def look() -> None:
+        moments.append(Moment(Copy([*began_after], committed), tuple(commits), tuple(cuts)))
+
+    for run in range(1, rng.randint(4, 9)):
+        goes_back = committed > 0 and rng.random() < 0.4
+        if goes_back:
+            committed = rng.randrange(committed)
+            cuts.append(Cut(len(cuts), committed, run, 0))
+        began_after.append(committed)
+        look()
+        for _ in range(0 if goes_back else rng.randint(0, 4)):
+            commits += [(store, committed + 2, committed + 2, run) for store in (FIRST, SECOND)]
+            committed += 1
+            look()
+        if not goes_back and rng.random() < 0.5:
+            commits.append((FIRST, committed + 2, committed + 2, run))
+            look()
+    return moments
+
+
+def test_no_start_is_refused_after_a_rollback_but_with_an_older_copy_of_the_checkpoint() -> None:
+    answers = {True: 0, False: 0}
+    for seed in range(150):
+        moments = random_rollbacks(random.Random(seed))
+        log = moments[-1]
+        index = index_of(*log.commits)
+        newest = max(by for _, _, _, by in [*log.commits, *((FIRST, 0, 0, cut.generation) for cut in log.cuts)])
+        for moment in moments:
+            there = index_of(*moment.commits)
+            assert not moment.checkpoint.is_behind(there, moment.cuts), f"seed {seed}: {moment}"
+            if newest > moment.checkpoint.run:
+                assert moment.checkpoint.is_behind(index, log.cuts), f"seed {seed}: {moment}"
+        answers[bool(log.cuts)] += 1
+    assert min(answers.values()) > 20, answers
+
+
+@pytest.mark.parametrize("idle_runs", [0, 1])
+def test_batches_of_which_spark_knows_nothing_are_refused_with_the_way_back(idle_runs: int) -> None:
+    """Somebody has deleted the newest two offsets and commits; perhaps the query was started once more before that."""
+    index, own = index_of(*((FIRST, version, version, 1) for version in range(1, 10))), memory_storage()
+    for began_after in (-1, *[8] * idle_runs):
+        note_start(own, next_generation(own), began_after)
+    for committed, refused in ((8, False), (7, False), (6, True)):
+        allows = CommittedAttempts(memory_storage(), own, (), committed).allows
+        if not refused:
+            refuse_later_batches(index, "/checkpoint", committed, allows)
+            continue
+        words = "store 0/0/default has version 9, of batch 8, .*, run `cec rollback /checkpoint --to 6`; or restore"
+        with pytest.raises(UnsuitableCheckpoint, match=words):
+            refuse_later_batches(index, "/checkpoint", committed, allows)
+        back = Cut(0, committed, idle_runs + 2, 0)
+        allows = CommittedAttempts(memory_storage(), own, (back,), committed).allows
+        refuse_later_batches(index, "/checkpoint", committed, allows)
 
 
 class CountingIndex:
@@ -175,7 +269,7 @@ class CountingIndex:
 
         def counted(*arguments: Any) -> Any:
             answer = call(*arguments)
-            self.handed_out += len(answer) if name in {"commits", "newest", "entries"} else 0
+            self.handed_out += len(answer) if name in {"commits", "frames", "newest", "entries"} else 0
             return answer
 
         return counted
@@ -184,7 +278,8 @@ class CountingIndex:
 def test_whether_a_log_is_ahead_does_not_take_longer_with_its_age() -> None:
     for versions in (3, 300):
         index: Any = CountingIndex(index_of(*((FIRST, version, version, 1) for version in range(1, versions + 1))))
-        refuse_a_log_that_is_ahead(index, versions - 1, 1)
+        refuse_a_later_history(index, (), versions - 1, 1)
+        refuse_later_batches(index, "/checkpoint", versions - 1, lambda _: True)
         assert index.handed_out == 1, versions
 
 

@@ -11,8 +11,12 @@ import pytest
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.log.cuts import cuts_of
+from spark_cec.log.home import read_log_id
 from spark_cec.log.manifest import manifest_path, retire
+from spark_cec.log.readers import ReaderTrail, slowest_reader
+from spark_cec.recovery.attempts import read_attempts
 from spark_cec.recovery.fallback import Fallback, read_fallback, save_fallback
+from spark_cec.recovery.query_file import write_query
 from spark_cec.recovery.rollback import (
     ROLLBACK_FILE,
     forget_batches,
@@ -22,6 +26,7 @@ from spark_cec.recovery.rollback import (
     roll_back,
 )
 from spark_cec.recovery.spark_logs import committed_batch, planned_batches
+from spark_cec.settings import PREFIX
 from tests.recovery.support import Crash, Query
 
 
@@ -54,6 +59,9 @@ def test_a_crash_at_any_step_is_mended_by_the_next_try(batch: int, tmp_path: Pat
         query = Query(tmp_path / str(crash))
         with pytest.raises(Crash):
             roll_back(*query.parts(crash), batch)
+        if not query.own.exists(ROLLBACK_FILE):  # then a start is not refused, and all must be as it was
+            left = (committed_batch(query.checkpoint), read_attempts(*query.parts()).least_generation(7))
+            assert left in ((5, 2), (batch, 3)), f"crash {crash}"
         if query.own.exists(ROLLBACK_FILE):
             with pytest.raises(UnsuitableCheckpoint, match=f"taken back to the end of batch {batch}, which was not"):
                 refuse_if_under_way(query.own)
@@ -135,6 +143,53 @@ def test_a_pending_one_to_elsewhere_is_overtaken(tmp_path: Path) -> None:
     query.is_back_at(1)
 
 
+@pytest.mark.parametrize("crash", range(2, 7))
+def test_a_pending_one_is_not_overtaken_by_one_that_wants_more(crash: int, tmp_path: Path) -> None:
+    """Spark's logs may still have what its output has lost."""
+    query = Query(tmp_path)
+    with pytest.raises(Crash):
+        roll_back(*query.parts(crash), 3)
+    for refused in (refuse_out_of_reach, roll_back):
+        with pytest.raises(UnsuitableCheckpoint, match=r"end of batch 3, which is before batch 5: run `cec rollback"):
+            refused(*query.parts(0), 5)
+    roll_back(*query.parts(), 3)
+    query.is_back_at(3)
+
+
+@pytest.mark.parametrize("protocol", [False, True])
+def test_who_does_the_rest_is_named(protocol: bool, tmp_path: Path) -> None:
+    """Of a flow that takes part in a protocol the others must go back, too."""
+    query = Query(tmp_path)
+    conf = {PREFIX + "protocol": "coordinated"} if protocol else {}
+    write_query(query.own, {"log_id": "00", "log_home": "log", "settings_conf": conf})
+    with pytest.raises(Crash):
+        roll_back(*query.parts(4), 3)
+    words = "start the pipeline that it belongs to" if protocol else f"run `cec rollback {tmp_path} --to 3`"
+    with pytest.raises(UnsuitableCheckpoint, match=f"which was not finished: {words}, which does the rest"):
+        refuse_if_under_way(query.own)
+
+
+def test_nobody_has_read_what_is_taken_back(tmp_path: Path) -> None:
+    """Else the new output would be let go before a reader that begins anew has read it."""
+    query = Query(tmp_path)
+    log_id = read_log_id(query.log)
+    assert log_id is not None
+    for name, through in (("ahead", 3), ("far", 6), ("behind", 2)):
+        trail = ReaderTrail(query.log, log_id, name)
+        trail.begin(through)
+        for end in (3, 4, 6):
+            trail.add(end, retained=100)
+        trail.save()
+    query.log.replace("readers/damaged.json", b"{")
+    assert slowest_reader(query.log, log_id, ["far"]) == 7
+    roll_back(*query.parts(), 4)
+    assert [slowest_reader(query.log, log_id, [name]) for name in ("ahead", "far", "behind")] == [4, 5, 3]
+    trail = ReaderTrail(query.log, log_id, "behind")
+    trail.add(5, retained=0)
+    trail.save()
+    assert slowest_reader(query.log, log_id, ["behind"]) == 3, "it has the ends 3, 4 and 5 now"
+
+
 @pytest.mark.parametrize(
     ("lost", "message"), [("offsets/3", "Spark keeps batches 0 to 6 of it"), ("commits/3", "minBatchesToRetain")]
 )
@@ -161,7 +216,7 @@ def test_a_damaged_note_is_named_and_overtaken(note: bytes, batch: int, tmp_path
     query.checkpoint.delete("offsets/.6.crc")
     query.log.delete(manifest_path(6))  # it is at batch 5
     query.own.replace(ROLLBACK_FILE, note)
-    with pytest.raises(UnsuitableCheckpoint, match=r"rollback\.json cannot be read.*start the pipeline"):
+    with pytest.raises(UnsuitableCheckpoint, match=r"rollback\.json cannot be read.*run `cec rollback .* --to BATCH`"):
         refuse_if_under_way(query.own)
     refuse_out_of_reach(*query.parts(), batch)
     assert roll_back(*query.parts(), batch) is not None
