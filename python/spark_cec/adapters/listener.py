@@ -1,4 +1,4 @@
-"""A socket on loopback that admits whoever shows a secret first, and costs little for everyone else.
+"""A socket on loopback that admits a peer that shows a secret first; any other peer costs little.
 
 A peer that has not shown the secret yet costs one descriptor, and no thread. Such peers are limited in number and in
 time. If there are too many of them, the one that has waited longest goes: an honest peer shows its secret at once.
@@ -110,7 +110,7 @@ class Listener:
         return int(self._socket.getsockname()[1])
 
     def close(self) -> None:
-        """Stop listening, and let everyone go who has not shown the secret."""
+        """Stop listening, and drop all peers that have not shown the secret."""
         self._closed.set()
         self._bell.send(b"x")
         self._thread.join()
@@ -126,7 +126,7 @@ class Listener:
             self._died(error)
 
     def _take_turn(self) -> None:
-        """Hear those who wait first: an honest peer then is known before it could be the oldest unknown one."""
+        """Hear the peers first: an honest one has shown its secret before it could be the oldest."""
         ready = [key for key, _ in self._selector.select(self._time_left())]
         for key in ready:
             if key.data is not None:

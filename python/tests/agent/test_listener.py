@@ -1,4 +1,4 @@
-"""The listener: strangers cost little and are soon gone, whoever shows the secret gets in, and it never dies unseen."""
+"""The listener: strangers cost little and are soon gone, a peer with the secret gets in, and it never dies unseen."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ def test_a_secret_may_come_in_pieces(door: Door) -> None:
         b"x" * 10_000,
     ],
 )
-def test_whoever_says_something_else_is_refused_and_never_admitted(door: Door, said: bytes) -> None:
+def test_a_peer_that_says_something_else_is_refused_and_never_admitted(door: Door, said: bytes) -> None:
     assert answer_to(door.connect(said)) in (PASSWORD.refusal, b"")
     assert door.admitted.empty()
     door.admits().close()
 
 
-def test_whoever_leaves_in_the_middle_is_forgotten(door: Door) -> None:
+def test_a_peer_that_leaves_in_the_middle_is_forgotten(door: Door) -> None:
     for place in range(len(SECRET)):
         door.connect(SECRET[:place]).close()
     peer = door.connect(SECRET[:5])
@@ -116,7 +116,7 @@ def test_whoever_leaves_in_the_middle_is_forgotten(door: Door) -> None:
     assert not door.listener._peers
 
 
-def test_whoever_stays_silent_is_dropped_in_time() -> None:
+def test_a_peer_that_stays_silent_is_dropped_in_time() -> None:
     door = Door(patience_s=0.2)
     for said in (b"", b"A\n", SECRET[:-1]):
         assert answer_to(door.connect(said)) == b"", "the listener closes, and says nothing"

@@ -5,8 +5,8 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.util.concurrent.{CompletableFuture, TimeUnit}
 
 /**
- * An agent's standard output. It is read for as long as it is open, so that no agent waits for a reader. The greeting goes to who
- * waits for it. All else goes to this JVM's standard error, beside the agent's own: a Python, or a script that wraps it, may print.
+ * An agent's standard output. It is read for as long as it is open, so that no agent waits for a reader. `await` answers the
+ * greeting. All else goes to this JVM's standard error, beside the agent's own: a Python, or a script that wraps it, may print.
  */
 private[agent] final class AgentOutput(stream: InputStream) {
   import AgentOutput._
