@@ -75,7 +75,7 @@ private[cec] object Agent extends Logging {
   def hold(checkpoint: String, home: String, conf: Map[String, String], generation: Option[Long] = None): Long = leases.synchronized {
     val arguments = holding(checkpoint, home, generation, conf)
     call("hold", arguments, conf)
-    ignored(conf).foreach { case (key, used) =>
+    if (generation.isEmpty) ignored(conf).foreach { case (key, used) =>
       logWarning(s"$key=${conf.getOrElse(key, "(not set)")} is not heeded: the agents of this application run already, with ${used.getOrElse("its default")}, " +
         "as its first query had it; it holds in another application")
     }

@@ -53,8 +53,12 @@ private[recovery] final class StartedRun(
 
   private def take(): Unit = {
     val runId = UUID.fromString(session.sparkContext.getLocalProperty(SparkContext.SPARK_JOB_GROUP_ID)) // so Spark names a query's jobs
-    StartedRun.whenOver(Thread.currentThread, end(runId))
-    QueryWatch.of(session).follow(runId, this)
+    val watch = QueryWatch.of(session)
+    StartedRun.whenOver(Thread.currentThread, {
+      watch.forget(runId)
+      end()
+    })
+    watch.follow(runId, this)
     if (hasState) turn = Some(Agent.hold(run.checkpoint, run.home, conf, Some(run.generation)))
     Agent.openLog(run.home, Some(run.logId), conf)
     isOpen = true
@@ -99,8 +103,7 @@ private[recovery] final class StartedRun(
     }
   }
 
-  private def end(runId: UUID): Unit = {
-    QueryWatch.of(session).forget(runId)
+  private def end(): Unit =
     try {
       source.foreach(_.remove())
       report() // a run that was over before it had progress to tell of
@@ -110,7 +113,6 @@ private[recovery] final class StartedRun(
       if (isOpen) Agent.closeLog(run.home)
       turn.foreach(Agent.release(run.checkpoint, _, conf))
     }
-  }
 
   /** The plan, in which the run begins with the first source. The sources themselves are those that there were. */
   def gate(plan: LogicalPlan): LogicalPlan = {
