@@ -280,6 +280,7 @@ def _request(arguments: Mapping[str, Any]) -> CommitRequest:
         extent=0,
         replay=0,
         sketch=int(arguments["sketch"]),
+        state_rows=int(arguments["state_rows"]),
     )
     live = {int(at): int(count) for at, count in arguments["live"]}
     timed = arguments.get("timed_batch")

@@ -87,6 +87,7 @@ class Agent:
             "live_is_whole": whole,
             "digest": "17",
             "sketch": 0,
+            "state_rows": sum(len(rows) for rows in after.state.values()),
             "flags": int(meta.flags),
             **{
                 name: getattr(meta, name)

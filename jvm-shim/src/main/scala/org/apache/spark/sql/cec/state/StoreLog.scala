@@ -133,6 +133,7 @@ private[cec] final class StoreLog(
       .put("inputs", numbers.inputs)
       .put("digest", java.lang.Long.toUnsignedString(numbers.sums.digest))
       .put("sketch", numbers.sums.sketch)
+      .put("state_rows", numbers.sums.rows)
       .put("elapsed_us", numbers.elapsedUs)
       .put("flags", StoreLog.flags(numbers, grouped))
       .put("live_is_whole", numbers.liveIsWhole)
