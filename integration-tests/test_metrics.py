@@ -9,10 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from typer.testing import CliRunner
 
-from cec_it import local
+from cec_it import feeds, local
+from cec_it.driver import FOREACH, Job, Query
+from spark_cec.cli.app import app
 
 PROGRAM = Path(__file__).with_name("cec_it") / "prometheus_job.py"
 
@@ -24,7 +28,7 @@ def test_prometheus_is_told_of_a_running_query_and_of_a_replay(tmp_path: Path) -
     told = json.loads(done.stdout.splitlines()[-1])
     running, replaying, ended = (values(told[when]) for when in ("running", "replaying", "ended"))
     assert running["query_clicks_batch"] == 4
-    assert running["query_clicks_openWindows"] == 7
+    assert (running["query_clicks_openWindows"], running["query_clicks_stateRows"]) == (7, 7)
     assert running["query_clicks_dirty"] == 7
     assert running["query_clicks_replay"] > 0
     assert running["query_clicks_recoveryEstimateMs"] > 0
@@ -40,6 +44,40 @@ def values(page: str) -> dict[str, float]:
     """What the page says of us, without the name of the application."""
     found = re.findall(r'^metrics_\w+?_driver_cec_(\w+)_Value\{type="gauges"\} (\S+)$', page, flags=re.MULTILINE)
     return {name: float(value) for name, value in found}
+
+
+@pytest.mark.parametrize(
+    ("plan", "several"),
+    [("sessions", True), ("join", False), ("native-count-windows", False), ("long-window-updates", False)],
+)
+def test_windows_and_rows_are_the_same_in_metrics_and_in_inspect(
+    plan: str, several: bool, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Of sessions a window has several rows; of a join Spark's own metric counts two of four stores."""
+    query = Query(plan, feeds.RATE, FOREACH)
+    job = Job(str(tmp_path / "job"), (query,), local.BATCHES, local.ROWS)
+    streaming = local.start(local.session(spark, {"Q": "2x"}), job, query)
+
+    def look() -> tuple[dict[str, int], dict[str, Any]] | None:
+        inspected = CliRunner().invoke(app, ["inspect", str(job.checkpoint(query)), "--json"])
+        found = json.loads(inspected.stdout)
+        for progress in streaming.recentProgress:
+            told = json.loads(progress.json)
+            if told["batchId"] == found["committed_batch"] and told["batchId"] >= 6:
+                return told["stateOperators"][0]["customMetrics"], found
+        return None
+
+    try:
+        local.wait_for(streaming, 6)
+        metrics, found = local.eventually(look, "the progress of the newest batch")
+    finally:
+        streaming.stop()
+    totals = found["totals"]
+    assert (metrics["cecOpenWindows"], metrics["cecStateRows"]) == (totals["open_windows"], totals["state_rows"])
+    assert metrics["cecDirty"] == totals["dirty_windows"] and metrics["cecExtent"] == totals["extent_records"]
+    assert (totals["state_rows"] > totals["open_windows"] > 0) == several
+    for store in found["stores"]:
+        assert store["extent_bound"] == 2 * store["state_rows"], "Q is a multiple of the state keys"
 
 
 def _idle(query: StreamingQuery) -> dict[str, Any] | None:

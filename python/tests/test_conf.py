@@ -46,16 +46,47 @@ def test_the_defaults_shown_are_the_defaults() -> None:
     parse_settings({key: value for key, value in shown.items() if key not in {PREFIX + "Q", PREFIX + "U"}})
 
 
-def test_the_dashboard_shows_what_spark_is_told() -> None:
+METRIC = re.compile(r"_cec_(?:query_(?:\.\*|\(\.\*\))|agent)_(\w+)_Value")
+"""A metric in an expression of Prometheus, by the name that Spark is told."""
+
+
+def told() -> set[str]:
+    """The metrics that Spark is told."""
     sources = ROOT / "jvm-shim" / "src" / "main" / "scala" / "org" / "apache" / "spark" / "sql" / "cec" / "metrics"
     code = "".join(path.read_text() for path in sources.glob("*Source.scala"))
-    told = set(re.findall(r'gauge\("(\w+)"\)', code)) | set(re.findall(r'"(\w+)" -> "cec\w+"', code))
+    return set(re.findall(r'gauge\("(\w+)"\)', code)) | set(re.findall(r'"(\w+)" -> "cec\w+"', code))
+
+
+def test_the_dashboard_shows_what_spark_is_told() -> None:
     dashboard = (ROOT / "conf" / "grafana-dashboard.json").read_text()
-    shown = set(re.findall(r"_cec_(?:query_\.\*|agent)_(\w+)_Value", dashboard))
+    shown = set(METRIC.findall(dashboard))
     assert {panel["type"] for panel in json.loads(dashboard)["panels"]} == {"timeseries"}
-    assert told - shown == {"batch", "starts"} and shown < told
+    assert told() - shown == {"batch"} and shown < told()
     page = (ROOT / "docs" / "operations.md").read_text()
-    assert {name for name in told if f"`{name}`" not in page} == set()
+    assert {name for name in told() if f"`{name}`" not in page} == set()
+
+
+def test_the_panels_do_not_lie_on_one_another() -> None:
+    panels = json.loads((ROOT / "conf" / "grafana-dashboard.json").read_text())["panels"]
+    places = [(each["gridPos"]["x"], each["gridPos"]["y"]) for each in panels]
+    assert len(set(places)) == len({each["id"] for each in panels}) == len(panels)
+    (restarts,) = [each for each in panels if each["title"] == "Agent restarts"]
+    assert restarts["targets"][0]["expr"].endswith(" - 1"), "the first start is none"
+
+
+def test_alerts_are_on_what_spark_is_told() -> None:
+    rules = (ROOT / "conf" / "prometheus-alerts.yml").read_text()
+    alerts = rules.split("- alert: ")[1:]
+    exprs = [re.findall(r"^ +expr: (.+)$", each, flags=re.MULTILINE) for each in alerts]
+    assert len(alerts) >= 6 and all(len(found) == 1 for found in exprs)
+    named = [set(METRIC.findall(expr)) for (expr,) in exprs]
+    assert all(len(names) == 1 for names in named), "what it selects, and what it takes the label from, are two"
+    assert set.union(*named) < told() and {"alive", "starts", "replayBatchesLeft"} < set.union(*named)
+    for each, (expr,) in zip(alerts, exprs, strict=True):
+        assert re.match(r"SparkCec\w+\n", each) and expr.count("(") == expr.count(")")
+        assert all(f" {key}: " in each for key in ("severity", "summary", "description")), each
+        labels = set(re.findall(r"\$labels\.(\w+)", each))
+        assert labels == set(re.findall(r'"(jvm|query)", "\$1"', expr)), each
 
 
 @pytest.mark.parametrize("key", SHOWN)

@@ -296,7 +296,7 @@ class QueryCalls:
         expected = forecast(own, float(arguments.get("load_waves", 1.0)), autotune=settings.autotune)
         how = f"{decision['mode']} ({decision['reason']})"
         said += words_on_plan(plan, how, settings.describe(), home)
-        said += words_on_eager(decision["operators"], asked=settings.mode is Mode.EAGER)
+        said += words_on_eager(decision.get("operators", ()), asked=settings.mode is Mode.EAGER)
         said_now = [asdict(word) for word in said]
         return {**asdict(run), "forecast": asdict(expected), "said": said_now}
 

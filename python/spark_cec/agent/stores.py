@@ -279,6 +279,7 @@ def _request(arguments: Mapping[str, Any]) -> CommitRequest:
         flags=int(arguments["flags"]),
         extent=0,
         replay=0,
+        state_rows=int(arguments["state_rows"]),
     )
     live = {int(at): int(count) for at, count in arguments["live"]}
     timed = arguments.get("timed_batch")

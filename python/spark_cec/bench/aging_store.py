@@ -90,6 +90,7 @@ class AgingStore:
             "store": self.id, "version": version, "generation": generation, "retained": retained,
             "checkpoint_id": checkpoint_id, "base_checkpoint_id": self.base_id, "live": self._live(before),
             "live_is_whole": self.whole, "digest": "0", "flags": 0, "open_windows": len(self.footprint),
+            "state_rows": len(self.footprint),
             "dirty_from": min(self.dirty.values(), default=version), "dirty_windows": len(self.dirty),
             "opened": len(opened), "checked": len(checked), "closed": len(closed), "inputs": inputs,
             "elapsed_us": 100,

@@ -68,7 +68,7 @@ def crash_points(commits: Iterable[CommitMeta], grid: Grid, first_version: int) 
     What is written as the query is stopped is no commit: it leaves nothing to replay, and Q does not bind it.
     """
     last = {(meta.store, meta.version): meta for meta in commits if meta.version >= first_version and not meta.is_flush}
-    return Points(tuple((m.extent / grid.q.limit(m.open_windows), m.replay / grid.u) for m in last.values()))
+    return Points(tuple((m.extent / grid.q.limit(m.rows or m.open_windows), m.replay / grid.u) for m in last.values()))
 
 
 def commits_of(checkpoint: Path) -> list[CommitMeta]:

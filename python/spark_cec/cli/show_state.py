@@ -20,7 +20,8 @@ from spark_cec.recovery.spark_logs import has_state, recorded_conf
 from spark_cec.settings import PROVIDER, PROVIDER_KEY
 
 _COLUMNS = (
-    "operator", "partition", "store", "version", "newest", "N", "q", "Q", "u", "U", "D", "dirty", "bytes", "segments",
+    "operator", "partition", "store", "version", "newest", "N", "rows", "q", "Q", "u", "U", "D", "dirty", "bytes",
+    "segments",
 )  # fmt: skip
 
 
@@ -63,8 +64,6 @@ def print_state(out: Console, state: LogState) -> None:
         out.print("- Q and U follow from recoveryTarget: the writer sets them anew at every commit, as it measures")
     elif settings is None and state.stores:
         out.print("? Q and U are settings of the query: they are in its checkpoint, as its last start had them")
-    if any(_over(s.meta.extent, s.extent_bound) or _over(s.meta.replay, s.replay_bound) for s in state.stores):
-        out.print("! above its bound at this moment; the next commits bring it down as far as CI/CP allows")
     if state.findings:
         out.print()
         print_findings(out, state.findings)
@@ -123,15 +122,19 @@ def _table(state: LogState) -> Table:
     totals = _totals(state)
     feet = {
         "operator": "total", "partition": counted(len(state.stores), "store"), "N": f"{totals['open_windows']:,}",
+        "rows": _known(totals["state_rows"]),
         "q": f"{totals['extent_records']:,}", "u": f"{totals['replay_inputs']:,}",
         "dirty": f"{totals['dirty_windows']:,}", "bytes": size(totals["commit_bytes"]),
         "segments": f"{state.segments:,}",
     }  # fmt: skip
     for name in _COLUMNS:
         table.add_column(name, feet.get(name, ""), justify="left" if name == "store" else "right", no_wrap=True)
+    notes = [_note(store) for store in state.stores]
+    if any(notes):
+        table.add_column("", no_wrap=True)
     unknown = "?" if state.place.settings is None else "-"
-    for store in state.stores:
-        table.add_row(*_row(store, unknown))
+    for store, note in zip(state.stores, notes, strict=True):
+        table.add_row(*_row(store, unknown), *([note] if any(notes) else []))
     return table
 
 
@@ -139,10 +142,21 @@ def _row(state: StoreState, unknown: str) -> Sequence[Text | str]:
     meta = state.meta
     return [
         str(meta.store.operator), str(meta.store.partition), meta.store.name,
-        str(meta.version), str(state.newest_version), f"{meta.open_windows:,}",
+        str(meta.version), str(state.newest_version), f"{meta.open_windows:,}", _known(meta.rows),
         *_against(meta.extent, state.extent_bound, unknown), *_against(meta.replay, state.replay_bound, unknown),
         str(meta.dirty_from), f"{meta.dirty_windows:,}", size(state.stored_bytes), f"{state.segments:,}",
     ]  # fmt: skip
+
+
+def _known(count: int | None) -> str:
+    return "?" if count is None else f"{count:,}"
+
+
+def _note(state: StoreState) -> str:
+    """What is to be said of this store alone: why there is a `!` in its row."""
+    above = ["q is above Q"] if _over(state.meta.extent, state.extent_bound) else []
+    above += ["u is above U"] if _over(state.meta.replay, state.replay_bound) else []
+    return f"! {' and '.join(above)}: the next commits bring it down as far as CI/CP allows" if above else ""
 
 
 def _against(value: int, bound: int | None, unknown: str) -> list[Text | str]:
@@ -183,6 +197,7 @@ def _store_json(state: StoreState) -> dict[str, Any]:
         "version": meta.version,
         "newest_version": state.newest_version,
         "open_windows": meta.open_windows,
+        "state_rows": meta.rows,
         "extent_records": meta.extent,
         "extent_bound": state.extent_bound,
         "replay_inputs": meta.replay,
@@ -199,10 +214,12 @@ def _store_json(state: StoreState) -> dict[str, Any]:
     }
 
 
-def _totals(state: LogState) -> dict[str, int]:
+def _totals(state: LogState) -> dict[str, Any]:
+    rows = [store.meta.rows for store in state.stores]
     metas = [store.meta for store in state.stores]
     return {
         "open_windows": sum(meta.open_windows for meta in metas),
+        "state_rows": None if None in rows else sum(count or 0 for count in rows),
         "extent_records": sum(meta.extent for meta in metas),
         "replay_inputs": sum(meta.replay for meta in metas),
         "dirty_windows": sum(meta.dirty_windows for meta in metas),

@@ -106,7 +106,7 @@ def _state(
         meta=meta,
         newest_version=newest.meta.version,
         lost=not known,
-        extent_bound=int(bounded.extent_bound.limit(meta.open_windows)) if bounded else None,
+        extent_bound=int(bounded.extent_bound.limit(meta.rows or meta.open_windows)) if bounded else None,
         replay_bound=bounded.replay_bound if bounded else None,
         stored_bytes=sum(frame.location.length for frame in frames),
         segments=len({frame.location.segment for frame in frames}),

@@ -15,6 +15,7 @@ _SEGMENT = struct.Struct("<Iq")
 _COMMIT = struct.Struct("<q16s16s12qQqqqI")
 _FORECAST = struct.Struct("<dddd")
 _SKETCH = struct.Struct("<q")
+_ROWS = struct.Struct("<q")
 _OUTPUT = struct.Struct("<16sqiqqqq")
 _LOADED = struct.Struct("<qqq")
 
@@ -91,10 +92,10 @@ class CommitMeta:
     hash. `extent` is q in records and `replay` u in input tuples, after this commit. `flags` holds `CommitFlags` bits;
     unknown ones are kept.
 
-    The four before the last are what the writer had measured by then, 0 where it had not: microseconds that a recovery
-    waits per record of the extent and per input tuple of the replay, ms of a recovery beside those two, and its
-    estimate in ms of a recovery from this commit. `sketch`: with SKETCHED, a sum over floating-point columns, a signed
-    64-bit number.
+    The next four are what the writer had measured by then, 0 where it had not: microseconds that a recovery waits per
+    record of the extent and per input tuple of the replay, ms of a recovery beside those two, and its estimate in ms of
+    a recovery from this commit. `sketch`: with SKETCHED, a sum over floating-point columns.
+    `state_rows`: state keys of the open windows, 0 where the frame does not say; see `rows`.
     """
 
     store: StoreId
@@ -123,6 +124,14 @@ class CommitMeta:
     recovery_base_ms: float = 0.0
     recovery_estimate_ms: float = 0.0
     sketch: int = 0
+    state_rows: int = 0
+
+    @property
+    def rows(self) -> int | None:
+        """State keys of the open windows, of which a window may have several; None where the frame does not say."""
+        if self.state_rows or not self.open_windows:
+            return self.state_rows
+        return None if self.flags & CommitFlags.GROUPED else self.open_windows
 
     @property
     def is_flush(self) -> bool:
@@ -139,7 +148,7 @@ class CommitMeta:
             self.replay, self.flags,
         ) + _FORECAST.pack(
             self.load_us_per_record, self.replay_us_per_tuple, self.recovery_base_ms, self.recovery_estimate_ms
-        ) + _SKETCH.pack(self.sketch)  # fmt: skip
+        ) + _SKETCH.pack(self.sketch) + _ROWS.pack(self.state_rows)  # fmt: skip
 
     @classmethod
     def decode(cls, data: bytes) -> CommitMeta:
@@ -147,10 +156,12 @@ class CommitMeta:
         store, at = _read_store(data)
         forecast_at = at + _COMMIT.size
         sketch_at = forecast_at + _FORECAST.size
-        # Frames of before the forecast, or the sketch, was kept end here.
+        rows_at = sketch_at + _SKETCH.size
+        # Frames of before the forecast, the sketch, or the rows were kept end here.
         forecast = _forecast(data, forecast_at) if len(data) > forecast_at else ()
         sketch = _unpack(_SKETCH, data, sketch_at) if len(data) > sketch_at else ()
-        return cls(store, *_unpack(_COMMIT, data, at), *forecast, *sketch)
+        rows = _unpack(_ROWS, data, rows_at) if len(data) > rows_at else ()
+        return cls(store, *_unpack(_COMMIT, data, at), *forecast, *sketch, *rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,7 @@ class Agent:
             "live": list(sent.live_changes.items()),
             "live_is_whole": whole,
             "digest": "17",
+            "state_rows": sum(len(rows) for rows in after.state.values()),
             "flags": int(meta.flags),
             **{
                 name: getattr(meta, name)

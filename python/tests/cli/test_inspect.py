@@ -162,12 +162,43 @@ def test_people_get_a_table_that_is_never_wrapped(checkpoint: Checkpoint) -> Non
     lines = result.stdout.splitlines()
     assert "\x1b" not in result.stdout
     header = next(line for line in lines if line.startswith("operator"))
-    assert " ".join(header.split()) == "operator partition store version newest N q Q u U D dirty bytes segments"
+    assert " ".join(header.split()) == "operator partition store version newest N rows q Q u U D dirty bytes segments"
     rows = [line.split() for line in lines[lines.index(header) + 1 :]]
-    assert " ".join(rows[2][:12]) == "1 0 left 4 4 4 4 12 40! 25 1 2"
+    assert " ".join(rows[2][:13]) == "1 0 left 4 4 4 4 4 12 40! 25 1 2"
     assert rows[3][:3] == ["total", "3", "stores"]
-    assert "! above its bound" in result.stdout
     assert "committed   batch 3" in lines
+
+
+def test_what_is_above_its_bound_is_explained_in_its_row(checkpoint: Checkpoint) -> None:
+    writer = make_writer(checkpoint.storage, writer_id=OTHER_WRITER)
+    for store, changes in zip(STORES, ({"extent": 13, "replay": 26}, {"extent": 13}, {}), strict=True):
+        again = commit_meta(4, store=store, checkpoint_id=b"x" * 16, generation=2, **changes)
+        writer.append(FrameKind.COMMIT, again, payload_of(4))
+    writer.close()
+    lines = run("inspect", str(checkpoint.path)).stdout.splitlines()
+    rows = [line.rstrip().split(" ! ") for line in lines if line.lstrip().startswith(("0 ", "1 "))]
+    why = "the next commits bring it down as far as CI/CP allows"
+    assert [row[1:] for row in rows] == [[f"q is above Q and u is above U: {why}"], [f"q is above Q: {why}"], []]
+    query = checkpoint.path / "cec" / "query.json"
+    query.write_text(query_json(f"file:{checkpoint.home}", settings_conf={PREFIX + "Q": "1000"}))
+    shown = run("inspect", str(checkpoint.path)).stdout
+    assert "!" not in shown
+
+
+def test_a_window_may_have_several_rows(checkpoint: Checkpoint) -> None:
+    """Q is a multiple of these. An older release has not said how many there are."""
+    writer = make_writer(checkpoint.storage, writer_id=OTHER_WRITER)
+    for store, rows in zip(STORES, (9, 7, 0), strict=True):
+        flags = CommitFlags.GROUPED
+        again = commit_meta(4, store=store, checkpoint_id=b"x" * 16, generation=2, flags=flags, state_rows=rows)
+        writer.append(FrameKind.COMMIT, again, payload_of(4))
+    writer.close()
+    found = answer(run("inspect", str(checkpoint.path), "--json"))
+    shown = [(each["open_windows"], each["state_rows"], each["extent_bound"]) for each in found["stores"]]
+    assert shown == [(4, 9, 27), (4, 7, 21), (4, None, 12)]
+    assert (found["totals"]["open_windows"], found["totals"]["state_rows"]) == (12, None)
+    table = [line.split() for line in run("inspect", str(checkpoint.path)).stdout.splitlines()]
+    assert [row[5:7] for row in table if row[:1] in (["0"], ["1"])] == [["4", "9"], ["4", "7"], ["4", "?"]]
 
 
 def test_a_torn_end_is_shown_and_is_no_failure(checkpoint: Checkpoint) -> None:

@@ -1,7 +1,7 @@
 """The golden logs of format version 1, which never change: all are read, the newest is written too.
 
 In `v1.cec` the metas of commits end before the forecast, in `v1-forecast.cec` before the sketch, in `v1-sketch.cec` no
-records are in planes: these came later.
+records are in planes, and in `v1-planes.cec` metas end before the rows: these came later.
 
 Its payloads are not compressed, because the bytes that a compressor makes may change with its release.
 """
@@ -38,7 +38,8 @@ from tests.log.support import (
 FIRST = Path(__file__).parents[1] / "golden" / "v1.cec"
 SECOND = FIRST.with_name("v1-forecast.cec")
 THIRD = FIRST.with_name("v1-sketch.cec")
-GOLDEN = FIRST.with_name("v1-planes.cec")
+FOURTH = FIRST.with_name("v1-planes.cec")
+GOLDEN = FIRST.with_name("v1-rows.cec")
 JOINED = StoreId(1, 7, "left-keyToNumValues")
 
 
@@ -99,7 +100,8 @@ FLUSH = commit_meta(
     sketch=-(2**63) + 5,
 )  # fmt: skip
 FRAMES_THIRD = [*FRAMES_SECOND, (FLUSH, records(b"two", kind=RecordKind.CHECK))]
-FRAMES_NOW = [*FRAMES_THIRD, (commit_meta(6, opened=150, closed=50, records=200), _turned())]
+FRAMES_FOURTH = [*FRAMES_THIRD, (commit_meta(6, opened=150, closed=50, records=200), _turned())]
+FRAMES_NOW = [*FRAMES_FOURTH, (commit_meta(7, opened=0, records=0, state_rows=11), records())]
 
 
 def _payload(meta: Meta, rows: pa.Table | bytes) -> tuple[bytes | memoryview, FrameFlags]:
@@ -125,7 +127,7 @@ def test_the_same_frames_are_the_same_bytes() -> None:
 
 @pytest.mark.parametrize(
     ("golden", "written"),
-    [(FIRST, FRAMES), (SECOND, FRAMES_SECOND), (THIRD, FRAMES_THIRD), (GOLDEN, FRAMES_NOW)],
+    [(FIRST, FRAMES), (SECOND, FRAMES_SECOND), (THIRD, FRAMES_THIRD), (FOURTH, FRAMES_FOURTH), (GOLDEN, FRAMES_NOW)],
 )
 @pytest.mark.parametrize("headers_only", [True, False])
 def test_the_golden_log_is_read(headers_only: bool, golden: Path, written: list[tuple[Meta, pa.Table | bytes]]) -> None:

@@ -48,20 +48,34 @@ def test_metas_round_trip_and_may_grow(meta: Meta, growth: bytes) -> None:
 @pytest.mark.parametrize("meta", EXAMPLES, ids=[kind_of(meta).name for meta in EXAMPLES])
 def test_a_short_meta_says_so(meta: Meta) -> None:
     whole = meta.encode()
-    earlier = {len(whole) - 8, len(whole) - 5 * 8} if isinstance(meta, CommitMeta) else set()
+    earlier = {len(whole) - each * 8 for each in (1, 2, 6)} if isinstance(meta, CommitMeta) else set()
     for length in set(range(len(whole))) - earlier:
         with pytest.raises(ValueError, match="at least"):
             decode_meta(kind_of(meta), whole[:length])
 
 
 def test_a_commit_from_before_the_forecast_was_kept_is_read() -> None:
-    meta = commit_meta(recovery_base_ms=7.5, sketch=-8)
-    assert decode_meta(FrameKind.COMMIT, meta.encode()[: -5 * 8]) == commit_meta()
+    meta = commit_meta(recovery_base_ms=7.5, sketch=-8, state_rows=3)
+    assert decode_meta(FrameKind.COMMIT, meta.encode()[: -6 * 8]) == commit_meta()
 
 
 def test_a_commit_from_before_the_sketch_was_kept_is_read() -> None:
-    meta = commit_meta(recovery_base_ms=7.5, sketch=-8)
-    assert decode_meta(FrameKind.COMMIT, meta.encode()[:-8]) == commit_meta(recovery_base_ms=7.5)
+    meta = commit_meta(recovery_base_ms=7.5, sketch=-8, state_rows=3)
+    assert decode_meta(FrameKind.COMMIT, meta.encode()[: -2 * 8]) == commit_meta(recovery_base_ms=7.5)
+
+
+def test_a_commit_from_before_rows_were_kept_is_read() -> None:
+    """Where a window has one row, their number is known all the same."""
+    meta = commit_meta(recovery_base_ms=7.5, sketch=-8, state_rows=3)
+    assert decode_meta(FrameKind.COMMIT, meta.encode()[:-8]) == commit_meta(recovery_base_ms=7.5, sketch=-8)
+
+
+@pytest.mark.parametrize(
+    ("state_rows", "open_windows", "flags", "rows"),
+    [(7, 3, CommitFlags.GROUPED, 7), (0, 3, CommitFlags.GROUPED, None), (0, 0, CommitFlags.GROUPED, 0), (0, 3, 0, 3)],
+)
+def test_how_many_state_keys_there_are(state_rows: int, open_windows: int, flags: int, rows: int | None) -> None:
+    assert commit_meta(state_rows=state_rows, open_windows=open_windows, flags=int(flags)).rows == rows
 
 
 def test_each_kind_has_a_meta() -> None:

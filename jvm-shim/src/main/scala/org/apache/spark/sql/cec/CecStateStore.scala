@@ -7,7 +7,7 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.cec.agent.CecException
 import org.apache.spark.sql.cec.exchange.DurableVersions
-import org.apache.spark.sql.cec.state.{BatchFacts, CommittedStores, RowLimit, StoreMetrics, StoreState, TaskLock}
+import org.apache.spark.sql.cec.state.{BatchFacts, CommittedStores, JoinMetrics, RowLimit, StoreMetrics, StoreState, TaskLock}
 import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
@@ -123,6 +123,7 @@ private[cec] final class CecStateStore(
       phase = Phase.Committed
       info = StateStoreCheckpointInfo(id.partitionId, committed, checkpointId(state.checkpointId), checkpointId(state.baseCheckpointId))
       metricsAtCommit = StoreMetrics.of(state)
+      JoinMetrics.note(id, metricsAtCommit)
       CommittedStores.note(id)
       if (storeConf.commitValidationEnabled) StateStore.reportCommitToCoordinator(committed, id, hadoopConf)
       durable.note(committed)
@@ -148,7 +149,7 @@ private[cec] final class CecStateStore(
 
   override def hasCommitted: Boolean = phase == Phase.Committed
 
-  override def metrics: StateStoreMetrics = metricsAtCommit
+  override def metrics: StateStoreMetrics = JoinMetrics.complete(id, metricsAtCommit)
 
   override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = info
 

@@ -22,11 +22,11 @@ private[cec] final class QuerySource(query: String, checkpoint: String) extends 
 
   /** Custom metrics of the state stores, by the names that they have here. */
   private val summed = Seq(
-    "opened" -> "cecOpened", "checked" -> "cecChecked", "closed" -> "cecClosed", "extent" -> "cecExtent", "replay" -> "cecReplay",
+    "opened" -> "cecOpened", "checked" -> "cecChecked", "closed" -> "cecClosed", "openWindows" -> "cecOpenWindows",
+    "stateRows" -> "cecStateRows", "extent" -> "cecExtent", "replay" -> "cecReplay",
     "dirty" -> "cecDirty", "logBytes" -> "cecLogBytes", "commitMs" -> "cecCommitMs", "agentMs" -> "cecAgentMs")
 
   gauge("batch")(newest.map(_.batchId).getOrElse(-1L))
-  gauge("openWindows")(newest.map(_.stateOperators.map(_.numRowsTotal).sum).getOrElse(0L))
   summed.foreach { case (name, metric) => gauge(name)(valuesOf(metric).sum) }
   gauge("recoveryEstimateMs")(valuesOf("cecRecoveryEstimateMs").maxOption.getOrElse(0L))
   gauge("replayBatchesLeft")(QuerySource.left.getOrDefault(checkpoint, 0L))

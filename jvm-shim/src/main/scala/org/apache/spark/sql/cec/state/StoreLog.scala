@@ -138,6 +138,7 @@ private[cec] final class StoreLog(
       .put("closed", numbers.closed)
       .put("inputs", numbers.inputs)
       .put("digest", java.lang.Long.toUnsignedString(numbers.sums.digest))
+      .put("state_rows", numbers.sums.rows)
       .put("elapsed_us", numbers.elapsedUs)
       .put("flags", StoreLog.flags(numbers, grouped))
       .put("live_is_whole", numbers.liveIsWhole)

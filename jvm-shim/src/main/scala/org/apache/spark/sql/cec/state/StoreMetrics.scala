@@ -9,6 +9,8 @@ private[cec] object StoreMetrics {
   private val closed = StateStoreCustomSumMetric("cecClosed", "number of records of closed windows (R)")
   private val extent = SumMetric("cecExtent", "log records that a recovery would scan (q)")
   private val replay = SumMetric("cecReplay", "input tuples that a recovery would replay (u)")
+  private val openWindows = SumMetric("cecOpenWindows", "open windows (N)")
+  private val stateRows = SumMetric("cecStateRows", "state keys of the open windows, of which a window may have several")
   private val dirty = SumMetric("cecDirty", "windows changed since their footprint")
   private val logBytes = StateStoreCustomSizeMetric("cecLogBytes", "bytes appended to the log")
   private val commitMs = StateStoreCustomTimingMetric("cecCommitMs", "time to commit")
@@ -17,7 +19,7 @@ private[cec] object StoreMetrics {
   private val held = StateStoreCustomSumMetric("cecHeld", "mutations held back in a replay")
 
   val all: Seq[StateStoreCustomMetric] =
-    Seq(opened, checked, closed, extent, replay, dirty, logBytes, commitMs, agentMs, held, estimate, CommittedStores)
+    Seq(opened, checked, closed, openWindows, stateRows, extent, replay, dirty, logBytes, commitMs, agentMs, held, estimate, CommittedStores)
 
   /** Bytes of memory that a window takes beside its rows: the window, its array, its places in the table and the books. */
   private val WindowOverhead = 110L
@@ -28,8 +30,8 @@ private[cec] object StoreMetrics {
       sums.rows,
       sums.bytes + sums.rows * WindowOverhead,
       Map(
-        opened -> last.opened, checked -> last.checked, closed -> last.closed, extent -> last.extent, replay -> last.replay,
-        dirty -> last.dirty, logBytes -> last.logBytes, commitMs -> last.commitMs, agentMs -> (last.agentUs + 500) / 1000, held -> last.held,
+        opened -> last.opened, checked -> last.checked, closed -> last.closed, openWindows -> state.openWindows, stateRows -> sums.rows,
+        extent -> last.extent, replay -> last.replay, dirty -> last.dirty, logBytes -> last.logBytes, commitMs -> last.commitMs, agentMs -> (last.agentUs + 500) / 1000, held -> last.held,
         estimate -> last.recoveryEstimateMs))
   }
 }

@@ -108,6 +108,8 @@ private[cec] final class StoreState(
 
   def live: LiveWindows = windows
 
+  def openWindows: Long = books.openWindows
+
   def version: Long = windows.version
 
   def isReplaying: Boolean = version < replayTo
