@@ -9,10 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from spark_cec.bench.job import JobSpec
+from spark_cec.bench.measure import SILENCE_S
+from spark_cec.bench.processes import Child
 from spark_cec.bench.providers import PEERS, Provider
+from spark_cec.bench.workloads import Shape, Workload
 
 CEC = str(Path(sys.executable).with_name("cec"))
 SMALL = ["--rounds", "1", "--keys", "2000", "--updates", "1000", "--warm-up", "2", "--batches", "2"]
+
+ZSTD = b"\x28\xb5\x2f\xfd"
+"""How a zstd frame begins."""
 
 
 def test_every_peer_runs(tmp_path: Path) -> None:
@@ -21,12 +28,38 @@ def test_every_peer_runs(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     *lines, summary, verdict = map(json.loads, ran.stdout.splitlines())
     assert {line["provider"] for line in lines} == {each.value for each in PEERS}
-    assert all(line["state_rows"] == 2000 for line in lines)
+    rows = {line["provider"]: line["state_rows"] for line in lines}
+    assert rows == {each.value: 2000 if each.counts_rows else 0 for each in PEERS}
     written = {line["provider"]: line["bytes_per_batch"] for line in lines}
-    assert written[Provider.FLOOR.value] == 0 < written[Provider.CEC.value]
+    assert written[Provider.HASHMAP.value] == 0 < written[Provider.CEC.value]
+    assert written[Provider.ROCKSDB_ZSTD.value] < written[Provider.ROCKSDB.value]
+    assert written[Provider.HDFS_ZSTD.value] < written[Provider.HDFS.value]
     assert summary["kind"] == "summary"
+    assert set(summary["best"]) == {"rocksdb", "hdfs"}
+    assert set(summary["eager_ratios"]) == {each.value for each in PEERS} - {Provider.EAGER.value}
     assert verdict["kind"] == "verdict"
     assert not list((tmp_path / "work").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("provider", "kinds"), [(Provider.ROCKSDB_ZSTD, ["changelog"]), (Provider.HDFS_ZSTD, ["delta", "snapshot"])]
+)
+def test_zstd_is_the_codec_of_the_files(provider: Provider, kinds: list[str], tmp_path: Path) -> None:
+    """What a peer's name says of its codec holds for each kind of file that Spark compresses by it."""
+    spec = JobSpec(
+        provider=provider, workload=Workload(Shape.UNIFORM, keys=200, updates=100),
+        checkpoint=str(tmp_path / "checkpoint"), scratch=str(tmp_path), jar="", memory="1g", java_options="",
+        conf=(("spark.sql.streaming.stateStore.maintenanceInterval", "100ms"),
+              ("spark.sql.streaming.stateStore.minDeltasForSnapshot", "2")),
+        last_batch=11,
+    )  # fmt: skip
+    command = [sys.executable, "-m", "spark_cec.bench.job", spec.to_json()]
+    with Child(command, tmp_path / "errors", {}) as child:
+        assert [event["batch"] for event in child.events(SILENCE_S)][-1] == spec.last_batch
+    for kind in kinds:
+        files = list((tmp_path / "checkpoint/state/0").rglob(f"[0-9]*.{kind}"))
+        assert files, kind
+        assert {path.read_bytes()[: len(ZSTD)] for path in files} == {ZSTD}
 
 
 @pytest.mark.long

@@ -98,7 +98,7 @@ class Life:
         if self.batch:
             self.ask("plan", committed_batch=committed)
         decision = {"mode": "deferred", "operators": [], "reason": "aging"}
-        begun = self.ask("begin_run", committed_batch=committed, decision=decision)
+        begun = self.ask("begin_run", committed_batch=committed, decision=decision, session_settings={})
         self.generation = int(begun["generation"])
         self.ask("open_log")
         for store in self.stores if self.batch else ():

@@ -43,13 +43,27 @@ from spark_cec.bench.tasks import Plan, Task, run_all
 from spark_cec.bench.workloads import SEED, Size
 from spark_cec.toolchain import BuildError
 
-_HELP = """Compare Spark CEC with Spark's own state stores, and with the floor (a bare hash map that keeps nothing
-durable), in one run on this machine.
+_HELP = """Compare Spark CEC with Spark's own state stores, in one run on this machine.
 
 Each round runs every provider once, in a process of its own: it opens all windows, lets the providers settle, then
 measures. One JSON line for each run goes to standard output, then a summary with the ratios (ours over theirs: the
 median over the rounds, the lowest and the highest), then a verdict by the budgets of the design. How far it is goes to
 standard error. The machine should have nothing else to do: `load` in each line shows whether that was so.
+
+\b
+cec            Spark CEC with its defaults; its codec is zstd
+cec-eager      with mode=eager, as a query runs that is not known to be safe to defer
+cec-lazy       with effort=0
+rocksdb        Spark's RocksDB store with changelog checkpointing, else Spark's defaults; its codec is lz4
+rocksdb-zstd   the same with zstd for the changelog
+rocksdb-tuned  the same with zstd, boundedMemoryUsage, and without trackTotalNumberOfRows, as Spark's guide recommends
+hdfs           Spark's HDFS-backed store with its defaults; its codec is lz4
+hdfs-zstd      the same with zstd
+hashmap        a hash map of rows (java.util.HashMap) that keeps nothing durable: no lower bound, but a store to know
+flink-...      Flink's backends, for the task flink
+
+Of the settings of one store the best counts, for each measure by itself: `best` in the summary and `against` in the
+verdict name it. `eager_ratios` are those of cec-eager over each other one.
 
 \b
 uniform   300,000 updates a batch, spread over 2,000,000 windows
@@ -117,7 +131,7 @@ def bench(
     warm_up: Annotated[int, typer.Option(min=2, help="Batches after the fill that are not measured.")] = 8,
     batches: Annotated[int, typer.Option(min=1, help="Batches that are measured.")] = 12,
     provider: Annotated[
-        list[Provider] | None, typer.Option(help="May be given more than once; default: cec, rocksdb, hdfs, floor.")
+        list[Provider] | None, typer.Option(help="May be given more than once; default: those above but cec-lazy.")
     ] = None,
     memory: Annotated[str, typer.Option(help="The JVM's heap.")] = "8g",
     value_bytes: Annotated[

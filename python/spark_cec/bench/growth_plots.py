@@ -35,7 +35,7 @@ def draw_growth(lines: Sequence[dict[str, Any]], growth: Growth, directory: Path
             each = {size: values for size in growth.sizes if (values := _values(runs, provider, growth, size, measure))}
             middles = [statistics.median(values) for values in each.values()]
             if not any(middles):
-                continue  # the floor writes nothing, and a logarithm has no 0
+                continue  # the hash map writes nothing, and a logarithm has no 0
             spread = [[m - min(v) for m, v in zip(middles, each.values(), strict=True)],
                       [max(v) - m for m, v in zip(middles, each.values(), strict=True)]]  # fmt: skip
             axes.errorbar(list(each), middles, yerr=spread, marker="o", capsize=3, label=provider)

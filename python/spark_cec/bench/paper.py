@@ -74,7 +74,7 @@ def _baseline(name: str, window: int) -> tuple[Point, ...]:
     workload = Workload(Shape.COUNT, keys=2, updates=300_000, partitions=1, window=window)
     openings = _ours(CI="0ms")
     return (
-        Point(f"{name}, native", None, workload, Provider.FLOOR),
+        Point(f"{name}, native", None, workload, Provider.HASHMAP),
         Point(f"{name}, G_open in memory", None, workload, conf=openings, in_memory=True),
         Point(f"{name}, G_open on disk", None, workload, conf=openings),
         Point(f"{name}, RocksDB", None, workload, Provider.ROCKSDB),
@@ -99,7 +99,7 @@ def _periods() -> tuple[Point, ...]:
         Point(f"CP={ms}ms", ms, IDS, conf=_ours(Q="1x", U=UNBOUNDED, CI="10ms", CP=f"{ms}ms"))
         for ms in (25, 50, 100, 250)
     ]
-    return (Point("no checkpoints", None, IDS, Provider.FLOOR), *points)
+    return (Point("no checkpoints", None, IDS, Provider.HASHMAP), *points)
 
 
 FIGURES = (

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spark_cec.bench.floor import build_floor
+from spark_cec.bench.hashmap import build_hashmap
 from spark_cec.bench.job import JobSpec
 from spark_cec.bench.measure import Measured, Say, Schedule, after, recovery, steady
 from spark_cec.bench.paper import FIGURES, Figure, Kind, Panel, Point, derived
@@ -40,7 +40,7 @@ def run_figures(
 
     Answers the values by figure and point. Raises `BenchError`.
     """
-    ours, floor = str(shutil.copy(jar_path(), work)), str(build_floor(work))
+    ours, hashmap = str(shutil.copy(jar_path(), work)), str(build_hashmap(work))
     chosen = [figure for figure in FIGURES if figure.number in numbers]
     found: dict[int, dict[str, list[Values]]] = {figure.number: {} for figure in chosen}
     for number in range(rounds):
@@ -48,7 +48,7 @@ def run_figures(
             shift = number % len(figure.points)
             for point in figure.points[shift:] + figure.points[:shift]:
                 workload = size.of(point.workload)
-                jars = ",".join([floor, ours] if point.provider is Provider.FLOOR else [ours])
+                jars = ",".join([hashmap, ours] if point.provider is Provider.HASHMAP else [ours])
                 conf = ((JARS_KEY, jars), *point.conf, *spec.conf)
                 told = replace(spec, provider=point.provider, workload=workload, jar=ours, conf=conf)
                 name = f"round {number + 1}/{rounds}, figure {figure.number}, {point.name}: "

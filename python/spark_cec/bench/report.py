@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from spark_cec.bench.measure import Measured
-from spark_cec.bench.providers import Provider
+from spark_cec.bench.providers import Provider, Rival
 from spark_cec.bench.ratios import Ratio, medians, ratio
-from spark_cec.bench.verdict import judge, verdict
+from spark_cec.bench.verdict import judge, ratios_against, verdict
 from spark_cec.bench.workloads import Workload
 
 _DECIMALS = 4
@@ -39,22 +39,23 @@ class Report:
             "load": rounded(list(load)),
         }
 
-    def ratio(self, measure: str, against: Provider | None) -> Ratio | None:
+    def ratio(self, measure: str, against: Provider | None, ours: Provider = Provider.CEC) -> Ratio | None:
         """Ours over another provider's, over all rounds; None if it was not measured, or theirs is 0.
 
         Against None: ours by itself.
         """
-        ours = self._by_round(Provider.CEC, measure)
-        return ratio(ours, self._by_round(against, measure) if against else dict.fromkeys(ours, 1.0))
+        values = self._by_round(ours, measure)
+        return ratio(values, self._by_round(against, measure) if against else dict.fromkeys(values, 1.0))
 
     def closing(self) -> list[dict[str, Any]]:
         """The summary and the verdict."""
-        others = [provider for provider in self.runs if provider is not Provider.CEC]
         summary = {
             "kind": "summary",
             **self._about(),
             "medians": {p.value: rounded(medians(list(runs.values()))) for p, runs in self.runs.items()},
-            "ratios": {other.value: rounded(self._ratios(other)) for other in others},
+            "ratios": rounded(self._ratios(Provider.CEC)),
+            "best": rounded(self._best()),
+            **({"eager_ratios": rounded(self._ratios(Provider.EAGER))} if Provider.EAGER in self.runs else {}),
         }
         judged = judge(self.task, self.workload.partitions, self.ratio)
         decision = {"kind": "verdict", **self._about(), "sizes_of_the_design": self.as_in_the_design}
@@ -73,9 +74,29 @@ class Report:
         runs = self.runs.get(provider, {})
         return {number: values[measure] for number, values in runs.items() if measure in values}
 
-    def _ratios(self, against: Provider) -> dict[str, Any]:
-        found = {measure: self.ratio(measure, against) for measure in self._measures()}
-        return {measure: asdict(each) for measure, each in found.items() if each is not None}
+    def _ratios(self, ours: Provider) -> dict[str, dict[str, Any]]:
+        """Each measure of `ours` over that of each other provider."""
+        return {
+            other.value: {
+                measure: asdict(each)
+                for measure in self._measures()
+                if (each := self.ratio(measure, other, ours)) is not None
+            }
+            for other in self.runs
+            if other is not ours
+        }
+
+    def _best(self) -> dict[str, dict[str, Any]]:
+        """For each rival in several settings and each measure: the peer that counts, and the ratio against it."""
+        return {
+            rival.peers[0].value: {
+                measure: {"against": next(iter(found)), **asdict(next(iter(found.values())))}
+                for measure in self._measures()
+                if (found := ratios_against(rival, measure, self.ratio))
+            }
+            for rival in Rival
+            if len(rival.peers) > 1 and self.runs.keys() & set(rival.peers)
+        }
 
 
 def rounded(value: Any) -> Any:

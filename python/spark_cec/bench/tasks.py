@@ -13,7 +13,7 @@ from typing import Any
 from spark_cec.bench.bound import WORKLOAD as BOUND_WORKLOAD
 from spark_cec.bench.empty_commits import empty_commits
 from spark_cec.bench.flink import flink
-from spark_cec.bench.floor import build_floor
+from spark_cec.bench.hashmap import build_hashmap
 from spark_cec.bench.job import JobSpec
 from spark_cec.bench.measure import Measured, Say, Schedule, after, pace, recovery, steady
 from spark_cec.bench.providers import FLINK, PEERS, Provider, in_turn
@@ -52,7 +52,9 @@ class Task(str, Enum):
     @property
     def providers(self) -> tuple[Provider, ...]:
         """Those that it is run with where none is named."""
-        peers = (Provider.CEC, Provider.FLOOR, *FLINK) if self is Task.FLINK else PEERS
+        if self is Task.PACE:
+            return (Provider.CEC,)
+        peers = (Provider.CEC, Provider.HASHMAP, *FLINK) if self is Task.FLINK else PEERS
         return tuple(each for each in peers if self.can_measure(each))
 
     def can_measure(self, provider: Provider) -> bool:
@@ -62,14 +64,14 @@ class Task(str, Enum):
         if self is Task.AGENT:
             return provider is Provider.CEC
         if self is Task.FLINK:
-            # The floor too: what Spark takes for a tuple with any store.
-            return provider.is_ours or provider.is_flink or provider is Provider.FLOOR
+            # The hash map too: Spark with a store that keeps nothing.
+            return provider.is_ours or provider.is_flink or provider is Provider.HASHMAP
         if provider.is_flink:
             return False
         if self is Task.PACE:
             return provider.is_ours
-        # The floor has no state to come back to, and no stores for joins.
-        return self not in (Task.RECOVERY, Task.NEXMARK) or provider is not Provider.FLOOR
+        # The hash map has no state to come back to, and no stores for joins.
+        return self not in (Task.RECOVERY, Task.NEXMARK) or provider is not Provider.HASHMAP
 
     @property
     def has_values(self) -> bool:
@@ -101,7 +103,7 @@ def run_all(plan: Plan, work: Path, write: Callable[[dict[str, Any]], None], say
     """Run every round, writing a line for each run, then the summary and the verdict. Raises `BenchError`."""
     # All rounds measure this jar, even if the sources change meanwhile.
     ours = str(shutil.copy(jar_path(), work))
-    jars = {each: str(build_floor(work)) if each is Provider.FLOOR else ours for each in plan.providers}
+    jars = {each: str(build_hashmap(work)) if each is Provider.HASHMAP else ours for each in plan.providers}
     report = Report(plan.task.value, plan.spec.workload, plan.task.has_sizes_of(plan.spec.workload))
     for number in range(plan.rounds):
         for provider in in_turn(plan.providers, number):

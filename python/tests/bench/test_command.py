@@ -16,7 +16,10 @@ from spark_cec.bench.job import JobSpec
 from spark_cec.bench.measure import Measured, Say, Schedule
 from spark_cec.bench.processes import BenchError
 
-SPEED_MS = {"cec": 100.0, "rocksdb": 300.0, "hdfs": 200.0, "floor": 90.0}
+SPEED_MS = {
+    "cec": 100.0, "cec-eager": 110.0, "rocksdb": 300.0, "rocksdb-zstd": 310.0, "rocksdb-tuned": 280.0, "hdfs": 200.0,
+    "hdfs-zstd": 210.0, "hashmap": 90.0,
+}  # fmt: skip
 
 
 class Runs:
@@ -46,7 +49,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     jar.write_text("jar")
     fake = Runs()
     monkeypatch.setattr(tasks, "jar_path", lambda: str(jar))
-    monkeypatch.setattr(tasks, "build_floor", lambda work: jar)
+    monkeypatch.setattr(tasks, "build_hashmap", lambda work: jar)
     monkeypatch.setattr(tasks, "steady", fake)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     return fake
@@ -60,21 +63,22 @@ def _bench(tmp_path: Path, *options: str) -> tuple[int, list[dict[str, Any]], st
 def test_three_alternating_rounds_of_all_providers_by_default(runs: Runs, tmp_path: Path) -> None:
     code, lines, errors = _bench(tmp_path)
     assert code == 0
-    assert [line["kind"] for line in lines] == ["run"] * 12 + ["summary", "verdict"]
-    order = ["cec", "rocksdb", "hdfs", "floor"]
-    assert [line["provider"] for line in lines[:8]] == [*order, *order[1:], order[0]]
-    assert [line["round"] for line in lines[:12]] == [1] * 4 + [2] * 4 + [3] * 4
+    assert [line["kind"] for line in lines] == ["run"] * 24 + ["summary", "verdict"]
+    order = list(SPEED_MS)
+    assert [line["provider"] for line in lines[:16]] == [*order, *order[1:], order[0]]
+    assert [line["round"] for line in lines[:24]] == [1] * 8 + [2] * 8 + [3] * 8
     assert (lines[-1]["must"], lines[-1]["sizes_of_the_design"]) == (True, True)
+    assert [row["against"] for row in lines[-1]["rows"]] == ["rocksdb-tuned", "hdfs", "hashmap"]
     assert runs.schedules[0] == Schedule(fill=7, warm_up=8, timed=12)
     assert errors.splitlines()[0] == "round 1/3, cec: batch 1/1"
 
 
-def test_the_floor_has_nothing_to_recover(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hash_map_has_nothing_to_recover(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "recovery", runs)
     _, lines, _ = _bench(tmp_path, "recovery", "--rounds", "1")
-    assert [line["provider"] for line in lines if line["kind"] == "run"] == ["cec", "rocksdb", "hdfs"]
-    code, lines, errors = _bench(tmp_path, "recovery", "--provider", "floor")
-    assert (code, lines) == (2, []) and "--provider floor" in errors
+    assert [line["provider"] for line in lines if line["kind"] == "run"] == [*SPEED_MS][:-1]
+    code, lines, errors = _bench(tmp_path, "recovery", "--provider", "hashmap")
+    assert (code, lines) == (2, []) and "--provider hashmap" in errors
 
 
 @pytest.mark.parametrize(("task", "measure", "partitions"), [("pace", "pace", 2), ("agent", "empty_commits", 2)])
@@ -178,7 +182,7 @@ def test_flink_has_a_python_of_its_own(runs: Runs, tmp_path: Path, monkeypatch: 
     assert (code, lines, told) == (2, [], []) and "--flink-python" in errors
     code, lines, _ = _bench(tmp_path, "flink", "--rounds", "1", "--flink-python", "there/python")
     assert [line["provider"] for line in lines if line["kind"] == "run"] == [
-        "cec", "floor", "flink-hashmap", "flink-hashmap-mini-batch", "flink-rocksdb", "flink-rocksdb-mini-batch",
+        "cec", "hashmap", "flink-hashmap", "flink-hashmap-mini-batch", "flink-rocksdb", "flink-rocksdb-mini-batch",
     ]  # fmt: skip
     assert told == ["there/python"] * 4
     assert len(lines[-1]["rows"]) == 0  # ours has no time per tuple here
@@ -209,7 +213,7 @@ def test_the_queries_of_nexmark(runs: Runs, tmp_path: Path) -> None:
         (("flink", "--provider", "rocksdb"), "--provider rocksdb"),
         (("--query", "q4"), "--query"), (("nexmark", "--query", "q44"), "q44: did you mean q4?"),
         (("nexmark", "--keys", "9"), "--keys"), (("nexmark", "--grow", "keys=9"), "--keys"),
-        (("nexmark", "--provider", "floor"), "--provider floor"),
+        (("nexmark", "--provider", "hashmap"), "--provider hashmap"),
     ],
 )  # fmt: skip
 def test_what_a_task_does_not_have(runs: Runs, tmp_path: Path, options: tuple[str, ...], named: str) -> None:
@@ -219,8 +223,12 @@ def test_what_a_task_does_not_have(runs: Runs, tmp_path: Path, options: tuple[st
 
 
 @pytest.mark.parametrize(
-    "options", [("sideways",), ("--rounds", "0"), ("--provider", "oracle"), ("--conf", "novalue"), ("--conf", "=x")]
-)
+    "options",
+    [
+        ("sideways",), ("--rounds", "0"), ("--provider", "oracle"), ("--provider", "floor"), ("--conf", "novalue"),
+        ("--conf", "=x"),
+    ],
+)  # fmt: skip
 def test_wrong_usage(runs: Runs, tmp_path: Path, options: tuple[str, ...]) -> None:
     code, lines, errors = _bench(tmp_path, *options)
     assert (code, lines, runs.specs) == (2, [], [])

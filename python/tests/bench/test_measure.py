@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_cec.bench.job import JobSpec
 from spark_cec.bench.measure import Schedule, check_state, committed_batch, load_cost, pace_of
 from spark_cec.bench.processes import BenchError
+from spark_cec.bench.providers import Provider
 from spark_cec.bench.workloads import Shape, Workload
 
 
@@ -22,10 +24,15 @@ def test_the_schedule_numbers_batches_from_0() -> None:
 
 def test_a_state_that_is_not_full_is_refused() -> None:
     workload = Workload(Shape.UNIFORM, keys=100, updates=30)
-    check_state(workload, {"batch": 5, "state_rows": 100})
+    check_state(_spec(Provider.ROCKSDB, workload), {"batch": 5, "state_rows": 100})
     with pytest.raises(BenchError, match="batch 5: the state has 99 rows where the fill opened 100"):
-        check_state(workload, {"batch": 5, "state_rows": 99})
-    check_state(Workload(Shape.SLOW, keys=100, updates=30), {"batch": 5, "state_rows": 103})
+        check_state(_spec(Provider.ROCKSDB, workload), {"batch": 5, "state_rows": 99})
+    check_state(_spec(Provider.ROCKSDB_TUNED, workload), {"batch": 5, "state_rows": 0})
+    check_state(_spec(Provider.CEC, Workload(Shape.SLOW, keys=100, updates=30)), {"batch": 5, "state_rows": 103})
+
+
+def _spec(provider: Provider, workload: Workload) -> JobSpec:
+    return JobSpec(provider, workload, "", "", "", "1g", "", (), None)
 
 
 def test_the_committed_batch_is_the_largest_number(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     jar.write_text("jar")
     fake = Runs()
     monkeypatch.setattr(paper_run, "jar_path", lambda: str(jar))
-    monkeypatch.setattr(paper_run, "build_floor", lambda work: jar)
+    monkeypatch.setattr(paper_run, "build_hashmap", lambda work: jar)
     monkeypatch.setattr(paper_run, "MEASURES", {kind: fake.of(kind) for kind in Kind})
     monkeypatch.setattr("signal.signal", lambda *_: None)
     return fake
@@ -85,9 +85,9 @@ def test_all_figures_are_drawn(runs: Runs, tmp_path: Path) -> None:
     in_memory = [spec for _, spec, _ in runs.told if any("log.path" in key for key, _ in spec.conf)]
     assert len(in_memory) == 2
     assert not any(Path(dict(spec.conf)["spark.sql.streaming.stateStore.cec.log.path"]).exists() for spec in in_memory)
-    floors = [dict(spec.conf)[JARS_KEY] for _, spec, _ in runs.told if spec.provider is Provider.FLOOR]
-    assert len(floors) == 3
-    assert all("," in jars for jars in floors), "the operator is in our jar, the store in the floor's"
+    hashmaps = [dict(spec.conf)[JARS_KEY] for _, spec, _ in runs.told if spec.provider is Provider.HASHMAP]
+    assert len(hashmaps) == 3
+    assert all("," in jars for jars in hashmaps), "the operator is in our jar, the store in the hash map's"
 
 
 @pytest.mark.parametrize(

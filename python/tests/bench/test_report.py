@@ -45,6 +45,23 @@ def test_ratios_have_their_spread_and_the_verdict_follows() -> None:
     assert (decision["must"], decision["aim"], decision["sizes_of_the_design"]) == (True, False, True)
 
 
+def test_the_best_setting_of_a_store_is_named() -> None:
+    summary, decision = _closing(_report(**{"cec": [100.0], "hdfs": [400.0], "hdfs-zstd": [250.0], "rocksdb": [500.0]}))
+    against = {"against": "hdfs-zstd", "median": 0.4, "low": 0.4, "high": 0.4}
+    assert summary["best"]["hdfs"] == {"batch_ms": against}
+    assert summary["best"]["rocksdb"]["batch_ms"]["against"] == "rocksdb"
+    rows = [(row["against"], row["best_of"], row["ratio"]) for row in decision["rows"]]
+    assert rows == [("rocksdb", ["rocksdb"], 0.2), ("hdfs-zstd", ["hdfs-zstd", "hdfs"], 0.4)]
+
+
+def test_an_eager_query_has_its_own_ratios() -> None:
+    summary, _ = _closing(_report(**{"cec": [100.0], "cec-eager": [150.0], "rocksdb": [300.0]}))
+    ratios = {name: each["batch_ms"]["median"] for name, each in summary["eager_ratios"].items()}
+    assert ratios == {"cec": 1.5, "rocksdb": 0.5}
+    assert summary["ratios"]["cec-eager"]["batch_ms"]["median"] == 0.6667
+    assert "eager_ratios" not in _closing(_report(cec=[1.0]))[0]
+
+
 def test_a_measure_that_is_0_for_them_has_no_ratio() -> None:
     summary, _ = _closing(_report(cec=[1.0], rocksdb=[1.0]))
     assert list(summary["ratios"]["rocksdb"]) == ["batch_ms"]

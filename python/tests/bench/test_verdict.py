@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_cec.bench.providers import Provider
+from spark_cec.bench.providers import PEERS, Provider, Rival
 from spark_cec.bench.ratios import Ratio
 from spark_cec.bench.verdict import judge, verdict
 
@@ -26,7 +26,7 @@ def _rows(task: str, partitions: int, source: Source) -> dict[tuple[str, str], A
 @pytest.mark.parametrize(
     ("task", "partitions", "rows"),
     [
-        ("uniform", 2, [("batch time, uniform", each) for each in ("rocksdb", "hdfs", "floor")]),
+        ("uniform", 2, [("batch time, uniform", each) for each in ("rocksdb", "hdfs", "hashmap")]),
         ("slow", 2, [("bytes written per batch, slow windows", each) for each in ("rocksdb", "hdfs")]),
         (
             "slow",
@@ -66,9 +66,9 @@ def test_each_task_measures_its_rows(task: str, partitions: int, rows: list[tupl
         ("hdfs", 1 / 1.8, True, False),
         ("hdfs", 0.556, False, False),
         ("hdfs", 1 / 2.3, True, True),
-        ("floor", 1.25, True, False),
-        ("floor", 1.26, False, False),
-        ("floor", 1.1, True, True),
+        ("hashmap", 1.25, True, False),
+        ("hashmap", 1.26, False, False),
+        ("hashmap", 1.1, True, True),
     ],
 )
 def test_the_bounds_of_the_batch_time(against: str, ratio: float, must: bool, aim: bool) -> None:
@@ -101,16 +101,39 @@ def test_each_row_looks_at_its_own_measure() -> None:
     for task in ("uniform", "slow", "recovery"):
         assert judge(task, 32, source) == []
     assert set(asked) == {
-        ("batch_ms", Provider.ROCKSDB),
-        ("batch_ms", Provider.HDFS),
-        ("batch_ms", Provider.FLOOR),
-        ("bytes_per_batch", Provider.ROCKSDB),
-        ("bytes_per_batch", Provider.HDFS),
-        ("files_per_batch", Provider.ROCKSDB),
-        ("recovery_s", Provider.ROCKSDB),
-        ("recovery_s", Provider.HDFS),
+        *(("batch_ms", each) for each in (*Rival.ROCKSDB.peers, *Rival.HDFS.peers, Provider.HASHMAP)),
+        *(("bytes_per_batch", each) for each in (*Rival.ROCKSDB.peers, *Rival.HDFS.peers)),
+        *(("files_per_batch", each) for each in Rival.ROCKSDB.peers),
+        *(("recovery_s", each) for each in (*Rival.ROCKSDB.peers, *Rival.HDFS.peers)),
         ("load_us_per_footprint", None),
     }
+
+
+def test_the_best_setting_of_a_store_counts() -> None:
+    """For each measure by itself: what is best in bytes may not be best in time."""
+    ratios = {
+        ("bytes_per_batch", Provider.ROCKSDB): 0.024, ("bytes_per_batch", Provider.ROCKSDB_ZSTD): 0.054,
+        ("bytes_per_batch", Provider.HDFS): 0.06, ("bytes_per_batch", Provider.HDFS_ZSTD): 0.03,
+        ("files_per_batch", Provider.ROCKSDB): 0.1, ("files_per_batch", Provider.ROCKSDB_ZSTD): 0.1,
+        ("files_per_batch", Provider.ROCKSDB_TUNED): 0.1,
+    }  # fmt: skip
+
+    def source(measure: str, against: Provider | None) -> Ratio | None:
+        found = ratios.get((measure, against)) if against else None
+        return Ratio(found, found, found) if found else None
+
+    judged = [(each.against, each.best_of, each.ratio, each.must_holds) for each in judge("slow", 32, source)]
+    assert judged == [
+        ("rocksdb-zstd", ("rocksdb-zstd", "rocksdb"), 0.054, False),
+        ("hdfs", ("hdfs", "hdfs-zstd"), 0.06, False),
+        ("rocksdb", ("rocksdb", "rocksdb-zstd", "rocksdb-tuned"), 0.1, True),
+    ]
+
+
+def test_every_setting_of_a_store_that_is_measured_by_default_can_count() -> None:
+    settings = {peer for rival in Rival for peer in rival.peers}
+    assert settings == {each for each in Provider if not each.is_ours}
+    assert set(PEERS) - settings == {Provider.CEC, Provider.EAGER}
 
 
 def test_the_median_decides_not_the_spread() -> None:
@@ -120,7 +143,7 @@ def test_the_median_decides_not_the_spread() -> None:
 
 def test_all_rows_must_hold() -> None:
     def source(measure: str, against: Provider | None) -> Ratio:
-        value = 0.1 if against is Provider.ROCKSDB else 0.9
+        value = 0.1 if against in Rival.ROCKSDB.peers else 0.9
         return Ratio(value, value, value)
 
     found = verdict(judge("uniform", 2, source))

@@ -8,13 +8,16 @@ from dataclasses import replace
 import pytest
 
 from spark_cec.bench.job import JobSpec, facts_of
-from spark_cec.bench.providers import PEERS, Provider, conf_of, in_turn
+from spark_cec.bench.providers import PEERS, Provider, Rival, conf_of, in_turn
 from spark_cec.bench.workloads import DEFAULTS, Shape, Workload, output_mode
 
 SPEC = JobSpec(
     provider=Provider.CEC, workload=DEFAULTS[Shape.SLOW], checkpoint="/c", scratch="/s p", jar="/j.jar", memory="3g",
     java_options="-Xint", conf=(("spark.x", "1"),), last_batch=7,
 )  # fmt: skip
+
+
+SPARKS = (*Rival.ROCKSDB.peers, *Rival.HDFS.peers)
 
 
 @pytest.mark.parametrize(
@@ -52,22 +55,33 @@ def test_output_modes() -> None:
 
 
 def test_each_provider_is_first_once_in_as_many_rounds_and_runs_once_in_each() -> None:
-    rounds = [in_turn(PEERS, number) for number in range(5)]
-    assert {order[0] for order in rounds[:4]} == set(PEERS)
-    assert all(set(order) == set(PEERS) and len(order) == 4 for order in rounds)
-    assert rounds[4] == rounds[0]
+    rounds = [in_turn(PEERS, number) for number in range(len(PEERS) + 1)]
+    assert {order[0] for order in rounds[:-1]} == set(PEERS)
+    assert all(set(order) == set(PEERS) and len(order) == len(PEERS) for order in rounds)
+    assert rounds[-1] == rounds[0]
     assert in_turn((Provider.CEC,), 5) == (Provider.CEC,)
 
 
 def test_the_changelog_of_rocksdb_is_on_and_nothing_of_ours_is_off() -> None:
-    rocksdb = conf_of(Provider.ROCKSDB, "/j.jar")
-    assert rocksdb["spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"] == "true"
-    assert not any("cec" in key for key in [*rocksdb, *conf_of(Provider.HDFS, "/j.jar")])
+    for provider in Rival.ROCKSDB.peers:
+        rocksdb = conf_of(provider, "/j.jar")
+        assert rocksdb["spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"] == "true"
+    assert not any("cec" in key for peer in SPARKS for key in conf_of(peer, "/j.jar"))
     assert conf_of(Provider.CEC, "/j.jar") == {
         "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.cec.CecStateStoreProvider",
         "spark.jars": "/j.jar",
         "spark.sql.streaming.stateStore.cec.python": sys.executable,
     }
+
+
+def test_a_setting_of_sparks_stores_differs_from_their_defaults_by_what_its_name_says() -> None:
+    prefix = "spark.sql.streaming.stateStore."
+    zstd = {(prefix + "compression.codec", "zstd")}
+    tuned = {(prefix + "rocksdb.boundedMemoryUsage", "true"), (prefix + "rocksdb.trackTotalNumberOfRows", "false")}
+    rocksdb, hdfs = (conf_of(each, "").items() for each in (Provider.ROCKSDB, Provider.HDFS))
+    assert conf_of(Provider.ROCKSDB_ZSTD, "").items() ^ rocksdb == zstd
+    assert conf_of(Provider.ROCKSDB_TUNED, "").items() ^ rocksdb == zstd | tuned
+    assert conf_of(Provider.HDFS_ZSTD, "").items() ^ hdfs == zstd
 
 
 @pytest.mark.parametrize("spec", [SPEC, replace(SPEC, provider=Provider.HDFS, conf=(), last_batch=None)])
@@ -104,5 +118,5 @@ def test_facts_of_a_progress() -> None:
     }  # fmt: skip
     assert facts_of({**progress, "observedMetrics": {"windows": {"lifetime": 2.5}}})["lifetime_batches"] == 2.5
     assert "lifetime_batches" not in facts_of({**progress, "observedMetrics": {"windows": {"lifetime": None}}})
-    del state["customMetrics"]  # as of a provider that has none: the floor
+    del state["customMetrics"]  # as of a provider that has none: the hash map
     assert facts_of(progress)["metrics"] == {"updateMs": 1, "removeMs": 2, "commitMs": 3}

@@ -6,10 +6,10 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.types.StructType
 
 /**
- * The floor of the benchmark: a bare hash map that keeps nothing durable, cannot roll back and knows one version. What a query takes
- * with it is what Spark takes by itself; no store that can be trusted is faster.
+ * The benchmark's hash map of rows: a `java.util.HashMap` of row objects that keeps nothing durable, cannot roll back and knows one
+ * version. It is no lower bound: a third of its task time is the map itself, and a store with a better table may be faster.
  */
-class FloorStateStoreProvider extends StateStoreProvider {
+class HashMapStateStoreProvider extends StateStoreProvider {
   private var id: StateStoreId = _
   private val rows = new java.util.HashMap[UnsafeRow, UnsafeRow]()
   private var newest = 0L
@@ -18,15 +18,15 @@ class FloorStateStoreProvider extends StateStoreProvider {
       stateStoreId: StateStoreId, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
       useColumnFamilies: Boolean, storeConf: StateStoreConf, hadoopConf: Configuration, useMultipleValuesPerKey: Boolean,
       stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
-    require(!useColumnFamilies && !useMultipleValuesPerKey, "the floor has one value for a key")
+    require(!useColumnFamilies && !useMultipleValuesPerKey, "the hash map has one value for a key")
     id = stateStoreId
   }
 
   override def stateStoreId: StateStoreId = id
 
   override def getStore(version: Long, ckptId: Option[String], forceSnapshot: Boolean, loadEmpty: Boolean): StateStore = {
-    require(version == newest, s"the floor has version $newest, not $version: it cannot go back")
-    new FloorStore(version)
+    require(version == newest, s"the hash map has version $newest, not $version: it cannot go back")
+    new HashMapStore(version)
   }
 
   override def getReadStore(version: Long, ckptId: Option[String]): ReadStateStore = getStore(version, ckptId, false, false)
@@ -35,7 +35,7 @@ class FloorStateStoreProvider extends StateStoreProvider {
 
   override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = Nil
 
-  private final class FloorStore(val version: Long) extends StateStore {
+  private final class HashMapStore(val version: Long) extends StateStore {
     private var committed = false
 
     override def id: StateStoreId = stateStoreId
@@ -79,6 +79,6 @@ class FloorStateStoreProvider extends StateStoreProvider {
     override def merge(key: UnsafeRow, value: UnsafeRow, family: String): Unit = refuse()
     override def mergeList(key: UnsafeRow, values: Array[UnsafeRow], family: String): Unit = refuse()
 
-    private def refuse(): Nothing = throw new UnsupportedOperationException("the floor has puts, gets, removals and whole scans")
+    private def refuse(): Nothing = throw new UnsupportedOperationException("the hash map has puts, gets, removals and whole scans")
   }
 }
