@@ -168,8 +168,7 @@ private[cec] final class StoreState(
 
   /** Says that nothing more will be asked of this store. */
   def close(): Unit = {
-    if (onDisk) cold.clear()
-    log.close()
+    try if (onDisk) cold.clear() finally log.close()
   }
 
   /** Writes what is dirty at the last commit, if the windows are proved to be those of that commit. */
