@@ -83,11 +83,23 @@ def test_every_row_is_that_of_an_undisturbed_run(
     local.tasks_are_over(spark)
 
 
-@pytest.mark.parametrize(("phase", "eager"), [("planned", True), ("appending", False), ("committed", False)])
-def test_after_a_kill_too(phase: str, eager: bool, spark: SparkSession, references: References, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("phase", "eager", "master"),
+    [
+        ("planned", True, "local[2]"),
+        ("appending", False, "local[2]"),
+        ("committed", False, "local[2]"),
+        pytest.param("committed", False, "local-cluster[2,1,1024]", marks=pytest.mark.long),
+        pytest.param("appending", True, "local-cluster[2,1,1024]", marks=pytest.mark.long),
+    ],
+)
+def test_after_a_kill_too(
+    phase: str, eager: bool, master: str, spark: SparkSession, references: References, tmp_path: Path
+) -> None:
     query = Query("long-window-updates", feeds.RATE, FOREACH)
     conf = {CEC + "mode": "eager"} if eager else {CEC + "CI": "0ms", CEC + "U": "1000000"}
-    job = Job(str(tmp_path / "job"), (query,), local.BATCHES, local.ROWS, conf=conf)
+    conf |= {"spark.locality.wait": "60s", "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    job = Job(str(tmp_path / "job"), (query,), local.BATCHES, local.ROWS, master=master, conf=conf)
     told: list[dict[str, Any]] = []
 
     def go_back() -> None:

@@ -32,7 +32,7 @@ from spark_cec.recovery.plan import (
 )
 from spark_cec.recovery.query_file import is_under_protocol
 from spark_cec.recovery.reach import Reach, read_reach
-from spark_cec.recovery.rollback import has_whole, is_at, pending_rollback, roll_back
+from spark_cec.recovery.rollback import ROLLBACK_FILE, has_whole, is_at, pending_rollback, roll_back
 from spark_cec.recovery.spark_logs import all_stores, committed_batch, partitions_without, planned_batches
 from spark_cec.recovery.start import refuse_forgotten_batches
 
@@ -112,7 +112,7 @@ def find_way_back(place: Place, batch: int, watch: Watch) -> WayBack | None:
         )
     if pending is None and batch > committed:
         raise UnsuitableCheckpoint(f"{checkpoint.url} ends at batch {committed}: give a batch before that")
-    if pending is None and newest <= batch and is_at(checkpoint, place.storage, batch):
+    if not own.exists(ROLLBACK_FILE) and newest <= batch and is_at(checkpoint, place.storage, batch):
         return None
     plan = _plan(place, checkpoint, index, batch)
     _refuse_lost_state(place, index, plan, watch)

@@ -214,6 +214,17 @@ def test_where_it_is_nothing_is_done(query: Run) -> None:
     assert kept(query) == before
 
 
+@pytest.mark.parametrize("note", [b"", b"{"])
+def test_a_note_that_cannot_be_read_is_overtaken(query: Run, note: bytes) -> None:
+    """It keeps starts away, although the query is where it is to be."""
+    assert rollback(query, "--to", "5", "--yes")[0] == 0
+    open_storage(f"{query.path}/cec").replace(ROLLBACK_FILE, note)
+    with pytest.raises(Refused, match=f"cannot be read .*; run `cec rollback {query.path} --to BATCH`"):
+        query.start()
+    assert rollback(query, "--to", "5", "--yes")[0] == 0
+    assert query.start()[0] == 5
+
+
 def test_people_are_asked(query: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     before = kept(query)
     for more in ((), ("--json",)):
