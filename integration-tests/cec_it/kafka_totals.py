@@ -28,7 +28,7 @@ Rows = dict[int, list[tuple[object, ...]]]
 
 @dataclass(slots=True)
 class Totals:
-    """Count, exact sum and floating-point sum by key, in update mode into memory."""
+    """Count, sum, and the mean, whose state has a double, by key, in update mode into memory."""
 
     spark: SparkSession
     address: str
@@ -45,7 +45,7 @@ class Totals:
     def start(self, conf: Mapping[str, str] | None = None, now: bool = False, **options: str) -> StreamingQuery:
         """Start it with source options, and settings in place of its own; `now`: with `Trigger.AvailableNow`."""
         session = local.session(self.spark, {**CRASHING, **(self.conf if conf is None else conf)})
-        sums = {"n": f.count("*"), "total": f.sum("amount"), "weight": f.sum("weight")}
+        sums = {"n": f.count("*"), "total": f.sum("amount"), "mean": f.avg(f.col("amount").cast("int"))}
         frame = read_topic(session, self.address, self.topic, options).groupBy("key")
         totals = frame.agg(*(sums[name].alias(name) for name in self.columns))
         writer = totals.writeStream.outputMode("update").option("checkpointLocation", str(self.checkpoint))
@@ -90,7 +90,7 @@ class Totals:
 
     def wanted(self, table: pd.DataFrame) -> dict[int, tuple[object, ...]]:
         """The same from the whole topic."""
-        sums = {"n": ("id", "count"), "total": ("amount", "sum"), "weight": ("weight", "sum")}
+        sums = {"n": ("id", "count"), "total": ("amount", "sum"), "mean": ("amount", "mean")}
         by_key = table.groupby("key").agg(**{name: sums[name] for name in self.columns}).reset_index()
         rows = zip(*(by_key[name].tolist() for name in ("key", *self.columns)), strict=True)
         return {int(key): tuple(values) for key, *values in rows}

@@ -24,7 +24,7 @@ GONE = {0: 30, 1: 30}
 ACCEPT = {**local.OPENINGS_ONLY, "onDivergence": "accept"}
 
 
-@pytest.fixture(params=[("weight",), ("n", "weight")], ids="+".join)
+@pytest.fixture(params=[("mean",), ("n", "mean")], ids="+".join)
 def totals(
     request: pytest.FixtureRequest, spark: SparkSession, broker: Broker, topic: str, tmp_path: Path, topics: Topics
 ) -> Totals:
