@@ -22,10 +22,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.calls import Calls
 from spark_cec.bench.aging_store import AgingStore, Busy, Passing, Quiet
 from spark_cec.errors import CecError
 from spark_cec.log.catalog import Catalog
+from spark_cec.log.home import read_log_id
 from spark_cec.log.index import MemoryIndex
 from spark_cec.settings import PREFIX
 
@@ -95,10 +97,9 @@ class Life:
         self._plan_batches()
         began = time.perf_counter()
         committed = self.batch - 1
-        if self.batch:
-            self.ask("plan", committed_batch=committed)
+        plan, log_seen = self.ask("plan", committed_batch=committed)["plan"], read_log_id(open_storage(self.home))
         decision = {"mode": "deferred", "operators": [], "reason": "aging"}
-        begun = self.ask("begin_run", committed_batch=committed, decision=decision, session_settings={})
+        begun = self.ask("begin_run", plan=plan, log_seen=log_seen, decision=decision, session_settings={})
         self.generation = int(begun["generation"])
         self.ask("open_log")
         for store in self.stores if self.batch else ():
