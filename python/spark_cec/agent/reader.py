@@ -213,9 +213,8 @@ class ReaderCalls:
             found = [e for s in sorted(log.catalog.index.stores()) for e in log.catalog.index.commits(s, 0, 1 << 62)]
             pieces = [{"frames": piece} for piece in _pack((e.location, "") for e in found if e.meta.records)]
         else:
-            allows = _committed(str(arguments["path"]), log)
             store, version = str(arguments["store"]), arguments.get("version")
-            pieces = _window_pieces(log, allows, int(arguments["operator"]), store, version)
+            pieces = _window_pieces(log, int(arguments["operator"]), store, version)
         splits = [{"view": view, "home": log.home, **piece} for piece in pieces]
         return {"splits": splits, "lost": [str(each) for each in told]}
 
@@ -398,17 +397,16 @@ def _pack(frames: Iterable[tuple[Location, str]]) -> list[list[Sequence[Any]]]:
     return pieces
 
 
-def _window_pieces(
-    log: OpenLog, allows: Allows, operator: int, name: str, version: int | None
-) -> list[dict[str, Any]]:
-    index = log.catalog.index
+def _window_pieces(log: OpenLog, operator: int, name: str, version: int | None) -> list[dict[str, Any]]:
+    index, cuts = log.catalog.index, cuts_of(log.storage).known
     stores = [store for store in sorted(index.stores()) if store.operator == operator and store.name == name]
     if not stores:
         known = sorted({f"operator {s.operator} store {s.name}" for s in index.stores()})
         raise LogLocationError(
             log.home, f"no store {name!r} of operator {operator}; there are: {', '.join(known) or 'none'}"
         )
-    heads = [newest_allowed(index, store, allows) for store in stores]
+    # An attempt that cannot be the committed one says all the same that there is a later version, which may be lost.
+    heads = [newest_allowed(index, store, lambda entry: not is_taken_back(entry, cuts)) for store in stores]
     newest = min(head.meta.version if head is not None else 0 for head in heads)
     at = newest if version is None else int(version)
     if not 0 < at <= newest:
