@@ -18,6 +18,7 @@ from cec_it.crashes import Driver, driver, log_bytes
 from cec_it.driver import CEC, FOREACH, Job, Query, last_batch, start
 from cec_it.plans import PLANS
 from cec_it.references import References
+from spark_cec.ids import StoreId
 from spark_cec.log.index import CommitEntry
 from testbed.spark_logs import newest
 
@@ -169,11 +170,14 @@ def two_or_none(pids: list[int]) -> list[int] | None:
 
 
 def newest_frames(checkpoint: Path) -> list[CommitEntry]:
-    """The newest frame of each store: of its last commit, or of the flush behind that."""
-    newest = {}
+    """The newest frame of each store that counts: of its last commit, or of the flush behind that.
+
+    A stop may come in the middle of a batch, whose attempts Spark has not committed.
+    """
+    version, found = newest(checkpoint / "commits") + 1, dict[StoreId, CommitEntry]()
     for entry in log.frames(checkpoint):
         place = (entry.meta.version, entry.meta.is_flush)
-        store = entry.meta.store
-        if store not in newest or place >= (newest[store].meta.version, newest[store].meta.is_flush):
-            newest[store] = entry
-    return list(newest.values())
+        known = found.get(entry.meta.store)
+        if entry.meta.version <= version and (known is None or place >= (known.meta.version, known.meta.is_flush)):
+            found[entry.meta.store] = entry
+    return list(found.values())
