@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 import signal
+from pathlib import Path
 
 import pytest
 from store_it.history import AMPLE_MS, Bounds, History, LogReader, random_bounds, seeded
@@ -360,6 +361,34 @@ def test_a_refused_replay_leaves_nothing_behind_whatever_ends_it(jvm: Stores, lo
             live_on(rng, history, 4)
             assert history.visible(history.version) == history.truth[-1]
     assert refusals > 12
+
+
+def test_a_replay_whose_end_could_not_be_compared_proves_nothing(jvm: Stores, tmp_path: Path) -> None:
+    """The log is away just then. Whatever asks for the version at the end finds no windows that the log would take."""
+    log = LogReader(str(tmp_path / "log"))
+    history = lying_history(jvm, log, random.Random(6), CountWindows(keys=6, size=30))
+    last, base = history.version, 3
+    first = log.dirty_from(history.store, base)
+    log.damage(history.store, base + 1)
+    history.start(last, base=base)
+    for batch_id in range(first, last - 1):
+        history.run_batch(batch_id, history.batches[batch_id])
+    pid, away = jvm.agent_pid(), tmp_path / "away"
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)  # what the agent has open does not go away
+    Path(log.home).rename(away)
+    with pytest.raises(Refused):
+        history.run_batch(last - 1, history.batches[last - 1])
+    away.rename(log.home)
+    with pytest.raises(Refused) as refused:
+        history.visible(last)
+    assert refused.value.kind in {"RestartNeeded", "DamagedLog"}
+    assert history.do(("rewind_to", last)) == [False]
+    assert history.verdicts() == []
+    history.start(last, base=base)
+    for batch_id in range(first, last):
+        history.run_batch(batch_id, history.batches[batch_id])
+    assert history.visible(last) == history.truth[-1]
 
 
 def test_dirty_windows_of_a_lost_executor_ask_for_a_restart(jvm: Stores, log: LogReader) -> None:

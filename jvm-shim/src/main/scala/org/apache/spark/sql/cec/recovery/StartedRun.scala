@@ -19,8 +19,6 @@ import org.apache.spark.sql.cec.exchange.StoreDirectory
 import org.apache.spark.sql.cec.metrics.QuerySource
 import org.apache.spark.sql.connector.catalog.{SupportsRead, Table}
 import org.apache.spark.sql.connector.read.ScanBuilder
-import org.apache.spark.sql.execution.datasources.DataSource
-import org.apache.spark.sql.execution.streaming.Source
 import org.apache.spark.sql.execution.streaming.runtime.{QueryExecutionThread, StreamExecution, StreamingRelation}
 import org.apache.spark.sql.streaming.StreamingQueryProgress
 import org.apache.spark.sql.util.CaseInsensitiveStringMap
@@ -125,7 +123,10 @@ private[recovery] final class StartedRun(
 
   private def gatedRelation(relation: LogicalPlan): LogicalPlan = relation match {
     case v2: StreamingRelationV2 => v2.copy(table = gatedTable(v2.table), v1Relation = v2.v1Relation.map(gatedRelation))
-    case v1: StreamingRelation => v1.copy(dataSource = new GatedDataSource(v1.dataSource, this))
+    case v1: StreamingRelation => v1.copy(dataSource = new WrappedDataSource(v1.dataSource, source => {
+      begin()
+      source
+    }))
     case other => other
   }
 
@@ -152,22 +153,5 @@ private object StartedRun {
         action
       })
     case other => throw new IllegalStateException(s"a run begins in the thread of its query, not in $other")
-  }
-}
-
-/** A data source is a case class: one with equal fields would be taken for unchanged when a plan is transformed. */
-private final class GatedDataSource(inner: DataSource, run: StartedRun)
-    extends DataSource(
-      inner.sparkSession, inner.className, inner.paths, inner.userSpecifiedSchema, inner.partitionColumns, inner.bucketSpec,
-      inner.options, inner.catalogTable, inner.userSpecifiedStreamingSourceName) {
-  override def canEqual(that: Any): Boolean = that.isInstanceOf[GatedDataSource]
-  override def equals(that: Any): Boolean = that match {
-    case other: AnyRef => this eq other
-    case _ => false
-  }
-  override def hashCode: Int = System.identityHashCode(this)
-  override def createSource(metadataPath: String): Source = {
-    run.begin()
-    inner.createSource(metadataPath)
   }
 }

@@ -29,7 +29,10 @@ private[recovery] object WrappedSources {
         case other => other
       }
       v2.copy(table = table, v1Relation = v2.v1Relation.map(wrapped(_, run))) // Spark may be told to take the V1 one
-    case v1: StreamingRelation => v1.copy(dataSource = new WrappedDataSource(v1.dataSource, run))
+    case v1: StreamingRelation => v1.copy(dataSource = new WrappedDataSource(v1.dataSource, source => {
+      run.beforeSources()
+      WrappedSource(source, run)
+    }))
     case other => other
   }
 
@@ -118,8 +121,11 @@ private object WrappedSource {
   }
 }
 
-/** A data source is a case class: one with equal fields would be taken for unchanged when a plan is transformed. */
-private final class WrappedDataSource(inner: DataSource, run: QueryRun)
+/**
+ * A data source whose sources are made, or had, by `making`. A data source is a case class: one with equal fields would be taken for
+ * unchanged when a plan is transformed.
+ */
+private[recovery] final class WrappedDataSource(inner: DataSource, making: (=> Source) => Source)
     extends DataSource(
       inner.sparkSession, inner.className, inner.paths, inner.userSpecifiedSchema, inner.partitionColumns, inner.bucketSpec,
       inner.options, inner.catalogTable, inner.userSpecifiedStreamingSourceName) {
@@ -129,8 +135,5 @@ private final class WrappedDataSource(inner: DataSource, run: QueryRun)
     case _ => false
   }
   override def hashCode: Int = System.identityHashCode(this)
-  override def createSource(metadataPath: String): Source = {
-    run.beforeSources()
-    WrappedSource(inner.createSource(metadataPath), run)
-  }
+  override def createSource(metadataPath: String): Source = making(inner.createSource(metadataPath))
 }

@@ -126,6 +126,7 @@ private[cec] final class StoreState(
     standing match {
       case refused: Standing.Refused => throw refused.difference
       case Standing.Unloaded => load(wanted, uniqueId)
+      case Standing.Replaying if !isReplaying && version == wanted => load(wanted, uniqueId) // its end was not proved
       case _ if version == wanted => windows.rollback()
       case _ if version == wanted + 1 && lastCommit.isDefined => retreat()
       case _ if version == wanted - 1 && undone.isDefined => reinstate()
@@ -449,8 +450,9 @@ private[cec] final class StoreState(
       ecLoadMs = (System.nanoTime() - startedNs) / 1e6
       if (checkpoint.dirtyFrom < wanted) acceptAsItIs(s"the replay of store $id was not begun")
       else {
-        val proof = Option.when(wanted >= at)(check.loaded(windows, checkpoint))
-        standing = if (replaying) Standing.Replaying else proof.get
+        // Under the hold rule the windows are compared once they are those of the checkpoint.
+        val proof = if (wanted < at) Standing.Replaying else check.loaded(windows, checkpoint)
+        standing = if (replaying) Standing.Replaying else proof
         if (!replaying && at == replayTo) log.loaded(at, ecLoadMs, Some(true), 0L, Nil)
       }
     } else if (wanted > 0) throw StoreState.dirtyElsewhere(id, wanted, "all")
