@@ -103,10 +103,19 @@ class Location:
 
 
 class FrameFlags(IntFlag):
-    """What a reader must know of a frame to read its payload. PLANES: records are in byte planes (`log.planes`)."""
+    """What a reader must know of a frame to read its payload.
+
+    PLANES: records are in byte planes (`log.planes`). STEPS: the ids of windows are differences there. PACKED: the
+    payload is compressed as one (`log.record`).
+    """
 
     PLAIN = 0
     PLANES = 1
+    STEPS = 2
+    PACKED = 4
+
+
+_OF_COMMITS = FrameFlags.PLANES | FrameFlags.STEPS | FrameFlags.PACKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,5 +242,5 @@ def _news(version: int, kind: int, flags: int) -> Newer | Bad | None:
         return Newer(f"format version {version}")
     if kind not in FrameKind._value2member_map_:
         return Newer(f"frame kind {kind}")
-    known = int(FrameFlags.PLANES if kind == FrameKind.COMMIT else FrameFlags.PLAIN)
-    return Newer(f"frame flags {flags:#04x}") if flags & ~known else None
+    known = _OF_COMMITS if kind == FrameKind.COMMIT else FrameFlags.PLAIN
+    return Newer(f"frame flags {flags:#04x}") if flags & ~int(known) else None

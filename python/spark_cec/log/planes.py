@@ -1,18 +1,20 @@
 """Byte planes: rows of equal length, turned by a quarter, so that bytes which mean the same lie side by side.
 
 Rows of state are Spark's `UnsafeRow`s: words of eight bytes, most of which are zero. As one binary column they compress
-to half; byte by byte, planes of zeros left out, to a seventh (`FORMAT.md`, section 2, planes).
+to half; byte by byte, planes of zeros left out, to a seventh (`FORMAT.md`, section 2, planes). Where rows are in order,
+a column may be in steps: each value's words are differences from the value before (the same section, steps).
 """
 
 from __future__ import annotations
 
 import json
 from itertools import islice
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-LEAST_ROWS = 128
+LEAST_ROWS = 20
 """Below that the description of the planes outweighs what they save."""
 
 MOST_BYTES = 256
@@ -20,15 +22,20 @@ MOST_BYTES = 256
 
 _KEY = b"cec.planes"
 
+_Piece: TypeAlias = "tuple[np.ndarray, np.ndarray | None]"
+"""The values of a chunk, a row of bytes each, and which of them are null (None: none is)."""
+
 _SORTED_WORDS = 4
 """Of the words in which values differ so many order them: a start and an end in time, and a text of sixteen bytes."""
 
 
-def to_planes(rows: pa.Table) -> pa.Table | None:
+def to_planes(rows: pa.Table, order: np.ndarray | None = None, stepped: str | None = None) -> pa.Table | None:
     """`rows` with each binary column in planes that can be: its values have one length. None if no column can.
 
     A column `c` of width w becomes uint8 columns `c.i`, i in [0, w), of byte i of each value; those that are zero in
     all rows are left out, but for `c.0` where values are null, which has the nulls.
+    `order`: indices (int64) of all rows, in which they are to be. `stepped`: a column of words (`words_of`), which is
+    then put into steps.
     """
     if rows.num_rows < LEAST_ROWS:
         return None
@@ -38,21 +45,32 @@ def to_planes(rows: pa.Table) -> pa.Table | None:
         width = _width(column) if pa.types.is_binary(field.type) else 0
         turned = 0 < width <= MOST_BYTES
         whole.append((field.name, width if turned else 0, field.nullable))
-        columns.update(_planes(field.name, column, width) if turned else {field: column})
+        if turned:
+            columns.update(_planes(field.name, _pieces(column, width, order, field.name == stepped)))
+        else:
+            columns[field] = column if order is None else column.take(pa.array(order))
     if not any(width for _, width, _ in whole):
         return None
     return pa.table(list(columns.values()), pa.schema(list(columns), {_KEY: json.dumps(whole).encode()}))
 
 
-def from_planes(rows: pa.Table) -> pa.Table:
-    """The inverse of `to_planes`. `ValueError` if `rows` are no planes, or not those that their description has."""
+def from_planes(rows: pa.Table, stepped: str | None = None) -> pa.Table:
+    """The inverse of `to_planes`, with the rows in the order that they were put into.
+
+    Errors: `ValueError` if `rows` are no planes, or not those that their description has.
+    """
     text = (rows.schema.metadata or {}).get(_KEY)
     if text is None:
         raise ValueError("the records are to be in planes, and are not described as such")
     columns, fields, known = [], [], set()
-    for name, width, nullable in json.loads(text):
+    whole = json.loads(text)
+    if stepped is not None and stepped not in {name for name, _, _ in whole}:
+        raise ValueError(f"column {stepped} is to be in steps, and is not described")
+    for name, width, nullable in whole:
+        if name == stepped and (not width or width % 8):
+            raise ValueError(f"column {name} is to be in steps, and its values of {width} bytes have no words")
         known |= {f"{name}.{i}" for i in range(width)} if width else {name}
-        columns.append(_joined(rows, name, width) if width else rows[name])
+        columns.append(_joined(rows, name, width, name == stepped) if width else rows[name])
         fields.append(pa.field(name, columns[-1].type, nullable))
     if unknown := set(rows.column_names) - known:
         raise ValueError(f"the description of the planes does not have {', '.join(sorted(unknown))}")
@@ -110,19 +128,26 @@ def _width(column: pa.ChunkedArray) -> int:
     return width
 
 
-def _planes(name: str, column: pa.ChunkedArray, width: int) -> dict[pa.Field, pa.ChunkedArray]:
-    matrices = [_matrix(chunk, width) for chunk in column.chunks]
-    used = np.zeros(width, dtype=np.uint8)
-    for matrix in matrices:
+def _pieces(column: pa.ChunkedArray, width: int, order: np.ndarray | None, stepped: bool) -> list[_Piece]:
+    pieces = [(_matrix(chunk, width), ~_valid(chunk) if chunk.null_count else None) for chunk in column.chunks]
+    if order is None:
+        return pieces
+    matrix = (pieces[0][0] if len(pieces) == 1 else np.concatenate([matrix for matrix, _ in pieces]))[order]
+    nulls = column.is_null().to_numpy()[order] if column.null_count else None
+    if stepped:
+        words = matrix.view(np.uint64)
+        words[1:] -= words[:-1].copy()  # modulo 2^64
+    return [(matrix, nulls)]
+
+
+def _planes(name: str, pieces: list[_Piece]) -> dict[pa.Field, pa.ChunkedArray]:
+    used = np.zeros(pieces[0][0].shape[1], dtype=np.uint8)
+    for matrix, nulls in pieces:
         used |= np.bitwise_or.reduce(matrix, axis=0)
-    used[0] |= column.null_count > 0
-    nulls = [~_valid(chunk) if chunk.null_count else None for chunk in column.chunks]
+        used[0] |= nulls is not None
     return {
         pa.field(f"{name}.{i}", pa.uint8()): pa.chunked_array(
-            [
-                pa.array(np.ascontiguousarray(matrix[:, i]), mask=null if i == 0 else None)
-                for matrix, null in zip(matrices, nulls, strict=True)
-            ],
+            [pa.array(np.ascontiguousarray(matrix[:, i]), mask=nulls if i == 0 else None) for matrix, nulls in pieces],
             type=pa.uint8(),
         )
         for i in np.flatnonzero(used).tolist()
@@ -142,12 +167,14 @@ def _matrix(chunk: pa.Array, width: int) -> np.ndarray:
     return matrix
 
 
-def _joined(rows: pa.Table, name: str, width: int) -> pa.ChunkedArray:
+def _joined(rows: pa.Table, name: str, width: int, stepped: bool) -> pa.ChunkedArray:
     planes = [(i, rows[f"{name}.{i}"]) for i in range(width) if f"{name}.{i}" in rows.column_names]
     starts = np.arange(rows.num_rows + 1, dtype=np.int64) * width
     if int(starts[-1]) >= 1 << 31:
+        if stepped:
+            raise ValueError(f"column {name} is to be in steps, and has {int(starts[-1])} bytes: more than are ordered")
         halves = (rows.slice(0, rows.num_rows // 2), rows.slice(rows.num_rows // 2))
-        return pa.chunked_array([chunk for half in halves for chunk in _joined(half, name, width).chunks])
+        return pa.chunked_array([chunk for half in halves for chunk in _joined(half, name, width, False).chunks])
     matrix = np.zeros((rows.num_rows, width), dtype=np.uint8)
     validity, nulls = None, 0
     for i, plane in planes:
@@ -157,6 +184,9 @@ def _joined(rows: pa.Table, name: str, width: int) -> pa.ChunkedArray:
             validity, nulls = plane.is_valid().combine_chunks(), plane.null_count
             plane = plane.fill_null(0)
         matrix[:, i] = plane.to_numpy()
+    if stepped:
+        words = matrix.view(np.uint64)
+        np.cumsum(words, axis=0, out=words)  # modulo 2^64
     valid = validity.buffers()[1] if validity is not None else None
     buffers = [valid, pa.py_buffer(starts.astype(np.int32)), pa.py_buffer(matrix)]
     return pa.chunked_array([pa.Array.from_buffers(pa.binary(), rows.num_rows, buffers, null_count=nulls)])

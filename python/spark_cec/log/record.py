@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import struct
 from enum import IntEnum
 
 import pyarrow as pa
 
 from spark_cec.log.frame import FrameFlags
-from spark_cec.log.planes import from_planes, order_of, to_planes
+from spark_cec.log.planes import LEAST_ROWS, from_planes, order_of, to_planes
 
 _FEW_BYTES = 2048
 """Rows of so few bytes are compressed by lz4 for zstd: that takes a tenth of the time, and a tenth more room."""
 
-_MOST_ORDERED_BYTES = 128 << 20
+_PACKED_BYTES = 8192
+"""Up to so many bytes the planes of a commit are compressed as one: most of what they take is how Arrow describes them.
+Of longer ones each compresses better by itself."""
+
+_LENGTH = struct.Struct("<I")
+
+_MOST_ORDERED_BYTES = 256 << 20
 """Rows of more bytes stay as they came: to order them makes copies, in which a column has no more room than 2 GiB."""
 
 _READ = pa.ipc.IpcReadOptions(use_threads=False)
@@ -63,17 +70,26 @@ def encode_records(rows: pa.Table | pa.RecordBatch, compression: str | None = "z
 
 
 def encode_commit(rows: pa.Table | None, compression: str | None = "zstd") -> tuple[memoryview, FrameFlags]:
-    """Payload of a COMMIT frame as it is written, in byte planes where that can be, and the flags of such a frame.
+    """Payload of a COMMIT frame as it is written, and the flags of such a frame.
 
-    Planes go in the order of the windows' ids, the higher bytes of which are then long runs; unless they are very many.
+    1. Order the rows by their windows' ids, unless they are very many.
+    2. Put them into byte planes, and the ids into steps, where that can be.
+    3. Compress what is small as one, and else each column.
     """
     if rows is None or not rows.num_rows:
         return memoryview(b""), FrameFlags.PLAIN
-    planes = to_planes(rows)
-    if planes is None:
-        return encode_table(rows, compression), FrameFlags.PLAIN
-    order = order_of(rows["window"]) if planes.nbytes <= _MOST_ORDERED_BYTES else None
-    return encode_table(planes if order is None else planes.take(pa.array(order)), compression), FrameFlags.PLANES
+    can_order = rows.num_rows >= LEAST_ROWS and rows.nbytes <= _MOST_ORDERED_BYTES
+    order = order_of(rows["window"]) if can_order else None  # 1
+    planes = to_planes(rows, order, stepped="window" if order is not None else None)  # 2
+    flags = FrameFlags.PLAIN if planes is None else FrameFlags.PLANES
+    if order is not None:
+        flags |= FrameFlags.STEPS
+    table = rows if planes is None else planes
+    if compression in (None, "none") or table.nbytes > _PACKED_BYTES:  # 3
+        return encode_table(table, compression), flags
+    stream = encode_table(table, None)
+    packed = pa.compress(stream, codec="zstd", asbytes=True)
+    return memoryview(_LENGTH.pack(len(stream)) + packed), flags | FrameFlags.PACKED
 
 
 def decode_table(payload: memoryview | bytes) -> pa.Table:
@@ -94,5 +110,16 @@ def decode_records(
     """
     if len(payload) == 0:
         return (GROUPED_SCHEMA if grouped else PLAIN_SCHEMA).empty_table()
-    rows = decode_table(payload)
-    return from_planes(rows) if flags & FrameFlags.PLANES else rows
+    rows = decode_table(_unpacked(payload) if flags & FrameFlags.PACKED else payload)
+    if not flags & FrameFlags.PLANES:
+        if flags & FrameFlags.STEPS:
+            raise ValueError("the ids of windows are to be in steps, and the records are in no planes")
+        return rows
+    return from_planes(rows, stepped="window" if flags & FrameFlags.STEPS else None)
+
+
+def _unpacked(payload: memoryview | bytes) -> pa.Buffer:
+    if len(payload) <= _LENGTH.size:
+        raise ValueError(f"the payload is to be packed, and has {len(payload)} bytes")
+    (length,) = _LENGTH.unpack_from(payload)
+    return pa.decompress(memoryview(payload)[_LENGTH.size :], decompressed_size=length, codec="zstd")

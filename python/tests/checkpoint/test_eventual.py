@@ -27,9 +27,9 @@ from spark_cec.checkpoint import eventual
 from spark_cec.checkpoint.eventual import _window_codes, chain_of, head_at, rebuild
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
-from spark_cec.log.frame import encode_frame
 from spark_cec.log.index import Index
-from spark_cec.log.meta import CommitMeta, kind_of
+from spark_cec.log.meta import CommitMeta
+from spark_cec.log.reader import read_frame
 from spark_cec.log.segment import segment_path
 from tests.checkpoint.support import Log, Rows, Tip, found_state, record_table, request
 from tests.log.support import make_writer
@@ -169,12 +169,11 @@ def rewritten(log: Log, **changes: Callable[[CommitMeta], Any]) -> Index:
     other = Log()
     for entry in entries:
         meta = entry.meta
-        payload = log.storage.read(segment_path(entry.location.segment), entry.location.offset, entry.location.length)
-        body = payload[len(encode_frame(kind_of(meta), meta.encode())[0]) : -4]
+        frame = read_frame(log.storage, entry.location)
         if meta.version == 10:
             fields = {name: change(meta) for name, change in changes.items()}
             meta = CommitMeta(**{**{f: getattr(meta, f) for f in CommitMeta.__dataclass_fields__}, **fields})
-        other.catalog.note(*other.writer.append(kind_of(meta), meta, body))
+        other.catalog.note(*other.writer.append(frame.kind, meta, frame.payload, frame.header.flags))
     log.storage = other.storage
     return other.catalog.index
 

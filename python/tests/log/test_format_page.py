@@ -11,7 +11,17 @@ import pytest
 import spark_cec.log
 from spark_cec.ids import StoreId
 from spark_cec.log.cuts import Cut
-from spark_cec.log.frame import MAGIC, CommitFlags, CommitMeta, Frame, FrameKind, LoadedMeta, OutputMeta, parse_frame
+from spark_cec.log.frame import (
+    MAGIC,
+    CommitFlags,
+    CommitMeta,
+    Frame,
+    FrameFlags,
+    FrameKind,
+    LoadedMeta,
+    OutputMeta,
+    parse_frame,
+)
 from spark_cec.log.manifest import Manifest
 from spark_cec.log.record import RecordKind
 
@@ -26,6 +36,11 @@ def test_each_kind_is_in_a_table_with_its_number(kind: FrameKind | RecordKind) -
 @pytest.mark.parametrize("flag", CommitFlags, ids=lambda flag: flag.name)
 def test_each_flag_has_its_bit(flag: CommitFlags) -> None:
     assert f"bit {flag.value.bit_length() - 1} `{flag.name}`" in PAGE
+
+
+@pytest.mark.parametrize("flag", FrameFlags, ids=lambda flag: flag.name)
+def test_each_flag_of_a_frame_has_its_value(flag: FrameFlags) -> None:
+    assert f"{flag.value} `{flag.name}`" in PAGE
 
 
 @pytest.mark.parametrize("kind", [CommitMeta, OutputMeta, LoadedMeta, Manifest, Cut])

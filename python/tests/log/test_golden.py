@@ -1,9 +1,11 @@
 """The golden logs of format version 1, which never change: all are read, the newest is written too.
 
 In `v1.cec` the metas of commits end before the forecast, in `v1-forecast.cec` before the sketch, in `v1-sketch.cec` no
-records are in planes, and in `v1-planes.cec` metas end before the rows: these came later.
+records are in planes, in `v1-planes.cec` metas end before the rows, and in `v1-rows.cec` no ids are in steps: these
+came later.
 
-Its payloads are not compressed, because the bytes that a compressor makes may change with its release.
+Their payloads are not compressed, because the bytes that a compressor makes may change with its release. So
+`v1-packed.cec`, whose commits are packed where they can be, is read alone.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ FIRST = Path(__file__).parents[1] / "golden" / "v1.cec"
 SECOND = FIRST.with_name("v1-forecast.cec")
 THIRD = FIRST.with_name("v1-sketch.cec")
 FOURTH = FIRST.with_name("v1-planes.cec")
-GOLDEN = FIRST.with_name("v1-rows.cec")
+FIFTH = FIRST.with_name("v1-rows.cec")
+GOLDEN = FIRST.with_name("v1-steps.cec")
+PACKED = FIRST.with_name("v1-packed.cec")
 JOINED = StoreId(1, 7, "left-keyToNumValues")
 
 
@@ -101,23 +105,26 @@ FLUSH = commit_meta(
 )  # fmt: skip
 FRAMES_THIRD = [*FRAMES_SECOND, (FLUSH, records(b"two", kind=RecordKind.CHECK))]
 FRAMES_FOURTH = [*FRAMES_THIRD, (commit_meta(6, opened=150, closed=50, records=200), _turned())]
-FRAMES_NOW = [*FRAMES_FOURTH, (commit_meta(7, opened=0, records=0, state_rows=11), records())]
+FRAMES_FIFTH = [*FRAMES_FOURTH, (commit_meta(7, opened=0, records=0, state_rows=11), records())]
+FRAMES_NOW = [*FRAMES_FIFTH, (commit_meta(8, opened=150, closed=50, records=200), _turned())]
 
 
-def _payload(meta: Meta, rows: pa.Table | bytes) -> tuple[bytes | memoryview, FrameFlags]:
+def _payload(
+    meta: Meta, rows: pa.Table | bytes, compression: str | None
+) -> tuple[bytes | memoryview, FrameFlags]:
     if isinstance(rows, bytes):
         return rows, FrameFlags.PLAIN
     if kind_of(meta) is FrameKind.COMMIT:
-        return encode_commit(rows, None)
-    return encode_table(rows, None), FrameFlags.PLAIN
+        return encode_commit(rows, compression)
+    return encode_table(rows, compression), FrameFlags.PLAIN
 
 
-def write_golden() -> bytes:
+def write_golden(compression: str | None = None) -> bytes:
     """The bytes of the golden log, as this release writes them."""
     storage = memory_storage()
     writer = make_writer(storage)
     for meta, rows in FRAMES_NOW:
-        writer.append(kind_of(meta), meta, *_payload(meta, rows))
+        writer.append(kind_of(meta), meta, *_payload(meta, rows, compression))
     return storage.read(segment_path(SEGMENT))
 
 
@@ -127,7 +134,10 @@ def test_the_same_frames_are_the_same_bytes() -> None:
 
 @pytest.mark.parametrize(
     ("golden", "written"),
-    [(FIRST, FRAMES), (SECOND, FRAMES_SECOND), (THIRD, FRAMES_THIRD), (FOURTH, FRAMES_FOURTH), (GOLDEN, FRAMES_NOW)],
+    [
+        (FIRST, FRAMES), (SECOND, FRAMES_SECOND), (THIRD, FRAMES_THIRD), (FOURTH, FRAMES_FOURTH),
+        (FIFTH, FRAMES_FIFTH), (GOLDEN, FRAMES_NOW), (PACKED, FRAMES_NOW),
+    ],
 )
 @pytest.mark.parametrize("headers_only", [True, False])
 def test_the_golden_log_is_read(headers_only: bool, golden: Path, written: list[tuple[Meta, pa.Table | bytes]]) -> None:

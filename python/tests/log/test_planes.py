@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from unittest import mock
 
 import numpy as np
@@ -14,7 +15,7 @@ from spark_cec.errors import DamagedLog
 from spark_cec.log import record
 from spark_cec.log.frame import Frame, FrameFlags, Newer, encode_frame, parse_frame
 from spark_cec.log.meta import FrameKind
-from spark_cec.log.planes import LEAST_ROWS, MOST_BYTES, from_planes, order_of, to_planes
+from spark_cec.log.planes import LEAST_ROWS, MOST_BYTES, from_planes, order_of, to_planes, words_of
 from spark_cec.log.reader import commit_records
 from spark_cec.log.record import decode_records, encode_commit, encode_records, encode_table, records_schema
 from tests.log.support import commit_meta
@@ -49,7 +50,8 @@ def by_window(rows: pa.Table) -> pa.Table:
 def test_rows_of_state_take_less_room(count: int, compression: str) -> None:
     rows = commit(count, seed=count)
     payload, flags = encode_commit(rows, compression)
-    assert flags is FrameFlags.PLANES
+    packed = FrameFlags.PACKED if count <= 1_000 and compression != "none" else FrameFlags.PLAIN
+    assert flags == FrameFlags.PLANES | FrameFlags.STEPS | packed
     found = decode_records(payload, flags=flags)
     assert found.equals(by_window(rows))
     assert found.schema.equals(rows.schema)
@@ -61,6 +63,9 @@ def test_rows_of_state_take_less_room(count: int, compression: str) -> None:
 def test_few_rows_and_rows_of_several_lengths_stay_as_they_are() -> None:
     few = commit(LEAST_ROWS - 1, seed=1)
     assert encode_commit(few, "none") == (encode_records(few, "none"), FrameFlags.PLAIN)
+    packed, flags = encode_commit(few)
+    assert flags is FrameFlags.PACKED
+    assert decode_records(packed, flags=flags).equals(few)
     uneven = pa.array([b"x" * (i % 9) for i in range(100)], pa.binary())
     long = pa.array([b"x" * (MOST_BYTES + 1)] * 100, pa.binary())
     for column in (uneven, long, pa.array([b""] * 100, pa.binary())):
@@ -92,6 +97,8 @@ def tables(draw: st.DrawFn) -> pa.Table:
 def test_what_comes_back_is_what_went_in(rows: pa.Table) -> None:
     planes = to_planes(rows)
     if planes is None:
+        packed, flags = encode_commit(rows)
+        assert decode_records(packed, grouped=True, flags=flags).equals(rows)
         return
     assert not {"window", "key", "value"} & set(planes.column_names) or planes.num_columns > rows.num_columns - 3
     found = from_planes(planes)
@@ -113,21 +120,71 @@ def test_the_order_of_words_is_stable_however_far_apart_they_are(words: list[int
         assert order.tolist() == sorted(range(len(words)), key=words.__getitem__)
 
 
-def test_windows_in_order_take_less_room_than_in_the_order_of_their_updates() -> None:
-    """As a commit of slow windows has them: few keys of many, in the order of a hash."""
+@given(tables(), st.randoms(use_true_random=False))
+def test_any_order_and_any_words_come_back_from_steps(rows: pa.Table, random: Random) -> None:
+    """Differences are taken modulo 2^64, so that it does not matter whether words ascend."""
+    order = np.array(random.sample(range(rows.num_rows), rows.num_rows))
+    for stepped in ("window", "key"):
+        planes = to_planes(rows, order, stepped if words_of(rows[stepped]) is not None else None)
+        if planes is not None:
+            found = from_planes(planes, stepped if words_of(rows[stepped]) is not None else None)
+            found.validate(full=True)
+            assert found.equals(rows.take(order))
+
+
+def test_windows_in_order_and_in_steps_take_less_room() -> None:
+    """As a commit of slow windows has them: few keys of many, which come in the order of a hash."""
     rows, planes = commit(6_000, seed=9), to_planes(commit(6_000, seed=9))
+    ordered = to_planes(rows, order_of(rows["window"]))
     assert planes is not None
-    assert len(encode_commit(rows)[0]) < 0.9 * len(encode_table(planes))
+    assert ordered is not None
+    assert len(encode_table(ordered)) < 0.9 * len(encode_table(planes))
+    assert len(encode_commit(rows)[0]) < 0.9 * len(encode_table(ordered))
+
+
+@pytest.mark.parametrize("count", [10, LEAST_ROWS, 100, 500])
+def test_what_is_small_takes_less_room_as_one(count: int) -> None:
+    rows = commit(count, seed=count)
+    payload, flags = encode_commit(rows)
+    with mock.patch.object(record, "_PACKED_BYTES", 0):
+        by_column, _ = encode_commit(rows)
+    assert flags & FrameFlags.PACKED
+    assert len(payload) < (0.7 if count <= 100 else 0.9) * len(by_column)
+
+
+def test_a_packed_payload_that_says_another_length_is_damage() -> None:
+    payload, flags = encode_commit(commit(200, seed=4))
+    assert flags & FrameFlags.PACKED
+    length = int.from_bytes(payload[:4], "little")
+    others = [(length + step).to_bytes(4, "little") + payload[4:] for step in (-length, -1, 1, 2**32 - 1 - length)]
+    for wrong in (b"\0\0", bytes(payload[:4]), bytes(payload[:-1]), bytes(payload) + b"\0", *others):
+        frame = parse_frame(b"".join(encode_frame(FrameKind.COMMIT, commit_meta().encode(), wrong, flags)))
+        assert isinstance(frame, Frame)
+        with pytest.raises(DamagedLog, match="version"):
+            commit_records(frame)
+
+
+def test_steps_of_what_has_no_words_are_damage() -> None:
+    uneven = pa.table({"window": pa.array([b"123"] * 99), "value": pa.array([b"12345678"] * 99)})
+    planes = to_planes(uneven)
+    assert planes is not None
+    with pytest.raises(ValueError, match="3 bytes have no words"):
+        from_planes(planes, "window")
+    with pytest.raises(ValueError, match="is not described"):
+        from_planes(planes, "key")
+    with pytest.raises(ValueError, match="in no planes"):
+        decode_records(encode_table(uneven), flags=FrameFlags.STEPS)
 
 
 def test_very_many_rows_stay_in_the_order_and_in_the_pieces_that_they_came_in() -> None:
     """A column of 2 GiB has no room in one piece, which an order would make of it."""
-    rows = pa.concat_tables([commit(500, seed=seed) for seed in (1, 2)])
+    rows = pa.concat_tables([commit(1_500, seed=seed) for seed in (1, 2)])
     with mock.patch.object(record, "_MOST_ORDERED_BYTES", 1):
         payload, flags = encode_commit(rows)
+    assert flags is FrameFlags.PLANES
     assert decode_records(payload, flags=flags).equals(rows)
     with pa.ipc.open_stream(pa.py_buffer(payload)) as stream:
-        assert [batch.num_rows for batch in stream] == [500, 500]
+        assert [batch.num_rows for batch in stream] == [1_500, 1_500]
 
 
 def test_plain_and_turned_records_go_together() -> None:
@@ -171,9 +228,9 @@ def test_planes_of_another_kind_or_with_nulls_are_damage() -> None:
 def test_an_older_release_says_that_the_frame_is_newer() -> None:
     payload, flags = encode_commit(commit(200, seed=3))
     data = b"".join(encode_frame(FrameKind.COMMIT, commit_meta().encode(), payload, flags))
-    assert data[11] == 1, "format 1 has 0 there, and an older reader stops at anything else"
+    assert data[11] == 7, "format 1 has 0 there, and an older reader stops at anything else"
     found = parse_frame(data)
     assert not isinstance(found, Newer)
-    for kind, wrong in ((FrameKind.OUTPUT, 1), (FrameKind.COMMIT, 2), (FrameKind.COMMIT, 3)):
+    for kind, wrong in ((FrameKind.OUTPUT, 1), (FrameKind.OUTPUT, 4), (FrameKind.COMMIT, 8), (FrameKind.COMMIT, 9)):
         newer = parse_frame(b"".join(encode_frame(kind, commit_meta().encode(), payload, FrameFlags(wrong))))
         assert newer == Newer(f"frame flags {wrong:#04x}")
