@@ -19,7 +19,7 @@ def hosts(spark: SparkSession) -> Any:
     """The driver's list of the JVMs with stores, which is private: a map."""
     jvm: Any = spark.sparkContext._jvm  # type: ignore[union-attr]
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    directory = jvm.java.lang.Class.forName("org.apache.spark.sql.cec.exchange.StoreDirectory$", True, loader)
+    directory = jvm.java.lang.Class.forName("org.apache.spark.sql.cec.exchange.StoreLocations$", True, loader)
     found = private(directory, "MODULE$", None)
     known = private(directory, "current", found).get()._2()
     return private(known.getClass(), "hosts", known)

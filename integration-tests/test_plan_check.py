@@ -28,7 +28,7 @@ def claim(spark: SparkSession, checkpoint: str, *operators: tuple[str, bool]) ->
     for number, (kind, deferred) in enumerate(operators):
         decided.add(getattr(jvm, f"{RECOVERY}.OperatorDecision")(number, kind, deferred, "a lie"))
     decision = getattr(jvm, f"{RECOVERY}.Decision")(jvm.PythonUtils.toSeq(decided))
-    getattr(jvm, f"{RECOVERY}.PlannedQueries").expect(spark._jsparkSession, checkpoint, decision)
+    getattr(jvm, f"{RECOVERY}.DeferralRegistry").expect(spark._jsparkSession, checkpoint, decision)
 
 
 def begin(spark: SparkSession, frame: DataFrame, mode: str, sink: str, root: Path) -> StreamingQuery:

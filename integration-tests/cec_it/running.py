@@ -42,7 +42,7 @@ def runs_with_stores(spark: SparkSession, root: Path, flow: str) -> set[int]:
     """The runs of a flow, by their generations, of which this session's JVM has stores."""
     jvm = spark._jvm
     assert jvm is not None
-    host = jvm.org.apache.spark.util.Utils.classForName("org.apache.spark.sql.cec.exchange.StoreHost$", True, False)
+    host = jvm.org.apache.spark.util.Utils.classForName("org.apache.spark.sql.cec.exchange.LocalStores$", True, False)
     field = host.getDeclaredField("stores")
     field.setAccessible(True)
     stores = list(field.get(None).keySet().toArray())

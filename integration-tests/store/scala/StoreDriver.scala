@@ -16,9 +16,9 @@ import org.apache.spark.{SparkConf, SparkEnv, TaskContext, TaskContextImpl}
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.cec.{CecStateStoreProvider, StoreConfs}
 import org.apache.spark.sql.cec.agent.{Agent, Json}
-import org.apache.spark.sql.cec.exchange.{HostedStore, StoreHost}
+import org.apache.spark.sql.cec.exchange.{HostedStore, LocalStores}
 import org.apache.spark.sql.cec.source.RowSpool
-import org.apache.spark.sql.cec.state.{ExactAverages, Recovery, RowDigest, StoreLog, StoreState}
+import org.apache.spark.sql.cec.state.{AgentStoreClient, ExactAverages, Recovery, RowDigest, StoreState}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.{StringType, StructField, StructType}
@@ -134,7 +134,7 @@ private final class StoreDriver {
       override def close(): Unit = if (isBlocked) new java.util.concurrent.CountDownLatch(1).await() else closed.incrementAndGet()
     }
     val beganNs = System.nanoTime()
-    val left = StoreHost.closeAll(Seq.fill(blocked)(new Hosted(isBlocked = true)) ++ Seq.fill(quick)(new Hosted(isBlocked = false)), withinMs)
+    val left = LocalStores.closeAll(Seq.fill(blocked)(new Hosted(isBlocked = true)) ++ Seq.fill(quick)(new Hosted(isBlocked = false)), withinMs)
     Json.obj().put("left", left.size).put("closed", closed.get).put("ms", (System.nanoTime() - beganNs) / 1000000)
   }
 
@@ -170,7 +170,7 @@ private final class StoreDriver {
   private def newState(request: JsonNode): StoreState = {
     val shape = new Shape(request.get("grouped").asBoolean)
     val id = idOf(request)
-    val log = new StoreLog(
+    val log = new AgentStoreClient(
       id, request.get("home").asText, logId = None, request.get("generation").asLong, shape.grouped, request.get("retained").asInt, run = None,
       confOf(request))
     new StoreState(

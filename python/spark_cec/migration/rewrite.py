@@ -65,7 +65,7 @@ class Rewriting:
         self._batch = batch
         jvm = spark.sparkContext._jvm
         assert jvm is not None
-        self._carrier = jvm.org.apache.spark.sql.cec.migration.StateCarrier
+        self._carrier = jvm.org.apache.spark.sql.cec.migration.StateMigration
 
     def stores(self) -> list[Store]:
         """The stores of the source, as Spark orders them."""

@@ -7,9 +7,9 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.CatalystTypeConverters
 import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.cec.agent.{Agent, CecException, Json}
-import org.apache.spark.sql.cec.exchange.{DurableVersions, HostedStore, StoreHost}
+import org.apache.spark.sql.cec.exchange.{DurableVersions, HostedStore, LocalStores}
 import org.apache.spark.sql.cec.state.{
-  ExactAverages, LoadFailure, PartitionDirectory, RangeOrder, Recovery, RowDigest, StoreLog, StoreMetrics, StoreState, TaskLock}
+  ExactAverages, LoadFailure, PartitionDirectory, RangeOrder, Recovery, RowDigest, AgentStoreClient, StoreMetrics, StoreState, TaskLock}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
@@ -115,7 +115,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
       synchronized {
         LoadFailure.orResult(checkpoint) {
           val isNew = state == null
-          if (!isNew && run.isDefined) StoreHost.announce()
+          if (!isNew && run.isDefined) LocalStores.announce()
           if (isNew) state = open(if (empty) 0L else version)
           if (empty) state.beginEmpty(version) else state.begin(version, checkpointId)
           if (isNew) validateFirstRow()
@@ -138,7 +138,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
   private def drop(): Unit = synchronized {
     val dropped = Option(state)
     state = null
-    StoreHost.remove(this)
+    LocalStores.remove(this)
     dropped.foreach(_.close())
   }
 
@@ -161,15 +161,15 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
       case _ => None
     }
     val acquired = new Acquired
-    val log = new StoreLog(id, home, logId, generation, prefix.isDefined, storeConf.minVersionsToRetain, run, conf)
+    val log = new AgentStoreClient(id, home, logId, generation, prefix.isDefined, storeConf.minVersionsToRetain, run, conf)
     acquired.undo(log.close())
-    if (run.isDefined) StoreHost.add(this)
+    if (run.isDefined) LocalStores.add(this)
     acquired.step(new StoreState(
       id, log, keySchema.length, valueSchema.length, prefix, order, new RowDigest(valueSchema), ExactAverages.of(valueSchema),
       deferred = run.exists(r => r.deferred.contains(id.operatorId) && id.storeName == StateStoreId.DEFAULT_STORE_NAME),
       run.fold(Recovery(0L, 0L, counted = false, accept = false))(r =>
         Recovery(r.replayTo, r.base, r.counted.contains(id.operatorId), r.accept)),
-      version => run.isDefined && StoreHost.recall(this, version),
+      version => run.isDefined && LocalStores.requestHandOver(this, version),
       describe,
       StoreConfs.isLiveOnDisk(conf),
       silent = run.exists(_.silent)))

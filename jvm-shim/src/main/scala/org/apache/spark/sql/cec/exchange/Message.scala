@@ -9,7 +9,7 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreId
 private[exchange] object Message {
   val End = "end"
   val Flush = "flush"
-  val Yield = "yield"
+  val HandOver = "hand_over"
 
   def end(checkpoint: String, generation: Long, version: Long, flush: Boolean): ObjectNode =
     about(End, checkpoint, version).put("generation", generation).put("flush", flush)
@@ -21,8 +21,8 @@ private[exchange] object Message {
    * An executor asks for a store at a version: whoever has it writes it and lets it go, in the same run of the query. What a run that is
    * over would write does not count any more. `generation` is -1 without word from the rule.
    */
-  def yieldStore(from: String, checkpoint: String, generation: Option[Long], id: StateStoreId, version: Long, agentTimeoutMs: Int): ObjectNode =
-    about(Yield, checkpoint, version).put("from", from).put("agent_timeout_ms", agentTimeoutMs).put("generation", generation.getOrElse(-1L))
+  def handOver(from: String, checkpoint: String, generation: Option[Long], id: StateStoreId, version: Long, agentTimeoutMs: Int): ObjectNode =
+    about(HandOver, checkpoint, version).put("from", from).put("agent_timeout_ms", agentTimeoutMs).put("generation", generation.getOrElse(-1L))
       .put("operator", id.operatorId).put("partition", id.partitionId).put("store", id.storeName)
 
   private def about(call: String, checkpoint: String, version: Long): ObjectNode =

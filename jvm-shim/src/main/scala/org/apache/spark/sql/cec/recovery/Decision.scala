@@ -8,7 +8,7 @@ private[cec] final case class Decision(operators: Seq[OperatorDecision]) {
   def deferred: Set[Long] = operators.filter(_.deferred).map(_.id).toSet
 
   /** Operators whose input is not aggregated before the shuffle, which would make its size depend on how it is split. */
-  def counted: Set[Long] = operators.filterNot(operator => Stateful.isAggregated(operator.kind)).map(_.id).toSet
+  def counted: Set[Long] = operators.filterNot(operator => StatefulOperators.isAggregated(operator.kind)).map(_.id).toSet
 
   def mode: String =
     if (operators.isEmpty) "stateless" else if (operators.forall(_.deferred)) "deferred"

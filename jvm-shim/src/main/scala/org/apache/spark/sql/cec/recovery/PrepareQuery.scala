@@ -11,7 +11,7 @@ import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.catalyst.streaming.WriteToStream
 import org.apache.spark.sql.catalyst.trees.TreeNodeTag
 import org.apache.spark.sql.cec.{CecStateStoreProvider, RunContext}
-import org.apache.spark.sql.cec.agent.{Agent, CecException, Json, Refused}
+import org.apache.spark.sql.cec.agent.{Agent, CecException, Json, QueryRefusedException}
 import org.apache.spark.sql.cec.source.{CecTable, SinkTarget}
 import org.apache.spark.sql.execution.streaming.Sink
 import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
@@ -24,7 +24,7 @@ import org.apache.spark.sql.internal.SQLConf
 case class PrepareQuery(session: SparkSession) extends Rule[LogicalPlan] with Logging {
   override def apply(plan: LogicalPlan): LogicalPlan = plan match {
     case write: WriteToStream if write.getTagValue(PrepareQuery.Done).isEmpty =>
-      Refused.orResult(new Preparation(session, write).prepare())
+      QueryRefusedException.orResult(new Preparation(session, write).prepare())
     case other => other
   }
 }
@@ -58,7 +58,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   /** Whether a pipeline's protocol says when the query is checkpointed. */
   private val isUnderProtocol = conf.contains("spark.sql.streaming.stateStore.cec.protocol")
   private val speculation = session.sparkContext.conf.getBoolean("spark.speculation", false)
-  private lazy val isStateful = write.inputQuery.exists(Stateful.kind(_).isDefined)
+  private lazy val isStateful = write.inputQuery.exists(StatefulOperators.kind(_).isDefined)
 
   /**
    * Prepares the query (design, section 6):
@@ -75,7 +75,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   def prepare(): WriteToStream = {
     if (!concernsUs) return write
     val startedMs = System.currentTimeMillis()
-    if (isUnderProtocol) ConfirmedSinks.refuseForgetful(write.sink)
+    if (isUnderProtocol) FencedSinks.refuseForgetful(write.sink)
     val checked = check() // 1
     val home = checked.get("home").asText
     val decision = decide(checked) // 2
@@ -102,7 +102,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   private def check(): JsonNode = ask("check", arguments()
     .put("sink_path", ourSink.flatMap(_.path).orNull).put("recorded_provider", logs.recordedProvider.orNull)
     .put("committed_batch", logs.lastCommitted).put("planned", logs.lastOffset >= 0).put("provider", sessionUsesUs).put("stateful", isStateful)
-    .put("transform_with_state", write.inputQuery.exists(Stateful.isTransformWithState(_))).put("speculation", speculation))
+    .put("transform_with_state", write.inputQuery.exists(StatefulOperators.isTransformWithState(_))).put("speculation", speculation))
 
   private def usesOurState: Boolean = sessionUsesUs && isStateful
 
@@ -111,7 +111,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val promises = Promises(
       checked.get("replayable_sources").elements.asScala.map(_.asText).toSeq, checked.get("order_free_functions").asBoolean)
     val decision =
-      if (usesOurState) new Deferral(write, session.sessionState.conf, speculation, mode, promises).decide()
+      if (usesOurState) new DeferralAnalysis(write, session.sessionState.conf, speculation, mode, promises).decide()
       else Decision(Nil)
     if (mode == "deferred" && decision.operators.exists(!_.deferred)) {
       throw new CecException("Unsupported",
@@ -142,7 +142,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     request.set[JsonNode]("plan", plan.asTold)
     request.set[JsonNode]("log_seen", checked.get("log_id"))
     if (usesOurState && plan.committed >= 0) { // those of an eager query are not asked: it needs nothing old
-      request.set[JsonNode]("sources", if (plan.isDue || decision.deferred.nonEmpty) AskedSources.once(write.inputQuery) else Json.arr())
+      request.set[JsonNode]("sources", if (plan.isDue || decision.deferred.nonEmpty) SourceProbe.once(write.inputQuery) else Json.arr())
     }
     val content = Json.obj().put("mode", decision.mode).put("reason", decision.reason).put("provider", usesOurState)
     val operators = content.putArray("operators")
@@ -163,21 +163,21 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
 
   private def wrap(run: RunContext, decision: Decision, plan: RecoveryPlan, checked: JsonNode): WriteToStream = {
     val sink = ourSink.fold(write.sink)(table =>
-      table.writingTo(SinkTarget(checkpoint, run.home, run.logId, run.generation, AskedSources.names(write.inputQuery))))
+      table.writingTo(SinkTarget(checkpoint, run.home, run.logId, run.generation, SourceProbe.names(write.inputQuery))))
     val defers = decision.deferred.nonEmpty || plan.isDue || isUnderProtocol
     // Spark would record the wrapper's class in its commit log; a V1 sink is wrapped all the same, since it may pass over a batch.
     val recorded = session.sessionState.conf.enableStreamingSinkEvolution && !sink.isInstanceOf[Sink]
     val confirmed =
-      if (!usesOurState || recorded) sink else ConfirmedSinks.wrap(sink, halves = defers, () => Agent.confirm(checkpoint, run.home, run.generation, conf))
+      if (!usesOurState || recorded) sink else FencedSinks.wrap(sink, halves = defers, () => Agent.confirm(checkpoint, run.home, run.generation, conf))
     val read =
       if (!defers) write.inputQuery
       else {
         val replay = Option.when(plan.isDue)(new Replay(session.asInstanceOf[ClassicSession], write, run, conf, plan.replayFrom, plan.committed))
         val looksBack = (decision.deferred.nonEmpty || isUnderProtocol) && checked.get("sources_margin").asDouble > 0
-        val watch = Option.when(looksBack)(new AskedSources(write.inputQuery)).filter(_.canBeAsked).map(new SourceWatch(_))
-        val hooks = new QueryRun(
+        val watch = Option.when(looksBack)(new SourceProbe(write.inputQuery)).filter(_.canBeAsked).map(new SourceWatch(_))
+        val hooks = new QueryLifecycle(
           session, run, conf, plan.committed, replay, new Acknowledgements(run.home, conf),
-          watch.map(new MarginKeeper(_, run, conf, isUnderProtocol)), flushes = checked.get("flush_at_stop").asBoolean && !isUnderProtocol, isUnderProtocol)
+          watch.map(new RetentionGuard(_, run, conf, isUnderProtocol)), flushes = checked.get("flush_at_stop").asBoolean && !isUnderProtocol, isUnderProtocol)
         WrappedSources.wrap(write.inputQuery, hooks)
       }
     val started = new StartedRun(

@@ -61,7 +61,7 @@ private[recovery] final class ReplayExecution(
 
   /** What a batch has read and cannot read any more, in words, where that can be seen without a source's word. */
   def gone(batch: Long): Option[String] =
-    new GoneFiles(session, resolvedCheckpointRoot).among(sources, offsets(batch - 1), offsets(batch)) match {
+    new MissingInputFiles(session, resolvedCheckpointRoot).among(sources, offsets(batch - 1), offsets(batch)) match {
       case Seq() => None
       case Seq(file) => Some(s"$file, which batch $batch has read, is gone")
       case first +: others => Some(s"$first and ${others.size} more, which batch $batch has read, are gone")

@@ -15,7 +15,7 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2
 import org.apache.spark.sql.cec.RunContext
 import org.apache.spark.sql.cec.agent.{Agent, Json}
-import org.apache.spark.sql.cec.exchange.StoreDirectory
+import org.apache.spark.sql.cec.exchange.StoreLocations
 import org.apache.spark.sql.cec.metrics.QuerySource
 import org.apache.spark.sql.connector.catalog.{SupportsRead, Table}
 import org.apache.spark.sql.connector.read.ScanBuilder
@@ -51,7 +51,7 @@ private[recovery] final class StartedRun(
 
   private def take(): Unit = {
     val runId = UUID.fromString(session.sparkContext.getLocalProperty(SparkContext.SPARK_JOB_GROUP_ID)) // so Spark names a query's jobs
-    val watch = QueryWatch.of(session)
+    val watch = QueryProgressListener.of(session)
     StartedRun.whenOver(Thread.currentThread, {
       watch.forget(runId)
       end()
@@ -61,9 +61,9 @@ private[recovery] final class StartedRun(
     Agent.openLog(run.home, Some(run.logId), conf)
     isOpen = true
     run.announce(session.sparkContext)
-    PlannedQueries.expect(session, run.checkpoint, decision)
+    DeferralRegistry.expect(session, run.checkpoint, decision)
     if (hasState) {
-      StoreDirectory.begin()
+      StoreLocations.begin()
       register()
     }
   }
@@ -148,7 +148,7 @@ private object StartedRun {
   /** Runs `action` when a query's thread has ended. An event of its end may get lost: a queue may be full, or a session be over. */
   def whenOver(stream: Thread, action: => Unit): Unit = stream match {
     case query: QueryExecutionThread =>
-      AskedSources.start("cec-run-end", () => {
+      SourceProbe.start("cec-run-end", () => {
         query.join()
         action
       })

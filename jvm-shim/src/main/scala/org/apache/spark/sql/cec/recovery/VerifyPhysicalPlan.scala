@@ -1,7 +1,7 @@
 package org.apache.spark.sql.cec.recovery
 
 import org.apache.spark.sql.catalyst.rules.Rule
-import org.apache.spark.sql.cec.agent.Refused
+import org.apache.spark.sql.cec.agent.QueryRefusedException
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 
 /**
@@ -14,7 +14,7 @@ private[cec] final class PhysicalRules extends ColumnarRule {
 
 private[recovery] object VerifyPhysicalPlan extends Rule[SparkPlan] {
   override def apply(plan: SparkPlan): SparkPlan = {
-    if (!PlannedQueries.isEmpty) Refused.orResult(new PlanCheck(plan).check())
+    if (!DeferralRegistry.isEmpty) QueryRefusedException.orResult(new PhysicalPlanVerifier(plan).check())
     plan
   }
 }

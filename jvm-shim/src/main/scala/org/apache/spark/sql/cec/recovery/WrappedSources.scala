@@ -14,7 +14,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap
 
 /** Wraps the sources of a plan, V1 and V2: the run is told of their making, of each look for new input, of what is acknowledged, of the end. */
 private[recovery] object WrappedSources {
-  def wrap(plan: LogicalPlan, run: QueryRun): LogicalPlan = {
+  def wrap(plan: LogicalPlan, run: QueryLifecycle): LogicalPlan = {
     // A relation that occurs twice is one source to Spark, which tells by equality: keep one wrapper for it.
     val wrappers = new util.HashMap[LogicalPlan, LogicalPlan]()
     Plans.transform(plan) {
@@ -22,7 +22,7 @@ private[recovery] object WrappedSources {
     }
   }
 
-  private def wrapped(relation: LogicalPlan, run: QueryRun): LogicalPlan = relation match {
+  private def wrapped(relation: LogicalPlan, run: QueryLifecycle): LogicalPlan = relation match {
     case v2: StreamingRelationV2 =>
       val table = v2.table match {
         case readable: SupportsRead => wrappedTable(readable, run)
@@ -36,7 +36,7 @@ private[recovery] object WrappedSources {
     case other => other
   }
 
-  private def wrappedTable(table: SupportsRead, run: QueryRun): Table = new TableDelegate(table) with SupportsRead {
+  private def wrappedTable(table: SupportsRead, run: QueryLifecycle): Table = new TableDelegate(table) with SupportsRead {
     override def newScanBuilder(options: CaseInsensitiveStringMap): ScanBuilder = {
       val builder = table.newScanBuilder(options)
       () => new WrappedScan(builder.build(), run)
@@ -44,7 +44,7 @@ private[recovery] object WrappedSources {
   }
 }
 
-private final class WrappedScan(inner: Scan, run: QueryRun) extends ScanDelegate(inner) {
+private final class WrappedScan(inner: Scan, run: QueryLifecycle) extends ScanDelegate(inner) {
   override def toMicroBatchStream(checkpointLocation: String): MicroBatchStream = {
     run.beforeSources()
     WrappedMicroBatches(inner.toMicroBatchStream(checkpointLocation), run)
@@ -53,7 +53,7 @@ private final class WrappedScan(inner: Scan, run: QueryRun) extends ScanDelegate
 
 /** What the run is told by a stream of either kind. */
 private sealed trait Told extends SparkDataStream {
-  protected def run: QueryRun
+  protected def run: QueryLifecycle
   protected def inner: SparkDataStream
 
   protected final def planning[A](end: => A): A = {
@@ -85,7 +85,7 @@ private sealed trait Seeing extends AcceptsLatestSeenOffset with Told {
   override def setLatestSeenOffset(offset: Offset): Unit = inner.asInstanceOf[AcceptsLatestSeenOffset].setLatestSeenOffset(offset)
 }
 
-private sealed class WrappedMicroBatches(protected val inner: MicroBatchStream, protected val run: QueryRun)
+private sealed class WrappedMicroBatches(protected val inner: MicroBatchStream, protected val run: QueryLifecycle)
     extends MicroBatchDelegate(inner) with Told {
   override def latestOffset: Offset = planning(inner.latestOffset)
   override def commit(end: Offset): Unit = run.hold(() => inner.commit(end))
@@ -93,7 +93,7 @@ private sealed class WrappedMicroBatches(protected val inner: MicroBatchStream, 
 }
 
 private object WrappedMicroBatches {
-  def apply(stream: MicroBatchStream, run: QueryRun): MicroBatchStream = (stream, stream.isInstanceOf[AcceptsLatestSeenOffset]) match {
+  def apply(stream: MicroBatchStream, run: QueryLifecycle): MicroBatchStream = (stream, stream.isInstanceOf[AcceptsLatestSeenOffset]) match {
     case (_: SupportsTriggerAvailableNow, false) => new WrappedMicroBatches(stream, run) with AvailableNow
     case (_: SupportsTriggerAvailableNow, true) => new WrappedMicroBatches(stream, run) with AvailableNow with Seeing
     case (_: SupportsAdmissionControl, false) => new WrappedMicroBatches(stream, run) with Admitting
@@ -103,7 +103,7 @@ private object WrappedMicroBatches {
   }
 }
 
-private sealed class WrappedSource(protected val inner: Source, protected val run: QueryRun) extends SourceDelegate(inner) with Told {
+private sealed class WrappedSource(protected val inner: Source, protected val run: QueryLifecycle) extends SourceDelegate(inner) with Told {
   override def getOffset: Option[OffsetV1] = planning(inner.getOffset)
   override def commit(end: OffsetV1): Unit = run.hold(() => inner.commit(end))
   override def commit(end: Offset): Unit = run.hold(() => inner.commit(end))
@@ -111,7 +111,7 @@ private sealed class WrappedSource(protected val inner: Source, protected val ru
 }
 
 private object WrappedSource {
-  def apply(source: Source, run: QueryRun): Source = (source, source.isInstanceOf[AcceptsLatestSeenOffset]) match {
+  def apply(source: Source, run: QueryLifecycle): Source = (source, source.isInstanceOf[AcceptsLatestSeenOffset]) match {
     case (_: SupportsTriggerAvailableNow, false) => new WrappedSource(source, run) with AvailableNow
     case (_: SupportsTriggerAvailableNow, true) => new WrappedSource(source, run) with AvailableNow with Seeing
     case (_: SupportsAdmissionControl, false) => new WrappedSource(source, run) with Admitting

@@ -2,7 +2,7 @@ package org.apache.spark.sql.cec.source
 
 import java.util
 
-import org.apache.spark.sql.cec.agent.Refused
+import org.apache.spark.sql.cec.agent.QueryRefusedException
 import org.apache.spark.sql.connector.catalog.{Table, TableProvider}
 import org.apache.spark.sql.connector.expressions.Transform
 import org.apache.spark.sql.sources.DataSourceRegister
@@ -15,7 +15,7 @@ class CecDataSource extends TableProvider with DataSourceRegister {
 
   override def supportsExternalMetadata(): Boolean = true
 
-  override def inferSchema(options: CaseInsensitiveStringMap): StructType = Refused.orResult(View.of(options).schema())
+  override def inferSchema(options: CaseInsensitiveStringMap): StructType = QueryRefusedException.orResult(View.of(options).schema())
 
   override def getTable(schema: StructType, partitioning: Array[Transform], properties: util.Map[String, String]): Table =
     new CecTable(schema.asNullable, new CaseInsensitiveStringMap(properties), None)

@@ -2,7 +2,7 @@ package org.apache.spark.sql.cec.source
 
 import java.util
 
-import org.apache.spark.sql.cec.agent.Refused
+import org.apache.spark.sql.cec.agent.QueryRefusedException
 import org.apache.spark.sql.connector.catalog.{SupportsRead, SupportsWrite, Table, TableCapability}
 import org.apache.spark.sql.connector.read.ScanBuilder
 import org.apache.spark.sql.connector.write.{LogicalWriteInfo, WriteBuilder}
@@ -38,7 +38,7 @@ private[cec] final class CecTable(tableSchema: StructType, options: CaseInsensit
     TableCapability.BATCH_READ, TableCapability.MICRO_BATCH_READ, TableCapability.STREAMING_WRITE, TableCapability.ACCEPT_ANY_SCHEMA)
 
   override def newScanBuilder(scanOptions: CaseInsensitiveStringMap): ScanBuilder =
-    new CecScanBuilder(Refused.orResult { val view = View.of(scanOptions); view.check(tableSchema); view }, tableSchema)
+    new CecScanBuilder(QueryRefusedException.orResult { val view = View.of(scanOptions); view.check(tableSchema); view }, tableSchema)
 
   override def newWriteBuilder(info: LogicalWriteInfo): WriteBuilder = {
     val writing = target.getOrElse(throw new IllegalStateException(

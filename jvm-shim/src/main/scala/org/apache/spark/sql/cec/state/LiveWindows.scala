@@ -9,7 +9,7 @@ import org.apache.spark.sql.execution.streaming.state.UnsafeRowPair
 import org.apache.spark.unsafe.Platform
 
 /** Sums over all windows: state keys, their bytes with those of their values, and the order-free hash over them. */
-private[cec] final case class Sums(rows: Long = 0L, bytes: Long = 0L, digest: Long = 0L)
+private[cec] final case class StateTotals(rows: Long = 0L, bytes: Long = 0L, digest: Long = 0L)
 
 /**
  * The windows of one store at one version, with the undo list of the batch under way. Not safe for several threads: the
@@ -24,10 +24,10 @@ private[cec] final case class Sums(rows: Long = 0L, bytes: Long = 0L, digest: Lo
  */
 private[cec] final class LiveWindows(
     keyFields: Int, valueFields: Int, prefixOf: Option[UnsafeRow => UnsafeRow], order: Option[RangeOrder], rowDigest: RowDigest,
-    cold: ColdWindows, books: WindowBooks) {
+    cold: ColdWindows, books: CheckpointIndex) {
   private var table = new WindowTable
-  private var undo = new Images(0)
-  private val trail = new Trail
+  private var undo = new UndoLog(0)
+  private val trail = new ReadOrderCache
   private val loadedKey = new UnsafeRow(keyFields)
 
   /** Windows of an eventual checkpoint on their way into the table. */
@@ -37,16 +37,16 @@ private[cec] final class LiveWindows(
   var version: Long = 0L
 
   /** Set while a replay is under way. */
-  var hold: Option[HoldRule] = None
+  var hold: Option[ReplayVisibility] = None
 
   /** Sums at `version`, without the batch under way. */
-  private var settled = Sums()
+  private var settled = StateTotals()
 
   /** What the batch under way adds to them. They are counted when a row changes, because it is in the cache then. */
   private var rows, bytes, digest = 0L
 
   /** Sums with the batch under way. */
-  def sums: Sums = Sums(settled.rows + rows, settled.bytes + bytes, settled.digest + digest)
+  def sums: StateTotals = StateTotals(settled.rows + rows, settled.bytes + bytes, settled.digest + digest)
 
   def get(key: UnsafeRow): UnsafeRow = {
     val window = find(key)
@@ -109,7 +109,7 @@ private[cec] final class LiveWindows(
     pairs(inOrder(windows.filter(window => order.forall(_.within(window, start, end)))))
 
   /** What the batch under way touched, in the order of first touch. */
-  def touched: Images = undo
+  def touched: UndoLog = undo
 
   /** All windows, to be looked at: what is done to one that is cold is lost. */
   def windows: Iterator[Window] =
@@ -124,7 +124,7 @@ private[cec] final class LiveWindows(
   def warm: Iterator[Window] = table.iterator
 
   /** Lets all windows but these go cold. Between batches only. */
-  def cool(kept: Seq[Stamps]): Unit = if (cold != null) {
+  def cool(kept: Seq[UndoStamps]): Unit = if (cold != null) {
     val warm = new WindowTable
     for (stamps <- kept; i <- 0 until stamps.size if stamps.window(i).isOpen) warm.addIfAbsent(stamps.window(i))
     cold.closeIterators()
@@ -161,9 +161,9 @@ private[cec] final class LiveWindows(
   }
 
   /** Ends the batch: windows that closed go, the undo list is handed out and begins anew. */
-  def advance(): Images = {
+  def advance(): UndoLog = {
     val done = undo
-    undo = new Images(done.size)
+    undo = new UndoLog(done.size)
     leave(done)
     trail.clear()
     settle(sums)
@@ -185,7 +185,7 @@ private[cec] final class LiveWindows(
   }
 
   /** The batch under way is over: its windows are touched no more, and those that are not open are not there. */
-  private def leave(batch: Images): Unit = {
+  private def leave(batch: UndoLog): Unit = {
     var i = 0
     while (i < batch.size) {
       val window = batch.window(i)
@@ -209,7 +209,7 @@ private[cec] final class LiveWindows(
   }
 
   /** Brings windows to what they were at version `at`, with the sums of then: what `advance` handed out takes its batch back. */
-  def restore(images: Images, sums: Sums, at: Long): Unit = {
+  def restore(images: UndoLog, sums: StateTotals, at: Long): Unit = {
     (0 until images.size).foreach { i =>
       val window = images.window(i)
       val absent = !window.isOpen
@@ -223,7 +223,7 @@ private[cec] final class LiveWindows(
   }
 
   /** Gives a window its rows back, which the sums that go with them count already. */
-  private def putBack(images: Images, i: Int): Unit = {
+  private def putBack(images: UndoLog, i: Int): Unit = {
     val window = images.window(i)
     window.restore(images.rows(i))
     window match {
@@ -245,7 +245,7 @@ private[cec] final class LiveWindows(
     settle(sums)
   }
 
-  private def settle(at: Sums): Unit = {
+  private def settle(at: StateTotals): Unit = {
     settled = at
     rows = 0L
     bytes = 0L

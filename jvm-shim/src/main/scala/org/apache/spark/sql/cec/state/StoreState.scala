@@ -32,8 +32,8 @@ private[cec] final case class Recovery(replayTo: Long, base: Long, counted: Bool
 
 /** Enough to take back the last commit in memory, for a batch that is run again. */
 private[state] final class LastCommit(
-    val touched: Images, val renewed: Stamps, val sums: Sums, val checkpointId: Option[String],
-    val plan: Option[CheckPlan], val hold: Option[HoldRule], val unwritten: Unwritten, val standing: Standing)
+    val touched: UndoLog, val renewed: UndoStamps, val sums: StateTotals, val checkpointId: Option[String],
+    val plan: Option[CheckpointPlan], val hold: Option[ReplayVisibility], val unwritten: UnloggedChanges, val standing: Standing)
 
 /**
  * The windows of one store with their books: footprints, dirty windows, digest, plan, and the place in the log's chain of
@@ -47,14 +47,14 @@ private[state] final class LastCommit(
  * @param averages of integers in the values, if there are any
  * @param deferred whether touched windows may be left dirty by a commit
  * @param recovery what the run knows of its beginning
- * @param recall asks the other executors for the store at a version: whether one had it, and has written it
+ * @param requestHandOver asks the other executors for the store at a version: whether one had it, and has written it
  * @param describe a state key, for people
  * @param onDisk whether windows that no batch has touched lately leave the heap for the local disk
  * @param silent whether commits write nothing: what they left is written when the driver asks for it, all at once
  */
 private[cec] final class StoreState(
     id: StateStoreId,
-    log: StoreLog,
+    log: AgentStoreClient,
     keyFields: Int,
     valueFields: Int,
     prefixFields: Option[(Int, UnsafeRow => UnsafeRow)],
@@ -63,7 +63,7 @@ private[cec] final class StoreState(
     averages: Option[ExactAverages],
     deferred: Boolean,
     recovery: Recovery,
-    recall: Long => Boolean,
+    requestHandOver: Long => Boolean,
     describe: UnsafeRow => String,
     onDisk: Boolean,
     silent: Boolean) extends Logging {
@@ -71,9 +71,9 @@ private[cec] final class StoreState(
 
   private val idFields = prefixFields.map(_._1).getOrElse(keyFields)
   private val cold = if (onDisk) new ColdWindows(keyFields, valueFields, prefixFields.isDefined) else null
-  private val books: WindowBooks = new WindowBooks(cold, windows.warmUp(_))
+  private val books: CheckpointIndex = new CheckpointIndex(cold, windows.warmUp(_))
   private var windows = newWindows()
-  private val checks = new CheckChoice(books, new Budget, deferred, prefixFields.isDefined)
+  private val checks = new CheckpointSelector(books, new CheckpointTimeBudget, deferred, prefixFields.isDefined)
   private var ecLoadMs = 0.0
 
   /** The checkpoint that the present windows were loaded from. */
@@ -85,18 +85,18 @@ private[cec] final class StoreState(
   private var held = 0L
 
   /** The sums at the present version, without the batch under way. */
-  private var sumsBefore = Sums()
-  private var plan: Option[CheckPlan] = None
+  private var sumsBefore = StateTotals()
+  private var plan: Option[CheckpointPlan] = None
   private var lastCommit: Option[LastCommit] = None
   private var lastInputs = 0L
 
   /** The commit that was taken back for the run of its batch that is under way. */
-  private var undone: Option[Undone] = None
+  private var undone: Option[RevertedCommit] = None
   private var liveIsWhole = true
   private var cooledAt = -1L
 
   /** What the log does not have of the commits since its newest frame. */
-  private var unwritten = Unwritten.nothing
+  private var unwritten = UnloggedChanges.nothing
 
   /** Of the present version, without the batch under way. */
   private var standing: Standing = Standing.Unloaded
@@ -210,17 +210,17 @@ private[cec] final class StoreState(
       chosen.forEach(spool.check(_))
       closed.foreach(spool.close(_))
       val file = spool.finish()
-      val next = books.after(version - 1, Changes.None, chosen)
+      val next = books.after(version - 1, BatchDelta.None, chosen)
       val numbers = CommitNumbers(
         version, next.openWindows, next.dirtyFrom, next.dirtyWindows, 0, spool.checked, spool.closed, inputs, windows.sums,
         rowDigest.kind, (System.nanoTime() - startedNs) / 1000, kind, next.live(true), liveIsWhole = true)
       plan = Some(log.append(proof, numbers, id, on, file).plan)
-      books.apply(version - 1, Changes.None, chosen, next)
+      books.apply(version - 1, BatchDelta.None, chosen, next)
       checkpointId = Some(id)
       liveIsWhole = true
       lastCommit = None // it knows footprints of before
       undone = None
-      unwritten = Unwritten.since(version, id)
+      unwritten = UnloggedChanges.since(version, id)
     } finally spool.close()
   }
 
@@ -243,7 +243,7 @@ private[cec] final class StoreState(
       case refused: Standing.Refused => throw refused.difference
       case Standing.Unloaded => throw new IllegalStateException(s"store $id has no version to commit on")
     }
-    val changes = Changes.of(windows, averages) // 1
+    val changes = BatchDelta.of(windows, averages) // 1
     if (facts.named && undone.exists(before => before.inputs == facts.inputs && before.sums == windows.sums)) {
       reinstate()
       return version
@@ -274,7 +274,7 @@ private[cec] final class StoreState(
   }
 
   /** A commit of a silent store: only the books move on. */
-  private def unwrittenCommit(proof: Verified, changes: Changes, facts: BatchFacts): Long = {
+  private def unwrittenCommit(proof: Verified, changes: BatchDelta, facts: BatchFacts): Long = {
     val later = unwritten.after(changes)
     advance(proof.next, books.apply(version, changes, writes = false))
     unwritten = later
@@ -294,7 +294,7 @@ private[cec] final class StoreState(
     answer
   }
 
-  private def advance(after: Standing, renewed: Stamps): Unit = {
+  private def advance(after: Standing, renewed: UndoStamps): Unit = {
     val before = sumsBefore
     lastCommit = Some(new LastCommit(windows.advance(), renewed, before, checkpointId, plan, windows.hold, unwritten, standing))
     standing = after
@@ -314,10 +314,10 @@ private[cec] final class StoreState(
   private def replayed(facts: BatchFacts): Long = try {
     check.inputs(version, facts.shuffled, origin.flatMap(_.inputs.get(version + 1)))
     if (windows.hold.isDefined) {
-      check.closes(version, Changes.of(windows, averages).closed.size)
+      check.closes(version, BatchDelta.of(windows, averages).closed.size)
       windows.reopen()
     }
-    val changes = Changes.of(windows, averages)
+    val changes = BatchDelta.of(windows, averages)
     val renewed = books.apply(version, changes, writes = true)
     checkpointId = checkpointId.orElse(Some(log.newCheckpointId())) // of version 0 there is none, and Spark wants one
     advance(Standing.Replaying, renewed)
@@ -396,7 +396,7 @@ private[cec] final class StoreState(
 
   private def retreat(): Unit = lastCommit.foreach { last =>
     windows.rollback()
-    undone = Some(new Undone(last, Undone.imagesOf(last), lastInputs, windows.sums, checkpointId, baseCheckpointId, plan, windows.hold, unwritten, standing))
+    undone = Some(new RevertedCommit(last, RevertedCommit.undoLogOf(last), lastInputs, windows.sums, checkpointId, baseCheckpointId, plan, windows.hold, unwritten, standing))
     (0 until last.renewed.size).foreach(last.renewed.restamp)
     windows.restore(last.touched, last.sums, version - 1)
     windows.hold = last.hold
@@ -432,7 +432,7 @@ private[cec] final class StoreState(
   private def load(wanted: Long, uniqueId: Option[String]): Unit = {
     reset(wanted)
     // Only what the driver has asked for is in the log: what the run goes on from, or what another executor has let go.
-    val unasked = silent && wanted > replayTo && !recall(wanted)
+    val unasked = silent && wanted > replayTo && !requestHandOver(wanted)
     val replaying = wanted < replayTo
     val at = if (replaying) base else wanted
     if (at > 0) {
@@ -465,7 +465,7 @@ private[cec] final class StoreState(
    */
   private def wholeCheckpoint(at: Long, wanted: Long, attempt: Option[String]): CheckpointAnswer = {
     val first = log.load(at, attempt)
-    val checkpoint = if (first.dirtyFrom >= wanted || wanted < replayTo || !recall(at)) first else {
+    val checkpoint = if (first.dirtyFrom >= wanted || wanted < replayTo || !requestHandOver(at)) first else {
       first.discard()
       log.load(at, attempt)
     }
@@ -482,7 +482,7 @@ private[cec] final class StoreState(
     windows = newWindows()
     windows.version = wanted
     books.rebuild(Iterator.empty)
-    sumsBefore = Sums()
+    sumsBefore = StateTotals()
     plan = None
     origin = None
     check.reset()
@@ -493,7 +493,7 @@ private[cec] final class StoreState(
     standing = Standing.Unloaded
     checkpointId = None
     baseCheckpointId = None
-    unwritten = Unwritten.nothing
+    unwritten = UnloggedChanges.nothing
   }
 
   private def takeOver(checkpoint: CheckpointAnswer, hold: Boolean): Unit = {
@@ -506,9 +506,9 @@ private[cec] final class StoreState(
     origin = Some(checkpoint)
     plan = Some(checkpoint.plan)
     checkpointId = Some(checkpoint.footer.checkpointId)
-    unwritten = Unwritten.since(checkpoint.version, checkpoint.footer.checkpointId)
+    unwritten = UnloggedChanges.since(checkpoint.version, checkpoint.footer.checkpointId)
     metrics = CommitMetrics(recoveryEstimateMs = checkpoint.recoveryEstimateMs)
-    if (hold) windows.hold = Some(new HoldRule(checkpoint.dirtyFrom))
+    if (hold) windows.hold = Some(new ReplayVisibility(checkpoint.dirtyFrom))
   }
 }
 

@@ -135,7 +135,7 @@ private[cec] final class GroupWindow(override val id: Array[Byte], hash: Int) ex
 }
 
 /** Footprints and dirt of windows as they were, in columns: there are as many as a batch has updates. */
-private[cec] class Stamps(expected: Int) {
+private[cec] class UndoStamps(expected: Int) {
   protected var windows = new Array[Window](Math.max(expected, 16))
   private var footprints, dirty = new Array[Long](windows.length)
   private var count = 0
@@ -172,7 +172,7 @@ private[cec] class Stamps(expected: Int) {
 }
 
 /** Windows as they were, with their rows. */
-private[cec] final class Images(expected: Int) extends Stamps(expected) {
+private[cec] final class UndoLog(expected: Int) extends UndoStamps(expected) {
   private var saved = new Array[AnyRef](windows.length)
 
   def wasOpen(i: Int): Boolean = saved(i) != null

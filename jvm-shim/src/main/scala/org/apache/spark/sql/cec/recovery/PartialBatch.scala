@@ -11,7 +11,7 @@ import org.apache.spark.sql.execution.streaming.sources.ForeachBatchSink
  * What a V1 sink has run of a batch. It may have looked at some rows only, or at none: the stores whose partitions did not
  * run have not committed then, and the next batch would not find their version.
  */
-private[recovery] object BatchRun {
+private[recovery] object PartialBatch {
   /**
    * Runs what the sink left out, so that every store has the batch.
    *
@@ -21,7 +21,7 @@ private[recovery] object BatchRun {
   def complete(data: DataFrame): Unit = missingPartitions(data).foreach { missing =>
     val rows = data.queryExecution.toRdd
     val partitions = missing.filter(_ < rows.getNumPartitions).toSeq.sorted
-    if (partitions.nonEmpty) rows.sparkContext.runJob(rows, BatchRun.readAll, partitions)
+    if (partitions.nonEmpty) rows.sparkContext.runJob(rows, PartialBatch.readAll, partitions)
     if (!isComplete(data)) rows.foreach(_ => ())
   }
 
@@ -70,7 +70,7 @@ private[recovery] final class CompletedFunction(inner: ForeachBatchSink[_], halv
   override def toString: String = inner.toString
   override def addBatch(batchId: Long, data: DataFrame): Unit = {
     inner.addBatch(batchId, data)
-    if (halves || BatchRun.isPassedOver(data)) BatchRun.complete(data)
+    if (halves || PartialBatch.isPassedOver(data)) PartialBatch.complete(data)
     confirm()
   }
 }

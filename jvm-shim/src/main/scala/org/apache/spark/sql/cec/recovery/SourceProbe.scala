@@ -18,7 +18,7 @@ import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
  *
  * @param plan the query, its sources as they are
  */
-private[recovery] final class AskedSources(plan: LogicalPlan) {
+private[recovery] final class SourceProbe(plan: LogicalPlan) {
   private val relations = plan.collect { case relation @ (_: StreamingRelationV2 | _: StreamingRelation) => relation }
   private val topics = relations.distinct.flatMap(relation => KafkaTopics.of(relation).map(relation -> _)).toMap
 
@@ -55,26 +55,26 @@ private[recovery] final class AskedSources(plan: LogicalPlan) {
   }
 }
 
-private[recovery] object AskedSources {
+private[recovery] object SourceProbe {
   /** How long a start waits for an answer. */
   private val WaitSeconds = 10L
 
   /** By which people know the sources of a query: topics, a log, or what Spark calls a source of that kind. Asks nobody. */
   def names(plan: LogicalPlan): Seq[String] = {
-    val sources = new AskedSources(plan)
+    val sources = new SourceProbe(plan)
     try sources.relations.map(sources.name) finally sources.close()
   }
 
   /** What the sources of a query have. Those that do not say so in time are left alone: whoever reads from them will see why. */
   def once(plan: LogicalPlan): ArrayNode = {
-    val sources = new AskedSources(plan)
+    val sources = new SourceProbe(plan)
     if (!sources.canBeAsked) sources.ask()
     else {
       val asking = new FutureTask[ArrayNode](() => try sources.ask() finally sources.close())
       start("cec-sources", asking)
       try asking.get(WaitSeconds, TimeUnit.SECONDS) catch {
-        case _: TimeoutException => new AskedSources(plan).silent(s"no answer within $WaitSeconds s")
-        case failure: ExecutionException => new AskedSources(plan).silent(KafkaTopics.words(failure)) // a connector of another make
+        case _: TimeoutException => new SourceProbe(plan).silent(s"no answer within $WaitSeconds s")
+        case failure: ExecutionException => new SourceProbe(plan).silent(KafkaTopics.words(failure)) // a connector of another make
       }
     }
   }

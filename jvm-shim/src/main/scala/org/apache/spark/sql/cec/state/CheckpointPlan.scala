@@ -11,7 +11,7 @@ import com.fasterxml.jackson.databind.JsonNode
 private[state] final case class Step(before: Long, cost: Long, windows: Long)
 
 /** The agent's plan for the next commit: thresholds that this commit's own counts are looked up in. */
-private[cec] final class CheckPlan(node: JsonNode) {
+private[cec] final class CheckpointPlan(node: JsonNode) {
   private val replayBound = node.get("replay_bound").asLong
   private val extentRecords = node.get("extent_records").asLong
   private val extentPerWindow = node.get("extent_per_window").asDouble

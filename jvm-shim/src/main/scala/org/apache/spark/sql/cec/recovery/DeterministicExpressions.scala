@@ -10,12 +10,12 @@ import org.apache.spark.sql.catalyst.trees.TreePattern
 
 /**
  * The expressions that have the same value for the same row. Spark says of each whether it does; what it does not say is
- * looked for here. Aggregate functions are judged by [[OrderFree]], their arguments are judged here.
+ * looked for here. Aggregate functions are judged by [[OrderIndependentAggregates]], their arguments are judged here.
  */
-private[recovery] object SameValues {
+private[recovery] object DeterministicExpressions {
   private val RowByRow = Set(PythonEvalType.SQL_BATCHED_UDF, PythonEvalType.SQL_ARROW_BATCHED_UDF)
 
-  /** The functions of nodes that [[SameRows]] knows or does not, and of arbitrary-state operators. */
+  /** The functions of nodes that [[DeterministicNodes]] knows or does not, and of arbitrary-state operators. */
   private val OfNodes = Set(
     PythonEvalType.SQL_MAP_PANDAS_ITER_UDF, PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
     PythonEvalType.SQL_GROUPED_MAP_PANDAS_UDF, PythonEvalType.SQL_GROUPED_MAP_PANDAS_ITER_UDF,

@@ -9,20 +9,20 @@ import com.fasterxml.jackson.databind.node.ArrayNode
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.cec.RunContext
 import org.apache.spark.sql.cec.agent.{Agent, Json}
-import org.apache.spark.sql.cec.exchange.StoreDirectory
+import org.apache.spark.sql.cec.exchange.StoreLocations
 
 /**
  * Asks the sources of a running query what they still have, again and again, in a thread of its own: batches do not wait
  * for an answer.
  */
-private[recovery] final class SourceWatch(sources: AskedSources) {
+private[recovery] final class SourceWatch(sources: SourceProbe) {
   private val newest = new AtomicReference[ArrayNode]()
   private var thread: Option[Thread] = None
   @volatile private var stopped = false
 
   /** The newest answer, once; begins to ask when it is first called. In one thread. */
   def take(): Option[ArrayNode] = {
-    if (thread.isEmpty) thread = Some(AskedSources.start("cec-source-watch", () => askForEver()))
+    if (thread.isEmpty) thread = Some(SourceProbe.start("cec-source-watch", () => askForEver()))
     Option(newest.getAndSet(null))
   }
 
@@ -50,7 +50,7 @@ private object SourceWatch {
  * (`cec.sources.margin`). A recovery needs nothing old after that, but of a flow under a protocol: its line is not its own, so that
  * people are told.
  */
-private[recovery] final class MarginKeeper(watch: SourceWatch, run: RunContext, conf: Map[String, String], isUnderProtocol: Boolean)
+private[recovery] final class RetentionGuard(watch: SourceWatch, run: RunContext, conf: Map[String, String], isUnderProtocol: Boolean)
     extends Logging {
   private var flushedNs, warnedNs: Option[Long] = None
 

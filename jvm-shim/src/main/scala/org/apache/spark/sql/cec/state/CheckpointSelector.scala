@@ -9,7 +9,7 @@ import scala.jdk.CollectionConverters._
  *
  * @param grouped whether a window may have several rows
  */
-private[state] final class CheckChoice(books: WindowBooks, budget: Budget, deferred: Boolean, grouped: Boolean) {
+private[state] final class CheckpointSelector(books: CheckpointIndex, budget: CheckpointTimeBudget, deferred: Boolean, grouped: Boolean) {
   /** The rows of the windows with footprints before ascending versions. */
   private def rowsBefore: Long => Long = if (grouped) countedRowsBefore else books.windowsBefore
 
@@ -33,7 +33,7 @@ private[state] final class CheckChoice(books: WindowBooks, budget: Budget, defer
    * @param rows state keys after the commit
    */
   def choose(
-      version: Long, changes: Changes, plan: Option[CheckPlan], inputs: Long, taskNs: Long, rows: Long, spool: RecordSpool): ArrayList[Window] = {
+      version: Long, changes: BatchDelta, plan: Option[CheckpointPlan], inputs: Long, taskNs: Long, rows: Long, spool: RecordSpool): ArrayList[Window] = {
     val chosen = new ArrayList[Window]()
     round += 1
     def check(window: Window): Unit = if (window.checkRound != round) {

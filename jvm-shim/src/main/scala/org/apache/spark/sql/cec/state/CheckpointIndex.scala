@@ -9,7 +9,7 @@ import scala.collection.mutable
  *
  * @param warmUp makes a cold window warm, by its id
  */
-private[state] final class WindowBooks(cold: ColdWindows, warmUp: Array[Byte] => Unit) {
+private[state] final class CheckpointIndex(cold: ColdWindows, warmUp: Array[Byte] => Unit) {
   private val byFootprint = new VersionBuckets(_.footprint, version => if (cold == null) Iterator.empty else cold.byFootprint.at(version).map(warmUp))
   private val byDirty = new VersionBuckets(_.dirtySince, version => if (cold == null) Iterator.empty else cold.byDirty.at(version).map(warmUp))
 
@@ -31,7 +31,7 @@ private[state] final class WindowBooks(cold: ColdWindows, warmUp: Array[Byte] =>
    *
    * @param writes whether the opened windows are written; else they are as dirty as those that were open before
    */
-  def after(version: Long, changes: Changes, checks: ArrayList[Window], writes: Boolean = true): NextBooks = {
+  def after(version: Long, changes: BatchDelta, checks: ArrayList[Window], writes: Boolean = true): NextBooks = {
     val footprints, dirty = new Tally
     changes.closed.forEach { window =>
       footprints.add(window.footprint, -1)
@@ -58,8 +58,8 @@ private[state] final class WindowBooks(cold: ColdWindows, warmUp: Array[Byte] =>
    * The books after a commit: opened, dirtied and closed windows, and the footprints of the checked ones. Answers those of these that
    * the batch has not touched, as they were before; `next` is what `after` has answered.
    */
-  def apply(version: Long, changes: Changes, checks: ArrayList[Window], next: NextBooks, writes: Boolean = true): Stamps = {
-    val renewed = new Stamps(if (checks.size > changes.kept) checks.size - changes.kept else 0)
+  def apply(version: Long, changes: BatchDelta, checks: ArrayList[Window], next: NextBooks, writes: Boolean = true): UndoStamps = {
+    val renewed = new UndoStamps(if (checks.size > changes.kept) checks.size - changes.kept else 0)
     var i = 0
     while (i < checks.size) {
       val window = checks.get(i)
@@ -85,7 +85,7 @@ private[state] final class WindowBooks(cold: ColdWindows, warmUp: Array[Byte] =>
   }
 
   /** The same for a commit that checks nothing, and, unless it `writes`, does not write what it opens. */
-  def apply(version: Long, changes: Changes, writes: Boolean): Stamps = {
+  def apply(version: Long, changes: BatchDelta, writes: Boolean): UndoStamps = {
     val none = new ArrayList[Window](0)
     apply(version, changes, none, after(version, changes, none, writes), writes)
   }

@@ -5,7 +5,7 @@ package org.apache.spark.sql.cec.state
  * one task if that is longer, is saved up; nor is more than CI owed by later commits: a first check that waits for
  * classes to load is no reason to go without checks for a minute.
  */
-private[state] final class Budget {
+private[state] final class CheckpointTimeBudget {
   private var balanceNs = 0.0
 
   /** A commit begins after a task that ran for `taskNs`: what its checks may take, in ns. */

@@ -11,7 +11,7 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOpera
  * What was decided for the queries of this driver, by their checkpoint: the physical plan of a batch names no more than
  * that, and it may be planned in any thread (`explain` does).
  */
-private[cec] object PlannedQueries {
+private[cec] object DeferralRegistry {
   private val planned = new ConcurrentHashMap[String, Decision]
 
   /** From here on, batches of the query with this checkpoint, which runs, must be planned as was decided. */

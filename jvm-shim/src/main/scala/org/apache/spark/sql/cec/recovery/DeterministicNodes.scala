@@ -12,7 +12,7 @@ import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
  * The nodes of a logical plan that are known to turn the same rows into the same rows, whatever the order in which these
  * come and however they are split between tasks. Functions of one row are the user's word, as in Spark.
  */
-private[recovery] object SameRows {
+private[recovery] object DeterministicNodes {
   /** Why a replay may bring other rows out of this node, given the same rows; None if it brings the same. */
   def against(node: LogicalPlan): Option[String] = node match {
     case _: StreamingRelation | _: StreamingRelationV2 => None

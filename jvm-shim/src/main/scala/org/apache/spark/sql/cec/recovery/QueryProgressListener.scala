@@ -11,7 +11,7 @@ import org.apache.spark.sql.streaming.StreamingQueryListener
 import org.apache.spark.sql.streaming.StreamingQueryListener._
 
 /** Tells the runs of a session's queries of their batches. Nothing that they do then is needed for a result to be right. */
-private[recovery] final class QueryWatch extends StreamingQueryListener with Logging {
+private[recovery] final class QueryProgressListener extends StreamingQueryListener with Logging {
   private val running = new ConcurrentHashMap[UUID, StartedRun]()
 
   /** The run that has begun under that id of Spark's. */
@@ -30,11 +30,11 @@ private[recovery] final class QueryWatch extends StreamingQueryListener with Log
   override def onQueryTerminated(event: QueryTerminatedEvent): Unit = ()
 }
 
-private[recovery] object QueryWatch {
+private[recovery] object QueryProgressListener {
   /** The watch of a session, made and registered when first asked for. */
-  def of(session: SparkSession): QueryWatch = synchronized {
-    session.streams.listListeners().collectFirst { case watch: QueryWatch => watch }.getOrElse {
-      val watch = new QueryWatch
+  def of(session: SparkSession): QueryProgressListener = synchronized {
+    session.streams.listListeners().collectFirst { case watch: QueryProgressListener => watch }.getOrElse {
+      val watch = new QueryProgressListener
       session.streams.addListener(watch)
       watch
     }

@@ -19,7 +19,7 @@ import org.apache.spark.sql.cec.agent.Json
  *
  * Messages are texts (JSON), or a text and a reference: an executor that got our jar with `--jars` could not read a class of ours.
  */
-private[cec] object StoreDirectory {
+private[cec] object StoreLocations {
   val Name = "cec-directory"
 
   private var current: Option[(RpcEnv, Directory)] = None
@@ -32,11 +32,11 @@ private[cec] object StoreDirectory {
    * forgets its windows. Answers a line for each JVM or store that could not, within the time that an agent's call may take.
    */
   def end(checkpoint: String, generation: Long, version: Long, flush: Boolean, agentTimeoutMs: Int): Seq[String] =
-    directory().askAll(Message.end(checkpoint, generation, version, flush), StoreHost.timeout(agentTimeoutMs))
+    directory().askAll(Message.end(checkpoint, generation, version, flush), LocalStores.timeout(agentTimeoutMs))
 
   /** Makes the stores of a run write what is dirty at `version`, between two batches. Answers as `end` does. */
   def flush(checkpoint: String, generation: Long, version: Long, agentTimeoutMs: Int): Seq[String] =
-    directory().askAll(Message.flush(checkpoint, generation, version), StoreHost.timeout(agentTimeoutMs))
+    directory().askAll(Message.flush(checkpoint, generation, version), LocalStores.timeout(agentTimeoutMs))
 
   private def directory(): Directory = synchronized {
     val env = SparkEnv.get.rpcEnv
@@ -66,7 +66,7 @@ private final class Directory(override val rpcEnv: RpcEnv) extends RpcEndpoint w
     case (id: String, host: RpcEndpointRef) =>
       hosts.put(id, host)
       context.reply(true)
-    case request: String => Future(recall(request)).onComplete {
+    case request: String => Future(requestHandOver(request)).onComplete {
       case Success(answer) => context.reply(answer)
       case Failure(error) => context.sendFailure(error)
     }
@@ -88,13 +88,13 @@ private final class Directory(override val rpcEnv: RpcEnv) extends RpcEndpoint w
   }
 
   /** Passes an executor's request on to all others, until one of them has had the store. */
-  private def recall(request: String): Boolean = {
+  private def requestHandOver(request: String): Boolean = {
     val message = Json.parse(request).asInstanceOf[ObjectNode]
     val from = message.get("from").asText
-    val timeout = StoreHost.timeout(message.get("agent_timeout_ms").asInt)
+    val timeout = LocalStores.timeout(message.get("agent_timeout_ms").asInt)
     hosts.asScala.filter(_._1 != from).exists { case (id, host) =>
       Try(host.askSync[String](message.toString, timeout)) match {
-        case Success(answer) => Json.parse(answer).get("yielded").asBoolean
+        case Success(answer) => Json.parse(answer).get("handed_over").asBoolean
         case Failure(error) =>
           logInfo(s"executor $id does not answer", error)
           forget(id, error)
@@ -103,7 +103,7 @@ private final class Directory(override val rpcEnv: RpcEnv) extends RpcEndpoint w
     }
   }
 
-  /** An executor that is gone goes; one that is only slow stays. One that lives joins again with its next batch (`StoreHost.announce`). */
+  /** An executor that is gone goes; one that is only slow stays. One that lives joins again with its next batch (`LocalStores.announce`). */
   private def forget(id: String, error: Throwable): Unit = error match {
     case _: RpcTimeoutException =>
     case _ => hosts.remove(id)

@@ -11,7 +11,7 @@ import org.apache.spark.sql.types._
  * Nothing that adds floating-point numbers is: each addition is rounded, so another order gives another sum, and where numbers cancel
  * out no bound on the difference holds.
  */
-private[recovery] object OrderFree {
+private[recovery] object OrderIndependentAggregates {
   /** Classes, not names, and none of their subclasses. Logarithmic counters (HyperLogLog++) keep the maximum of hashed bits. */
   private val Known: Set[Class[_]] = Set(
     classOf[Count], classOf[Sum], classOf[Min], classOf[Max], classOf[Average],

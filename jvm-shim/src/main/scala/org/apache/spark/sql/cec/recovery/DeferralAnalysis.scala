@@ -10,30 +10,30 @@ import org.apache.spark.sql.internal.SQLConf
 
 /**
  * Decides for each stateful operator of a query whether a replay gives the same state (design, section 6). What is not
- * known to be safe is eager: [[OrderFree]], [[SameRows]] and [[SameValues]] say what is known.
+ * known to be safe is eager: [[OrderIndependentAggregates]], [[DeterministicNodes]] and [[DeterministicExpressions]] say what is known.
  *
  * @param promises what the user vouches for
  */
-private[recovery] final class Deferral(write: WriteToStream, conf: SQLConf, speculation: Boolean, mode: String, promises: Promises) {
+private[recovery] final class DeferralAnalysis(write: WriteToStream, conf: SQLConf, speculation: Boolean, mode: String, promises: Promises) {
   import promises.replayableSources
 
   /** The plan as Spark runs it: an operator in a CTE is below whoever reads it, and there once for each reader. */
   private val plan: LogicalPlan = AnalysisHelper.allowInvokingTransformsInAnalyzer(InlineCTE().apply(write.inputQuery))
 
-  def decide(): Decision = Decision(Stateful.operatorsOf(plan, write.outputMode).zipWithIndex.map { case (node, id) =>
+  def decide(): Decision = Decision(StatefulOperators.operatorsOf(plan, write.outputMode).zipWithIndex.map { case (node, id) =>
     val against = if (mode == "eager") Some("cec.mode=eager") else ofOperator(node).orElse(ofQuery)
-    OperatorDecision(id, Stateful.kind(node).get, against.isEmpty, against.getOrElse("a replay gives the same state"))
+    OperatorDecision(id, StatefulOperators.kind(node).get, against.isEmpty, against.getOrElse("a replay gives the same state"))
   })
 
   private lazy val ofQuery: Option[String] = Seq(
     Option.when(speculation)("speculative execution is on (spark.speculation)"),
-    SameValues.against(plan),
+    DeterministicExpressions.against(plan),
     unsafeSource,
     changeableInput,
     unknownOperator,
     Option.when(conf.getConf(SQLConf.STATE_STORE_UNLOAD_ON_COMMIT))(
       s"state is unloaded at every commit (${SQLConf.STATE_STORE_UNLOAD_ON_COMMIT.key})"),
-    Option.when(conf.getConfString(Deferral.StreamlineAggregator, "false").toBoolean)(s"${Deferral.StreamlineAggregator} is on"),
+    Option.when(conf.getConfString(DeferralAnalysis.StreamlineAggregator, "false").toBoolean)(s"${DeferralAnalysis.StreamlineAggregator} is on"),
     Option.when(conf.getConf(SQLConf.STREAMING_OPTIMIZE_ONE_ROW_PLAN_ENABLED))(
       s"Spark may leave a stateful operator out of a batch (${SQLConf.STREAMING_OPTIMIZE_ONE_ROW_PLAN_ENABLED.key})"),
     Option.when(conf.getConf(SQLConf.ENABLE_STREAMING_SOURCE_EVOLUTION))("streaming source evolution is on"),
@@ -41,21 +41,21 @@ private[recovery] final class Deferral(write: WriteToStream, conf: SQLConf, spec
     Option.when(conf.getConf(SQLConf.ENABLE_STREAMING_SINK_EVOLUTION))("streaming sink evolution is on")).flatten.headOption
 
   private def ofOperator(node: LogicalPlan): Option[String] =
-    ofItself(node).orElse(upstream(node)).orElse(below(node).flatMap(SameRows.against(_)).headOption)
+    ofItself(node).orElse(upstream(node)).orElse(below(node).flatMap(DeterministicNodes.against(_)).headOption)
 
   /** All that the operator is fed by, and the subqueries therein. */
   private def below(node: LogicalPlan): Seq[LogicalPlan] = node.children.flatMap(_.collectWithSubqueries { case fed => fed })
 
   private def upstream(node: LogicalPlan): Option[String] =
-    below(node).flatMap(Stateful.kind).headOption.map(kind => s"it is fed by another stateful operator ($kind)")
+    below(node).flatMap(StatefulOperators.kind).headOption.map(kind => s"it is fed by another stateful operator ($kind)")
 
   /** Why an operator's own state may come out different, though its input is the same. */
   private def ofItself(node: LogicalPlan): Option[String] = node match {
     case a: Aggregate =>
-      a.aggregateExpressions.flatMap(_.collect { case e: AggregateExpression => e }).flatMap(OrderFree.against(_)).headOption
-        .orElse(a.groupingExpressions.flatMap(key => OrderFree.againstKey(key.dataType)).headOption)
-    case d: Deduplicate => d.keys.flatMap(key => OrderFree.againstKey(key.dataType)).headOption
-    case d: Distinct => d.output.flatMap(key => OrderFree.againstKey(key.dataType)).headOption
+      a.aggregateExpressions.flatMap(_.collect { case e: AggregateExpression => e }).flatMap(OrderIndependentAggregates.against(_)).headOption
+        .orElse(a.groupingExpressions.flatMap(key => OrderIndependentAggregates.againstKey(key.dataType)).headOption)
+    case d: Deduplicate => d.keys.flatMap(key => OrderIndependentAggregates.againstKey(key.dataType)).headOption
+    case d: Distinct => d.output.flatMap(key => OrderIndependentAggregates.againstKey(key.dataType)).headOption
     case f: FlatMapGroupsWithState => ofTimeout(f.timeout).orElse(CountWindow.against(f.func).getOrElse(ofFunction))
     case f: FlatMapGroupsInPandasWithState => ofTimeout(f.timeout).orElse(ofFunction)
     // Nothing is lost by it: a key is written when it is first seen, and does not change after that.
@@ -75,7 +75,7 @@ private[recovery] final class Deferral(write: WriteToStream, conf: SQLConf, spec
 
   /** What may become a stateful operator that is not looked for makes it uncertain which operator has which id. */
   private def unknownOperator: Option[String] = plan.collect {
-    case node if node.isStreaming && Stateful.kind(node).isEmpty && !SameRows.isStateless(node) => node.nodeName
+    case node if node.isStreaming && StatefulOperators.kind(node).isEmpty && !DeterministicNodes.isStateless(node) => node.nodeName
   }.headOption.map(name => s"it is not known which stateful operators $name becomes")
 
   private def unsafeSource: Option[String] = plan.collect {
@@ -91,12 +91,12 @@ private[recovery] final class Deferral(write: WriteToStream, conf: SQLConf, spec
 
   /** Data beside the streams, such as a table to look things up in, may change between a crash and its replay. */
   private def changeableInput: Option[String] = plan.collectWithSubqueries {
-    case leaf: LeafNode if !leaf.isStreaming && !Deferral.isFixed(leaf) => leaf.nodeName
+    case leaf: LeafNode if !leaf.isStreaming && !DeferralAnalysis.isFixed(leaf) => leaf.nodeName
   }.headOption.map(name => s"it reads data beside its streams, which may change between a crash and its replay ($name)")
 
   private def replayable(name: String, options: Map[String, String]): Option[String] = {
     val cleans = options.exists { case (key, value) => key.equalsIgnoreCase("cleanSource") && !value.equalsIgnoreCase("off") }
-    val known = (Deferral.Replayable ++ replayableSources).exists(_.equalsIgnoreCase(name))
+    val known = (DeferralAnalysis.Replayable ++ replayableSources).exists(_.equalsIgnoreCase(name))
     if (cleans) Some("the file source removes what it has read (cleanSource)")
     else if (known) None
     else Some(s"source '$name' is not known to be replayable; if it is, name it in spark.sql.streaming.stateStore.cec.sources.replayable")
@@ -111,7 +111,7 @@ private[recovery] final class Deferral(write: WriteToStream, conf: SQLConf, spec
  */
 private[recovery] final case class Promises(replayableSources: Seq[String], functionsAreOrderFree: Boolean)
 
-private object Deferral {
+private object DeferralAnalysis {
   /** By name: Spark 4.2 does not have it. */
   val StreamlineAggregator = "spark.sql.streaming.useStreamlineAggregator"
 

@@ -3,7 +3,7 @@ package org.apache.spark.sql.cec.state
 import java.util.ArrayList
 
 /** What a batch did to the windows. */
-private[state] final class Changes {
+private[state] final class BatchDelta {
   val opened, closed = new ArrayList[Window]()
 
   /** Open before and after, and as the log has them before. */
@@ -16,12 +16,12 @@ private[state] final class Changes {
   var kept: Int = 0
 }
 
-private[state] object Changes {
+private[state] object BatchDelta {
   /** No batch. */
-  val None: Changes = new Changes
+  val None: BatchDelta = new BatchDelta
 
-  def of(windows: LiveWindows, averages: Option[ExactAverages]): Changes = {
-    val (changes, touched) = (new Changes, windows.touched)
+  def of(windows: LiveWindows, averages: Option[ExactAverages]): BatchDelta = {
+    val (changes, touched) = (new BatchDelta, windows.touched)
     var i = 0
     while (i < touched.size) {
       val window = touched.window(i)

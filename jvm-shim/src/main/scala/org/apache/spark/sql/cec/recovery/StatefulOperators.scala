@@ -4,7 +4,7 @@ import org.apache.spark.sql.catalyst.plans.logical._
 import org.apache.spark.sql.streaming.OutputMode
 
 /** The stateful operators of a logical plan. */
-private[recovery] object Stateful {
+private[recovery] object StatefulOperators {
   /** What kind of stateful operator this node becomes; None if it is not one. */
   def kind(node: LogicalPlan): Option[String] = node match {
     case a: Aggregate if a.isStreaming => Some("aggregation")

@@ -6,7 +6,7 @@ package org.apache.spark.sql.cec.state
  *
  * @param dirtyFrom D of the store: before that batch it has nothing to replay
  */
-private[cec] final class HoldRule(dirtyFrom: Long) {
+private[cec] final class ReplayVisibility(dirtyFrom: Long) {
   /** Mutations that were held back. */
   var held: Long = 0L
 

@@ -21,7 +21,7 @@ import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend
  * A sink in the driver's memory is left as it is: its rows are seen by its own session alone and end with it, so no other run's are mixed
  * with them, and tests look for it as the query's sink. (What the console prints may be read by others, and goes on being confirmed.)
  */
-private[recovery] object ConfirmedSinks {
+private[recovery] object FencedSinks {
   /** Sinks that take a batch again whose number they have had, as it comes when a rollback has taken back what it was made of. */
   private val TakeBatchesAgain = Set("CecTable", "ForeachBatchSink", "ForeachWriterTable", "ConsoleTable", "NoopTable", "KafkaTable")
 
@@ -96,7 +96,7 @@ private final class ConfirmedSink(inner: Sink, confirm: () => Unit) extends Tabl
   override def toString: String = inner.toString
   override def addBatch(batchId: Long, data: DataFrame): Unit = {
     inner.addBatch(batchId, data)
-    BatchRun.complete(data)
+    PartialBatch.complete(data)
     confirm()
   }
 }

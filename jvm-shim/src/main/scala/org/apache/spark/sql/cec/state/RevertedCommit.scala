@@ -10,15 +10,15 @@ package org.apache.spark.sql.cec.state
  * @param inputs tuples of its batch
  * @param sums at its version
  */
-private[state] final class Undone(
-    val last: LastCommit, val images: Images, val inputs: Long, val sums: Sums, val checkpointId: Option[String],
-    val baseCheckpointId: Option[String], val plan: Option[CheckPlan], val hold: Option[HoldRule], val unwritten: Unwritten,
+private[state] final class RevertedCommit(
+    val last: LastCommit, val images: UndoLog, val inputs: Long, val sums: StateTotals, val checkpointId: Option[String],
+    val baseCheckpointId: Option[String], val plan: Option[CheckpointPlan], val hold: Option[ReplayVisibility], val unwritten: UnloggedChanges,
     val standing: Standing)
 
-private[state] object Undone {
+private[state] object RevertedCommit {
   /** The windows that a commit changed, as they are. */
-  def imagesOf(last: LastCommit): Images = {
-    val images = new Images(last.touched.size + last.renewed.size)
+  def undoLogOf(last: LastCommit): UndoLog = {
+    val images = new UndoLog(last.touched.size + last.renewed.size)
     for (stamps <- Seq(last.touched, last.renewed); i <- 0 until stamps.size) images.add(stamps.window(i))
     images
   }

@@ -21,13 +21,13 @@ import org.apache.spark.util.SerializableConfiguration
 /**
  * One partition of a store: its rows, the sum of their hashes, and its checkpoint id, where the state has ids.
  */
-private[cec] final case class Portion(rows: Long, digest: Long, checkpointId: String)
+private[cec] final case class PartitionSums(rows: Long, digest: Long, checkpointId: String)
 
 /**
  * What `cec import`, `export` and `rescale` need of the JVM: the rows of a store as they are, from one provider to another. A frame
  * of state is what Spark's reader `statestore` gives: key, value, partition. Called from Python, by name.
  */
-object StateCarrier {
+object StateMigration {
   /**
    * Makes each partition of `state` a store of the checkpoint at `target`, as it is after `batch`.
    *
@@ -37,7 +37,7 @@ object StateCarrier {
    */
   def write(
       state: DataFrame, target: String, conf: JavaMap[String, String], operator: Long, store: String, prefixColumns: Int, batch: Long,
-      moved: Boolean): JavaList[Portion] = {
+      moved: Boolean): JavaList[PartitionSums] = {
     val frame = state.asInstanceOf[ClassicFrame]
     val session = frame.sparkSession
     val sqlConf = session.sessionState.conf.clone()
@@ -80,14 +80,14 @@ object StateCarrier {
   }
 
   /** The sums of a store, over all partitions. */
-  def sums(state: DataFrame): Portion = {
+  def sums(state: DataFrame): PartitionSums = {
     val (keys, values) = (structOf(state, "key").length, structOf(state, "value").length)
     val all = state.asInstanceOf[ClassicFrame].queryExecution.toRdd
       .mapPartitions(rows => Iterator(sumsOf(rows, keys, values)((_, _, _) => ()))).collect()
-    Portion(all.map(_.rows).sum, all.map(_.digest).sum, null)
+    PartitionSums(all.map(_.rows).sum, all.map(_.digest).sum, null)
   }
 
-  private def sumsOf(rows: Iterator[InternalRow], keyFields: Int, valueFields: Int)(see: (UnsafeRow, UnsafeRow, Int) => Unit): Portion = {
+  private def sumsOf(rows: Iterator[InternalRow], keyFields: Int, valueFields: Int)(see: (UnsafeRow, UnsafeRow, Int) => Unit): PartitionSums = {
     var (count, digest) = (0L, 0L)
     rows.foreach { row =>
       val key = row.getStruct(0, keyFields).asInstanceOf[UnsafeRow]
@@ -96,7 +96,7 @@ object StateCarrier {
       count += 1
       digest += hash(value, hash(key, 42L))
     }
-    Portion(count, digest, null)
+    PartitionSums(count, digest, null)
   }
 
   private def hash(row: UnsafeRow, seed: Long): Long = {

@@ -13,7 +13,7 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.join.Streamin
  * between the two. Where they differ, a store would defer what a replay cannot give back, so the query is stopped. Where
  * all is eager nothing rests on the plan.
  */
-private[recovery] final class PlanCheck(plan: SparkPlan) {
+private[recovery] final class PhysicalPlanVerifier(plan: SparkPlan) {
   private val operators: Seq[StateStoreWriter] = plan.collect {
     case operator: StateStoreWriter if operator.stateInfo.isDefined => operator
   }
@@ -21,26 +21,26 @@ private[recovery] final class PlanCheck(plan: SparkPlan) {
   def check(): Unit =
     for {
       any <- operators.headOption
-      decision <- PlannedQueries.of(any.getStateInfo)
+      decision <- DeferralRegistry.of(any.getStateInfo)
       if decision.deferred.nonEmpty
     } differences(decision).nextOption().foreach(refuse)
 
   private def differences(decision: Decision): Iterator[String] = {
-    val wanted = decision.operators.map(operator => operator.id -> PlanCheck.planned(operator.kind))
-    val found = operators.map(operator => operator.getStateInfo.operatorId -> PlanCheck.kind(operator)).sortBy(_._1)
+    val wanted = decision.operators.map(operator => operator.id -> PhysicalPlanVerifier.planned(operator.kind))
+    val found = operators.map(operator => operator.getStateInfo.operatorId -> PhysicalPlanVerifier.kind(operator)).sortBy(_._1)
     val others = Option.when(found != wanted)(s"it has the stateful operators ${text(found)}, and not ${text(wanted)}")
     val deferred = operators.iterator.filter(operator => decision.deferred(operator.getStateInfo.operatorId))
     others.iterator ++ deferred.flatMap(operator => against(operator).map(reason =>
-      s"operator ${operator.getStateInfo.operatorId} (${PlanCheck.kind(operator)}): $reason"))
+      s"operator ${operator.getStateInfo.operatorId} (${PhysicalPlanVerifier.kind(operator)}): $reason"))
   }
 
   private def against(operator: StateStoreWriter): Option[String] = {
     val below = operator.children.flatMap(_.collect { case node => node })
     val feeding = below.collectFirst {
-      case other: StateStoreWriter => s"it is fed by another stateful operator (${PlanCheck.kind(other)})"
+      case other: StateStoreWriter => s"it is fed by another stateful operator (${PhysicalPlanVerifier.kind(other)})"
     }
     val functions = below.collect { case aggregate: BaseAggregateExec => aggregate.aggregateExpressions }.flatten
-    feeding.orElse(functions.flatMap(OrderFree.against(_)).headOption)
+    feeding.orElse(functions.flatMap(OrderIndependentAggregates.against(_)).headOption)
   }
 
   private def text(operators: Seq[(Long, String)]): String = operators.map { case (id, kind) => s"$id ($kind)" }.mkString("[", ", ", "]")
@@ -50,8 +50,8 @@ private[recovery] final class PlanCheck(plan: SparkPlan) {
       "committed. Set spark.sql.streaming.stateStore.cec.mode=eager to run this query")
 }
 
-private[recovery] object PlanCheck {
-  /** The kind of a physical operator, in the words of [[Stateful.kind]]. */
+private[recovery] object PhysicalPlanVerifier {
+  /** The kind of a physical operator, in the words of [[StatefulOperators.kind]]. */
   def kind(operator: StateStoreWriter): String = operator match {
     case _: StateStoreSaveExec | _: SessionWindowStateStoreSaveExec => "aggregation"
     case _: StreamingDeduplicateExec => "deduplication"
@@ -64,5 +64,5 @@ private[recovery] object PlanCheck {
   }
 
   /** What Spark plans for a logical operator of this kind. */
-  private def planned(kind: String): String = if (Stateful.isAggregated(kind)) "aggregation" else kind
+  private def planned(kind: String): String = if (StatefulOperators.isAggregated(kind)) "aggregation" else kind
 }

@@ -41,7 +41,7 @@ private[cec] trait HostedStore {
 }
 
 /** The state stores of this JVM, and its line to the driver's directory. */
-private[cec] object StoreHost extends Logging {
+private[cec] object LocalStores extends Logging {
   /** Stores that write side by side. */
   private val AtOnce = 8
 
@@ -106,11 +106,11 @@ private[cec] object StoreHost extends Logging {
    * Asks whoever had this store before for its windows at a version: true if one had them, and has written them. That may be
    * an earlier provider in this JVM, which Spark is about to close.
    */
-  def recall(store: HostedStore, version: Long): Boolean = {
+  def requestHandOver(store: HostedStore, version: Long): Boolean = {
     val id = store.stateStoreId
     holders(store.checkpoint, store.generation, id).exists(other => (other ne store) && other.handOver(version)) ||
       lineToDriver().exists { line =>
-        val request = Message.yieldStore(SparkEnv.get.executorId, store.checkpoint, store.generation, id, version, store.agentTimeoutMs)
+        val request = Message.handOver(SparkEnv.get.executorId, store.checkpoint, store.generation, id, version, store.agentTimeoutMs)
         try line.directory.askSync[Boolean](request.toString, timeout(store.agentTimeoutMs))
         catch {
           case NonFatal(error) =>
@@ -132,7 +132,7 @@ private[cec] object StoreHost extends Logging {
     Option(SparkEnv.get).flatMap { env =>
       line = line.filter(_.env eq env.rpcEnv).orElse {
         try {
-          val directory = RpcUtils.makeDriverRef(StoreDirectory.Name, env.conf, env.rpcEnv)
+          val directory = RpcUtils.makeDriverRef(StoreLocations.Name, env.conf, env.rpcEnv)
           Some(Line(env.rpcEnv, env.rpcEnv.setupEndpoint(s"cec-stores-${env.executorId}", new Endpoint(env.rpcEnv)), directory))
         } catch {
           case NonFatal(error) =>
@@ -147,10 +147,10 @@ private[cec] object StoreHost extends Logging {
   private def answer(message: JsonNode): String = {
     val (checkpoint, version) = (message.get("checkpoint").asText, message.get("version").asLong)
     message.get("call").asText match {
-      case Message.Yield =>
+      case Message.HandOver =>
         val id = StateStoreId(checkpoint, message.get("operator").asLong, message.get("partition").asInt, message.get("store").asText)
         val generation = Some(message.get("generation").asLong).filter(_ >= 0)
-        Json.obj().put("yielded", holders(checkpoint, generation, id).exists(handsOver(_, version))).toString
+        Json.obj().put("handed_over", holders(checkpoint, generation, id).exists(handsOver(_, version))).toString
       case call =>
         val generation = message.get("generation").asLong
         val ours = stores.keySet.asScala.toSeq.filter(store => store.checkpoint == checkpoint && store.generation.contains(generation))

@@ -27,7 +27,7 @@ private[cec] final case class CommitNumbers(
     checked: Long,
     closed: Long,
     inputs: Long,
-    sums: Sums,
+    sums: StateTotals,
     digestKind: DigestKind.Value,
     elapsedUs: Long,
     kind: CommitKind.Value,
@@ -36,7 +36,7 @@ private[cec] final case class CommitNumbers(
 
 /** What the agent says of a durable commit. */
 private[cec] final case class CommitAnswer(
-    plan: CheckPlan, extent: Long, replay: Long, recoveryEstimateMs: Long, bytes: Long, agentUs: Long)
+    plan: CheckpointPlan, extent: Long, replay: Long, recoveryEstimateMs: Long, bytes: Long, agentUs: Long)
 
 /** What the footer of a commit says of its version. */
 private[cec] final case class Footer(checkpointId: String, openWindows: Long, digest: Long, digestKind: DigestKind.Value)
@@ -65,7 +65,7 @@ private[cec] final case class CheckpointAnswer(
     dirtyWindows: Long,
     inputs: Map[Long, Long],
     recoveryEstimateMs: Long,
-    plan: CheckPlan) {
+    plan: CheckpointPlan) {
   /** Lets it go unread. */
   def discard(): Unit = spool.foreach(Files.deleteIfExists)
 }
@@ -76,7 +76,7 @@ private[cec] final case class CheckpointAnswer(
  * @param logId the id of the log that must be there; None: one is begun if there is none
  * @param run the word of the analyzer rule, if there was one
  */
-private[cec] final class StoreLog(
+private[cec] final class AgentStoreClient(
     id: StateStoreId,
     val home: String,
     logId: Option[String],
@@ -105,7 +105,7 @@ private[cec] final class StoreLog(
       answer.get("dirty_windows").asLong,
       answer.get("inputs").properties.asScala.map(entry => entry.getKey.toLong -> entry.getValue.asLong).toMap,
       answer.get("recovery_estimate_ms").asDouble.round,
-      new CheckPlan(answer.get("plan")))
+      new CheckpointPlan(answer.get("plan")))
   }
 
   /** For whom to say which attempts may be committed ones: what an earlier run left of a batch must not stand in for a lost frame. */
@@ -140,7 +140,7 @@ private[cec] final class StoreLog(
       .put("digest", java.lang.Long.toUnsignedString(numbers.sums.digest))
       .put("state_rows", numbers.sums.rows)
       .put("elapsed_us", numbers.elapsedUs)
-      .put("flags", StoreLog.flags(numbers, grouped))
+      .put("flags", AgentStoreClient.flags(numbers, grouped))
       .put("live_is_whole", numbers.liveIsWhole)
     val live = arguments.putArray("live")
     RunContext.timedBatch.foreach(arguments.set[JsonNode]("timed_batch", _))
@@ -148,7 +148,7 @@ private[cec] final class StoreLog(
     numbers.live.foreach { case (at, count) => live.addArray().add(at).add(count) }
     val answer = Agent.call("append", arguments, conf)
     CommitAnswer(
-      new CheckPlan(answer.get("plan")), answer.get("extent").asLong, answer.get("replay").asLong,
+      new CheckpointPlan(answer.get("plan")), answer.get("extent").asLong, answer.get("replay").asLong,
       answer.get("recovery_estimate_ms").asDouble.round, answer.get("bytes").asLong, answer.get("agent_us").asLong)
   }
 
@@ -174,7 +174,7 @@ private[cec] final class StoreLog(
   }
 }
 
-private object StoreLog {
+private object AgentStoreClient {
   private val (eager, grouped, flush, normalized) = (1, 2, 4, 32)
 
   /** The bits of a commit frame's footer. */

@@ -5,14 +5,14 @@ import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
 import org.apache.spark.util.AccumulatorV2
 
 /** A metric of an operator that is the sum of its partitions' values. */
-private[state] final case class SumMetric(name: String, desc: String) extends LastingMetric {
+private[state] final case class SumMetric(name: String, desc: String) extends GaugeMetric {
   override def withNewDesc(desc: String): SumMetric = copy(desc = desc)
 
   override def createSQLMetric(sparkContext: SparkContext): SQLMetric = SQLMetrics.createMetric(sparkContext, desc)
 }
 
 /** A metric of an operator that is the largest of its partitions' values, where Spark's own kinds are sums. */
-private[state] final case class MaxMetric(name: String, desc: String) extends LastingMetric {
+private[state] final case class MaxMetric(name: String, desc: String) extends GaugeMetric {
   override def withNewDesc(desc: String): MaxMetric = copy(desc = desc)
 
   override def createSQLMetric(sparkContext: SparkContext): SQLMetric = {

@@ -10,7 +10,7 @@ import org.apache.spark.sql.execution.streaming.runtime.{
   FileStreamSource, FileStreamSourceLog, FileStreamSourceOffset, SerializedOffset, StreamProgress}
 
 /** Files that a batch has read and that are not there any more: Spark's file source passes over them without a word. */
-private[recovery] final class GoneFiles(session: SparkSession, checkpoint: String) {
+private[recovery] final class MissingInputFiles(session: SparkSession, checkpoint: String) {
   private val conf = session.sessionState.newHadoopConf()
 
   /** Those that a batch between two offsets has read, and cannot read again. */

@@ -10,7 +10,7 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.cec.RunContext
 import org.apache.spark.sql.cec.agent.{Agent, Json}
-import org.apache.spark.sql.cec.exchange.StoreDirectory
+import org.apache.spark.sql.cec.exchange.StoreLocations
 import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, StreamExecution}
 
 /**
@@ -22,14 +22,14 @@ import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, St
  * @param flushes whether a run that ends leaves nothing dirty
  * @param asksForCheckpoints whether the agent says when the stores write, by a pipeline's protocol
  */
-private[recovery] final class QueryRun(
+private[recovery] final class QueryLifecycle(
     session: SparkSession,
     run: RunContext,
     conf: Map[String, String],
     committed: Long,
     replay: Option[Replay],
     acknowledgements: Acknowledgements,
-    margin: Option[MarginKeeper],
+    margin: Option[RetentionGuard],
     flushes: Boolean,
     asksForCheckpoints: Boolean)
     extends Logging {
@@ -51,7 +51,7 @@ private[recovery] final class QueryRun(
   private def checkpoint(batch: Long, stopping: Boolean): Unit = {
     def asked = Json.obj().put("checkpoint", run.checkpoint).put("batch", batch)
     if (Agent.call("checkpoint_due", asked.put("stopping", stopping), conf).get("due").asBoolean) {
-      val failed = StoreDirectory.flush(run.checkpoint, run.generation, batch + 1, Agent.timeoutMs(conf))
+      val failed = StoreLocations.flush(run.checkpoint, run.generation, batch + 1, Agent.timeoutMs(conf))
       val taken = asked.put("home", run.home)
       taken.set[JsonNode]("failed", Json.strings(failed))
       Agent.call("checkpoint_taken", taken, conf)
@@ -62,7 +62,7 @@ private[recovery] final class QueryRun(
   def betweenBatches(): Unit = {
     checkpointIfDue()
     val now = System.nanoTime()
-    if (now - lookedNs > QueryRun.LookEveryNs) {
+    if (now - lookedNs > QueryLifecycle.LookEveryNs) {
       lookedNs = now
       try requests() catch { case NonFatal(failure) => logWarning("Spark CEC: a request to flush is not answered", failure) }
       try margin.foreach(_.keep(lastBatch + 1)) catch {
@@ -116,7 +116,7 @@ private[recovery] final class QueryRun(
       try if (asksForCheckpoints) checkpoint(version - 1, stopping = true)
       finally if (flushes) Flush.end(run, version, conf)
         .foreach(failure => logWarning(s"Spark CEC: not written at the end of the query, so the next start replays it: $failure"))
-      else StoreDirectory.end(run.checkpoint, run.generation, version, flush = false, Agent.timeoutMs(conf))
+      else StoreLocations.end(run.checkpoint, run.generation, version, flush = false, Agent.timeoutMs(conf))
       if (flushes) acknowledgements.give(version - 1)
     } catch {
       case NonFatal(failure) => logWarning("Spark CEC: the query ends with windows that are not in the log; the next start replays them", failure)
@@ -124,7 +124,7 @@ private[recovery] final class QueryRun(
   }
 }
 
-private object QueryRun {
+private object QueryLifecycle {
   /** A request may wait so long. */
   private val LookEveryNs = 1000000000L
 }

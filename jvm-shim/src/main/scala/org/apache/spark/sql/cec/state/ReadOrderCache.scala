@@ -6,12 +6,12 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
  * The windows that a batch has read, in order. An aggregation writes its keys in the order in which it has read them: most are found
  * here, without a search through a table that no cache holds. What is found is looked at, so that a wrong guess costs time alone.
  */
-private[state] final class Trail {
+private[state] final class ReadOrderCache {
   private var windows = new Array[Window](16)
   private var count, at = 0
 
   /** Notes a window that was read. */
-  def add(window: Window): Unit = if (count < Trail.Most) {
+  def add(window: Window): Unit = if (count < ReadOrderCache.Most) {
     if (count == windows.length) windows = java.util.Arrays.copyOf(windows, 2 * count)
     windows(count) = window
     count += 1
@@ -27,7 +27,7 @@ private[state] final class Trail {
   /** Says which window was written instead: what was read a little before it is passed over. */
   def goOnAfter(window: Window): Unit = if (window != null) {
     var i = at
-    while (i < Math.min(count, at + Trail.Near) && (windows(i) ne window)) i += 1
+    while (i < Math.min(count, at + ReadOrderCache.Near) && (windows(i) ne window)) i += 1
     if (i < count && (windows(i) eq window)) at = i + 1
   }
 
@@ -39,7 +39,7 @@ private[state] final class Trail {
   }
 }
 
-private object Trail {
+private object ReadOrderCache {
   /** Of larger batches the rest is searched for: 4 MB. */
   val Most: Int = 1 << 20
   val Near = 8
