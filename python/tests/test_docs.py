@@ -70,6 +70,14 @@ def test_the_index_lists_every_page() -> None:
     assert [page.name for page in DOCS.rglob("*.md") if page.name != "index.md" and page.resolve() not in listed] == []
 
 
+def test_the_site_has_every_page_in_its_menu() -> None:
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    menu = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", site, flags=re.MULTILINE)
+    pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    assert len(menu) == len(set(menu))
+    assert pages <= set(menu)
+
+
 def test_the_readme_is_short() -> None:
     lines = README.read_text(encoding="utf-8").splitlines()
     assert len(lines) <= README_LINES
