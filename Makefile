@@ -15,7 +15,7 @@ ANY_PYTHON = $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
 unexport PYTHONPATH PYTHONHOME SPARK_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kafka demo-pipeline test test-long test-long-kafka test-long-cluster test-long-rest test-spark lint bench soak jar wheel clean distclean tools
+.PHONY: help demo demo-kafka demo-pipeline test test-long test-long-kafka test-long-cluster test-long-rest test-spark lint bench soak docs jar wheel clean distclean tools
 .DELETE_ON_ERROR:
 
 help:  ## show this list
@@ -59,6 +59,11 @@ bench: jar  ## compare batch times with Spark's own state stores; prints JSON li
 
 soak: jar  ## run one query for MINUTES (30) and draw all that might grow: soak-output/soak.png
 	cd integration-tests && ../$(RUN) -m cec_it.soak --minutes $(or $(MINUTES),30) --out ../soak-output
+
+docs: $(INSTALLED)  ## build the pages of docs/ as a site: build/site/index.html
+	@$(RUN) -c 'import material' 2>/dev/null || \
+		$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet --strict
 
 jar: $(INSTALLED)  ## build the jar of the JVM part, if it is not up to date; SPARK=4.2 for that release
 	@$(RUN) -m spark_cec.build -q

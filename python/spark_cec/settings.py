@@ -76,7 +76,7 @@ class ProtocolSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything a user can set, with units in the names and the defaults of the design, section 1.
+    """Everything a user can set, with units in the names and the defaults of docs/settings.md.
 
     `effort`: the share of an operator's time that may go into a shorter replay than U allows (`checkpoint.effort`).
     `footprint_age`: the most versions that the newest footprint of an open window may lie behind the store's version.

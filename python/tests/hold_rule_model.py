@@ -1,7 +1,6 @@
 """A model of the hold rule: random histories of keyed count windows, their log, and what is recovered from it.
 
-What the design's own model says of D, the code improves on: D is the batch that first changed a window after its
-footprint, not the footprint itself.
+D is the batch that first changed a window after its footprint, and not the footprint itself (docs/decisions/0003).
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Run:
 
     @property
     def dirty_from_of_the_design(self) -> int:
-        """D as the design has it: the oldest footprint of a dirty window."""
+        """D if a replay began at the oldest footprint of a dirty window."""
         return min((self.footprint[key] for key in self.dirty_since), default=len(self.batches))
 
     def live(self, rng: random.Random) -> None:

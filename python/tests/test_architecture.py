@@ -1,4 +1,4 @@
-"""The house of the design: imports point downward, nothing runs in a circle, foreign libraries stay in their rooms."""
+"""The floors of docs/design.md: imports point downward, without a circle, and foreign libraries stay in their rooms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conf file and the README agree with the settings that the code knows."""
+"""The conf file and docs/settings.md agree with the settings that the code knows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
-from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY, Settings, parse_settings
+from spark_cec.settings import _KEYS, PREFIX, PROVIDER, PROVIDER_KEY, Settings, parse_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = (ROOT / "conf" / "cec-defaults.conf").read_text()
@@ -28,7 +26,7 @@ EXAMPLES_ONLY = {
 }
 """Settings without a fixed default: the file shows an example."""
 SHOWN = ("Q", "U", "CI", "CP", "effort", "footprintAge", "mode", "functions.orderFree", "sources.margin")
-"""Settings whose default the file and the README show."""
+"""Settings whose default the file shows in any case."""
 
 
 def lines(pattern: str) -> dict[str, str]:
@@ -62,7 +60,7 @@ def test_the_dashboard_shows_what_spark_is_told() -> None:
     shown = set(METRIC.findall(dashboard))
     assert {panel["type"] for panel in json.loads(dashboard)["panels"]} == {"timeseries"}
     assert told() - shown == {"batch"} and shown < told()
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "watching.md").read_text()
     assert {name for name in told() if f"`{name}`" not in page} == set()
 
 
@@ -89,9 +87,27 @@ def test_alerts_are_on_what_spark_is_told() -> None:
         assert labels == set(re.findall(r'"(jvm|query)", "\$1"', expr)), each
 
 
-@pytest.mark.parametrize("key", SHOWN)
-def test_the_readme_shows_the_same_default(key: str) -> None:
-    shown = lines(r"^# (spark\.\S+)\s+(\S+)$")[PREFIX + key]
-    row = re.search(rf"^\| `{key}` \|.*\| `([^`]+)` \|$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
-    assert row is not None
-    assert row[1] == shown
+SETTINGS_PAGE = (ROOT / "docs" / "settings.md").read_text()
+OF_PIPELINES = {"protocol", "protocol.home", "protocol.flow", "protocol.run"}
+"""What a pipeline sets for its flows: named on the page, but in no row."""
+
+
+def rows_of_settings() -> dict[str, str]:
+    """The keys in the tables of the page, each with the cell of its default."""
+    return dict(re.findall(r"^\| `([\w.]+)` \|.*\| ([^|]+) \|$", SETTINGS_PAGE, flags=re.MULTILINE))
+
+
+def test_the_page_of_settings_has_every_key_once() -> None:
+    named = re.findall(r"^\| `([\w.]+)` \|.*\|.*\|$", SETTINGS_PAGE, flags=re.MULTILINE)
+    tables = SETTINGS_PAGE.split("## Which settings exclude others")[0]
+    assert len(named) == len(set(named))
+    assert set(rows_of_settings()) == _KEYS - OF_PIPELINES
+    assert all(f"`{key}`" in tables for key in OF_PIPELINES)
+
+
+def test_the_page_of_settings_shows_the_defaults_of_the_conf_file() -> None:
+    shown = lines(r"^# (spark\.\S+)\s+(\S+)$")
+    fixed = {key[len(PREFIX) :]: value for key, value in shown.items() if key not in EXAMPLES_ONLY}
+    rows = rows_of_settings()
+    assert {key[len(PREFIX) :] for key in shown} == set(rows)
+    assert {key: rows[key] for key in fixed} == {key: f"`{value}`" for key, value in fixed.items()}

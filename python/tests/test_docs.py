@@ -1,28 +1,130 @@
-"""The pages of docs/ show pictures that exist, and no picture is there that no page shows."""
+"""The pages of docs/ and the README: their links and pictures, the README's size, the messages of errors.md."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGES = sorted([*DOCS.rglob("*.md"), DOCS.parent / "README.md"])
-TARGET = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+PAGES = sorted([*DOCS.rglob("*.md"), README, ROOT / "examples" / "README.md"])
+TARGET = re.compile(r"\]\(([^)\s]+)\)")
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
+README_LINES, README_CHARACTERS = 120, 160
 
 
-def targets(page: Path) -> list[Path]:
-    """The files that `page` links to or shows; no addresses."""
-    found = TARGET.findall(page.read_text(encoding="utf-8"))
-    return [(page.parent / target).resolve() for target in found if "://" not in target]
+def links(page: Path) -> list[tuple[Path, str]]:
+    """The files that `page` links to or shows, each with the anchor there or ''; no addresses."""
+    found = TARGET.findall(FENCED.sub("", page.read_text(encoding="utf-8")))
+    parts = [target.partition("#") for target in found if "://" not in target]
+    return [((page.parent / path).resolve() if path else page.resolve(), anchor) for path, _, anchor in parts]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS.parent)))
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """The anchors that a page's headings make, as GitHub makes them."""
+    made: dict[str, int] = {}
+    for heading in HEADING.findall(FENCED.sub("", page.read_text(encoding="utf-8"))):
+        text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+        count = made.get(anchor, 0)
+        made[anchor] = count + 1
+        if count:
+            made[f"{anchor}-{count}"] = 1
+    return frozenset(made)
+
+
+def broken_links(page: Path) -> list[str]:
+    """What a page links to that is not there: files, and anchors in pages."""
+    gone = [str(target) for target, _ in links(page) if not target.exists()]
+    pages = [(target, anchor) for target, anchor in links(page) if anchor and target.suffix == ".md"]
+    return gone + [f"{to}#{anchor}" for to, anchor in pages if to.exists() and anchor not in anchors(to)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_links_to_exists(page: Path) -> None:
-    assert [target for target in targets(page) if not target.exists()] == []
+    assert broken_links(page) == []
+
+
+def test_a_broken_link_is_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    text = "# A page: of `code`\n[a](page.md#a-page-of-code) [b](page.md#none) [c](none.md)\n```\n[d](none.md)\n```\n"
+    page.write_text(text)
+    assert broken_links(page) == [str(tmp_path / "none.md"), f"{page}#none"]
 
 
 def test_every_picture_is_shown() -> None:
-    shown = {target for page in PAGES for target in targets(page)}
+    shown = {target for page in PAGES for target, _ in links(page)}
     assert [picture.name for picture in (DOCS / "images").iterdir() if picture.resolve() not in shown] == []
+
+
+def test_the_index_lists_every_page() -> None:
+    listed = {target for target, _ in links(DOCS / "index.md")}
+    assert [page.name for page in DOCS.rglob("*.md") if page.name != "index.md" and page.resolve() not in listed] == []
+
+
+def test_the_site_has_every_page_in_its_menu() -> None:
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    menu = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", site, flags=re.MULTILINE)
+    pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    assert len(menu) == len(set(menu))
+    assert pages <= set(menu)
+
+
+def test_the_readme_is_short() -> None:
+    lines = README.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= README_LINES
+    text = [line for line in lines if not line.startswith("|")]  # tables cannot be broken
+    assert [line for line in text if len(line) > README_CHARACTERS] == []
+
+
+def literals_of_python(code: str) -> Iterator[str]:
+    """The strings in `code`; what an f-string puts in is `…`."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def literals_of_scala(code: str) -> str:
+    """`code` with strings that are added up joined, and what they interpolate as `…`."""
+    joined = re.sub(r'"\s*\+\s*s?"', "", code)
+    return re.sub(r"\$\{[^}]*\}|\$\w+", "…", joined).replace('\\"', '"')
+
+
+@cache
+def words_of_the_code() -> str:
+    """All text that the product can say."""
+    package, shim = ROOT / "python" / "spark_cec", ROOT / "jvm-shim" / "src" / "main"
+    python = [each for path in package.rglob("*.py") for each in literals_of_python(path.read_text(encoding="utf-8"))]
+    scala = [literals_of_scala(path.read_text(encoding="utf-8")) for path in shim.rglob("*.scala")]
+    return re.sub(r"\s+", " ", "\n".join(python + scala))
+
+
+def pieces(message: str) -> list[str]:
+    """What a message of errors.md says between its placeholders."""
+    return [piece for piece in (each.strip(" ,;:.") for each in message.split("…")) if piece]
+
+
+def messages() -> list[str]:
+    table = (DOCS / "errors.md").read_text(encoding="utf-8").split("## The messages")[1].split("## Messages of")[0]
+    return re.findall(r"^\| `(.+?)` \|", table, flags=re.MULTILINE)
+
+
+def test_the_code_says_what_the_page_of_errors_explains() -> None:
+    assert len(messages()) > 80
+    code = words_of_the_code()
+    assert [each for each in messages() if not all(piece in code for piece in pieces(each))] == []
+
+
+def test_the_page_of_errors_is_in_the_order_of_the_alphabet() -> None:
+    keys = [re.sub(r"[^a-z0-9]+", " ", each.lower()).strip() for each in messages()]
+    assert keys == sorted(keys)

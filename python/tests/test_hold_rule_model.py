@@ -1,7 +1,7 @@
 """The hold rule as a model: thousands of random histories of keyed count windows, crashed, recovered and compared.
 
-What the design's own model says of D, the code improves on: D is the batch that first changed a window after its
-footprint, not the footprint itself. No history may recover wrongly, and the replay is never longer than the design's.
+D is the batch that first changed a window after its footprint, and not the footprint itself (docs/decisions/0003).
+No history may recover wrongly, and no replay may be longer than one from the oldest footprint of a dirty window.
 """
 
 from __future__ import annotations

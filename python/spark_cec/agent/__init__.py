@@ -1,1 +1,1 @@
-"""The agent: the process beside each JVM that decides and remembers (design, section 3)."""
+"""The agent: the process beside each JVM that decides and remembers (docs/design.md, The parts)."""

@@ -42,7 +42,7 @@ class Task(str, Enum):
 
     @property
     def workload(self) -> Workload:
-        """What is behind it, as large as the design says."""
+        """The task at the size that docs/benchmarks.md shows."""
         if self is Task.STORES:
             return MANY_STORES
         if self is Task.BOUND:
@@ -79,7 +79,7 @@ class Task(str, Enum):
         return self in (Task.UNIFORM, Task.SLOW, Task.STORES, Task.PACE, Task.RECOVERY)
 
     def has_sizes_of(self, workload: Workload) -> bool:
-        """Whether `workload` is as large as the design says; but for one task the partitions are not fixed there."""
+        """Whether `workload` has the size that docs/benchmarks.md shows. Only one task fixes the partitions."""
         partitions = self.workload.partitions if self is Task.STORES else workload.partitions
         return replace(self.workload, partitions=partitions, nexmark=workload.nexmark) == workload
 

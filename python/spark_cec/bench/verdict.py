@@ -1,4 +1,4 @@
-"""The budgets of the design, section 8, and whether measured ratios hold them."""
+"""The musts and aims of docs/benchmarks.md, and whether measured ratios hold them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workloads of the design, section 8: what they feed, and how many batches they need to be in their steady state.
+"""The workloads of docs/benchmarks.md: what they feed, and how many batches they need to be in their steady state.
 
 The source is Spark's `rate-micro-batch`: batch b has the values b·updates up to (b+1)·updates and the event time of b
 seconds, on every run and after every restart. All that looks random is a hash of the value.
@@ -107,7 +107,7 @@ DEFAULTS = {
     Shape.FAST: Workload(Shape.FAST, keys=900_000, updates=300_000),
     Shape.NEXMARK: Workload(Shape.NEXMARK, keys=0, updates=200_000),
 }
-"""The sizes of the design."""
+"""The sizes that docs/benchmarks.md shows."""
 
 MANY_STORES = Workload(Shape.UNIFORM, keys=200_000, updates=20_000, partitions=200)
 """Two hundred stores of a thousand windows, a hundred updates each."""

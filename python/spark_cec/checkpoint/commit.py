@@ -124,7 +124,7 @@ def commit_store(
     writer: SegmentWriter,
     ledgers: StoreLedgers,
 ) -> CommitResult:
-    """One commit (design, section 5, steps 3 and 4). When it returns, the commit is durable.
+    """One commit (docs/design.md, One commit, steps 6 to 9). When it returns, the commit is durable.
 
     1. Read the spool file's records.
     2. Open the store's ledger, as it was before this commit.

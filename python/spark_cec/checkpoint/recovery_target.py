@@ -19,7 +19,7 @@ from spark_cec.log.frame import CommitMeta
 from spark_cec.settings import ExtentBound, Settings
 
 PRIOR_LOAD_US_PER_RECORD = 2.0
-"""a before the first load was measured: what the design asks for at least, 500,000 footprints per second."""
+"""a before the first load was measured: the must of docs/benchmarks.md, 500,000 footprints per second."""
 
 AIM = 0.8
 """The share of the target that is aimed at: the rest is for what differs from one recovery to the next."""

@@ -1,4 +1,4 @@
-"""Falling back: a lost frame costs a longer replay, and not the state (design, section 9).
+"""Falling back: a lost frame costs a longer replay, and not the state (docs/recovery.md, A lost frame).
 
 Where the eventual checkpoint of the committed version V+1 cannot be rebuilt, the query begins from an older version w:
 the newest at which the log still gives every store, as far back as Spark's offset log has the batches that follow.

@@ -1,4 +1,4 @@
-"""The recovery plan: what must be replayed (design, section 6)."""
+"""The recovery plan: what must be replayed (docs/design.md, One recovery)."""
 
 from __future__ import annotations
 

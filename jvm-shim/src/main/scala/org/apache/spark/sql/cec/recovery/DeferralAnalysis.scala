@@ -9,7 +9,7 @@ import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
 import org.apache.spark.sql.internal.SQLConf
 
 /**
- * Decides for each stateful operator of a query whether a replay gives the same state (design, section 6). What is not
+ * Decides for each stateful operator of a query whether a replay gives the same state (docs/queries.md). What is not
  * known to be safe is eager: [[OrderIndependentAggregates]], [[DeterministicNodes]] and [[DeterministicExpressions]] say what is known.
  *
  * @param promises what the user vouches for

@@ -61,7 +61,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   private lazy val isStateful = write.inputQuery.exists(StatefulOperators.kind(_).isDefined)
 
   /**
-   * Prepares the query (design, section 6):
+   * Prepares the query (docs/design.md, One recovery, steps 1 to 5):
    *
    *  1. Refuse what cannot work, before anything is written.
    *  1. Decide which operators may be deferred. From here on no other run of this query may be alive.

@@ -1,7 +1,7 @@
 package org.apache.spark.sql.cec.state
 
 /**
- * The hold rule, while a replay brings a store forward (design, section 6): nothing in a replay can
+ * The hold rule, while a replay brings a store forward (docs/design.md, One recovery): nothing in a replay can
  * touch a window that is not open at the end of it, nor one before the batch that its footprint already holds.
  *
  * @param dirtyFrom D of the store: before that batch it has nothing to replay
