@@ -200,7 +200,7 @@ def test_a_task_that_is_interrupted_leaves_no_process(own: Stores, tmp_path: Pat
 
 def test_an_agent_behind_a_script_that_does_not_answer_is_ended_with_it(own: Stores, tmp_path: Path) -> None:
     """It has the lease, which its successor needs."""
-    start(own, script(tmp_path, OURS.removeprefix("exec ")), timeout="3s")
+    start(own, script(tmp_path, OURS.removeprefix("exec ")), timeout="8s")
     (agent,) = [pid for pid, command in processes_of(own) if not command.startswith("/bin/sh")]
     os.kill(agent, signal.SIGSTOP)
     History(own, LogReader(str(tmp_path / "log")), 0, CountWindows(keys=6, size=9), Bounds()).start(0)

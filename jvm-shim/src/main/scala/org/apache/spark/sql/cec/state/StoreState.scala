@@ -30,11 +30,6 @@ private[cec] final case class CommitMetrics(
  */
 private[cec] final case class Recovery(replayTo: Long, base: Long, counted: Boolean, accept: Boolean)
 
-/** Enough to take back the last commit in memory, for a batch that is run again. */
-private[state] final class LastCommit(
-    val touched: UndoLog, val renewed: UndoStamps, val sums: StateTotals, val checkpointId: Option[String],
-    val plan: Option[CheckpointPlan], val hold: Option[ReplayVisibility], val unwritten: UnloggedChanges, val standing: Standing)
-
 /**
  * The windows of one store with their books: footprints, dirty windows, digest, plan, and the place in the log's chain of
  * checkpoints. Not safe for several threads.
@@ -84,26 +79,16 @@ private[cec] final class StoreState(
   /** Mutations that the present replay has held back. */
   private var held = 0L
 
-  /** The sums at the present version, without the batch under way. */
-  private var sumsBefore = StateTotals()
-  private var plan: Option[CheckpointPlan] = None
-  private var lastCommit: Option[LastCommit] = None
-  private var lastInputs = 0L
+  /** Without the batch under way. */
+  private var present = StoreVersion.unloaded
 
-  /** The commit that was taken back for the run of its batch that is under way. */
-  private var undone: Option[RevertedCommit] = None
+  /** The version before, as long as the commit that made the present one can be taken back. */
+  private var previous: Option[PreviousVersion] = None
+
+  /** The version that was taken back for the run of its batch that is under way. */
+  private var reverted: Option[RevertedVersion] = None
   private var liveIsWhole = true
   private var cooledAt = -1L
-
-  /** What the log does not have of the commits since its newest frame. */
-  private var unwritten = UnloggedChanges.nothing
-
-  /** Of the present version, without the batch under way. */
-  private var standing: Standing = Standing.Unloaded
-
-  /** Id of the checkpoint that the present version is, and of the one that the last commit rested on. */
-  var checkpointId: Option[String] = None
-  var baseCheckpointId: Option[String] = None
   var metrics: CommitMetrics = CommitMetrics()
 
   def live: LiveWindows = windows
@@ -112,10 +97,14 @@ private[cec] final class StoreState(
 
   def version: Long = windows.version
 
+  def checkpointId: Option[String] = present.checkpointId
+
+  def baseCheckpointId: Option[String] = present.baseCheckpointId
+
   def isReplaying: Boolean = version < replayTo
 
   /** Whether a replay of this run came out different: such a store answers nothing but that. */
-  def isRefused: Boolean = standing.isInstanceOf[Standing.Refused]
+  def isRefused: Boolean = present.standing.isInstanceOf[Standing.Refused]
 
   def hasPrefix: Boolean = prefixFields.isDefined || order.isDefined
 
@@ -123,13 +112,13 @@ private[cec] final class StoreState(
 
   /** Brings the store to `wanted`, and begins a batch there. */
   def begin(wanted: Long, uniqueId: Option[String]): Unit = {
-    standing match {
+    present.standing match {
       case refused: Standing.Refused => throw refused.difference
       case Standing.Unloaded => load(wanted, uniqueId)
       case Standing.Replaying if !isReplaying && version == wanted => load(wanted, uniqueId) // its end was not proved
       case _ if version == wanted => windows.rollback()
-      case _ if version == wanted + 1 && lastCommit.isDefined => retreat()
-      case _ if version == wanted - 1 && undone.isDefined => reinstate()
+      case _ if version == wanted + 1 && previous.isDefined => retreat()
+      case _ if version == wanted - 1 && reverted.isDefined => reinstate()
       case Standing.Replaying if recovery.accept && wanted == replayTo => acceptAsItIs("the replay was not finished")
       case _ => load(wanted, uniqueId)
     }
@@ -138,15 +127,15 @@ private[cec] final class StoreState(
   }
 
   /** Once in each batch: an operator may read first and ask for the store again to write what it has read. */
-  private def cool(): Unit = if (onDisk && undone.isEmpty && cooledAt != version) {
-    windows.cool(lastCommit.toSeq.flatMap(last => Seq(last.touched, last.renewed)))
+  private def cool(): Unit = if (onDisk && reverted.isEmpty && cooledAt != version) {
+    windows.cool(previous.toSeq.flatMap(last => Seq(last.touched, last.renewed)))
     cooledAt = version
   }
 
   /** Begins a batch at `wanted` as if the state there had no windows, and none before it. */
   def beginEmpty(wanted: Long): Unit = {
     reset(wanted)
-    standing = Verified.empty(wanted)
+    stand(Verified.empty(wanted))
   }
 
   /** Takes back what the batch under way did. */
@@ -159,11 +148,11 @@ private[cec] final class StoreState(
    * Takes back what is later than `wanted`: a batch under way, or the last commit. Answers the proof that the windows are those of
    * `wanted`; None if they are of another version, or a replay has not proved them.
    */
-  def rewindTo(wanted: Long): Option[Verified] = standing match {
+  def rewindTo(wanted: Long): Option[Verified] = present.standing match {
     case _: Verified =>
       rollback()
-      if (version == wanted + 1 && lastCommit.isDefined) retreat()
-      Some(standing).collect { case proof: Verified if version == wanted => proof }
+      if (version == wanted + 1 && previous.isDefined) retreat()
+      Some(present.standing).collect { case proof: Verified if version == wanted => proof }
     case _ => None
   }
 
@@ -184,10 +173,10 @@ private[cec] final class StoreState(
   }
 
   /** Writes what the commits since the newest frame have left: one frame for all of them, which rests on that one. */
-  private def writeUnwritten(proof: Verified): Unit = if (version > unwritten.version) {
-    val closed = unwritten.closedIds.filterNot(id => windows.isOpen(Window.row(id, idFields)))
+  private def writeUnwritten(proof: Verified): Unit = if (version > present.unlogged.version) {
+    val closed = present.unlogged.closedIds.filterNot(id => windows.isOpen(Window.row(id, idFields)))
     writeAgain(
-      proof, books.dirtyBefore(Long.MaxValue), CommitKind.Eager, checkpointId.getOrElse(log.newCheckpointId()), unwritten.checkpointId,
+      proof, books.dirtyBefore(Long.MaxValue), CommitKind.Eager, checkpointId.getOrElse(log.newCheckpointId()), present.unlogged.checkpointId,
       inputs = 0, closed)
   }
 
@@ -201,7 +190,7 @@ private[cec] final class StoreState(
   private def writeAgain(
       proof: Verified, windowsToWrite: Iterator[Window], kind: CommitKind.Value, id: String, on: Option[String], inputs: Long,
       closed: Seq[Array[Byte]] = Nil): Unit = {
-    require(proof eq standing, s"store $id: the proof is of version ${proof.version}, the windows are of version $version")
+    require(proof eq present.standing, s"store $id: the proof is of version ${proof.version}, the windows are of version $version")
     val startedNs = System.nanoTime()
     val chosen = new ArrayList[Window]()
     windowsToWrite.foreach(chosen.add)
@@ -214,13 +203,10 @@ private[cec] final class StoreState(
       val numbers = CommitNumbers(
         version, next.openWindows, next.dirtyFrom, next.dirtyWindows, 0, spool.checked, spool.closed, inputs, windows.sums,
         rowDigest.kind, (System.nanoTime() - startedNs) / 1000, kind, next.live(true), liveIsWhole = true)
-      plan = Some(log.append(proof, numbers, id, on, file).plan)
+      val answer = log.append(proof, numbers, id, on, file)
       books.apply(version - 1, BatchDelta.None, chosen, next)
-      checkpointId = Some(id)
-      liveIsWhole = true
-      lastCommit = None // it knows footprints of before
-      undone = None
-      unwritten = UnloggedChanges.since(version, id)
+      present = present.copy(checkpointId = Some(id), plan = Some(answer.plan), unlogged = UnloggedChanges.since(version, id))
+      forgetOthers() // they know footprints of before
     } finally spool.close()
   }
 
@@ -237,14 +223,14 @@ private[cec] final class StoreState(
    */
   def commit(facts: BatchFacts): Long = {
     val startedNs = System.nanoTime()
-    val proof = standing match {
+    val proof = present.standing match {
       case verified: Verified => verified
       case Standing.Replaying => return replayed(facts) // 2
       case refused: Standing.Refused => throw refused.difference
       case Standing.Unloaded => throw new IllegalStateException(s"store $id has no version to commit on")
     }
     val changes = BatchDelta.of(windows, averages) // 1
-    if (facts.named && undone.exists(before => before.inputs == facts.inputs && before.sums == windows.sums)) {
+    if (facts.named && reverted.exists(first => first.known.inputs == facts.inputs && first.known.totals == windows.sums)) {
       reinstate()
       return version
     }
@@ -253,7 +239,7 @@ private[cec] final class StoreState(
     try {
       changes.opened.forEach(spool.open(_)) // 3
       changes.closed.forEach(spool.close(_))
-      val checked = checks.choose(version, changes, plan, facts.inputs, startedNs - facts.startedNs, windows.sums.rows, spool)
+      val checked = checks.choose(version, changes, present.plan, facts.inputs, startedNs - facts.startedNs, windows.sums.rows, spool)
       val file = spool.finish()
       val next = books.after(version, changes, checked)
       val numbers = CommitNumbers(
@@ -262,10 +248,8 @@ private[cec] final class StoreState(
         if (deferred) CommitKind.Deferred else CommitKind.Eager, next.live(liveIsWhole), liveIsWhole)
       val newId = log.newCheckpointId()
       val answer = append(proof, numbers, next, newId, file) // 4
-      advance(proof.next, books.apply(version, changes, checked, next)) // 5
-      lastInputs = facts.inputs
-      checkpointId = Some(newId)
-      plan = Some(answer.plan)
+      val renewed = books.apply(version, changes, checked, next) // 5
+      advance(present.next(proof.next, windows.sums, Some(newId), facts.inputs).copy(plan = Some(answer.plan)), renewed)
       metrics = CommitMetrics(
         spool.opened, spool.checked, spool.closed, answer.extent, answer.replay, books.dirtyWindows, answer.bytes,
         (System.nanoTime() - startedNs) / 1000000, answer.agentUs, 0L, answer.recoveryEstimateMs)
@@ -275,11 +259,9 @@ private[cec] final class StoreState(
 
   /** A commit of a silent store: only the books move on. */
   private def unwrittenCommit(proof: Verified, changes: BatchDelta, facts: BatchFacts): Long = {
-    val later = unwritten.after(changes)
-    advance(proof.next, books.apply(version, changes, writes = false))
-    unwritten = later
-    lastInputs = facts.inputs
-    checkpointId = Some(log.newCheckpointId())
+    val unlogged = present.unlogged.after(changes)
+    val renewed = books.apply(version, changes, writes = false)
+    advance(present.next(proof.next, windows.sums, Some(log.newCheckpointId()), facts.inputs).copy(unlogged = unlogged), renewed)
     metrics = CommitMetrics(changes.opened.size, 0, changes.closed.size, dirty = books.dirtyWindows)
     version
   }
@@ -294,13 +276,32 @@ private[cec] final class StoreState(
     answer
   }
 
-  private def advance(after: Standing, renewed: UndoStamps): Unit = {
-    val before = sumsBefore
-    lastCommit = Some(new LastCommit(windows.advance(), renewed, before, checkpointId, plan, windows.hold, unwritten, standing))
-    standing = after
-    undone = None
-    sumsBefore = windows.sums
-    baseCheckpointId = checkpointId
+  private def advance(after: StoreVersion, renewed: UndoStamps): Unit = {
+    previous = Some(new PreviousVersion(present, windows.advance(), renewed))
+    reverted = None
+    present = after
+  }
+
+  private def stand(standing: Standing): Unit = present = present.copy(standing = standing)
+
+  private def hold(rule: Option[ReplayVisibility]): Unit = {
+    present = present.copy(hold = rule)
+    windows.hold = rule
+  }
+
+  /** No other version than the present one can be had without the log. */
+  private def forgetOthers(): Unit = {
+    previous = None
+    reverted = None
+    liveIsWhole = true
+  }
+
+  /** Makes `known` the present version, whose windows are there again. */
+  private def goTo(known: StoreVersion): Unit = {
+    present = known
+    windows.hold = known.hold
+    liveIsWhole = true
+    books.rebuild(windows.warm)
   }
 
   private def newWindows() = new LiveWindows(keyFields, valueFields, prefixFields.map(_._2), order, rowDigest, cold, books)
@@ -313,15 +314,15 @@ private[cec] final class StoreState(
   /** A commit during a replay: nothing is written. Under the hold rule no window may open or close; behind it all is as it was first. */
   private def replayed(facts: BatchFacts): Long = try {
     check.inputs(version, facts.shuffled, origin.flatMap(_.inputs.get(version + 1)))
-    if (windows.hold.isDefined) {
+    if (present.hold.isDefined) {
       check.closes(version, BatchDelta.of(windows, averages).closed.size)
       windows.reopen()
     }
     val changes = BatchDelta.of(windows, averages)
     val renewed = books.apply(version, changes, writes = true)
-    checkpointId = checkpointId.orElse(Some(log.newCheckpointId())) // of version 0 there is none, and Spark wants one
-    advance(Standing.Replaying, renewed)
-    windows.hold.foreach(hold => held = hold.held)
+    val id = checkpointId.orElse(Some(log.newCheckpointId())) // of version 0 there is none, and Spark wants one
+    advance(present.next(Standing.Replaying, windows.sums, id, facts.inputs).copy(baseCheckpointId = id), renewed)
+    present.hold.foreach(hold => held = hold.held)
     metrics = CommitMetrics(dirty = books.dirtyWindows, held = held, recoveryEstimateMs = metrics.recoveryEstimateMs)
     if (version == base) endHold()
     else if (version > base && version < replayTo) compareWhole(log.remains(version).footer)
@@ -330,13 +331,13 @@ private[cec] final class StoreState(
   } catch {
     case difference: CecException if difference.kind == ReplayCheck.Divergence =>
       reset(version)
-      standing = new Standing.Refused(difference)
+      stand(new Standing.Refused(difference))
       throw difference
   }
 
   /** The windows that were held back are what they were at the version that they were loaded of: they are compared with its footer. */
   private def endHold(): Unit = {
-    windows.hold = None
+    hold(None)
     origin.foreach(from => check.compare(windows, books.openWindows, from.footer, Some((books.dirtyWindows, from.dirtyWindows))))
   }
 
@@ -353,7 +354,7 @@ private[cec] final class StoreState(
     check.end(version) match {
       case Left(difference) => acceptAsItIs(difference)
       case Right(proof) =>
-        standing = proof
+        stand(proof)
         val compared = base == replayTo || remains.footer.isDefined
         if (!compared) {
           logWarning(s"what was committed of store $id at version $version is lost, its footer too: that batch ${version - 1} was run as it was " +
@@ -379,53 +380,36 @@ private[cec] final class StoreState(
 
   /** Goes on with the windows as they are, at the version at which the replay was to end. */
   private def acceptAsItIs(why: String): Unit = {
-    windows.hold.foreach(hold => held = hold.held)
+    present.hold.foreach(hold => held = hold.held)
     val unsure = windows.windows.filter(w => w.isOpen && (w.isDirty || base < replayTo || w.footprint < replayTo)).map(w => describe(Window.row(w.id, idFields))).toSeq
     logWarning(s"$why. Accepted (spark.sql.streaming.stateStore.cec.onDivergence=accept): ${unsure.size} windows of store $id may differ from what " +
       "was committed; the recovery's report in cec/recoveries/ of the checkpoint names them")
     windows.rollback()
-    windows.hold = None
+    hold(None)
     windows.version = replayTo
-    lastCommit = None
-    undone = None
+    forgetOthers()
     val proof = Verified.accepted(replayTo)
-    standing = proof
+    stand(proof)
     writeEnd(proof, remainsOfEnd, inputs = 0)
     log.loaded(replayTo, ecLoadMs, Some(false), held, unsure)
   }
 
-  private def retreat(): Unit = lastCommit.foreach { last =>
+  private def retreat(): Unit = previous.foreach { before =>
     windows.rollback()
-    undone = Some(new RevertedCommit(last, RevertedCommit.undoLogOf(last), lastInputs, windows.sums, checkpointId, baseCheckpointId, plan, windows.hold, unwritten, standing))
-    (0 until last.renewed.size).foreach(last.renewed.restamp)
-    windows.restore(last.touched, last.sums, version - 1)
-    windows.hold = last.hold
-    sumsBefore = last.sums
-    checkpointId = last.checkpointId
-    plan = last.plan
-    unwritten = last.unwritten
-    standing = last.standing
-    lastCommit = None
-    liveIsWhole = true
-    books.rebuild(windows.warm)
+    reverted = Some(new RevertedVersion(present, before.imagesNow, before))
+    (0 until before.renewed.size).foreach(before.renewed.restamp)
+    windows.restore(before.touched, before.known.totals, version - 1)
+    previous = None
+    goTo(before.known)
   }
 
-  /** Has the commit back that was taken back last. */
-  private def reinstate(): Unit = undone.foreach { later =>
+  /** Has the version back that was taken back last. */
+  private def reinstate(): Unit = reverted.foreach { later =>
     windows.rollback()
-    windows.restore(later.images, later.sums, version + 1)
-    windows.hold = later.hold
-    sumsBefore = later.sums
-    checkpointId = later.checkpointId
-    baseCheckpointId = later.baseCheckpointId
-    plan = later.plan
-    unwritten = later.unwritten
-    standing = later.standing
-    lastCommit = Some(later.last)
-    lastInputs = later.inputs
-    undone = None
-    liveIsWhole = true
-    books.rebuild(windows.warm)
+    windows.restore(later.images, later.known.totals, version + 1)
+    previous = Some(later.previous)
+    reverted = None
+    goTo(later.known)
   }
 
   /** Loads the eventual checkpoint of `wanted`, or, if a replay is due, the one that it begins with. */
@@ -446,17 +430,17 @@ private[cec] final class StoreState(
         else CheckpointSpool.foreachRow(file)((id, key, value, footprint) => windows.loadRow(Window.row(id, idFields), key, value, footprint))
       }
       windows.loaded()
-      takeOver(checkpoint, hold = wanted < at)
+      takeOver(checkpoint, underHold = wanted < at)
       ecLoadMs = (System.nanoTime() - startedNs) / 1e6
       if (checkpoint.dirtyFrom < wanted) acceptAsItIs(s"the replay of store $id was not begun")
       else {
         // Under the hold rule the windows are compared once they are those of the checkpoint.
         val proof = if (wanted < at) Standing.Replaying else check.loaded(windows, checkpoint)
-        standing = if (replaying) Standing.Replaying else proof
+        stand(if (replaying) Standing.Replaying else proof)
         if (!replaying && at == replayTo) log.loaded(at, ecLoadMs, Some(true), 0L, Nil)
       }
     } else if (wanted > 0) throw StoreState.dirtyElsewhere(id, wanted, "all")
-    else standing = if (replaying) Standing.Replaying else Verified.empty(wanted)
+    else stand(if (replaying) Standing.Replaying else Verified.empty(wanted))
   }
 
   /**
@@ -482,33 +466,26 @@ private[cec] final class StoreState(
     windows = newWindows()
     windows.version = wanted
     books.rebuild(Iterator.empty)
-    sumsBefore = StateTotals()
-    plan = None
+    present = StoreVersion.unloaded
+    forgetOthers()
     origin = None
     check.reset()
     held = 0L
-    lastCommit = None
-    undone = None
-    liveIsWhole = true
-    standing = Standing.Unloaded
-    checkpointId = None
-    baseCheckpointId = None
-    unwritten = UnloggedChanges.nothing
   }
 
-  private def takeOver(checkpoint: CheckpointAnswer, hold: Boolean): Unit = {
-    sumsBefore = windows.sums
+  private def takeOver(checkpoint: CheckpointAnswer, underHold: Boolean): Unit = {
     if (books.openWindows != checkpoint.footer.openWindows) {
       throw new CecException("DamagedLog",
         s"store $id: the eventual checkpoint of version ${checkpoint.version} has ${books.openWindows} windows where ${checkpoint.footer.openWindows} " +
           "were open")
     }
     origin = Some(checkpoint)
-    plan = Some(checkpoint.plan)
-    checkpointId = Some(checkpoint.footer.checkpointId)
-    unwritten = UnloggedChanges.since(checkpoint.version, checkpoint.footer.checkpointId)
+    val commit = checkpoint.footer.checkpointId
+    present = present.copy(
+      totals = windows.sums, checkpointId = Some(commit), plan = Some(checkpoint.plan),
+      unlogged = UnloggedChanges.since(checkpoint.version, commit))
     metrics = CommitMetrics(recoveryEstimateMs = checkpoint.recoveryEstimateMs)
-    if (hold) windows.hold = Some(new ReplayVisibility(checkpoint.dirtyFrom))
+    if (underHold) hold(Some(new ReplayVisibility(checkpoint.dirtyFrom)))
   }
 }
 
