@@ -128,3 +128,40 @@ def test_the_code_says_what_the_page_of_errors_explains() -> None:
 def test_the_page_of_errors_is_in_the_order_of_the_alphabet() -> None:
     keys = [re.sub(r"[^a-z0-9]+", " ", each.lower()).strip() for each in messages()]
     assert keys == sorted(keys)
+
+
+NAMED = re.compile(r"`([A-Z][A-Za-z]+)\.([a-z]\w*)`")
+SOURCES = [ROOT / "jvm-shim" / "src" / "main", ROOT / "python" / "spark_cec"]
+OF_SPARK = {"Sink"}
+
+
+@cache
+def declarations() -> tuple[tuple[frozenset[str], frozenset[str]], ...]:
+    """For each source file the types, and the functions and values, that it declares."""
+    files = [path for root in SOURCES for path in root.rglob("*") if path.suffix in (".scala", ".java", ".py")]
+    texts = [path.read_text(encoding="utf-8") for path in files]
+    types = [frozenset(re.findall(r"\b(?:class|object|trait) (\w+)", text)) for text in texts]
+    members = [frozenset(re.findall(r"\b(?:def|val|var) (\w+)", text)) for text in texts]
+    return tuple(zip(types, members, strict=True))
+
+
+def undeclared(text: str) -> list[str]:
+    """The names `Type.member` in `text` that no source file declares."""
+    named = [(owner, member) for owner, member in NAMED.findall(text) if owner not in OF_SPARK]
+    return [
+        f"{owner}.{member}"
+        for owner, member in named
+        if not any(owner in types and member in members for types, members in declarations())
+    ]
+
+
+def test_the_design_names_what_the_code_declares() -> None:
+    page = (DOCS / "design.md").read_text(encoding="utf-8")
+    assert len(NAMED.findall(page)) > 20
+    assert undeclared(page) == []
+
+
+def test_a_name_that_no_code_declares_is_found() -> None:
+    assert undeclared("`StoreState.commit` and `StoreState.comit`, `StoreStat.commit`") == [
+        "StoreState.comit", "StoreStat.commit",
+    ]  # fmt: skip
