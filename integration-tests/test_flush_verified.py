@@ -12,7 +12,8 @@ from pyspark.sql import functions as f
 from cec_it import local
 from cec_it.tables import Rows, Table, run_totals
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.recovery.requests import Flushed, ask_flush, flush_answer
+from spark_cec.recovery.query_files import Flushed
+from spark_cec.recovery.requests import ask_flush, flush_answer
 
 
 def hosts(spark: SparkSession) -> Any:

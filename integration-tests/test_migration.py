@@ -22,8 +22,7 @@ from spark_cec.cli.carry import PROVIDERS
 from spark_cec.cli.failures import explained
 from spark_cec.errors import CecError
 from spark_cec.migration.carry import Carried, Request, carry
-from spark_cec.recovery.fallback import read_carried
-from spark_cec.recovery.left import LEFT_FILE
+from spark_cec.recovery.query_files import LEFT, read_carried
 from spark_cec.recovery.suitable import UNFINISHED
 from spark_cec.settings import Settings
 from testbed.spark_logs import newest
@@ -202,7 +201,7 @@ def test_only_one_of_two_checkpoints_goes_on(stopped: tuple[SparkSession, Path],
     with pytest.raises(Exception, match=r"has left\.json: the state of this checkpoint was carried to another one"):
         local.run_to(local.session(spark), job, TOTALS, 4)
     assert newest(checkpoint / "commits") == carried.found.batch
-    (checkpoint / "cec" / LEFT_FILE).unlink()
+    (checkpoint / "cec" / LEFT.name).unlink()
     local.run_to(local.session(spark), job, TOTALS, 4)
 
 

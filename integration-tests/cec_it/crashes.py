@@ -230,7 +230,7 @@ def _runs(checkpoint: Path) -> int:
 
 
 def _is_replaying(checkpoint: Path) -> bool:
-    progress = read_progress(open_storage(str(checkpoint)), _runs(checkpoint), "cec")
+    progress = read_progress(open_storage(str(checkpoint / "cec")), _runs(checkpoint))
     return progress is not None and not progress.over
 
 

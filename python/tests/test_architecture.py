@@ -34,11 +34,12 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     (
         *("checkpoint.eventual", "checkpoint.commit", "checkpoint.flush", "checkpoint.recovery_target"),
         *("recovery.plan", "recovery.fallback", "recovery.generations", "recovery.report", "recovery.requests"),
+        "recovery.query_files",
         *("recovery.forecast", "recovery.margin", "recovery.reach", "recovery.sources", "recovery.start"),
         *("recovery.run", "recovery.rollback", "recovery.file_sources", "recovery.lost_output"),
         *("recovery.left_dirty", "recovery.session_settings"),
         *("protocols.spec", "protocols.records", "protocols.driving"),
-        *("recovery.attempts", "recovery.left", "recovery.query_file", "recovery.spark_logs", "recovery.suitable"),
+        *("recovery.attempts", "recovery.migrated_away", "recovery.spark_logs", "recovery.suitable"),
         *("recovery.progressive", "checkpoint.views", "tuning", "tuning.*"),
         *("pipeline.graph", "pipeline.status", "pipeline.draw", "pipeline.plots", "pipeline.capacity"),
         *("pipeline.release", "pipeline.users_code"),

@@ -11,7 +11,7 @@ from spark_cec.adapters.fsspec_storage import open_storage, same_place
 from spark_cec.errors import AlreadyExists, CecError, Fenced, UnsuitableCheckpoint
 from spark_cec.log.home import absolute_home, is_inside, read_log_id
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.query_file import read_query
+from spark_cec.recovery.query_files import QUERY
 
 OWNER_FILE = "owner.json"
 
@@ -78,7 +78,7 @@ def _read_owner(log: Storage) -> str | None:
 def _claims(owner: str, log: Storage) -> bool:
     """Whether the query of a checkpoint has this log. One that cannot be read does, as far as anybody knows."""
     try:
-        query = read_query(open_storage(f"{owner.rstrip('/')}/cec"))
+        query = QUERY.read(open_storage(f"{owner.rstrip('/')}/cec"))
         log_id = read_log_id(log)
     except (CecError, OSError):
         return True

@@ -33,9 +33,9 @@ from spark_cec.recovery.attempts import CommittedAttempts
 from spark_cec.recovery.fallback import pending_fallback
 from spark_cec.recovery.forecast import forecast
 from spark_cec.recovery.generations import has_committed, newest_generation
-from spark_cec.recovery.left import refuse_if_left
 from spark_cec.recovery.left_dirty import name_dirty_stores
 from spark_cec.recovery.lost_output import words_on_lost_output
+from spark_cec.recovery.migrated_away import refuse_if_migrated
 from spark_cec.recovery.plan import (
     RecoveryPlan,
     first_missed,
@@ -46,9 +46,9 @@ from spark_cec.recovery.plan import (
     refuse_later_batches,
     way_back,
 )
-from spark_cec.recovery.query_file import read_query
+from spark_cec.recovery.query_files import FLUSH, QUERY, ReplayProgress
 from spark_cec.recovery.reach import describe_batches, read_reach
-from spark_cec.recovery.requests import answer_flush, flush_request
+from spark_cec.recovery.requests import answer_flush
 from spark_cec.recovery.rollback import refuse_if_under_way
 from spark_cec.recovery.run import take_up
 from spark_cec.recovery.session_settings import read_settings, record_settings, split_batches
@@ -95,8 +95,8 @@ class QueryCalls:
         refuse_unsuitable(open_storage(checkpoint), arguments)
         if settings.protocol is not None and settings.protocol.takes_part:
             refuse_under_protocol(settings.protocol.flow, arguments)
-        query = read_query(cec_directory(checkpoint))
-        refuse_if_left(cec_directory(checkpoint))
+        query = QUERY.read(cec_directory(checkpoint))
+        refuse_if_migrated(cec_directory(checkpoint))
         refuse_if_under_way(cec_directory(checkpoint))
         sink_path = arguments.get("sink_path")
         home = home_of(checkpoint, settings, sink_path)
@@ -143,7 +143,7 @@ class QueryCalls:
 
         `log_id` is None where no run of the query is known: then a log may be begun.
         """
-        query = read_query(cec_directory(arguments["checkpoint"]))
+        query = QUERY.read(cec_directory(arguments["checkpoint"]))
         if query is None:
             home = home_of(arguments["checkpoint"], parse_settings(conf_of(arguments)), None)
             return {"home": home, "log_id": None, "generation": 0}
@@ -165,7 +165,7 @@ class QueryCalls:
                 undo.callback(self._leases.release, checkpoint)
                 if generation is not None:
                     refuse_if_taken_over(checkpoint, str(arguments["home"]))
-                    refuse_if_left(own)
+                    refuse_if_migrated(own)
                     refuse_if_under_way(own)
             if generation is not None:
                 _refuse_if_overtaken(checkpoint, own, int(generation))
@@ -331,12 +331,12 @@ class QueryCalls:
     def replaying(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`checkpoint`, `generation`, `first`, `last`, `done`: how far a replay is."""
         numbers = (int(arguments[name]) for name in ("generation", "first", "last", "done"))
-        report.note_progress(cec_directory(arguments["checkpoint"]), report.ReplayProgress(*numbers))
+        report.note_progress(cec_directory(arguments["checkpoint"]), ReplayProgress(*numbers))
         return {}
 
     def flush_requested(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`checkpoint`: the request for a flush that waits, or None."""
-        return {"request": flush_request(cec_directory(arguments["checkpoint"]))}
+        return {"request": FLUSH.read_if_sound(cec_directory(arguments["checkpoint"]))}
 
     def flush_done(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """`checkpoint`, `request`, `version`, `failed`: answers a request."""

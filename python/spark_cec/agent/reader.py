@@ -37,7 +37,7 @@ from spark_cec.log.readers import ReaderTrail
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import is_taken_back, newest_allowed, read_attempts
 from spark_cec.recovery.plan import Allows
-from spark_cec.recovery.query_file import read_query
+from spark_cec.recovery.query_files import QUERY
 from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.settings import parse_settings
 
@@ -59,7 +59,7 @@ def _committed(path: str, log: OpenLog) -> Allows:
     Where `path` is a log's home and no query's checkpoint, all but those that a rollback has taken back.
     """
     own = cec_directory(path)
-    if read_query(own) is not None:
+    if QUERY.read(own) is not None:
         return read_attempts(open_storage(path), own, log.storage).allows_read
     cuts = cuts_of(log.storage).known
     return lambda entry: not is_taken_back(entry, cuts)
@@ -91,7 +91,7 @@ class ReaderCalls:
         home, looked_at = self._homes.get(path, ("", -math.inf))
         now = time.monotonic()
         if now - looked_at >= believed_s:
-            query = read_query(cec_directory(path))
+            query = QUERY.read(cec_directory(path))
             home = absolute_home(path, query["log_home"]) if query else path
             self._homes[path] = home, now
         log = self._logs.existing(home, parse_settings(conf_of(arguments)), believed_s)

@@ -14,10 +14,10 @@ from spark_cec.protocols.driving import line_of
 from spark_cec.protocols.records import checkpoints_of, read_records, records_in
 from spark_cec.protocols.spec import read_spec
 from spark_cec.recovery.attempts import CommittedAttempts, is_taken_back
-from spark_cec.recovery.fallback import Fallback, is_done, read_fallback
+from spark_cec.recovery.fallback import is_done
 from spark_cec.recovery.plan import Allows
-from spark_cec.recovery.query_file import is_under_protocol, read_query
-from spark_cec.recovery.report import ReplayProgress, read_progress
+from spark_cec.recovery.query_files import FALLBACK, QUERY, Fallback, ReplayProgress, is_under_protocol
+from spark_cec.recovery.report import read_progress
 from spark_cec.recovery.rollback import pending_rollback
 from spark_cec.recovery.spark_logs import all_stores, committed_batch
 
@@ -54,7 +54,7 @@ def committed(place: Place) -> Committed | None:
         return None
     runs = place.checkpoint.list(f"{OWN_DIRECTORY}/generations")
     newest = max((int(file.name.removesuffix(".json")) for file in runs), default=0)
-    replay = read_progress(place.checkpoint, newest, OWN_DIRECTORY)
+    replay = read_progress(_own(place.checkpoint), newest)
     pending = pending_rollback(_own(place.checkpoint))
     back_to = pending.batch if pending is not None else None
     return Committed(committed_batch(place.checkpoint), replay, _checkpoint_of(place.checkpoint), back_to)
@@ -62,7 +62,7 @@ def committed(place: Place) -> Committed | None:
 
 def _checkpoint_of(checkpoint: Storage) -> int | None:
     with suppress(UnsuitableCheckpoint):  # whoever cannot do without the file says so
-        if is_under_protocol(read_query(_own(checkpoint))):
+        if is_under_protocol(QUERY.read(_own(checkpoint))):
             home, _, flow = checkpoint.url.rstrip("/").rpartition("/flows/")
             spec = read_spec(open_to_read(home)) if home else None
             if spec is None or flow not in spec.inputs:  # a copy of a flow alone
@@ -83,7 +83,7 @@ def decided_fallback(place: Place, index: Index, done: Committed | None) -> Fall
     """What `cec repair` has decided for the next start; None where nothing was, or where it is done already."""
     if place.checkpoint is None or done is None:
         return None
-    decided = read_fallback(_own(place.checkpoint))
+    decided = FALLBACK.read(_own(place.checkpoint))
     if decided is None or done.last > decided.committed_batch:
         return None
     return None if is_done(index, all_stores(place.checkpoint, index.stores()), decided) else decided

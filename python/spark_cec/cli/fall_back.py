@@ -13,19 +13,10 @@ from spark_cec.cli.committed import committed, committed_attempts
 from spark_cec.cli.find_log import OWN_DIRECTORY, Place
 from spark_cec.cli.state import catalog_of
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.fallback import (
-    Base,
-    Fallback,
-    FallbackCost,
-    NoBase,
-    cost_of,
-    looking_at,
-    newest_base,
-    read_carried,
-    save_fallback,
-)
+from spark_cec.recovery.fallback import Base, FallbackCost, NoBase, cost_of, looking_at, newest_base
 from spark_cec.recovery.generations import newest_generation
 from spark_cec.recovery.plan import make_plan
+from spark_cec.recovery.query_files import Fallback, read_carried, save_fallback
 from spark_cec.recovery.spark_logs import all_stores
 
 _JUST_STOPPED_S = 2.0

@@ -15,7 +15,7 @@ from spark_cec.log.meta import SegmentMeta, decode_meta
 from spark_cec.log.scan import FoundFrame, scan
 from spark_cec.log.segment import list_segments
 from spark_cec.log.storage import Storage
-from spark_cec.recovery import query_file
+from spark_cec.recovery.query_files import PIPELINE_FILE, QUERY
 from spark_cec.recovery.spark_logs import committed_batch, has_state, planned_batches, recorded_conf
 from spark_cec.settings import PROVIDER, PROVIDER_KEY, Settings, parse_settings
 
@@ -74,16 +74,16 @@ def find_log(path: str) -> Place:
     path = path.rstrip("/") or path
     if Path(path).is_file():
         raise LogLocationError(path, f"this is a file; {_GIVE}")
-    query = read_query(path)
+    query = _recorded_query(path)
     if query is not None:
         return _of_query(path, query)
     if _holds_log(open_to_read(path)):
         parent = path.removesuffix(f"/{OWN_LOG}")
-        above = read_query(parent) if parent != path else None
+        above = _recorded_query(parent) if parent != path else None
         return _of_query(parent, above) if above is not None else _place(path)
     if _holds_log(open_to_read(f"{path}/{OWN_LOG}")):
         return _place(f"{path}/{OWN_LOG}", open_to_read(path))
-    if open_to_read(path).exists(query_file.PIPELINE_FILE):
+    if open_to_read(path).exists(PIPELINE_FILE):
         one = f"the checkpoint of one of its flows, {path}/flows/<name>"
         raise LogLocationError(path, f"this is the home of a pipeline: give {one}")
     raise LogLocationError(path, _of_another_store(path) or f"there is no log here; {_GIVE}")
@@ -117,9 +117,9 @@ def store_of(provider: str) -> str:
     return f"Spark's {_SPARKS[provider]} state store ({provider})" if provider in _SPARKS else provider
 
 
-def read_query(checkpoint: str) -> dict[str, Any] | None:
+def _recorded_query(checkpoint: str) -> dict[str, Any] | None:
     """`query.json` of a checkpoint, `log_home` made absolute; None if there is none. Raises `UnsuitableCheckpoint`."""
-    query = query_file.read_query(open_to_read(f"{checkpoint}/{OWN_DIRECTORY}"))
+    query = QUERY.read(open_to_read(f"{checkpoint}/{OWN_DIRECTORY}"))
     return {**query, "log_home": absolute_home(checkpoint, str(query["log_home"]))} if query is not None else None
 
 

@@ -14,8 +14,8 @@ from spark_cec.cli.fall_back import replay_due
 from spark_cec.cli.find_log import OWN_DIRECTORY, Place
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.ids import new_id
-from spark_cec.recovery.query_file import is_under_protocol
-from spark_cec.recovery.requests import Flushed, ask_flush, flush_answer, withdraw_flush
+from spark_cec.recovery.query_files import FLUSH, Flushed, is_under_protocol
+from spark_cec.recovery.requests import ask_flush, flush_answer
 from spark_cec.recovery.rollback import refuse_if_under_way
 
 _LOOK_EVERY_S = 0.1
@@ -62,4 +62,4 @@ def flush_query(checkpoint: str, place: Place, timeout_s: float, console: Consol
                     return FlushResult(answer, seconds)
                 time.sleep(_LOOK_EVERY_S)
     finally:
-        withdraw_flush(own)
+        FLUSH.delete(own)

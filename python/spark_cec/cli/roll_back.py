@@ -20,19 +20,14 @@ from spark_cec.log.index import Index
 from spark_cec.log.readers import newest_reads
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import CommittedAttempts, newest_allowed
-from spark_cec.recovery.fallback import Loss, looking_at, read_carried
+from spark_cec.recovery.fallback import Loss, looking_at
 from spark_cec.recovery.file_sources import files_behind
 from spark_cec.recovery.generations import newest_generation
-from spark_cec.recovery.left import refuse_if_left
-from spark_cec.recovery.plan import (
-    RecoveryPlan,
-    make_plan,
-    refuse_a_later_history,
-    refuse_an_unfinished_rewind,
-)
-from spark_cec.recovery.query_file import is_under_protocol
+from spark_cec.recovery.migrated_away import refuse_if_migrated
+from spark_cec.recovery.plan import RecoveryPlan, make_plan, refuse_a_later_history, refuse_an_unfinished_rewind
+from spark_cec.recovery.query_files import ROLLBACK, is_under_protocol, read_carried
 from spark_cec.recovery.reach import Reach, read_reach
-from spark_cec.recovery.rollback import ROLLBACK_FILE, has_whole, is_at, pending_rollback, roll_back
+from spark_cec.recovery.rollback import has_whole, is_at, pending_rollback, roll_back
 from spark_cec.recovery.spark_logs import all_stores, committed_batch, partitions_without, planned_batches
 from spark_cec.recovery.start import refuse_forgotten_batches
 
@@ -112,7 +107,7 @@ def find_way_back(place: Place, batch: int, watch: Watch) -> WayBack | None:
         )
     if pending is None and batch > committed:
         raise UnsuitableCheckpoint(f"{checkpoint.url} ends at batch {committed}: give a batch before that")
-    if not own.exists(ROLLBACK_FILE) and newest <= batch and is_at(checkpoint, place.storage, batch):
+    if not own.exists(ROLLBACK.name) and newest <= batch and is_at(checkpoint, place.storage, batch):
         return None
     plan = _plan(place, checkpoint, index, batch)
     _refuse_lost_state(place, index, plan, watch)
@@ -158,7 +153,7 @@ def _refuse_what_never_goes_back(place: Place) -> Storage:
             f"{place.checkpoint.url} is a flow under a checkpointing protocol: it goes back with the other flows, to a "
             "line, when its pipeline starts after a failure"
         )
-    refuse_if_left(_own(place.checkpoint))
+    refuse_if_migrated(_own(place.checkpoint))
     if place.damage is not None:
         raise place.damage
     return place.checkpoint

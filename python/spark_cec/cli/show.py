@@ -13,7 +13,7 @@ from spark_cec.cli.check import StoreCheck, Verification
 from spark_cec.cli.damage import Finding, FindingKind
 from spark_cec.cli.find_log import Place
 from spark_cec.ids import StoreId
-from spark_cec.recovery.fallback import Fallback
+from spark_cec.recovery.query_files import Fallback
 
 _STYLES = {FindingKind.TORN: "yellow", FindingKind.CORRUPT: "bold red", FindingKind.LOST: "bold red"}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

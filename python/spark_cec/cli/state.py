@@ -16,8 +16,8 @@ from spark_cec.log.index import CommitEntry, Index, MemoryIndex
 from spark_cec.log.meta import CommitMeta
 from spark_cec.log.segment import list_segments
 from spark_cec.recovery.attempts import newest_allowed
-from spark_cec.recovery.fallback import Fallback
 from spark_cec.recovery.plan import ANY_VERSION, Allows, make_plan
+from spark_cec.recovery.query_files import Fallback
 from spark_cec.recovery.reach import Reach, read_reach
 from spark_cec.recovery.spark_logs import all_stores
 from spark_cec.settings import Settings

@@ -35,8 +35,7 @@ from spark_cec.migration.checkpoint import (
 )
 from spark_cec.migration.files import HadoopFiles
 from spark_cec.migration.rewrite import Rewriting, Store, StoreSums, ids_of, refuse_what_is_not_known
-from spark_cec.recovery.fallback import save_carried
-from spark_cec.recovery.left import mark_as_left
+from spark_cec.recovery.query_files import mark_as_left, save_carried
 from spark_cec.recovery.rollback import refuse_if_under_way
 from spark_cec.recovery.run import take_up
 from spark_cec.recovery.suitable import METADATA, UNFINISHED

@@ -17,7 +17,7 @@ from spark_cec.errors import CecError, Fenced, LogLocationError
 from spark_cec.pipeline.graph import Graph, GraphError, check_columns, check_recorded, to_json
 from spark_cec.pipeline.protocol import Checkpointing
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
-from spark_cec.recovery.query_file import PIPELINE_FILE
+from spark_cec.recovery.query_files import PIPELINE_FILE
 
 _LOG = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from spark_cec.protocols.coordinated import CycleRefused
 from spark_cec.protocols.driving import line_of
 from spark_cec.protocols.records import Records, checkpoints_of, read_records, records_in
 from spark_cec.protocols.spec import SPEC_FILE, Spec, new_run, note_stop, read_spec, write_spec
-from spark_cec.recovery.query_file import read_query
+from spark_cec.recovery.query_files import QUERY
 from spark_cec.recovery.rollback import has_whole, refuse_out_of_reach, roll_back
 from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.settings import PREFIX, duration_ms
@@ -259,6 +259,6 @@ class Lines:
         return open_storage(self._log_home(name))
 
     def _log_home(self, name: str) -> str:
-        query = read_query(self._own(name))
+        query = QUERY.read(self._own(name))
         inside = f"{self._flow(name)}/cec/log"
         return inside if query is None else absolute_home(self._flow(name), query["log_home"])

@@ -14,9 +14,8 @@ not known, and a window that it closed would live on (`tests/recovery/test_fallb
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from spark_cec.checkpoint.eventual import chain_of, head_at, rebuild
@@ -26,9 +25,7 @@ from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.reader import read_frame
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.plan import Allows, first_missed
-
-FALLBACK_FILE = "fallback.json"
-CARRIED_FILE = "carried.json"
+from spark_cec.recovery.query_files import FALLBACK, Fallback
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,62 +149,6 @@ def _missing_link(index: Index, head: CommitEntry) -> Loss | None:
     return missing
 
 
-@dataclass(frozen=True, slots=True)
-class Fallback:
-    """What `cec repair` has decided, for the next start to do: `fallback.json`.
-
-    `version`: w. `committed_batch`: V. `generation`: the newest run that was known then; the run that falls back is a
-    newer one.
-    """
-
-    version: int
-    committed_batch: int
-    generation: int
-
-    def to_json(self) -> str:
-        """The text of `fallback.json`."""
-        return json.dumps(asdict(self), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> Fallback:
-        """The inverse of `to_json`; raises `UnsuitableCheckpoint` if the text is not one."""
-        try:
-            raw = json.loads(text)
-            return cls(int(raw["version"]), int(raw["committed_batch"]), int(raw["generation"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise UnsuitableCheckpoint(
-                f"cec/{FALLBACK_FILE} cannot be read ({error}): delete it and run `cec repair` on the checkpoint again"
-            ) from error
-
-
-def save_carried(own: Storage, version: int) -> None:
-    """Records that the log begins with `version`, to which the state was carried from another checkpoint."""
-    own.replace(CARRIED_FILE, json.dumps({"version": version}).encode())
-
-
-def read_carried(own: Storage) -> int:
-    """The version with which the log begins, 0 if with the query's first. `UnsuitableCheckpoint` if that is damaged."""
-    if not own.exists(CARRIED_FILE):
-        return 0
-    try:
-        return int(json.loads(own.read(CARRIED_FILE))["version"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise UnsuitableCheckpoint(
-            f"cec/{CARRIED_FILE} cannot be read ({error}): it has the version to which the state was carried, as "
-            f'{{"version": 13}}; restore it from a copy'
-        ) from error
-
-
-def save_fallback(own: Storage, fallback: Fallback) -> None:
-    """Makes it durable: the next start obeys it. `own` is rooted at the checkpoint's `cec` directory."""
-    own.replace(FALLBACK_FILE, fallback.to_json().encode())
-
-
-def read_fallback(own: Storage) -> Fallback | None:
-    """What is recorded; None if nothing is."""
-    return Fallback.from_json(own.read(FALLBACK_FILE).decode()) if own.exists(FALLBACK_FILE) else None
-
-
 def pending_fallback(
     own: Storage, index: Index, stores: Sequence[StoreId], committed_batch: int
 ) -> Fallback | None:
@@ -216,16 +157,16 @@ def pending_fallback(
     It is done when every store has been written whole at V+1 by a later run; until then, however a start ended, the
     next one does it again from w. Raises `UnsuitableCheckpoint` where Spark's commit log does not end where it did.
     """
-    fallback = read_fallback(own)
+    fallback = FALLBACK.read(own)
     if fallback is None:
         return None
     if is_done(index, stores, fallback) or committed_batch > fallback.committed_batch:
-        own.delete(FALLBACK_FILE)
+        FALLBACK.delete(own)
         return None
     if committed_batch < fallback.committed_batch:
         raise UnsuitableCheckpoint(
-            f"cec/{FALLBACK_FILE} is for a checkpoint that ends at batch {fallback.committed_batch}, and this one ends "
-            f"at {committed_batch}: it was restored from a copy; delete cec/{FALLBACK_FILE} and run `cec repair` again"
+            f"cec/{FALLBACK.name} is for a checkpoint that ends at batch {fallback.committed_batch}, and this one ends "
+            f"at {committed_batch}: it was restored from a copy; delete cec/{FALLBACK.name} and run `cec repair` again"
         )
     return fallback
 

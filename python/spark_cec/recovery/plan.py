@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -14,9 +13,7 @@ from spark_cec.log.cuts import Cut
 from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.meta import CommitMeta
 from spark_cec.log.storage import Storage
-
-REWIND_FILE = "replay.json"
-"""Left by a recovery of release 0.1, which cut Spark's logs, that was not finished."""
+from spark_cec.recovery.query_files import REWIND
 
 Allows: TypeAlias = "Callable[[CommitEntry], bool]"
 """Whether an attempt may be the committed one; see `recovery.attempts`."""
@@ -90,14 +87,9 @@ def refuse_an_unfinished_rewind(own: Storage, committed: int) -> None:
 
     `own` is rooted at the checkpoint's `cec` directory, `committed` is the newest batch that Spark does not run again.
     """
-    if not own.exists(REWIND_FILE):
+    was_committed = REWIND.read(own)
+    if was_committed is None:
         return
-    try:
-        was_committed = int(json.loads(own.read(REWIND_FILE))["committed_batch"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise UnsuitableCheckpoint(
-            f"cec/{REWIND_FILE} cannot be read ({error}): restore it from a copy of the checkpoint"
-        ) from error
     if committed < was_committed:
         raise UnsuitableCheckpoint(
             f"release 0.1 has cut Spark's logs for a recovery of batch {was_committed} that it did not finish: start "

@@ -11,6 +11,7 @@ from spark_cec.checkpoint.recovery_target import PRIOR_LOAD_US_PER_RECORD
 from spark_cec.ids import StoreId
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.plan import RecoveryPlan
+from spark_cec.recovery.query_files import REPLAYING, ReplayProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,43 +90,18 @@ def _predicted_work_ms(plan: RecoveryPlan) -> float | None:
     return (load_us + max(head.replay_us_per_tuple * head.replay for head in heads)) / 1000
 
 
-PROGRESS_FILE = "replaying.json"
-"""How far the replay of the newest run is, while there is one: for people to look at, obeyed by nobody."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayProgress:
-    """A replay under way: of batches `first` to `last`, in run `generation`; `done` is the newest that has run."""
-
-    generation: int
-    first: int
-    last: int
-    done: int
-
-    @property
-    def over(self) -> bool:
-        """Whether it has come to its end."""
-        return self.done >= self.last
-
-
-def note_progress(storage: Storage, progress: ReplayProgress) -> None:
-    """Says how far a replay is; `storage` is rooted at the checkpoint's `cec` directory."""
+def note_progress(own: Storage, progress: ReplayProgress) -> None:
+    """Says how far a replay is, for people; `own` is rooted at the checkpoint's `cec` directory."""
     if progress.over:
-        storage.delete(PROGRESS_FILE)
+        REPLAYING.delete(own)
     else:
-        storage.replace(PROGRESS_FILE, json.dumps(asdict(progress)).encode())
+        REPLAYING.write(own, asdict(progress))
 
 
-def read_progress(storage: Storage, generation: int, directory: str) -> ReplayProgress | None:
-    """How far the replay of that run is; None if it has none, or what is there cannot be read.
-
-    `directory`: the checkpoint's `cec` directory below the storage's root.
-    """
-    try:
-        progress = ReplayProgress(**json.loads(storage.read(f"{directory}/{PROGRESS_FILE}")))
-    except (OSError, ValueError, TypeError):
-        return None
-    return progress if progress.generation == generation else None
+def read_progress(own: Storage, generation: int) -> ReplayProgress | None:
+    """How far the replay of that run is; None if it has none, or what is there cannot be read."""
+    progress = REPLAYING.read_if_sound(own)
+    return progress if progress is not None and progress.generation == generation else None
 
 
 def write_report(storage: Storage, report: Mapping[str, Any]) -> str:

@@ -6,29 +6,16 @@ doing the same again; until then a file says that it is under way, and a start i
 
 from __future__ import annotations
 
-import json
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict
 
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.log.manifest import batches, retired_before, take_back
 from spark_cec.log.readers import forget_reads
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.fallback import FALLBACK_FILE, read_fallback
 from spark_cec.recovery.file_sources import needed_no_more, unreadable_behind
 from spark_cec.recovery.generations import next_generation, note_start
-from spark_cec.recovery.query_file import is_under_protocol, read_query
+from spark_cec.recovery.query_files import FALLBACK, QUERY, ROLLBACK, Rollback, is_under_protocol
 from spark_cec.recovery.spark_logs import committed_batch, operator_files, planned_batches
-
-ROLLBACK_FILE = "rollback.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Rollback:
-    """To the end of `batch`, -1: to the beginning; by the run `generation`, which owns what comes after."""
-
-    batch: int
-    generation: int
 
 
 def roll_back(
@@ -52,13 +39,13 @@ def roll_back(
     Raises `UnsuitableCheckpoint` where Spark does not keep that batch any more, or a rollback to before it has begun.
     """
     pending = pending_rollback(own)
-    if not anew and pending is None and not own.exists(ROLLBACK_FILE) and is_at(checkpoint, log, batch):
+    if not anew and pending is None and not ROLLBACK.is_in(own) and is_at(checkpoint, log, batch):
         return None
     if pending is None or pending.batch != batch:
         _refuse_what_is_taken_back(own, pending, batch)  # 1
         _refuse_a_forgotten_batch(checkpoint, log, batch)
         pending = Rollback(batch, next_generation(own))  # 2
-        own.replace(ROLLBACK_FILE, json.dumps({"batch": batch, "generation": pending.generation}).encode())
+        ROLLBACK.write(own, asdict(pending))
     note_start(own, pending.generation, batch)
     if log.exists("log.json"):
         take_back(log, batch, pending.generation)  # 3
@@ -69,10 +56,10 @@ def roll_back(
         _delete(checkpoint, path)
     for path in reversed(list(operator_files(checkpoint) if batch < 0 else ())):
         _delete(checkpoint, path)
-    decided = read_fallback(own)  # 5
+    decided = FALLBACK.read(own)  # 5
     if decided is not None and decided.committed_batch > batch:
-        own.delete(FALLBACK_FILE)
-    own.delete(ROLLBACK_FILE)  # 6
+        FALLBACK.delete(own)
+    ROLLBACK.delete(own)  # 6
     return pending
 
 
@@ -122,7 +109,7 @@ def refuse_if_under_way(own: Storage) -> None:
     pending = _pending(own)
     if pending is not None:
         raise UnsuitableCheckpoint(
-            f"{own.url} has {ROLLBACK_FILE}: its query is being taken back to the end of batch {pending.batch}, which "
+            f"{own.url} has {ROLLBACK.name}: its query is being taken back to the end of batch {pending.batch}, which "
             f"was not finished: {_who_does_the_rest(own, str(pending.batch))}, which does the rest"
         )
 
@@ -132,27 +119,20 @@ def pending_rollback(own: Storage) -> Rollback | None:
 
     None, too, for one that says nothing: whoever knows where to go begins anew, and overtakes it.
     """
-    with suppress(UnsuitableCheckpoint):
-        return _pending(own)
-    return None
+    return ROLLBACK.read_if_sound(own)
 
 
 def _pending(own: Storage) -> Rollback | None:
-    if not own.exists(ROLLBACK_FILE):
-        return None
-    try:
-        fields = json.loads(own.read(ROLLBACK_FILE))
-        return Rollback(int(fields["batch"]), int(fields["generation"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise UnsuitableCheckpoint(
-            f"{own.url}/{ROLLBACK_FILE} cannot be read ({error}): its query was being taken back to an "
-            f"earlier batch; {_who_does_the_rest(own, 'BATCH')}, which does the rest"
-        ) from error
+    return ROLLBACK.read(
+        own,
+        "its query was being taken back to an earlier batch; "
+        f"{_who_does_the_rest(own, 'BATCH')}, which does the rest",
+    )
 
 
 def _who_does_the_rest(own: Storage, batch: str) -> str:
     """Of a flow that takes part in a protocol its pipeline, of another query the command line."""
-    if is_under_protocol(read_query(own)):
+    if is_under_protocol(QUERY.read(own)):
         return "start the pipeline that it belongs to"
     return f"run `cec rollback {own.url.removesuffix('/cec')} --to {batch}`"
 
@@ -161,7 +141,7 @@ def _refuse_what_is_taken_back(own: Storage, pending: Rollback | None, batch: in
     """One to before `batch` was begun, and may have taken back what `batch` left already."""
     if pending is not None and pending.batch < batch:
         raise UnsuitableCheckpoint(
-            f"{own.url} has {ROLLBACK_FILE}: its query is being taken back to the end of batch {pending.batch}, which "
+            f"{own.url} has {ROLLBACK.name}: its query is being taken back to the end of batch {pending.batch}, which "
             f"is before batch {batch}: {_who_does_the_rest(own, str(pending.batch))}, which does the rest"
         )
 

@@ -11,7 +11,7 @@ from spark_cec.ids import new_id
 from spark_cec.log.home import join_log, read_log_id
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.generations import begin_generation
-from spark_cec.recovery.query_file import read_query, write_query
+from spark_cec.recovery.query_files import QUERY
 from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.settings import PREFIX, parse_settings
 
@@ -40,7 +40,7 @@ def take_up(
     `seen`: the id of the log there as the query was checked, None if there was none: what another query has begun since
     is not its own. Raises `UnsuitableCheckpoint` if another query has a log there, before anything is written.
     """
-    settings, query = parse_settings(conf), read_query(own)
+    settings, query = parse_settings(conf), QUERY.read(own)
     log_id = query["log_id"] if query else seen or new_id().hex()
     if read_log_id(log) not in (None, log_id):
         raise _taken(log)
@@ -55,7 +55,7 @@ def take_up(
         "release": release,
         **decision,
     }
-    write_query(own, content)
+    QUERY.write(own, content)
     if join_log(log, log_id) != log_id:
         raise _taken(log)
     return Run(generation, log_id)

@@ -13,8 +13,7 @@ from typing import Any
 from spark_cec.errors import DamagedLog, NewerFormat
 from spark_cec.log.objects import decode_object, encode_object
 from spark_cec.log.storage import Storage
-
-SESSION_FILE = "session.json"
+from spark_cec.recovery.query_files import SESSION_FILE
 
 KEPT_BATCHES = 10_000
 """Settings that only older batches ran with are forgotten: Spark keeps the offsets of 100 batches by default."""

@@ -17,7 +17,7 @@ from spark_cec.protocols.choose import Protocol
 from spark_cec.protocols.records import Record, read_records
 from spark_cec.protocols.spec import Spec, write_spec
 from spark_cec.protocols.words import Checkpoint
-from spark_cec.recovery.query_file import write_query
+from spark_cec.recovery.query_files import QUERY
 from spark_cec.settings import PREFIX
 
 INPUTS = {"a": (), "b": ("a",)}
@@ -33,7 +33,7 @@ def flow(home: Path, name: str, *records: tuple[int, Checkpoint]) -> Path:
     own = open_storage(f"{place}/cec")
     log_id = join_log(open_storage(f"{place}/cec/log"), None)
     conf = {PREFIX + "protocol": "uncoordinated", PREFIX + "protocol.flow": name}
-    write_query(own, {"log_home": "cec/log", "log_id": log_id, "generation": 1, "settings_conf": conf})
+    QUERY.write(own, {"log_home": "cec/log", "log_id": log_id, "generation": 1, "settings_conf": conf})
     for batch, at in records:
         read_records(own, name, INPUTS[name]).add(Record(at, batch))
     return place

@@ -13,7 +13,7 @@ from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.agent.queries import QueryCalls
 from spark_cec.log.frame import FrameKind
 from spark_cec.log.meta import CommitFlags
-from spark_cec.recovery.query_file import QUERY_FILE
+from spark_cec.recovery.query_files import QUERY
 from spark_cec.settings import PREFIX
 from tests.cli.support import CONF, STORES, Checkpoint, answer, files, make_checkpoint, query_json, run, write_log
 from tests.log.support import commit_meta, make_writer, payload_of
@@ -264,7 +264,7 @@ def test_the_bounds_are_those_that_the_driver_was_given(tmp_path: Path) -> None:
         driver.begin_run(about)
     finally:
         logs.close()
-    query = tmp_path / "checkpoint" / "cec" / QUERY_FILE
+    query = tmp_path / "checkpoint" / "cec" / QUERY.name
     assert json.loads(query.read_text())["settings_conf"] == {k: v for k, v in conf.items() if k.startswith(PREFIX)}
     assert "no store has committed yet" in run("inspect", path).stdout
     raw = json.loads(query.read_text())

@@ -14,7 +14,7 @@ from spark_cec.log.cuts import cut_path
 from spark_cec.log.frame import PRELUDE_LENGTH
 from spark_cec.log.index import MemoryIndex
 from spark_cec.log.manifest import RETIRED, load, manifest_path
-from spark_cec.recovery.fallback import FALLBACK_FILE
+from spark_cec.recovery.query_files import FALLBACK
 from tests.cli.support import STORES, Checkpoint, answer, files, make_checkpoint, run
 from tests.log.support import LOG_ID
 
@@ -43,7 +43,7 @@ def test_what_is_lost_for_good_stays_lost_and_verify_says_so(checkpoint: Checkpo
     assert result.exit_code == 1
     assert "the state of batch 3 is lost" in result.stdout
     assert "but Spark's offset log begins at batch 3; restore the checkpoint from a copy" in result.stdout
-    assert not (checkpoint.path / "cec" / FALLBACK_FILE).exists()
+    assert not (checkpoint.path / "cec" / FALLBACK.name).exists()
     assert result.stdout.startswith("corrupt ")
     assert f"kept as {checkpoint.path}/cec/log/broken/" in result.stdout
     assert "run `cec verify` to see whether anything is still missing" in result.stdout
@@ -144,7 +144,7 @@ def test_a_lost_frame_costs_a_longer_replay(checkpoint: Checkpoint, version: int
     checkpoint.lose(STORES[0], version)
     looked = run("repair", str(checkpoint.path), "--dry-run", "--json")
     assert looked.exit_code == 1
-    assert not (checkpoint.path / "cec" / FALLBACK_FILE).exists()
+    assert not (checkpoint.path / "cec" / FALLBACK.name).exists()
     dry = answer(looked)
     first = 1 if base else 0
     assert dry["fallback"] == {
@@ -155,7 +155,7 @@ def test_a_lost_frame_costs_a_longer_replay(checkpoint: Checkpoint, version: int
     done = run("repair", str(checkpoint.path), "--json")
     assert done.exit_code == 0
     assert answer(done) == {**dry, "dry_run": False}
-    recorded = json.loads((checkpoint.path / "cec" / FALLBACK_FILE).read_text())
+    recorded = json.loads((checkpoint.path / "cec" / FALLBACK.name).read_text())
     assert (recorded["version"], recorded["committed_batch"]) == (base, 3)
     for command in ("verify", "inspect"):
         words = f"the next start begins from version {base}, and brings back what is lost with a replay up to batch 3"

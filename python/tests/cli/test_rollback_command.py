@@ -26,10 +26,7 @@ from spark_cec.log.manifest import batches, manifest_path, retire
 from spark_cec.log.readers import ReaderTrail
 from spark_cec.log.segment import segment_path
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.fallback import Fallback, save_carried, save_fallback
-from spark_cec.recovery.left import mark_as_left
-from spark_cec.recovery.query_file import read_query, write_query
-from spark_cec.recovery.rollback import ROLLBACK_FILE
+from spark_cec.recovery.query_files import QUERY, ROLLBACK, Fallback, mark_as_left, save_carried, save_fallback
 from spark_cec.recovery.spark_logs import committed_batch, planned_batches
 from spark_cec.settings import PREFIX
 from tests.agent.support import DECISION, Agent, Refused, window
@@ -218,7 +215,7 @@ def test_where_it_is_nothing_is_done(query: Run) -> None:
 def test_a_note_that_cannot_be_read_is_overtaken(query: Run, note: bytes) -> None:
     """It keeps starts away, although the query is where it is to be."""
     assert rollback(query, "--to", "5", "--yes")[0] == 0
-    open_storage(f"{query.path}/cec").replace(ROLLBACK_FILE, note)
+    open_storage(f"{query.path}/cec").replace(ROLLBACK.name, note)
     with pytest.raises(Refused, match=f"cannot be read .*; run `cec rollback {query.path} --to BATCH`"):
         query.start()
     assert rollback(query, "--to", "5", "--yes")[0] == 0
@@ -287,7 +284,7 @@ def test_what_cannot_be_done_is_refused_by_name(eager: Run, to: int, change: str
     elif change == "left":
         mark_as_left(own, "/elsewhere")
     elif change == "protocol":
-        write_query(own, {**(read_query(own) or {}), "settings_conf": {PREFIX + "protocol": "coordinated"}})
+        QUERY.write(own, {**(QUERY.read(own) or {}), "settings_conf": {PREFIX + "protocol": "coordinated"}})
     elif change == "copy":
         eager.agent.append(CLEAN, Tip(version=LAST + 1), window(b"x"), whole=True, generation=5)
     elif change == "frame":
@@ -367,7 +364,7 @@ def test_files_that_come_again_and_are_gone_are_named(query: Run, reading: list[
 def test_state_in_one_of_sparks_own_stores(eager: Run) -> None:
     """Of a query whose output alone is in the log."""
     own = open_storage(f"{eager.path}/cec")
-    write_query(own, {**(read_query(own) or {}), "provider": False})
+    QUERY.write(own, {**(QUERY.read(own) or {}), "provider": False})
     metadata = json.dumps({"stateStoreInfo": [{"storeName": "default", "numPartitions": 2}]})
     for partition, versions in ((0, range(1, 10)), (1, range(7, 10))):
         for version in versions:
@@ -445,7 +442,7 @@ def test_the_old_or_the_new_state_wherever_it_is_killed(
         with monkeypatch.context() as patch:
             patch.setattr(roll_back, "open_storage", crashing)
             is_over = rollback(query, "--to", "5", "--yes")[0] == 0
-        under_way = (query.place / "cec" / ROLLBACK_FILE).exists()
+        under_way = (query.place / "cec" / ROLLBACK.name).exists()
         if not by_hand or under_way:  # else the log is ahead of what Spark knows
             assert run("verify", query.path).exit_code == 0, run("verify", query.path).output
         outcomes[outcome(query, by_hand)] += 1

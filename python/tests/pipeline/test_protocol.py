@@ -26,7 +26,7 @@ from spark_cec.protocols.choose import Protocol
 from spark_cec.protocols.records import Record, Records, read_records
 from spark_cec.protocols.spec import SPEC_FILE, Spec, read_spec, write_spec
 from spark_cec.protocols.words import Checkpoint
-from spark_cec.recovery.query_file import write_query
+from spark_cec.recovery.query_files import QUERY
 from spark_cec.recovery.spark_logs import committed_batch
 from tests.recovery.support import Crash, Crashing, Query
 
@@ -123,7 +123,7 @@ class Shop:
         self.home, self.storage = home, open_storage(str(home))
         self.queries = {name: Query(home / "flows" / name) for name in ("a", "b")}
         for query in self.queries.values():
-            write_query(query.own, {"log_home": "cec/log", "log_id": "0" * 32, "generation": 2})
+            QUERY.write(query.own, {"log_home": "cec/log", "log_id": "0" * 32, "generation": 2})
         self.record("a", Checkpoint("a", 1, 3), 2)
         self.record("a", Checkpoint("a", 2, 5), 4)
         self.record("b", Checkpoint("b", 1, 2, {"a": 2}), 1)
@@ -168,7 +168,7 @@ def test_a_copied_pipeline_does_not_take_back_the_output_of_the_original(tmp_pat
     log.parent.mkdir()
     (shop.home / "flows" / "a" / "cec" / "log").rename(log)
     log_id = read_log_id(open_storage(str(log)))
-    write_query(shop.queries["a"].own, {"log_home": str(log), "log_id": log_id, "generation": 2})
+    QUERY.write(shop.queries["a"].own, {"log_home": str(log), "log_id": log_id, "generation": 2})
     claim_log(str(shop.home / "flows" / "a"), str(log))
     shutil.copytree(shop.home, tmp_path / "copy")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}

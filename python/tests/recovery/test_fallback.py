@@ -15,10 +15,7 @@ from spark_cec.log.index import MemoryIndex
 from spark_cec.log.record import RecordKind, encode_records
 from spark_cec.log.segment import Location, segment_path
 from spark_cec.recovery.fallback import (
-    CARRIED_FILE,
-    FALLBACK_FILE,
     Base,
-    Fallback,
     Look,
     Loss,
     NoBase,
@@ -27,11 +24,8 @@ from spark_cec.recovery.fallback import (
     looking_at,
     newest_base,
     pending_fallback,
-    read_carried,
-    read_fallback,
-    save_carried,
-    save_fallback,
 )
+from spark_cec.recovery.query_files import CARRIED, FALLBACK, Fallback, read_carried, save_carried, save_fallback
 from tests.checkpoint.support import Log, record_table
 from tests.hold_rule_model import Run, random_run
 from tests.log.support import LOG_ID, commit_meta, memory_storage
@@ -95,8 +89,8 @@ def test_a_damaged_record_of_where_the_state_came_from_is_named(text: str) -> No
     assert read_carried(own) == 0
     save_carried(own, 13)
     assert read_carried(own) == 13
-    own.replace(CARRIED_FILE, text.encode())
-    with pytest.raises(UnsuitableCheckpoint, match=r"cec/carried\.json cannot be read"):
+    own.replace(CARRIED.name, text.encode())
+    with pytest.raises(UnsuitableCheckpoint, match=r"carried\.json cannot be read"):
         read_carried(own)
 
 
@@ -240,7 +234,7 @@ def test_a_fallback_is_pending_until_every_store_has_been_written_whole(
     own, fallback = memory_storage(), Fallback(6, 9, 4)
     save_fallback(own, fallback)
     assert pending_fallback(own, done_entries(*commits), (FIRST, SECOND), committed) == (fallback if pending else None)
-    assert own.exists(FALLBACK_FILE) == pending
+    assert own.exists(FALLBACK.name) == pending
 
 
 def test_nothing_is_pending_where_nothing_was_recorded() -> None:
@@ -257,6 +251,6 @@ def test_a_fallback_of_another_copy_is_refused() -> None:
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"version": 1, "committed_batch": "x", "generation": 2}'])
 def test_a_fallback_that_cannot_be_read_stops_the_start(text: str) -> None:
     own = memory_storage()
-    own.replace(FALLBACK_FILE, text.encode())
-    with pytest.raises(UnsuitableCheckpoint, match=r"cec/fallback\.json cannot be read"):
-        read_fallback(own)
+    own.replace(FALLBACK.name, text.encode())
+    with pytest.raises(UnsuitableCheckpoint, match=r"fallback\.json cannot be read"):
+        FALLBACK.read(own)

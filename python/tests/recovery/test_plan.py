@@ -20,13 +20,13 @@ from spark_cec.recovery.attempts import CommittedAttempts
 from spark_cec.recovery.generations import next_generation, note_start
 from spark_cec.recovery.left_dirty import name_dirty_stores
 from spark_cec.recovery.plan import (
-    REWIND_FILE,
     RecoveryPlan,
     make_plan,
     refuse_a_later_history,
     refuse_an_unfinished_rewind,
     refuse_later_batches,
 )
+from spark_cec.recovery.query_files import REWIND
 from tests.checkpoint.support import Log
 from tests.log.support import commit_meta, memory_storage
 
@@ -107,7 +107,7 @@ def test_a_commit_that_was_flushed_needs_no_replay(flushed: tuple[int, ...], rew
 @pytest.mark.parametrize(("committed", "refused"), [(-1, True), (5, True), (8, True), (9, False), (30, False)])
 def test_what_release_0_1_has_cut_must_be_finished_with_it(committed: int, refused: bool) -> None:
     own = memory_storage()
-    own.replace(REWIND_FILE, b'{"committed_batch": 9, "rewound_to": 5, "offsets": {}}')
+    own.replace(REWIND.name, b'{"committed_batch": 9, "rewound_to": 5, "offsets": {}}')
     if not refused:
         refuse_an_unfinished_rewind(own, committed)
         return
@@ -118,8 +118,8 @@ def test_what_release_0_1_has_cut_must_be_finished_with_it(committed: int, refus
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "7", '{"rewound_to": 1}', '{"committed_batch": "x"}'])
 def test_a_recording_of_release_0_1_that_cannot_be_read_is_refused(text: str) -> None:
     own = memory_storage()
-    own.replace(REWIND_FILE, text.encode())
-    with pytest.raises(UnsuitableCheckpoint, match=r"cec/replay\.json cannot be read"):
+    own.replace(REWIND.name, text.encode())
+    with pytest.raises(UnsuitableCheckpoint, match=r"replay\.json cannot be read"):
         refuse_an_unfinished_rewind(own, 4)
 
 

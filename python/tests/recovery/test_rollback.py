@@ -15,16 +15,8 @@ from spark_cec.log.home import read_log_id
 from spark_cec.log.manifest import manifest_path, retire
 from spark_cec.log.readers import ReaderTrail, slowest_reader
 from spark_cec.recovery.attempts import read_attempts
-from spark_cec.recovery.fallback import Fallback, read_fallback, save_fallback
-from spark_cec.recovery.query_file import write_query
-from spark_cec.recovery.rollback import (
-    ROLLBACK_FILE,
-    forget_batches,
-    has_whole,
-    refuse_if_under_way,
-    refuse_out_of_reach,
-    roll_back,
-)
+from spark_cec.recovery.query_files import FALLBACK, QUERY, ROLLBACK, Fallback, save_fallback
+from spark_cec.recovery.rollback import forget_batches, has_whole, refuse_if_under_way, refuse_out_of_reach, roll_back
 from spark_cec.recovery.spark_logs import committed_batch, planned_batches
 from spark_cec.settings import PREFIX
 from tests.recovery.support import Crash, Query
@@ -59,10 +51,10 @@ def test_a_crash_at_any_step_is_mended_by_the_next_try(batch: int, tmp_path: Pat
         query = Query(tmp_path / str(crash))
         with pytest.raises(Crash):
             roll_back(*query.parts(crash), batch)
-        if not query.own.exists(ROLLBACK_FILE):  # then a start is not refused, and all must be as it was
+        if not query.own.exists(ROLLBACK.name):  # then a start is not refused, and all must be as it was
             left = (committed_batch(query.checkpoint), read_attempts(*query.parts()).least_generation(7))
             assert left in ((5, 2), (batch, 3)), f"crash {crash}"
-        if query.own.exists(ROLLBACK_FILE):
+        if query.own.exists(ROLLBACK.name):
             with pytest.raises(UnsuitableCheckpoint, match=f"taken back to the end of batch {batch}, which was not"):
                 refuse_if_under_way(query.own)
             with contextlib.suppress(Crash):  # it may have one step to go
@@ -78,7 +70,7 @@ def test_what_was_decided_for_the_end_of_a_later_batch_is_forgotten(tmp_path: Pa
         query = Query(tmp_path / str(decided))
         save_fallback(query.own, Fallback(2, decided, 2))
         roll_back(*query.parts(), batch)
-        assert (read_fallback(query.own) is not None) is stays
+        assert (FALLBACK.read(query.own) is not None) is stays
 
 
 def test_batches_that_no_rollback_needs_are_forgotten(tmp_path: Path) -> None:
@@ -161,7 +153,7 @@ def test_who_does_the_rest_is_named(protocol: bool, tmp_path: Path) -> None:
     """Of a flow that takes part in a protocol the others must go back, too."""
     query = Query(tmp_path)
     conf = {PREFIX + "protocol": "coordinated"} if protocol else {}
-    write_query(query.own, {"log_id": "00", "log_home": "log", "settings_conf": conf})
+    QUERY.write(query.own, {"log_id": "00", "log_home": "log", "settings_conf": conf})
     with pytest.raises(Crash):
         roll_back(*query.parts(4), 3)
     words = "start the pipeline that it belongs to" if protocol else f"run `cec rollback {tmp_path} --to 3`"
@@ -215,7 +207,7 @@ def test_a_damaged_note_is_named_and_overtaken(note: bytes, batch: int, tmp_path
     query.checkpoint.delete("offsets/6")
     query.checkpoint.delete("offsets/.6.crc")
     query.log.delete(manifest_path(6))  # it is at batch 5
-    query.own.replace(ROLLBACK_FILE, note)
+    query.own.replace(ROLLBACK.name, note)
     with pytest.raises(UnsuitableCheckpoint, match=r"rollback\.json cannot be read.*run `cec rollback .* --to BATCH`"):
         refuse_if_under_way(query.own)
     refuse_out_of_reach(*query.parts(), batch)

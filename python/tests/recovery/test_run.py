@@ -11,7 +11,7 @@ from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.log.home import join_log, read_log_id
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.generations import has_committed, started_after
-from spark_cec.recovery.query_file import read_query
+from spark_cec.recovery.query_files import QUERY
 from spark_cec.recovery.run import Run, take_up
 from spark_cec.settings import PREFIX
 
@@ -29,7 +29,7 @@ def test_a_log_that_another_query_has_begun_since_is_not_taken(tmp_path: Path) -
     take_up(first, open_storage(str(tmp_path / "first/cec")), log, "../log", {}, DECISION, "1", None)
     with pytest.raises(UnsuitableCheckpoint, match="taken by another query at this moment"):
         take_up(second, open_storage(str(tmp_path / "second/cec")), log, "../log", {}, DECISION, "1", None)
-    assert read_query(open_storage(str(tmp_path / "second/cec"))) is None
+    assert QUERY.read(open_storage(str(tmp_path / "second/cec"))) is None
 
 
 def test_a_query_has_committed_once_a_run_of_ours_has(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_the_number_comes_with_what_spark_had_committed(tmp_path: Path) -> None:
 def test_the_conf_of_ours_and_the_decision_are_written(tmp_path: Path) -> None:
     checkpoint, log = open_storage(str(tmp_path)), open_storage(str(tmp_path / "cec" / "log"))
     run = _begin(checkpoint, log, **{PREFIX + "Q": "7", "spark.app.name": "not ours"})
-    query = read_query(open_storage(str(tmp_path / "cec")))
+    query = QUERY.read(open_storage(str(tmp_path / "cec")))
     assert query is not None
     assert (query["generation"], query["log_id"], query["log_home"]) == (run.generation, run.log_id, "cec/log")
     assert query["settings_conf"] == {PREFIX + "Q": "7"}

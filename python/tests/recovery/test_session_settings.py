@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.recovery.query_files import SESSION_FILE
 from spark_cec.recovery.session_settings import (
     KEPT_BATCHES,
-    SESSION_FILE,
     SettingsSince,
     SettingsSpan,
     add_run,

@@ -1,0 +1,18 @@
+"""A checkpoint whose state was carried to another one: only one of the two may go on."""
+
+from __future__ import annotations
+
+from spark_cec.errors import UnsuitableCheckpoint
+from spark_cec.log.storage import Storage
+from spark_cec.recovery.query_files import LEFT
+
+
+def refuse_if_migrated(own: Storage) -> None:
+    """`UnsuitableCheckpoint` if the query goes on elsewhere; `own` is rooted at the checkpoint's `cec` directory."""
+    if LEFT.is_in(own):
+        target = LEFT.read_if_sound(own) or "its name is not readable"
+        raise UnsuitableCheckpoint(
+            f"{own.url} has {LEFT.name}: the state of this checkpoint was carried to another one ({target}), and only "
+            "one of the two may go on, because both would process the same input. If the other one is not used, delete "
+            "that file"
+        )
