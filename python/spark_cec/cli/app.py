@@ -139,11 +139,11 @@ def cec(
 def inspect(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
     """The state from frame headers."""
     with explained("inspect", checkpoint):
-        from spark_cec.cli.damage import FindingKind
-        from spark_cec.cli.find_log import find_log
+        from spark_cec.admin.damage import FindingKind
+        from spark_cec.admin.find_log import find_log
+        from spark_cec.admin.state import read_state
         from spark_cec.cli.show import console, print_json
         from spark_cec.cli.show_state import print_state, state_json
-        from spark_cec.cli.state import read_state
 
         state = read_state(find_log(checkpoint))
         if as_json:
@@ -161,9 +161,10 @@ def outputs(
 ) -> None:
     """From the manifests alone."""
     with explained("outputs", checkpoint):
-        from spark_cec.cli.find_log import find_log
-        from spark_cec.cli.outputs import outputs_json, print_outputs, read_outputs
+        from spark_cec.admin.find_log import find_log
+        from spark_cec.admin.outputs import read_outputs
         from spark_cec.cli.show import console, print_json
+        from spark_cec.cli.show_outputs import outputs_json, print_outputs
 
         found = read_outputs(find_log(checkpoint), last)
         if as_json:
@@ -179,10 +180,10 @@ def verify(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
     with explained("verify", checkpoint):
         from dataclasses import replace
 
-        from spark_cec.cli.check import verify_log
-        from spark_cec.cli.find_log import find_log
+        from spark_cec.admin.check import verify_log
+        from spark_cec.admin.find_log import find_log
+        from spark_cec.admin.read_only import ReadOnlyStorage
         from spark_cec.cli.progress import meter
-        from spark_cec.cli.read_only import ReadOnlyStorage
         from spark_cec.cli.show import console, print_json, print_verification, verification_json
 
         place = find_log(checkpoint)
@@ -205,11 +206,11 @@ def repair(
     """The only command that writes."""
     with explained("repair", checkpoint, "read" if dry_run else "read and write"):
         from spark_cec.adapters.fsspec_storage import open_storage
-        from spark_cec.cli.check import lost_output
-        from spark_cec.cli.fall_back import begin_from, find_mending, replay_due, while_no_run_has_it
-        from spark_cec.cli.find_log import find_log
+        from spark_cec.admin.check import lost_output
+        from spark_cec.admin.fall_back import begin_from, find_mending, replay_due, while_no_run_has_it
+        from spark_cec.admin.find_log import find_log
+        from spark_cec.admin.read_only import WatchedStorage
         from spark_cec.cli.progress import meter
-        from spark_cec.cli.read_only import WatchedStorage
         from spark_cec.cli.show import console, print_json
         from spark_cec.cli.show_repair import print_lost_output, print_mending, print_repair, repair_json
         from spark_cec.log.home import restore_log
@@ -253,11 +254,12 @@ def flush(
     with explained("flush", checkpoint, "read and write"):
         from rich.console import Console
 
-        from spark_cec.cli.find_log import find_log
-        from spark_cec.cli.flush import flush_query
+        from spark_cec.admin.find_log import find_log
+        from spark_cec.admin.flush import flush_query
         from spark_cec.cli.show import print_json
 
-        result = flush_query(checkpoint, find_log(checkpoint), timeout, Console(stderr=True))
+        with Console(stderr=True).status("waiting for the query to come to the end of a batch"):
+            result = flush_query(checkpoint, find_log(checkpoint), timeout)
         answer = result.answer
         failed = (
             list(answer.failed) if answer else [f"the query has not answered within {timeout:g} s: is a batch so long?"]
@@ -288,7 +290,7 @@ def tune(context: typer.Context) -> None:
     """The advice's own command."""
     with explained("tune", "", "read and write"):
         need("`cec tune`", "tune")
-        from spark_cec.cli.commits import read_commits
+        from spark_cec.admin.commits import read_commits
         from spark_cec.tuning.command import tune_app
 
         _hand_over(tune_app(read_commits), context)

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from spark_cec.cli.check import Verification, verify_log
-from spark_cec.cli.damage import of_error
-from spark_cec.cli.find_log import find_log
+from spark_cec.admin.check import Verification, verify_log
+from spark_cec.admin.damage import of_error
+from spark_cec.admin.find_log import find_log
+from spark_cec.admin.read_only import ReadOnlyStorage
 from spark_cec.cli.progress import meter
-from spark_cec.cli.read_only import ReadOnlyStorage
 from spark_cec.cli.show import console, print_findings, print_json, print_verification, verification_json
 from spark_cec.errors import DamagedLog, LogLocationError
 from spark_cec.pipeline.home import PipelineHome

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from spark_cec.cli.find_log import OWN_DIRECTORY, Place, open_to_read
+from spark_cec.admin.find_log import OWN_DIRECTORY, Place, open_to_read
 from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
 from spark_cec.log.cuts import Cut, cuts_of
 from spark_cec.log.index import Index

@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from rich.console import Console
-
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.admin.committed import committed
+from spark_cec.admin.fall_back import replay_due
+from spark_cec.admin.find_log import OWN_DIRECTORY, Place
 from spark_cec.agent.lease import is_held
-from spark_cec.cli.committed import committed
-from spark_cec.cli.fall_back import replay_due
-from spark_cec.cli.find_log import OWN_DIRECTORY, Place
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.ids import new_id
 from spark_cec.recovery.query_file import is_under_protocol
@@ -29,7 +27,7 @@ class FlushResult:
     seconds: float
 
 
-def flush_query(checkpoint: str, place: Place, timeout_s: float, console: Console) -> FlushResult:
+def flush_query(checkpoint: str, place: Place, timeout_s: float) -> FlushResult:
     """Asks the running query of a checkpoint to write what is dirty. One that was stopped has done so.
 
     Errors: `UnsuitableCheckpoint` if `checkpoint` is none of a query, its query is not running and has not, or it is a
@@ -55,11 +53,10 @@ def flush_query(checkpoint: str, place: Place, timeout_s: float, console: Consol
     request, started = new_id().hex(), time.monotonic()
     ask_flush(own, request)
     try:
-        with console.status("waiting for the query to come to the end of a batch"):
-            while True:
-                answer, seconds = flush_answer(own, request), time.monotonic() - started
-                if answer is not None or seconds > timeout_s:
-                    return FlushResult(answer, seconds)
-                time.sleep(_LOOK_EVERY_S)
+        while True:
+            answer, seconds = flush_answer(own, request), time.monotonic() - started
+            if answer is not None or seconds > timeout_s:
+                return FlushResult(answer, seconds)
+            time.sleep(_LOOK_EVERY_S)
     finally:
         withdraw_flush(own)

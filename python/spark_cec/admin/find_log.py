@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.cli.read_only import ReadOnlyStorage
+from spark_cec.admin.read_only import ReadOnlyStorage
 from spark_cec.errors import DamagedLog, LogLocationError, LostLog, SettingsError, UnsuitableCheckpoint
 from spark_cec.log.home import LOG_FILE, absolute_home, read_log_id
 from spark_cec.log.meta import SegmentMeta, decode_meta

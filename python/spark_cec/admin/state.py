@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from spark_cec.admin.committed import Committed, committed, committed_attempts, decided_fallback, recoveries
+from spark_cec.admin.damage import Finding, of_damages, of_error
+from spark_cec.admin.find_log import Place
 from spark_cec.checkpoint.eventual import completed
-from spark_cec.cli.committed import Committed, committed, committed_attempts, decided_fallback, recoveries
-from spark_cec.cli.damage import Finding, of_damages, of_error
-from spark_cec.cli.find_log import Place
 from spark_cec.errors import DamagedLog
 from spark_cec.log import manifest
 from spark_cec.log.catalog import Catalog

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from spark_cec.admin.committed import Committed, committed, committed_attempts, decided_fallback
+from spark_cec.admin.damage import Finding, of_damages, of_error
+from spark_cec.admin.find_log import Place
+from spark_cec.admin.state import catalog_of
 from spark_cec.checkpoint.eventual import head_at, rebuild
-from spark_cec.cli.committed import Committed, committed, committed_attempts, decided_fallback
-from spark_cec.cli.damage import Finding, of_damages, of_error
-from spark_cec.cli.find_log import Place
-from spark_cec.cli.state import catalog_of
 from spark_cec.errors import DamagedLog, TransientError
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.admin.committed import committed, committed_attempts
+from spark_cec.admin.find_log import OWN_DIRECTORY, Place
+from spark_cec.admin.state import catalog_of
 from spark_cec.agent.lease import CheckpointLeases
 from spark_cec.agent.owner import log_of_its_own, refuse_if_owned
-from spark_cec.cli.committed import committed, committed_attempts
-from spark_cec.cli.find_log import OWN_DIRECTORY, Place
-from spark_cec.cli.state import catalog_of
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.fallback import (
     Base,

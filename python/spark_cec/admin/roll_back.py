@@ -9,10 +9,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.admin.fall_back import while_no_run_has_it
+from spark_cec.admin.find_log import OWN_DIRECTORY, Place, open_to_read
+from spark_cec.admin.state import catalog_of
 from spark_cec.agent.lease import is_held
-from spark_cec.cli.fall_back import while_no_run_has_it
-from spark_cec.cli.find_log import OWN_DIRECTORY, Place, open_to_read
-from spark_cec.cli.state import catalog_of
 from spark_cec.errors import DamagedLog, Fenced, UnsuitableCheckpoint
 from spark_cec.log import manifest
 from spark_cec.log.cuts import cuts_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spark_cec.cli.committed import committed_attempts
-from spark_cec.cli.find_log import find_log
-from spark_cec.cli.state import catalog_of
+from spark_cec.admin.committed import committed_attempts
+from spark_cec.admin.find_log import find_log
+from spark_cec.admin.state import catalog_of
 from spark_cec.errors import LogLocationError
 from spark_cec.log.meta import CommitFlags
 from spark_cec.recovery.plan import ANY_VERSION
