@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from typing import Annotated, Any, NoReturn
+from typing import Annotated
 
 import typer
 
 from spark_cec.cli import carry_commands, rollback_command
 from spark_cec.cli.failures import ExitCode, explained
 from spark_cec.cli.options import AsJson, Checkpoint
+from spark_cec.cli.subcommands import HANDED_OVER, HELP_OPTIONS, add_commands, hand_over
 from spark_cec.extras import need
 from spark_cec.version import __version__
 
@@ -104,14 +105,12 @@ Exit codes:
   2  wrong usage, or the query is not running, and its next start has something to replay
 """
 
-_HELP_OPTIONS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
-
 app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings=_HELP_OPTIONS,
+    context_settings=HELP_OPTIONS,
 )
 
 
@@ -278,14 +277,7 @@ def flush(
 carry_commands.register(app)
 rollback_command.register(app)
 
-_WITH_COMMANDS_OF_ITS_OWN: dict[str, Any] = {
-    "add_help_option": False,
-    "context_settings": {"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
-}
-"""Everything is handed over to another command line: its libraries load slowly, and no other command needs them."""
-
-
-@app.command(short_help="Advise on the checkpoint interval.", **_WITH_COMMANDS_OF_ITS_OWN)
+@app.command(short_help="Advise on the checkpoint interval.", **HANDED_OVER)
 def tune(context: typer.Context) -> None:
     """The advice's own command."""
     with explained("tune", "", "read and write"):
@@ -293,33 +285,12 @@ def tune(context: typer.Context) -> None:
         from spark_cec.admin.commits import read_commits
         from spark_cec.tuning.command import tune_app
 
-        _hand_over(tune_app(read_commits), context)
+        advice = tune_app(read_commits)
+        add_commands(advice, "tune")
+        hand_over(advice, context)
 
 
-@app.command(short_help="Pipelines of queries: run, status, verify, graph, simulate.", **_WITH_COMMANDS_OF_ITS_OWN)
-def pipeline(context: typer.Context) -> None:
-    """The command of pipelines."""
-    with explained("pipeline", "", "read and write"):
-        need("`cec pipeline`", "tune")
-        from spark_cec.pipeline.command import app as pipeline_app
-
-        _hand_over(pipeline_app, context)
-
-
-@app.command(short_help="Compare with Spark's own state stores.", **_WITH_COMMANDS_OF_ITS_OWN)
-def bench(context: typer.Context) -> None:
-    """The command of the benchmark."""
-    with explained("bench", "", "read and write"):
-        need("`cec bench`", "spark")
-        from spark_cec.bench.command import app as bench_app
-
-        _hand_over(bench_app, context)
-
-
-def _hand_over(to: typer.Typer, context: typer.Context) -> NoReturn:
-    command = typer.main.get_command(to)
-    code = command.main(args=context.args, prog_name=f"cec {context.info_name}", standalone_mode=False, **_HELP_OPTIONS)
-    raise typer.Exit(code if isinstance(code, int) else ExitCode.OK)
+add_commands(app)
 
 
 def _end(damaged: bool) -> None:
