@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import tenacity
 
+from spark_cec.errors import CecError, Consequence, consequence_of
 from spark_cec.log.manifest import read_batch
 from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.status import FlowStatus, State
@@ -25,12 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _LOG = logging.getLogger(__name__)
-
-FATAL = frozenset({
-    "SettingsError", "LogLocationError", "UnsuitableCheckpoint", "Unsupported", "InputGone", "DamagedLog", "LostLog",
-    "NotKept", "NewerFormat", "OutputBegunAnew", "OutputTakenBack", "ColumnChanged", "Divergence", "TooLarge",
-})  # fmt: skip
-"""Kinds of our errors that are there again after a restart: see `spark_cec.errors`."""
 
 _REFUSED = ("AnalysisException", "ParseException")
 """What Spark calls a query that cannot run as it is."""
@@ -279,19 +274,23 @@ def _as_attempt(state: tenacity.RetryCallState, number: int) -> tenacity.RetryCa
 def is_fatal(java: Any, error: BaseException) -> bool:
     """Whether a restart would end as this run has. `java`: the Java exception behind it, or None."""
     for each in _causes(java):  # all of them: that a replay has failed is no reason, and why is behind it
-        name = each.getClass().getSimpleName()
-        if name in _REFUSED or (name == "CecException" and each.kind() in FATAL):
+        if each.getClass().getSimpleName() in _REFUSED or _consequence(each) is Consequence.FIX:
             return True
     # A function of the user's that fails before its query has started.
     own = error.__cause__ if isinstance(error, FlowError) else error
+    if isinstance(own, CecError):
+        return own.consequence is Consequence.FIX
     return isinstance(own, TypeError | NameError | AttributeError | SyntaxError | ImportError)
 
 
 def is_due_to_lost_executors(java: Any) -> bool:
     """Whether a query has ended as executors were lost with state that a restart has again. `java` as in `is_fatal`."""
-    return any(
-        each.getClass().getSimpleName() == "CecException" and each.kind() == "RestartNeeded" for each in _causes(java)
-    )
+    return any(_consequence(each) is Consequence.RESTART for each in _causes(java))
+
+
+def _consequence(java: Any) -> Consequence | None:
+    """The consequence of an exception of our JVM part; None for another's."""
+    return consequence_of(str(java.kind())) if java.getClass().getSimpleName() == "CecException" else None
 
 
 def _causes(java: Any) -> Iterator[Any]:
