@@ -33,7 +33,7 @@ def test_an_agent_needs_the_core_alone() -> None:
     [
         ("from spark_cec.cli import main; main()", "typer", "cli"),
         ("sys.argv = ['cec', 'tune', 'paper']\nfrom spark_cec.cli import main; main()", "scipy", "tune"),
-        ("sys.argv = ['cec', 'pipeline', 'run']\nfrom spark_cec.cli import main; main()", "tenacity", "pipeline"),
+        ("sys.argv = ['cec', 'pipeline', 'run']\nfrom spark_cec.cli import main; main()", "networkx", "pipeline"),
         ("sys.argv = ['cec', 'bench']\nfrom spark_cec.cli import main; main()", "pyspark", "spark"),
     ],
 )

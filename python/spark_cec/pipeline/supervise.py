@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-
-import tenacity
 
 from spark_cec.errors import CecError, Consequence, consequence_of
 from spark_cec.log.manifest import read_batch
@@ -31,6 +30,7 @@ _REFUSED = ("AnalysisException", "ParseException")
 """What Spark calls a query that cannot run as it is."""
 
 _FIRST_WAIT_S = 0.5
+_MOST_DOUBLINGS = 32
 _MOST_CAUSES = 50
 _ERROR_CHARS = 2000
 
@@ -143,31 +143,33 @@ class Supervisor(threading.Thread):
     def run(self) -> None:
         """The life: see the class."""
         try:
-            for attempt in self._attempts():
-                with attempt:
-                    while self._run_once() and not self._stopping.is_set():
-                        pass
+            while not self._runs_to_its_end():
+                self._stopping.wait(self._wait_s())
             self._end(State.ENDED)
         except FlowFailed as failure:
             self._end(State.FAILED, str(failure))
-        except tenacity.RetryError:
-            self._end(State.STOPPED)
         except Exception as error:  # the session has ended under the query
             _LOG.warning("flow %s", self._status.name, exc_info=True)
             self._end(State.FAILED, _told(error))
 
-    def _attempts(self) -> Iterator[tenacity.AttemptManager]:
-        """Waits are by the failures within the window: a flow that ran well for long begins anew."""
-        wait = tenacity.wait_random_exponential(multiplier=_FIRST_WAIT_S, max=self._patience.wait_s)
-        return iter(
-            tenacity.Retrying(
-                retry=tenacity.retry_if_exception(lambda error: isinstance(error, FlowFailed) and not error.fatal),
-                stop=lambda _: self._stopping.is_set() or len(self._failures) > self._patience.most,
-                wait=lambda state: wait(_as_attempt(state, len(self._failures))),
-                sleep=tenacity.sleep_using_event(self._stopping),
-                reraise=True,
-            )
-        )
+    def _runs_to_its_end(self) -> bool:
+        """Runs the query; answers False if it has failed, and a restart may mend that.
+
+        Raises `FlowFailed` for any other failure, for one too many, and for one while the flow is stopped.
+        """
+        try:
+            while self._run_once() and not self._stopping.is_set():
+                pass
+        except FlowFailed as failure:
+            if failure.fatal or self._stopping.is_set() or len(self._failures) > self._patience.most:
+                raise
+            return False
+        return True
+
+    def _wait_s(self) -> float:
+        """A random time before the next start, whose limit doubles with each failure within the window, in seconds."""
+        doublings = min(max(len(self._failures) - 1, 0), _MOST_DOUBLINGS)
+        return random.uniform(0.0, min(_FIRST_WAIT_S * 2**doublings, self._patience.wait_s))
 
     def _run_once(self) -> bool:
         """Runs the query to its end; whether it was held back, and is to run again."""
@@ -264,11 +266,6 @@ class Supervisor(threading.Thread):
         with self._lock:
             self._status = replace(self._status, **fields)
             return self._status
-
-
-def _as_attempt(state: tenacity.RetryCallState, number: int) -> tenacity.RetryCallState:
-    state.attempt_number = max(number, 1)
-    return state
 
 
 def is_fatal(java: Any, error: BaseException) -> bool:
