@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_cec.bench.job import JobSpec
-from spark_cec.bench.measure import SILENCE_S
-from spark_cec.bench.processes import Child
-from spark_cec.bench.providers import PEERS, Provider
-from spark_cec.bench.workloads import Shape, Workload
+from spark_cec_lab.bench.job import JobSpec
+from spark_cec_lab.bench.measure import SILENCE_S
+from spark_cec_lab.bench.processes import Child
+from spark_cec_lab.bench.providers import PEERS, Provider
+from spark_cec_lab.bench.workloads import Shape, Workload
 
 CEC = str(Path(sys.executable).with_name("cec"))
 SMALL = ["--rounds", "1", "--keys", "2000", "--updates", "1000", "--warm-up", "2", "--batches", "2"]
@@ -53,7 +53,7 @@ def test_zstd_is_the_codec_of_the_files(provider: Provider, kinds: list[str], tm
               ("spark.sql.streaming.stateStore.minDeltasForSnapshot", "2")),
         last_batch=11,
     )  # fmt: skip
-    command = [sys.executable, "-m", "spark_cec.bench.job", spec.to_json()]
+    command = [sys.executable, "-m", "spark_cec_lab.bench.job", spec.to_json()]
     with Child(command, tmp_path / "errors", {}) as child:
         assert [event["batch"] for event in child.events(SILENCE_S)][-1] == spec.last_batch
     for kind in kinds:

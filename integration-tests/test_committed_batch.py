@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from cec_it import feeds, local
 from cec_it.sparklogs import cut
-from spark_cec.cli.find_log import open_to_read
+from spark_cec.admin.find_log import open_to_read
 from spark_cec.recovery.spark_logs import committed_batch
 from testbed.spark_logs import newest
 

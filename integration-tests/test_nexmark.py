@@ -14,9 +14,9 @@ from pyspark.sql import Row, SparkSession
 
 from cec_it.local import eventually
 from cec_it.nexmark import REFERENCES, flat, tables
-from spark_cec.nexmark.events import Nexmark
-from spark_cec.nexmark.queries import QUERIES, Gives, Query
 from spark_cec.settings import PROVIDER, PROVIDER_KEY
+from spark_cec_lab.nexmark.events import Nexmark
+from spark_cec_lab.nexmark.queries import QUERIES, Gives, Query
 
 STREAMS = Nexmark(rate=1_000)
 EVENTS, BATCHES = 5_000, 8

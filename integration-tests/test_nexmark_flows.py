@@ -13,13 +13,13 @@ from pyspark.sql import DataFrame, SparkSession
 from cec_it.local import eventually
 from cec_it.nexmark import REFERENCES as DUCKDB
 from cec_it.nexmark import flat, tables
-from spark_cec.cli.find_log import find_log
-from spark_cec.cli.outputs import read_outputs
+from spark_cec.admin.find_log import find_log
+from spark_cec.admin.outputs import read_outputs
 from spark_cec.log.manifest import read_batch
-from spark_cec.nexmark.events import Nexmark
-from spark_cec.nexmark.flows import FLOW_QUERIES, nexmark_pipeline
 from spark_cec.pipeline.running import RunningPipeline
 from spark_cec.pipeline.supervise import Patience
+from spark_cec_lab.nexmark.events import Nexmark
+from spark_cec_lab.nexmark.flows import FLOW_QUERIES, nexmark_pipeline
 
 STREAMS = Nexmark(rate=1_000)
 EVENTS, BATCHES = 5_000, 4

@@ -21,8 +21,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from cec_it.driver import CEC
 from cec_it.local import eventually, tasks_are_over
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.cli.find_log import find_log
-from spark_cec.cli.outputs import read_outputs
+from spark_cec.admin.find_log import find_log
+from spark_cec.admin.outputs import read_outputs
 from spark_cec.errors import Fenced
 from spark_cec.log.manifest import load, read_batch, retired_before, take_back
 from spark_cec.log.storage import Storage

@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 from pyspark.sql import Row, SparkSession
 
-from spark_cec.nexmark.events import Nexmark
+from spark_cec_lab.nexmark.events import Nexmark
 
 _OPEN = "FROM auction a JOIN bid b ON a.id = b.auction AND b.ms BETWEEN a.ms AND a.expires_at"
 

@@ -15,8 +15,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark_cec.nexmark.reachability import changes, reachability, rows_of
 from spark_cec.pipeline import Pipeline
+from spark_cec_lab.nexmark.reachability import changes, reachability, rows_of
 
 EPOCH = 1_700_000_000
 DAY = 86_400
@@ -187,7 +187,7 @@ def feed_changes(directory: Path, seed: int) -> None:
 
 
 def reachable_rows(directory: Path) -> Rows:
-    """What comes and goes, row by row: `python/tests/nexmark` compares what is left of it with another program."""
+    """What comes and goes, row by row: `python/tests/lab/nexmark` compares what is left of it with another program."""
     return Counter(rows_of(((e["kind"], e["a"], e["b"], e["weight"]) for e in _read(directory)), LONGEST))
 
 

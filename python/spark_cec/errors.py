@@ -3,12 +3,16 @@
 The six kinds: fix the call (`SettingsError`, `LogLocationError`, `UnsuitableCheckpoint`, `Unsupported`), give back what
 is missing (`InputGone`), try again (`TransientError`), look before trying again (`CommitOutcomeUnknown`), stop because
 a newer writer exists (`Fenced`), and damage (`DamagedLog`, `NewerFormat`).
+
+Each class says by its `consequence` what a restart of the query does about the error.
 """
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Collection
+from enum import Enum
+from typing import ClassVar
 
 _ANEW = (
     "another checkpoint; of a flow, delete its folder, those of the flows that it feeds, and, of a sink among them "
@@ -35,8 +39,31 @@ def mend_of(error: BaseException) -> str | None:
     return None if cause is None else _MENDS.get(cause.errno or 0)
 
 
+class Consequence(Enum):
+    """What a restart does for a query that has ended with an error."""
+
+    RETRY = "retry"
+    """The restart may end well: try it, but not for ever."""
+    RESTART = "restart"
+    """The restart brings back what was lost, each time."""
+    FIX = "fix"
+    """The restart ends with the same error: fix the cause first."""
+
+
 class CecError(Exception):
-    """Base of all errors that Spark CEC raises on purpose."""
+    """Base of all errors that Spark CEC raises on purpose. Class attribute: `consequence`; subclasses inherit it."""
+
+    consequence: ClassVar[Consequence] = Consequence.RETRY
+    _by_name: ClassVar[dict[str, type[CecError]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        CecError._by_name[cls.__name__] = cls
+
+
+def consequence_of(kind: str) -> Consequence:
+    """The consequence of the error class with the name `kind`, as the JVM knows it; `RETRY` for a name of no class."""
+    return CecError._by_name.get(kind, CecError).consequence
 
 
 class SettingsError(CecError):
@@ -44,6 +71,8 @@ class SettingsError(CecError):
 
     Attributes: `key`, the full conf key; `value`, what was given.
     """
+
+    consequence = Consequence.FIX
 
     def __init__(self, key: str, value: str, mend: str) -> None:
         super().__init__(f"{key}={value!r}: {mend}")
@@ -53,6 +82,8 @@ class SettingsError(CecError):
 
 class LogLocationError(CecError):
     """A log location cannot be used: fix the location or its permissions. Attribute: `url`."""
+
+    consequence = Consequence.FIX
 
     def __init__(self, url: str, mend: str) -> None:
         super().__init__(f"log location {url!r}: {mend}")
@@ -70,6 +101,8 @@ class AlreadyExists(CecError):
 class UnsuitableCheckpoint(CecError):
     """The checkpoint belongs to another provider, or cannot be recovered in the wanted mode: see the message."""
 
+    consequence = Consequence.FIX
+
 
 class NoLine(UnsuitableCheckpoint):
     """The checkpoints that there are make no consistent line. Attribute: `processes`, whose they are."""
@@ -85,9 +118,13 @@ class NoLine(UnsuitableCheckpoint):
 class Unsupported(CecError):
     """Something that this query does cannot run on Spark CEC: see the message."""
 
+    consequence = Consequence.FIX
+
 
 class InputGone(CecError):
     """Input that a recovery needs is not at its source any more: give it back, or accept a state without it."""
+
+    consequence = Consequence.FIX
 
 
 class TransientError(CecError):
@@ -107,6 +144,8 @@ class DamagedLog(CecError):
 
     Attributes: `segment`, `offset` (bytes from its start, -1 where a whole frame is missing), `reason`.
     """
+
+    consequence = Consequence.FIX
 
     def __init__(self, segment: str, offset: int, reason: str) -> None:
         place = f"{segment} at byte {offset}" if offset >= 0 else segment
@@ -128,6 +167,8 @@ class LostLog(DamagedLog):
 class ColumnChanged(CecError):
     """A reader wants a column by a type that it was not written with."""
 
+    consequence = Consequence.FIX
+
     def __init__(self, place: str, name: str, batch: int, written: str, wanted: str) -> None:
         super().__init__(
             f"{place}: column {name} was written as {written} with batch {batch}, and is wanted as {wanted}: the query "
@@ -140,6 +181,8 @@ class ColumnChanged(CecError):
 class NotKept(CecError):
     """A reader wants batches of the output that `output.retainBatches`, or `output.readers`, has let go."""
 
+    consequence = Consequence.FIX
+
     def __init__(self, first: int, last: int) -> None:
         super().__init__(
             f"batches {first} to {last} of the output are not kept any more (output.retainBatches of the query that "
@@ -151,6 +194,8 @@ class NotKept(CecError):
 
 class OutputBegunAnew(CecError):
     """A reader has read further than the output goes, or another output: not the one that is there now."""
+
+    consequence = Consequence.FIX
 
     def __init__(self, home: str, after: int, newest: int) -> None:
         there = f"ends at batch {newest}" if newest >= 0 else "has none"
@@ -165,6 +210,8 @@ class OutputBegunAnew(CecError):
 class OutputTakenBack(CecError):
     """A reader has read output that a rollback of its query has taken back: see `spark_cec.log.cuts`."""
 
+    consequence = Consequence.FIX
+
     def __init__(self, home: str, batch: int, after: int, generation: int) -> None:
         super().__init__(
             f"{home}: this stream has read up to batch {batch} of the output, of which run {generation} of the query "
@@ -176,6 +223,8 @@ class OutputTakenBack(CecError):
 class NewerFormat(CecError):
     """The log was written by a newer release: read it with that. Attribute: `found`, the version or kind met."""
 
+    consequence = Consequence.FIX
+
     def __init__(self, place: str, found: str) -> None:
         super().__init__(
             f"{place}: {found} is newer than this release can read; use the release that wrote it, or newer"
@@ -186,6 +235,20 @@ class NewerFormat(CecError):
 class RestartNeeded(CecError):
     """What a query has in memory is not whole any more: a restart has it again. See the message."""
 
+    consequence = Consequence.RESTART
+
 
 class CheckpointFailed(CecError):
     """A protocol has asked for a checkpoint, and it could not be taken; the message says of which flow, and why."""
+
+
+class Divergence(CecError):
+    """A replay has made other state than was committed. The JVM raises it."""
+
+    consequence = Consequence.FIX
+
+
+class TooLarge(CecError):
+    """A row has more bytes than the JVM takes. The JVM raises it."""
+
+    consequence = Consequence.FIX

@@ -12,7 +12,7 @@ EXTRAS = {
     "cli": ("typer", "rich"),
     "tune": ("scipy", "matplotlib", "plotext"),
     "spark": ("pyspark",),
-    "pipeline": ("tenacity",),
+    "pipeline": ("networkx",),
 }
 """Extra to the packages that it brings, as they are imported."""
 

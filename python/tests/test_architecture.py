@@ -5,21 +5,24 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "spark_cec"
+LAB = PACKAGE.with_name("spark_cec_lab")
 
-FLOORS: tuple[tuple[str, ...], ...] = (
+Floors = tuple[tuple[str, ...], ...]
+
+FLOORS: Floors = (
     # 0 words; packages are here because their __init__ imports nothing
     ("errors", "extras", "ids", "settings", "version", "log", "checkpoint", "recovery", "adapters", "agent"),
     # 1 values
     (
         *("protocols", "protocols.words", "protocols.choose", "protocols.coordinated", "protocols.uncoordinated"),
-        *("protocols.communication_induced", "protocols.eventual", "protocols.none", "protocols.simulation.*"),
-        "protocols.simulation",
+        *("protocols.communication_induced", "protocols.eventual", "protocols.none"),
         *("log.meta", "log.frame", "log.planes", "log.record", "toolchain"),
         *("checkpoint.columns", "checkpoint.footprints", "checkpoint.policy", "checkpoint.effort"),
     ),
@@ -41,31 +44,48 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         *("protocols.spec", "protocols.records", "protocols.driving"),
         *("recovery.attempts", "recovery.migrated_away", "recovery.spark_logs", "recovery.suitable"),
         *("recovery.progressive", "checkpoint.views", "tuning", "tuning.*"),
-        *("pipeline.graph", "pipeline.status", "pipeline.draw", "pipeline.plots", "pipeline.capacity"),
+        *("pipeline.graph", "pipeline.status", "pipeline.draw", "pipeline.capacity"),
         *("pipeline.release", "pipeline.users_code"),
-        *("pipeline.topologies", "pipeline.simulate", "pipeline.comparison", "pipeline.optimum"),
     ),
     # 5 adapters
     ("adapters.*",),
-    # 6 faces; "" is spark_cec/__init__.py
+    # 6 processes and sessions; "" is spark_cec/__init__.py
+    ("", "agent.*", "session", "operators", "build"),
+    # 7 administration of logs, running pipelines
     (
-        *("", "agent.*", "session", "operators", "cli", "cli.*", "build", "bench", "bench.*"),
-        *("migration", "migration.*", "nexmark", "nexmark.*"),
+        *("admin", "admin.*"),
         *("pipeline.declare", "pipeline.load", "pipeline.home", "pipeline.flows", "pipeline.supervise"),
-        *("pipeline.cluster", "pipeline.protocol"),
-        *("pipeline", "pipeline.running", "pipeline.runnable", "pipeline.run_commands", "pipeline.command"),
-        *("pipeline.verify_command", "pipeline.watermarks", "pipeline.options"),
+        *("pipeline.cluster", "pipeline.protocol", "pipeline", "pipeline.running", "pipeline.runnable"),
+        *("pipeline.watermarks", "pipeline.options"),
     ),
+    # 8 migration of state
+    ("migration", "migration.*"),
+    # 9 the command line
+    ("cli", "cli.*"),
+    # 10 commands that the command line finds by entry points
+    ("pipeline_commands", "pipeline_commands.*"),
 )
 """Floors from the ground up, names below `spark_cec`: a module may import lower ones, and its own without a circle."""
+
+LAB_FLOORS: Floors = (
+    # 0 what is measured, and simulations
+    ("", "nexmark", "nexmark.*", "simulation", "simulation.*", "tuning", "tuning.*"),
+    # 1 measuring
+    ("bench", "bench.*"),
+    # 2 commands that the command line finds by entry points
+    ("commands",),
+)
+"""The same below `spark_cec_lab`, which may import `spark_cec`; nothing there imports the lab."""
+
+HOUSES = {PACKAGE: FLOORS, LAB: LAB_FLOORS}
 
 NEVER = (
     ("log.reader", "log.writer"),
     ("log.writer", "log.reader"),
     ("log.reader", "log.repair"),
     ("log.reader", "log.trim"),
-    *((each, "log.writer") for each in ("cli.find_log", "cli.state", "cli.check")),
-    *((each, "log.repair") for each in ("cli.find_log", "cli.state", "cli.check")),
+    *((each, "log.writer") for each in ("admin.find_log", "admin.state", "admin.check")),
+    *((each, "log.repair") for each in ("admin.find_log", "admin.state", "admin.check")),
     *((f"migration.{each}", "agent.queries") for each in ("carry", "rewrite", "checkpoint")),
 )
 """(importer, imported) pairs that the floors would allow.
@@ -82,10 +102,10 @@ LIBRARIES: dict[str, str] = {
 
 _OF_PIPELINES = (
     *("pipeline.declare", "pipeline.runnable", "pipeline.flows", "pipeline.watermarks"),
-    *("pipeline.supervise", "pipeline.running", "pipeline.run_commands", "pipeline.cluster"),
+    *("pipeline.supervise", "pipeline.running", "pipeline_commands.run", "pipeline.cluster"),
 )
 
-SPARK_USERS = ("session", "operators", "bench", "bench.*", "nexmark.*", "cli.carry", "migration.*", *_OF_PIPELINES)
+SPARK_USERS = ("session", "operators", "cli.carry", "migration.*", *_OF_PIPELINES)
 """Who may import pyspark: the agent runs without it."""
 
 Imports = dict[str, set[str]]
@@ -100,8 +120,13 @@ def _modules(package: Path) -> dict[str, Path]:
     return found
 
 
-def _imported(tree: ast.AST) -> Iterator[tuple[str, tuple[str, ...]]]:
+@cache
+def _imported(code: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Every import of a module, wherever it stands: (module, names taken from it)."""
+    return tuple(_imports(ast.parse(code)))
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[str, tuple[str, ...]]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, ()) for alias in node.names)
@@ -115,7 +140,7 @@ def imports_within(package: Path) -> Imports:
     modules = _modules(package)
     graph: Imports = {name: set() for name in modules}
     for name, path in modules.items():
-        for module, taken in _imported(ast.parse(path.read_text())):
+        for module, taken in _imported(path.read_text()):
             if module.startswith("."):
                 raise AssertionError(f"{name}: relative import: write {package.name}. in full")
             if module != package.name and not module.startswith(package.name + "."):
@@ -126,22 +151,23 @@ def imports_within(package: Path) -> Imports:
     return graph
 
 
-def floor_of(name: str) -> int:
+def floor_of(name: str, floors: Floors = FLOORS) -> int:
     """The floor of a module: an exact name before a pattern."""
     for exact in (True, False):
-        for number, rooms in enumerate(FLOORS):
+        for number, rooms in enumerate(floors):
             if any(room == name if exact else "*" in room and fnmatchcase(name, room) for room in rooms):
                 return number
-    raise AssertionError(f"spark_cec.{name} is on no floor: add it to the table FLOORS in {Path(__file__).name}")
+    table = "FLOORS" if floors is FLOORS else "LAB_FLOORS"
+    raise AssertionError(f"{name} is on no floor: add it to the table {table} in {Path(__file__).name}")
 
 
-def upward(graph: Imports) -> list[str]:
+def upward(graph: Imports, floors: Floors = FLOORS) -> list[str]:
     """Imports of a higher floor."""
     return [
-        f"{name} (floor {floor_of(name)}) imports {target} (floor {floor_of(target)})"
+        f"{name} (floor {floor_of(name, floors)}) imports {target} (floor {floor_of(target, floors)})"
         for name, targets in graph.items()
         for target in sorted(targets)
-        if floor_of(target) > floor_of(name)
+        if floor_of(target, floors) > floor_of(name, floors)
     ]
 
 
@@ -164,23 +190,37 @@ def users_of(library: str, package: Path) -> set[str]:
     return {
         name
         for name, path in _modules(package).items()
-        if any(module.split(".")[0] == library for module, _ in _imported(ast.parse(path.read_text())))
+        if any(module.split(".")[0] == library for module, _ in _imported(path.read_text()))
     }
 
 
-def test_every_module_is_on_a_floor() -> None:
-    modules = _modules(PACKAGE)
-    assert {"", "errors", "log", "log.frame"} <= modules.keys()
-    for name in modules:
-        floor_of(name)
+@pytest.mark.parametrize("package", HOUSES, ids=lambda package: package.name)
+def test_every_module_is_on_a_floor(package: Path) -> None:
+    for name in _modules(package):
+        floor_of(name, HOUSES[package])
 
 
-def test_imports_point_downward() -> None:
-    assert upward(imports_within(PACKAGE)) == []
+def test_the_walk_finds_modules() -> None:
+    assert {"", "errors", "log", "log.frame"} <= _modules(PACKAGE).keys()
+    assert {"", "bench.command", "simulation.protocols.engine"} <= _modules(LAB).keys()
 
 
-def test_nothing_runs_in_a_circle() -> None:
-    assert circle(imports_within(PACKAGE)) == []
+@pytest.mark.parametrize("package", HOUSES, ids=lambda package: package.name)
+def test_imports_point_downward(package: Path) -> None:
+    assert upward(imports_within(package), HOUSES[package]) == []
+
+
+@pytest.mark.parametrize("package", HOUSES, ids=lambda package: package.name)
+def test_nothing_runs_in_a_circle(package: Path) -> None:
+    assert circle(imports_within(package)) == []
+
+
+def test_the_product_does_not_know_the_lab() -> None:
+    assert users_of("spark_cec_lab", PACKAGE) == set()
+
+
+def test_the_lab_leaves_foreign_libraries_to_the_adapters() -> None:
+    assert {name for library in LIBRARIES for name in users_of(library, LAB)} == set()
 
 
 def test_rooms_that_must_stay_apart_do() -> None:
@@ -206,7 +246,7 @@ def borrowed(root: Path) -> list[str]:
     return [
         f"{path.relative_to(root)} imports {module}"
         for path in sorted(root.rglob("*.py"))
-        for module, taken in _imported(ast.parse(path.read_text()))
+        for module, taken in _imported(path.read_text())
         if any(part.startswith("test_") for part in (*module.split("."), *taken))
         or (module.split(".")[0].endswith("_demo") and path.name != OF_EXAMPLES)
     ]
@@ -278,7 +318,7 @@ def test_a_reader_that_writes_is_found(house: Path) -> None:
 
 def test_an_unknown_module_is_found(house: Path) -> None:
     (house / "attic.py").write_text("")
-    with pytest.raises(AssertionError, match=r"spark_cec\.attic is on no floor: add it to the table"):
+    with pytest.raises(AssertionError, match=r"attic is on no floor: add it to the table FLOORS"):
         upward(imports_within(house) | {"errors": {"attic"}})
 
 
@@ -286,6 +326,11 @@ def test_a_relative_import_is_found(house: Path) -> None:
     (house / "log" / "reader.py").write_text("from .storage import Storage\n")
     with pytest.raises(AssertionError, match="relative import"):
         imports_within(house)
+
+
+def test_a_product_that_imports_the_lab_is_found(house: Path) -> None:
+    (house / "errors.py").write_text("def f():\n    from spark_cec_lab.bench import job\n")
+    assert users_of("spark_cec_lab", house) == {"errors"}
 
 
 def test_a_stray_library_is_found(house: Path) -> None:

@@ -33,6 +33,7 @@ def test_an_agent_needs_the_core_alone() -> None:
     [
         ("from spark_cec.cli import main; main()", "typer", "cli"),
         ("sys.argv = ['cec', 'tune', 'paper']\nfrom spark_cec.cli import main; main()", "scipy", "tune"),
+        ("sys.argv = ['cec', 'pipeline', 'run']\nfrom spark_cec.cli import main; main()", "networkx", "pipeline"),
         ("sys.argv = ['cec', 'bench']\nfrom spark_cec.cli import main; main()", "pyspark", "spark"),
     ],
 )
@@ -41,6 +42,20 @@ def test_what_needs_more_says_which_extra(code: str, missing: str, extra: str) -
     assert (ran.returncode, ran.stdout) == (2, "")
     (line,) = ran.stderr.splitlines()
     assert f"needs {missing}, which is not installed here: pip install 'spark-cec[{extra}]'" in line
+
+
+@pytest.mark.parametrize("command", [("bench",), ("bench", "slow"), ("tune", "paper"), ("pipeline", "simulate")])
+def test_a_wheel_says_that_the_lab_is_in_a_checkout(command: tuple[str, ...]) -> None:
+    ran = without(f"sys.argv = ['cec', *{command!r}]\nfrom spark_cec.cli import main; main()", "spark_cec_lab")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith("cec ") and "run it in a checkout of Spark CEC" in line
+
+
+def test_help_without_the_lab_lists_the_product_alone() -> None:
+    ran = without("sys.argv = ['cec', '--help']\nfrom spark_cec.cli import main; main()", "spark_cec_lab")
+    assert ran.returncode == 0, ran.stderr
+    assert "\n  pipeline " in ran.stdout and "\n  bench " not in ran.stdout
 
 
 def test_autotune_says_which_extra() -> None:

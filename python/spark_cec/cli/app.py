@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from typing import Annotated, Any, NoReturn
+from typing import Annotated
 
 import typer
 
 from spark_cec.cli import carry_commands, rollback_command
 from spark_cec.cli.failures import ExitCode, explained
 from spark_cec.cli.options import AsJson, Checkpoint
+from spark_cec.cli.subcommands import HANDED_OVER, HELP_OPTIONS, add_commands, hand_over
 from spark_cec.extras import need
 from spark_cec.version import __version__
 
@@ -104,14 +105,12 @@ Exit codes:
   2  wrong usage, or the query is not running, and its next start has something to replay
 """
 
-_HELP_OPTIONS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
-
 app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings=_HELP_OPTIONS,
+    context_settings=HELP_OPTIONS,
 )
 
 
@@ -139,11 +138,11 @@ def cec(
 def inspect(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
     """The state from frame headers."""
     with explained("inspect", checkpoint):
-        from spark_cec.cli.damage import FindingKind
-        from spark_cec.cli.find_log import find_log
+        from spark_cec.admin.damage import FindingKind
+        from spark_cec.admin.find_log import find_log
+        from spark_cec.admin.state import read_state
         from spark_cec.cli.show import console, print_json
         from spark_cec.cli.show_state import print_state, state_json
-        from spark_cec.cli.state import read_state
 
         state = read_state(find_log(checkpoint))
         if as_json:
@@ -161,9 +160,10 @@ def outputs(
 ) -> None:
     """From the manifests alone."""
     with explained("outputs", checkpoint):
-        from spark_cec.cli.find_log import find_log
-        from spark_cec.cli.outputs import outputs_json, print_outputs, read_outputs
+        from spark_cec.admin.find_log import find_log
+        from spark_cec.admin.outputs import read_outputs
         from spark_cec.cli.show import console, print_json
+        from spark_cec.cli.show_outputs import outputs_json, print_outputs
 
         found = read_outputs(find_log(checkpoint), last)
         if as_json:
@@ -179,10 +179,10 @@ def verify(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
     with explained("verify", checkpoint):
         from dataclasses import replace
 
-        from spark_cec.cli.check import verify_log
-        from spark_cec.cli.find_log import find_log
+        from spark_cec.admin.check import verify_log
+        from spark_cec.admin.find_log import find_log
+        from spark_cec.admin.read_only import ReadOnlyStorage
         from spark_cec.cli.progress import meter
-        from spark_cec.cli.read_only import ReadOnlyStorage
         from spark_cec.cli.show import console, print_json, print_verification, verification_json
 
         place = find_log(checkpoint)
@@ -205,11 +205,11 @@ def repair(
     """The only command that writes."""
     with explained("repair", checkpoint, "read" if dry_run else "read and write"):
         from spark_cec.adapters.fsspec_storage import open_storage
-        from spark_cec.cli.check import lost_output
-        from spark_cec.cli.fall_back import begin_from, find_mending, replay_due, while_no_run_has_it
-        from spark_cec.cli.find_log import find_log
+        from spark_cec.admin.check import lost_output
+        from spark_cec.admin.fall_back import begin_from, find_mending, replay_due, while_no_run_has_it
+        from spark_cec.admin.find_log import find_log
+        from spark_cec.admin.read_only import WatchedStorage
         from spark_cec.cli.progress import meter
-        from spark_cec.cli.read_only import WatchedStorage
         from spark_cec.cli.show import console, print_json
         from spark_cec.cli.show_repair import print_lost_output, print_mending, print_repair, repair_json
         from spark_cec.log.home import restore_log
@@ -253,11 +253,12 @@ def flush(
     with explained("flush", checkpoint, "read and write"):
         from rich.console import Console
 
-        from spark_cec.cli.find_log import find_log
-        from spark_cec.cli.flush import flush_query
+        from spark_cec.admin.find_log import find_log
+        from spark_cec.admin.flush import flush_query
         from spark_cec.cli.show import print_json
 
-        result = flush_query(checkpoint, find_log(checkpoint), timeout, Console(stderr=True))
+        with Console(stderr=True).status("waiting for the query to come to the end of a batch"):
+            result = flush_query(checkpoint, find_log(checkpoint), timeout)
         answer = result.answer
         failed = (
             list(answer.failed) if answer else [f"the query has not answered within {timeout:g} s: is a batch so long?"]
@@ -276,48 +277,20 @@ def flush(
 carry_commands.register(app)
 rollback_command.register(app)
 
-_WITH_COMMANDS_OF_ITS_OWN: dict[str, Any] = {
-    "add_help_option": False,
-    "context_settings": {"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
-}
-"""Everything is handed over to another command line: its libraries load slowly, and no other command needs them."""
-
-
-@app.command(short_help="Advise on the checkpoint interval.", **_WITH_COMMANDS_OF_ITS_OWN)
+@app.command(short_help="Advise on the checkpoint interval.", **HANDED_OVER)
 def tune(context: typer.Context) -> None:
     """The advice's own command."""
     with explained("tune", "", "read and write"):
         need("`cec tune`", "tune")
-        from spark_cec.cli.commits import read_commits
+        from spark_cec.admin.commits import read_commits
         from spark_cec.tuning.command import tune_app
 
-        _hand_over(tune_app(read_commits), context)
+        advice = tune_app(read_commits)
+        add_commands(advice, "tune")
+        hand_over(advice, context)
 
 
-@app.command(short_help="Pipelines of queries: run, status, verify, graph, simulate.", **_WITH_COMMANDS_OF_ITS_OWN)
-def pipeline(context: typer.Context) -> None:
-    """The command of pipelines."""
-    with explained("pipeline", "", "read and write"):
-        need("`cec pipeline`", "tune")
-        from spark_cec.pipeline.command import app as pipeline_app
-
-        _hand_over(pipeline_app, context)
-
-
-@app.command(short_help="Compare with Spark's own state stores.", **_WITH_COMMANDS_OF_ITS_OWN)
-def bench(context: typer.Context) -> None:
-    """The command of the benchmark."""
-    with explained("bench", "", "read and write"):
-        need("`cec bench`", "spark")
-        from spark_cec.bench.command import app as bench_app
-
-        _hand_over(bench_app, context)
-
-
-def _hand_over(to: typer.Typer, context: typer.Context) -> NoReturn:
-    command = typer.main.get_command(to)
-    code = command.main(args=context.args, prog_name=f"cec {context.info_name}", standalone_mode=False, **_HELP_OPTIONS)
-    raise typer.Exit(code if isinstance(code, int) else ExitCode.OK)
+add_commands(app)
 
 
 def _end(damaged: bool) -> None:

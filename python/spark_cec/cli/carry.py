@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from spark_cec.admin.find_log import OWN_DIRECTORY, open_to_read
 from spark_cec.agent.lease import is_held
-from spark_cec.cli.find_log import OWN_DIRECTORY, open_to_read
 from spark_cec.cli.show import console, counted, print_json
 from spark_cec.errors import SettingsError
 from spark_cec.migration.carry import Carried, Request, carry

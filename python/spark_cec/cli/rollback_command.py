@@ -50,10 +50,10 @@ def rollback(
     with explained("rollback", checkpoint, "read" if dry_run else "read and write"):
         from dataclasses import replace
 
-        from spark_cec.cli.find_log import find_log
+        from spark_cec.admin.find_log import find_log
+        from spark_cec.admin.read_only import ReadOnlyStorage
+        from spark_cec.admin.roll_back import Watch, find_way_back, go_back, while_stopped
         from spark_cec.cli.progress import meter
-        from spark_cec.cli.read_only import ReadOnlyStorage
-        from spark_cec.cli.roll_back import Watch, find_way_back, go_back, while_stopped
         from spark_cec.cli.show import console, print_json
         from spark_cec.cli.show_rollback import print_done, print_way_back, rollback_json
 

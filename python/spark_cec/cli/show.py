@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from spark_cec.cli.check import StoreCheck, Verification
-from spark_cec.cli.damage import Finding, FindingKind
-from spark_cec.cli.find_log import Place
+from spark_cec.admin.check import StoreCheck, Verification
+from spark_cec.admin.damage import Finding, FindingKind
+from spark_cec.admin.find_log import Place
 from spark_cec.ids import StoreId
 from spark_cec.recovery.query_files import Fallback
 

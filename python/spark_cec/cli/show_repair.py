@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-from spark_cec.cli.damage import Finding, of_damage
-from spark_cec.cli.fall_back import Mending
-from spark_cec.cli.find_log import Place
+from spark_cec.admin.damage import Finding, of_damage
+from spark_cec.admin.fall_back import Mending
+from spark_cec.admin.find_log import Place
 from spark_cec.cli.show import counted, place_json, print_findings, store_json
 from spark_cec.log.cuts import CUTS
 from spark_cec.log.home import LOG_FILE

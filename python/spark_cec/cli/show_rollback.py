@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from spark_cec.cli.find_log import Place
-from spark_cec.cli.roll_back import WayBack
+from spark_cec.admin.find_log import Place
+from spark_cec.admin.roll_back import WayBack
 from spark_cec.cli.show import counted, place_json
 from spark_cec.cli.show_state import reach_json
 

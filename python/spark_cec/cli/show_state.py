@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spark_cec.cli.find_log import store_of
+from spark_cec.admin.find_log import store_of
+from spark_cec.admin.state import LogState, StoreState
 from spark_cec.cli.show import counted, describe_fallback, fallback_json, print_findings, size, store_json
-from spark_cec.cli.state import LogState, StoreState
 from spark_cec.log.meta import CommitFlags
 from spark_cec.recovery.reach import Reach
 from spark_cec.recovery.spark_logs import has_state, recorded_conf

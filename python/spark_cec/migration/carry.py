@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 
 from spark_cec import __version__
 from spark_cec.adapters.fsspec_storage import is_taken, open_storage, remove_all
+from spark_cec.admin.fall_back import replay_due
+from spark_cec.admin.find_log import find_log
 from spark_cec.agent.lease import CheckpointLeases
 from spark_cec.agent.logs import cec_directory, home_of
 from spark_cec.agent.owner import claim_log
-from spark_cec.cli.fall_back import replay_due
-from spark_cec.cli.find_log import find_log
 from spark_cec.errors import Fenced, LogLocationError, UnsuitableCheckpoint
 from spark_cec.log.home import relative_home
 from spark_cec.migration.checkpoint import (

@@ -9,6 +9,7 @@ from typing import Any
 
 from spark_cec.checkpoint.columns import changed_columns
 from spark_cec.errors import CecError
+from spark_cec.extras import needed_by
 from spark_cec.recovery.progressive import Query
 
 _READERS_TOO = (
@@ -95,44 +96,20 @@ class Graph:
         return [Query(n.name, self.upstream(n.name), n.priority) for n in self.nodes.values() if n.is_sink]
 
     def order(self) -> list[tuple[str, ...]]:
-        """The flows, what feeds before what is fed; those of a cycle together, in the order of their declaration.
+        """The flows, what feeds before what is fed, as they were declared; those of a cycle together."""
+        with needed_by("a pipeline"):  # here, because a pipeline can be declared without networkx
+            import networkx
 
-        Tarjan's strongly connected components, without recursion: a chain may be thousands of flows long.
-        """
-        places: dict[str, int] = {}
-        low: dict[str, int] = {}
-        stack: list[str] = []
-        on_stack: set[str] = set()
+        fed = networkx.DiGraph()
+        fed.add_nodes_from(self.nodes)
+        fed.add_edges_from((read, node.name) for node in self.nodes.values() for read in node.inputs)
+        knots = networkx.condensation(fed)
         declared = {name: i for i, name in enumerate(self.nodes)}
-        found: list[tuple[str, ...]] = []
-        for root in self.nodes:
-            if root in places:
-                continue
-            places[root] = low[root] = len(places)
-            stack.append(root)
-            on_stack.add(root)
-            path = [(root, iter(self.nodes[root].inputs))]
-            while path:
-                name, left = path[-1]
-                read = next(left, None)
-                if read is None:
-                    path.pop()
-                    if path:
-                        low[path[-1][0]] = min(low[path[-1][0]], low[name])
-                    if low[name] == places[name]:
-                        members: list[str] = []
-                        while not members or members[-1] != name:
-                            members.append(stack.pop())
-                            on_stack.discard(members[-1])
-                        found.append(tuple(sorted(members, key=declared.__getitem__)))
-                elif read not in places:
-                    places[read] = low[read] = len(places)
-                    stack.append(read)
-                    on_stack.add(read)
-                    path.append((read, iter(self.nodes[read].inputs)))
-                elif read in on_stack:
-                    low[name] = min(low[name], places[read])
-        return found
+        members = {
+            knot: tuple(sorted(names, key=declared.__getitem__)) for knot, names in knots.nodes(data="members")
+        }
+        first = networkx.lexicographical_topological_sort(knots, key=lambda knot: declared[members[knot][0]])
+        return [members[knot] for knot in first]
 
     def cycles(self) -> list[tuple[str, ...]]:
         """The flows that feed themselves, alone or through one another; one tuple for each knot of them."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import threading
 import time
 from collections import deque
@@ -14,8 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import tenacity
-
+from spark_cec.errors import CecError, Consequence, consequence_of
 from spark_cec.log.manifest import read_batch
 from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.status import FlowStatus, State
@@ -26,16 +26,11 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-FATAL = frozenset({
-    "SettingsError", "LogLocationError", "UnsuitableCheckpoint", "Unsupported", "InputGone", "DamagedLog", "LostLog",
-    "NotKept", "NewerFormat", "OutputBegunAnew", "OutputTakenBack", "ColumnChanged", "Divergence", "TooLarge",
-})  # fmt: skip
-"""Kinds of our errors that are there again after a restart: see `spark_cec.errors`."""
-
 _REFUSED = ("AnalysisException", "ParseException")
 """What Spark calls a query that cannot run as it is."""
 
 _FIRST_WAIT_S = 0.5
+_MOST_DOUBLINGS = 32
 _MOST_CAUSES = 50
 _ERROR_CHARS = 2000
 
@@ -148,31 +143,33 @@ class Supervisor(threading.Thread):
     def run(self) -> None:
         """The life: see the class."""
         try:
-            for attempt in self._attempts():
-                with attempt:
-                    while self._run_once() and not self._stopping.is_set():
-                        pass
+            while not self._runs_to_its_end():
+                self._stopping.wait(self._wait_s())
             self._end(State.ENDED)
         except FlowFailed as failure:
             self._end(State.FAILED, str(failure))
-        except tenacity.RetryError:
-            self._end(State.STOPPED)
         except Exception as error:  # the session has ended under the query
             _LOG.warning("flow %s", self._status.name, exc_info=True)
             self._end(State.FAILED, _told(error))
 
-    def _attempts(self) -> Iterator[tenacity.AttemptManager]:
-        """Waits are by the failures within the window: a flow that ran well for long begins anew."""
-        wait = tenacity.wait_random_exponential(multiplier=_FIRST_WAIT_S, max=self._patience.wait_s)
-        return iter(
-            tenacity.Retrying(
-                retry=tenacity.retry_if_exception(lambda error: isinstance(error, FlowFailed) and not error.fatal),
-                stop=lambda _: self._stopping.is_set() or len(self._failures) > self._patience.most,
-                wait=lambda state: wait(_as_attempt(state, len(self._failures))),
-                sleep=tenacity.sleep_using_event(self._stopping),
-                reraise=True,
-            )
-        )
+    def _runs_to_its_end(self) -> bool:
+        """Runs the query; answers False if it has failed, and a restart may mend that.
+
+        Raises `FlowFailed` for any other failure, for one too many, and for one while the flow is stopped.
+        """
+        try:
+            while self._run_once() and not self._stopping.is_set():
+                pass
+        except FlowFailed as failure:
+            if failure.fatal or self._stopping.is_set() or len(self._failures) > self._patience.most:
+                raise
+            return False
+        return True
+
+    def _wait_s(self) -> float:
+        """A random time before the next start, whose limit doubles with each failure within the window, in seconds."""
+        doublings = min(max(len(self._failures) - 1, 0), _MOST_DOUBLINGS)
+        return random.uniform(0.0, min(_FIRST_WAIT_S * 2**doublings, self._patience.wait_s))
 
     def _run_once(self) -> bool:
         """Runs the query to its end; whether it was held back, and is to run again."""
@@ -271,27 +268,26 @@ class Supervisor(threading.Thread):
             return self._status
 
 
-def _as_attempt(state: tenacity.RetryCallState, number: int) -> tenacity.RetryCallState:
-    state.attempt_number = max(number, 1)
-    return state
-
-
 def is_fatal(java: Any, error: BaseException) -> bool:
     """Whether a restart would end as this run has. `java`: the Java exception behind it, or None."""
     for each in _causes(java):  # all of them: that a replay has failed is no reason, and why is behind it
-        name = each.getClass().getSimpleName()
-        if name in _REFUSED or (name == "CecException" and each.kind() in FATAL):
+        if each.getClass().getSimpleName() in _REFUSED or _consequence(each) is Consequence.FIX:
             return True
     # A function of the user's that fails before its query has started.
     own = error.__cause__ if isinstance(error, FlowError) else error
+    if isinstance(own, CecError):
+        return own.consequence is Consequence.FIX
     return isinstance(own, TypeError | NameError | AttributeError | SyntaxError | ImportError)
 
 
 def is_due_to_lost_executors(java: Any) -> bool:
     """Whether a query has ended as executors were lost with state that a restart has again. `java` as in `is_fatal`."""
-    return any(
-        each.getClass().getSimpleName() == "CecException" and each.kind() == "RestartNeeded" for each in _causes(java)
-    )
+    return any(_consequence(each) is Consequence.RESTART for each in _causes(java))
+
+
+def _consequence(java: Any) -> Consequence | None:
+    """The consequence of an exception of our JVM part; None for another's."""
+    return consequence_of(str(java.kind())) if java.getClass().getSimpleName() == "CecException" else None
 
 
 def _causes(java: Any) -> Iterator[Any]:

@@ -3,7 +3,7 @@
 A flow's batch is a message, with all that its source or its inputs had for it. What a machine wants is done between two
 batches of the flow: then no store is ahead of what Spark has committed. A marker is a place in a channel, behind a
 batch; it lives as long as the run, since whoever would need it again goes back behind it. The machines are the same as
-in the simulation (`protocols/simulation`).
+in the simulation (`spark_cec_lab/simulation/protocols`).
 """
 
 from __future__ import annotations

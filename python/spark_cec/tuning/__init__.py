@@ -1,4 +1,4 @@
-"""How often to checkpoint: the utilization model, its optimum, a simulator, and estimates from a query's own log."""
+"""How often to checkpoint: the utilization model, its optimum, and estimates from a query's own log."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ from spark_cec.tuning.optimum import (
     young_interval,
     zhuang_interval,
 )
-from spark_cec.tuning.simulate import Simulation, simulate
 
 __all__ = [
     "Advice",
     "Commit",
     "FailureRate",
     "ModelInputError",
-    "Simulation",
     "System",
     "advise",
     "checkpoint_cost",
@@ -40,7 +38,6 @@ __all__ = [
     "mean_time_to_failure",
     "optimal_interval",
     "optimal_utilization",
-    "simulate",
     "utilization",
     "utilization_dag_without_failure",
     "utilization_with_failure",

@@ -1,4 +1,4 @@
-"""`cec tune`: the best checkpoint interval for a job, and the paper's numbers beside ours."""
+"""`cec tune`: the best checkpoint interval for a job."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from spark_cec.errors import CecError
 from spark_cec.tuning.advice import System, advise
 from spark_cec.tuning.estimate import FailureRate, commit_figures, failure_rate, mean_seconds
 from spark_cec.tuning.inputs import ModelInputError
-from spark_cec.tuning.paper import comparisons
 from spark_cec.tuning.plots import save_png, terminal_plot
 from spark_cec.tuning.quantities import format_duration, parse_duration, parse_rate
 from spark_cec.tuning.recoveries import CommitReader, Evidence, gather
-from spark_cec.tuning.report import advice_json, advice_table, inputs_table, paper_table, rate_line
+from spark_cec.tuning.report import advice_json, advice_table, inputs_table, rate_line
 
 _OPTIONS = {
     "failures_per_s": "--failure-rate",
@@ -47,7 +46,6 @@ Examples:
   cec tune --failure-rate 0.5/day --checkpoint-cost 800ms --restart 30s --operators 3 --delay 20ms --interval 10s
   cec tune --from /data/checkpoints/totals --png tune.png
   cec tune --from /data/checkpoints/totals --json
-  cec tune paper
 
 \b
 Exit codes:
@@ -91,7 +89,7 @@ def tune_app(read_commits: CommitReader | None = None) -> typer.Typer:
     ) -> None:
         if context.invoked_subcommand is not None:
             return
-        with _explained():
+        with tune_explained():
             given = {
                 "failures_per_s": None if failure_rate is None else parse_rate(failure_rate),
                 "checkpoint_s": _seconds(checkpoint_cost),
@@ -103,19 +101,6 @@ def tune_app(read_commits: CommitReader | None = None) -> typer.Typer:
             if checkpoint is not None:
                 measured = _measure(gather(checkpoint, read_commits), _seconds(observed))
             _show(given, measured, _seconds(interval), png, as_json)
-
-    @app.command()
-    def paper(
-        figures: Annotated[Path | None, typer.Option(help="Also draw figures 4, 5, 10-16 into this directory.")] = None,
-    ) -> None:
-        """Print the numbers of Jayasekara, Harwood and Karunasekera (2019) beside the model's."""
-        Console(soft_wrap=True).print(paper_table(comparisons()))
-        if figures is not None:
-            from spark_cec.tuning.paper_plots import draw_paper_figures
-
-            with _explained():
-                for written in draw_paper_figures(figures):
-                    typer.echo(f"wrote {written}")
 
     return app
 
@@ -174,7 +159,7 @@ def _show(
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def tune_explained() -> Iterator[None]:
     """One line on standard error and exit code 2 for what can be mended; the model's arguments are called by option."""
     try:
         yield

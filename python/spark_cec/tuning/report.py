@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
-from itertools import count
 from typing import Any
 
-from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from spark_cec.tuning.advice import Advice, System
 from spark_cec.tuning.estimate import PRIOR_MEDIAN_PER_S, FailureRate
 from spark_cec.tuning.optimum import optimal_interval
-from spark_cec.tuning.paper import Comparison
 from spark_cec.tuning.quantities import format_duration, format_rate
 
 _DAY_S = 86400.0
@@ -81,37 +77,6 @@ def rate_line(system: System, rate: FailureRate) -> Text:
         f"95 % interval of λ: {format_rate(rate.low_per_s)} to {format_rate(rate.high_per_s)}{basis}, "
         f"so T* is from {format_duration(shortest)} to {format_duration(longest)}"
     )
-
-
-def paper_table(comparisons: Iterable[Comparison]) -> RenderableType:
-    """Theirs beside ours, with numbered notes and a line that counts the verdicts."""
-    table = Table("where", "what", "paper", "ours", "verdict", "note", box=None, pad_edge=False)
-    numbers = count(1)
-    notes: dict[str, int] = {}
-    tally: Counter[str] = Counter()
-    for row in comparisons:
-        if row.note and row.note not in notes:
-            notes[row.note] = next(numbers)
-        verdict = _verdict(row)
-        tally[verdict] += 1
-        mark = str(notes[row.note]) if row.note else ""
-        table.add_row(row.place, row.quantity, row.printed or "-", row.ours_rounded, verdict, mark)
-    lines = [Text(f"{number}  {note}") for note, number in notes.items()]
-    summary = Text("  ".join(f"{verdict}: {times}" for verdict, times in sorted(tally.items())))
-    return Group(table, Text(), *lines, Text(), Text(_LEGEND), Text(), summary)
-
-
-_LEGEND = (
-    "same, DIFFERS: to the printed digits, with inputs that are stated or carried over from another number; "
-    "solved: the inputs were solved from this very number, so that agreement is by construction and tests nothing; "
-    "not at hand: no printed number to compare with."
-)
-
-
-def _verdict(row: Comparison) -> str:
-    if row.agrees is False:
-        return "DIFFERS"
-    return "same" if row.tests_the_model else row.basis.value
 
 
 _CI_MS = 20.0

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_cec.cli import commits
-from spark_cec.cli import find_log as place_module
+from spark_cec.admin import commits
+from spark_cec.admin import find_log as place_module
 from spark_cec.cli import progress as meter_module
 from spark_cec.log.frame import crc32c
 from spark_cec.tuning.estimate import Commit

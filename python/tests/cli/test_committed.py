@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.cli.committed import Committed, committed
-from spark_cec.cli.find_log import find_log
-from spark_cec.cli.flush import flush_query
+from spark_cec.admin.committed import Committed, committed
+from spark_cec.admin.find_log import find_log
+from spark_cec.admin.flush import flush_query
 from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
 from spark_cec.log.home import join_log
 from spark_cec.protocols.choose import Protocol
@@ -71,7 +70,7 @@ def test_of_a_copy_of_a_flow_alone_it_is_the_newest_checkpoint(home: Path) -> No
 def test_a_flow_is_not_flushed_alone(home: Path) -> None:
     """It would be answered that a recovery needs nothing older."""
     with pytest.raises(UnsuitableCheckpoint, match="goes back to the last line, whatever it has written"):
-        flush_query(str(home / "flows/b"), find_log(str(home / "flows/b")), 0.1, Console())
+        flush_query(str(home / "flows/b"), find_log(str(home / "flows/b")), 0.1)
 
 
 def test_with_all_checkpoints_damaged_that_is_said(home: Path) -> None:

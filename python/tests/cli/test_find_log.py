@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_cec.cli.find_log import find_log
-from spark_cec.cli.read_only import ReadOnlyStorage
+from spark_cec.admin.find_log import find_log
+from spark_cec.admin.read_only import ReadOnlyStorage
 from spark_cec.log.home import join_log, relative_home
 from spark_cec.settings import PROVIDER, PROVIDER_KEY
 from tests.cli.support import Checkpoint, answer, query_json, run, write_log

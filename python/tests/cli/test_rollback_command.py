@@ -16,7 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.cli import roll_back, rollback_command
+from spark_cec.admin import roll_back
+from spark_cec.cli import rollback_command
 from spark_cec.cli.app import app
 from spark_cec.ids import StoreId
 from spark_cec.log.catalog import Catalog

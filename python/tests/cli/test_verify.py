@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.cli.check import Verification, verify_log
-from spark_cec.cli.find_log import Place, find_log
-from spark_cec.cli.read_only import ReadOnlyStorage
+from spark_cec.admin.check import Verification, verify_log
+from spark_cec.admin.find_log import Place, find_log
+from spark_cec.admin.read_only import ReadOnlyStorage
 from spark_cec.errors import TransientError
 from spark_cec.log.frame import FrameKind
 from spark_cec.log.record import RecordKind, encode_records

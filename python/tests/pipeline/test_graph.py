@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_cec.pipeline import Pipeline
-from spark_cec.pipeline.command import app
 from spark_cec.pipeline.draw import layers, to_dot
 from spark_cec.pipeline.graph import Graph, GraphError, Node, Part, check_graph, check_recorded, to_json
 from spark_cec.pipeline.load import NoPipeline, load_pipeline
 from spark_cec.pipeline.running import chosen
+from spark_cec.pipeline_commands.app import make_app
 
 SHOP = """
 from spark_cec.pipeline import Pipeline
@@ -304,7 +304,7 @@ def test_the_command(tmp_path: Path) -> None:
     file.write_text(SHOP)
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        result = CliRunner().invoke(app, ["graph", *arguments])
+        result = CliRunner().invoke(make_app(), ["graph", *arguments])
         return result.exit_code, result.stdout, result.stderr
 
     code, out, _ = run(str(file))

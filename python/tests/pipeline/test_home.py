@@ -21,11 +21,11 @@ from spark_cec.log.home import join_log
 from spark_cec.log.manifest import Manifest, publish
 from spark_cec.log.record import encode_table
 from spark_cec.log.writer import SegmentWriter
-from spark_cec.pipeline.command import app
 from spark_cec.pipeline.graph import Graph, GraphError, Node
 from spark_cec.pipeline.home import NoHome, PipelineHome
-from spark_cec.pipeline.run_commands import SILENT_S, _table
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
+from spark_cec.pipeline_commands.app import make_app
+from spark_cec.pipeline_commands.run import SILENT_S, _table
 from tests.log.support import WRITER_ID, ObjectStore
 
 A, OUT = Node("a"), Node("out", ("a",), is_sink=True)
@@ -134,7 +134,7 @@ def test_a_storage_that_cannot_create_if_absent_is_no_home(monkeypatch: pytest.M
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, list(arguments))
+    result = CliRunner().invoke(make_app(), list(arguments))
     return result.exit_code, result.output
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from spark_cec.errors import TransientError, Unsupported
 from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.graph import Graph, Node
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State, starving
@@ -192,6 +193,10 @@ def test_an_error_while_it_is_being_stopped_is_no_failure() -> None:
         (Java("CecException", Java("CecException", kind="DamagedLog"), kind="ReplayFailed"), RuntimeError("x"), True),
         (Java("CecException", Java("IOException"), kind="ReplayFailed"), RuntimeError("x"), False),
         (Java("QueryException", Java("CecException", kind="Divergence")), RuntimeError("x"), True),
+        (Java("CecException", kind="NoLine"), RuntimeError("x"), True),
+        (Java("CecException", kind="Fenced"), RuntimeError("x"), False),
+        (None, Unsupported("x"), True),
+        (None, TransientError("x"), False),
     ],
 )
 def test_what_is_fatal(java: Java | None, error: Exception, fatal: bool) -> None:

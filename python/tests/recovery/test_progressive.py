@@ -108,7 +108,7 @@ def test_it_is_the_papers_loop(case: Failure, free: float) -> None:
 @settings(deadline=None, max_examples=100)
 def test_no_plan_is_better_than_the_optimum(case: Failure, free: float) -> None:
     pytest.importorskip("scipy")
-    from spark_cec.pipeline.optimum import optimal
+    from spark_cec_lab.simulation.pipelines.optimum import optimal
 
     def worth(plan: Plan) -> float:
         return math.fsum(query.priority for query in case.queries if query.name in plan.queries)

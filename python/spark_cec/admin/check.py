@@ -1,0 +1,185 @@
+"""The full check of a log: every byte read, and every store rebuilt as a recovery would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from spark_cec.admin.committed import Committed, committed, committed_attempts, decided_fallback
+from spark_cec.admin.damage import Finding, of_damages, of_error
+from spark_cec.admin.find_log import Place
+from spark_cec.admin.state import catalog_of
+from spark_cec.checkpoint.eventual import head_at, rebuild
+from spark_cec.errors import DamagedLog, TransientError
+from spark_cec.ids import StoreId
+from spark_cec.log import manifest
+from spark_cec.log.catalog import Catalog
+from spark_cec.log.index import Index
+from spark_cec.log.reader import FoundFrame, SegmentReport, Torn, VerifyReport, scan, verify
+from spark_cec.log.segment import segment_path
+from spark_cec.log.storage import Storage
+from spark_cec.recovery.attempts import newest_allowed
+from spark_cec.recovery.plan import Allows
+from spark_cec.recovery.query_files import Fallback
+from spark_cec.recovery.spark_logs import all_stores
+
+Tell = Callable[[int], None]
+"""Takes the number of stores that are to be checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCheck:
+    """One eventual checkpoint that was rebuilt, or `damage` that prevents it. `scanned` counts log records read."""
+
+    store: StoreId
+    version: int
+    open_windows: int = 0
+    scanned: int = 0
+    damage: Finding | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What the full check found; `findings` has all of it, the stores' damage included.
+
+    `decided`: what `cec repair` has decided for the next start.
+    """
+
+    place: Place
+    committed: Committed | None
+    segments: tuple[SegmentReport, ...]
+    output_batches: int
+    stores: tuple[StoreCheck, ...]
+    findings: tuple[Finding, ...]
+    decided: Fallback | None
+
+
+def verify_log(place: Place, stores_begin: Tell, store_done: Callable[[], None]) -> Verification:
+    """Check the log at `place`; writes nothing.
+
+    1. Read every byte of the segments, every manifest and `log.json`. A frame that was in flight is looked at again.
+    2. Look for the output frames that manifests name.
+    3. Rebuild every store at the version that Spark has committed, and at the newest in the log.
+
+    Errors: `NewerFormat`; `TransientError` where the query removed what was being read.
+    """
+    storage = place.storage
+    try:
+        report = _settled(storage, verify(storage))  # 1
+    except FileNotFoundError as error:
+        gone = f"{place.home}: a file was removed while it was read ({error.filename or error})"
+        raise TransientError(f"{gone}: a running query trims its log; try again") from error
+    batches, _ = manifest.readable_batches(storage)  # 2
+    done = committed(place)
+    catalog = catalog_of(place)
+    catalog.refresh()
+    outputs = [*_missing_manifests(storage, batches), *_missing_outputs(storage, catalog.index, batches)]
+    stores = tuple(_check_stores(place, catalog, done, stores_begin, store_done))  # 3
+    known = {error.segment for error in report.files}
+    files = [*report.files, *([place.damage] if place.damage and place.damage.segment not in known else [])]
+    findings = [
+        *(of_error(error) for error in files),
+        *of_damages(report.damages, catalog.damages),
+        *outputs,
+        *(check.damage for check in stores if check.damage),
+    ]
+    decided = decided_fallback(place, catalog.index, done)
+    return Verification(place, done, report.segments, len(batches), stores, tuple(findings), decided)
+
+
+def lost_output(place: Place) -> list[Finding]:
+    """Rows that the sink wrote and that no reader can read: damaged cuts, manifests damaged or missing, lost frames.
+
+    Frames that are there count as sound: for after a repair, which takes out those that are not.
+    """
+    storage, catalog = place.storage, catalog_of(place)
+    catalog.refresh()
+    batches, damaged_cuts = manifest.readable_batches(storage)
+    damaged = [each for _, each in manifest.load_between(storage, batches[0], batches[-1])] if batches else []
+    return [
+        *map(of_error, damaged_cuts),
+        *(of_error(each) for each in damaged if isinstance(each, DamagedLog)),
+        *_missing_manifests(storage, batches),
+        *_missing_outputs(storage, catalog.index, batches),
+    ]
+
+
+def _settled(storage: Storage, report: VerifyReport) -> VerifyReport:
+    """The report, with the ends of segments that have grown since read again: what looked torn was being written."""
+    return replace(report, segments=tuple(_settled_segment(storage, segment) for segment in report.segments))
+
+
+def _settled_segment(storage: Storage, report: SegmentReport) -> SegmentReport:
+    last = report.damages[-1] if report.damages else None
+    if not isinstance(last, Torn) or storage.size(segment_path(report.segment)) <= report.size:
+        return report
+    size = storage.size(segment_path(report.segment))
+    again = list(scan(storage, report.segment, last.offset, size, headers_only=False))
+    damages = tuple(item for item in again if not isinstance(item, FoundFrame))
+    frames = report.frames + len(again) - len(damages)
+    return SegmentReport(report.segment, size, frames, (*report.damages[:-1], *damages))
+
+
+def _missing_manifests(storage: Storage, batches: Sequence[int]) -> Iterator[Finding]:
+    """Every batch has a manifest, also one without rows, and only the oldest are ever retired: a gap is a loss."""
+    if batches:
+        try:
+            begins = manifest.retired_before(storage) or batches[0]
+        except DamagedLog:
+            begins = batches[0]
+        for batch in sorted(set(range(begins, batches[-1])) - set(batches)):
+            if storage.exists(manifest.manifest_path(batch)):
+                continue  # the listing was taken while it was being published
+            reason = f"the manifest of batch {batch} is missing, so that the rows of that batch are not seen"
+            yield of_error(DamagedLog(manifest.manifest_path(batch), -1, reason))
+
+
+def _missing_outputs(storage: Storage, index: Index, batches: list[int]) -> Iterator[Finding]:
+    for batch in batches:
+        try:
+            frames = manifest.load(storage, batch).frames
+        except (DamagedLog, FileNotFoundError):
+            # A damaged manifest is in the report already; one that is gone has been retired by the query.
+            continue
+        missing = [frame for frame in frames if index.output(bytes.fromhex(frame)) is None]
+        if missing and storage.exists(manifest.manifest_path(batch)):
+            reason = f"no segment holds {len(missing)} of its {len(frames)} output frames, {missing[0]} first"
+            yield of_error(DamagedLog(manifest.manifest_path(batch), -1, reason))
+
+
+def _check_stores(
+    place: Place, catalog: Catalog, done: Committed | None, stores_begin: Tell, store_done: Callable[[], None]
+) -> Iterator[StoreCheck]:
+    known = catalog.index.stores()
+    stores = known if done is None or done.version is None else all_stores(place.checkpoint, known)
+    stores_begin(len(stores))
+    for store in stores:
+        checks = _check(place, catalog.index, store, done)
+        if any(check.damage for check in checks):
+            # A running query may have moved on and trimmed meanwhile: damage is what is wrong now, too.
+            now = committed(place)
+            catalog.refresh()
+            checks = _check(place, catalog.index, store, now)
+        yield from checks
+        store_done()
+
+
+def _check(place: Place, index: Index, store: StoreId, done: Committed | None) -> list[StoreCheck]:
+    """The committed version, which must be there, and the newest one where that is later."""
+    allows = committed_attempts(place, done)
+    head = newest_allowed(index, store, allows)
+    newest = head.meta.version if head is not None else 0
+    wanted = newest if done is None or done.version is None else done.version
+    versions = {wanted, max(wanted, newest)} - {0}
+    return [_rebuilt(place.storage, index, store, version, allows) for version in sorted(versions)]
+
+
+def _rebuilt(storage: Storage, index: Index, store: StoreId, version: int, allows: Allows) -> StoreCheck:
+    try:
+        head = head_at(index, store, version, allows=allows)
+        checkpoint = rebuild(storage, index, head)
+    except DamagedLog as error:
+        place = f"{error.segment} at byte {error.offset}: " if error.offset >= 0 else ""
+        reason = f"version {version} cannot be rebuilt: {place}{error.reason}"
+        return StoreCheck(store, version, damage=of_error(DamagedLog(f"store {store}", -1, reason)))
+    return StoreCheck(store, version, head.meta.open_windows, checkpoint.scanned)

@@ -1,0 +1,108 @@
+"""How far Spark has come, as the checkpoint's files tell it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from spark_cec.admin.find_log import OWN_DIRECTORY, Place, open_to_read
+from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
+from spark_cec.log.cuts import Cut, cuts_of
+from spark_cec.log.index import Index
+from spark_cec.log.storage import Storage
+from spark_cec.protocols.driving import line_of
+from spark_cec.protocols.records import checkpoints_of, read_records, records_in
+from spark_cec.protocols.spec import read_spec
+from spark_cec.recovery.attempts import CommittedAttempts, is_taken_back
+from spark_cec.recovery.fallback import is_done
+from spark_cec.recovery.plan import Allows
+from spark_cec.recovery.query_files import FALLBACK, QUERY, Fallback, ReplayProgress, is_under_protocol
+from spark_cec.recovery.report import read_progress
+from spark_cec.recovery.rollback import pending_rollback
+from spark_cec.recovery.spark_logs import all_stores, committed_batch
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The newest batch V that Spark has committed, -1 if there is none. `replay`: how far one is, if there is one.
+
+    `checkpoint`: of a flow under a protocol, the batch that it would be taken back to, where its stores are whole.
+    `under_way`: the batch that a rollback which was not finished takes the query back to.
+    """
+
+    batch: int
+    replay: ReplayProgress | None = None
+    checkpoint: int | None = None
+    under_way: int | None = None
+
+    @property
+    def last(self) -> int:
+        """The batch that the next start goes on behind: V, or that which the query is, or would be, taken back to."""
+        if self.under_way is not None:
+            return self.under_way
+        return self.batch if self.checkpoint is None else self.checkpoint
+
+    @property
+    def version(self) -> int | None:
+        """The store version that the log must have, of the end of `last`; None before the first one."""
+        return self.last + 1 if self.last >= 0 else None
+
+
+def committed(place: Place) -> Committed | None:
+    """The last committed batch, None where no checkpoint is known."""
+    if place.checkpoint is None:
+        return None
+    runs = place.checkpoint.list(f"{OWN_DIRECTORY}/generations")
+    newest = max((int(file.name.removesuffix(".json")) for file in runs), default=0)
+    replay = read_progress(_own(place.checkpoint), newest)
+    pending = pending_rollback(_own(place.checkpoint))
+    back_to = pending.batch if pending is not None else None
+    return Committed(committed_batch(place.checkpoint), replay, _checkpoint_of(place.checkpoint), back_to)
+
+
+def _checkpoint_of(checkpoint: Storage) -> int | None:
+    with suppress(UnsuitableCheckpoint):  # whoever cannot do without the file says so
+        if is_under_protocol(QUERY.read(_own(checkpoint))):
+            home, _, flow = checkpoint.url.rstrip("/").rpartition("/flows/")
+            spec = read_spec(open_to_read(home)) if home else None
+            if spec is None or flow not in spec.inputs:  # a copy of a flow alone
+                return read_records(_own(checkpoint), flow, ()).newest.batch
+            line = line_of(spec.protocol, checkpoints_of(records_in(home, spec.inputs, open_to_read)))
+            return line[flow].sent - 1
+    return None
+
+
+def recoveries(place: Place) -> int:
+    """How many recoveries have left a report."""
+    if place.checkpoint is None:
+        return 0
+    return sum(file.name.endswith(".json") for file in place.checkpoint.list(f"{OWN_DIRECTORY}/recoveries"))
+
+
+def decided_fallback(place: Place, index: Index, done: Committed | None) -> Fallback | None:
+    """What `cec repair` has decided for the next start; None where nothing was, or where it is done already."""
+    if place.checkpoint is None or done is None:
+        return None
+    decided = FALLBACK.read(_own(place.checkpoint))
+    if decided is None or done.last > decided.committed_batch:
+        return None
+    return None if is_done(index, all_stores(place.checkpoint, index.stores()), decided) else decided
+
+
+def committed_attempts(place: Place, done: Committed | None) -> Allows:
+    """Which attempts may be the committed ones; where no checkpoint is known, all that no rollback has taken back."""
+    cuts = _readable_cuts(place)
+    if place.checkpoint is None or done is None:
+        return lambda entry: not is_taken_back(entry, cuts)
+    return CommittedAttempts(place.checkpoint, _own(place.checkpoint), cuts, done.batch).allows_read
+
+
+def _readable_cuts(place: Place) -> tuple[Cut, ...]:
+    """None where one is damaged: who looks for damage names it."""
+    with suppress(DamagedLog):
+        return cuts_of(place.storage).known
+    return ()
+
+
+def _own(checkpoint: Storage) -> Storage:
+    return open_to_read(f"{checkpoint.url.rstrip('/')}/{OWN_DIRECTORY}")

@@ -1,0 +1,183 @@
+"""Finding the log that a user means: by the query's checkpoint, or by the home of the log itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.admin.read_only import ReadOnlyStorage
+from spark_cec.errors import DamagedLog, LogLocationError, LostLog, SettingsError, UnsuitableCheckpoint
+from spark_cec.log.home import LOG_FILE, absolute_home, read_log_id
+from spark_cec.log.meta import SegmentMeta, decode_meta
+from spark_cec.log.scan import FoundFrame, scan
+from spark_cec.log.segment import list_segments
+from spark_cec.log.storage import Storage
+from spark_cec.recovery.query_files import PIPELINE_FILE, QUERY
+from spark_cec.recovery.spark_logs import committed_batch, has_state, planned_batches, recorded_conf
+from spark_cec.settings import PROVIDER, PROVIDER_KEY, Settings, parse_settings
+
+OWN_DIRECTORY = "cec"
+OWN_LOG = "cec/log"
+
+_PROVIDERS = "org.apache.spark.sql.execution.streaming.state."
+_SPARKS = {
+    f"{_PROVIDERS}RocksDBStateStoreProvider": "RocksDB",
+    f"{_PROVIDERS}HDFSBackedStateStoreProvider": "HDFS-backed",
+}
+
+_GIVE = "give the checkpoint of a query that runs on Spark CEC, or the home of a log"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A log and what belongs to it. All storages are read-only.
+
+    `checkpoint` is Spark's checkpoint, None where only the log is known; `query` is its `query.json`. `log_id` is known
+    even where `log.json` is not sound: `damage` then says so.
+    """
+
+    home: str
+    storage: Storage
+    log_id: str
+    damage: DamagedLog | None = None
+    checkpoint: Storage | None = None
+    query: Mapping[str, Any] | None = None
+
+    @property
+    def settings(self) -> Settings | None:
+        """What the last start was given; None where it is not recorded, or was for another release to understand."""
+        conf = (self.query or {}).get("settings_conf")
+        if not isinstance(conf, dict):
+            return None
+        try:
+            return parse_settings({str(key): str(value) for key, value in conf.items()})
+        except SettingsError:
+            return None
+
+
+def open_to_read(url: str) -> Storage:
+    """The storage at `url`, read-only. `LogLocationError` as `open_storage`."""
+    return ReadOnlyStorage(open_storage(url))
+
+
+def find_log(path: str) -> Place:
+    """The log at `path`: a checkpoint, or a home. Never writes.
+
+    A checkpoint that was copied has its log's copy with it: that is meant, not the original that `query.json` names.
+
+    Errors: `LogLocationError` if there is no log; `UnsuitableCheckpoint` if `query.json` cannot be read or names the
+    log of another query; `DamagedLog` if the log is lost, or so damaged that nothing tells its id; `NewerFormat`.
+    """
+    path = path.rstrip("/") or path
+    if Path(path).is_file():
+        raise LogLocationError(path, f"this is a file; {_GIVE}")
+    query = _recorded_query(path)
+    if query is not None:
+        return _of_query(path, query)
+    if _holds_log(open_to_read(path)):
+        parent = path.removesuffix(f"/{OWN_LOG}")
+        above = _recorded_query(parent) if parent != path else None
+        return _of_query(parent, above) if above is not None else _place(path)
+    if _holds_log(open_to_read(f"{path}/{OWN_LOG}")):
+        return _place(f"{path}/{OWN_LOG}", open_to_read(path))
+    if open_to_read(path).exists(PIPELINE_FILE):
+        one = f"the checkpoint of one of its flows, {path}/flows/<name>"
+        raise LogLocationError(path, f"this is the home of a pipeline: give {one}")
+    raise LogLocationError(path, _of_another_store(path) or f"there is no log here; {_GIVE}")
+
+
+def _of_another_store(path: str) -> str | None:
+    """What to do about the checkpoint of a query that has no log; None where no query of Spark's has run."""
+    checkpoint = open_to_read(path)
+    if not planned_batches(checkpoint):
+        return None
+    if not has_state(checkpoint):
+        return "this is the checkpoint of a query without state and without the `cec` sink, of which there is no log"
+    provider = recorded_conf(checkpoint).get(PROVIDER_KEY)
+    if provider == PROVIDER:
+        return (
+            "this is the checkpoint of a query on Spark CEC whose cec directory is gone, which says where its log is: "
+            "restore it, or give the home of the log"
+        )
+    way_in = f"`cec import --from {path} --to NEW` makes a checkpoint for Spark CEC of it, with the state"
+    if provider is None:
+        return (
+            "this is the checkpoint of an old release of Spark, which did not record where a query's state is. Start "
+            f"the query once with this release, and stop it; then {way_in}"
+        )
+    where = f"this is the checkpoint of a query whose state is in {store_of(provider)}"
+    return f"{where}, of which there is no log: {way_in}"
+
+
+def store_of(provider: str) -> str:
+    """What a state store provider's class is, for people."""
+    return f"Spark's {_SPARKS[provider]} state store ({provider})" if provider in _SPARKS else provider
+
+
+def _recorded_query(checkpoint: str) -> dict[str, Any] | None:
+    """`query.json` of a checkpoint, `log_home` made absolute; None if there is none. Raises `UnsuitableCheckpoint`."""
+    query = QUERY.read(open_to_read(f"{checkpoint}/{OWN_DIRECTORY}"))
+    return {**query, "log_home": absolute_home(checkpoint, str(query["log_home"]))} if query is not None else None
+
+
+def _of_query(checkpoint: str, query: Mapping[str, Any]) -> Place:
+    storage, recorded, log_id = open_to_read(checkpoint), query["log_home"], query["log_id"]
+    for home in (f"{checkpoint}/{OWN_LOG}", checkpoint, recorded):
+        if _sound_id(open_to_read(home)) == log_id:
+            return _place(home, storage, query)
+    for home in (recorded, f"{checkpoint}/{OWN_LOG}"):
+        if _holds_log(open_to_read(home)):
+            return _checked(_place(home, storage, query), checkpoint)
+    if query.get("provider") and committed_batch(storage) >= 0:
+        raise LostLog(recorded)
+    raise LogLocationError(recorded, f"the query of {checkpoint} has begun no log here yet; start it first, or {_GIVE}")
+
+
+def _checked(place: Place, checkpoint: str) -> Place:
+    """The place, unless a sound `log.json` there says that the log is another query's."""
+    query = place.query or {}
+    if place.damage is None and place.log_id != query["log_id"]:
+        raise UnsuitableCheckpoint(
+            f"{place.home} holds the log of another query (id {place.log_id}, not {query['log_id']}): give the "
+            f"checkpoint that this log belongs to, or restore the log of {checkpoint}"
+        )
+    return place
+
+
+def _place(home: str, checkpoint: Storage | None = None, query: Mapping[str, Any] | None = None) -> Place:
+    storage = open_to_read(home)
+    try:
+        log_id = read_log_id(storage)
+        damage = None if log_id else DamagedLog(LOG_FILE, -1, "it is missing, although there are segments")
+    except DamagedLog as error:
+        log_id, damage = None, error
+    known = log_id or (query["log_id"] if query else _id_in_segments(storage))
+    if known is None:
+        raise damage or DamagedLog(LOG_FILE, -1, "nothing tells which log this is")
+    return Place(home, storage, known, damage, checkpoint, query)
+
+
+def _holds_log(storage: Storage) -> bool:
+    return storage.exists(LOG_FILE) or bool(list_segments(storage))
+
+
+def _sound_id(storage: Storage) -> str | None:
+    try:
+        return read_log_id(storage)
+    except DamagedLog:
+        return None
+
+
+def _id_in_segments(storage: Storage) -> str | None:
+    """The id that the first readable segment names."""
+    for file in list_segments(storage):
+        for found in scan(storage, file.name):
+            if isinstance(found, FoundFrame):
+                meta = decode_meta(found.header.kind, found.header.meta)
+                if isinstance(meta, SegmentMeta):
+                    return meta.log_id
+            break
+    return None

@@ -1,0 +1,62 @@
+"""`cec flush`: has a running query write what is dirty, and waits until it has."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.admin.committed import committed
+from spark_cec.admin.fall_back import replay_due
+from spark_cec.admin.find_log import OWN_DIRECTORY, Place
+from spark_cec.agent.lease import is_held
+from spark_cec.errors import UnsuitableCheckpoint
+from spark_cec.ids import new_id
+from spark_cec.recovery.query_files import FLUSH, Flushed, is_under_protocol
+from spark_cec.recovery.requests import ask_flush, flush_answer
+from spark_cec.recovery.rollback import refuse_if_under_way
+
+_LOOK_EVERY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class FlushResult:
+    """What the query answered (None: nothing in time), and how long that took in seconds."""
+
+    answer: Flushed | None
+    seconds: float
+
+
+def flush_query(checkpoint: str, place: Place, timeout_s: float) -> FlushResult:
+    """Asks the running query of a checkpoint to write what is dirty. One that was stopped has done so.
+
+    Errors: `UnsuitableCheckpoint` if `checkpoint` is none of a query, its query is not running and has not, or it is a
+    flow under a protocol: one that is written alone is no line.
+    """
+    if place.query is None:
+        raise UnsuitableCheckpoint(f"{checkpoint} is not the checkpoint of a query on Spark CEC: give that")
+    if is_under_protocol(place.query):
+        raise UnsuitableCheckpoint(
+            f"{checkpoint} is a flow under a checkpointing protocol: it goes back to the last line, whatever it has "
+            "written since. Stop its pipeline, which leaves a line, or make its checkpoint_interval shorter"
+        )
+    own = open_storage(f"{checkpoint.rstrip('/')}/{OWN_DIRECTORY}")
+    if is_held(own) is False:
+        refuse_if_under_way(own)
+        done, due = committed(place), replay_due(place)
+        if due is None:
+            return FlushResult(Flushed("", done.batch + 1 if done else 0, ()), 0.0)
+        raise UnsuitableCheckpoint(
+            f"the query of {checkpoint} is not running, and what it had in memory is gone, as after a crash or a stop "
+            f"in the middle of a replay: its next start replays batches {due[0]} to {due[1]}"
+        )
+    request, started = new_id().hex(), time.monotonic()
+    ask_flush(own, request)
+    try:
+        while True:
+            answer, seconds = flush_answer(own, request), time.monotonic() - started
+            if answer is not None or seconds > timeout_s:
+                return FlushResult(answer, seconds)
+            time.sleep(_LOOK_EVERY_S)
+    finally:
+        FLUSH.delete(own)

@@ -1,0 +1,137 @@
+"""The state of a log, from frame headers alone: what `cec inspect` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spark_cec.admin.committed import Committed, committed, committed_attempts, decided_fallback, recoveries
+from spark_cec.admin.damage import Finding, of_damages, of_error
+from spark_cec.admin.find_log import Place
+from spark_cec.checkpoint.eventual import completed
+from spark_cec.errors import DamagedLog
+from spark_cec.log import manifest
+from spark_cec.log.catalog import Catalog
+from spark_cec.log.index import CommitEntry, Index, MemoryIndex
+from spark_cec.log.meta import CommitMeta
+from spark_cec.log.segment import list_segments
+from spark_cec.recovery.attempts import newest_allowed
+from spark_cec.recovery.plan import ANY_VERSION, Allows, make_plan
+from spark_cec.recovery.query_files import Fallback
+from spark_cec.recovery.reach import Reach, read_reach
+from spark_cec.recovery.spark_logs import all_stores
+from spark_cec.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class StoreState:
+    """One store at the last committed version, or at its newest where that one is not in the log.
+
+    `extent_bound` is Q in records and `replay_bound` U in input tuples, None if not known or not fixed. `stored_bytes`
+    and `segments` count all of its commit frames, of every version. `lost`: the log has no commit of that version.
+    """
+
+    meta: CommitMeta
+    newest_version: int
+    lost: bool
+    extent_bound: int | None
+    replay_bound: int | None
+    stored_bytes: int
+    segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """A whole log. `stored_bytes`: of all segments. `output_batches`: batches that have a manifest.
+
+    `reach`: what a recovery would need of the sources; None where no checkpoint or no committed batch is known, no
+    store has committed, or one has lost its commit. `decided`: what `cec repair` has decided for the next start.
+    """
+
+    place: Place
+    committed: Committed | None
+    recoveries: int
+    stores: tuple[StoreState, ...]
+    segments: int
+    stored_bytes: int
+    output_batches: int
+    findings: tuple[Finding, ...]
+    reach: Reach | None
+    decided: Fallback | None
+
+
+def catalog_of(place: Place) -> Catalog:
+    """A catalog that leaves no trace: its index is in memory. Not yet refreshed."""
+    return Catalog(place.storage, MemoryIndex(place.log_id))
+
+
+def read_state(place: Place) -> LogState:
+    """The state of the log. What Spark has committed is read first: a frame is in the log before its batch commits."""
+    done = committed(place)
+    catalog = catalog_of(place)
+    catalog.refresh()
+    index, files = catalog.index, list_segments(place.storage)
+    allows = committed_attempts(place, done)
+    newest = {store: newest_allowed(index, store, allows) for store in index.stores()}
+    stores = tuple(_state(index, each, done, allows, place.settings) for each in newest.values() if each is not None)
+    batches, damaged_cuts = manifest.readable_batches(place.storage)
+    errors = [*([place.damage] if place.damage else []), *damaged_cuts]
+    findings = [*map(of_error, errors), *of_damages(catalog.damages)]
+    return LogState(
+        place=place,
+        committed=done,
+        recoveries=recoveries(place),
+        stores=stores,
+        segments=len(files),
+        stored_bytes=sum(file.size for file in files),
+        output_batches=len(batches),
+        findings=(*findings, *_lost(place, stores, done)),
+        reach=_reach(place, index, done),
+        decided=decided_fallback(place, index, done),
+    )
+
+
+def _state(
+    index: Index, newest: CommitEntry, done: Committed | None, allows: Allows, settings: Settings | None
+) -> StoreState:
+    store = newest.meta.store
+    version = newest.meta.version if done is None or done.version is None else done.version
+    # An attempt of that version which Spark cannot have committed does not stand for the store.
+    known = [entry for entry in index.commits(store, version, version) if allows(entry)]
+    meta = completed(index, known[-1] if known else newest).meta
+    frames = index.commits(store, 0, ANY_VERSION)
+    # Under a recovery target the bounds are the writer's own, and change with what it measures.
+    bounded = settings if settings and settings.recovery_target_ms is None else None
+    return StoreState(
+        meta=meta,
+        newest_version=newest.meta.version,
+        lost=not known,
+        extent_bound=int(bounded.extent_bound.limit(meta.rows or meta.open_windows)) if bounded else None,
+        replay_bound=bounded.replay_bound if bounded else None,
+        stored_bytes=sum(frame.location.length for frame in frames),
+        segments=len({frame.location.segment for frame in frames}),
+    )
+
+
+def _reach(place: Place, index: Index, done: Committed | None) -> Reach | None:
+    if place.checkpoint is None or done is None or done.version is None or not index.stores():
+        return None
+    try:
+        plan = make_plan(index, index.stores(), done.last, committed_attempts(place, done))
+    except DamagedLog:
+        return None
+    return read_reach(place.checkpoint, plan.rewound_to + 1, done.last)
+
+
+def _lost(place: Place, stores: Iterable[StoreState], done: Committed | None) -> list[Finding]:
+    """Stores whose commit of the committed version is missing."""
+    if done is None or done.version is None:
+        return []
+    shown = {state.meta.store for state in stores if not state.lost}
+    newest = {state.meta.store: str(state.newest_version) for state in stores}
+    reason = f"no commit frame of version {done.version}, although Spark has committed batch {done.batch}; newest: "
+    return [
+        of_error(DamagedLog(f"store {store}", -1, reason + newest.get(store, "none")))
+        for store in all_stores(place.checkpoint, newest)
+        if store not in shown
+    ]

@@ -1,0 +1,69 @@
+"""Prints what `cec outputs` has read: for people, and as one JSON object for programs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+
+from spark_cec.admin.outputs import Outputs
+from spark_cec.cli.show import counted, place_json, print_findings
+from spark_cec.log.manifest import read_batch
+
+_SHOWN_CHARACTERS = 160
+
+
+def outputs_json(found: Outputs) -> dict[str, Any]:
+    """The fields of `cec outputs --json`."""
+    return {
+        **place_json(found.place),
+        "batches": [
+            {
+                "batch": each.manifest.batch,
+                "rows": each.manifest.rows,
+                "frames": len(each.manifest.frames),
+                "replaces_all": each.manifest.truncate,
+                "generation": each.manifest.generation,
+                "published_ms": each.manifest.wall_ms,
+                "watermark_ms": each.manifest.boundary_ms,
+                "inputs": [{"source": i.source, "from": i.start, "to": i.end} for i in each.inputs],
+            }
+            for each in found.batches
+        ],
+        "cuts": [{"after": cut.after, "generation": cut.generation, "cut_ms": cut.wall_ms} for cut in found.cuts],
+        "damages": [finding.to_json() for finding in found.findings],
+    }
+
+
+def print_outputs(out: Console, found: Outputs) -> None:
+    """Two lines or more a batch: what it is, then what went into it."""
+    print_findings(out, found.findings)
+    if not found.batches:
+        out.print("no batch of output is published: only the cec sink writes into the log")
+    for cut in found.cuts:
+        behind = f"all behind batch {cut.after}" if cut.after >= 0 else "all of it"
+        out.print(f"taken back by run {cut.generation}, {_time(cut.wall_ms)}: {behind}")
+    for each in found.batches:
+        batch = each.manifest
+        late = "" if batch.boundary_ms is None else f", watermark {_time(batch.boundary_ms)}"
+        whole = ", replaces all before" if batch.truncate else ""
+        rows, frames = counted(batch.rows, "row"), counted(len(batch.frames), "frame")
+        out.print(f"batch {batch.batch}: {rows} in {frames}, published {_time(batch.wall_ms)}{late}{whole}")
+        for read in each.inputs:
+            begin = "" if read.start is None else f" from {_shown(read.start)}"
+            out.print(f"    {read.source}{begin} to {_shown(read.end or 'nothing yet')}")
+
+
+def _shown(offset: str) -> str:
+    try:
+        return f"batch {read_batch(offset)}"
+    except ValueError:
+        return offset[:_SHOWN_CHARACTERS]
+
+
+def _time(ms: int) -> str:
+    try:
+        return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):  # event time is what users make of it
+        return f"{ms} ms since 1970"

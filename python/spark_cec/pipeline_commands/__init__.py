@@ -1,0 +1,25 @@
+"""`cec pipeline`, which the command line finds by an entry point."""
+
+from __future__ import annotations
+
+import typer
+
+from spark_cec.cli.failures import explained
+from spark_cec.cli.subcommands import HANDED_OVER, add_commands, hand_over
+from spark_cec.extras import need
+
+
+def register(app: typer.Typer) -> None:
+    """Gives the command line this command."""
+    app.command(short_help="Run pipelines of queries; show, check and verify them.", **HANDED_OVER)(pipeline)
+
+
+def pipeline(context: typer.Context) -> None:
+    """Hand the arguments over to the commands of pipelines."""
+    with explained("pipeline", "", "read and write"):
+        need("`cec pipeline`", "pipeline")
+        from spark_cec.pipeline_commands.app import make_app
+
+        app = make_app()
+        add_commands(app, "pipeline")
+        hand_over(app, context)

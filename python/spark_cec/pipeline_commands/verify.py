@@ -1,0 +1,80 @@
+"""`cec pipeline verify`: the logs of all flows of a home, one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from spark_cec.admin.check import Verification, verify_log
+from spark_cec.admin.damage import of_error
+from spark_cec.admin.find_log import find_log
+from spark_cec.admin.read_only import ReadOnlyStorage
+from spark_cec.cli.progress import meter
+from spark_cec.cli.show import console, print_findings, print_json, print_verification, verification_json
+from spark_cec.errors import DamagedLog, LogLocationError
+from spark_cec.pipeline.home import PipelineHome
+
+VERIFY_HELP = """Read every byte of the logs of a pipeline's flows, and rebuild every store, as `cec verify` does.
+
+Writes nothing: it is safe while the pipeline runs. A flow that has begun no log yet is said to have none, and so is a
+sink without state: its rows are where it writes them.
+
+\b
+Examples:
+  cec pipeline verify /data/shop
+  cec pipeline verify /data/shop --json | jq '.flows[] | select(.ok | not)'
+
+\b
+Exit codes:
+  0  ok
+  1  damage was found
+  2  wrong usage, or there is no pipeline, or a log cannot be read
+"""
+
+
+def verify(
+    home: Annotated[str, typer.Argument(metavar="HOME", help="The pipeline's home.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Verify the logs of all flows."""
+    place = PipelineHome(home.rstrip("/") or home)
+    found: list[dict[str, Any]] = []
+    for name in place.recorded_flows():
+        found.append(_verified(name, place.flow(name), quiet=as_json))
+    damaged = [each["name"] for each in found if not each["ok"]]
+    if as_json:
+        print_json({"home": place.home, "ok": not damaged, "flows": found})
+    elif damaged:
+        console().print(Text(f"damage in {', '.join(damaged)}: stop the pipeline, then `cec repair`", "bold red"))
+    if damaged:
+        raise typer.Exit(1)
+
+
+def _verified(name: str, checkpoint: str, *, quiet: bool) -> dict[str, Any]:
+    """What is so of one flow, which is printed as well unless `quiet`."""
+    if not quiet:
+        console().print(Text(name, "bold"))
+    try:
+        result = _read(checkpoint)
+    except LogLocationError:
+        if not quiet:
+            console().print("no log")
+        return {"name": name, "ok": True, "log": False}
+    except DamagedLog as error:  # so that nothing tells which log it is
+        finding = of_error(error)
+        if not quiet:
+            print_findings(console(), [finding])
+        return {"name": name, "ok": False, "log": True, "damages": [finding.to_json()]}
+    if not quiet:
+        print_verification(console(), result)
+    return {"name": name, "log": True, **verification_json(result)}
+
+
+def _read(checkpoint: str) -> Verification:
+    place = find_log(checkpoint)
+    with meter(place.storage) as progress:
+        watched = replace(place, storage=ReadOnlyStorage(place.storage, progress.read))
+        return verify_log(watched, progress.stores_begin, progress.store_done)

@@ -1,0 +1,273 @@
+"""What age costs: an agent without Spark, driven through a long life, with quiet, busy and short-lived stores.
+
+The calls are those that a shim would make, on real storage, in this process. At each mark the query is started again,
+as after a crash, and everything that might grow is measured. `python -m spark_cec_lab.bench.aging --batches 100000`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pyarrow as pa
+
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent.calls import Calls
+from spark_cec.errors import CecError
+from spark_cec.log.catalog import Catalog
+from spark_cec.log.home import read_log_id
+from spark_cec.log.index import MemoryIndex
+from spark_cec.settings import PREFIX
+from spark_cec_lab.bench.aging_store import AgingStore, Busy, Passing, Quiet
+
+RETAINED = 100
+TRIM_EVERY = 20
+NEWEST = 500
+"""Commits whose times count at a mark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Everything that might grow, after so many batches. Times in ms, sizes in bytes."""
+
+    batches: int
+    commit_ms: float
+    commit_p99_ms: float
+    driver_ms: float
+    start_ms: float
+    cold_start_ms: float
+    log_bytes: int
+    segments: int
+    manifests: int
+    own_files: int
+    index_rows: int
+    index_bytes: int
+    chain: int
+    ledger: int
+    records_per_batch: float
+    rss_bytes: int
+    open_files: int
+
+
+@dataclass
+class Life:
+    """One query's life. `conf` are settings without their prefix, beside the place of the index."""
+
+    scratch: Path
+    conf: dict[str, str] = field(default_factory=dict)
+    output: bool = True
+    batch: int = 0
+    generation: int = 0
+    records: int = 0
+    commit_ms: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST))
+    driver_ms: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST))
+
+    def __post_init__(self) -> None:
+        self.checkpoint = str(self.scratch / "checkpoint")
+        self.home = f"{self.checkpoint}/cec/log"
+        self.settings = {PREFIX + key: value for key, value in self.conf.items()}
+        self.settings[PREFIX + "index.path"] = str(self.scratch / "index")
+        self.stores: list[AgingStore] = [AgingStore(0, Quiet()), AgingStore(1, Busy()), AgingStore(2, Passing())]
+        (self.scratch / "spool").mkdir(parents=True, exist_ok=True)
+        self.calls = Calls(str(self.scratch / "spool"))
+        self.start()
+
+    def ask(self, call: str, calls: Calls | None = None, **arguments: Any) -> dict[str, Any]:
+        """One call; raises `CecError` if the answer is an error."""
+        known = {"home": self.home, "checkpoint": self.checkpoint, "path": self.checkpoint, "conf": self.settings}
+        answer = json.loads((calls or self.calls).answer(call, json.dumps({**known, **arguments})))
+        assert isinstance(answer, dict)
+        if "error" in answer:
+            raise CecError(f"{call}: {answer['error']['message']}")
+        return answer
+
+    def start(self) -> float:
+        """A start of the query: the plan, the run, the load of every store; ms."""
+        self._plan_batches()
+        began = time.perf_counter()
+        committed = self.batch - 1
+        plan, log_seen = self.ask("plan", committed_batch=committed)["plan"], read_log_id(open_storage(self.home))
+        decision = {"mode": "deferred", "operators": [], "reason": "aging"}
+        begun = self.ask("begin_run", plan=plan, log_seen=log_seen, decision=decision, session_settings={})
+        self.generation = int(begun["generation"])
+        self.ask("open_log")
+        for store in self.stores if self.batch else ():
+            store.plan = self._load(store, self.calls)["plan"]
+            store.whole = True
+        return (time.perf_counter() - began) * 1000
+
+    def _plan_batches(self) -> None:
+        """Spark's offset log, of the batches that it keeps and of the one that is about to run."""
+        offsets = Path(self.checkpoint, "offsets")
+        offsets.mkdir(parents=True, exist_ok=True)
+        for batch in range(max(self.batch - RETAINED, 0), self.batch + 1):
+            offsets.joinpath(str(batch)).write_text("v1\n{}\n-")
+
+    def _load(self, store: AgingStore, calls: Calls) -> dict[str, Any]:
+        answer = self.ask("load", calls, store=store.id, version=self.batch, checkpoint_id=None, retained=RETAINED)
+        if answer["spool"]:
+            Path(answer["spool"]).unlink()
+        return answer
+
+    def restart(self) -> float:
+        """The agent ends and another starts, with the index that was left."""
+        self.calls.close()
+        gc.collect()
+        self.calls = Calls(str(self.scratch / "spool"))
+        return self.start()
+
+    def cold_start_ms(self) -> float:
+        """What the plan and the loads take on a machine that has no index."""
+        calls, warm = Calls(str(self.scratch / "spool")), self.settings
+        with tempfile.TemporaryDirectory(dir=self.scratch) as elsewhere:
+            self.settings = {**warm, PREFIX + "index.path": elsewhere}
+            began = time.perf_counter()
+            for store in self.stores:
+                self._load(store, calls)
+            taken = (time.perf_counter() - began) * 1000
+            calls.close()
+        self.settings = warm
+        return taken
+
+    def run(self, batches: int) -> None:
+        """So many batches: commits, output, the acknowledgement, and now and then the trimming."""
+        for _ in range(batches):
+            for store in self.stores:
+                arguments, table = store.commit(self.generation, RETAINED)
+                arguments["spool"] = self._spool(table)
+                began = time.perf_counter()
+                answer = self.ask("append", **arguments)
+                self.commit_ms.append((time.perf_counter() - began) * 1000)
+                self.records += table.num_rows if table is not None else 0
+                store.plan = answer["plan"]
+            if self.output:
+                self._publish()
+            began = time.perf_counter()
+            self.ask("acknowledge", version=self.batch + 1)
+            if self.batch % TRIM_EVERY == TRIM_EVERY - 1:
+                self.ask("trim", version=self.batch + 1, generation=self.generation, retained=RETAINED)
+            self.driver_ms.append((time.perf_counter() - began) * 1000)
+            self.batch += 1
+
+    def _publish(self) -> None:
+        table = pa.table({"n": [self.batch]})
+        written = self.ask("write_output", batch=self.batch, partition=0, attempt=0, generation=self.generation,
+                           spool=self._spool(table, keep=True))  # fmt: skip
+        Path(self._spooled).unlink()
+        self.ask("publish", batch=self.batch, frames=[written["frame"]], rows=1, schema="{}", truncate=False,
+                 generation=self.generation, sources=["rate"])  # fmt: skip
+
+    def _spool(self, table: pa.Table | None, *, keep: bool = False) -> str | None:
+        if table is None:
+            return None
+        path = self.calls.spool.new_file(table.nbytes)
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table)
+        if keep:
+            self._spooled = path
+        return path
+
+    def sample(self) -> Sample:
+        """Everything that might grow, now; with a start of the query."""
+        commit_ms, driver_ms = sorted(self.commit_ms), median(self.driver_ms)
+        records, self.records = self.records, 0
+        since, self._sampled = getattr(self, "_sampled", 0), self.batch
+        start_ms = self.restart()
+        rows = _index_rows(self.home)
+        chains = [int(self._load(store, self.calls)["chain"]) for store in self.stores]
+        ledgers = [store.ledger_span for store in self.stores]
+        return Sample(
+            batches=self.batch,
+            commit_ms=median(commit_ms),
+            commit_p99_ms=commit_ms[len(commit_ms) * 99 // 100],
+            driver_ms=driver_ms,
+            start_ms=start_ms,
+            cold_start_ms=self.cold_start_ms(),
+            log_bytes=_bytes(Path(self.home, "segments")),
+            segments=_files(Path(self.home, "segments")),
+            manifests=_files(Path(self.home, "manifests")),
+            own_files=_files(Path(self.checkpoint, "cec")) - _files(Path(self.home)),
+            index_rows=rows,
+            index_bytes=_bytes(self.scratch / "index"),
+            chain=max(chains),
+            ledger=max(ledgers),
+            records_per_batch=records / max(self.batch - since, 1),
+            rss_bytes=_rss(),
+            open_files=sum(1 for _ in Path("/proc/self/fd").iterdir()),
+        )
+
+    def close(self) -> None:
+        """Ends the agent."""
+        self.calls.close()
+
+
+def _index_rows(home: str) -> int:
+    """Frames that an index of the log has to know."""
+    from spark_cec.adapters.fsspec_storage import open_storage
+    from spark_cec.log.home import read_log_id
+
+    storage = open_storage(home)
+    index = MemoryIndex(str(read_log_id(storage)))
+    Catalog(storage, index).refresh()
+    return sum(len(index.entries(segment)) for segment in index.covered())
+
+
+def _walk(below: Path) -> Iterator[Path]:
+    return (path for path in below.rglob("*") if path.is_file())
+
+
+def _bytes(below: Path) -> int:
+    return sum(path.stat().st_size for path in _walk(below))
+
+
+def _files(below: Path) -> int:
+    return sum(1 for _ in _walk(below))
+
+
+def _rss() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def samples(life: Life, marks: Iterable[int], tell: Callable[[Sample], None] = lambda _: None) -> list[Sample]:
+    """Lives on to each of the ascending marks, and samples there."""
+    found = []
+    for mark in marks:
+        life.run(mark - life.batch)
+        found.append(life.sample())
+        tell(found[-1])
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """JSON lines on standard output, one per mark."""
+    parser = argparse.ArgumentParser(prog="python -m spark_cec_lab.bench.aging", description=__doc__)
+    parser.add_argument("--batches", type=int, default=100_000)
+    parser.add_argument("--footprint-age", default="1000")
+    parser.add_argument("--retain-output", default="1000")
+    parser.add_argument("--scratch", help="directory in which to live; default: the temp directory")
+    options = parser.parse_args(arguments)
+    marks = [mark for mark in (1_000, 3_000, 10_000, 30_000, 50_000, 100_000) if mark < options.batches] + [
+        options.batches
+    ]
+    with tempfile.TemporaryDirectory(prefix="aging-", dir=options.scratch) as scratch:
+        life = Life(
+            Path(scratch), {"footprintAge": options.footprint_age, "output.retainBatches": options.retain_output}
+        )
+        samples(life, marks, lambda sample: print(json.dumps(asdict(sample)), flush=True))
+        life.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

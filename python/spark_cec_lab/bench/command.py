@@ -1,0 +1,306 @@
+"""The command: `cec bench`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from spark_cec.toolchain import BuildError
+from spark_cec_lab.bench.bound import run_grid
+from spark_cec_lab.bench.growth import GROWS, Growth, write_csv
+from spark_cec_lab.bench.job import JobSpec
+from spark_cec_lab.bench.measure import Schedule
+from spark_cec_lab.bench.options import (
+    check_flink_of,
+    check_nexmark,
+    check_options,
+    check_protocols,
+    chosen_providers,
+    growth_of,
+    workloads_of,
+)
+from spark_cec_lab.bench.paper import FIGURES
+from spark_cec_lab.bench.paper_run import Found, run_figures
+from spark_cec_lab.bench.pipelines.chain import Amount, chain
+from spark_cec_lab.bench.pipelines.failover import Course, Run, Way, failover
+from spark_cec_lab.bench.pipelines.topology import Load
+from spark_cec_lab.bench.processes import BenchError
+from spark_cec_lab.bench.protocols.compare import Part, compare, plan_of
+from spark_cec_lab.bench.protocols.simulated_tables import simulated_tables
+from spark_cec_lab.bench.protocols.spec import Outcome
+from spark_cec_lab.bench.protocols.tables import tables
+from spark_cec_lab.bench.providers import Provider
+from spark_cec_lab.bench.tasks import Plan, Task, run_all
+from spark_cec_lab.bench.workloads import SEED, Size
+
+_HELP = """Compare Spark CEC with Spark's own state stores, in one run on this machine.
+
+Each round runs every provider once, in a process of its own: it opens all windows, lets the providers settle, then
+measures. One JSON line for each run goes to standard output, then a summary with the ratios (ours over theirs: the
+median over the rounds, the lowest and the highest), then a verdict by the budgets of the design. How far it is goes to
+standard error. The machine should have nothing else to do: `load` in each line shows whether that was so.
+
+\b
+cec            Spark CEC with its defaults; its codec is zstd
+cec-eager      with mode=eager, as a query runs that is not known to be safe to defer
+cec-lazy       with effort=0
+rocksdb        Spark's RocksDB store with changelog checkpointing, else Spark's defaults; its codec is lz4
+rocksdb-zstd   the same with zstd for the changelog
+rocksdb-tuned  the same with zstd, boundedMemoryUsage, and without trackTotalNumberOfRows, as Spark's guide recommends
+hdfs           Spark's HDFS-backed store with its defaults; its codec is lz4
+hdfs-zstd      the same with zstd
+hashmap        a hash map of rows (java.util.HashMap) that keeps nothing durable: no lower bound, but a store to know
+flink-...      Flink's backends, for the task flink
+
+Of the settings of one store the best counts, for each measure by itself: `best` in the summary and `against` in the
+verdict name it. `eager_ratios` are those of cec-eager over each other one.
+
+\b
+uniform   300,000 updates a batch, spread over 2,000,000 windows
+slow      300,000 updates a batch on 200,000 windows, 1 in 1000 opens one: bytes written per batch
+fast      300,000 tuples a batch, each opens a window, and as many close (deduplication within the watermark)
+stores    20,000 updates a batch on 200,000 windows in 200 partitions
+pace      uniform for ten minutes: the batch time's 99th percentile over its median, ours alone
+flink     uniform, ours and Flink SQL's: microseconds for a tuple, Flink with a checkpoint every second (--flink-python)
+recovery  SIGKILL in the middle of a batch of uniform; start() to the end of the first new batch
+agent     commits of stores in which nothing happens, in the agent alone, without Spark
+bound     q and u against Q and U at every commit, a point where a crash may come: each Q with each U, per round a seed
+paper     the experiments of the paper's section IV (figures 5 to 9), its numbers beside ours
+failover  a pipeline of 15 queries on a cluster of processes; 8 of 10 workers are lost at once and come back one by one:
+          relative latency and available queries, for each way to recover (--way)
+chain     the same work as a pipeline of three flows, as one query, as three queries joined by Parquet files
+nexmark   queries of that benchmark (--query), 200,000 events a batch, 10,000 to a second of event time
+protocols checkpointing protocols on pipelines of NexMark's queries and a cyclic one: throughput, a failure, skew, and
+          simulated up to 100 workers; the tables go to standard output, the runs to --json-out (--quick: in 10 minutes)
+
+\b
+In a run's line: batch_ms is the median; cpu_ms (processor time of all processes), gc_ms, bytes_per_batch and
+files_per_batch (what the provider writes under the checkpoint; checkpoint_… with Spark's own logs) are means; metrics
+are medians of sums over the partitions.
+
+\b
+Examples:
+  cec bench
+  cec bench slow --partitions 32
+  cec bench recovery --rounds 1 --provider cec --provider rocksdb
+  cec bench uniform --keys 200000 --updates 30000 --json-out uniform.jsonl
+  cec bench recovery --keys 400 --updates 100 --provider cec --provider cec-eager --provider cec-lazy
+  cec bench uniform --grow keys=100000,500000,2000000,5000000 --csv keys.csv --png plots
+  cec bench stores --grow partitions=2,20,200 --rounds 1
+  cec bench flink --flink-python flink/bin/python
+  cec bench paper --figure 6 --rounds 1 --png figures
+  cec bench nexmark --query q4 --query q8 --provider cec --provider rocksdb
+  cec bench protocols --quick --json-out protocols.jsonl
+  cec bench protocols --part nexmark --query q3 --instances 2 --protocol cec --protocol none
+  cec bench protocols --from protocols.jsonl --from more.jsonl --png figures
+  cec bench failover --png docs/images
+  cec bench failover --rounds 1 --way progressive --way at-once --scale 0.1
+
+\b
+Exit codes:
+  0  it ran, whatever the verdict
+  1  a query failed
+  2  wrong usage
+"""
+
+
+OUTPUT = Path("build/bench")
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@app.command(help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
+def bench(
+    task: Annotated[Task, typer.Argument(metavar="[TASK]", help="What to measure: see above.")] = Task.UNIFORM,
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each provider.")] = 3,
+    keys: Annotated[int | None, typer.Option(min=1, help="Open windows; default: the design's.")] = None,
+    updates: Annotated[int | None, typer.Option(min=1, help="Input tuples a batch; default: the design's.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Partitions of the state; default: 2, or 200 for stores.")
+    ] = None,
+    warm_up: Annotated[int, typer.Option(min=2, help="Batches after the fill that are not measured.")] = 8,
+    batches: Annotated[int, typer.Option(min=1, help="Batches that are measured.")] = 12,
+    provider: Annotated[
+        list[Provider] | None, typer.Option(help="May be given more than once; default: those above but cec-lazy.")
+    ] = None,
+    memory: Annotated[str, typer.Option(help="The JVM's heap.")] = "8g",
+    value_bytes: Annotated[
+        int, typer.Option(min=0, help="Bytes of text in each window's value, besides its count and sum.")
+    ] = 0,
+    grow: Annotated[
+        str | None, typer.Option(metavar="WHAT=A,B,...", help=f"All of it at each size; WHAT is {GROWS}.")
+    ] = None,
+    conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="More Spark conf, for all.")] = None,
+    java_options: Annotated[str, typer.Option(help="More options for the JVM.")] = "",
+    json_out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON lines there too.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a row for each run there.")] = None,
+    output: Annotated[Path, typer.Option(metavar="DIR", help="For checkpoints; removed at the end.")] = OUTPUT,
+    figure: Annotated[
+        list[int] | None, typer.Option(help="Of the paper: 5, 6, 7, 8 (with 9); more than once; default: all.")
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw there: a paper's figures; else how it grows.")
+    ] = None,
+    flink_python: Annotated[
+        str | None, typer.Option(metavar="PYTHON", help="For flink: a Python that has apache-flink 2.x.")
+    ] = None,
+    way: Annotated[
+        list[Way] | None, typer.Option(help="For failover: how it is recovered; more than once; default: each.")
+    ] = None,
+    query: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="For nexmark: q0 to q22, default: each that keeps state; for protocols: q1, q3, q8, q12, and "
+            "reachability, default: all. More than once."
+        ),
+    ] = None,
+    protocol: Annotated[
+        list[str] | None,
+        typer.Option(help="For protocols: none, coordinated, uncoordinated, communication-induced, cec; default: all."),
+    ] = None,
+    instances: Annotated[
+        list[int] | None, typer.Option(min=1, help="For protocols: of each query; default: 1, 2 and 4.")
+    ] = None,
+    part: Annotated[
+        Part | None, typer.Option(help="For protocols: nexmark (figures 7 to 11), skew (12, 13), cycle (table IV).")
+    ] = None,
+    earlier: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="For protocols: no runs, but those, and what was simulated, in such a file of --json-out.",
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="For protocols: less of all, in under 10 minutes.")] = False,
+    scale: Annotated[
+        float | None, typer.Option(min=0.001, help="For failover: of the paper's 2 to 6 minutes until a worker comes.")
+    ] = None,
+) -> None:
+    growth, size = growth_of(grow), Size(keys, updates, partitions)
+    check_options(task, figure, png, growth, value_bytes, is_failover=bool(way or scale))
+    check_nexmark(task, query, keys, growth)
+    check_protocols(task, quick or part is not None or bool(earlier), protocol, instances)
+    workload = replace(size.of(task.workload), value_bytes=value_bytes)
+    spec = JobSpec(
+        provider=Provider.CEC, workload=workload, checkpoint="", scratch="", jar="", memory=memory,
+        java_options=java_options, conf=tuple(_pair(each) for each in conf or ()), last_batch=None,
+    )  # fmt: skip
+    chosen = chosen_providers(task, provider)
+    flink_version = check_flink_of(chosen, flink_python)
+    if flink_version:
+        _say(f"apache-flink {flink_version}")
+    lines: list[dict[str, Any]] = []
+    signal.signal(signal.SIGTERM, _exit_once)
+    try:
+        with _lines(json_out, lines, echo=task is not Task.PROTOCOLS) as write, _work_directory(output) as work:
+            if task is Task.PROTOCOLS:
+                plan = plan_of(quick, query or (), protocol or (), instances or (), 1 if quick else rounds, part)
+                _show_protocols(*compare(plan, earlier or (), work, write, _say), png)
+            elif task is Task.BOUND:
+                run_grid(workload, spec, Schedule(workload.fill_batches, warm_up, batches), rounds, work, write, _say)
+            elif task is Task.FAILOVER:
+                course = Course() if scale is None else Course(scale=scale)
+                runs = failover(way or list(Way), Load(), course, rounds, SEED, work, write, _say)
+                _draw_failover(runs, png)
+            elif task is Task.CHAIN:
+                chain(Amount(), rounds, memory, work, write, _say)
+            elif task is Task.PAPER:
+                numbers = figure or [each.number for each in FIGURES]
+                _draw(run_figures(numbers, size, spec, warm_up, batches, rounds, work, write, _say), png)
+            else:
+                for each in workloads_of(task, workload, growth, query):
+                    schedule = Schedule(each.fill_batches, warm_up, batches)
+                    grown = Plan(task, replace(spec, workload=each), schedule, rounds, chosen, flink_python)
+                    run_all(grown, work, write, _say)
+                _draw_growth(lines, growth, png)
+        if csv:
+            write_csv(lines, csv)
+    except (BenchError, BuildError) as error:
+        _say(f"error: {error}")
+        raise typer.Exit(1) from None
+
+
+def _show_protocols(outcomes: Sequence[Outcome], simulation: Sequence[dict[str, Any]], png: Path | None) -> None:
+    print("\n".join([*tables(outcomes), *simulated_tables(simulation, outcomes)]))
+    if png:
+        from spark_cec_lab.bench.protocols.plots import draw
+
+        for path in draw(outcomes, simulation, png):
+            _say(f"drawn: {path}")
+
+
+def _draw(found: Found, png: Path | None) -> None:
+    if png:
+        from spark_cec_lab.bench.paper_plots import draw
+
+        for path in draw(found, png):
+            _say(f"drawn: {path}")
+
+
+def _draw_failover(runs: list[Run], png: Path | None) -> None:
+    if png:
+        from spark_cec_lab.bench.pipelines.plots import draw_failover
+
+        _say(f"drawn: {draw_failover(runs, png)}")
+
+
+def _draw_growth(lines: list[dict[str, Any]], growth: Growth | None, png: Path | None) -> None:
+    if growth and png:
+        from spark_cec_lab.bench.growth_plots import draw_growth
+
+        _say(f"drawn: {draw_growth(lines, growth, png)}")
+
+
+def _exit_once(number: int, _: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not cut the cleaning up short
+    sys.exit(128 + number)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise typer.BadParameter(f"{text!r}: give KEY=VALUE", param_hint="--conf")
+    return key, value
+
+
+@contextmanager
+def _work_directory(output: Path) -> Iterator[Path]:
+    """A directory of this benchmark's own below `output`, removed at the end."""
+    output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=output.resolve(), ignore_cleanup_errors=True) as work:
+        yield Path(work)
+
+
+@contextmanager
+def _lines(path: Path | None, kept: list[dict[str, Any]], *, echo: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Writes JSON lines to standard output, if `echo`, and to the file at `path`; keeps what they were made of."""
+    file = path.open("w") if path else None
+
+    def write(line: dict[str, Any]) -> None:
+        kept.append(line)
+        text = json.dumps(line)
+        if echo:
+            print(text, flush=True)
+        if file:
+            print(text, file=file, flush=True)
+
+    try:
+        yield write
+    finally:
+        if file:
+            file.close()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,125 @@
+"""What the options of `cec bench` mean, and which do not go together: said before an hour of measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+
+import typer
+
+from spark_cec.extras import ExtraMissing, need
+from spark_cec_lab.bench.flink import HOW, check_flink
+from spark_cec_lab.bench.growth import Growth, parse_growth
+from spark_cec_lab.bench.paper import FIGURES
+from spark_cec_lab.bench.processes import BenchError
+from spark_cec_lab.bench.protocols.compare import PROTOCOLS
+from spark_cec_lab.bench.protocols.spec import CYCLIC
+from spark_cec_lab.bench.providers import Provider
+from spark_cec_lab.bench.tasks import Task
+from spark_cec_lab.bench.workloads import Workload
+from spark_cec_lab.nexmark.flows import FLOW_QUERIES
+from spark_cec_lab.nexmark.queries import QUERIES
+
+STATEFUL = tuple(name for name, query in QUERIES.items() if query.is_stateful)
+"""The queries of NexMark that say anything of a store."""
+
+
+def growth_of(grow: str | None) -> Growth | None:
+    """`--grow`. `BadParameter` as everywhere here."""
+    if grow is None:
+        return None
+    try:
+        return parse_growth(grow)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--grow") from None
+
+
+def chosen_providers(task: Task, named: list[Provider] | None) -> tuple[Provider, ...]:
+    """`--provider`, or the task's own."""
+    chosen = tuple(dict.fromkeys(named or task.providers))
+    for each in chosen:
+        if not task.can_measure(each):
+            known = ", ".join(known.value for known in Provider if task.can_measure(known))
+            why = f"{task.value} is for {known}" if known else f"{task.value} has providers of its own"
+            raise typer.BadParameter(why, param_hint=f"--provider {each.value}")
+    return chosen
+
+
+def workloads_of(task: Task, workload: Workload, growth: Growth | None, queries: list[str] | None) -> list[Workload]:
+    """All that is to be measured one after another."""
+    grown = list(growth.over(workload)) if growth else [workload]
+    if task is not Task.NEXMARK:
+        return grown
+    return [replace(each, nexmark=name) for name in dict.fromkeys(queries or STATEFUL) for each in grown]
+
+
+def check_nexmark(task: Task, queries: list[str] | None, keys: int | None, growth: Growth | None) -> None:
+    """`--query`, and what has no meaning beside it."""
+    if task is Task.PROTOCOLS:
+        _known(queries or (), (*FLOW_QUERIES, CYCLIC), "--query")
+        return
+    if task is not Task.NEXMARK:
+        if queries:
+            raise typer.BadParameter("for the tasks nexmark and protocols", param_hint="--query")
+        return
+    if keys or (growth and growth.what == "keys"):
+        raise typer.BadParameter("nexmark's queries open as many windows as they do", param_hint="--keys")
+    _known(queries or (), tuple(QUERIES), "--query")
+
+
+def check_protocols(task: Task, quick: bool, protocols: list[str] | None, instances: list[int] | None) -> None:
+    """`--quick`, `--protocol` and `--instances`."""
+    if task is not Task.PROTOCOLS and (quick or protocols or instances):
+        names = "--quick, --part, --from, --protocol, --instances"
+        raise typer.BadParameter("for the task protocols", param_hint=names)
+    _known(protocols or (), PROTOCOLS, "--protocol")
+
+
+def _known(given: Iterable[str], known: Sequence[str], hint: str) -> None:
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise typer.BadParameter(f"{name}: {meant}There are {', '.join(known)}", param_hint=hint)
+
+
+def check_options(
+    task: Task, figures: list[int] | None, png: Path | None, growth: Growth | None, value_bytes: int, *,
+    is_failover: bool,
+) -> None:  # fmt: skip
+    """What is for some tasks alone."""
+    if task is not Task.FAILOVER and is_failover:
+        raise typer.BadParameter("for the task failover", param_hint="--way, --scale")
+    if task is not Task.PAPER and figures:
+        raise typer.BadParameter("for the task paper", param_hint="--figure")
+    if task not in (Task.PAPER, Task.FAILOVER, Task.PROTOCOLS) and png and not growth:
+        raise typer.BadParameter("for the tasks paper, failover and protocols, or with --grow", param_hint="--png")
+    if growth and task in (Task.PAPER, Task.BOUND, Task.AGENT, Task.FAILOVER, Task.CHAIN, Task.PROTOCOLS):
+        raise typer.BadParameter(f"{task.value} has sizes of its own", param_hint="--grow")
+    if (value_bytes or (growth and growth.what == "value-bytes")) and not task.has_values:
+        raise typer.BadParameter(f"{task.value} has values of its own", param_hint="--value-bytes")
+    known = {8: "8 (it has 9 with it)", **{each.number: str(each.number) for each in FIGURES if each.number != 8}}
+    for number in figures or ():
+        if number not in known:
+            raise typer.BadParameter(f"{number}: there are {', '.join(sorted(known.values()))}", param_hint="--figure")
+    if png:
+        try:
+            need("cec bench --png", "tune")
+        except ExtraMissing as missing:
+            raise typer.BadParameter(str(missing), param_hint="--png") from None
+
+
+def check_flink_of(providers: tuple[Provider, ...], python: str | None) -> str | None:
+    """Whether Flink is there, where it is asked for: its version. `BadParameter` if not, or if it is of no use."""
+    if not any(each.is_flink for each in providers):
+        if python:
+            raise typer.BadParameter("for the task flink", param_hint="--flink-python")
+        return None
+    if not python:
+        raise typer.BadParameter(f"Flink wants an environment of its own: {HOW}", param_hint="--flink-python")
+    try:
+        return check_flink(python)
+    except BenchError as error:
+        raise typer.BadParameter(str(error), param_hint="--flink-python") from None
