@@ -15,7 +15,7 @@ ANY_PYTHON = $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
 unexport PYTHONPATH PYTHONHOME SPARK_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kafka demo-pipeline test test-long test-long-kafka test-long-cluster test-long-rest test-spark lint bench soak docs jar wheel clean distclean tools
+.PHONY: help demo demo-kafka demo-pipeline test test-fast test-long test-long-kafka test-long-cluster test-long-rest test-spark lint bench soak docs jar wheel clean distclean tools
 .DELETE_ON_ERROR:
 
 help:  ## show this list
@@ -34,6 +34,9 @@ demo-pipeline: jar  ## a pipeline of seven flows: an executor and the driver are
 test: $(if $(filter 4.3,$(SPARK)),lint) jar  ## lint, then every test, on real Spark too; SPARK=4.2 for that release
 	@PYTHONPATH=integration-tests:support:python $(RUN) -m cec_it.class_archive
 	$(RUN) -m pytest -q -n $(JOBS) --dist loadgroup --no-loadscope-reorder python/tests integration-tests
+
+test-fast: $(INSTALLED)  ## the unit tests, without Spark and without Java: few examples, few seeds
+	CEC_TESTS=fast $(RUN) -m pytest -q -n $(JOBS) --dist worksteal python/tests
 
 test-long: test-long-rest test-long-kafka test-long-cluster  ## all that takes long: Kafka, clusters
 

@@ -222,7 +222,7 @@ class MemoryStorage(_FsspecStorage):
     def create(self, path: str, data: Buffer) -> None:
         """A new file, under the lock."""
         with _MEMORY_LOCK:
-            if self._filesystem.exists(self._full(path)):
+            if self.exists(path):  # and not `exists` of the file system, which looks at all that there is
                 raise AlreadyExists(path)
             self.replace(path, data)
 

@@ -33,6 +33,12 @@ def memory_storage() -> Storage:
     return open_storage(f"memory://log-tests-{next(_memory_roots)}")
 
 
+def clear_memory() -> None:
+    """Empties the memory file system: each listing looks at every file that any storage of the process has there."""
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
+
+
 def checkpoint_id(version: int, attempt: int = 0) -> bytes:
     """A fixed id for an attempt at a version."""
     return bytes([attempt]) * 8 + version.to_bytes(8, "big", signed=True)

@@ -28,7 +28,7 @@ from spark_cec.recovery.plan import (
 )
 from spark_cec.recovery.query_files import REWIND
 from tests.checkpoint.support import Log
-from tests.log.support import commit_meta, memory_storage
+from tests.log.support import clear_memory, commit_meta, memory_storage
 
 FIRST, SECOND = StoreId(0, 0), StoreId(1, 0)
 
@@ -225,6 +225,7 @@ def random_rollbacks(rng: random.Random) -> list[Moment]:
 def test_no_start_is_refused_after_a_rollback_but_with_an_older_copy_of_the_checkpoint() -> None:
     answers = {True: 0, False: 0}
     for seed in range(150):
+        clear_memory()
         moments = random_rollbacks(random.Random(seed))
         log = moments[-1]
         index = index_of(*log.commits)
