@@ -1,4 +1,4 @@
-"""The pages of docs/ and the README: their links and pictures, the README's size, the messages of errors.md."""
+"""The pages of docs/ and the README: links, pictures, the README's size, errors.md, and the tests that a page names."""
 
 from __future__ import annotations
 
@@ -165,3 +165,33 @@ def test_a_name_that_no_code_declares_is_found() -> None:
     assert undeclared("`StoreState.commit` and `StoreState.comit`, `StoreStat.commit`") == [
         "StoreState.comit", "StoreStat.commit",
     ]  # fmt: skip
+
+
+TEST_ROOTS = [ROOT / "python" / "tests", ROOT / "integration-tests"]
+
+
+@cache
+def known_tests() -> frozenset[str]:
+    """The names of all test functions, and of all test files."""
+    files = [path for root in TEST_ROOTS for path in root.rglob("test_*.py")]
+    texts = [path.read_text(encoding="utf-8") for path in files]
+    return frozenset(name for text in texts for name in re.findall(r"\bdef (test_\w+)", text)) | {f.name for f in files}
+
+
+def missing_tests(text: str) -> list[str]:
+    """The tests that `text` names in backticks and that are not there: functions, files, paths from the top."""
+    names = re.findall(r"`(test_\w+(?:\.py)?)`", text)
+    paths = re.findall(r"`((?:python/tests|integration-tests)/\S+\.py)`", text)
+    gone = [path for path in paths if not (ROOT / path).is_file()]
+    return [name for name in names if name not in known_tests()] + gone
+
+
+def test_the_page_on_recovery_names_tests_that_exist() -> None:
+    page = (DOCS / "recovery.md").read_text(encoding="utf-8")
+    assert len(re.findall(r"`test_\w+`", page)) > 10
+    assert missing_tests(page) == []
+
+
+def test_a_test_that_does_not_exist_is_found() -> None:
+    text = "`test_every_picture_is_shown`, `test_nothing_at_all`, `test_docs.py`, `python/tests/test_no.py`"
+    assert missing_tests(text) == ["test_nothing_at_all", "python/tests/test_no.py"]
