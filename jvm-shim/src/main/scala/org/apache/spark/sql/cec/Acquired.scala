@@ -3,33 +3,34 @@ package org.apache.spark.sql.cec
 import scala.util.control.NonFatal
 
 /**
- * What is acquired one after another, and given back all together, the last first: at the end, or as soon as a step on the way fails. For
- * objects whose constructor opens several things: one that fails is never closed by anybody.
+ * Resources that are acquired in turn and released together, the last one first: at the end, or when a later step
+ * fails. An object whose constructor opens several resources needs this, because nobody can close it if the
+ * constructor throws.
  */
 private[cec] final class Acquired extends AutoCloseable {
-  private var held: List[() => Unit] = Nil
+  private var releases: List[() => Unit] = Nil
 
-  /** Has a resource, too. */
+  /** Acquires a resource. */
   def apply[A <: AutoCloseable](resource: => A): A = step {
     val made = resource
     undo(made.close())
     made
   }
 
-  /** Does something with what is held, all of which is given back if that fails. */
+  /** Runs a step. If it fails, releases all resources. */
   def step[A](body: => A): A = try body catch {
     case failure: Throwable =>
       try close() catch { case NonFatal(another) => failure.addSuppressed(another) }
       throw failure
   }
 
-  /** What is to be done, too, when all is given back. */
-  def undo(action: => Unit): Unit = held ::= (() => action)
+  /** Adds an action for the release. */
+  def undo(action: => Unit): Unit = releases ::= (() => action)
 
-  /** Gives all back, whatever of that fails; more than once is harmless. */
+  /** Releases all resources, even if some releases fail. A second call does nothing. */
   override def close(): Unit = {
-    val (all, failures) = (held, List.newBuilder[Throwable])
-    held = Nil
+    val (all, failures) = (releases, List.newBuilder[Throwable])
+    releases = Nil
     all.foreach(action => try action() catch { case NonFatal(failure) => failures += failure })
     failures.result() match {
       case first :: others =>

@@ -4,7 +4,7 @@ import java.util.Properties
 
 import org.apache.spark.SPARK_VERSION
 
-/** What this jar was built as, and for which Spark: written into the jar by its build. */
+/** The versions of this jar and of its Spark, which the build writes into the jar. */
 private[cec] object BuildInfo {
   private val properties: Properties = {
     val all = new Properties()
@@ -17,27 +17,27 @@ private[cec] object BuildInfo {
   val sparkVersion: String = properties.getProperty("spark.version", "unknown")
 
   /**
-   * Refuses to run under a Spark that lacks what this jar uses. Another minor release is another Spark; a patch release is
-   * asked for each class, method and field, once in a JVM.
+   * Refuses a Spark that lacks a member that this jar uses. Another minor release is refused. A patch release is
+   * checked by classes, methods and fields, once in a JVM.
    */
   def checkSpark(): Unit = refusal.foreach(why => throw new IllegalStateException(why))
 
   private lazy val refusal: Option[String] = refusalUnder(SPARK_VERSION)
 
-  /** Why this jar cannot run under that release of Spark, if it cannot. */
+  /** The reason why this jar cannot run under that release of Spark; None if it can. */
   def refusalUnder(running: String): Option[String] =
     if (running == sparkVersion) None
     else {
-      val why = if (minor(running) != minor(sparkVersion)) "another minor release" else lacking.mkString(", ")
+      val why = if (minorRelease(running) != minorRelease(sparkVersion)) "another minor release" else findMissing.mkString(", ")
       Option.when(why.nonEmpty)(
         s"this spark-cec jar was built for Spark $sparkVersion, but Spark $running is running ($why): install a spark-cec for that, or build " +
           "it with `python -m spark_cec.build` where that Spark is installed")
     }
 
-  private def lacking: Seq[String] = {
+  private def findMissing: Seq[String] = {
     val missing = Linkage.missing(Linkage.jarOf(getClass), getClass.getClassLoader)
     missing.take(3).map(each => s"it lacks $each") ++ Option.when(missing.size > 3)(s"and ${missing.size - 3} more")
   }
 
-  private def minor(version: String): Seq[String] = version.split('.').toSeq.take(2)
+  private def minorRelease(version: String): Seq[String] = version.split('.').toSeq.take(2)
 }

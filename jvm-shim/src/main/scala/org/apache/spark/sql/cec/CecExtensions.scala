@@ -3,7 +3,10 @@ package org.apache.spark.sql.cec
 import org.apache.spark.sql.{SparkSessionExtensions, SparkSessionExtensionsProvider}
 import org.apache.spark.sql.cec.recovery.{PhysicalRules, PrepareQuery}
 
-/** Spark loads this by `META-INF/services`: an analyzer rule and physical rules, which act on queries with our provider only. */
+/**
+ * The extension that Spark loads by `META-INF/services`: an analyzer rule and physical rules. They act only on queries
+ * with our provider, our sink or a pipeline's protocol.
+ */
 class CecExtensions extends SparkSessionExtensionsProvider {
   override def apply(extensions: SparkSessionExtensions): Unit = {
     BuildInfo.checkSpark()

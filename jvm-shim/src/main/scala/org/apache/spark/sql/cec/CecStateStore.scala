@@ -12,9 +12,9 @@ import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
-/** What reading and writing stores have in common: one column family, one value per key. */
+/** The common part of reading and writing stores: one column family, one value per key. */
 private[cec] abstract class CecStoreView(val id: StateStoreId, state: StoreState) extends ReadStateStore {
-  /** Refuses use after the end. */
+  /** Fails if the store may not be read any more. */
   protected def verifyReadable(): Unit
 
   override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = {
@@ -64,23 +64,23 @@ private[cec] abstract class CecStoreView(val id: StateStoreId, state: StoreState
     if (name != StateStore.DEFAULT_COL_FAMILY_NAME) throw StateStoreErrors.multipleColumnFamiliesNotSupported(Unsupported.Name)
 }
 
-/** The windows of one version, to be read. */
+/** A store that reads the windows of one version. */
 private[cec] final class CecReadStore(id: StateStoreId, state: StoreState, lock: TaskLock, val version: Long)
     extends CecStoreView(id, state) {
   private var ended = false
 
-  override def abort(): Unit = end()
-  override def release(): Unit = end()
+  override def abort(): Unit = endRead()
+  override def release(): Unit = endRead()
 
   override protected def verifyReadable(): Unit = require(!ended, s"store $id was released")
 
-  private def end(): Unit = if (!ended) {
+  private def endRead(): Unit = if (!ended) {
     ended = true
     lock.release()
   }
 }
 
-/** The windows of one version, to be changed into the next one. */
+/** A store that takes the windows from one version to the next. */
 private[cec] final class CecStateStore(
     id: StateStoreId, state: StoreState, lock: TaskLock, val version: Long, storeConf: StateStoreConf, hadoopConf: Configuration,
     durable: DurableVersions)
@@ -93,7 +93,7 @@ private[cec] final class CecStateStore(
   private val startedNs = System.nanoTime()
   private val inputsBefore = CecStateStore.shuffleRecords
   private var updates = 0L
-  private var info = StateStoreCheckpointInfo(id.partitionId, version, None, None)
+  private var checkpointInfo = StateStoreCheckpointInfo(id.partitionId, version, None, None)
   private var metricsAtCommit = StateStoreMetrics(0, 0, Map.empty, Map.empty)
 
   lock.atEnd(() => if (phase == Phase.Updating) abort())
@@ -121,7 +121,7 @@ private[cec] final class CecStateStore(
       val named = storeConf.enableStateStoreCheckpointIds
       val committed = state.commit(BatchFacts(inputs, shuffled, startedNs, named))
       phase = Phase.Committed
-      info = StateStoreCheckpointInfo(id.partitionId, committed, checkpointId(state.checkpointId), checkpointId(state.baseCheckpointId))
+      checkpointInfo = StateStoreCheckpointInfo(id.partitionId, committed, filterId(state.checkpointId), filterId(state.baseCheckpointId))
       metricsAtCommit = StoreMetrics.of(state)
       JoinMetrics.note(id, metricsAtCommit)
       CommittedStores.note(id)
@@ -130,7 +130,7 @@ private[cec] final class CecStateStore(
       lock.release()
       committed
     } catch {
-      case ours: CecException => throw ours // Spark's error for a failed commit would hide what ours says
+      case ours: CecException => throw ours // Spark's error for a failed commit would hide our message
       case failure: Throwable => throw QueryExecutionErrors.failedToCommitStateFileError(this.toString, failure)
     }
   }
@@ -151,7 +151,7 @@ private[cec] final class CecStateStore(
 
   override def metrics: StateStoreMetrics = JoinMetrics.complete(id, metricsAtCommit)
 
-  override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = info
+  override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = checkpointInfo
 
   override def createColFamilyIfAbsent(
       colFamilyName: String, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
@@ -171,13 +171,13 @@ private[cec] final class CecStateStore(
   private def verifyUpdating(what: String): Unit =
     if (phase != Phase.Updating) throw new IllegalStateException(s"cannot $what: store $id is $phase")
 
-  /** Shuffle records that this task has read. */
+  /** The shuffle records that this task read. */
   private def shuffled: Long = CecStateStore.shuffleRecords - inputsBefore
 
-  /** Tuples that reached the operator: by a shuffle, or, where there is none, as many as there were updates. */
+  /** The tuples that reached the operator: the shuffle records, or without a shuffle the number of puts. */
   private def inputs: Long = if (shuffled > 0) shuffled else updates
 
-  private def checkpointId(id: Option[String]): Option[String] = if (storeConf.enableStateStoreCheckpointIds) id else None
+  private def filterId(id: Option[String]): Option[String] = if (storeConf.enableStateStoreCheckpointIds) id else None
 }
 
 private object CecStateStore {

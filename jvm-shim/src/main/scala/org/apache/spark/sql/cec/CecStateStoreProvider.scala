@@ -16,8 +16,9 @@ import org.apache.spark.sql.types.StructType
 /**
  * The state store provider of Spark CEC: one instance per state store and run of a query.
  *
- * It holds the windows of one version in memory and obeys the contract of [[StateStore]]; what is durable is the agent's.
- * A class that Spark makes by name, and also on the driver, only to ask for its metrics: nothing happens before `init`.
+ * It has the windows of one version in memory and obeys the contract of [[StateStore]]. The agent makes commits
+ * durable. Spark makes this class by name, on the driver only to ask for its metrics. So it does nothing before
+ * `init`.
  */
 class CecStateStoreProvider extends StateStoreProvider with HostedStore with Logging {
   private var id: StateStoreId = _
@@ -74,40 +75,44 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
 
   override def agentTimeoutMs: Int = Agent.timeoutMs(storeConf.sqlConfs)
 
-  override def flush(version: Long): Unit = betweenBatches(flushed(version))
+  override def flush(version: Long): Unit = runExclusively(tryFlush(version))
 
-  override def handOver(version: Long): Boolean = betweenBatches {
-    val here = flushed(version)
-    if (here) drop()
+  override def handOver(version: Long): Boolean = runExclusively {
+    val here = tryFlush(version)
+    if (here) dropState()
     here
   }
 
-  override def end(version: Long, write: Boolean): Unit = betweenBatches(try if (write) flushed(version) finally drop())
+  override def end(version: Long, write: Boolean): Unit = runExclusively(try if (write) tryFlush(version) finally dropState())
 
-  private def flushed(version: Long): Boolean = {
+  private def tryFlush(version: Long): Boolean = {
     val proof = Option(state).flatMap(_.rewindTo(version))
     proof.foreach(state.flush)
     proof.isDefined
   }
 
-  private def betweenBatches[A](body: => A): A = {
+  private def runExclusively[A](body: => A): A = {
     lock.acquire()
     try synchronized(body) finally lock.release()
   }
 
   /**
-   * Spark lets go of a store when another executor has it, or its query has ended. The other one may be about to ask for
-   * what is dirty here, and a query that has ended has asked already.
+   * Writes the dirty windows, because Spark may close a store that another executor is about to request. A query that
+   * has ended has flushed already.
    */
-  override def close(): Unit = betweenBatches {
+  override def close(): Unit = runExclusively {
     try if (state != null) state.settle() catch {
       case failure: CecException => logWarning(s"store $id is closed with windows that are not in the log: a restart of its query replays them", failure)
-    } finally drop()
+    } finally dropState()
   }
 
   override def toString: String = s"CecStateStoreProvider[id = $id]"
 
-  /** `empty`: whatever that version is, the next one is made of nothing, for who rewrites a state. */
+  /**
+   * Brings the store to `version` and begins a batch.
+   *
+   * @param empty whether the next version starts without windows, for a caller that rewrites a state
+   */
   private def begin(version: Long, checkpointId: Option[String], empty: Boolean): StoreState = {
     if (version < 0) throw LoadFailure.negative(id, version)
     lock.acquire()
@@ -116,7 +121,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
         LoadFailure.orResult(checkpoint) {
           val isNew = state == null
           if (!isNew && run.isDefined) LocalStores.announce()
-          if (isNew) state = open(if (empty) 0L else version)
+          if (isNew) state = openState(if (empty) 0L else version)
           if (empty) state.beginEmpty(version) else state.begin(version, checkpointId)
           if (isNew) validateFirstRow()
         }
@@ -124,25 +129,28 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
       }
     } catch {
       case failure: Throwable =>
-        // A task that is tried again must get the same answer from a store whose replay was refused.
-        try if (state == null || !state.isRefused) drop() finally lock.release()
+        // If the store refused its replay, keep it, so that a retried task gets the same error.
+        try if (state == null || !state.isRefused) dropState() finally lock.release()
         throw failure
     }
   }
 
-  /** As Spark's own providers do, of what they load first: a schema that was changed past Spark's check would read garbage. */
+  /**
+   * Checks the first loaded row as Spark's own providers do. If the schema changed behind Spark's check, reads would
+   * return garbage.
+   */
   private def validateFirstRow(): Unit =
     state.live.iterator.nextOption().foreach(row => StateStoreProvider.validateStateRowFormat(row.key, keySchema, row.value, valueSchema, id, storeConf))
 
-  /** Lets the windows go, and the log with them. */
-  private def drop(): Unit = synchronized {
+  /** Drops the windows and closes the log. */
+  private def dropState(): Unit = synchronized {
     val dropped = Option(state)
     state = null
     LocalStores.remove(this)
     dropped.foreach(_.close())
   }
 
-  private def open(version: Long): StoreState = {
+  private def openState(version: Long): StoreState = {
     val conf = storeConf.sqlConfs
     directory.verifyAll(checkpoint, version, conf)
     run = RunContext.ofTask(checkpoint)
@@ -175,7 +183,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
       silent = run.exists(_.silent)))
   }
 
-  /** The id of a window, for people: the key, or its prefix. */
+  /** Turns the id of a window, its key or its prefix, into text for people. */
   private lazy val describe: UnsafeRow => String = {
     val schema = encoder match {
       case spec: PrefixKeyScanStateEncoderSpec => StructType(keySchema.take(spec.numColsPrefixKey))
@@ -192,22 +200,22 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
   }
 }
 
-/** What Spark tells a store by conf. */
+/** The confs of Spark that this provider reads. */
 private[cec] object StoreConfs {
   private val LiveStoreKey = "spark.sql.streaming.stateStore.cec.liveStore"
   private val LockTimeoutKey = "spark.sql.streaming.stateStore.rocksdb.lockAcquireTimeoutMs"
 
-  /** How long a task waits for another one to let go of a store: the same as RocksDB's, under its key. */
+  /** How long a task waits for the store: RocksDB's setting, under its key. */
   def lockTimeoutMs(conf: StateStoreConf): Long = conf.sqlConfs.get(LockTimeoutKey).map(_.toLong).getOrElse(60000L)
 
-  /** Whether the windows that no batch has touched lately are on the local disk, and not in the heap. */
+  /** Whether windows that no batch touched lately are on the local disk. */
   def isLiveOnDisk(conf: Map[String, String]): Boolean = conf.get(LiveStoreKey).exists(_.trim.equalsIgnoreCase("rocksdb"))
 
-  /** The query's checkpoint location, from a store's: `<checkpoint>/state`. */
+  /** The query's checkpoint location, which has the stores in `<checkpoint>/state`. */
   def checkpointOf(id: StateStoreId): String = new org.apache.hadoop.fs.Path(id.checkpointRootLocation).getParent.toString
 }
 
-/** What this provider does not do, refused when a store is made. */
+/** The features that this provider lacks. `init` refuses them. */
 private[cec] object Unsupported {
   val Name = "CecStateStoreProvider"
 

@@ -10,33 +10,34 @@ import scala.util.Using
 import org.apache.xbean.asm9.{ClassReader, ClassVisitor, FieldVisitor, MethodVisitor, Opcodes}
 
 /**
- * Whether all that the classes of a jar use of others is there: what the JVM would find out call by call. Classes are read as files
- * and not loaded: Spark has some that cannot be, for want of what is optional.
+ * Checks that Spark has all members that the classes of our jar use. Without it, the JVM would fail at the first call
+ * of each. It reads class files and loads none, because some of Spark's classes cannot be loaded without optional
+ * libraries.
  */
 private[cec] object Linkage {
-  private val Own = getClass.getPackageName.replace('.', '/') + "/"
+  private val OwnPackage = getClass.getPackageName.replace('.', '/') + "/"
 
   private final case class Member(name: String, descriptor: String)
   private final case class Use(owner: String, member: Member)
 
-  /** What one class file says. */
-  private final class Shape(bytes: Array[Byte]) extends ClassVisitor(Opcodes.ASM9) {
+  /** The members that one class file declares and uses. */
+  private final class ClassFile(bytes: Array[Byte]) extends ClassVisitor(Opcodes.ASM9) {
     private val reader = new ClassReader(bytes)
-    val (there, abstracts) = (mutable.Set.empty[Member], mutable.Set.empty[Member])
+    val (declared, abstracts) = (mutable.Set.empty[Member], mutable.Set.empty[Member])
     val uses = mutable.LinkedHashSet.empty[Use]
     reader.accept(this, ClassReader.SKIP_DEBUG | ClassReader.SKIP_FRAMES)
 
     def name: String = reader.getClassName
     def isAbstract: Boolean = (reader.getAccess & Opcodes.ACC_ABSTRACT) != 0
-    def above: Seq[String] = Option(reader.getSuperName).toSeq ++ reader.getInterfaces
+    def supertypes: Seq[String] = Option(reader.getSuperName).toSeq ++ reader.getInterfaces
 
     override def visitField(access: Int, name: String, descriptor: String, signature: String, value: Object): FieldVisitor = {
-      there += Member(name, descriptor)
+      declared += Member(name, descriptor)
       null
     }
 
     override def visitMethod(access: Int, name: String, descriptor: String, signature: String, exceptions: Array[String]): MethodVisitor = {
-      (if ((access & Opcodes.ACC_ABSTRACT) != 0) abstracts else there) += Member(name, descriptor)
+      (if ((access & Opcodes.ACC_ABSTRACT) != 0) abstracts else declared) += Member(name, descriptor)
       new MethodVisitor(Opcodes.ASM9) {
         override def visitMethodInsn(opcode: Int, owner: String, name: String, descriptor: String, isInterface: Boolean): Unit =
           uses += Use(owner, Member(name, descriptor))
@@ -46,34 +47,37 @@ private[cec] object Linkage {
     }
   }
 
-  /** The jar that a class is from. */
+  /** The jar that contains a class. */
   def jarOf(home: Class[_]): File = new File(home.getProtectionDomain.getCodeSource.getLocation.toURI)
 
-  /** What our classes in `jar` use and cannot have, by name: members of other classes, and methods that they would have to implement. */
+  /**
+   * The members that our classes in `jar` use and cannot find: members of other classes, and abstract methods that no
+   * class implements.
+   */
   def missing(jar: File, loader: ClassLoader): Seq[String] = {
     val own = classesIn(jar).map(shape => shape.name -> shape).toMap
-    val known = mutable.Map.empty[String, Option[Shape]]
-    def shapeOf(name: String): Option[Shape] = own.get(name).orElse(known.getOrElseUpdate(name, read(name, loader)))
-    def family(name: String): Iterator[Shape] =
-      shapeOf(name).iterator.flatMap(shape => Iterator(shape) ++ shape.above.iterator.flatMap(family))
+    val known = mutable.Map.empty[String, Option[ClassFile]]
+    def findClass(name: String): Option[ClassFile] = own.get(name).orElse(known.getOrElseUpdate(name, readClass(name, loader)))
+    def collectSupertypes(name: String): Iterator[ClassFile] =
+      findClass(name).iterator.flatMap(shape => Iterator(shape) ++ shape.supertypes.iterator.flatMap(collectSupertypes))
 
-    val uses = own.values.flatMap(_.uses).filterNot(use => use.owner.startsWith(Own) || use.owner.startsWith("[") || use.owner.startsWith("java/"))
-    val lost = uses.filterNot(use => family(use.owner).exists(shape => shape.there(use.member) || shape.abstracts(use.member)))
+    val uses = own.values.flatMap(_.uses).filterNot(use => use.owner.startsWith(OwnPackage) || use.owner.startsWith("[") || use.owner.startsWith("java/"))
+    val missingMembers = uses.filterNot(use => collectSupertypes(use.owner).exists(shape => shape.declared(use.member) || shape.abstracts(use.member)))
       .map(use => s"${use.owner.replace('/', '.')}.${use.member.name}${use.member.descriptor}")
-    val undone = own.values.filterNot(_.isAbstract).flatMap { shape =>
-      val all = family(shape.name).toSeq
-      (all.flatMap(_.abstracts).toSet -- all.flatMap(_.there))
+    val missingImplementations = own.values.filterNot(_.isAbstract).flatMap { shape =>
+      val all = collectSupertypes(shape.name).toSeq
+      (all.flatMap(_.abstracts).toSet -- all.flatMap(_.declared))
         .map(member => s"an implementation of ${member.name}${member.descriptor} in ${shape.name.replace('/', '.')}")
     }
-    (lost ++ undone).toSeq.distinct.sorted
+    (missingMembers ++ missingImplementations).toSeq.distinct.sorted
   }
 
-  private def classesIn(file: File): Seq[Shape] =
+  private def classesIn(file: File): Seq[ClassFile] =
     Using.resource(new JarFile(file)) { jar =>
-      jar.entries.asScala.filter(entry => entry.getName.startsWith(Own) && entry.getName.endsWith(".class"))
-        .map(entry => new Shape(Using.resource(jar.getInputStream(entry))(_.readAllBytes()))).toVector
+      jar.entries.asScala.filter(entry => entry.getName.startsWith(OwnPackage) && entry.getName.endsWith(".class"))
+        .map(entry => new ClassFile(Using.resource(jar.getInputStream(entry))(_.readAllBytes()))).toVector
     }
 
-  private def read(name: String, loader: ClassLoader): Option[Shape] =
-    Option(loader.getResourceAsStream(s"$name.class")).map(stream => new Shape(Using.resource(stream)(_.readAllBytes())))
+  private def readClass(name: String, loader: ClassLoader): Option[ClassFile] =
+    Option(loader.getResourceAsStream(s"$name.class")).map(stream => new ClassFile(Using.resource(stream)(_.readAllBytes())))
 }

@@ -8,21 +8,22 @@ import org.apache.spark.sql.cec.agent.Json
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 
 /**
- * The word of the analyzer rule to the state stores of one run of one query. It travels as a local property of the stream's
- * thread, which Spark hands to every task.
+ * The analyzer rule's message to the state stores of one run. It travels as a local property of the stream's thread,
+ * which Spark passes to every task.
  *
  * @param checkpoint the query's checkpoint location
  * @param home where its log is
- * @param logId the log's id: a directory of that name on another machine is not it
+ * @param logId the log's id, because another machine may have another log in the same directory
  * @param generation number of this run of the query
- * @param replayTo version at which the replay ends (V + 1); nothing to replay if a store begins there
- * @param base version whose eventual checkpoint a replay begins with: V + 1 too, or an older one if a lost frame made the query fall back
+ * @param replayTo version at which the replay ends (V + 1); a store that begins there replays nothing
+ * @param base version whose eventual checkpoint a replay loads: V + 1, or an older one if a frame is lost
  * @param deferred operators whose commits may be deferred; all others are eager
- * @param counted operators to which a batch brings the same number of shuffle records however its input is split
- * @param accept whether a replay that cannot be finished is accepted as it is
- * @param silent whether commits write nothing: a checkpointing protocol says when the stores write
+ * @param counted operators to which a batch always brings the same number of shuffle records, however its input is
+ * split
+ * @param accept whether the user accepts a replay that differs or cannot finish
+ * @param silent whether commits write nothing, because a checkpointing protocol decides when the stores write
  * @param startedMs wall clock when the run began
- * @param forecast what the agent told of earlier recoveries, for the agents that write
+ * @param forecast numbers of earlier recoveries, which the agents that write need
  */
 private[cec] final case class RunContext(
     checkpoint: String,
@@ -38,7 +39,7 @@ private[cec] final case class RunContext(
     startedMs: Long,
     forecast: JsonNode) {
 
-  /** Whether the replay begins before a version that the log has lost. */
+  /** Whether the replay begins before a version that the log lost. */
   def fellBack: Boolean = base < replayTo
 
   def announce(context: SparkContext): Unit = {
@@ -54,26 +55,26 @@ private[cec] final case class RunContext(
 private[cec] object RunContext {
   val Property = "spark.sql.cec.run"
 
-  /** The newest batch that Spark has timed, and its time in ms: a property beside that of the run. */
+  /** The property for the newest batch that Spark timed, and its time in ms. */
   val TimedBatch = "spark.sql.cec.timedBatch"
 
-  /** The newest timed batch, as this task was told: [batch, ms]. */
+  /** The newest timed batch, from this task's property: [batch, ms]. */
   def timedBatch: Option[JsonNode] =
     Option(TaskContext.get()).flatMap(task => Option(task.getLocalProperty(TimedBatch))).map(Json.parse)
 
   /**
-   * The word for the query with this checkpoint, if this task is one of its stream's. Threads that are begun in a stream's inherit the
-   * property: jobs of theirs that are no query's, and may read the same checkpoint, are told by the lack of a query id.
+   * The run of the query with this checkpoint, if this task belongs to the query. Threads that a stream's thread
+   * starts inherit the property. Their jobs may read the same checkpoint, but have no query id.
    */
   def ofTask(checkpoint: String): Option[RunContext] =
     for {
       task <- Option(TaskContext.get())
       if task.getLocalProperty(StreamExecution.QUERY_ID_KEY) != null
-      run <- Option(task.getLocalProperty(Property)).map(read)
+      run <- Option(task.getLocalProperty(Property)).map(parse)
       if run.checkpoint == checkpoint
     } yield run
 
-  private def read(text: String): RunContext = {
+  private def parse(text: String): RunContext = {
     val node = Json.parse(text)
     def longs(name: String) = node.get(name).elements.asScala.map(_.asLong).toSet
     RunContext(

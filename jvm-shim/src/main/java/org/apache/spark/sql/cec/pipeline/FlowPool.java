@@ -4,8 +4,9 @@ import org.apache.spark.scheduler.Pool;
 import org.apache.spark.scheduler.SchedulingMode;
 
 /**
- * A pool of the FAIR scheduler that may be given precedence while it exists: with a share of one task, it gets the next
- * core before those that have none. Spark reads shares from a file, once; and what is a val in Scala only Java overrides.
+ * A pool of the FAIR scheduler that may get precedence while it exists. With a share of one task it gets the next core
+ * before pools without a share. Spark reads shares from a file only once. Only Java can override a Scala val with a
+ * method.
  */
 public final class FlowPool extends Pool {
   private volatile boolean first = false;

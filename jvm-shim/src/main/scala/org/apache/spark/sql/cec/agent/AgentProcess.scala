@@ -18,21 +18,22 @@ import org.apache.spark.{SparkContext, SparkEnv}
 import org.apache.spark.sql.cec.BuildInfo
 
 /**
- * One running agent: a Python process that this JVM started and that ends when this JVM does, because its standard
- * input closes then. It listens on loopback only and serves nobody without the token. Only `AgentProcess.start` makes one.
+ * One running agent: a Python process of this JVM. It ends with the JVM, because its standard input closes then. It
+ * listens on loopback only, and refuses callers without the token. Only `AgentProcess.start` makes one.
  */
 private[agent] final class AgentProcess private (process: Process, greeting: JsonNode, token: String, timeoutMs: Int) {
   /**
-   * A pool: as many connections as there were ever calls at once. Py4J's `ClientServer` has one for each thread that ever
-   * called, and keeps it when the thread has ended; a JVM's tasks and queries have new threads for ever. Without a time after which
-   * idle ones end: that would be a thread of Py4J's which keeps a JVM from ending.
+   * A pool of as many connections as there were calls at the same time.
+   *
+   * Py4J's `ClientServer` keeps one connection per thread, even after the thread ended, and a JVM makes new threads
+   * all the time. Idle connections have no timeout, because Py4J's thread for that would keep the JVM from ending.
    */
   private val connections = new CallbackClient(
     greeting.get("port").asInt, InetAddress.getLoopbackAddress, token, 0L, TimeUnit.SECONDS, SocketFactory.getDefault, false, timeoutMs)
 
   /**
-   * In our own class loader: Py4J would take that of the calling thread. On an executor that got our jar with `--jars` only threads of
-   * tasks know our classes, but not those that flush, hand over and close stores.
+   * The proxy needs our class loader, but Py4J would take the calling thread's. If an executor got our jar with
+   * `--jars`, only task threads know our classes. Threads that flush, hand over and close stores do not.
    */
   private val entryPoint: AgentCalls = {
     val calls = classOf[AgentCalls]
@@ -40,10 +41,10 @@ private[agent] final class AgentProcess private (process: Process, greeting: Jso
     calls.cast(gateway.createProxy(calls.getClassLoader, Array[Class[_]](calls), Protocol.ENTRY_POINT_OBJECT_ID))
   }
 
-  /** Directory for spool files, private to this user; removed by the agent when it ends in good order. */
+  /** The directory for spool files, private to this user. The agent removes it at a clean end. */
   val directory: Path = Paths.get(greeting.get("spool").asText)
 
-  /** Where files go that `directory` has no room for. */
+  /** The directory for files that `directory` has no room for. */
   val overflow: Path = Paths.get(greeting.get("overflow").asText)
 
   def pid: Long = process.pid()
@@ -54,15 +55,15 @@ private[agent] final class AgentProcess private (process: Process, greeting: Jso
 
   def destroy(): Unit = {
     try connections.shutdown() catch { case _: Exception => }
-    AgentProcess.end(process)
+    AgentProcess.killProcess(process)
   }
 }
 
 /**
  * Where an agent keeps its spool.
  *
- * @param path where to make it, if the user says so
- * @param inherited the directories of a predecessor that died: calls under way name files in them
+ * @param path the directory in which to make it, if the user set one
+ * @param inherited the directories of a dead predecessor, because calls under way name files in them
  */
 private[agent] final case class SpoolOptions(path: Option[String], inherited: Option[(Path, Path)]) {
   def arguments: Seq[String] =
@@ -78,22 +79,19 @@ private[agent] object AgentProcess {
 
   private val EndWithinS = 10L
 
-  /**
-   * Starts an agent, which `prepare` must find usable. Whatever fails on the way there, no process is left behind: there is no other
-   * way to have one.
-   */
+  /** Starts an agent and runs `prepare` with it. If a step fails, this method ends the process: nobody else could. */
   def start(python: String, pythonKey: String, spool: SpoolOptions, timeoutMs: Int)(prepare: AgentProcess => Unit): AgentProcess = {
-    val process = run(python, pythonKey, spool)
-    undoneBy(end(process)) {
+    val process = startProcess(python, pythonKey, spool)
+    undoOnFailure(killProcess(process)) {
       val token = newToken()
       val agent = new AgentProcess(process, new Handshake(python, pythonKey, process, timeoutMs).greeting(token), token, timeoutMs)
-      undoneBy(agent.destroy())(prepare(agent))
+      undoOnFailure(agent.destroy())(prepare(agent))
       agent
     }
   }
 
-  /** What `step` answers; if it fails, however it does, `undo` comes first. */
-  private def undoneBy[T](undo: => Unit)(step: => T): T =
+  /** Runs `step`. If it fails, runs `undo` before the error goes on. */
+  private def undoOnFailure[T](undo: => Unit)(step: => T): T =
     try step catch {
       case failure: Throwable =>
         try undo catch { case another: Throwable => failure.addSuppressed(another) }
@@ -101,10 +99,10 @@ private[agent] object AgentProcess {
     }
 
   /**
-   * `-P`, and no empty entry in PYTHONPATH, which means the same: the working directory is a user's, who may have a `secrets.py` there
-   * that would be run in place of Python's own.
+   * Uses `-P`, and removes empty entries of PYTHONPATH. Else Python would import from the user's working directory,
+   * where a `secrets.py` would replace Python's own.
    */
-  private def run(python: String, pythonKey: String, spool: SpoolOptions): Process = {
+  private def startProcess(python: String, pythonKey: String, spool: SpoolOptions): Process = {
     val builder = new ProcessBuilder((Seq(python, "-P", "-m", "spark_cec.agent") ++ spool.arguments): _*)
     builder.redirectError(ProcessBuilder.Redirect.INHERIT)
     builder.environment().computeIfPresent("PYTHONPATH", (_, entries) =>
@@ -117,11 +115,11 @@ private[agent] object AgentProcess {
   }
 
   /**
-   * Kills a process with all that it has started, if it is a script that runs the agent: an agent that hangs has the lease, which its
-   * successor needs. One that the script starts at this very moment ends by itself, because its standard input is closed. Waits for
-   * their end, unless this thread is interrupted.
+   * Kills a process and all that it started, because a script may run the agent. A hanging agent has the lease that
+   * its successor needs. A child that starts at this moment ends by itself, because its standard input is closed.
+   * Waits for the end, unless this thread is interrupted.
    */
-  private def end(process: Process): Unit = {
+  private def killProcess(process: Process): Unit = {
     val children = process.descendants().iterator().asScala.toSeq
     process.destroyForcibly()
     children.foreach(_.destroyForcibly())
@@ -132,7 +130,7 @@ private[agent] object AgentProcess {
     }
   }
 
-  /** What an agent is begun with. */
+  /** The settings that matter only when an agent starts. */
   val Keys: Seq[String] = Seq(PythonKey, DriverPythonKey, SpoolKey, TimeoutKey)
 
   private def newToken(): String = {
@@ -142,8 +140,8 @@ private[agent] object AgentProcess {
   }
 
   /**
-   * The Python that runs the agent: ours if set, else the one that runs Spark's Python code in this JVM. Driver and executors
-   * are asked apart, because an environment that executors unpack is not there on the driver.
+   * The Python that runs the agent: our setting, else the one that runs Spark's Python code in this JVM. Driver and
+   * executors have settings of their own, because an environment that executors unpack does not exist on the driver.
    */
   def pythonOf(conf: Map[String, String]): String = {
     val env = Option(SparkEnv.get)
@@ -159,62 +157,62 @@ private[agent] object AgentProcess {
       .getOrElse("python3")
   }
 
-  /** The setting that decides which Python that is, here. */
+  /** The setting that decides the Python of this JVM. */
   def keyOf(conf: Map[String, String]): String = if (conf.contains(DriverPythonKey) && isDriver) DriverPythonKey else PythonKey
 
   private def isDriver: Boolean = Option(SparkEnv.get).forall(_.executorId == SparkContext.DRIVER_IDENTIFIER)
 
-  /** A driver's Python may be named as a notebook or another shell. */
+  /** PYSPARK_DRIVER_PYTHON and its setting may name a notebook or another shell. */
   private def isPython(command: String): Boolean = Paths.get(command).getFileName.toString.startsWith("python")
 }
 
-/** The first words with a process that should become an agent: the token in, the greeting out. Each error says what to do. */
+/** The handshake with a new process: it gets the token and answers with the greeting. Each error says how to fix it. */
 private final class Handshake(python: String, pythonKey: String, process: Process, timeoutMs: Int) {
   import AgentOutput._
 
   private val output = new AgentOutput(process.getInputStream)
 
   def greeting(token: String): JsonNode = {
-    tell(token)
-    val outcome = try output.await(process, timeoutMs) catch { case _: TimeoutException => throw late }
+    sendToken(token)
+    val outcome = try output.await(process, timeoutMs) catch { case _: TimeoutException => throw lateError }
     val answer = outcome match {
       case Greeted(line) => Json.parse(line)
-      case Ended => throw ended
-      case Flooded => throw flooded
+      case Ended => throw endedError
+      case Flooded => throw floodedError
     }
-    if (answer.has("error")) throw failure(answer.get("error").asText)
+    if (answer.has("error")) throw makeError(answer.get("error").asText)
     val version = answer.get("spark_cec_agent").asText
     if (version != BuildInfo.version)
-      throw failure(s"$python has spark-cec $version but the jar is ${BuildInfo.version}: install the same release on every machine")
+      throw makeError(s"$python has spark-cec $version but the jar is ${BuildInfo.version}: install the same release on every machine")
     answer
   }
 
-  private def tell(token: String): Unit = {
+  private def sendToken(token: String): Unit = {
     val stdin = process.getOutputStream
     try {
       stdin.write((token + "\n").getBytes(UTF_8))
       stdin.flush()
-    } catch { case _: IOException => } // the process has ended: its output says why
+    } catch { case _: IOException => } // the process has ended, and its output says why
   }
 
-  private def late: CecException =
-    failure(s"$python -m spark_cec.agent was not ready within ${timeoutMs / 1000.0} s$printed: see its standard error, or raise " +
+  private def lateError: CecException =
+    makeError(s"$python -m spark_cec.agent was not ready within ${timeoutMs / 1000.0} s$printedText: see its standard error, or raise " +
       AgentProcess.TimeoutKey)
 
-  private def flooded: CecException =
-    failure(s"$python -m spark_cec.agent printed more than $Most characters before it was ready, the last of them '${output.said}': let it " +
+  private def floodedError: CecException =
+    makeError(s"$python -m spark_cec.agent printed more than $Most characters before it was ready, the last of them '${output.said}': let it " +
       s"print less at its start, or set $pythonKey to a Python that does")
 
-  private def ended: CecException = {
+  private def endedError: CecException = {
     process.waitFor(10, TimeUnit.SECONDS)
     val code = if (process.isAlive) "none yet" else process.exitValue().toString
     val why =
       if (code == "137") "it was killed. Where nobody did that it was the kernel, because memory is short: leave it some, spark.executor.memoryOverhead on executors"
       else s"install spark-cec ${BuildInfo.version} for this Python, which must be 3.11 or newer, or set $pythonKey to one that has it"
-    failure(s"$python -m spark_cec.agent ended before it was ready$printed (exit code $code; its standard error says why): $why")
+    makeError(s"$python -m spark_cec.agent ended before it was ready$printedText (exit code $code; its standard error says why): $why")
   }
 
-  private def printed: String = if (output.said.isEmpty) "" else s", having printed '${output.said}'"
+  private def printedText: String = if (output.said.isEmpty) "" else s", having printed '${output.said}'"
 
-  private def failure(message: String): CecException = new CecException("AgentUnavailable", message)
+  private def makeError(message: String): CecException = new CecException("AgentUnavailable", message)
 }

@@ -1,9 +1,10 @@
 package org.apache.spark.sql.cec.agent
 
 /**
- * An error that the agent reported.
+ * An error that the agent reported, or that the shim reports in the same form.
  *
- * @param kind name of the agent's exception class (`DamagedLog`, `SettingsError`, ...): what the caller may do about it
+ * @param kind name of the agent's exception class (`DamagedLog`, `SettingsError`, ...), which tells the caller what to
+ * do
  */
 class CecException(val kind: String, message: String, cause: Throwable = null)
   extends RuntimeException(message, cause)

@@ -3,7 +3,7 @@ package org.apache.spark.sql.cec.agent
 import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 import com.fasterxml.jackson.databind.node.{ArrayNode, ObjectNode}
 
-/** JSON as Jackson, which Spark brings, has it. */
+/** JSON by Jackson, which comes with Spark. */
 private[cec] object Json {
   private val mapper = new ObjectMapper()
 

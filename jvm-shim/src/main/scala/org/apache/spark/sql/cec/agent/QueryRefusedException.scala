@@ -4,14 +4,14 @@ import org.apache.spark.QueryContext
 import org.apache.spark.sql.AnalysisException
 
 /**
- * Why a query does not start, or a log cannot be read, told as Spark tells what is wrong with a query: callers in Python
- * too get an exception of their own kind then, with the message alone.
+ * The error of a query that does not start, or of a log that cannot be read, as an AnalysisException of Spark. Callers
+ * in Python then get the matching exception with the message alone.
  */
 private[cec] final class QueryRefusedException(cause: CecException)
   extends AnalysisException(cause.getMessage, None, None, Some(cause), None, Map.empty, Array.empty[QueryContext])
 
 private[cec] object QueryRefusedException {
-  /** The result of `body`; what fails for reasons of ours in it is refused. */
+  /** Runs `body`, and turns its CecException into this exception. */
   def orResult[T](body: => T): T = try body catch {
     case refusal: CecException => throw new QueryRefusedException(refusal)
   }

@@ -12,22 +12,24 @@ import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreCoordinatorRef, StateStoreId, StateStoreProviderId}
 
 /**
- * Tells Spark's coordinator of state stores how far a store has come. It warns, at each batch, of a store without a recent
- * snapshot: the recovery of one of Spark's would have as many files of changes to read. One of ours is bounded whatever the
- * version. Told are the first version of a run, and then one as often as Spark's own stores make a snapshot: soon enough for
- * the coordinator, and not a call to the driver for each commit.
+ * Reports the progress of a store to Spark's coordinator of state stores.
+ *
+ * At each batch the coordinator warns of a store without a recent snapshot, because the recovery of Spark's own store
+ * would read many change files. The recovery of our store is bounded at any version. So this class reports the first
+ * version of a run, and then as often as Spark's own stores make a snapshot. A report of each commit would cost a call
+ * to the driver.
  */
 private[cec] final class DurableVersions(id: StateStoreId, storeConf: StateStoreConf, hadoopConf: Configuration) extends Logging {
   private lazy val coordinator = StateStoreCoordinatorRef.forExecutor(SparkEnv.get)
-  private var told: Option[Long] = None
+  private var reportedVersion: Option[Long] = None
 
   def note(version: Long): Unit =
-    if (storeConf.reportSnapshotUploadLag && told.forall(version - _ >= storeConf.minDeltasForSnapshot)) {
-      told = Some(version)
-      Option(hadoopConf.get(StreamExecution.RUN_ID_KEY)).foreach(tell(_, version)) // a store outside of a query has none
+    if (storeConf.reportSnapshotUploadLag && reportedVersion.forall(version - _ >= storeConf.minDeltasForSnapshot)) {
+      reportedVersion = Some(version)
+      Option(hadoopConf.get(StreamExecution.RUN_ID_KEY)).foreach(reportVersion(_, version)) // a store outside of a query has no run id
     }
 
-  private def tell(runId: String, version: Long): Unit =
+  private def reportVersion(runId: String, version: Long): Unit =
     try {
       coordinator.snapshotUploaded(StateStoreProviderId(id, UUID.fromString(runId)), version, System.currentTimeMillis())
     } catch {

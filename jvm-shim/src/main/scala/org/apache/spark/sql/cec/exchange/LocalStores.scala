@@ -16,51 +16,54 @@ import org.apache.spark.sql.cec.agent.Json
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 import org.apache.spark.util.{RpcUtils, ShutdownHookManager, ThreadUtils}
 
-/** A state store that this JVM holds, as the driver and other executors deal with it. Safe for several threads. */
+/** A state store of this JVM, as the driver and other executors use it. Thread-safe. */
 private[cec] trait HostedStore {
   def checkpoint: String
   def stateStoreId: StateStoreId
 
-  /** The run of the query that it belongs to; None for a store without word from the rule. Waits for nobody. */
+  /** The run of the query that the store belongs to; None if no rule announced a run. Does not wait for a task. */
   def generation: Option[Long]
 
-  /** Writes what is dirty at `version`, after taking back what is later, if the store is there. */
+  /** If the store is at `version` or one commit later, goes back to `version` and writes the dirty windows. */
   def flush(version: Long): Unit
 
-  /** Gives the store away at `version`: writes as `flush` does, and lets the windows go. False if it is not there: then it stays as it is. */
+  /**
+   * Writes as `flush` does and drops the windows. Returns false, and changes nothing, if the store is not at
+   * `version`.
+   */
   def handOver(version: Long): Boolean
 
-  /** How long a call to the agent may take here. */
+  /** The timeout of a call to the agent here. */
   def agentTimeoutMs: Int
 
-  /** Lets the windows go, with `write` after a flush at `version`. */
+  /** Drops the windows, with `write` after a flush at `version`. */
   def end(version: Long, write: Boolean): Unit
 
-  /** Writes what is dirty at its last commit, and lets the windows go. */
+  /** Writes the dirty windows of the last commit and drops all windows. */
   def close(): Unit
 }
 
-/** The state stores of this JVM, and its line to the driver's directory. */
+/** The state stores of this JVM, and its connection to the driver's directory. */
 private[cec] object LocalStores extends Logging {
-  /** Stores that write side by side. */
-  private val AtOnce = 8
+  /** The number of stores that write at the same time. */
+  private val FlushedAtOnce = 8
 
-  /** A container that is told to end is killed 30 s later, by Kubernetes' default. */
+  /** Kubernetes by default kills a container 30 s after it tells it to end. */
   private val CloseWithinMs = 25000L
 
-  /** The driver forgets a JVM that once did not answer: each says again that it is there. */
+  /** The driver forgets a JVM that failed to answer once, so each JVM announces itself again. */
   private val AnnounceEveryNs = TimeUnit.SECONDS.toNanos(10)
 
   private val stores = new ConcurrentHashMap[HostedStore, java.lang.Boolean]()
   private val announcedNs = new AtomicLong(System.nanoTime() - AnnounceEveryNs)
-  private var line: Option[Line] = None
+  private var connection: Option[Connection] = None
 
   /** This JVM's own endpoint, and the driver's directory. */
-  private final case class Line(env: RpcEnv, self: RpcEndpointRef, directory: RpcEndpointRef)
+  private final case class Connection(env: RpcEnv, self: RpcEndpointRef, directory: RpcEndpointRef)
 
   /**
-   * An executor that ends in good order (decommissioned, idle, told to by a signal) leaves nothing behind that only it knows: Spark
-   * itself does not close its stores. Before Spark's own hooks, which stop what stores may need.
+   * Writes the stores of an executor that ends in good order (decommissioned, idle, or by a signal). Spark does not
+   * close its stores. The hook runs before Spark's own hooks, which stop services that the stores need.
    */
   private lazy val closeAtEnd = ShutdownHookManager.addShutdownHook(ShutdownHookManager.DEFAULT_SHUTDOWN_PRIORITY + 10) { () =>
     val stores = this.stores.keySet.asScala.toSeq
@@ -69,7 +72,7 @@ private[cec] object LocalStores extends Logging {
       s"queries replays them: ${left.take(3).map(_.stateStoreId).mkString(", ")}")
   }
 
-  /** Closes stores side by side, for so long; answers those that are not closed then. */
+  /** Closes stores at the same time, within the limit. Returns the stores that are not closed then. */
   def closeAll(stores: Seq[HostedStore], withinMs: Long): Seq[HostedStore] = {
     val threads = ThreadUtils.newDaemonFixedThreadPool(Math.max(stores.size, 1), "cec-close")
     val closing = stores.map(store => store -> threads.submit[Unit](() => store.close()))
@@ -80,22 +83,22 @@ private[cec] object LocalStores extends Logging {
     left
   }
 
-  /** How long to wait for stores that write: as long as their agent may take, and a task that uses them. */
+  /** The timeout for stores that write: the agent's timeout, and a minute for a task that uses the store. */
   def timeout(agentTimeoutMs: Int): RpcTimeout =
     new RpcTimeout(FiniteDuration(agentTimeoutMs + 60000L, TimeUnit.MILLISECONDS), "spark.sql.streaming.stateStore.cec.agent.timeout")
 
-  /** From now on the driver knows where this store is. */
+  /** Adds a store and announces this JVM to the driver. */
   def add(store: HostedStore): Unit = {
     if (SparkEnv.get.executorId != SparkContext.DRIVER_IDENTIFIER) closeAtEnd
     stores.put(store, true)
     announce(atOnce = true)
   }
 
-  /** Tells the driver that this JVM holds stores, if it has not done so lately: each batch calls this. */
+  /** Tells the driver that this JVM holds stores, unless it did so lately. Each batch calls this. */
   def announce(atOnce: Boolean = false): Unit = {
     val (last, now) = (announcedNs.get, System.nanoTime())
     if (atOnce || now - last >= AnnounceEveryNs && announcedNs.compareAndSet(last, now)) {
-      try lineToDriver().foreach(line => line.directory.askSync[Boolean]((SparkEnv.get.executorId, line.self)))
+      try connectDriver().foreach(connection => connection.directory.askSync[Boolean]((SparkEnv.get.executorId, connection.self)))
       catch { case NonFatal(error) => logWarning("the driver cannot be told that this JVM holds state stores: another batch tries again", error) }
     }
   }
@@ -103,15 +106,15 @@ private[cec] object LocalStores extends Logging {
   def remove(store: HostedStore): Unit = stores.remove(store)
 
   /**
-   * Asks whoever had this store before for its windows at a version: true if one had them, and has written them. That may be
-   * an earlier provider in this JVM, which Spark is about to close.
+   * Asks the earlier owner of this store for its windows at a version; true if one had them and wrote them. The owner
+   * may be an earlier provider in this JVM, which Spark will close.
    */
   def requestHandOver(store: HostedStore, version: Long): Boolean = {
     val id = store.stateStoreId
-    holders(store.checkpoint, store.generation, id).exists(other => (other ne store) && other.handOver(version)) ||
-      lineToDriver().exists { line =>
+    findHolders(store.checkpoint, store.generation, id).exists(other => (other ne store) && other.handOver(version)) ||
+      connectDriver().exists { connection =>
         val request = Message.handOver(SparkEnv.get.executorId, store.checkpoint, store.generation, id, version, store.agentTimeoutMs)
-        try line.directory.askSync[Boolean](request.toString, timeout(store.agentTimeoutMs))
+        try connection.directory.askSync[Boolean](request.toString, timeout(store.agentTimeoutMs))
         catch {
           case NonFatal(error) =>
             logWarning(s"no executor could be asked for store $id at version $version", error)
@@ -120,27 +123,27 @@ private[cec] object LocalStores extends Logging {
       }
   }
 
-  private def holders(checkpoint: String, generation: Option[Long], id: StateStoreId): Seq[HostedStore] =
+  private def findHolders(checkpoint: String, generation: Option[Long], id: StateStoreId): Seq[HostedStore] =
     stores.keySet.asScala.toSeq.filter { store =>
       val other = store.stateStoreId
       store.checkpoint == checkpoint && store.generation == generation && other.operatorId == id.operatorId &&
         other.partitionId == id.partitionId && other.storeName == id.storeName
     }
 
-  /** None where the driver has no directory, as without our extension. */
-  private def lineToDriver(): Option[Line] = synchronized {
+  /** None if the driver has no directory, as without our extension. */
+  private def connectDriver(): Option[Connection] = synchronized {
     Option(SparkEnv.get).flatMap { env =>
-      line = line.filter(_.env eq env.rpcEnv).orElse {
+      connection = connection.filter(_.env eq env.rpcEnv).orElse {
         try {
           val directory = RpcUtils.makeDriverRef(StoreLocations.Name, env.conf, env.rpcEnv)
-          Some(Line(env.rpcEnv, env.rpcEnv.setupEndpoint(s"cec-stores-${env.executorId}", new Endpoint(env.rpcEnv)), directory))
+          Some(Connection(env.rpcEnv, env.rpcEnv.setupEndpoint(s"cec-stores-${env.executorId}", new Endpoint(env.rpcEnv)), directory))
         } catch {
           case NonFatal(error) =>
             logInfo("the driver has no directory of state stores", error)
             None
         }
       }
-      line
+      connection
     }
   }
 
@@ -150,12 +153,12 @@ private[cec] object LocalStores extends Logging {
       case Message.HandOver =>
         val id = StateStoreId(checkpoint, message.get("operator").asLong, message.get("partition").asInt, message.get("store").asText)
         val generation = Some(message.get("generation").asLong).filter(_ >= 0)
-        Json.obj().put("handed_over", holders(checkpoint, generation, id).exists(handsOver(_, version))).toString
+        Json.obj().put("handed_over", findHolders(checkpoint, generation, id).exists(tryHandOver(_, version))).toString
       case call =>
         val generation = message.get("generation").asLong
         val ours = stores.keySet.asScala.toSeq.filter(store => store.checkpoint == checkpoint && store.generation.contains(generation))
-        // Side by side: each waits for the log, which writes for all that wait at once.
-        val failed = ThreadUtils.parmap(ours, "cec-stores", AtOnce) { store =>
+        // Stores flush at the same time, because the log writes the frames of all waiting stores at once.
+        val failed = ThreadUtils.parmap(ours, "cec-stores", FlushedAtOnce) { store =>
           try {
             if (call == Message.Flush) store.flush(version) else store.end(version, message.get("flush").asBoolean)
             None
@@ -167,8 +170,8 @@ private[cec] object LocalStores extends Logging {
     }
   }
 
-  /** A store that cannot be had is no reason to think that this JVM is gone. */
-  private def handsOver(store: HostedStore, version: Long): Boolean = try store.handOver(version) catch {
+  /** If a store is busy, answer false. An error would make the driver forget this JVM. */
+  private def tryHandOver(store: HostedStore, version: Long): Boolean = try store.handOver(version) catch {
     case NonFatal(error) =>
       logWarning(s"store ${store.stateStoreId} at version $version could not be given away", error)
       false
@@ -176,7 +179,7 @@ private[cec] object LocalStores extends Logging {
 
   private final class Endpoint(override val rpcEnv: RpcEnv) extends RpcEndpoint {
     override def receiveAndReply(context: RpcCallContext): PartialFunction[Any, Unit] = { case message: String =>
-      // A store waits for the task that uses it, and writes: not in the threads that deliver messages.
+      // A store may wait for its task and then writes, so it must not block the threads that deliver messages.
       val thread = new Thread("cec-stores") {
         override def run(): Unit =
           try context.reply(answer(Json.parse(message))) catch { case error: Throwable => context.sendFailure(error) }

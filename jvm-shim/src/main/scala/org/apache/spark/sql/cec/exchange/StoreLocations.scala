@@ -14,27 +14,31 @@ import org.apache.spark.rpc.{RpcCallContext, RpcEndpoint, RpcEndpointRef, RpcEnv
 import org.apache.spark.sql.cec.agent.Json
 
 /**
- * The driver's list of the JVMs that hold state stores. Through it the driver makes them write what is dirty, and an
- * executor that is given a store gets it from the one that had it before.
+ * The driver's list of the JVMs that hold state stores. Through it the driver makes stores write their dirty windows,
+ * and an executor gets a store from its earlier owner.
  *
- * Messages are texts (JSON), or a text and a reference: an executor that got our jar with `--jars` could not read a class of ours.
+ * A message is a text (JSON), or a text and a reference. An executor that got our jar with `--jars` cannot read our
+ * classes there.
  */
 private[cec] object StoreLocations {
   val Name = "cec-directory"
 
   private var current: Option[(RpcEnv, Directory)] = None
 
-  /** Has the directory of this application, which is begun at the first call; on the driver only. */
+  /** Makes the directory of this application at the first call. Call it on the driver only. */
   def begin(): Unit = directory()
 
   /**
-   * Ends a run's stores wherever they are: each takes back what is later than `version`, writes what is dirty if `flush`, and
-   * forgets its windows. Answers a line for each JVM or store that could not, within the time that an agent's call may take.
+   * Ends the stores of a run on all JVMs. Each goes back to `version`, writes its dirty windows if `flush`, and drops
+   * all windows. Returns a line for each JVM or store that failed. The agent's timeout limits the wait.
    */
   def end(checkpoint: String, generation: Long, version: Long, flush: Boolean, agentTimeoutMs: Int): Seq[String] =
     directory().askAll(Message.end(checkpoint, generation, version, flush), LocalStores.timeout(agentTimeoutMs))
 
-  /** Makes the stores of a run write what is dirty at `version`, between two batches. Answers as `end` does. */
+  /**
+   * Makes the stores of a run write their dirty windows at `version`, between two batches. Returns lines as `end`
+   * does.
+   */
   def flush(checkpoint: String, generation: Long, version: Long, agentTimeoutMs: Int): Seq[String] =
     directory().askAll(Message.flush(checkpoint, generation, version), LocalStores.timeout(agentTimeoutMs))
 
@@ -54,7 +58,7 @@ private[cec] object StoreLocations {
 private final class Directory(override val rpcEnv: RpcEnv) extends RpcEndpoint with Logging {
   private val hosts = new ConcurrentHashMap[String, RpcEndpointRef]()
 
-  /** Answers may take as long as a store takes to write its windows: not in the threads that deliver messages. */
+  /** A store may take long to write its windows, so the answer must not block the threads that deliver messages. */
   private val threads = Executors.newCachedThreadPool { task =>
     val thread = new Thread(task, "cec-directory")
     thread.setDaemon(true)
@@ -74,7 +78,7 @@ private final class Directory(override val rpcEnv: RpcEnv) extends RpcEndpoint w
 
   override def onStop(): Unit = threads.shutdownNow()
 
-  /** Asks every JVM; answers what they could not do. */
+  /** Asks every JVM, and returns their errors. */
   def askAll(message: ObjectNode, timeout: RpcTimeout): Seq[String] = {
     val answers = hosts.asScala.toSeq.map { case (id, host) => id -> Future(Try(host.askSync[String](message.toString, timeout))) }
     answers.flatMap { case (id, future) =>
@@ -87,7 +91,7 @@ private final class Directory(override val rpcEnv: RpcEnv) extends RpcEndpoint w
     }
   }
 
-  /** Passes an executor's request on to all others, until one of them has had the store. */
+  /** Sends an executor's request to all others, until one of them hands the store over. */
   private def requestHandOver(request: String): Boolean = {
     val message = Json.parse(request).asInstanceOf[ObjectNode]
     val from = message.get("from").asText
@@ -103,7 +107,10 @@ private final class Directory(override val rpcEnv: RpcEnv) extends RpcEndpoint w
     }
   }
 
-  /** An executor that is gone goes; one that is only slow stays. One that lives joins again with its next batch (`LocalStores.announce`). */
+  /**
+   * Removes an executor that is lost. A slow executor stays. A living executor announces itself again with its next
+   * batch (`LocalStores.announce`).
+   */
   private def forget(id: String, error: Throwable): Unit = error match {
     case _: RpcTimeoutException =>
     case _ => hosts.remove(id)

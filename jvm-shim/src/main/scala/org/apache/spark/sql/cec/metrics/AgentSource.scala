@@ -13,7 +13,7 @@ import org.apache.spark.metrics.source.Source
  * The health of this JVM's agent in Spark's metrics system.
  *
  * @param pid of the agent, if it is alive
- * @param starts how often one was started: more than once means that one has died
+ * @param starts how many agents this JVM started; more than one means that one died
  */
 private[cec] final class AgentSource(pid: () => Option[Long], starts: () => Long) extends Source {
   override val sourceName: String = "cec.agent"
@@ -30,7 +30,7 @@ private[cec] final class AgentSource(pid: () => Option[Long], starts: () => Long
 }
 
 private object AgentSource {
-  /** Where Linux says it; nothing elsewhere. */
+  /** Reads Linux's own number; None elsewhere. */
   private def residentBytes(pid: Long): Option[Long] = Try {
     val line = Files.readAllLines(Path.of(s"/proc/$pid/status")).stream.filter(_.startsWith("VmRSS:")).findFirst.get
     line.split("\\s+")(1).toLong * 1024

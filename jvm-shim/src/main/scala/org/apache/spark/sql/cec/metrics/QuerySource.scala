@@ -11,8 +11,8 @@ import org.apache.spark.metrics.source.Source
 import org.apache.spark.sql.streaming.StreamingQueryProgress
 
 /**
- * A query's numbers in Spark's metrics system, and so in Prometheus, JMX, Graphite, as Spark is told: as of its newest batch.
- * They are sums over partitions and operators, but for the estimate of a recovery, which is the slowest store's.
+ * A query's numbers as of its newest batch, in Spark's metrics system: Prometheus, JMX or Graphite. They are sums over
+ * partitions and operators. The recovery estimate is the slowest store's.
  */
 private[cec] final class QuerySource(query: String, checkpoint: String) extends Source {
   @volatile private var newest: Option[StreamingQueryProgress] = None
@@ -20,27 +20,27 @@ private[cec] final class QuerySource(query: String, checkpoint: String) extends 
   override val sourceName: String = s"cec.query.$query"
   override val metricRegistry: MetricRegistry = new MetricRegistry
 
-  /** Custom metrics of the state stores, by the names that they have here. */
+  /** Custom metrics of the state stores, with their names here. */
   private val summed = Seq(
     "opened" -> "cecOpened", "checked" -> "cecChecked", "closed" -> "cecClosed", "openWindows" -> "cecOpenWindows",
     "stateRows" -> "cecStateRows", "extent" -> "cecExtent", "replay" -> "cecReplay",
     "dirty" -> "cecDirty", "logBytes" -> "cecLogBytes", "commitMs" -> "cecCommitMs", "agentMs" -> "cecAgentMs")
 
   gauge("batch")(newest.map(_.batchId).getOrElse(-1L))
-  summed.foreach { case (name, metric) => gauge(name)(valuesOf(metric).sum) }
-  gauge("recoveryEstimateMs")(valuesOf("cecRecoveryEstimateMs").maxOption.getOrElse(0L))
-  gauge("replayBatchesLeft")(QuerySource.left.getOrDefault(checkpoint, 0L))
+  summed.foreach { case (name, metric) => gauge(name)(readMetric(metric).sum) }
+  gauge("recoveryEstimateMs")(readMetric("cecRecoveryEstimateMs").maxOption.getOrElse(0L))
+  gauge("replayBatchesLeft")(QuerySource.remainingBatches.getOrDefault(checkpoint, 0L))
 
   def note(progress: StreamingQueryProgress): Unit = newest = Some(progress)
 
   def register(): Unit = Option(SparkEnv.get).foreach(_.metricsSystem.registerSource(this))
 
   def remove(): Unit = {
-    QuerySource.left.remove(checkpoint)
+    QuerySource.remainingBatches.remove(checkpoint)
     Option(SparkEnv.get).foreach(_.metricsSystem.removeSource(this))
   }
 
-  private def valuesOf(metric: String): Seq[Long] =
+  private def readMetric(metric: String): Seq[Long] =
     newest.toSeq.flatMap(_.stateOperators.toSeq).flatMap(_.customMetrics.asScala.get(metric)).map(_.longValue)
 
   private def gauge(name: String)(value: => Long): Unit =
@@ -48,8 +48,8 @@ private[cec] final class QuerySource(query: String, checkpoint: String) extends 
 }
 
 private[cec] object QuerySource {
-  /** By checkpoint, the batches that a replay has yet to run. */
-  private val left = new ConcurrentHashMap[String, Long]()
+  /** By checkpoint, the batches that a replay must still run. */
+  private val remainingBatches = new ConcurrentHashMap[String, Long]()
 
-  def replaying(checkpoint: String, batchesLeft: Long): Unit = left.put(checkpoint, batchesLeft)
+  def replaying(checkpoint: String, batchesLeft: Long): Unit = remainingBatches.put(checkpoint, batchesLeft)
 }

@@ -18,22 +18,20 @@ import org.apache.spark.sql.types.StructType
 import org.apache.spark.unsafe.Platform
 import org.apache.spark.util.SerializableConfiguration
 
-/**
- * One partition of a store: its rows, the sum of their hashes, and its checkpoint id, where the state has ids.
- */
+/** The rows of one partition of a store, the sum of their hashes, and the checkpoint id, if the state has ids. */
 private[cec] final case class PartitionSums(rows: Long, digest: Long, checkpointId: String)
 
 /**
- * What `cec import`, `export` and `rescale` need of the JVM: the rows of a store as they are, from one provider to another. A frame
- * of state is what Spark's reader `statestore` gives: key, value, partition. Called from Python, by name.
+ * Copies the rows of a store from one provider to another, for `cec import`, `export` and `rescale`. A frame of state
+ * has the columns of Spark's reader `statestore`: key, value, partition. Python calls this object by name.
  */
 object StateMigration {
   /**
-   * Makes each partition of `state` a store of the checkpoint at `target`, as it is after `batch`.
+   * Writes each partition of `state` as a store of the checkpoint at `target`, at the version after `batch`.
    *
-   * @param conf what the query's offset log has recorded for the target
-   * @param prefixColumns columns of the key that a scan may be for, 0 for none
-   * @param moved whether the rows were given new partitions
+   * @param conf the confs that the target's offset log recorded
+   * @param prefixColumns columns of the key that a scan may use, 0 for none
+   * @param moved whether the rows have new partitions
    */
   def write(
       state: DataFrame, target: String, conf: JavaMap[String, String], operator: Long, store: String, prefixColumns: Int, batch: Long,
@@ -54,14 +52,14 @@ object StateMigration {
         id, keySchema, valueSchema, encoder, useColumnFamilies = false, storeConf, hadoopConf.value.value, useMultipleValuesPerKey = false, None)
       try {
         val empty = try provider.getStore(batch, None, forceSnapshotOnCommit = true, loadEmpty = true) catch {
-          case _: UnsupportedOperationException => provider.getStore(0L) // the HDFS-backed one
+          case _: UnsupportedOperationException => provider.getStore(0L) // the HDFS-backed provider
         }
         val sums = try {
-          val sums = sumsOf(rows, keySchema.length, valueSchema.length) { (key, value, of) =>
+          val sums = computeSums(rows, keySchema.length, valueSchema.length) { (key, value, of) =>
             if (!moved && of != partition) throw new IllegalStateException(s"partition $of of operator $operator has no directory before it: a partition is lost")
             empty.put(key, value)
           }
-          if (empty.commit() != batch + 1) asSnapshot(id.storeId, hadoopConf.value.value, batch + 1)
+          if (empty.commit() != batch + 1) renameToSnapshot(id.storeId, hadoopConf.value.value, batch + 1)
           sums
         } finally if (!empty.hasCommitted) empty.abort()
         Iterator(sums.copy(checkpointId = empty.getStateStoreCheckpointInfo().stateStoreCkptId.orNull))
@@ -69,8 +67,11 @@ object StateMigration {
     }.collect().toSeq.asJava
   }
 
-  /** Of an HDFS-backed store: all changes since version 0, none of which is a removal, are a snapshot in all but name. */
-  private def asSnapshot(id: StateStoreId, hadoopConf: Configuration, version: Long): Unit = {
+  /**
+   * Renames the delta file of an HDFS-backed store to a snapshot. It has all changes since version 0 and no removal,
+   * so it has the content of a snapshot.
+   */
+  private def renameToSnapshot(id: StateStoreId, hadoopConf: Configuration, version: Long): Unit = {
     val directory = id.storeCheckpointLocation()
     val fs = directory.getFileSystem(hadoopConf)
     fs.listStatus(directory).map(_.getPath).filter(_.getName.startsWith("1.delta")).foreach { file =>
@@ -83,11 +84,11 @@ object StateMigration {
   def sums(state: DataFrame): PartitionSums = {
     val (keys, values) = (structOf(state, "key").length, structOf(state, "value").length)
     val all = state.asInstanceOf[ClassicFrame].queryExecution.toRdd
-      .mapPartitions(rows => Iterator(sumsOf(rows, keys, values)((_, _, _) => ()))).collect()
+      .mapPartitions(rows => Iterator(computeSums(rows, keys, values)((_, _, _) => ()))).collect()
     PartitionSums(all.map(_.rows).sum, all.map(_.digest).sum, null)
   }
 
-  private def sumsOf(rows: Iterator[InternalRow], keyFields: Int, valueFields: Int)(see: (UnsafeRow, UnsafeRow, Int) => Unit): PartitionSums = {
+  private def computeSums(rows: Iterator[InternalRow], keyFields: Int, valueFields: Int)(see: (UnsafeRow, UnsafeRow, Int) => Unit): PartitionSums = {
     var (count, digest) = (0L, 0L)
     rows.foreach { row =>
       val key = row.getStruct(0, keyFields).asInstanceOf[UnsafeRow]

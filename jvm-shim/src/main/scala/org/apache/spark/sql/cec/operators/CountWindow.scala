@@ -14,18 +14,18 @@ import org.apache.spark.sql.streaming.{GroupStateTimeout, OutputMode}
 import org.apache.spark.sql.types._
 
 /**
- * Windows of so many rows for each key, which Spark does not have: an operator made of Spark's `flatMapGroupsWithState`, with
- * Spark's own aggregate functions inside of it. `spark_cec.count_window` is this for Python.
+ * Windows of a fixed number of rows per key, which Spark lacks. The operator uses Spark's `flatMapGroupsWithState`
+ * with Spark's own aggregate functions inside. `spark_cec.count_window` is the Python form.
  */
 object CountWindow {
   /**
-   * Closes a window whenever a key has had `size` rows more, and gives one row for it: the keys and the aggregates. The rows of a
-   * window are forgotten with it.
+   * Closes a window each time a key has `size` more rows, and returns one row for it: the keys and the aggregates. A
+   * closed window keeps no state.
    *
    * @param rows a stream, or a table
    * @param size rows in a window, at least 1
-   * @param order of the rows that a batch brings for one key, those that are equal by it by their bytes; without it they come as the shuffle
-   *   brings them
+   * @param order of one key's rows in a batch; equal rows are ordered by their bytes. Without it they come in the
+   * order of the shuffle
    */
   def apply(rows: DataFrame, keys: Seq[Column], size: Int, aggregates: Seq[Column], order: Seq[Column]): DataFrame = {
     if (size < 1) throw refused(s"a window of $size rows: give at least 1")
@@ -33,11 +33,11 @@ object CountWindow {
     val input = rows.asInstanceOf[Dataset[Row]]
     val ordered = if (order.isEmpty) Nil else input.sort(order: _*).queryExecution.analyzed.collectFirst { case sort: Sort => sort.order }.get
     val grouped = input.groupBy(keys: _*).agg(aggregates.head, aggregates.tail: _*).queryExecution.analyzed
-    // What Spark's optimizer would do: it does not see what is inside of an operator.
+    // Spark's optimizer does not see the aggregates inside the operator, so rewrite them here.
     val plan = RewriteWithExpression(ReplaceExpressions(grouped)) match {
-      case aggregate: Aggregate => windows(aggregate, size, ordered)
+      case aggregate: Aggregate => makeWindows(aggregate, size, ordered)
       case Project(list, aggregate: Aggregate) =>
-        val result = windows(aggregate, size, ordered)
+        val result = makeWindows(aggregate, size, ordered)
         val renamed = AttributeMap(aggregate.output.zip(result.output))
         Project(list.map(_.transform { case each: Attribute => renamed.getOrElse(each, each) }.asInstanceOf[NamedExpression]), result)
       case other => throw refused(s"these aggregates need ${other.nodeName} beside an aggregation: compute that before or after")
@@ -45,7 +45,7 @@ object CountWindow {
     Dataset.ofRows(input.sparkSession, plan)
   }
 
-  private def windows(aggregate: Aggregate, size: Int, order: Seq[SortOrder]): LogicalPlan = {
+  private def makeWindows(aggregate: Aggregate, size: Int, order: Seq[SortOrder]): LogicalPlan = {
     order.foreach(each => if (!each.references.subsetOf(aggregate.child.outputSet)) throw refused(s"order by ${each.sql}: not a column of the rows"))
     val named = aggregate.groupingExpressions.zipWithIndex.map {
       case (attribute: Attribute, _) => attribute
@@ -54,7 +54,7 @@ object CountWindow {
     val keys = named.map(_.toAttribute)
     val child = Project(aggregate.child.output ++ named.collect { case alias: Alias => alias }, aggregate.child)
     def inKeys(expression: Expression): Expression = expression match {
-      case part: AggregateExpression => part // its arguments are of the rows
+      case part: AggregateExpression => part // its arguments are columns of the rows
       case part => aggregate.groupingExpressions.indexWhere(_.semanticEquals(part)) match {
         case -1 => part.mapChildren(inKeys)
         case i => keys(i)
@@ -73,8 +73,8 @@ object CountWindow {
   }
 
   /**
-   * Whether a function is one of these windows, and then why its state may depend on the order in which rows come. None: it is another function.
-   * With an order of its own it is the same whatever the shuffle does.
+   * Judges a function; None if it is another function. Some(reason) if its state depends on the order of rows,
+   * Some(None) if `order` fixes that order.
    */
   def against(function: AnyRef): Option[Option[String]] = Some(function).collect { case windows: CountWindows =>
     Option.when(!windows.isOrdered)("count_window without order_by takes the rows of a key as they come")
@@ -84,10 +84,10 @@ object CountWindow {
 }
 
 /**
- * What is done with the rows of one key in one batch, or in a table. State: how many rows the open window has, and the
+ * Handles the rows of one key in one batch, or in a table. The state has the open window's number of rows and the
  * aggregates' buffers.
  *
- * @param results the keys and what is made of aggregates, as in the result
+ * @param results the keys and the results of the aggregates, in the order of the columns
  */
 private final class CountWindows(size: Int, keys: Seq[Attribute], input: Seq[Attribute], order: Seq[SortOrder], results: Seq[NamedExpression])
     extends ((Any, Iterator[Any], LogicalGroupState[Any]) => Iterator[Any]) with Serializable {
@@ -109,7 +109,7 @@ private final class CountWindows(size: Int, keys: Seq[Attribute], input: Seq[Att
 
   def isOrdered: Boolean = order.nonEmpty
 
-  /** Of the open window: how many rows it has, and the buffers. */
+  /** The open window: its number of rows, and the buffers. */
   val stateSchema: StructType = StructType(
     StructField("n", IntegerType, nullable = false) +: buffers.zipWithIndex.map { case (each, i) => StructField(s"b$i", each.dataType) })
 
@@ -117,10 +117,10 @@ private final class CountWindows(size: Int, keys: Seq[Attribute], input: Seq[Att
     throw CountWindow.refused(s"${part.sql} cannot be computed row by row: give it a column of its own before")
   }
 
-  /** Numbered: names need not be unique. */
+  /** Names by number, because the user's names may repeat. */
   val resultSchema: StructType = StructType(results.zipWithIndex.map { case (each, i) => StructField(s"r$i", each.dataType, each.nullable) })
 
-  // Once in each task.
+  // Made again in each task.
   @transient private lazy val initialize = MutableProjection.create(functions.flatMap(_.initialValues), Nil)
   @transient private lazy val update = MutableProjection.create(updates, buffers ++ input)
   @transient private lazy val finish = GenerateSafeProjection.generate(evaluated, keys ++ buffers)
@@ -132,9 +132,9 @@ private final class CountWindows(size: Int, keys: Seq[Attribute], input: Seq[Att
   override def apply(key: Any, rows: Iterator[Any], state: LogicalGroupState[Any]): Iterator[Any] = {
     val group = state.asInstanceOf[org.apache.spark.sql.streaming.GroupState[Row]]
     val buffer = new SpecificInternalRow(buffers.map(_.dataType))
-    var n = group.getOption.map(resume(_, buffer)).getOrElse(0)
+    var n = group.getOption.map(restoreBuffer(_, buffer)).getOrElse(0)
     val (joined, closed) = (new JoinedRow, Seq.newBuilder[Any])
-    inOrder(rows).foreach { row =>
+    sortRows(rows).foreach { row =>
       if (n == 0) initialize.target(buffer)(InternalRow.empty)
       update.target(buffer)(joined(buffer, row))
       n += 1
@@ -148,20 +148,20 @@ private final class CountWindows(size: Int, keys: Seq[Attribute], input: Seq[Att
     closed.result().iterator
   }
 
-  /** Each a copy: what a buffer keeps of a row must outlast it. */
-  private def inOrder(rows: Iterator[Any]): Iterator[InternalRow] = {
+  /** Copies each row, because a buffer may keep a part of it. */
+  private def sortRows(rows: Iterator[Any]): Iterator[InternalRow] = {
     val copies = rows.map(_.asInstanceOf[InternalRow].copy())
     if (order.isEmpty) copies else copies.toArray.sorted(ordering).iterator
   }
 
-  private def resume(open: Row, buffer: InternalRow): Int = {
+  private def restoreBuffer(open: Row, buffer: InternalRow): Int = {
     val saved = fromState(open).asInstanceOf[InternalRow]
     buffers.indices.foreach(i => buffer.update(i, saved.get(i + 1, buffers(i).dataType)))
     saved.getInt(0)
   }
 }
 
-/** An order in which two rows are equal only if they are the same: by some columns first, then by their bytes. */
+/** A total order: by some columns first, then by all bytes. Two rows are equal only if their bytes are. */
 private final class TotalOrder(order: Seq[SortOrder], input: Seq[Attribute]) extends Ordering[InternalRow] {
   private val first = new InterpretedOrdering(order, input)
   private val (left, right) = (UnsafeProjection.create(input, input), UnsafeProjection.create(input, input))

@@ -8,8 +8,7 @@ import org.apache.spark.sql.cec.agent.Json
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 
 /**
- * What an application has, and what its streaming queries make of it: the executors, the task time of each query so far,
- * and whose tasks get the next core.
+ * The executors of an application, the task time of each streaming query, and the query whose tasks get the next core.
  */
 private[cec] final class ClusterLoad private (context: SparkContext) extends SparkListener {
   private val queryOfStage = new ConcurrentHashMap[Int, String]
@@ -26,7 +25,10 @@ private[cec] final class ClusterLoad private (context: SparkContext) extends Spa
 
   override def onStageCompleted(event: SparkListenerStageCompleted): Unit = queryOfStage.remove(event.stageInfo.stageId)
 
-  /** {"executors": {id: tasks that it runs at once}, "task_ms": {query's id: ms}}; the driver is an executor in local mode only. */
+  /**
+   * Returns {"executors": {id: tasks that it runs at once}, "task_ms": {query's id: ms}}. The driver counts as an
+   * executor in local mode only.
+   */
   def look(): String = {
     val node = Json.obj()
     val executors = node.putObject("executors")
@@ -38,14 +40,14 @@ private[cec] final class ClusterLoad private (context: SparkContext) extends Spa
     node.toString
   }
 
-  /** Whether tasks of this pool get the next core before those of pools that were not told so. FIFO knows no pools. */
+  /** Sets whether tasks of this pool get the next core before other pools. The FIFO scheduler has no pools. */
   def precede(pool: String, others: Boolean): Unit = {
     val root = context.taskScheduler.rootPool
     if (root.schedulingMode == SchedulingMode.FAIR) {
       if (!root.schedulableNameToSchedulable.containsKey(pool)) root.addSchedulable(new FlowPool(pool))
       root.schedulableNameToSchedulable.get(pool) match {
         case ours: FlowPool => ours.precede(others)
-        case _ => // the user's own, from the allocation file
+        case _ => // the user's own pool, from the allocation file
       }
     }
   }

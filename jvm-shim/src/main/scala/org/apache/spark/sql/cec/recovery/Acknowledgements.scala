@@ -8,24 +8,27 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.cec.agent.{Agent, Json}
 
 /**
- * Acknowledgements to the sources, held back for as long as a recovery may ask for the batches again: an upstream must
- * not discard what a replay would need.
+ * Holds acknowledgements to the sources back while a recovery may need their batches. After an acknowledgement a
+ * source may discard its input.
  *
  * @param home the query's log
  */
 private[recovery] final class Acknowledgements(home: String, conf: Map[String, String]) extends Logging {
-  private val waiting = new ArrayDeque[Held]()
+  private val waiting = new ArrayDeque[HeldAcknowledgement]()
 
-  /** Keeps the acknowledgement of a batch, and passes on those that no recovery will need. */
+  /** Keeps the acknowledgement of a batch, and sends those that no recovery needs now. */
   def hold(batch: Long, acknowledge: () => Unit): Unit = synchronized {
-    waiting.add(new Held(batch, acknowledge))
+    waiting.add(new HeldAcknowledgement(batch, acknowledge))
     give(batch)
   }
 
-  /** Passes on what no recovery needs once `batch` is committed. That a source hears of it later does no harm. */
+  /**
+   * Sends the acknowledgements of batches that no recovery needs once `batch` is committed. A late acknowledgement
+   * does no harm.
+   */
   def give(batch: Long): Unit = synchronized {
     if (!waiting.isEmpty) {
-      val oldestNeeded = try dirtyFrom(batch + 1) catch {
+      val oldestNeeded = try readDirtyFrom(batch + 1) catch {
         case NonFatal(failure) =>
           logWarning(s"Spark CEC: ${waiting.size} acknowledgements to the sources wait, because the agent cannot say what is needed", failure)
           -1L
@@ -34,11 +37,11 @@ private[recovery] final class Acknowledgements(home: String, conf: Map[String, S
     }
   }
 
-  /** D over all stores at a version whose commits are in the log: no replay begins before it. */
-  private def dirtyFrom(version: Long): Long = {
+  /** Asks for D over all stores at a version whose commits are in the log. No replay begins before D. */
+  private def readDirtyFrom(version: Long): Long = {
     val answer = Agent.call("acknowledge", Json.obj().put("home", home).put("version", version), conf)
     Json.text(answer.get("dirty_from")).map(_.toLong).getOrElse(-1L)
   }
 }
 
-private final class Held(val batch: Long, val acknowledge: () => Unit)
+private final class HeldAcknowledgement(val batch: Long, val acknowledge: () => Unit)

@@ -1,13 +1,16 @@
 package org.apache.spark.sql.cec.recovery
 
-/** Whether the commits of one stateful operator may be deferred, and why or why not. */
+/** Whether the commits of one stateful operator may be deferred, with the reason. */
 private[cec] final case class OperatorDecision(id: Long, kind: String, deferred: Boolean, reason: String)
 
-/** The decision for a query. `reason` says in a sentence why not all operators are deferred, or that they are. */
+/** The decision for a query. `reason` says in a sentence why operators are deferred or eager. */
 private[cec] final case class Decision(operators: Seq[OperatorDecision]) {
   def deferred: Set[Long] = operators.filter(_.deferred).map(_.id).toSet
 
-  /** Operators whose input is not aggregated before the shuffle, which would make its size depend on how it is split. */
+  /**
+   * Operators whose input Spark does not aggregate before the shuffle. Only their number of shuffle records is the
+   * same however tasks split the input.
+   */
   def counted: Set[Long] = operators.filterNot(operator => StatefulOperators.isAggregated(operator.kind)).map(_.id).toSet
 
   def mode: String =

@@ -8,15 +8,15 @@ import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
 
 /**
- * What was decided for the queries of this driver, by their checkpoint: the physical plan of a batch names no more than
- * that, and it may be planned in any thread (`explain` does).
+ * The decisions for this driver's queries, by checkpoint. The physical plan of a batch names only the checkpoint. Any
+ * thread may plan it (`explain` does).
  */
 private[cec] object DeferralRegistry {
   private val planned = new ConcurrentHashMap[String, Decision]
 
-  /** From here on, batches of the query with this checkpoint, which runs, must be planned as was decided. */
+  /** Registers the decision that all batches of the running query with this checkpoint must follow. */
   def expect(session: SparkSession, checkpoint: String, decision: Decision): Unit = {
-    // A query is known to the session before its own thread begins: the others have ended.
+    // A session knows a query before the query's thread begins. So all queries missing here have ended.
     val running = new java.util.HashSet[String]
     session.sharedState.activeStreamingQueries.values.forEach(query => running.add(query.resolvedCheckpointRoot))
     planned.keySet.retainAll(running)
@@ -25,7 +25,7 @@ private[cec] object DeferralRegistry {
 
   def isEmpty: Boolean = planned.isEmpty
 
-  /** The decision for the query that a stateful operator belongs to, if it is one of ours. */
+  /** The decision for the query of a stateful operator; None if the query is not registered. */
   def of(operator: StatefulOperatorStateInfo): Option[Decision] =
     Option(planned.get(new Path(operator.checkpointLocation).getParent.toString))
 }

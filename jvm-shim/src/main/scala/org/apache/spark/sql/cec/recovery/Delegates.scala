@@ -18,12 +18,12 @@ import org.apache.spark.sql.connector.write.streaming.{StreamingDataWriterFactor
 import org.apache.spark.sql.execution.streaming.{Offset => OffsetV1, Source}
 import org.apache.spark.sql.types.StructType
 
-/*
- * Classes that have the object inside do all that an interface asks for; their heirs change some of it.
+/**
+ * Classes that pass each call of an interface to an object inside. Subclasses change some of the calls.
  *
- * They are classes, and no JDK proxies: what a proxy's interface does not declare, it throws as an UndeclaredThrowableException.
- * Connectors in Scala declare nothing, and Spark knows a clean stop by the class of what a source throws. A test looks for methods that
- * are missing here: an interface's default would answer instead of the object.
+ * They are classes because a JDK proxy wraps undeclared exceptions in UndeclaredThrowableException. Scala connectors
+ * declare none, and Spark detects a clean stop by the exception's class. A test finds methods that are missing here,
+ * because the default of the interface would answer them.
  */
 
 private[recovery] abstract class TableDelegate(inner: Table) extends Table {
@@ -52,7 +52,9 @@ private[recovery] abstract class ScanDelegate(inner: Scan) extends Scan {
   override def toString: String = inner.toString
 }
 
-/** What streams of both kinds have. One without metrics has none to report, which is what Spark shows of a stream that reports none. */
+/**
+ * The methods of streams of both kinds. A stream without metrics gets an empty map, which Spark shows like no metrics.
+ */
 private[recovery] abstract class StreamDelegate(inner: SparkDataStream) extends SparkDataStream with ReportsSourceMetrics {
   override def initialOffset: Offset = inner.initialOffset
   override def deserializeOffset(json: String): Offset = inner.deserializeOffset(json)

@@ -9,14 +9,14 @@ import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2
 import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
 
 /**
- * The nodes of a logical plan that are known to turn the same rows into the same rows, whatever the order in which these
- * come and however they are split between tasks. Functions of one row are the user's word, as in Spark.
+ * Knows the nodes of a logical plan that give the same rows for the same input, whatever its order and its split into
+ * tasks. As in Spark, the user answers for functions of one row.
  */
 private[recovery] object DeterministicNodes {
-  /** Why a replay may bring other rows out of this node, given the same rows; None if it brings the same. */
+  /** A reason if this node may give other rows for the same rows; None if it gives the same. */
   def against(node: LogicalPlan): Option[String] = node match {
     case _: StreamingRelation | _: StreamingRelationV2 => None
-    case leaf: LeafNode if !leaf.isStreaming => None // Whether it can change is asked of the whole query.
+    case leaf: LeafNode if !leaf.isStreaming => None // `DeferralAnalysis` judges it for the whole query
     case _: Project | _: Filter | _: Union | _: Join | _: Expand | _: Sort => None
     case _: SubqueryAlias | _: View | _: ResolvedHint | _: CollectMetrics => None
     case _: EventTimeWatermark | _: UpdateEventTimeWatermarkColumn => None
@@ -28,7 +28,7 @@ private[recovery] object DeterministicNodes {
     case other => Some(s"it is fed by ${other.nodeName}, which is not known to give the same rows for the same input")
   }
 
-  /** Nodes that are no stateful operators, nor become some: the ids of operators stand. */
+  /** Whether a node neither is nor becomes a stateful operator, so that it leaves the ids of operators alone. */
   def isStateless(node: LogicalPlan): Boolean = node match {
     case _: Generate | _: MapPartitions | _: MapInPandas | _: MapInArrow | _: MapGroups | _: CoGroup => true
     case _: FlatMapGroupsInPandas | _: FlatMapGroupsInArrow | _: Window | _: Sample | _: LocalLimit => true
@@ -41,7 +41,7 @@ private[recovery] object DeterministicNodes {
     case _ => false
   }
 
-  /** Spark makes `flatMap` a `mapPartitions` with a function of its own, which calls the user's row by row. */
+  /** Whether a `mapPartitions` is Spark's own form of `flatMap`, which calls the user's function row by row. */
   private def isFlatMap(function: AnyRef): Boolean = Try {
     val method = function.getClass.getDeclaredMethod("writeReplace")
     method.setAccessible(true)

@@ -13,42 +13,46 @@ import org.apache.spark.sql.execution.streaming.sources.{ForeachBatchSink, Memor
 import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend
 
 /**
- * Wraps the sink of a query, in two things only. A batch ends by confirming that no other run has begun meanwhile. And a batch that
- * a V1 sink does not run is run for the state's sake: a sink that has the batch already, since a crash came between its own
- * commit and Spark's, may pass it over (the file sink does). What the batch did to the stores may have been in memory alone; and
- * the frames of a committed batch are always those of the run that committed it.
+ * Wraps the sink of a query and changes two things.
  *
- * A sink in the driver's memory is left as it is: its rows are seen by its own session alone and end with it, so no other run's are mixed
- * with them, and tests look for it as the query's sink. (What the console prints may be read by others, and goes on being confirmed.)
+ * A batch ends with a check that no other run has begun. A batch that a V1 sink skips runs for its state alone. A sink
+ * may skip a batch that it has already, after a crash between its commit and Spark's (the file sink does). But the
+ * stores may have had that batch in memory alone. Also, the frames of a committed batch must come from the run that
+ * commits it.
+ *
+ * A memory sink stays unwrapped. Its rows end with its session, so no other run can mix rows in, and tests look for it
+ * as the query's sink. Others may read the console's output, so a console sink is wrapped.
  */
 private[recovery] object FencedSinks {
-  /** Sinks that take a batch again whose number they have had, as it comes when a rollback has taken back what it was made of. */
-  private val TakeBatchesAgain = Set("CecTable", "ForeachBatchSink", "ForeachWriterTable", "ConsoleTable", "NoopTable", "KafkaTable")
+  /** Sinks that take a batch number again. After a rollback the same number comes with other rows. */
+  private val RepeatableSinks = Set("CecTable", "ForeachBatchSink", "ForeachWriterTable", "ConsoleTable", "NoopTable", "KafkaTable")
 
   /**
-   * Refuses a sink that may pass over a batch for its number: what comes with it after a rollback would be lost. Spark's file sink does so, its
-   * memory sink, and others that keep the number of the last batch.
+   * Refuses a sink that may skip a batch because of its number: it would lose the rows that come after a rollback.
+   * Spark's file sink and memory sink do so, and others that keep the number of the last batch.
    */
   def refuseForgetful(sink: Table): Unit = {
     val name = sink.getClass.getName.stripSuffix("$").split("[.$]").last
-    if (!TakeBatchesAgain(name)) throw new CecException("Unsupported",
+    if (!RepeatableSinks(name)) throw new CecException("Unsupported",
       s"release='at-once' with the sink $sink: it may know a batch by its number, and pass over what comes under that number after a failure. Take " +
         "release='checkpoint', with which no batch comes again, or a foreachBatch that does not go by the batch's number")
   }
 
   /**
-   * @param halves whether a function of `foreachBatch` may look at a part of its batch
+   * Wraps a sink.
+   *
+   * @param halves whether a function of `foreachBatch` may read a part of its batch
    * @param confirm fails if another run has begun meanwhile
    */
   def wrap(sink: Table, halves: Boolean, confirm: () => Unit): Table = sink match {
     case memory: MemorySink => memory
     case function: ForeachBatchSink[_] => new CompletedFunction(function, halves, confirm)
     case v1: Sink => new ConfirmedSink(v1, confirm)
-    case v2: SupportsWrite => confirmedTable(v2, confirm)
+    case v2: SupportsWrite => wrapTable(v2, confirm)
     case other => other
   }
 
-  private def confirmedTable(table: SupportsWrite, confirm: () => Unit): Table = table match {
+  private def wrapTable(table: SupportsWrite, confirm: () => Unit): Table = table match {
     case reporting: ReportsSinkMetrics => new ConfirmedTable(table, confirm) with ReportsSinkMetrics {
       override def metrics: util.Map[String, String] = reporting.metrics
     }

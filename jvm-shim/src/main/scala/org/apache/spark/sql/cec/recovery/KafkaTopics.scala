@@ -18,20 +18,22 @@ import org.apache.spark.sql.cec.agent.Json
 import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
 
 /**
- * What the driver asks a Kafka cluster about the topics that a streaming relation reads. Kafka's classes are not among
- * Spark's own jars, so they are reached through the connector, by reflection, with the connector's own parameters: its
- * `ConsumerStrategy` knows the topics of `assign`, `subscribe` and `subscribePattern`, and signs in as the source does.
+ * Asks a Kafka cluster about the topics of a streaming relation.
  *
- * Nothing is asked of a cluster that the source would not connect to anyway. To describe topics and to list offsets takes
- * what the source has (Describe); the topics' configuration takes the permission DescribeConfigs on each of them.
+ * Spark's own jars lack Kafka's classes, so reflection reaches them through the connector, with the connector's
+ * parameters. The connector's `ConsumerStrategy` knows the topics of `assign`, `subscribe` and `subscribePattern`, and
+ * signs in as the source does.
+ *
+ * This object asks only the cluster that the source reads. To describe topics and list offsets it needs the source's
+ * own permission (Describe). The configuration needs DescribeConfigs on each topic.
  */
 private[recovery] object KafkaTopics {
   /**
-   * Why the offsets of this relation do not give the same rows again: a compacted topic, or one whose configuration could
-   * not be asked for. None if they do, and for a relation that is not Kafka's. Topics that a `subscribePattern` finds
-   * later are not covered.
+   * A reason if the offsets of this relation may not give the same rows again: Kafka compacts a topic, or does not
+   * tell its configuration. None for another kind of relation. Topics that a `subscribePattern` finds later are not
+   * covered.
    */
-  def cleanupReason(relation: LogicalPlan): Option[String] = connection(relation).flatMap { case (kafka, _) =>
+  def cleanupReason(relation: LogicalPlan): Option[String] = connect(relation).flatMap { case (kafka, _) =>
     try kafka.configurations.collectFirst {
       case (topic, config) if config.getOrElse(CleanupPolicy, "").split(',').map(_.trim).contains("compact") =>
         s"topic '$topic' is compacted ($CleanupPolicy=${config(CleanupPolicy)}): the same offsets do not give the same rows again"
@@ -42,13 +44,13 @@ private[recovery] object KafkaTopics {
     } finally kafka.close()
   }
 
-  /** The topics of this relation, to be asked several times; None for a relation that is not Kafka's. */
-  def of(relation: LogicalPlan): Option[AskedTopics] = connection(relation).map { case (kafka, api) => new AskedTopics(kafka, api) }
+  /** The topics of this relation, for several requests; None for another kind of relation. */
+  def of(relation: LogicalPlan): Option[AskedTopics] = connect(relation).map { case (kafka, api) => new AskedTopics(kafka, api) }
 
   private val CleanupPolicy = "cleanup.policy"
 
-  /** A connection for this relation, and what Spark calls a source of that interface. */
-  private def connection(relation: LogicalPlan): Option[(KafkaConnection, String)] = relation match {
+  /** A connection for this relation, and Spark's name for a source of that interface. */
+  private def connect(relation: LogicalPlan): Option[(KafkaConnection, String)] = relation match {
     case v2: StreamingRelationV2 if isKafka(v2.sourceName) =>
       v2.source.map(source => (new KafkaConnection(source.getClass, v2.extraOptions.asCaseSensitiveMap.asScala.toMap), "KafkaV2"))
     case v1: StreamingRelation if isKafka(v1.sourceName.takeWhile(_ != '[')) =>
@@ -61,19 +63,19 @@ private[recovery] object KafkaTopics {
     case _ => false
   }
 
-  /** A failure in a few words, without what Java wraps it in. */
+  /** Describes a failure in a few words, without Java's wrappers. */
   def words(failure: Throwable): String = failure match {
     case wrapped @ (_: ExecutionException | _: InvocationTargetException) if wrapped.getCause != null => words(wrapped.getCause)
     case other => s"${other.getClass.getSimpleName}${Option(other.getMessage).map(": " + _).getOrElse("")}"
   }
 }
 
-/** The topics of one relation, asked through one client. Not safe for use by several threads. */
+/** The topics of one relation, and the client that asks for them. Not thread-safe. */
 private[recovery] final class AskedTopics(kafka: KafkaConnection, api: String) extends Logging {
   /** The source, as Spark names it. */
   lazy val name: String = s"$api[${kafka.subscription}]"
 
-  /** Asked once: nobody needs to know at once that it has changed. */
+  /** Asked once, because a change of the retention is not urgent. */
   private lazy val retention: Map[String, String] =
     try kafka.configurations.flatMap { case (topic, config) => config.get(AskedTopics.RetentionMs).map(topic -> _) } catch {
       case NonFatal(failure) =>
@@ -82,8 +84,8 @@ private[recovery] final class AskedTopics(kafka: KafkaConnection, api: String) e
     }
 
   /**
-   * What they still have: `{"<topic>": {"retention_ms": "...", "partitions": {"<n>": [first offset, end]}}}`. `retention_ms` is null
-   * where the configuration cannot be asked for. Throws if the cluster does not answer.
+   * The offsets that the topics still have: `{"<topic>": {"retention_ms": "...", "partitions": {"<n>": [first offset,
+   * end]}}}`. If Kafka does not tell the configuration, `retention_ms` is null. Throws if the cluster does not answer.
    */
   def available(): ObjectNode = {
     val node = Json.obj()
@@ -122,7 +124,7 @@ private final class KafkaConnection(provider: Class[_], options: Map[String, Str
   }
   private var client: Option[AnyRef] = None
 
-  /** The admin client; made when it is first asked for, because that may fail. */
+  /** The admin client. The first request makes it, because that may fail. */
   private def admin: AnyRef = client.getOrElse {
     val passed = options.collect { case (key, value) if key.toLowerCase(Locale.ROOT).startsWith("kafka.") => key.substring(6).toLowerCase(Locale.ROOT) -> value }
     val parameters = provider.getMethod("kafkaParamsForDriver", classOf[Map[_, _]]).invoke(null, passed)
@@ -133,19 +135,19 @@ private final class KafkaConnection(provider: Class[_], options: Map[String, Str
 
   /** The settings of each topic that the source reads. */
   def configurations: Map[String, Map[String, String]] = {
-    val kinds = kafka("common.config.ConfigResource$Type")
+    val kinds = loadKafkaClass("common.config.ConfigResource$Type")
     val topic = kinds.getField("TOPIC").get(null)
-    val resource = kafka("common.config.ConfigResource").getConstructor(kinds, classOf[String])
+    val resource = loadKafkaClass("common.config.ConfigResource").getConstructor(kinds, classOf[String])
     val asked = new util.ArrayList[AnyRef]()
     partitions.map(topicOf).distinct.foreach(name => asked.add(resource.newInstance(topic, name).asInstanceOf[AnyRef]))
-    val answer = await(call(call(admin, "describeConfigs", asked), "all")).asInstanceOf[util.Map[AnyRef, AnyRef]]
+    val answer = awaitAnswer(call(call(admin, "describeConfigs", asked), "all")).asInstanceOf[util.Map[AnyRef, AnyRef]]
     answer.asScala.map { case (of, config) =>
       val entries = call(config, "entries").asInstanceOf[util.Collection[AnyRef]].asScala
       call(of, "name").toString -> entries.map(e => call(e, "name").toString -> String.valueOf(call(e, "value"))).toMap
     }.toMap
   }
 
-  /** The first offset of each partition and the one after its last. */
+  /** The first offset and the end offset of each partition. */
   def offsets: Seq[KafkaPartition] = {
     val asked = partitions
     val (first, end) = (listOffsets("earliest", asked), listOffsets("latest", asked))
@@ -154,28 +156,28 @@ private final class KafkaConnection(provider: Class[_], options: Map[String, Str
 
   def close(): Unit = client.foreach(_.asInstanceOf[AutoCloseable].close())
 
-  /** What the source reads, in the words of its options. */
+  /** The topics of the source, in the words of its options. */
   def subscription: String = strategy.toString
 
-  /** Asked anew each time: topics grow, and a pattern finds new ones. */
+  /** Asked again each time, because topics grow and a pattern finds new ones. */
   private def partitions: Seq[AnyRef] = call(strategy, "assignedTopicPartitions", admin).asInstanceOf[Set[AnyRef]].toSeq
 
   private def topicOf(partition: AnyRef): String = call(partition, "topic").toString
 
   private def listOffsets(which: String, partitions: Seq[AnyRef]): Map[AnyRef, Long] = {
-    val spec = kafka("clients.admin.OffsetSpec").getMethod(which).invoke(null)
+    val spec = loadKafkaClass("clients.admin.OffsetSpec").getMethod(which).invoke(null)
     val asked = new util.HashMap[AnyRef, AnyRef]()
     partitions.foreach(asked.put(_, spec))
-    val answer = await(call(call(admin, "listOffsets", asked), "all")).asInstanceOf[util.Map[AnyRef, AnyRef]]
+    val answer = awaitAnswer(call(call(admin, "listOffsets", asked), "all")).asInstanceOf[util.Map[AnyRef, AnyRef]]
     answer.asScala.map { case (partition, info) => partition -> call(info, "offset").asInstanceOf[Long] }.toMap
   }
 
-  private def await(future: AnyRef): AnyRef =
+  private def awaitAnswer(future: AnyRef): AnyRef =
     future.getClass.getMethod("get", classOf[Long], classOf[TimeUnit]).invoke(future, WaitSeconds, TimeUnit.SECONDS)
 
-  private def kafka(name: String): Class[_] = Class.forName(s"org.apache.kafka.$name", true, loader)
+  private def loadKafkaClass(name: String): Class[_] = Class.forName(s"org.apache.kafka.$name", true, loader)
 
-  /** Calls the public method of this name that takes these arguments; it is looked up where it is public. */
+  /** Calls the public method with this name and these parameter types, at a supertype that is public. */
   private def call(target: AnyRef, name: String, arguments: AnyRef*): AnyRef = {
     val method = supertypes(target.getClass).flatMap(_.getMethods).find { each =>
       each.getName == name && each.getParameterCount == arguments.size && util.Arrays.equals(

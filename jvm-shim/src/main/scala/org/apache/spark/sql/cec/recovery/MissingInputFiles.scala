@@ -9,18 +9,18 @@ import org.apache.spark.sql.connector.read.streaming.SparkDataStream
 import org.apache.spark.sql.execution.streaming.runtime.{
   FileStreamSource, FileStreamSourceLog, FileStreamSourceOffset, SerializedOffset, StreamProgress}
 
-/** Files that a batch has read and that are not there any more: Spark's file source passes over them without a word. */
+/** Finds files that a batch read and that no longer exist. Spark's file source skips them silently. */
 private[recovery] final class MissingInputFiles(session: SparkSession, checkpoint: String) {
   private val conf = session.sessionState.newHadoopConf()
 
-  /** Those that a batch between two offsets has read, and cannot read again. */
+  /** The missing files of the batch between two offsets. */
   def among(sources: Seq[SparkDataStream], start: StreamProgress, end: StreamProgress): Seq[Path] =
-    // Spark numbers the folders of sources, of which a query may read one at several places.
+    // Spark numbers the directories of distinct sources, and a query may read one source in several places.
     sources.distinct.zipWithIndex.flatMap {
       case (files: FileStreamSource, position) =>
-        def place(offsets: StreamProgress) = offsets.get(files).map(offset => FileStreamSourceOffset(SerializedOffset(offset.json)).logOffset)
-        val from = place(start).getOrElse(-1L)
-        place(end).filter(_ > from).map { until =>
+        def findLogOffset(offsets: StreamProgress) = offsets.get(files).map(offset => FileStreamSourceOffset(SerializedOffset(offset.json)).logOffset)
+        val from = findLogOffset(start).getOrElse(-1L)
+        findLogOffset(end).filter(_ > from).map { until =>
           val log = new FileStreamSourceLog(FileStreamSourceLog.VERSION, session, s"$checkpoint/sources/$position")
           log.get(Some(from + 1), Some(until)).toSeq.flatMap(_._2).map(entry => new Path(new URI(entry.path)))
             .filterNot(path => path.getFileSystem(conf).exists(path))

@@ -8,49 +8,52 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWri
 import org.apache.spark.sql.execution.streaming.sources.ForeachBatchSink
 
 /**
- * What a V1 sink has run of a batch. It may have looked at some rows only, or at none: the stores whose partitions did not
- * run have not committed then, and the next batch would not find their version.
+ * Finds the part of a batch that a V1 sink did not run. A sink may read some rows or none. A store whose partition did
+ * not run has no commit, and the next batch would miss its version.
  */
 private[recovery] object PartialBatch {
   /**
-   * Runs what the sink left out, so that every store has the batch.
+   * Runs the partitions that the sink left out, so that every store commits the batch.
    *
-   * The partitions of the missing stores are those of the result, unless something moves them in between: then all run.
-   * A store that is run again takes its commit back, and has it again if the result is the same.
+   * Normally store and result have the same partitions, so the missing ones run. If some stores still lack the commit,
+   * all run. A store that runs again takes its commit back, and restores it if the result is the same.
    */
-  def complete(data: DataFrame): Unit = missingPartitions(data).foreach { missing =>
+  def complete(data: DataFrame): Unit = findMissingPartitions(data).foreach { missing =>
     val rows = data.queryExecution.toRdd
     val partitions = missing.filter(_ < rows.getNumPartitions).toSeq.sorted
     if (partitions.nonEmpty) rows.sparkContext.runJob(rows, PartialBatch.readAll, partitions)
     if (!isComplete(data)) rows.foreach(_ => ())
   }
 
-  /** Whether the sink has left the batch alone: not one store has it. */
+  /** Whether the sink skipped the batch: no store committed it. */
   def isPassedOver(data: DataFrame): Boolean = {
-    val operators = operatorsOf(data)
-    operators.nonEmpty && operators.forall(committedBy(_).isEmpty)
+    val operators = findOperators(data)
+    operators.nonEmpty && operators.forall(findCommitted(_).isEmpty)
   }
 
-  /** Whether every stateful operator of the batch has committed all its stores. */
-  def isComplete(data: DataFrame): Boolean = missingPartitions(data).isEmpty
+  /** Whether all stores of all stateful operators committed the batch. */
+  def isComplete(data: DataFrame): Boolean = findMissingPartitions(data).isEmpty
 
   private val readAll: Iterator[InternalRow] => Unit = rows => rows.foreach(_ => ())
 
-  /** The partitions in which stores have not committed; None if there are none, and an empty set if nothing is known of them. */
-  private def missingPartitions(data: DataFrame): Option[Set[Int]] = {
-    val operators = operatorsOf(data)
-    val missing = operators.flatMap(missingOf).toSet
+  /**
+   * The partitions with stores that lack the commit; None if no store lacks it. The set is empty if the plan shows no
+   * stateful operator.
+   */
+  private def findMissingPartitions(data: DataFrame): Option[Set[Int]] = {
+    val operators = findOperators(data)
+    val missing = operators.flatMap(findMissing).toSet
     if (operators.nonEmpty && missing.isEmpty) None else Some(missing)
   }
 
-  private def operatorsOf(data: DataFrame): Seq[StateStoreWriter] =
+  private def findOperators(data: DataFrame): Seq[StateStoreWriter] =
     data.queryExecution.executedPlan.collect { case writer: StateStoreWriter => writer }
 
-  private def committedBy(operator: StateStoreWriter): Set[StoreOfOperator] =
+  private def findCommitted(operator: StateStoreWriter): Set[StoreOfOperator] =
     operator.metrics.get(CommittedStores.name).collect { case stores: CommittedStores => stores.all }.getOrElse(Set.empty)
 
-  private def missingOf(operator: StateStoreWriter): Seq[Int] = {
-    val committed = committedBy(operator)
+  private def findMissing(operator: StateStoreWriter): Seq[Int] = {
+    val committed = findCommitted(operator)
     val partitions = Math.max(operator.children.head.outputPartitioning.numPartitions, 1)
     (0 until partitions).filterNot { partition =>
       operator.stateStoreNames.forall(name => committed(StoreOfOperator(operator.getStateInfo.operatorId, partition, name)))
@@ -59,10 +62,11 @@ private[recovery] object PartialBatch {
 }
 
 /**
- * A function of `foreachBatch`, whose batches are completed. Spark validates at the end of a batch that all stores have
- * committed, but only for sinks of this class.
+ * A function of `foreachBatch` whose batches get completed. Spark checks at a batch's end that all stores committed,
+ * but only for a sink of this class.
  *
- * @param halves whether to complete a batch that the function has looked at in part too; else Spark fails it, as with its own providers
+ * @param halves whether to complete a batch that the function read in part; if false, Spark fails it as with its own
+ * providers
  */
 private[recovery] final class CompletedFunction(inner: ForeachBatchSink[_], halves: Boolean, confirm: () => Unit)
     extends ForeachBatchSink[Any](null, null) {

@@ -9,9 +9,9 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.flatmapgroups
 import org.apache.spark.sql.execution.streaming.operators.stateful.join.StreamingSymmetricHashJoinExec
 
 /**
- * Checks the plan that Spark is about to run against what was decided on the query as it was written: an optimizer stands
- * between the two. Where they differ, a store would defer what a replay cannot give back, so the query is stopped. Where
- * all is eager nothing rests on the plan.
+ * Compares the plan that Spark will run with the decision on the logical plan, because an optimizer works between
+ * them. If they differ, a store might defer state that no replay restores, so the query stops. A decision without
+ * deferred operators needs no check.
  */
 private[recovery] final class PhysicalPlanVerifier(plan: SparkPlan) {
   private val operators: Seq[StateStoreWriter] = plan.collect {
@@ -23,18 +23,18 @@ private[recovery] final class PhysicalPlanVerifier(plan: SparkPlan) {
       any <- operators.headOption
       decision <- DeferralRegistry.of(any.getStateInfo)
       if decision.deferred.nonEmpty
-    } differences(decision).nextOption().foreach(refuse)
+    } findDifferences(decision).nextOption().foreach(refuse)
 
-  private def differences(decision: Decision): Iterator[String] = {
-    val wanted = decision.operators.map(operator => operator.id -> PhysicalPlanVerifier.planned(operator.kind))
+  private def findDifferences(decision: Decision): Iterator[String] = {
+    val wanted = decision.operators.map(operator => operator.id -> PhysicalPlanVerifier.plannedKind(operator.kind))
     val found = operators.map(operator => operator.getStateInfo.operatorId -> PhysicalPlanVerifier.kind(operator)).sortBy(_._1)
-    val others = Option.when(found != wanted)(s"it has the stateful operators ${text(found)}, and not ${text(wanted)}")
+    val others = Option.when(found != wanted)(s"it has the stateful operators ${formatOperators(found)}, and not ${formatOperators(wanted)}")
     val deferred = operators.iterator.filter(operator => decision.deferred(operator.getStateInfo.operatorId))
-    others.iterator ++ deferred.flatMap(operator => against(operator).map(reason =>
+    others.iterator ++ deferred.flatMap(operator => judgeOperator(operator).map(reason =>
       s"operator ${operator.getStateInfo.operatorId} (${PhysicalPlanVerifier.kind(operator)}): $reason"))
   }
 
-  private def against(operator: StateStoreWriter): Option[String] = {
+  private def judgeOperator(operator: StateStoreWriter): Option[String] = {
     val below = operator.children.flatMap(_.collect { case node => node })
     val feeding = below.collectFirst {
       case other: StateStoreWriter => s"it is fed by another stateful operator (${PhysicalPlanVerifier.kind(other)})"
@@ -43,7 +43,7 @@ private[recovery] final class PhysicalPlanVerifier(plan: SparkPlan) {
     feeding.orElse(functions.flatMap(OrderIndependentAggregates.against(_)).headOption)
   }
 
-  private def text(operators: Seq[(Long, String)]): String = operators.map { case (id, kind) => s"$id ($kind)" }.mkString("[", ", ", "]")
+  private def formatOperators(operators: Seq[(Long, String)]): String = operators.map { case (id, kind) => s"$id ($kind)" }.mkString("[", ", ", "]")
 
   private def refuse(difference: String): Unit = throw new CecException("Unsupported",
     s"the plan that Spark runs is not the one for which deferred commits were found safe: $difference. Nothing of this batch was " +
@@ -63,6 +63,6 @@ private[recovery] object PhysicalPlanVerifier {
     case other => other.nodeName
   }
 
-  /** What Spark plans for a logical operator of this kind. */
-  private def planned(kind: String): String = if (StatefulOperators.isAggregated(kind)) "aggregation" else kind
+  /** The physical kind that Spark plans for a logical kind. */
+  private def plannedKind(kind: String): String = if (StatefulOperators.isAggregated(kind)) "aggregation" else kind
 }

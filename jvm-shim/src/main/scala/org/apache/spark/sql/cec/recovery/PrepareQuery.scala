@@ -18,8 +18,8 @@ import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
 import org.apache.spark.sql.internal.SQLConf
 
 /**
- * The analyzer rule: it sees every streaming query at its start, in the thread that calls `start()`, before the query's
- * execution exists, and prepares those that use our provider or our sink.
+ * The analyzer rule that prepares each streaming query with our provider or our sink. It sees the query at its start,
+ * in the thread that calls `start()`, before the query's execution exists.
  */
 case class PrepareQuery(session: SparkSession) extends Rule[LogicalPlan] with Logging {
   override def apply(plan: LogicalPlan): LogicalPlan = plan match {
@@ -30,13 +30,16 @@ case class PrepareQuery(session: SparkSession) extends Rule[LogicalPlan] with Lo
 }
 
 private[cec] object PrepareQuery {
-  /** Marks a node that was prepared: the rule may meet it again. */
+  /** Marks a prepared node, because the rule may see it again. */
   val Done: TreeNodeTag[Boolean] = TreeNodeTag[Boolean]("cec.prepared")
 
   val Provider: String = classOf[CecStateStoreProvider].getName
 }
 
-/** Spark's own errors for a start beside a query that runs: it checks after the rule, which must not touch the checkpoint, nor that query, then. */
+/**
+ * Spark's own errors for a start of a query that runs already. Spark checks that after the rule, but the rule may then
+ * touch neither the checkpoint nor that query.
+ */
 private object AlreadyActive {
   def name(name: String): IllegalArgumentException = new IllegalArgumentException(
     s"Cannot start query with name $name as a query with that name is already active in this SparkSession")
@@ -52,10 +55,10 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   private val checkpoint = write.resolvedCheckpointLocation
   private val conf = session.sessionState.conf.getAllConfs.filter(_._1.startsWith("spark.sql.streaming.stateStore."))
   private val logs = new SparkLogs(session, checkpoint)
-  private val sessionUsesUs = session.sessionState.conf.stateStoreProviderClass == PrepareQuery.Provider
-  private val ourSink = Option(write.sink).collect { case table: CecTable => table }
+  private val usesProvider = session.sessionState.conf.stateStoreProviderClass == PrepareQuery.Provider
+  private val cecSink = Option(write.sink).collect { case table: CecTable => table }
 
-  /** Whether a pipeline's protocol says when the query is checkpointed. */
+  /** Whether a pipeline's protocol decides when the query takes a checkpoint. */
   private val isUnderProtocol = conf.contains("spark.sql.streaming.stateStore.cec.protocol")
   private val speculation = session.sparkContext.conf.getBoolean("spark.speculation", false)
   private lazy val isStateful = write.inputQuery.exists(StatefulOperators.kind(_).isDefined)
@@ -63,24 +66,25 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   /**
    * Prepares the query (docs/design.md, One recovery, steps 1 to 5):
    *
-   *  1. Refuse what cannot work, before anything is written.
+   *  1. Refuse settings that cannot work, before anything is written.
    *  1. Decide which operators may be deferred. From here on no other run of this query may be alive.
-   *  1. Plan the recovery: V, T. Up to here nothing is changed.
-   *  1. Begin the run, if the sources have what it needs: generation, `query.json`.
-   *  1. Wrap the sources, before the first of which the run begins in its own thread, and the replay runs, and the sink.
+   *  1. Plan the recovery: V, T. So far nothing is changed.
+   *  1. Begin the run, if the sources have the input that it needs: generation, `query.json`.
+   *  1. Wrap the sources and the sink. The first wrapped source begins the run and its replay, in the run's own
+   *     thread.
    *
-   * Spark may refuse the start after that, so nothing is held any more then: the run takes the lease again in its own thread. If
-   * another one has begun meanwhile, its generation is newer, and this run ends before it has written anything.
+   * Spark may still refuse the start, so this method gives the lease back. The run takes the lease again in its own
+   * thread. If another run began meanwhile, its generation is newer, and this run ends before it writes anything.
    */
   def prepare(): WriteToStream = {
-    if (!concernsUs) return write
+    if (!needsPreparation) return write
     val startedMs = System.currentTimeMillis()
     if (isUnderProtocol) FencedSinks.refuseForgetful(write.sink)
     val checked = check() // 1
     val home = checked.get("home").asText
     val decision = decide(checked) // 2
     stopActiveRun()
-    holdingTheLease(home) {
+    runWithLease(home) {
       logs.sweep()
       val plan = planRecovery(home) // 3
       val run = beginRun(home, decision, plan, checked, startedMs) // 4
@@ -88,30 +92,30 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     }
   }
 
-  /** What a query with our state does to its checkpoint, it does with the lease. */
-  private def holdingTheLease(home: String)(start: => WriteToStream): WriteToStream =
-    if (!usesOurState) start
+  /** A query with our state needs the lease to change its checkpoint. */
+  private def runWithLease(home: String)(start: => WriteToStream): WriteToStream =
+    if (!usesCecState) start
     else {
       val turn = Agent.hold(checkpoint, home, conf)
       try start finally Agent.release(checkpoint, turn, conf)
     }
 
-  private def concernsUs: Boolean =
-    usesOurState || ourSink.isDefined || isUnderProtocol || (isStateful && logs.recordedProvider.contains(PrepareQuery.Provider))
+  private def needsPreparation: Boolean =
+    usesCecState || cecSink.isDefined || isUnderProtocol || (isStateful && logs.recordedProvider.contains(PrepareQuery.Provider))
 
-  private def check(): JsonNode = ask("check", arguments()
-    .put("sink_path", ourSink.flatMap(_.path).orNull).put("recorded_provider", logs.recordedProvider.orNull)
-    .put("committed_batch", logs.lastCommitted).put("planned", logs.lastOffset >= 0).put("provider", sessionUsesUs).put("stateful", isStateful)
+  private def check(): JsonNode = askAgent("check", makeRequest()
+    .put("sink_path", cecSink.flatMap(_.path).orNull).put("recorded_provider", logs.recordedProvider.orNull)
+    .put("committed_batch", logs.lastCommitted).put("planned", logs.lastOffset >= 0).put("provider", usesProvider).put("stateful", isStateful)
     .put("transform_with_state", write.inputQuery.exists(StatefulOperators.isTransformWithState(_))).put("speculation", speculation))
 
-  private def usesOurState: Boolean = sessionUsesUs && isStateful
+  private def usesCecState: Boolean = usesProvider && isStateful
 
   private def decide(checked: JsonNode): Decision = {
     val mode = checked.get("mode").asText
     val promises = Promises(
       checked.get("replayable_sources").elements.asScala.map(_.asText).toSeq, checked.get("order_free_functions").asBoolean)
     val decision =
-      if (usesOurState) new DeferralAnalysis(write, session.sessionState.conf, speculation, mode, promises).decide()
+      if (usesCecState) new DeferralAnalysis(write, session.sessionState.conf, speculation, mode, promises).decide()
       else Decision(Nil)
     if (mode == "deferred" && decision.operators.exists(!_.deferred)) {
       throw new CecException("Unsupported",
@@ -121,7 +125,9 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     decision
   }
 
-  /** Ends a run of the same query in this process, as Spark is about to, but before its logs are read. */
+  /**
+   * Stops a run of the same query in this process. Spark would do it later, but this rule must read the logs after it.
+   */
   private def stopActiveRun(): Unit = {
     Option(write.name).filter(name => session.streams.active.exists(_.name == name)).foreach(name => throw AlreadyActive.name(name))
     session.sharedState.activeStreamingQueries.values.asScala.filter(_.resolvedCheckpointRoot == checkpoint).foreach { run =>
@@ -133,42 +139,43 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   }
 
   private def planRecovery(home: String): RecoveryPlan = {
-    val named = usesOurState && session.sessionState.conf.stateStoreCheckpointFormatVersion >= 2
-    RecoveryPlan(ask("plan", arguments().put("home", home).put("committed_batch", logs.lastCommitted).put("named", named)).get("plan"))
+    val named = usesCecState && session.sessionState.conf.stateStoreCheckpointFormatVersion >= 2
+    RecoveryPlan(askAgent("plan", makeRequest().put("home", home).put("committed_batch", logs.lastCommitted).put("named", named)).get("plan"))
   }
 
   private def beginRun(home: String, decision: Decision, plan: RecoveryPlan, checked: JsonNode, startedMs: Long): RunContext = {
-    val request = arguments().put("home", home).put("load_waves", loadWaves)
+    val request = makeRequest().put("home", home).put("load_waves", loadWaves)
     request.set[JsonNode]("plan", plan.asTold)
     request.set[JsonNode]("log_seen", checked.get("log_id"))
-    if (usesOurState && plan.committed >= 0) { // those of an eager query are not asked: it needs nothing old
+    if (usesCecState && plan.committed >= 0) { // a query without replay and deferred operators needs no old input
       request.set[JsonNode]("sources", if (plan.isDue || decision.deferred.nonEmpty) SourceProbe.once(write.inputQuery) else Json.arr())
     }
-    val content = Json.obj().put("mode", decision.mode).put("reason", decision.reason).put("provider", usesOurState)
+    val content = Json.obj().put("mode", decision.mode).put("reason", decision.reason).put("provider", usesCecState)
     val operators = content.putArray("operators")
     decision.operators.foreach { op =>
       operators.addObject().put("operator", op.id).put("kind", op.kind).put("deferred", op.deferred).put("reason", op.reason)
     }
     request.set[JsonNode]("decision", content)
     request.set[JsonNode]("session_settings", Json.map(SessionSettings.of(session.sessionState.conf)))
-    val begun = ask("begin_run", request)
+    val begun = askAgent("begin_run", request)
     RunContext(
       checkpoint, home, begun.get("log_id").asText, begun.get("generation").asLong, plan.committed + 1, plan.base, decision.deferred,
       decision.counted, checked.get("accept").asBoolean, silent = isUnderProtocol, startedMs, begun.get("forecast"))
   }
 
-  /** How many stores of an operator a core loads one after another. */
+  /** How many stores of an operator each core loads in sequence. */
   private def loadWaves: Double =
     Math.max(1.0, session.sessionState.conf.numShufflePartitions.toDouble / Math.max(session.sparkContext.defaultParallelism, 1))
 
   private def wrap(run: RunContext, decision: Decision, plan: RecoveryPlan, checked: JsonNode): WriteToStream = {
-    val sink = ourSink.fold(write.sink)(table =>
+    val sink = cecSink.fold(write.sink)(table =>
       table.writingTo(SinkTarget(checkpoint, run.home, run.logId, run.generation, SourceProbe.names(write.inputQuery))))
     val defers = decision.deferred.nonEmpty || plan.isDue || isUnderProtocol
-    // Spark would record the wrapper's class in its commit log; a V1 sink is wrapped all the same, since it may pass over a batch.
+    // Spark would record the class of the wrapper in its commit log. A V1 sink is wrapped nevertheless, because it may
+    // skip a batch.
     val recorded = session.sessionState.conf.enableStreamingSinkEvolution && !sink.isInstanceOf[Sink]
     val confirmed =
-      if (!usesOurState || recorded) sink else FencedSinks.wrap(sink, halves = defers, () => Agent.confirm(checkpoint, run.home, run.generation, conf))
+      if (!usesCecState || recorded) sink else FencedSinks.wrap(sink, halves = defers, () => Agent.confirm(checkpoint, run.home, run.generation, conf))
     val read =
       if (!defers) write.inputQuery
       else {
@@ -181,14 +188,14 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
         WrappedSources.wrap(write.inputQuery, hooks)
       }
     val started = new StartedRun(
-      session, run, conf, decision, plan.asTold, Option(write.name), session.sessionState.conf.minBatchesToRetain, usesOurState)
+      session, run, conf, decision, plan.asTold, Option(write.name), session.sessionState.conf.minBatchesToRetain, usesCecState)
     val prepared = write.copy(sink = confirmed, inputQuery = started.gate(read))
     prepared.setTagValue(PrepareQuery.Done, true)
     prepared
   }
 
-  /** Asks the agent, and passes on what it has to say to people. */
-  private def ask(call: String, request: ObjectNode): JsonNode = {
+  /** Calls the agent and logs the messages of its answer. */
+  private def askAgent(call: String, request: ObjectNode): JsonNode = {
     val answer = Agent.call(call, request, conf)
     answer.get("said").elements.asScala.foreach { word =>
       val line = s"Spark CEC: ${word.get("line").asText}"
@@ -197,7 +204,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     answer
   }
 
-  private def arguments(): ObjectNode = {
+  private def makeRequest(): ObjectNode = {
     val node = Json.obj().put("checkpoint", checkpoint)
     node.set[JsonNode]("conf", Json.map(conf))
     node
@@ -205,12 +212,12 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
 }
 
 /**
- * How a query comes back.
+ * The plan of a recovery.
  *
- * @param committed the last committed batch, V
- * @param rewoundTo the last batch that all stores have in the log, T
- * @param base the version that the stores begin from: V + 1, or an older one where a frame is lost
- * @param asTold the plan of the agent, which keeps none: it comes back with later calls
+ * @param committed V, the last committed batch
+ * @param rewoundTo T, the last batch that all stores have in the log
+ * @param base the version that the stores load: V + 1, or an older one if a frame is lost
+ * @param asTold the agent's plan, which later calls send back because the agent keeps none
  */
 private final case class RecoveryPlan(committed: Long, rewoundTo: Long, base: Long, asTold: JsonNode) {
   def isDue: Boolean = rewoundTo < committed

@@ -14,13 +14,13 @@ import org.apache.spark.sql.cec.exchange.StoreLocations
 import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, StreamExecution}
 
 /**
- * One run of a query whose stores may be ahead of its log, from its first source to its last.
+ * The events of one run, from its first source to its last, if the query's stores may be ahead of the log.
  *
  * @param committed the last batch that was committed before the run
- * @param replay what is to be replayed before its first batch
- * @param margin keeps what a recovery needs within what the sources have; None where they cannot be asked
- * @param flushes whether a run that ends leaves nothing dirty
- * @param asksForCheckpoints whether the agent says when the stores write, by a pipeline's protocol
+ * @param replay the batches to replay before the first batch
+ * @param margin guards the input that a recovery needs; None if no source can be asked
+ * @param flushes whether a run writes its dirty windows at its end
+ * @param asksForCheckpoints whether the agent decides when the stores write, by a pipeline's protocol
  */
 private[recovery] final class QueryLifecycle(
     session: SparkSession,
@@ -34,21 +34,21 @@ private[recovery] final class QueryLifecycle(
     asksForCheckpoints: Boolean)
     extends Logging {
   private val begun, ended = new AtomicBoolean(false)
-  private var lookedNs = System.nanoTime()
+  private var lastLookNs = System.nanoTime()
 
-  /** In the stream's thread, before a source is made: before the query's first batch. */
+  /** Begins the replay, in the stream's thread, before the first source exists. */
   def beforeSources(): Unit = if (begun.compareAndSet(false, true)) {
-    session.sparkContext.setLocalProperty(MicroBatchExecution.BATCH_ID_KEY, null) // this thread may have inherited another query's
+    session.sparkContext.setLocalProperty(MicroBatchExecution.BATCH_ID_KEY, null) // this thread may have another query's id
     replay.foreach(_.begin())
   }
 
   /**
-   * In the stream's thread, as the next batch is planned: a checkpoint that is due is taken, of what the last one has left. Once before a
-   * source is asked for new input, and once after, since what there is may force one.
+   * Takes a checkpoint of the last batch if it is due, in the stream's thread. Runs before a source is asked for new
+   * input, and again after, because new input may force a checkpoint.
    */
-  def checkpointIfDue(): Unit = if (asksForCheckpoints) checkpoint(lastBatch, stopping = false)
+  def checkpointIfDue(): Unit = if (asksForCheckpoints) takeCheckpoint(lastBatch, stopping = false)
 
-  private def checkpoint(batch: Long, stopping: Boolean): Unit = {
+  private def takeCheckpoint(batch: Long, stopping: Boolean): Unit = {
     def asked = Json.obj().put("checkpoint", run.checkpoint).put("batch", batch)
     if (Agent.call("checkpoint_due", asked.put("stopping", stopping), conf).get("due").asBoolean) {
       val failed = StoreLocations.flush(run.checkpoint, run.generation, batch + 1, Agent.timeoutMs(conf))
@@ -58,21 +58,21 @@ private[recovery] final class QueryLifecycle(
     }
   }
 
-  /** In the stream's thread, before the next batch is planned. */
+  /** Answers requests, in the stream's thread, before Spark plans the next batch. */
   def betweenBatches(): Unit = {
     checkpointIfDue()
     val now = System.nanoTime()
-    if (now - lookedNs > QueryLifecycle.LookEveryNs) {
-      lookedNs = now
-      try requests() catch { case NonFatal(failure) => logWarning("Spark CEC: a request to flush is not answered", failure) }
+    if (now - lastLookNs > QueryLifecycle.LookEveryNs) {
+      lastLookNs = now
+      try answerRequests() catch { case NonFatal(failure) => logWarning("Spark CEC: a request to flush is not answered", failure) }
       try margin.foreach(_.keep(lastBatch + 1)) catch {
         case NonFatal(failure) => logWarning("Spark CEC: what the sources still have is not compared with what a recovery needs", failure)
       }
     }
   }
 
-  /** Does what `cec flush` asks for. Between two batches no store is ahead of what Spark has committed. */
-  private def requests(): Unit = {
+  /** Does the flush that `cec flush` requested. Between two batches no store is ahead of Spark's commits. */
+  private def answerRequests(): Unit = {
     val asked = Agent.call("flush_requested", Json.obj().put("checkpoint", run.checkpoint), conf).get("request")
     Json.text(asked).foreach { request =>
       val version = lastBatch + 1
@@ -83,20 +83,20 @@ private[recovery] final class QueryLifecycle(
     }
   }
 
-  /** The batch that this thread has run last: Spark's own, which it sets for its tasks. */
+  /** The last batch that ran in this thread, by the property that Spark sets for its tasks. */
   private def lastBatch: Long =
     Option(session.sparkContext.getLocalProperty(MicroBatchExecution.BATCH_ID_KEY)).map(_.toLong).getOrElse(committed)
 
   /**
-   * Spark says that the batches of a source up to some offset will not be asked for again, when the next one is planned: that batch is
-   * the one that this thread has run last.
+   * Holds back an acknowledgement. Spark acknowledges a source when it plans the next batch, so this is for the last
+   * batch that ran.
    */
   def hold(acknowledge: () => Unit): Unit = {
     announceTime()
     acknowledgements.hold(lastBatch, acknowledge)
   }
 
-  /** Tells the tasks of the batch that is being built how long the one before it took: what a replay would take is judged by that. */
+  /** Tells the next batch's tasks how long the last batch took. The agent estimates replays from that. */
   private def announceTime(): Unit =
     for {
       id <- Option(session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY))
@@ -106,14 +106,14 @@ private[recovery] final class QueryLifecycle(
     } session.sparkContext.setLocalProperty(RunContext.TimedBatch, Json.arr().add(progress.batchId).add(ms.longValue).toString)
 
   /**
-   * The query has ended, however it did, and its sources are about to be stopped. A clean stop is a checkpoint: all stores write what is
-   * dirty, so that the next start has nothing to replay.
+   * Runs when the query has ended, before its sources stop. A clean stop is a checkpoint: all stores write their dirty
+   * windows, so the next start replays nothing.
    */
   def beforeStop(): Unit = if (ended.compareAndSet(false, true)) {
     margin.foreach(_.stop())
     try {
       val version = new SparkLogs(session, run.checkpoint).lastCommitted + 1
-      try if (asksForCheckpoints) checkpoint(version - 1, stopping = true)
+      try if (asksForCheckpoints) takeCheckpoint(version - 1, stopping = true)
       finally if (flushes) Flush.end(run, version, conf)
         .foreach(failure => logWarning(s"Spark CEC: not written at the end of the query, so the next start replays it: $failure"))
       else StoreLocations.end(run.checkpoint, run.generation, version, flush = false, Agent.timeoutMs(conf))
@@ -125,6 +125,6 @@ private[recovery] final class QueryLifecycle(
 }
 
 private object QueryLifecycle {
-  /** A request may wait so long. */
+  /** The longest time that a request waits. */
   private val LookEveryNs = 1000000000L
 }

@@ -10,11 +10,11 @@ import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.streaming.StreamingQueryListener
 import org.apache.spark.sql.streaming.StreamingQueryListener._
 
-/** Tells the runs of a session's queries of their batches. Nothing that they do then is needed for a result to be right. */
+/** Passes the progress of a session's queries to their runs. No result depends on it. */
 private[recovery] final class QueryProgressListener extends StreamingQueryListener with Logging {
   private val running = new ConcurrentHashMap[UUID, StartedRun]()
 
-  /** The run that has begun under that id of Spark's. */
+  /** Registers the run with this run id of Spark's. */
   def follow(runId: UUID, started: StartedRun): Unit = running.put(runId, started)
 
   def forget(runId: UUID): Unit = running.remove(runId)
@@ -31,7 +31,7 @@ private[recovery] final class QueryProgressListener extends StreamingQueryListen
 }
 
 private[recovery] object QueryProgressListener {
-  /** The watch of a session, made and registered when first asked for. */
+  /** The session's listener. The first call makes and registers it. */
   def of(session: SparkSession): QueryProgressListener = synchronized {
     session.streams.listListeners().collectFirst { case watch: QueryProgressListener => watch }.getOrElse {
       val watch = new QueryProgressListener

@@ -17,18 +17,18 @@ import org.apache.spark.sql.streaming.{StreamingQueryProgress, Trigger}
 import org.apache.spark.util.{Clock, SystemClock}
 
 /**
- * Runs committed batches of a query once more, so that its state stores come to be what they were: back to back, each
- * with exactly the offsets, the watermark, the timestamp and the confs that Spark's offset log has for it.
+ * Runs committed batches again, one after another, so that the state stores reach the version that they had. Each
+ * batch has the offsets, watermark, timestamp and confs of Spark's offset log.
  *
- * It is Spark's own engine, whose hooks are overridden where a batch would leave a trace: nothing is written to Spark's
- * logs, acknowledged to a source, given to the user's sink or told to a listener. It runs in the thread of the query that
- * it is for and under that query's run id, so the state stores are those that the query then goes on with.
+ * It is Spark's own engine with some hooks overridden. It writes nothing to Spark's logs, acknowledges nothing to a
+ * source, gives nothing to the user's sink and tells no listener. It runs in the query's thread under the query's run
+ * id, so the query goes on with the same state stores.
  *
- * @param write the query, with a sink of no consequence
- * @param first the first batch to run; the offset log has it, those up to `last`, and the one before it
+ * @param write the query, with a sink that drops its rows
+ * @param first the first batch to run; the offset log has the batches from `first` - 1 to `last`
  * @param last the last batch to run
- * @param whole whether input that is gone without a source's word must stop it: nothing may be left that would tell
- * @param afterBatch called with the id of each batch that has run
+ * @param whole whether missing input files stop the replay; true if perhaps no footer is left that would show the difference
+ * @param afterBatch called with the id of each batch that ran
  */
 private[recovery] final class ReplayExecution(
     session: SparkSession,
@@ -42,7 +42,7 @@ private[recovery] final class ReplayExecution(
     afterBatch: Long => Unit)
     extends MicroBatchExecution(session, Trigger.ProcessingTime(0L), new SystemClock, Map.empty, write) {
 
-  /** Runs all batches; what fails in one of them is thrown. */
+  /** Runs all batches, and throws the failure of a batch. */
   def run(): Unit =
     try sparkSessionForStream.withActive {
       prepareSession()
@@ -56,18 +56,18 @@ private[recovery] final class ReplayExecution(
       if (loggingThreadContext != null) loggingThreadContext.close()
     }
 
-  /** The sources by their names, in the order of the offset log; none before they are made. */
+  /** The names of the sources, in the order of the offset log; none before the sources exist. */
   def sourceNames: Seq[String] = sources.map(_.toString)
 
-  /** What a batch has read and cannot read any more, in words, where that can be seen without a source's word. */
+  /** Describes the input files of a batch that are gone. */
   def gone(batch: Long): Option[String] =
-    new MissingInputFiles(session, resolvedCheckpointRoot).among(sources, offsets(batch - 1), offsets(batch)) match {
+    new MissingInputFiles(session, resolvedCheckpointRoot).among(sources, readOffsets(batch - 1), readOffsets(batch)) match {
       case Seq() => None
       case Seq(file) => Some(s"$file, which batch $batch has read, is gone")
       case first +: others => Some(s"$first and ${others.size} more, which batch $batch has read, are gone")
     }
 
-  /** What Spark sets in the session of every stream. */
+  /** Sets the settings that Spark sets in the session of every stream. */
   private def prepareSession(): Unit = {
     val conf = sparkSessionForStream.conf
     conf.set(SQLConf.CBO_ENABLED.key, "false")
@@ -84,7 +84,7 @@ private[recovery] final class ReplayExecution(
     }
 
     override def setNextBatch(context: MicroBatchExecutionContext): Unit = {
-      if (context.batchId <= last) construct(context)
+      if (context.batchId <= last) restoreBatch(context)
       super.setNextBatch(context)
     }
   }
@@ -92,15 +92,18 @@ private[recovery] final class ReplayExecution(
   override protected def populateStartOffsets(context: MicroBatchExecutionContext, session: SparkSession): Unit = {
     context.batchId = first
     context.sinkCommitProgress = None
-    construct(context)
+    restoreBatch(context)
   }
 
-  /** Makes a batch what it was the first time. Spark plans none itself: to it, each is a batch that it was interrupted in. */
-  private def construct(context: MicroBatchExecutionContext): Unit = {
+  /**
+   * Gives a batch its recorded offsets and metadata. Spark plans nothing itself: it takes each batch for an
+   * interrupted one.
+   */
+  private def restoreBatch(context: MicroBatchExecutionContext): Unit = {
     val recorded = offsetLog.get(context.batchId).getOrElse(
       throw new IllegalStateException(s"batch ${context.batchId} is gone from the offset log of $resolvedCheckpointRoot"))
-    context.startOffsets = offsets(context.batchId - 1)
-    context.endOffsets = offsets(context.batchId)
+    context.startOffsets = readOffsets(context.batchId - 1)
+    context.endOffsets = readOffsets(context.batchId)
     if (whole) gone(context.batchId).foreach(words => throw new CecException("InputGone", words))
     recorded.metadataOpt.foreach { metadata =>
       OffsetSeqMetadata.setSessionConf(metadata, sparkSessionForStream.sessionState.conf)
@@ -109,7 +112,7 @@ private[recovery] final class ReplayExecution(
     context.isCurrentBatchConstructed = true
   }
 
-  private def offsets(batch: Long): StreamProgress =
+  private def readOffsets(batch: Long): StreamProgress =
     offsetLog.get(batch).map(_.toStreamProgress(sources, sourceIdMap)).getOrElse(new StreamProgress())
 
   override protected def markMicroBatchStart(context: MicroBatchExecutionContext): Unit = ()
@@ -119,15 +122,15 @@ private[recovery] final class ReplayExecution(
   override protected def getBatchDescriptionString: String = s"replay, ${super.getBatchDescriptionString}"
 }
 
-/** Runs a batch for its state's sake. */
+/** Runs a batch for its state alone. */
 private[recovery] object SilentSink extends Sink {
   override def addBatch(batchId: Long, data: DataFrame): Unit = data.queryExecution.toRdd.foreach(_ => ())
 }
 
-/** Tells nobody of a batch's progress, but counts its rows. */
+/** Reports no progress, but counts the input rows. */
 private[recovery] final class SilentReporter(session: SparkSession, clock: Clock, write: WriteToStream)
     extends ProgressReporter(session, clock, () => write.inputQuery) {
-  /** What the batches that have run had of their sources. */
+  /** The input rows of all batches that ran. */
   var rows = 0L
 
   override def updateProgress(progress: StreamingQueryProgress): Unit = rows += progress.numInputRows

@@ -12,27 +12,27 @@ import org.apache.spark.sql.cec.agent.{Agent, Json}
 import org.apache.spark.sql.cec.exchange.StoreLocations
 
 /**
- * Asks the sources of a running query what they still have, again and again, in a thread of its own: batches do not wait
- * for an answer.
+ * Asks the sources of a running query for their offsets, again and again. It has a thread of its own, so that batches
+ * do not wait.
  */
 private[recovery] final class SourceWatch(sources: SourceProbe) {
   private val newest = new AtomicReference[ArrayNode]()
   private var thread: Option[Thread] = None
   @volatile private var stopped = false
 
-  /** The newest answer, once; begins to ask when it is first called. In one thread. */
+  /** Returns the newest answer once. The first call starts the thread. Only one thread may call it. */
   def take(): Option[ArrayNode] = {
-    if (thread.isEmpty) thread = Some(SourceProbe.start("cec-source-watch", () => askForEver()))
+    if (thread.isEmpty) thread = Some(SourceProbe.start("cec-source-watch", () => pollSources()))
     Option(newest.getAndSet(null))
   }
 
-  /** Asks no more. An interruption alone may get lost in a client's failure. */
+  /** Stops the thread. The flag is needed because a client's failure may swallow the interrupt. */
   def stop(): Unit = {
     stopped = true
     thread.foreach(_.interrupt())
   }
 
-  private def askForEver(): Unit =
+  private def pollSources(): Unit =
     try while (!stopped) {
       newest.set(sources.ask())
       TimeUnit.SECONDS.sleep(SourceWatch.EverySeconds)
@@ -46,33 +46,40 @@ private object SourceWatch {
 }
 
 /**
- * Has the stores of a running query write what is dirty when a source is about to lose what a recovery would need
- * (`cec.sources.margin`). A recovery needs nothing old after that, but of a flow under a protocol: its line is not its own, so that
- * people are told.
+ * Makes the stores of a running query write their dirty windows before a source loses input that a recovery needs
+ * (`cec.sources.margin`). A recovery then needs no old input.
+ *
+ * A flow under a protocol shares its line with other flows. So the guard only warns.
  */
 private[recovery] final class RetentionGuard(watch: SourceWatch, run: RunContext, conf: Map[String, String], isUnderProtocol: Boolean)
     extends Logging {
   private var flushedNs, warnedNs: Option[Long] = None
 
-  /** Compares the newest answer, if there is one; between two batches, after the one that made `version`. */
+  /**
+   * Compares the newest answer, if there is one, with the needs of a recovery. Call it between two batches, after the
+   * batch that made `version`.
+   */
   def keep(version: Long): Unit = watch.take().foreach { sources =>
     val request = Json.obj().put("checkpoint", run.checkpoint).put("home", run.home).put("version", version)
     request.set[JsonNode]("sources", sources)
     val answer = Agent.call("sources_now", request, conf)
-    val deletes = answer.get("deletes").asBoolean // else it is a topic that is new, which will not happen again
-    Json.text(answer.get("thin")).foreach(why => if (isUnderProtocol) { if (deletes) tellOfLine(why) } else write(why, version, deletes))
+    val deletes = answer.get("deletes").asBoolean // if false, a topic is new, which happens once
+    Json.text(answer.get("thin")).foreach(why => if (isUnderProtocol) { if (deletes) warnAboutLine(why) } else flushStores(why, version, deletes))
   }
 
-  private def write(why: String, version: Long, deletes: Boolean): Unit = {
+  private def flushStores(why: String, version: Long, deletes: Boolean): Unit = {
     val failed = Flush.ask(run, version, conf)
-    if (failed.isEmpty) tell(why, version, deletes)
+    if (failed.isEmpty) logFlush(why, version, deletes)
     failed.foreach(failure => logWarning(s"Spark CEC: not written, so a recovery still needs old input: $failure"))
   }
 
   def stop(): Unit = watch.stop()
 
-  /** Once is what this is for; several times a minute is costly, and says that the source keeps too little. */
-  private def tell(why: String, version: Long, deletes: Boolean): Unit = {
+  /**
+   * Logs a flush. Flushes several times a minute cost much, and show that the source keeps too little, so they become
+   * a warning.
+   */
+  private def logFlush(why: String, version: Long, deletes: Boolean): Unit = {
     val now = System.nanoTime()
     val line = s"Spark CEC: all that was dirty at batch ${version - 1} is written, so that a recovery needs nothing older: $why"
     if (flushedNs.exists(isRecent(_, now)) && !warnedNs.exists(isRecent(_, now))) {
@@ -83,7 +90,7 @@ private[recovery] final class RetentionGuard(watch: SourceWatch, run: RunContext
     if (deletes) flushedNs = Some(now)
   }
 
-  private def tellOfLine(why: String): Unit = {
+  private def warnAboutLine(why: String): Unit = {
     val now = System.nanoTime()
     if (!warnedNs.exists(isRecent(_, now))) {
       warnedNs = Some(now)

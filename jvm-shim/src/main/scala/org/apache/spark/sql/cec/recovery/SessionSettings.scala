@@ -11,11 +11,11 @@ import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
 import org.apache.spark.sql.internal.SQLConf
 
 /**
- * The settings of a session that can change what a query computes: those that Spark keeps with a view, and the time zone and ANSI mode
- * even where nobody has set them. Settings of streaming are in Spark's offset log, or decide no value.
+ * The session settings that can change the result of a query. They are the settings that Spark keeps with a view, and
+ * always the time zone and ANSI mode. Streaming settings are in Spark's offset log, or change no value.
  *
- * Sizes of Arrow batches are not among them. They decide how a function's rows are split into chunks, but a function whose commits are
- * deferred does not depend on that; and who has lowered them after running out of memory must not get the old ones back.
+ * Sizes of Arrow batches are not among them. They split a function's rows into chunks, but a deferred function does
+ * not depend on chunks. A user who lowered them after an out-of-memory error must keep the new sizes.
  */
 private[recovery] object SessionSettings extends CapturesConfig {
   def of(conf: SQLConf): Map[String, String] =
@@ -24,33 +24,36 @@ private[recovery] object SessionSettings extends CapturesConfig {
 }
 
 /**
- * Settings of now and then.
+ * Settings now and at the first run.
  *
  * @param now of the session that starts the query
- * @param recorded of the session that ran its batches
+ * @param recorded of the session that ran the batches
  */
 private[recovery] final case class RestoredSettings(now: Map[String, String], recorded: Map[String, String]) extends Logging {
   private val changed: Seq[String] = (now.keySet ++ recorded.keySet).filter(key => now.get(key) != recorded.get(key)).toSeq.sorted
 
   def differ: Boolean = changed.nonEmpty
 
-  def words: String = changed.map(key => s"$key=${told(recorded, key)} (now ${told(now, key)})").mkString(", ")
+  def words: String = changed.map(key => s"$key=${formatSetting(recorded, key)} (now ${formatSetting(now, key)})").mkString(", ")
 
-  /** A session with the settings of then; the same one, if they are those of now. */
+  /** Returns a session with the recorded settings; if they are equal, the same session. */
   def restoredIn(session: SparkSession): SparkSession =
     if (!differ) session
     else {
-      val own = session.cloneSession()
+      val restored = session.cloneSession()
       changed.foreach { key =>
         try recorded.get(key) match {
-          case Some(value) => own.sessionState.conf.setConfString(key, value)
-          case None => own.sessionState.conf.unsetConf(key)
-        } catch { case NonFatal(failure) => logWarning(s"Spark CEC: a replay cannot have $key=${told(recorded, key)} as its batches had", failure) }
+          case Some(value) => restored.sessionState.conf.setConfString(key, value)
+          case None => restored.sessionState.conf.unsetConf(key)
+        } catch { case NonFatal(failure) => logWarning(s"Spark CEC: a replay cannot have $key=${formatSetting(recorded, key)} as its batches had", failure) }
       }
-      own
+      restored
     }
 
-  /** The query as the session of then would have analysed it: a time zone stands in expressions, and files are read by a session. */
+  /**
+   * Returns the query as the old session would have analysed it: expressions have a time zone, and file sources have a
+   * session.
+   */
   def restoredIn(query: LogicalPlan, session: SparkSession): LogicalPlan =
     if (!differ) query
     else {
@@ -64,10 +67,10 @@ private[recovery] final case class RestoredSettings(now: Map[String, String], re
       })
     }
 
-  private def told(settings: Map[String, String], key: String): String = settings.getOrElse(key, "(not set)")
+  private def formatSetting(settings: Map[String, String], key: String): String = settings.getOrElse(key, "(not set)")
 }
 
 private[recovery] object RestoredSettings {
-  /** Where nothing is known of the settings of then. */
+  /** The settings when no record exists. */
   val none: RestoredSettings = RestoredSettings(Map.empty, Map.empty)
 }

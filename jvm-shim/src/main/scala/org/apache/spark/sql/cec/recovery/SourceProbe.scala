@@ -13,19 +13,18 @@ import org.apache.spark.sql.cec.source.CecTable
 import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
 
 /**
- * The sources of a query, in the order of Spark's offset log, which may be asked what they still have. Not safe for use by
- * several threads.
+ * Asks the sources of a query which input they still have, in the order of Spark's offset log. Not thread-safe.
  *
- * @param plan the query, its sources as they are
+ * @param plan the query with its original sources
  */
 private[recovery] final class SourceProbe(plan: LogicalPlan) {
   private val relations = plan.collect { case relation @ (_: StreamingRelationV2 | _: StreamingRelation) => relation }
   private val topics = relations.distinct.flatMap(relation => KafkaTopics.of(relation).map(relation -> _)).toMap
 
-  /** Whether there is one that can be asked. */
+  /** Whether some source can be asked. */
   def canBeAsked: Boolean = topics.nonEmpty
 
-  /** What they have, as the agent wants to know it: `[{"name", "available" or "error"}]`. Takes as long as they take to answer. */
+  /** Asks the sources and returns `[{"name", "available" or "error"}]` for the agent. Waits until they answer. */
   def ask(): ArrayNode = {
     val answers = topics.map { case (relation, kafka) =>
       relation -> (try Right(kafka.available().toString) catch { case NonFatal(failure) => Left(KafkaTopics.words(failure)) })
@@ -33,7 +32,7 @@ private[recovery] final class SourceProbe(plan: LogicalPlan) {
     describe(answers)
   }
 
-  /** The same, of sources that do not answer. */
+  /** The same list for sources that do not answer. */
   def silent(why: String): ArrayNode = describe(topics.map { case (relation, _) => relation -> Left(why) })
 
   def close(): Unit = topics.values.foreach(_.close())
@@ -48,7 +47,7 @@ private[recovery] final class SourceProbe(plan: LogicalPlan) {
   }
 
   private def name(relation: LogicalPlan): String = relation match {
-    case _ if topics.contains(relation) => try topics(relation).name catch { case NonFatal(_) => "kafka" } // options that the source will refuse
+    case _ if topics.contains(relation) => try topics(relation).name catch { case NonFatal(_) => "kafka" } // the source will refuse its options
     case v2: StreamingRelationV2 => Some(v2.table).collect { case table: CecTable => table.name }.getOrElse(v2.sourceName)
     case v1: StreamingRelation => v1.sourceName
     case other => other.nodeName
@@ -59,13 +58,13 @@ private[recovery] object SourceProbe {
   /** How long a start waits for an answer. */
   private val WaitSeconds = 10L
 
-  /** By which people know the sources of a query: topics, a log, or what Spark calls a source of that kind. Asks nobody. */
+  /** The names of a query's sources: topics, a log, or Spark's name for that kind. Asks no source. */
   def names(plan: LogicalPlan): Seq[String] = {
     val sources = new SourceProbe(plan)
     try sources.relations.map(sources.name) finally sources.close()
   }
 
-  /** What the sources of a query have. Those that do not say so in time are left alone: whoever reads from them will see why. */
+  /** Asks the sources once, with a time limit. A source without an answer in time does not stop the start. */
   def once(plan: LogicalPlan): ArrayNode = {
     val sources = new SourceProbe(plan)
     if (!sources.canBeAsked) sources.ask()
@@ -74,12 +73,12 @@ private[recovery] object SourceProbe {
       start("cec-sources", asking)
       try asking.get(WaitSeconds, TimeUnit.SECONDS) catch {
         case _: TimeoutException => new SourceProbe(plan).silent(s"no answer within $WaitSeconds s")
-        case failure: ExecutionException => new SourceProbe(plan).silent(KafkaTopics.words(failure)) // a connector of another make
+        case failure: ExecutionException => new SourceProbe(plan).silent(KafkaTopics.words(failure)) // another connector
       }
     }
   }
 
-  /** Runs a task in a thread that keeps no JVM alive. */
+  /** Starts a daemon thread, which does not keep the JVM alive. */
   def start(name: String, task: Runnable): Thread = {
     val thread = new Thread(task, name)
     thread.setDaemon(true)

@@ -24,51 +24,54 @@ import org.apache.spark.sql.streaming.StreamingQueryProgress
 import org.apache.spark.sql.util.CaseInsensitiveStringMap
 
 /**
- * A run of a query in its own thread: it takes the lease, opens the log and tells the stores there, before its first source is made, and
- * gives all that back when the thread has ended, however it ended. A start that Spark refuses after our rule has no thread, and
- * has taken nothing.
+ * A run of a query in its own thread. Before its first source exists, it takes the lease, opens the log and announces
+ * itself to the stores. When the thread ends, it gives all of them back. If Spark refuses the start after our rule,
+ * the run has no thread and takes nothing.
  *
- * @param decision what was decided for its operators
- * @param plan of its recovery, as the agent made it
- * @param name the query's, if it has one
+ * @param decision the decision for its operators
+ * @param plan of its recovery, from the agent
+ * @param name of the query, if it has one
  * @param retained how many batches Spark keeps of it
- * @param hasState whether it has state of ours, and with that a lease
+ * @param hasState whether it has state of ours, and therefore a lease
  */
 private[recovery] final class StartedRun(
     session: SparkSession, run: RunContext, conf: Map[String, String], decision: Decision, plan: JsonNode, name: Option[String],
     retained: Int, hasState: Boolean)
     extends Logging {
   private var turn: Option[Long] = None
-  private var isOpen = false
+  private var isLogOpen = false
   private var isReported = run.replayTo == 0 || !hasState
   @volatile private var source: Option[QuerySource] = None
 
-  /** Once, with its first source; a run that could not begin has no other source. */
+  /** Begins once. After a failure each later source fails in the same way. */
   private lazy val begun: Try[Unit] = Try(take())
 
-  /** In the stream's thread, before a source is made. Fails if another run has begun meanwhile: nothing was written then. */
+  /**
+   * Begins the run, in the stream's thread, before a source exists. Fails if another run has begun meanwhile; this run
+   * has then written nothing.
+   */
   def begin(): Unit = begun.get
 
   private def take(): Unit = {
-    val runId = UUID.fromString(session.sparkContext.getLocalProperty(SparkContext.SPARK_JOB_GROUP_ID)) // so Spark names a query's jobs
+    val runId = UUID.fromString(session.sparkContext.getLocalProperty(SparkContext.SPARK_JOB_GROUP_ID)) // Spark names a query's jobs by the run id
     val watch = QueryProgressListener.of(session)
     StartedRun.whenOver(Thread.currentThread, {
       watch.forget(runId)
-      end()
+      endRun()
     })
     watch.follow(runId, this)
     if (hasState) turn = Some(Agent.hold(run.checkpoint, run.home, conf, Some(run.generation)))
     Agent.openLog(run.home, Some(run.logId), conf)
-    isOpen = true
+    isLogOpen = true
     run.announce(session.sparkContext)
     DeferralRegistry.expect(session, run.checkpoint, decision)
     if (hasState) {
       StoreLocations.begin()
-      register()
+      registerMetrics()
     }
   }
 
-  private def register(): Unit = {
+  private def registerMetrics(): Unit = {
     val known = name.getOrElse(session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY))
     try {
       val metrics = new QuerySource(known, run.checkpoint)
@@ -79,7 +82,7 @@ private[recovery] final class StartedRun(
     }
   }
 
-  /** A batch is done. */
+  /** Handles the progress of a batch. */
   def note(progress: StreamingQueryProgress): Unit = {
     source.foreach(_.note(progress))
     report()
@@ -91,9 +94,9 @@ private[recovery] final class StartedRun(
     Agent.call("trim", arguments, conf)
   }
 
-  /** Has the agent write what the recovery was, once all stores are back. */
+  /** Makes the agent write the recovery's report, once all stores are back. */
   private def report(): Unit = synchronized {
-    if (isOpen && !isReported) {
+    if (isLogOpen && !isReported) {
       val arguments = Json.obj()
         .put("checkpoint", run.checkpoint).put("home", run.home).put("generation", run.generation).put("started_ms", run.startedMs)
       arguments.set[JsonNode]("plan", plan)
@@ -101,28 +104,28 @@ private[recovery] final class StartedRun(
     }
   }
 
-  private def end(): Unit =
+  private def endRun(): Unit =
     try {
       source.foreach(_.remove())
-      report() // a run that was over before it had progress to tell of
+      report() // a run may end before its first progress
     } catch {
       case NonFatal(e) => logWarning(s"Spark CEC: at the end of the query with checkpoint ${run.checkpoint}", e)
     } finally {
-      if (isOpen) Agent.closeLog(run.home)
+      if (isLogOpen) Agent.closeLog(run.home)
       turn.foreach(Agent.release(run.checkpoint, _, conf))
     }
 
-  /** The plan, in which the run begins with the first source. The sources themselves are those that there were. */
+  /** Wraps the sources of the plan, so that the first one begins the run. */
   def gate(plan: LogicalPlan): LogicalPlan = {
-    // A relation that occurs twice is one source to Spark, which tells by equality.
+    // A relation that occurs twice is one source to Spark, which compares by equality.
     val gated = new util.HashMap[LogicalPlan, LogicalPlan]()
     Plans.transform(plan) {
-      case relation @ (_: StreamingRelationV2 | _: StreamingRelation) => gated.computeIfAbsent(relation, gatedRelation(_))
+      case relation @ (_: StreamingRelationV2 | _: StreamingRelation) => gated.computeIfAbsent(relation, gateRelation(_))
     }
   }
 
-  private def gatedRelation(relation: LogicalPlan): LogicalPlan = relation match {
-    case v2: StreamingRelationV2 => v2.copy(table = gatedTable(v2.table), v1Relation = v2.v1Relation.map(gatedRelation))
+  private def gateRelation(relation: LogicalPlan): LogicalPlan = relation match {
+    case v2: StreamingRelationV2 => v2.copy(table = gateTable(v2.table), v1Relation = v2.v1Relation.map(gateRelation))
     case v1: StreamingRelation => v1.copy(dataSource = new WrappedDataSource(v1.dataSource, source => {
       begin()
       source
@@ -130,7 +133,7 @@ private[recovery] final class StartedRun(
     case other => other
   }
 
-  private def gatedTable(table: Table): Table = table match {
+  private def gateTable(table: Table): Table = table match {
     case readable: SupportsRead => new TableDelegate(readable) with SupportsRead {
       override def newScanBuilder(options: CaseInsensitiveStringMap): ScanBuilder = {
         begin()
@@ -142,10 +145,13 @@ private[recovery] final class StartedRun(
 }
 
 private object StartedRun {
-  /** Batches between two looks for segments that can go. */
+  /** Batches between two trims of the log. */
   private val TrimEvery = 20
 
-  /** Runs `action` when a query's thread has ended. An event of its end may get lost: a queue may be full, or a session be over. */
+  /**
+   * Runs `action` when the query's thread ends. Spark's event could get lost, in a full queue or with a closed
+   * session.
+   */
   def whenOver(stream: Thread, action: => Unit): Unit = stream match {
     case query: QueryExecutionThread =>
       SourceProbe.start("cec-run-end", () => {

@@ -3,9 +3,9 @@ package org.apache.spark.sql.cec.recovery
 import org.apache.spark.sql.catalyst.plans.logical._
 import org.apache.spark.sql.streaming.OutputMode
 
-/** The stateful operators of a logical plan. */
+/** Finds the stateful operators of a logical plan. */
 private[recovery] object StatefulOperators {
-  /** What kind of stateful operator this node becomes; None if it is not one. */
+  /** The kind of stateful operator that this node becomes; None if it becomes none. */
   def kind(node: LogicalPlan): Option[String] = node match {
     case a: Aggregate if a.isStreaming => Some("aggregation")
     case d: Deduplicate if d.isStreaming => Some("deduplication")
@@ -21,8 +21,8 @@ private[recovery] object StatefulOperators {
   }
 
   /**
-   * The stateful operators of a plan without CTEs, in the order of their ids: Spark numbers them from the sink up, a parent
-   * before its children. A limit is one only where Spark does not sort the whole result anyway.
+   * The stateful operators of a plan without CTEs, in the order of their ids. Spark numbers them from the sink up, a
+   * parent before its children. A limit counts only if Spark does not sort the whole result.
    */
   def operatorsOf(plan: LogicalPlan, mode: OutputMode): Seq[LogicalPlan] = {
     val found = Seq.newBuilder[LogicalPlan]
@@ -33,12 +33,12 @@ private[recovery] object StatefulOperators {
     found.result()
   }
 
-  /** Whether Spark plans an aggregation for an operator of this kind. */
+  /** Whether Spark plans an aggregation for this kind. */
   def isAggregated(kind: String): Boolean = Set("aggregation", "distinct", "set operation")(kind)
 
   def isTransformWithState(node: LogicalPlan): Boolean = node.nodeName.startsWith("TransformWithState")
 
-  /** As Spark's `StreamingGlobalLimitStrategy` has it. */
+  /** The rule of Spark's `StreamingGlobalLimitStrategy`. */
   private def countsRows(limit: GlobalLimit, mode: OutputMode): Boolean =
     mode == OutputMode.Append() || mode == OutputMode.Complete() && !limit.child.exists {
       case aggregate: Aggregate => aggregate.isStreaming

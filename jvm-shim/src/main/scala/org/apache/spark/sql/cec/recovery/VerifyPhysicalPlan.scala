@@ -5,8 +5,8 @@ import org.apache.spark.sql.cec.agent.QueryRefusedException
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 
 /**
- * The physical rule: after all others of its kind, the plan is checked. Every batch of a streaming query comes by, whatever its sink,
- * before its tasks exist. No plan is changed.
+ * Verifies the physical plan after all other rules of this kind. Every batch of a streaming query passes it before its
+ * tasks exist, whatever the sink. It changes no plan.
  */
 private[cec] final class PhysicalRules extends ColumnarRule {
   override def postColumnarTransitions: Rule[SparkPlan] = VerifyPhysicalPlan

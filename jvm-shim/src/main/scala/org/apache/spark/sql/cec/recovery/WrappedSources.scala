@@ -12,23 +12,26 @@ import org.apache.spark.sql.execution.streaming.{Offset => OffsetV1, Source}
 import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
 import org.apache.spark.sql.util.CaseInsensitiveStringMap
 
-/** Wraps the sources of a plan, V1 and V2: the run is told of their making, of each look for new input, of what is acknowledged, of the end. */
+/**
+ * Wraps the sources of a plan, V1 and V2. The wrappers tell the run when a source is made, is asked for new input, is
+ * acknowledged, and stops.
+ */
 private[recovery] object WrappedSources {
   def wrap(plan: LogicalPlan, run: QueryLifecycle): LogicalPlan = {
-    // A relation that occurs twice is one source to Spark, which tells by equality: keep one wrapper for it.
+    // A relation that occurs twice is one source to Spark, which compares by equality. So keep one wrapper for it.
     val wrappers = new util.HashMap[LogicalPlan, LogicalPlan]()
     Plans.transform(plan) {
-      case relation @ (_: StreamingRelationV2 | _: StreamingRelation) => wrappers.computeIfAbsent(relation, wrapped(_, run))
+      case relation @ (_: StreamingRelationV2 | _: StreamingRelation) => wrappers.computeIfAbsent(relation, wrapRelation(_, run))
     }
   }
 
-  private def wrapped(relation: LogicalPlan, run: QueryLifecycle): LogicalPlan = relation match {
+  private def wrapRelation(relation: LogicalPlan, run: QueryLifecycle): LogicalPlan = relation match {
     case v2: StreamingRelationV2 =>
       val table = v2.table match {
-        case readable: SupportsRead => wrappedTable(readable, run)
+        case readable: SupportsRead => wrapTable(readable, run)
         case other => other
       }
-      v2.copy(table = table, v1Relation = v2.v1Relation.map(wrapped(_, run))) // Spark may be told to take the V1 one
+      v2.copy(table = table, v1Relation = v2.v1Relation.map(wrapRelation(_, run))) // Spark may take the V1 relation
     case v1: StreamingRelation => v1.copy(dataSource = new WrappedDataSource(v1.dataSource, source => {
       run.beforeSources()
       WrappedSource(source, run)
@@ -36,7 +39,7 @@ private[recovery] object WrappedSources {
     case other => other
   }
 
-  private def wrappedTable(table: SupportsRead, run: QueryLifecycle): Table = new TableDelegate(table) with SupportsRead {
+  private def wrapTable(table: SupportsRead, run: QueryLifecycle): Table = new TableDelegate(table) with SupportsRead {
     override def newScanBuilder(options: CaseInsensitiveStringMap): ScanBuilder = {
       val builder = table.newScanBuilder(options)
       () => new WrappedScan(builder.build(), run)
@@ -51,29 +54,29 @@ private final class WrappedScan(inner: Scan, run: QueryLifecycle) extends ScanDe
   }
 }
 
-/** What the run is told by a stream of either kind. */
-private sealed trait Told extends SparkDataStream {
+/** The events that both kinds of stream send to the run. */
+private sealed trait LifecycleStream extends SparkDataStream {
   protected def run: QueryLifecycle
   protected def inner: SparkDataStream
 
-  protected final def planning[A](end: => A): A = {
+  protected final def planBatch[A](end: => A): A = {
     run.betweenBatches()
     val found = end
     run.checkpointIfDue()
     found
   }
 
-  protected final def stopping(): Unit = try run.beforeStop() finally inner.stop()
+  protected final def stopStream(): Unit = try run.beforeStop() finally inner.stop()
 }
 
 /**
- * Traits of a stream that say how Spark plans its batches: a wrapper has those that the stream has. Real-time mode is none of them: there
- * are no batches to replay then.
+ * Traits that tell Spark how to plan a stream's batches. A wrapper has the traits of its stream. Real-time mode is
+ * missing, because it has no batches to replay.
  */
-private sealed trait Admitting extends SupportsAdmissionControl with Told {
+private sealed trait Admitting extends SupportsAdmissionControl with LifecycleStream {
   private def admitting = inner.asInstanceOf[SupportsAdmissionControl]
   override def getDefaultReadLimit: ReadLimit = admitting.getDefaultReadLimit
-  override def latestOffset(start: Offset, limit: ReadLimit): Offset = planning(admitting.latestOffset(start, limit))
+  override def latestOffset(start: Offset, limit: ReadLimit): Offset = planBatch(admitting.latestOffset(start, limit))
   override def reportLatestOffset: Offset = admitting.reportLatestOffset
 }
 
@@ -81,15 +84,15 @@ private sealed trait AvailableNow extends Admitting with SupportsTriggerAvailabl
   override def prepareForTriggerAvailableNow(): Unit = inner.asInstanceOf[SupportsTriggerAvailableNow].prepareForTriggerAvailableNow()
 }
 
-private sealed trait Seeing extends AcceptsLatestSeenOffset with Told {
+private sealed trait Seeing extends AcceptsLatestSeenOffset with LifecycleStream {
   override def setLatestSeenOffset(offset: Offset): Unit = inner.asInstanceOf[AcceptsLatestSeenOffset].setLatestSeenOffset(offset)
 }
 
 private sealed class WrappedMicroBatches(protected val inner: MicroBatchStream, protected val run: QueryLifecycle)
-    extends MicroBatchDelegate(inner) with Told {
-  override def latestOffset: Offset = planning(inner.latestOffset)
+    extends MicroBatchDelegate(inner) with LifecycleStream {
+  override def latestOffset: Offset = planBatch(inner.latestOffset)
   override def commit(end: Offset): Unit = run.hold(() => inner.commit(end))
-  override def stop(): Unit = stopping()
+  override def stop(): Unit = stopStream()
 }
 
 private object WrappedMicroBatches {
@@ -103,11 +106,11 @@ private object WrappedMicroBatches {
   }
 }
 
-private sealed class WrappedSource(protected val inner: Source, protected val run: QueryLifecycle) extends SourceDelegate(inner) with Told {
-  override def getOffset: Option[OffsetV1] = planning(inner.getOffset)
+private sealed class WrappedSource(protected val inner: Source, protected val run: QueryLifecycle) extends SourceDelegate(inner) with LifecycleStream {
+  override def getOffset: Option[OffsetV1] = planBatch(inner.getOffset)
   override def commit(end: OffsetV1): Unit = run.hold(() => inner.commit(end))
   override def commit(end: Offset): Unit = run.hold(() => inner.commit(end))
-  override def stop(): Unit = stopping()
+  override def stop(): Unit = stopStream()
 }
 
 private object WrappedSource {
@@ -122,10 +125,10 @@ private object WrappedSource {
 }
 
 /**
- * A data source whose sources are made, or had, by `making`. A data source is a case class: one with equal fields would be taken for
- * unchanged when a plan is transformed.
+ * A data source that makes its sources through `makeSource`. It overrides equality, because a tree transform drops a new
+ * case class with equal fields.
  */
-private[recovery] final class WrappedDataSource(inner: DataSource, making: (=> Source) => Source)
+private[recovery] final class WrappedDataSource(inner: DataSource, makeSource: (=> Source) => Source)
     extends DataSource(
       inner.sparkSession, inner.className, inner.paths, inner.userSpecifiedSchema, inner.partitionColumns, inner.bucketSpec,
       inner.options, inner.catalogTable, inner.userSpecifiedStreamingSourceName) {
@@ -135,5 +138,5 @@ private[recovery] final class WrappedDataSource(inner: DataSource, making: (=> S
     case _ => false
   }
   override def hashCode: Int = System.identityHashCode(this)
-  override def createSource(metadataPath: String): Source = making(inner.createSource(metadataPath))
+  override def createSource(metadataPath: String): Source = makeSource(inner.createSource(metadataPath))
 }

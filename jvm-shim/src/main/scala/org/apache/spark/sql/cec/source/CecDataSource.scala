@@ -9,7 +9,7 @@ import org.apache.spark.sql.sources.DataSourceRegister
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.sql.util.CaseInsensitiveStringMap
 
-/** `format("cec")`: the sink that writes into a query's own log, and the reader of what is there. */
+/** `format("cec")`: the sink that writes into a query's own log, and the reader of logs. */
 class CecDataSource extends TableProvider with DataSourceRegister {
   override def shortName(): String = "cec"
 

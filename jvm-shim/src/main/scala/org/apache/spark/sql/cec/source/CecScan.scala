@@ -21,12 +21,12 @@ import org.apache.spark.sql.vectorized.{ArrowColumnVector, ColumnVector, Columna
 import org.apache.spark.unsafe.Platform
 
 private[source] final class CecScanBuilder(view: View, schema: StructType) extends ScanBuilder with SupportsPushDownRequiredColumns {
-  private var wanted = schema
+  private var columns = schema
 
-  /** Whole columns only: Spark may ask for some fields of a struct, but what comes from the log has all of them. */
-  override def pruneColumns(requiredSchema: StructType): Unit = wanted = StructType(requiredSchema.map(column => schema(column.name)))
+  /** Prunes whole columns only. Spark may ask for some fields of a struct, but the log gives all of them. */
+  override def pruneColumns(requiredSchema: StructType): Unit = columns = StructType(requiredSchema.map(column => schema(column.name)))
 
-  override def build(): Scan = new CecScan(view, wanted)
+  override def build(): Scan = new CecScan(view, columns)
 }
 
 private final class CecScan(view: View, schema: StructType) extends Scan {
@@ -53,8 +53,8 @@ private final class CecScan(view: View, schema: StructType) extends Scan {
 private final case class CecPartition(split: String) extends InputPartition
 
 /**
- * Rows come from the agent as Arrow, and go on one by one: whoever takes batches of columns may keep some while it asks for the next, as
- * Spark's Python functions do, and a reader fills its vectors again and again.
+ * Returns rows and no column batches. A consumer may keep a batch while it asks for the next, as Spark's Python
+ * functions do, but the reader fills the same vectors again.
  */
 private final class CecReaderFactory(view: View, schema: StructType) extends PartitionReaderFactory {
   override def createReader(partition: InputPartition): PartitionReader[InternalRow] = {
@@ -68,7 +68,7 @@ private final class CecReaderFactory(view: View, schema: StructType) extends Par
   }
 }
 
-/** Reads the agent's spool file, and removes it. A row is good until the next one is asked for. */
+/** Reads the agent's spool file, and removes it. A row is valid until the next call of `next`. */
 private final class ArrowReader(spool: Option[String], schema: StructType) extends PartitionReader[InternalRow] {
   private val acquired = new Acquired
   spool.foreach(file => acquired.undo(Files.deleteIfExists(Paths.get(file))))
@@ -93,7 +93,7 @@ private final class ArrowReader(spool: Option[String], schema: StructType) exten
   override def close(): Unit = acquired.close()
 }
 
-/** Decodes rows of state, which Spark alone can. */
+/** Decodes rows of state, which the agent cannot. */
 private final class WindowReader(inner: ArrowReader, view: WindowsView, schema: StructType) extends PartitionReader[InternalRow] {
   override def next(): Boolean = inner.next()
 
@@ -117,7 +117,7 @@ private final class WindowReader(inner: ArrowReader, view: WindowsView, schema: 
   }
 }
 
-/** The last batch read, and, of a log that is not older than this, what tells it from another one of its number. */
+/** The last batch read. If the log records it, `of` tells this batch from another one with the same number. */
 private final case class BatchOffset(batch: Long, of: Option[String] = None) extends Offset {
   override def json(): String = of.fold(batch.toString)(known => Json.obj().put("batch", batch).put("of", known).toString)
 }
@@ -130,20 +130,23 @@ private object BatchOffset {
 }
 
 /**
- * The output of a query as a stream; an offset is the id of the last batch read.
+ * The output of a query as a stream. An offset is the id of the last batch read.
  *
- * @param retained how many batches Spark's offset log keeps: a recovery may run any of them again
- * @param place Spark's own for this source of the query
+ * @param retained how many batches Spark's offset log keeps, any of which a recovery may run again
+ * @param place Spark's metadata path for this source
  */
 private final class CecStream(view: OutputView, schema: StructType, retained: Int, place: String)
     extends MicroBatchStream with SupportsTriggerAvailableNow with Logging {
   private var availableNow: Option[Long] = None
 
-  /** Whether what the stream has read was still there when it began. */
+  /** Whether the stream has checked since its start that its last batch still exists. */
   private var checked = false
   private var newest: Option[Long] = None
 
-  /** Spark asks for it where it has no offset: the stream begins, and what one of its name has read before is not its own. */
+  /**
+   * Begins the stream, because Spark asks for it only without an offset. An earlier stream with the same reader name
+   * does not count.
+   */
   override def initialOffset(): Offset = {
     val begin = view.first - 1
     view.note("begins" -> begin)

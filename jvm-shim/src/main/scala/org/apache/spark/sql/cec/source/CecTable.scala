@@ -10,7 +10,7 @@ import org.apache.spark.sql.types.StructType
 import org.apache.spark.sql.util.CaseInsensitiveStringMap
 
 /**
- * Where a query's sink writes.
+ * The log that a query's sink writes to.
  *
  * @param home of the query's log, which has the id `logId`
  * @param generation number of this run
@@ -21,11 +21,11 @@ private[cec] final case class SinkTarget(checkpoint: String, home: String, logId
 /**
  * A log as a table.
  *
- * @param target set by the analyzer rule, which alone knows the query's checkpoint
+ * @param target the query's log; only the analyzer rule knows the checkpoint and sets it
  */
 private[cec] final class CecTable(tableSchema: StructType, options: CaseInsensitiveStringMap, target: Option[SinkTarget])
     extends Table with SupportsRead with SupportsWrite {
-  /** The `path` option: for the sink, the home of the whole log. */
+  /** The `path` option. For the sink, it is the home of the whole log. */
   def path: Option[String] = Option(options.get("path"))
 
   def writingTo(to: SinkTarget): CecTable = new CecTable(tableSchema, options, Some(to))

@@ -27,7 +27,7 @@ private[source] final class CecWriteBuilder(target: SinkTarget, schema: StructTy
   override def build(): Write = new Write {
     override def description: String = s"cec ${target.home}"
     override def toStreaming: StreamingWrite = {
-      // What is written would be of two meanings to whoever reads it.
+      // A reader could not tell two columns of one name apart.
       SchemaUtils.checkColumnNameDuplication(schema.fieldNames.toSeq, SQLConf.get.resolver)
       val conf = SQLConf.get.getAllConfs.filter(_._1.startsWith("spark.sql.streaming.stateStore."))
       new CecStreamingWrite(target, schema, CecWriteBuilder.this.truncate, conf)
@@ -35,10 +35,13 @@ private[source] final class CecWriteBuilder(target: SinkTarget, schema: StructTy
   }
 }
 
-/** What one partition wrote: the id of its output frame, none for no rows. */
+/** The result of one partition: the id of its output frame; None if it wrote no rows. */
 private final case class FrameWritten(frame: Option[String], rows: Long) extends WriterCommitMessage
 
-/** Rows go to the log as output frames; the batch's manifest, first one wins, makes them visible. Keyed on the batch id. */
+/**
+ * Writes rows to the log as output frames. The manifest of the batch makes them visible, and the first manifest of a
+ * batch id wins.
+ */
 private final class CecStreamingWrite(target: SinkTarget, schema: StructType, truncate: Boolean, conf: Map[String, String])
     extends StreamingWrite {
   override def createStreamingWriterFactory(info: PhysicalWriteInfo): StreamingDataWriterFactory =
@@ -54,7 +57,7 @@ private final class CecStreamingWrite(target: SinkTarget, schema: StructType, tr
     Agent.call("publish", arguments, conf)
   }
 
-  /** Frames without a manifest are invisible: there is nothing to take back. */
+  /** Frames without a manifest are invisible, so an abort removes nothing. */
   override def abort(epochId: Long, messages: Array[WriterCommitMessage]): Unit = ()
 }
 
@@ -142,7 +145,7 @@ private[cec] final class RowSpool(val file: Path, schema: StructType) extends Au
 }
 
 private object RowSpool {
-  /** A batch ends with so many rows, or before it would have more bytes than that: an Arrow buffer's offsets are ints. */
+  /** A batch ends at this number of rows, or before this number of bytes: the offsets of an Arrow buffer are ints. */
   val BatchRows: Int = 10000
   val BatchBytes: Long = 64L << 20
 }

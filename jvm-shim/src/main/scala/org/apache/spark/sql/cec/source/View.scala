@@ -16,16 +16,16 @@ import org.apache.spark.sql.types._
 import org.apache.spark.sql.util.CaseInsensitiveStringMap
 import org.apache.spark.unsafe.types.UTF8String
 
-/** What of a log is read: the options of a read, parsed. Serializable: it goes to the tasks. */
+/** A part of a log to read, by the parsed options of a read. Serializable, because tasks get it. */
 private[source] sealed trait View extends Serializable with Logging {
   def name: String
   def path: String
   def conf: Map[String, String]
 
-  /** Columns, as the log has them now; any may be null, whatever its query says: older batches may lack it. */
+  /** The columns that the log has now. All are nullable, because older batches may lack a column. */
   def schema(): StructType
 
-  /** Refuses a schema that a user gave, if it wants what is not there; as long as nothing is there, all is believed. */
+  /** Refuses a user's schema with unknown columns or types. If the log has no columns yet, any schema is accepted. */
   def check(wanted: StructType): Unit = if (!believesSchema) {
     val there = columns
     if (there.nonEmpty) wanted.foreach { column =>
@@ -37,13 +37,18 @@ private[source] sealed trait View extends Serializable with Logging {
     }
   }
 
-  /** Whether a column may come, or become another, only with what is not there yet: what is read is compared then. */
+  /** Whether later batches may have new columns or types. The agent then compares the schema when it reads. */
   protected def believesSchema: Boolean = false
 
-  /** All that may be read by name. */
+  /** All columns that a user may name. */
   protected def columns: Seq[StructField] = schema().fields.toSeq
 
-  /** Pieces of work, as JSON that `read_split` understands. `as`: what the rows are read as; `seen`: what the last batch was when the read was planned first. */
+  /**
+   * The splits of a read, as JSON for `read_split`.
+   *
+   * @param as the schema to read
+   * @param seen the identity of the last batch when the read was first planned
+   */
   def splits(as: StructType, first: Long, last: Long, whole: Boolean, seen: Option[String] = None): Seq[String] = {
     val arguments = about.put("view", name).put("schema", as.json).put("first", first).put("last", last).put("whole", whole).put("seen", seen.orNull)
     bounds(arguments)
@@ -52,7 +57,7 @@ private[source] sealed trait View extends Serializable with Logging {
     answer.get("splits").elements.asScala.map(_.toString).toSeq
   }
 
-  /** Reads one piece: the spool file with its rows, if there are any. */
+  /** Reads one split into a spool file; None if it has no rows. */
   def read(split: String, columns: Seq[String]): Option[String] = {
     val arguments = about
     arguments.set[JsonNode]("split", Json.parse(split))
@@ -63,7 +68,7 @@ private[source] sealed trait View extends Serializable with Logging {
     Json.text(answer.get("spool"))
   }
 
-  /** What is lost, and was passed over because the reader said so. */
+  /** Warns of lost output that the reader skipped, because the user allowed it. */
   private def warn(answer: JsonNode): Unit =
     answer.get("lost").elements.asScala.foreach(lost => logWarning(s"Spark CEC: $path, passed over because of failOnDataLoss=false: ${lost.asText}"))
 
@@ -78,19 +83,19 @@ private[source] sealed trait View extends Serializable with Logging {
   protected def call(name: String, arguments: ObjectNode): JsonNode = Agent.call(name, arguments, conf)
 }
 
-/** The batch with which one of a stream ends, what tells it from another one of its number, and the newest that there is. */
+/** The last batch of a stream's next batch, its identity, and the newest batch in the log. */
 private[source] final case class NextEnd(batch: Long, of: Option[String], newest: Long)
 
 /**
  * The rows that the sink wrote: whole batches, once.
  *
- * @param startingMs only what was published since then, in ms since 1970
- * @param maxBatches how many of the query's batches one batch of a stream takes
- * @param maxRows how many rows one batch of a stream takes, but for a single batch of the query that has more
- * @param mayLose whether output that is damaged, or not kept any more, is passed over
- * @param mayWait whether a query that has not begun yet is waited for
+ * @param startingMs reads only batches published since then, in ms since 1970
+ * @param maxBatches how many of the query's batches one batch of a stream takes at most
+ * @param maxRows how many rows one batch of a stream takes at most; a single larger batch of the query is taken whole
+ * @param mayLose whether damaged or expired output is skipped
+ * @param mayWait whether to wait for a query that has not begun
  * @param newColumns whether the schema may have columns that no batch has yet
- * @param reader the name by which the stream says how far it is
+ * @param reader the name under which the stream notes its progress
  */
 private[source] final case class OutputView(
     path: String, conf: Map[String, String], startingMs: Option[Long], maxBatches: Option[Long], maxRows: Option[Long], mayLose: Boolean,
@@ -104,12 +109,15 @@ private[source] final case class OutputView(
     offsets(arguments).get("first").asLong
   }
 
-  /** The newest batch that holds output; -1 if none does. */
+  /** The newest batch with output; -1 if there is none. */
   def newest: Long = offsets(about).get("last").asLong
 
   /**
-   * Where the stream's next batch ends, that begins after `batch` and goes no further than `upTo`. `seen` is what told `batch` from others,
-   * `checked` whether it was asked before, `source` which of the query's sources asks.
+   * Asks where the stream's next batch ends, which begins after `batch` and goes no further than `upTo`.
+   *
+   * @param seen the identity of `batch`
+   * @param checked whether the stream has asked before
+   * @param source which of the query's sources asks
    */
   def endAfter(batch: Long, seen: Option[String], checked: Boolean, upTo: Option[Long], source: String): NextEnd = {
     val arguments = about.put("source", source).put("after", batch).put("may_lose", mayLose).put("seen", seen.orNull).put("checked", checked)
@@ -118,7 +126,10 @@ private[source] final case class OutputView(
     NextEnd(answer.get("last").asLong, Json.text(answer.get("of")), answer.get("newest").asLong)
   }
 
-  /** Says, if the stream has a name, that it begins behind a batch, that a batch of it ended with one, or, with neither, that its run is over. */
+  /**
+   * Notes the progress of a stream with a name: the batch that it begins after, or the last batch of a finished one.
+   * Without either, the run is over.
+   */
   def note(what: (String, Long)*): Unit = reader.foreach { name =>
     val arguments = about.put("reader", name).put("may_wait", mayWait)
     what.foreach { case (key, value) => arguments.put(key, value) }
@@ -136,7 +147,7 @@ private[source] final case class OutputView(
 
   override protected def bounds(arguments: ObjectNode): Unit = arguments.put("may_lose", mayLose)
 
-  /** Of the newest batch, and of the oldest: a query may have been given other columns between them. */
+  /** The schemas of the newest and the oldest batch, because the query's columns may have changed between them. */
   private def schemas: Seq[StructType] =
     call("view_schema", about.put("may_wait", mayWait).put("may_lose", mayLose)).get("schemas").elements.asScala.map(json => DataType.fromJson(json.asText).asInstanceOf[StructType].asNullable).toSeq
 }
@@ -149,12 +160,12 @@ private[source] final case class LogView(path: String, conf: Map[String, String]
     .add("version", LongType).add("kind", StringType).add("window", BinaryType).add("key", BinaryType).add("value", BinaryType)
 }
 
-/** The windows of an eventual checkpoint, by the schema of the state that Spark stored. */
+/** The windows of an eventual checkpoint, by the state schema that Spark stored. */
 private[source] final case class WindowsView(
     path: String, conf: Map[String, String], operator: Long, store: String, version: Option[Long], key: StructType, value: StructType)
     extends View {
   override def name: String = "windows"
-  /** The columns as the agent gives them, rows of state still encoded. */
+  /** The columns that the agent gives, with rows of state still encoded. */
   def stored: StructType = new StructType()
     .add("key", BinaryType).add("value", BinaryType).add("partition", IntegerType).add("footprint_version", LongType).add("dirty", BooleanType)
   override def schema(): StructType = new StructType()
@@ -167,18 +178,18 @@ private[source] final case class WindowsView(
 
 private[source] object View {
   /** The options of a read, by view. */
-  private val Known = Map(
+  private val KnownOptions = Map(
     "output" -> Seq("startingTimestamp", "maxBatchesPerTrigger", "maxRowsPerTrigger", "failOnDataLoss", "waitForLog", "newColumns", "reader"), "windows" -> Seq("operatorId", "storeName", "version"), "log" -> Seq.empty)
 
-  /** Of the options of a read, all of which are looked at here: an IllegalArgumentException names one that is wrong. */
+  /** Parses the options of a read. Throws an IllegalArgumentException that names a wrong option. */
   def of(options: CaseInsensitiveStringMap): View = {
     val name = options.getOrDefault("view", "output").toLowerCase(java.util.Locale.ROOT)
-    val known = Known.getOrElse(name, throw wrong("view", options, "give output, windows or log"))
+    val known = KnownOptions.getOrElse(name, throw optionError("view", options, "give output, windows or log"))
     options.keySet.asScala.find(key => !(Seq("path", "view") ++ known).exists(_.equalsIgnoreCase(key))).foreach { key =>
-      val elsewhere = for ((view, names) <- Known; option <- names if option.equalsIgnoreCase(key)) yield (view, option)
-      throw elsewhere.headOption.map { case (view, option) => wrong(option, options, s"""it is for the view "$view", and this is "$name"""") }
-        .getOrElse(wrong(key, options,
-          s"""there is no such option of format("cec"); there are path, view, ${Known.values.flatten.mkString(", ")}"""))
+      val elsewhere = for ((view, names) <- KnownOptions; option <- names if option.equalsIgnoreCase(key)) yield (view, option)
+      throw elsewhere.headOption.map { case (view, option) => optionError(option, options, s"""it is for the view "$view", and this is "$name"""") }
+        .getOrElse(optionError(key, options,
+          s"""there is no such option of format("cec"); there are path, view, ${KnownOptions.values.flatten.mkString(", ")}"""))
     }
     val path = Option(options.get("path")).getOrElse(
       throw new IllegalArgumentException("""format("cec") wants a path: load("<checkpoint of the query, or path of its sink>")"""))
@@ -187,43 +198,43 @@ private[source] object View {
     name match {
       case "output" =>
         OutputView(
-          path, conf, timestamp(options), number("maxBatchesPerTrigger", options, least = 1), number("maxRowsPerTrigger", options, least = 1),
-          mayLose = !truth("failOnDataLoss", options, default = true), mayWait = truth("waitForLog", options, default = false),
-          newColumns = truth("newColumns", options, default = false), readerName(options))
+          path, conf, parseTimestamp(options), parseNumber("maxBatchesPerTrigger", options, least = 1), parseNumber("maxRowsPerTrigger", options, least = 1),
+          mayLose = !parseBoolean("failOnDataLoss", options, default = true), mayWait = parseBoolean("waitForLog", options, default = false),
+          newColumns = parseBoolean("newColumns", options, default = false), parseReader(options))
       case "log" => LogView(path, conf)
-      case "windows" => windows(path, conf, options)
+      case "windows" => makeWindowsView(path, conf, options)
     }
   }
 
-  private def wrong(option: String, options: CaseInsensitiveStringMap, mend: String) =
+  private def optionError(option: String, options: CaseInsensitiveStringMap, mend: String) =
     new IllegalArgumentException(s"""option("$option", "${options.get(option)}"): $mend""")
 
-  private def number(option: String, options: CaseInsensitiveStringMap, least: Long): Option[Long] =
+  private def parseNumber(option: String, options: CaseInsensitiveStringMap, least: Long): Option[Long] =
     Option(options.get(option)).map(_.trim.toLongOption.filter(_ >= least).getOrElse(
-      throw wrong(option, options, s"give a whole number from $least on")))
+      throw optionError(option, options, s"give a whole number from $least on")))
 
-  private def truth(option: String, options: CaseInsensitiveStringMap, default: Boolean): Boolean =
+  private def parseBoolean(option: String, options: CaseInsensitiveStringMap, default: Boolean): Boolean =
     Option(options.get(option)).map(text => text.trim.toLowerCase(java.util.Locale.ROOT) match {
       case "true" => true
       case "false" => false
-      case _ => throw wrong(option, options, "give true or false")
+      case _ => throw optionError(option, options, "give true or false")
     }).getOrElse(default)
 
-  private def readerName(options: CaseInsensitiveStringMap): Option[String] = Option(options.get("reader")).map { text =>
-    if (!text.matches("[A-Za-z_][A-Za-z0-9_-]{0,99}")) throw wrong("reader", options, "give a name of letters, digits, _ and -")
+  private def parseReader(options: CaseInsensitiveStringMap): Option[String] = Option(options.get("reader")).map { text =>
+    if (!text.matches("[A-Za-z_][A-Za-z0-9_-]{0,99}")) throw optionError("reader", options, "give a name of letters, digits, _ and -")
     text
   }
 
-  private def timestamp(options: CaseInsensitiveStringMap): Option[Long] = Option(options.get("startingTimestamp")).map { text =>
+  private def parseTimestamp(options: CaseInsensitiveStringMap): Option[Long] = Option(options.get("startingTimestamp")).map { text =>
     val zone = DateTimeUtils.getZoneId(SQLConf.get.sessionLocalTimeZone)
     val ms = text.trim.toLongOption.orElse(DateTimeUtils.stringToTimestamp(UTF8String.fromString(text), zone).map(_ / 1000L)).getOrElse(
-      throw wrong("startingTimestamp", options, "give a timestamp, or ms since 1970"))
-    if (ms > System.currentTimeMillis) throw wrong("startingTimestamp", options, "it is yet to come: give one up to now")
+      throw optionError("startingTimestamp", options, "give a timestamp, or ms since 1970"))
+    if (ms > System.currentTimeMillis) throw optionError("startingTimestamp", options, "it is yet to come: give one up to now")
     ms
   }
 
-  private def windows(path: String, conf: Map[String, String], options: CaseInsensitiveStringMap): WindowsView = {
-    val (operator, store) = (number("operatorId", options, least = 0).getOrElse(0L), options.getOrDefault("storeName", StateStoreId.DEFAULT_STORE_NAME))
+  private def makeWindowsView(path: String, conf: Map[String, String], options: CaseInsensitiveStringMap): WindowsView = {
+    val (operator, store) = (parseNumber("operatorId", options, least = 0).getOrElse(0L), options.getOrDefault("storeName", StateStoreId.DEFAULT_STORE_NAME))
     val id = StateStoreProviderId(StateStoreId(s"$path/state", operator, 0, store), UUID.randomUUID())
     val hadoopConf = SparkSession.active.sessionState.newHadoopConf()
     val schemas = try new StateSchemaCompatibilityChecker(id, hadoopConf, Nil, None, false).readSchemaFile() catch {
@@ -232,6 +243,6 @@ private[source] object View {
     val stored = schemas.headOption.getOrElse(throw new IllegalArgumentException(
       s"$path has no state of operator $operator, store $store: the view windows wants a query's checkpoint, after its first batch, and " +
         "option(\"operatorId\") and option(\"storeName\") where it has several (a join has four stores; `cec inspect` lists them)"))
-    WindowsView(path, conf, operator, store, number("version", options, least = 1), stored.keySchema, stored.valueSchema)
+    WindowsView(path, conf, operator, store, parseNumber("version", options, least = 1), stored.keySchema, stored.valueSchema)
   }
 }

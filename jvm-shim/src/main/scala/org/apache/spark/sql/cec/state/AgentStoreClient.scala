@@ -12,12 +12,20 @@ import org.apache.spark.sql.cec.{RunContext, StoreConfs}
 import org.apache.spark.sql.cec.agent.{Agent, Json}
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
-/** What is written of the windows that a batch touched: some, or all of them; a flush writes what earlier commits have left. */
+/**
+ * How much of the touched windows a frame has. A deferred commit may leave windows dirty; an eager one may not. A
+ * flush writes the windows that earlier commits left dirty.
+ */
 private[cec] object CommitKind extends Enumeration {
   val Deferred, Eager, Flush = Value
 }
 
-/** A commit's numbers, as the agent wants them. `live` are changes of the open windows per footprint version. */
+/**
+ * The numbers of a commit, for the agent.
+ *
+ * @param live by how much the number of open windows changes, per footprint version; if `liveIsWhole`, the number
+ * itself
+ */
 private[cec] final case class CommitNumbers(
     version: Long,
     openWindows: Long,
@@ -34,11 +42,11 @@ private[cec] final case class CommitNumbers(
     live: Iterable[(Long, Int)],
     liveIsWhole: Boolean)
 
-/** What the agent says of a durable commit. */
+/** The answer of the agent to a durable commit. */
 private[cec] final case class CommitAnswer(
     plan: CheckpointPlan, extent: Long, replay: Long, recoveryEstimateMs: Long, bytes: Long, agentUs: Long)
 
-/** What the footer of a commit says of its version. */
+/** The fields of a commit's footer that the shim uses. */
 private[cec] final case class Footer(checkpointId: String, openWindows: Long, digest: Long, digestKind: DigestKind.Value)
 
 private object Footer {
@@ -49,13 +57,14 @@ private object Footer {
     else DigestKind.OfBytes)
 }
 
-/** What is left of a commit: its id, if anyone knows that, and its footer, if the frame is not lost. */
+/** The part of a commit that the log still has. If the frame is lost, the id may still be known. */
 private[cec] final case class Remains(checkpointId: Option[String] = None, footer: Option[Footer] = None)
 
 /**
- * An eventual checkpoint as the agent hands it over.
+ * An eventual checkpoint from the agent.
  *
- * @param inputs input tuples of the versions that a replay makes again
+ * @param spool the file with its windows; None: it has no windows
+ * @param inputs per version, the input tuples of the batch that made it
  */
 private[cec] final case class CheckpointAnswer(
     version: Long,
@@ -66,15 +75,15 @@ private[cec] final case class CheckpointAnswer(
     inputs: Map[Long, Long],
     recoveryEstimateMs: Long,
     plan: CheckpointPlan) {
-  /** Lets it go unread. */
+  /** Removes the spool file unread. */
   def discard(): Unit = spool.foreach(Files.deleteIfExists)
 }
 
 /**
- * One store's side of the conversation with the agent.
+ * The calls of one store to the agent.
  *
- * @param logId the id of the log that must be there; None: one is begun if there is none
- * @param run the word of the analyzer rule, if there was one
+ * @param logId the id that the log must have; None: the agent begins a log if it finds none
+ * @param run the run that the analyzer rule announced; None: no rule ran
  */
 private[cec] final class AgentStoreClient(
     id: StateStoreId,
@@ -91,12 +100,12 @@ private[cec] final class AgentStoreClient(
 
   def spoolFile(expectedBytes: Long): Path = Agent.spoolFile(expectedBytes, conf)
 
-  /** EC at `version`: of the attempt with this checkpoint id, or of the newest one. */
+  /** Loads EC(`version`) of the commit with this checkpoint id; None: of the newest commit. */
   def load(version: Long, checkpointId: Option[String]): CheckpointAnswer = {
-    val arguments = about(version).put("checkpoint_id", checkpointId.orNull)
+    val arguments = makeArguments(version).put("checkpoint_id", checkpointId.orNull)
     logId.foreach(arguments.put("log_id", _))
     arguments.set[JsonNode]("conf", Json.map(conf))
-    val answer = Agent.call("load", committed(arguments), conf)
+    val answer = Agent.call("load", addCommitted(arguments), conf)
     CheckpointAnswer(
       version,
       Footer.of(answer),
@@ -108,25 +117,28 @@ private[cec] final class AgentStoreClient(
       new CheckpointPlan(answer.get("plan")))
   }
 
-  /** For whom to say which attempts may be committed ones: what an earlier run left of a batch must not stand in for a lost frame. */
-  private def committed(arguments: ObjectNode): ObjectNode = {
+  /**
+   * Tells the agent which batches Spark has committed. Else the agent could take a commit of an earlier run for a lost
+   * frame.
+   */
+  private def addCommitted(arguments: ObjectNode): ObjectNode = {
     run.foreach(known => arguments.put("committed_batch", known.replayTo - 1))
     arguments.put("checkpoint", StoreConfs.checkpointOf(id))
   }
 
-  /** What is left of the commit of `version` that Spark has. */
+  /** Reads the part that the log still has of Spark's commit of `version`. */
   def remains(version: Long): Remains = {
-    val answer = Agent.call("footer", committed(about(version)), conf)
+    val answer = Agent.call("footer", addCommitted(makeArguments(version)), conf)
     Remains(Json.text(answer.get("checkpoint_id")), Option.when(!answer.get("lost").asBoolean)(Footer.of(answer)))
   }
 
   /**
-   * Hands over one commit; when this returns, it is durable.
+   * Writes one commit. When this method returns, the commit is durable.
    *
-   * @param proof that the windows are what the query made of its input
+   * @param proof that the windows are the query's state at this version
    */
   def append(proof: Verified, numbers: CommitNumbers, checkpointId: String, baseId: Option[String], spool: Option[Path]): CommitAnswer = {
-    val arguments = about(numbers.version)
+    val arguments = makeArguments(numbers.version)
       .put("checkpoint_id", checkpointId)
       .put("base_checkpoint_id", baseId.orNull)
       .put("spool", spool.map(_.toString).orNull)
@@ -152,9 +164,14 @@ private[cec] final class AgentStoreClient(
       answer.get("recovery_estimate_ms").asDouble.round, answer.get("bytes").asLong, answer.get("agent_us").asLong)
   }
 
-  /** Reports how the store came back at a recovery. */
+  /**
+   * Reports the recovery of the store.
+   *
+   * @param held mutations that the hold rule ignored
+   * @param unsure the windows that may differ, if the user accepts a divergence
+   */
   def loaded(version: Long, ecLoadMs: Double, digestOk: Option[Boolean], held: Long, unsure: Seq[String]): Unit = {
-    val arguments = about(version).put("ec_load_ms", ecLoadMs).put("held", held)
+    val arguments = makeArguments(version).put("ec_load_ms", ecLoadMs).put("held", held)
     arguments.set[JsonNode]("unsure", Json.strings(unsure))
     digestOk match {
       case Some(ok) => arguments.put("digest_ok", ok)
@@ -163,10 +180,10 @@ private[cec] final class AgentStoreClient(
     Agent.call("loaded", arguments, conf)
   }
 
-  /** Says that this store does not need the log any more. */
+  /** Tells the agent that this store no longer needs the log. */
   def close(): Unit = Agent.closeLog(home)
 
-  private def about(version: Long): ObjectNode = {
+  private def makeArguments(version: Long): ObjectNode = {
     val arguments = Json.obj().put("home", home).put("version", version).put("generation", generation).put("retained", retained)
     run.foreach(context => arguments.set[JsonNode]("forecast", context.forecast))
     arguments.putArray("store").add(id.operatorId).add(id.partitionId).add(id.storeName)
@@ -177,7 +194,7 @@ private[cec] final class AgentStoreClient(
 private object AgentStoreClient {
   private val (eager, grouped, flush, normalized) = (1, 2, 4, 32)
 
-  /** The bits of a commit frame's footer. */
+  /** The flags in the footer of a commit frame, as the log's format has them. */
   def flags(numbers: CommitNumbers, isGrouped: Boolean): Int =
     (if (numbers.kind == CommitKind.Eager) eager else 0) | (if (isGrouped) grouped else 0) |
       (if (numbers.kind == CommitKind.Flush) flush else 0) | (if (numbers.digestKind == DigestKind.OfNumbers) normalized else 0)

@@ -2,22 +2,25 @@ package org.apache.spark.sql.cec.state
 
 import java.util.ArrayList
 
-/** What a batch did to the windows. */
+/** The windows that a batch touched, sorted by their change. */
 private[state] final class BatchDelta {
   val opened, closed = new ArrayList[Window]()
 
-  /** Open before and after, and as the log has them before. */
+  /** Windows open before and after the batch, and clean before it. */
   val newlyDirty = new ArrayList[Window]()
 
-  /** Open before and after, and perhaps another if the batch were run again: they must be written. */
+  /**
+   * Windows open before and after the batch, with averages that a second run may round in another way. A commit must
+   * write them.
+   */
   val rounded = new ArrayList[Window]()
 
-  /** How many were open before and after. */
+  /** The number of windows open before and after the batch. */
   var kept: Int = 0
 }
 
 private[state] object BatchDelta {
-  /** No batch. */
+  /** The changes of no batch. */
   val None: BatchDelta = new BatchDelta
 
   def of(windows: LiveWindows, averages: Option[ExactAverages]): BatchDelta = {

@@ -5,9 +5,9 @@ import java.util.ArrayList
 import scala.collection.mutable
 
 /**
- * The books of one store: which open windows have their footprint at which version, and which are dirty since when.
+ * The books of one store: the open windows by footprint, and the dirty windows by the batch that first changed them.
  *
- * @param warmUp makes a cold window warm, by its id
+ * @param warmUp moves a cold window into memory, by its id
  */
 private[state] final class CheckpointIndex(cold: ColdWindows, warmUp: Array[Byte] => Unit) {
   private val byFootprint = new VersionBuckets(_.footprint, version => if (cold == null) Iterator.empty else cold.byFootprint.at(version).map(warmUp))
@@ -17,19 +17,19 @@ private[state] final class CheckpointIndex(cold: ColdWindows, warmUp: Array[Byte
 
   def dirtyWindows: Long = byDirty.size
 
-  /** Windows with footprints before a version, oldest first. */
+  /** Windows with a footprint before `version`, oldest first. */
   def withFootprintBefore(version: Long): Iterator[Window] = byFootprint.below(version)
 
-  /** How many these are. */
+  /** The number of windows with a footprint before `version`. */
   def windowsBefore(version: Long): Long = byFootprint.counts.takeWhile(_._1 < version).map(_._2.toLong).sum
 
-  /** Windows dirty since before a version, oldest first. */
+  /** Windows that became dirty before `version`, oldest first. */
   def dirtyBefore(version: Long): Iterator[Window] = byDirty.below(version)
 
   /**
-   * The books as they will be after a commit, computed without touching them, so that a commit can fail.
+   * Computes the books after a commit and changes nothing, because the commit may still fail.
    *
-   * @param writes whether the opened windows are written; else they are as dirty as those that were open before
+   * @param writes whether the commit writes the opened windows; if false, they become dirty
    */
   def after(version: Long, changes: BatchDelta, checks: ArrayList[Window], writes: Boolean = true): NextBooks = {
     val footprints, dirty = new Tally
@@ -50,13 +50,15 @@ private[state] final class CheckpointIndex(cold: ColdWindows, warmUp: Array[Byte
       dirty,
       openWindows + changes.opened.size - changes.closed.size,
       dirtyWindows + dirty.total,
-      oldest(dirty).getOrElse(version + 1),
+      findOldestDirty(dirty).getOrElse(version + 1),
       whole => if (whole) (footprints ++ byFootprint.counts).nonZero else footprints.nonZero)
   }
 
   /**
-   * The books after a commit: opened, dirtied and closed windows, and the footprints of the checked ones. Answers those of these that
-   * the batch has not touched, as they were before; `next` is what `after` has answered.
+   * Brings the books to the version after a commit. Returns the old stamps of the checked windows that the batch did
+   * not touch.
+   *
+   * @param next the answer of `after` for the same commit
    */
   def apply(version: Long, changes: BatchDelta, checks: ArrayList[Window], next: NextBooks, writes: Boolean = true): UndoStamps = {
     val renewed = new UndoStamps(if (checks.size > changes.kept) checks.size - changes.kept else 0)
@@ -64,15 +66,16 @@ private[state] final class CheckpointIndex(cold: ColdWindows, warmUp: Array[Byte
     while (i < checks.size) {
       val window = checks.get(i)
       if (!window.isTouched) renewed.add(window)
-      stamp(window, version + 1)
+      stampWindow(window, version + 1)
       i += 1
     }
     i = 0
     while (i < changes.opened.size) {
-      stamp(changes.opened.get(i), version + 1)
+      stampWindow(changes.opened.get(i), version + 1)
       i += 1
     }
-    // Millions of windows, none of them in a cache: whether there is one to be found is known.
+    // There may be millions of windows, and a look at each one misses the cache. So skip the loop if no window is
+    // dirty.
     if (next.dirtyWindows > 0) changes.newlyDirty.forEach { window =>
       if (window.footprint != version + 1) enterDirty(version, window)
     }
@@ -84,7 +87,11 @@ private[state] final class CheckpointIndex(cold: ColdWindows, warmUp: Array[Byte
     renewed
   }
 
-  /** The same for a commit that checks nothing, and, unless it `writes`, does not write what it opens. */
+  /**
+   * Brings the books to the version after a commit without checks.
+   *
+   * @param writes whether the commit writes the opened windows; if false, they become dirty
+   */
   def apply(version: Long, changes: BatchDelta, writes: Boolean): UndoStamps = {
     val none = new ArrayList[Window](0)
     apply(version, changes, none, after(version, changes, none, writes), writes)
@@ -95,20 +102,20 @@ private[state] final class CheckpointIndex(cold: ColdWindows, warmUp: Array[Byte
     byDirty.enter(version, window)
   }
 
-  /** Takes in a window that was cold: it is counted already. */
+  /** Enters a window that was cold. The counts have it already. */
   def enter(window: Window): Unit = {
     byFootprint.enter(window.footprint, window)
     if (window.isDirty) byDirty.enter(window.dirtySince, window)
   }
 
-  /** All windows but these go cold. */
+  /** Forgets all windows but these, which are still warm. The counts stay. */
   def keep(windows: Iterator[Window]): Unit = {
     val kept = windows.toArray
     byFootprint.keep(kept.iterator)
     byDirty.keep(kept.iterator)
   }
 
-  /** Writes the books anew from the windows that are not cold, and from what is cold. */
+  /** Builds the books again from the warm windows and from the indexes of the cold ones. */
   def rebuild(warm: Iterator[Window]): Unit = {
     byFootprint.clear()
     byDirty.clear()
@@ -117,7 +124,7 @@ private[state] final class CheckpointIndex(cold: ColdWindows, warmUp: Array[Byte
       cold.byFootprint.counts.foreach { case (version, count) => footprints.add(version, count) }
       cold.byDirty.counts.foreach { case (version, count) => dirty.add(version, count) }
     }
-    while (warm.hasNext) { // a plain loop: at a restart nothing is compiled yet, and there may be millions of them
+    while (warm.hasNext) { // A plain loop: at a restart the JVM has compiled nothing yet, and there may be millions of windows
       val window = warm.next()
       if (window.isOpen) {
         byFootprint.enter(window.footprint, window)
@@ -132,32 +139,32 @@ private[state] final class CheckpointIndex(cold: ColdWindows, warmUp: Array[Byte
     byDirty.count(dirty)
   }
 
-  private def stamp(window: Window, version: Long): Unit = {
+  private def stampWindow(window: Window, version: Long): Unit = {
     window.footprint = version
     window.dirtySince = Window.Clean
   }
 
-  private def oldest(changes: Tally): Option[Long] =
+  private def findOldestDirty(changes: Tally): Option[Long] =
     (changes ++ byDirty.counts).nonZero.collect { case (at, count) if count > 0 => at }.minOption
 }
 
 /**
  * The numbers of the books after a commit.
  *
- * @param footprints by how much the windows with a footprint at a version change
- * @param dirty the same of those that are dirty since a version
- * @param dirtyFrom D: the first batch that some window misses, or the new version if none misses any
- * @param live changes of the open windows per footprint version, or, asked with true, all of them
+ * @param footprints per version, by how much the number of windows with that footprint changes
+ * @param dirty per version, by how much the number of windows dirty since that version changes
+ * @param dirtyFrom D: the first batch that some window misses, or the new version if no window is dirty
+ * @param live per footprint version, the change of the number of open windows; with true, the number itself
  */
 private[state] final class NextBooks(
     val footprints: Tally, val dirty: Tally, val openWindows: Long, val dirtyWindows: Long, val dirtyFrom: Long, val live: Boolean => Iterable[(Long, Int)])
 
 /** Sums per version. */
 private[state] final class Tally {
-  /** Cells of one number each: a map of plain numbers would box them. */
+  /** An array of one number for each version, because a map of plain numbers would box them. */
   private val counts = mutable.LongMap.empty[Array[Int]]
 
-  /** The cell used last: windows come in runs of one version. */
+  /** The array of the last call, because windows come in runs of one version. */
   private var recentAt = 0L
   private var recent: Array[Int] = _
 

@@ -5,16 +5,20 @@ import java.util.ArrayList
 import scala.jdk.CollectionConverters._
 
 /**
- * Chooses the windows that a commit checks, and spools them as it goes: oldest first, within the plan and the budget.
+ * Chooses the windows that a commit checks, and spools each one at once. It takes the oldest first, within the plan
+ * and the budget.
  *
  * @param grouped whether a window may have several rows
  */
 private[state] final class CheckpointSelector(books: CheckpointIndex, budget: CheckpointTimeBudget, deferred: Boolean, grouped: Boolean) {
-  /** The rows of the windows with footprints before ascending versions. */
-  private def rowsBefore: Long => Long = if (grouped) countedRowsBefore else books.windowsBefore
+  /**
+   * Returns a function that counts the rows of windows with footprints before a version. Callers ask for ascending
+   * versions.
+   */
+  private def rowsBefore: Long => Long = if (grouped) countRowsBefore else books.windowsBefore
 
-  /** Goes over each window once. */
-  private def countedRowsBefore: Long => Long = {
+  /** Visits each window once, however many versions the caller asks for. */
+  private def countRowsBefore: Long => Long = {
     val windows = books.withFootprintBefore(Long.MaxValue).buffered
     var sum = 0L
     before => {
@@ -23,12 +27,14 @@ private[state] final class CheckpointSelector(books: CheckpointIndex, budget: Ch
     }
   }
 
-  /** Numbers the calls of `choose`, so that a window is chosen once in each. */
+  /** The number of this call of `choose`. A window that has it was chosen in this call already. */
   private var round = 0L
 
   /**
+   * Chooses the checks of one commit.
+   *
    * @param version of the store before the commit
-   * @param spool holds the opened and closed windows already
+   * @param spool has the opened and closed windows already
    * @param taskNs how long the store's task has run
    * @param rows state keys after the commit
    */
@@ -44,7 +50,7 @@ private[state] final class CheckpointSelector(books: CheckpointIndex, budget: Ch
     def dirtyBefore(before: Long): Iterator[Window] =
       books.dirtyBefore(before) ++ (if (before > version) changes.newlyDirty.iterator.asScala else Iterator.empty)
 
-    // Also what was left dirty by a run that deferred: eager, nothing is dirty after a commit.
+    // An eager commit leaves no window dirty, not even one that a deferred run left dirty.
     if (!deferred) dirtyBefore(Long.MaxValue).foreach(check)
     changes.rounded.forEach(check(_))
     plan.foreach { asked =>

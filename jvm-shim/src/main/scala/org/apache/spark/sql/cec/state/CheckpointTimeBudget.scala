@@ -1,14 +1,15 @@
 package org.apache.spark.sql.cec.state
 
 /**
- * The time that checks may take: the share CI/CP of the time the store's own tasks run. Not more than CI, or the share of
- * one task if that is longer, is saved up; nor is more than CI owed by later commits: a first check that waits for
- * classes to load is no reason to go without checks for a minute.
+ * The time that checks may take: CI/CP of the time of the store's own tasks.
+ *
+ * A store saves up at most CI, or the share of one task if that is longer. A store owes at most CI. So a slow first
+ * check, which waits for the JVM to load classes, does not stop checks for a minute.
  */
 private[state] final class CheckpointTimeBudget {
   private var balanceNs = 0.0
 
-  /** A commit begins after a task that ran for `taskNs`: what its checks may take, in ns. */
+  /** Returns the ns that checks may take after a task of `taskNs`. */
   def grant(taskNs: Long, share: Double, floorMs: Double): Double = {
     val earned = share * taskNs
     balanceNs = Math.max(balanceNs, -floorMs * 1e6)

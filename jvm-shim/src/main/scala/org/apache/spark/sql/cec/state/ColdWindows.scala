@@ -16,10 +16,13 @@ import org.apache.spark.sql.execution.streaming.state.RocksDBLoader
 import org.apache.spark.util.Utils
 
 /**
- * Windows that no batch has touched lately, on the local disk: what makes a state larger than the heap. A window is either here or in the
- * table, never in both. Nothing here lasts: the log is the truth, and a store that is loaded begins with an empty directory.
+ * The windows that no batch touched lately, on the local disk, so that the state may be larger than the heap.
  *
- * A RocksDB with three column families: the rows by window id, and, for the books, ids by footprint and by the batch that dirtied them.
+ * A window is either here or in the table, never in both. The log is the truth: a store that loads begins with an
+ * empty directory.
+ *
+ * A RocksDB with three column families has the windows: rows by window id, ids by footprint, and ids by the batch that
+ * dirtied them.
  *
  * @param keyFields fields of a state key
  * @param valueFields fields of a value
@@ -30,23 +33,23 @@ private[state] final class ColdWindows(keyFields: Int, valueFields: Int, grouped
 
   private var directory: File = _
   private val families = new ArrayList[ColumnFamilyHandle]()
-  private var native: Native = _
+  private var options: NativeOptions = _
   private var db: RocksDB = _
   private val openIterators = mutable.Set.empty[RocksIterator]
 
-  /** Windows by footprint, and by the batch that dirtied them. */
+  /** Ids by footprint, and ids by the batch that dirtied the window. */
   val byFootprint = new Index(1, _.footprint)
   val byDirty = new Index(2, _.dirtySince)
   private val indexes = Seq(byFootprint, byDirty)
 
-  /** Ids in the order of a version that the windows carry, and how many there are of each. */
-  final class Index private[ColdWindows] (place: Int, versionOf: Window => Long) {
+  /** The ids of the windows by a version that they carry, and the number of windows per version. */
+  final class Index private[ColdWindows] (familyIndex: Int, versionOf: Window => Long) {
     private[ColdWindows] val counted = new TreeMap[java.lang.Long, Array[Int]]()
-    private def family = families.get(place)
+    private def family = families.get(familyIndex)
 
     def counts: Iterator[(Long, Int)] = counted.asScala.iterator.map { case (version, n) => version.longValue -> n(0) }
 
-    /** The ids of the windows that carry `version`, as they are when this is asked. */
+    /** The ids of the windows that carry `version` at the time of the call. */
     def at(version: Long): Iterator[Array[Byte]] =
       if (!counted.containsKey(version)) Iterator.empty
       else {
@@ -57,16 +60,16 @@ private[state] final class ColdWindows(keyFields: Int, valueFields: Int, grouped
     private[ColdWindows] def add(batch: WriteBatch, window: Window, id: Array[Byte]): Unit = if (versionOf(window) != Window.Clean)
       batch.put(family, entry(window, id), Nothing)
 
-    /** Adds windows in the order of their ids. */
+    /** Adds windows, which are sorted by id. */
     private[ColdWindows] def add(sorted: Array[Row]): Unit = ingest(
       family,
       sorted.filter(row => versionOf(row.window) != Window.Clean).sortBy(row => versionOf(row.window)).iterator
         .map(row => entry(row.window, row.id) -> Nothing))
 
     private[ColdWindows] def remove(window: Window, id: Array[Byte]): Unit = if (versionOf(window) != Window.Clean)
-      db.singleDelete(family, native.writing, entry(window, id))
+      db.singleDelete(family, options.writeOptions, entry(window, id))
 
-    private[ColdWindows] def note(window: Window, change: Int): Unit = if (versionOf(window) != Window.Clean) {
+    private[ColdWindows] def countWindow(window: Window, change: Int): Unit = if (versionOf(window) != Window.Clean) {
       val n = counted.computeIfAbsent(versionOf(window), _ => new Array[Int](1))
       n(0) += change
       if (n(0) == 0) counted.remove(versionOf(window))
@@ -76,67 +79,67 @@ private[state] final class ColdWindows(keyFields: Int, valueFields: Int, grouped
       ByteBuffer.allocate(8 + id.length).putLong(versionOf(window)).put(id).array
   }
 
-  /** Takes the window with this id out of here; null if it is not here. */
-  def take(id: Array[Byte]): Window = if (db == null) null else onDisk {
-    val found = db.get(rows, id)
+  /** Removes the window with this id and returns it; null if it is not here. */
+  def take(id: Array[Byte]): Window = if (db == null) null else explainFailure {
+    val found = db.get(rowFamily, id)
     if (found == null) null
     else {
-      val window = filled(id, found)
-      db.singleDelete(rows, native.writing, id)
+      val window = decodeWindow(id, found)
+      db.singleDelete(rowFamily, options.writeOptions, id)
       indexes.foreach(_.remove(window, id))
-      note(window, -1)
+      countWindow(window, -1)
       window
     }
   }
 
-  /** Takes windows in; they are here, all of them, or after a failure a part of them is in both places, and the store must be loaded anew. */
+  /** Adds windows. If this fails, some windows are in both places, and the caller must load the store again. */
   def give(windows: Iterator[Window]): Unit = windows.grouped(WrittenAtOnce).foreach { some =>
     if (db == null) open()
-    onDisk {
+    explainFailure {
       val batch = new WriteBatch()
       try {
         some.foreach { window =>
           val id = window.id
-          batch.put(rows, id, ColdWindows.encode(window))
+          batch.put(rowFamily, id, ColdWindows.encodeWindow(window))
           indexes.foreach(_.add(batch, window, id))
         }
-        db.write(native.writing, batch)
+        db.write(options.writeOptions, batch)
       } finally batch.close()
-      some.foreach(note(_, 1))
+      some.foreach(countWindow(_, 1))
     }
   }
 
   /**
-   * The same for many windows at once, as a load brings them: in order, as files that the database takes as they are. One by one they
-   * would be sorted in its memory, written, and written again when it has too many small files.
+   * Adds the many windows of a load, as sorted files that RocksDB takes as they are. One by one, RocksDB would sort
+   * them in memory, write them, and merge small files.
    */
   def giveMany(windows: Iterator[Window]): Unit = {
     if (db == null) open()
-    onDisk {
+    explainFailure {
       val sorted = windows.map(window => new Row(window.id, window)).toArray
       java.util.Arrays.sort(sorted, (a: Row, b: Row) => java.util.Arrays.compareUnsigned(a.id, b.id))
-      ingest(rows, sorted.iterator.map(row => row.id -> ColdWindows.encode(row.window)))
+      ingest(rowFamily, sorted.iterator.map(row => row.id -> ColdWindows.encodeWindow(row.window)))
       indexes.foreach(_.add(sorted))
-      sorted.foreach(row => note(row.window, 1))
+      sorted.foreach(row => countWindow(row.window, 1))
     }
   }
 
-  /** All windows as they are now. They stay here: what is done to one of these is lost. */
-  def iterator: Iterator[(Array[Byte], Window)] = if (db == null) Iterator.empty else scan(rows, Nothing).map { case (id, row) => id -> filled(id, row) }
+  /** All windows at the time of the call. They are copies: a change to one of them is lost. */
+  def iterator: Iterator[(Array[Byte], Window)] = if (db == null) Iterator.empty else scan(rowFamily, Nothing).map { case (id, row) => id -> decodeWindow(id, row) }
 
-  /** Gives back what those hold who did not read to the end. Between batches only. */
+  /** Frees the iterators that no reader read to the end. Call it between batches only. */
   def closeIterators(): Unit = {
     openIterators.foreach(_.close())
     openIterators.clear()
   }
 
-  /** Forgets all windows, and leaves nothing on the disk. */
+  /** Removes all windows and the directory. */
   def clear(): Unit = if (db != null) {
     closeIterators()
     families.forEach(_.close())
     families.clear()
     db.close()
-    native.close()
+    options.close()
     db = null
     indexes.foreach(_.counted.clear())
     Utils.deleteRecursively(directory)
@@ -146,32 +149,32 @@ private[state] final class ColdWindows(keyFields: Int, valueFields: Int, grouped
     val acquired = new Acquired
     directory = Utils.createExecutorLocalTempDir(Option(SparkEnv.get).map(_.conf).getOrElse(new SparkConf), "cec-live")
     acquired.undo(Utils.deleteRecursively(directory))
-    acquired.step(onDisk {
+    acquired.step(explainFailure {
       RocksDBLoader.loadLibrary()
-      native = acquired(new Native)
-      val names = Seq("default", "footprint", "dirty").map(name => new ColumnFamilyDescriptor(name.getBytes, native.family))
-      db = RocksDB.open(native.database, directory.getPath, names.asJava, families)
+      options = acquired(new NativeOptions)
+      val names = Seq("default", "footprint", "dirty").map(name => new ColumnFamilyDescriptor(name.getBytes, options.familyOptions))
+      db = RocksDB.open(options.databaseOptions, directory.getPath, names.asJava, families)
     })
   }
 
   private def ingest(family: ColumnFamilyHandle, sorted: Iterator[(Array[Byte], Array[Byte])]): Unit = if (sorted.hasNext) {
     val file = new File(directory, "load.sst").getPath
-    val writer = new SstFileWriter(native.files, native.written)
+    val writer = new SstFileWriter(options.envOptions, options.fileOptions)
     try {
       writer.open(file)
       sorted.foreach { case (key, value) => writer.put(key, value) }
       writer.finish()
     } finally writer.close()
-    db.ingestExternalFile(family, java.util.List.of(file), native.ingestion)
+    db.ingestExternalFile(family, java.util.List.of(file), options.ingestOptions)
   }
 
-  private def rows = families.get(0)
+  private def rowFamily = families.get(0)
 
-  private def note(window: Window, change: Int): Unit = indexes.foreach(_.note(window, change))
+  private def countWindow(window: Window, change: Int): Unit = indexes.foreach(_.countWindow(window, change))
 
-  private def filled(id: Array[Byte], row: Array[Byte]): Window = {
+  private def decodeWindow(id: Array[Byte], row: Array[Byte]): Window = {
     val hash = Window.row(id, 0).hashCode
-    // The id may be in a buffer that is used again.
+    // The caller may use the buffer of the id again.
     val window = if (grouped) new GroupWindow(id.clone, hash) else new KeyWindow(id.length, hash)
     val from = ByteBuffer.wrap(row)
     window.footprint = from.getLong
@@ -196,7 +199,7 @@ private[state] final class ColdWindows(keyFields: Int, valueFields: Int, grouped
       override def hasNext: Boolean = cursor.isOwningHandle && {
         val more = cursor.isValid
         if (!more) {
-          onDisk(cursor.status())
+          explainFailure(cursor.status())
           cursor.close()
           openIterators -= cursor
         }
@@ -211,7 +214,7 @@ private[state] final class ColdWindows(keyFields: Int, valueFields: Int, grouped
     }
   }
 
-  private def onDisk[A](body: => A): A = try body catch {
+  private def explainFailure[A](body: => A): A = try body catch {
     case failure: RocksDBException =>
       throw new CecException("LiveStore",
         s"the windows on the local disk, in $directory, cannot be read or written (${failure.getMessage}): see to the room in spark.local.dir; " +
@@ -223,35 +226,37 @@ private[state] object ColdWindows {
   private val Nothing = Array.emptyByteArray
   private val WrittenAtOnce = 4096
 
-  /** For all stores of a JVM together: blocks that are read, and what is not written out yet. */
+  /** For all stores of the JVM together: cached blocks and unwritten buffers. */
   private val MemoryBytes = 256L << 20
   private lazy val cache = new LRUCache(MemoryBytes)
   private lazy val buffers = new WriteBufferManager(MemoryBytes / 2, cache)
 
   private final class Row(val id: Array[Byte], val window: Window)
 
-  /** What RocksDB is to do, in its own memory. */
-  private final class Native extends AutoCloseable {
+  /** The options of RocksDB, which live in native memory. */
+  private final class NativeOptions extends AutoCloseable {
     private val owned = mutable.ArrayBuffer.empty[AutoCloseable]
 
-    val database: DBOptions = own(new DBOptions().setCreateIfMissing(true).setCreateMissingColumnFamilies(true).setWriteBufferManager(buffers)
+    val databaseOptions: DBOptions = addOwned(new DBOptions().setCreateIfMissing(true).setCreateMissingColumnFamilies(true).setWriteBufferManager(buffers)
       .setInfoLogLevel(InfoLogLevel.ERROR_LEVEL).setKeepLogFileNum(1).setMaxBackgroundJobs(2))
 
     /**
-     * Filters stay out of the cache, whose shards they would fill: that of a file of a million windows is larger than one. They take 1.25
-     * bytes a key, and with them a read looks into one file, however many there are: so files are merged late, and writes never wait for it.
+     * Filters stay out of the cache: the filter of a file of a million windows is larger than a shard of the cache.
+     *
+     * A filter takes 1.25 bytes a key. With filters, a read opens one file, however many files there are. So RocksDB
+     * may merge late, and writes never wait for a merge.
      */
-    val family: ColumnFamilyOptions = own(new ColumnFamilyOptions().setCompressionType(CompressionType.LZ4_COMPRESSION)
+    val familyOptions: ColumnFamilyOptions = addOwned(new ColumnFamilyOptions().setCompressionType(CompressionType.LZ4_COMPRESSION)
       .setLevel0FileNumCompactionTrigger(8).setLevel0SlowdownWritesTrigger(64).setLevel0StopWritesTrigger(128)
       .setSoftPendingCompactionBytesLimit(0).setHardPendingCompactionBytesLimit(0)
-      .setTableFormatConfig(new BlockBasedTableConfig().setBlockCache(cache).setFilterPolicy(own(new BloomFilter(10)))))
+      .setTableFormatConfig(new BlockBasedTableConfig().setBlockCache(cache).setFilterPolicy(addOwned(new BloomFilter(10)))))
 
-    val writing: WriteOptions = own(new WriteOptions().setDisableWAL(true))
-    val files: EnvOptions = own(new EnvOptions)
-    val written: Options = own(new Options(database, family))
-    val ingestion: IngestExternalFileOptions = own(new IngestExternalFileOptions().setMoveFiles(true))
+    val writeOptions: WriteOptions = addOwned(new WriteOptions().setDisableWAL(true))
+    val envOptions: EnvOptions = addOwned(new EnvOptions)
+    val fileOptions: Options = addOwned(new Options(databaseOptions, familyOptions))
+    val ingestOptions: IngestExternalFileOptions = addOwned(new IngestExternalFileOptions().setMoveFiles(true))
 
-    private def own[A <: AutoCloseable](made: A): A = {
+    private def addOwned[A <: AutoCloseable](made: A): A = {
       owned += made
       made
     }
@@ -259,8 +264,11 @@ private[state] object ColdWindows {
     override def close(): Unit = owned.reverseIterator.foreach(_.close())
   }
 
-  /** Footprint and dirt, then of a window of one key its value, of a group each row with the sizes of key and value before it. */
-  private def encode(window: Window): Array[Byte] = {
+  /**
+   * The bytes of a window: footprint, dirty version, then the rows. A window of one key has its value. A group has
+   * each row, after the sizes of key and value.
+   */
+  private def encodeWindow(window: Window): Array[Byte] = {
     val size = window match {
       case one: KeyWindow => one.valueSize
       case group: GroupWindow => group.rows.asScala.map { case (key, value) => 8 + key.getSizeInBytes + value.getSizeInBytes }.sum

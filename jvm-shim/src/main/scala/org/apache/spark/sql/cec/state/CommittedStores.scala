@@ -5,12 +5,11 @@ import org.apache.spark.sql.execution.metric.SQLMetric
 import org.apache.spark.sql.execution.streaming.state.{StateStoreCustomMetric, StateStoreId}
 import org.apache.spark.util.AccumulatorV2
 
-/** One store of an operator. */
 private[cec] final case class StoreOfOperator(operator: Long, partition: Int, name: String)
 
 /**
- * The stores that have committed in the batch that an operator runs. Spark's own metric counts commits, and two of one
- * store are not those of two stores.
+ * The stores that committed in an operator's batch. Spark's own metric counts commits, and counts a store that commits
+ * twice as two.
  */
 private[cec] final class CommittedStores extends SQLMetric("sum") {
   private var stores = Set.empty[StoreOfOperator]
@@ -46,7 +45,7 @@ private[cec] object CommittedStores extends StateStoreCustomMetric {
     metric
   }
 
-  /** Tells the operator whose task this is. */
+  /** Adds a store to the metric of the operator whose task runs. */
   def note(id: StateStoreId): Unit = Option(TaskContext.get()).flatMap(task => Option(task.taskMetrics())).foreach { metrics =>
     metrics.withExternalAccums(_.foreach {
       case committed: CommittedStores => committed.note(StoreOfOperator(id.operatorId, id.partitionId, id.storeName))

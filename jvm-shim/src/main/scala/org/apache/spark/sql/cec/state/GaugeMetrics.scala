@@ -4,14 +4,14 @@ import org.apache.spark.SparkContext
 import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
 import org.apache.spark.util.AccumulatorV2
 
-/** A metric of an operator that is the sum of its partitions' values. */
+/** A metric of an operator: the sum of the values of its partitions. */
 private[state] final case class SumMetric(name: String, desc: String) extends GaugeMetric {
   override def withNewDesc(desc: String): SumMetric = copy(desc = desc)
 
   override def createSQLMetric(sparkContext: SparkContext): SQLMetric = SQLMetrics.createMetric(sparkContext, desc)
 }
 
-/** A metric of an operator that is the largest of its partitions' values, where Spark's own kinds are sums. */
+/** A metric of an operator: the largest value of its partitions. Spark's own kinds are sums. */
 private[state] final case class MaxMetric(name: String, desc: String) extends GaugeMetric {
   override def withNewDesc(desc: String): MaxMetric = copy(desc = desc)
 
@@ -22,7 +22,7 @@ private[state] final case class MaxMetric(name: String, desc: String) extends Ga
   }
 }
 
-/** Counts nothing up: keeps the largest value that it has seen. */
+/** Keeps the largest value, where Spark's metric would add the values. */
 private[state] final class LargestValue extends SQLMetric("timing") {
   override def copy(): SQLMetric = {
     val other = new LargestValue

@@ -8,50 +8,53 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state.UnsafeRowPair
 import org.apache.spark.unsafe.Platform
 
-/** Sums over all windows: state keys, their bytes with those of their values, and the order-free hash over them. */
+/** Sums over all windows: state keys, bytes of keys and values, and the hash over all rows in any order. */
 private[cec] final case class StateTotals(rows: Long = 0L, bytes: Long = 0L, digest: Long = 0L)
 
 /**
- * The windows of one store at one version, with the undo list of the batch under way. Not safe for several threads: the
- * provider's lock lets one task in at a time.
+ * The windows of one store at one version, with the undo list of the batch under way. Not thread-safe: `TaskLock` lets
+ * one task in at a time.
  *
  * @param keyFields fields of a state key
  * @param valueFields fields of a value
- * @param prefixOf the id of the window that a state key belongs to; None in a store without prefix
+ * @param prefixOf returns the id of the window that a state key belongs to; None in a store without prefix
  * @param order of the keys in a store with range scans
- * @param cold where windows are that no batch has touched lately; null: there are none
- * @param books are told of windows that come from there
+ * @param cold the windows on the local disk; null: all windows stay in memory
+ * @param books get the windows that come back from the local disk
  */
 private[cec] final class LiveWindows(
     keyFields: Int, valueFields: Int, prefixOf: Option[UnsafeRow => UnsafeRow], order: Option[RangeOrder], rowDigest: RowDigest,
     cold: ColdWindows, books: CheckpointIndex) {
   private var table = new WindowTable
   private var undo = new UndoLog(0)
-  private val trail = new ReadOrderCache
+  private val readOrder = new ReadOrderCache
   private val loadedKey = new UnsafeRow(keyFields)
 
-  /** Windows of an eventual checkpoint on their way into the table. */
+  /** Windows of an eventual checkpoint that are not in the table yet. */
   private val loading = new ArrayList[Window]()
 
-  /** Version that the store had before the batch under way: the id of that batch. */
+  /** The store's version before the batch under way, which is also the id of that batch. */
   var version: Long = 0L
 
-  /** Set while a replay is under way. */
+  /** The hold rule of the replay under way. */
   var hold: Option[ReplayVisibility] = None
 
   /** Sums at `version`, without the batch under way. */
-  private var settled = StateTotals()
+  private var committedTotals = StateTotals()
 
-  /** What the batch under way adds to them. They are counted when a row changes, because it is in the cache then. */
+  /**
+   * The batch's additions to the sums. A row is counted when it changes, because it is in the CPU's cache
+   * then.
+   */
   private var rows, bytes, digest = 0L
 
   /** Sums with the batch under way. */
-  def sums: StateTotals = StateTotals(settled.rows + rows, settled.bytes + bytes, settled.digest + digest)
+  def sums: StateTotals = StateTotals(committedTotals.rows + rows, committedTotals.bytes + bytes, committedTotals.digest + digest)
 
   def get(key: UnsafeRow): UnsafeRow = {
-    val window = find(key)
+    val window = findWindow(key)
     if (window == null) return null
-    trail.add(window)
+    readOrder.add(window)
     if (!visible(window)) null
     else window match {
       case one: KeyWindow => if (one.isOpen) one.value(valueFields) else null
@@ -61,14 +64,14 @@ private[cec] final class LiveWindows(
 
   def put(key: UnsafeRow, value: UnsafeRow): Unit = {
     val id = idOf(key)
-    var window = trail.next(id)
+    var window = readOrder.next(id)
     if (window == null) {
-      window = lookUp(id)
-      trail.goOnAfter(window)
+      window = findById(id)
+      readOrder.goOnAfter(window)
     }
-    if (accepts(window)) {
-      if (window == null) window = open(id, id.hashCode)
-      touch(window)
+    if (acceptsChange(window)) {
+      if (window == null) window = openWindow(id, id.hashCode)
+      touchWindow(window)
       window match {
         case one: KeyWindow =>
           val seed = rowDigest.seed(key)
@@ -83,9 +86,9 @@ private[cec] final class LiveWindows(
   }
 
   def remove(key: UnsafeRow): Unit = {
-    val window = find(key)
-    if (window != null && has(window, key) && accepts(window)) {
-      touch(window)
+    val window = findWindow(key)
+    if (window != null && hasKey(window, key) && acceptsChange(window)) {
+      touchWindow(window)
       window match {
         case one: KeyWindow =>
           uncount(one, rowDigest.seed(key))
@@ -95,35 +98,34 @@ private[cec] final class LiveWindows(
     }
   }
 
-  /** All pairs; the pair object is reused. Puts and removes may go on meanwhile. */
-  def iterator: Iterator[UnsafeRowPair] = pairs(inOrder(windows))
+  /** All pairs. The pair object is used again for each pair. Puts and removes may go on meanwhile. */
+  def iterator: Iterator[UnsafeRowPair] = makePairs(sortWindows(windows))
 
-  /** The pairs of one prefix. */
   def prefixScan(prefix: UnsafeRow): Iterator[UnsafeRowPair] = order match {
-    case Some(range) => pairs(windows.filter(range.hasPrefix(_, prefix)))
-    case None => pairs(Option(lookUp(prefix)).iterator)
+    case Some(range) => makePairs(windows.filter(range.hasPrefix(_, prefix)))
+    case None => makePairs(Option(findById(prefix)).iterator)
   }
 
   /** The pairs with keys in [start, end), in order. */
   def rangeScan(start: Option[UnsafeRow], end: Option[UnsafeRow]): Iterator[UnsafeRowPair] =
-    pairs(inOrder(windows.filter(window => order.forall(_.within(window, start, end)))))
+    makePairs(sortWindows(windows.filter(window => order.forall(_.within(window, start, end)))))
 
-  /** What the batch under way touched, in the order of first touch. */
+  /** The windows that the batch under way touched, in the order of first touch. */
   def touched: UndoLog = undo
 
-  /** All windows, to be looked at: what is done to one that is cold is lost. */
+  /** All windows, for reading only: a change to a cold window is lost. */
   def windows: Iterator[Window] =
     if (cold == null) table.iterator
     else {
-      // Both as they are now: a window that becomes warm meanwhile is among the cold ones, once.
+      // Both lists are made now. A window that becomes warm meanwhile is in the list of cold ones, once.
       val (warm, rest) = (table.iterator.toArray, cold.iterator)
       warm.iterator ++ rest.map { case (id, window) => Option(table.get(Window.row(id, 0), window.hash)).getOrElse(window) }
     }
 
-  /** Those that are not cold. */
+  /** The windows in memory. */
   def warm: Iterator[Window] = table.iterator
 
-  /** Lets all windows but these go cold. Between batches only. */
+  /** Moves all windows but these to the local disk. Call it between batches only. */
   def cool(kept: Seq[UndoStamps]): Unit = if (cold != null) {
     val warm = new WindowTable
     for (stamps <- kept; i <- 0 until stamps.size if stamps.window(i).isOpen) warm.addIfAbsent(stamps.window(i))
@@ -133,7 +135,7 @@ private[cec] final class LiveWindows(
     books.keep(warm.iterator)
   }
 
-  /** Takes a window of one key as an eventual checkpoint has it, which has each once. It is there when all are. */
+  /** Adds a window of one key from an eventual checkpoint, which has each window once. `loaded` makes it visible. */
   def loadKey(keySize: Int, keyAndValue: Array[Byte], footprint: Long): Unit = {
     loadedKey.pointTo(keyAndValue, Platform.BYTE_ARRAY_OFFSET, keySize)
     val window = new KeyWindow(keySize, loadedKey.hashCode)
@@ -147,9 +149,9 @@ private[cec] final class LiveWindows(
     }
   }
 
-  /** Takes a row as an eventual checkpoint has it, in the window `id`; rows are added to an open window of that id. */
+  /** Adds a row from an eventual checkpoint to the window `id`, and opens that window if needed. */
   def loadRow(id: UnsafeRow, key: Array[Byte], value: Array[Byte], footprint: Long): Unit = {
-    val known = lookUp(id)
+    val known = findById(id)
     val window = (if (known != null) known else table.addIfAbsent(new GroupWindow(id.getBytes, id.hashCode))).asInstanceOf[GroupWindow]
     window.footprint = footprint
     val (keyRow, valueRow) = (Window.row(key, keyFields), Window.row(value, valueFields))
@@ -160,32 +162,32 @@ private[cec] final class LiveWindows(
     }
   }
 
-  /** Ends the batch: windows that closed go, the undo list is handed out and begins anew. */
+  /** Ends the batch: removes closed windows, begins a new undo list and returns the old one. */
   def advance(): UndoLog = {
     val done = undo
     undo = new UndoLog(done.size)
-    leave(done)
-    trail.clear()
-    settle(sums)
+    endBatch(done)
+    readOrder.clear()
+    setTotals(sums)
     version += 1
     done
   }
 
-  /** Takes back the batch under way. */
+  /** Takes the batch under way back. */
   def rollback(): Unit = {
     var i = 0
     while (i < undo.size) {
-      putBack(undo, i)
+      restoreRows(undo, i)
       i += 1
     }
-    leave(undo)
-    trail.clear()
+    endBatch(undo)
+    readOrder.clear()
     undo.clear()
-    settle(settled)
+    setTotals(committedTotals)
   }
 
-  /** The batch under way is over: its windows are touched no more, and those that are not open are not there. */
-  private def leave(batch: UndoLog): Unit = {
+  /** Unmarks the windows of a batch that is over, and removes the closed ones. */
+  private def endBatch(batch: UndoLog): Unit = {
     var i = 0
     while (i < batch.size) {
       val window = batch.window(i)
@@ -195,12 +197,12 @@ private[cec] final class LiveWindows(
     }
   }
 
-  /** Gives the windows that the batch under way has closed their rows back. */
+  /** Gives the windows that the batch under way closed their rows back. */
   def reopen(): Unit = (0 until undo.size).foreach { i =>
     val window = undo.window(i)
     if (undo.wasOpen(i) && !window.isOpen) window match {
       case one: KeyWindow =>
-        putBack(undo, i)
+        restoreRows(undo, i)
         count(one, rowDigest.seed(one.key(keyFields)))
       case group: GroupWindow =>
         group.restore(undo.rows(i))
@@ -208,22 +210,27 @@ private[cec] final class LiveWindows(
     }
   }
 
-  /** Brings windows to what they were at version `at`, with the sums of then: what `advance` handed out takes its batch back. */
+  /**
+   * Brings the windows back to version `at`.
+   *
+   * @param images the undo list that `advance` returned for the batch after `at`
+   * @param sums the sums at `at`
+   */
   def restore(images: UndoLog, sums: StateTotals, at: Long): Unit = {
     (0 until images.size).foreach { i =>
       val window = images.window(i)
       val absent = !window.isOpen
-      putBack(images, i)
+      restoreRows(images, i)
       images.restamp(i)
       if (absent && window.isOpen) table.add(window)
       if (!absent && !window.isOpen) table.remove(window)
     }
-    settle(sums)
+    setTotals(sums)
     version = at
   }
 
-  /** Gives a window its rows back, which the sums that go with them count already. */
-  private def putBack(images: UndoLog, i: Int): Unit = {
+  /** Gives a window its rows back. The caller restores the sums. */
+  private def restoreRows(images: UndoLog, i: Int): Unit = {
     val window = images.window(i)
     window.restore(images.rows(i))
     window match {
@@ -232,27 +239,27 @@ private[cec] final class LiveWindows(
     }
   }
 
-  /** Makes room for windows that will be loaded. */
+  /** Makes room for windows that a load will add. */
   def expect(windows: Long): Unit = table.reserve(if (cold == null) windows else Math.min(windows, LiveWindows.LoadedAtOnce))
 
-  /** All rows were loaded: they are in the table, and in the books. */
+  /** Ends a load: puts the windows into the table and into the books. */
   def loaded(): Unit = {
     table.addAll(loading)
-    // In the order in which they came, which is the order in memory.
+    // In the order of arrival, which is the order in memory.
     books.rebuild(if (loading.isEmpty) table.iterator else loading.iterator.asScala)
     loading.clear()
     loading.trimToSize()
-    settle(sums)
+    setTotals(sums)
   }
 
-  private def settle(at: StateTotals): Unit = {
-    settled = at
+  private def setTotals(at: StateTotals): Unit = {
+    committedTotals = at
     rows = 0L
     bytes = 0L
     digest = 0L
   }
 
-  /** Counts the value of a window, and keeps what it is in the digest: then it is known when the value goes. */
+  /** Counts the value of a window. The window keeps its digest, so that a later change can subtract it. */
   private def count(window: KeyWindow, seed: Long): Unit = {
     window.digest = rowDigest.hash(window.bytes, window.valueFrom, seed)
     add(1, window.bytes.length, window.digest)
@@ -276,21 +283,21 @@ private[cec] final class LiveWindows(
     this.digest += digest
   }
 
-  private def inOrder(windows: Iterator[Window]): Iterator[Window] = order.map(_.sorted(windows)).getOrElse(windows)
+  private def sortWindows(windows: Iterator[Window]): Iterator[Window] = order.map(_.sorted(windows)).getOrElse(windows)
 
   private def idOf(key: UnsafeRow): UnsafeRow = if (prefixOf.isEmpty) key else prefixOf.get(key)
 
-  private def find(key: UnsafeRow): Window = lookUp(idOf(key))
+  private def findWindow(key: UnsafeRow): Window = findById(idOf(key))
 
-  /** Whether the window of that id is open. */
-  def isOpen(id: UnsafeRow): Boolean = Option(lookUp(id)).exists(_.isOpen)
+  /** Whether the window with this id is open. */
+  def isOpen(id: UnsafeRow): Boolean = Option(findById(id)).exists(_.isOpen)
 
-  private def lookUp(id: UnsafeRow): Window = {
+  private def findById(id: UnsafeRow): Window = {
     val window = table.get(id, id.hashCode)
     if (window != null || cold == null) window else warmUp(id.getBytes)
   }
 
-  /** Makes a window warm that may be cold; null if it is not there. */
+  /** Moves a cold window into memory and returns it; null if no cold window has this id. */
   def warmUp(id: Array[Byte]): Window = {
     val window = cold.take(id)
     if (window != null) {
@@ -304,27 +311,27 @@ private[cec] final class LiveWindows(
     window
   }
 
-  private def has(window: Window, key: UnsafeRow): Boolean = window match {
+  private def hasKey(window: Window, key: UnsafeRow): Boolean = window match {
     case one: KeyWindow => one.isOpen
     case group: GroupWindow => group.rows.containsKey(key)
   }
 
-  private def open(id: UnsafeRow, hash: Int): Window = {
+  private def openWindow(id: UnsafeRow, hash: Int): Window = {
     val window = if (prefixOf.isEmpty) new KeyWindow(id.getSizeInBytes, hash) else new GroupWindow(id.copy().getBytes, hash)
     table.add(window)
     window
   }
 
-  private def touch(window: Window): Unit = if (!window.isTouched) {
+  private def touchWindow(window: Window): Unit = if (!window.isTouched) {
     window.isTouched = true
     undo.add(window)
   }
 
   private def visible(window: Window): Boolean = hold.isEmpty || hold.get.visible(window, version)
 
-  private def accepts(window: Window): Boolean = hold.isEmpty || hold.get.accepts(window, version)
+  private def acceptsChange(window: Window): Boolean = hold.isEmpty || hold.get.accepts(window, version)
 
-  private def pairs(windows: Iterator[Window]): Iterator[UnsafeRowPair] =
+  private def makePairs(windows: Iterator[Window]): Iterator[UnsafeRowPair] =
     if (prefixOf.isEmpty) new KeyPairs(windows)
     else {
       val pair = new UnsafeRowPair()
@@ -332,7 +339,10 @@ private[cec] final class LiveWindows(
         .toArray(new Array[java.util.Map.Entry[UnsafeRow, UnsafeRow]](0)).iterator.map(entry => pair.withRows(entry.getKey, entry.getValue)))
     }
 
-  /** The pairs of windows of one key. Each batch of a query with a watermark goes over all of them: no iterator for each. */
+  /**
+   * The pairs of windows of one key. A query with a watermark visits all of them in each batch, so no iterator is made
+   * per window.
+   */
   private final class KeyPairs(windows: Iterator[Window]) extends Iterator[UnsafeRowPair] {
     private val pair = new UnsafeRowPair()
     private var found: KeyWindow = _
@@ -355,6 +365,6 @@ private[cec] final class LiveWindows(
 }
 
 private object LiveWindows {
-  /** So many windows of a checkpoint are in the table before they go cold. */
+  /** A load moves windows to the local disk in steps of this size. */
   val LoadedAtOnce = 1 << 18
 }

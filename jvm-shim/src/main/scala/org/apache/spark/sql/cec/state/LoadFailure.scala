@@ -5,7 +5,7 @@ import org.apache.spark.sql.cec.RunContext
 import org.apache.spark.sql.cec.agent.CecException
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
-/** Why a store could not be brought to a version: under Spark's own condition for that, in our words. */
+/** The error of a store that cannot load a version: Spark's own condition, with our message. */
 private[cec] final class LoadFailure(condition: String, message: String, cause: Throwable)
     extends SparkException(
       s"[$condition] $message", cause, errorClass = Some(condition), messageParameters = Map.empty, Array.empty[QueryContext])
@@ -24,10 +24,10 @@ private[cec] object LoadFailure {
   }
 
   /**
-   * The result of `load`, which brings a store of this checkpoint to a version.
+   * Runs `load`, which brings a store of this checkpoint to a version, and turns our errors into Spark's.
    *
-   * A version that the log alone does not hold is told to a run of the query as it is, for its restart brings it back; to
-   * others, Spark's reader of state above all, with what makes it readable.
+   * If the log alone does not hold a version, a run of the query gets the plain error, because its restart brings the
+   * version back. Another reader, such as Spark's reader of state, gets advice as well.
    */
   def orResult[T](checkpoint: String)(load: => T): T = try load catch {
     case lost: CecException if lost.kind == "DamagedLog" => throw new LoadFailure(s"$Condition.UNCATEGORIZED", lost.getMessage, lost)

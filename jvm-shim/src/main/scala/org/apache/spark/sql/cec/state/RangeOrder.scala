@@ -4,8 +4,8 @@ import org.apache.spark.sql.catalyst.expressions.{Ascending, BoundReference, Int
 import org.apache.spark.sql.types.StructType
 
 /**
- * The order of a store with range scans: by some columns of the key, ascending, null first. Windows are sorted when they
- * are asked for: no operator that runs on this provider scans ranges often.
+ * The order of keys in a store with range scans: by some columns, ascending, null first. Each scan sorts the windows,
+ * because no operator that this provider supports scans ranges often.
  *
  * @param ordinals of the key's columns that order it
  */
@@ -19,19 +19,18 @@ private[cec] final class RangeOrder(keySchema: StructType, ordinals: Seq[Int]) {
   def sorted(windows: Iterator[Window]): Iterator[Window] =
     windows.map(window => (columnsOf(keyOf(window)), window)).toArray.sortWith((a, b) => order.compare(a._1, b._1) < 0).iterator.map(_._2)
 
-  /** Whether a key has exactly these ordering columns. */
-  def hasPrefix(window: Window, prefix: UnsafeRow): Boolean = order.compare(columnsOf(keyOf(window)), bound(prefix)) == 0
+  def hasPrefix(window: Window, prefix: UnsafeRow): Boolean = order.compare(columnsOf(keyOf(window)), boundColumns(prefix)) == 0
 
-  /** Whether a key lies in [start, end); a bound that is not given does not bind. */
+  /** Whether a key lies in [start, end). A missing bound admits all keys. */
   def within(window: Window, start: Option[UnsafeRow], end: Option[UnsafeRow]): Boolean = {
     val key = columnsOf(keyOf(window))
-    start.forall(row => order.compare(bound(row), key) <= 0) && end.forall(row => order.compare(key, bound(row)) < 0)
+    start.forall(row => order.compare(boundColumns(row), key) <= 0) && end.forall(row => order.compare(key, boundColumns(row)) < 0)
   }
 
   private def keyOf(window: Window): UnsafeRow = Window.row(window.id, keySchema.length)
 
-  /** A bound is a whole key, or its ordering columns only. */
-  private def bound(row: UnsafeRow): UnsafeRow = if (row.numFields == keySchema.length) columnsOf(row) else row
+  /** The ordering columns of a bound, which Spark gives as a whole key or as the ordering columns alone. */
+  private def boundColumns(row: UnsafeRow): UnsafeRow = if (row.numFields == keySchema.length) columnsOf(row) else row
 
   private def columnsOf(key: UnsafeRow): UnsafeRow = project(key).copy()
 }

@@ -13,7 +13,7 @@ import org.apache.spark.sql.cec.Acquired
 import org.apache.spark.sql.util.ArrowUtils
 import org.apache.spark.unsafe.Platform
 
-/** Kinds of a record, as the log numbers them. */
+/** Kinds of a record, as the log's format numbers them. */
 private[state] object RecordKind {
   val Open: Byte = 1
   val Check: Byte = 2
@@ -21,8 +21,8 @@ private[state] object RecordKind {
 }
 
 /**
- * The records of one commit on their way to the agent: an Arrow IPC stream in a spool file. The file is begun with the
- * first record.
+ * The records of one commit on their way to the agent: an Arrow IPC stream in a spool file. The first record creates
+ * the file.
  */
 private[state] final class RecordSpool(grouped: Boolean, newFile: () => Path) extends AutoCloseable {
   private var stream: RecordStream = _
@@ -32,18 +32,18 @@ private[state] final class RecordSpool(grouped: Boolean, newFile: () => Path) ex
 
   def records: Long = opened + checked + closed
 
-  def open(window: Window): Unit = opened += rows(RecordKind.Open, window)
+  def open(window: Window): Unit = opened += addRows(RecordKind.Open, window)
 
-  def check(window: Window): Unit = checked += rows(RecordKind.Check, window)
+  def check(window: Window): Unit = checked += addRows(RecordKind.Check, window)
 
   def close(window: Window): Unit = close(window.id)
 
   def close(id: Array[Byte]): Unit = {
-    begun().add(RecordKind.Close, id, id.length, id, null, 0)
+    openStream().add(RecordKind.Close, id, id.length, id, null, 0)
     closed += 1
   }
 
-  /** Completes the file; None if there was nothing to write. */
+  /** Completes the file and returns it; None if there are no records. */
   def finish(): Option[Path] = {
     if (stream != null) stream.finish()
     Option(file)
@@ -54,16 +54,16 @@ private[state] final class RecordSpool(grouped: Boolean, newFile: () => Path) ex
     try if (stream != null) stream.close()
     finally if (file != null) Files.deleteIfExists(file)
 
-  private def rows(kind: Byte, window: Window): Long = {
+  private def addRows(kind: Byte, window: Window): Long = {
     window match {
-      case one: KeyWindow => begun().add(kind, one.bytes, one.valueFrom, null, one.bytes, one.valueFrom)
+      case one: KeyWindow => openStream().add(kind, one.bytes, one.valueFrom, null, one.bytes, one.valueFrom)
       case group: GroupWindow =>
-        group.rows.forEach((key, value) => begun().add(kind, group.id, group.id.length, key.getBytes, value.getBytes, 0))
+        group.rows.forEach((key, value) => openStream().add(kind, group.id, group.id.length, key.getBytes, value.getBytes, 0))
     }
     window.rowCount
   }
 
-  private def begun(): RecordStream = {
+  private def openStream(): RecordStream = {
     if (stream == null) {
       file = newFile()
       stream = new RecordStream(file, grouped)
@@ -92,7 +92,10 @@ private final class RecordStream(file: Path, grouped: Boolean) extends AutoClose
   private var bytes = 0L
   acquired.step(writer.start())
 
-  /** A record: of `window` the first `windowSize` bytes, of `value` (null: none) those from `valueFrom` on. */
+  /**
+   * Adds a record: the first `windowSize` bytes of `window`, and the bytes of `value` from `valueFrom` on. If `value`
+   * is null, the record has none.
+   */
   def add(kind: Byte, window: Array[Byte], windowSize: Int, key: Array[Byte], value: Array[Byte], valueFrom: Int): Unit = {
     val size = windowSize.toLong + (if (keys == null) 0 else key.length) + (if (value == null) 0 else value.length - valueFrom)
     if (count > 0 && bytes + size > RecordStream.BatchBytes) flush()
@@ -123,20 +126,20 @@ private final class RecordStream(file: Path, grouped: Boolean) extends AutoClose
 }
 
 private object RecordStream {
-  /** A batch ends with so many rows, or before it would have more bytes than that: an Arrow buffer's offsets are ints. */
+  /** A batch ends at this number of rows, or before this number of bytes: the offsets of an Arrow buffer are ints. */
   val BatchRows: Int = 1 << 16
   val BatchBytes: Long = 64L << 20
 }
 
-/** Takes a window of one key: a function of numbers would box them, a million times. */
+/** Visits a window of one key. A Scala function would box the numbers of each window. */
 private[state] trait KeyVisitor {
   def visit(keySize: Int, keyAndValue: Array[Byte], footprint: Long): Unit
 }
 
 /** Reads the spool file of an eventual checkpoint, and removes it. */
 private[state] object CheckpointSpool {
-  def foreachKey(file: Path)(visitor: KeyVisitor): Unit = batches(file) { root =>
-    val (windows, values, footprints) = (new Bytes(binary(root, "window")), new Bytes(binary(root, "value")), footprintsOf(root).getDataBuffer.memoryAddress)
+  def foreachKey(file: Path)(visitor: KeyVisitor): Unit = foreachBatch(file) { root =>
+    val (windows, values, footprints) = (new BinaryReader(binaryVector(root, "window")), new BinaryReader(binaryVector(root, "value")), footprintVector(root).getDataBuffer.memoryAddress)
     var i = 0
     while (i < root.getRowCount) {
       val (keySize, valueSize) = (windows.size(i), values.size(i))
@@ -149,13 +152,16 @@ private[state] object CheckpointSpool {
   }
 
   /** Calls `visit(window id, key, value, footprint)` for every row of a grouped store. */
-  def foreachRow(file: Path)(visit: (Array[Byte], Array[Byte], Array[Byte], Long) => Unit): Unit = batches(file) { root =>
-    val (windows, keys, values, footprints) = (binary(root, "window"), binary(root, "key"), binary(root, "value"), footprintsOf(root))
+  def foreachRow(file: Path)(visit: (Array[Byte], Array[Byte], Array[Byte], Long) => Unit): Unit = foreachBatch(file) { root =>
+    val (windows, keys, values, footprints) = (binaryVector(root, "window"), binaryVector(root, "key"), binaryVector(root, "value"), footprintVector(root))
     (0 until root.getRowCount).foreach(i => visit(windows.get(i), keys.get(i), values.get(i), footprints.get(i)))
   }
 
-  /** The values of a vector without nulls, read as memory: Arrow's own reads look at each bound again, a million times. */
-  private final class Bytes(vector: VarBinaryVector) {
+  /**
+   * The values of a vector without nulls. It reads the memory itself, because Arrow checks the bounds of each read
+   * again.
+   */
+  private final class BinaryReader(vector: VarBinaryVector) {
     private val (offsets, data) = (vector.getOffsetBuffer.memoryAddress, vector.getDataBuffer.memoryAddress)
 
     def size(i: Int): Int = Platform.getInt(null, offsets + 4L * i + 4) - Platform.getInt(null, offsets + 4L * i)
@@ -164,11 +170,11 @@ private[state] object CheckpointSpool {
       Platform.copyMemory(null, data + Platform.getInt(null, offsets + 4L * i), into, Platform.BYTE_ARRAY_OFFSET + at, size)
   }
 
-  private def binary(root: VectorSchemaRoot, name: String): VarBinaryVector = root.getVector(name).asInstanceOf[VarBinaryVector]
+  private def binaryVector(root: VectorSchemaRoot, name: String): VarBinaryVector = root.getVector(name).asInstanceOf[VarBinaryVector]
 
-  private def footprintsOf(root: VectorSchemaRoot): BigIntVector = root.getVector("footprint").asInstanceOf[BigIntVector]
+  private def footprintVector(root: VectorSchemaRoot): BigIntVector = root.getVector("footprint").asInstanceOf[BigIntVector]
 
-  private def batches(file: Path)(visit: VectorSchemaRoot => Unit): Unit = {
+  private def foreachBatch(file: Path)(visit: VectorSchemaRoot => Unit): Unit = {
     val acquired = new Acquired
     acquired.undo(Files.deleteIfExists(file))
     try {

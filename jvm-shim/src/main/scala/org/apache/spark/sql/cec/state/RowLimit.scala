@@ -5,9 +5,8 @@ import org.apache.spark.sql.cec.agent.CecException
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
 /**
- * How large one row may be. Arrow grows a buffer to the next power of two and ends at 2^31 - 1, so a value of more than
- * 2^30 bytes cannot be written to the log; it is refused when it is put, because a commit that fails for it would fail
- * again at every restart.
+ * The largest row that a store takes. Arrow grows a buffer to the next power of two, and ends at 2^31 - 1. So the log
+ * cannot take a value of more than 2^30 bytes. The put refuses it, because a commit would fail at every restart.
  */
 private[cec] object RowLimit {
   val Bytes: Int = 1 << 30

@@ -3,42 +3,42 @@ package org.apache.spark.sql.cec.state
 import org.apache.spark.sql.cec.agent.CecException
 
 /**
- * How far the windows in memory can be trusted. The log takes commits and flushes of a [[Verified]] version only, so
- * windows that a replay has not proved, or has proved wrong, cannot reach it by any way.
+ * How far the windows in memory can be trusted. The log takes commits and flushes of a [[Verified]] version only. So
+ * windows that a replay has not proved never reach the log.
  */
 private[state] sealed trait Standing
 
 private[state] object Standing {
-  /** The windows of no version are there. */
+  /** No version is loaded. */
   case object Unloaded extends Standing
 
-  /** A replay is bringing the windows forward. */
+  /** A replay is under way. */
   case object Replaying extends Standing
 
   /**
-   * A replay came out different. It stays so for the run: a task that is tried again, in any stage, gets the same error.
+   * A replay differed from the first run. The store refuses every later task of the run with the same error.
    *
-   * @param difference what differs
+   * @param difference the error of the replay
    */
   final class Refused(val difference: CecException) extends Standing
 }
 
-/** The proof that the windows are those of a version. It holds for as long as it is the store's standing. */
+/** The proof that the windows are the state of a version. It holds as long as it is the store's standing. */
 private[cec] final class Verified private (val version: Long) extends Standing {
-  /** After one more commit. */
+  /** The proof after one more commit. */
   private[state] def next: Verified = new Verified(version + 1)
 }
 
 private[state] object Verified {
-  /** A store that has no version yet, or begins one without windows. */
+  /** Proves a store without windows. */
   def empty(version: Long): Verified = new Verified(version)
 
-  /** A checkpoint with nothing dirty, whose digest is the committed one: `ReplayCheck.loaded` says so. */
+  /** Proves a checkpoint without dirty windows that has the committed digest: see `ReplayCheck.loaded`. */
   def loaded(version: Long): Verified = new Verified(version)
 
-  /** The end of a replay that found no difference: `ReplayCheck.end` says so. */
+  /** Proves the end of a replay without a difference: see `ReplayCheck.end`. */
   def replayed(version: Long): Verified = new Verified(version)
 
-  /** The user takes the windows as the replay left them (`onDivergence=accept`). */
+  /** Accepts the windows as the replay left them, because the user said so (`onDivergence=accept`). */
   def accepted(version: Long): Verified = new Verified(version)
 }

@@ -2,7 +2,10 @@ package org.apache.spark.sql.cec.state
 
 import org.apache.spark.sql.execution.streaming.state.{StateStoreCustomMetric, StateStoreCustomSizeMetric, StateStoreCustomSumMetric, StateStoreCustomTimingMetric, StateStoreMetrics}
 
-/** The custom metrics in a query's progress; each is the sum over the operator's partitions. */
+/**
+ * The custom metrics in a query's progress. Each is the sum over the operator's partitions, but the recovery estimate
+ * is the largest.
+ */
 private[cec] object StoreMetrics {
   private val opened = StateStoreCustomSumMetric("cecOpened", "number of records of opened windows (G_open)")
   private val checked = StateStoreCustomSumMetric("cecChecked", "number of records of checked windows (G_check)")
@@ -21,7 +24,7 @@ private[cec] object StoreMetrics {
   val all: Seq[StateStoreCustomMetric] =
     Seq(opened, checked, closed, openWindows, stateRows, extent, replay, dirty, logBytes, commitMs, agentMs, held, estimate, CommittedStores)
 
-  /** Bytes of memory that a window takes beside its rows: the window, its array, its places in the table and the books. */
+  /** Bytes of memory per window beside its rows: the object, its array, and its entries in the table and the books. */
   private val WindowOverhead = 110L
 
   def of(state: StoreState): StateStoreMetrics = {

@@ -1,27 +1,27 @@
 package org.apache.spark.sql.cec.state
 
 /**
- * What a store knows of one version of its windows, beside the windows.
+ * The facts of one version, beside its windows.
  *
  * @param standing how far the windows can be trusted
- * @param totals over the windows
+ * @param totals sums over the windows
  * @param checkpointId of the commit that made the version
- * @param baseCheckpointId of the commit that this one rests on
+ * @param baseCheckpointId of the commit that this commit is based on
  * @param plan of the agent for the next commit
- * @param hold what a replay shows of the windows; None outside of one
- * @param unlogged what the log does not have of a silent store
+ * @param hold the hold rule of a replay; None outside of one
+ * @param unlogged changes of a silent store that the log lacks
  * @param inputs tuples of the batch that made the version
  */
 private[state] final case class StoreVersion(
     standing: Standing, totals: StateTotals, checkpointId: Option[String], baseCheckpointId: Option[String], plan: Option[CheckpointPlan],
     hold: Option[ReplayVisibility], unlogged: UnloggedChanges, inputs: Long) {
-  /** The version that a batch makes of this one. */
+  /** The version that the next commit makes. */
   def next(standing: Standing, totals: StateTotals, checkpointId: Option[String], inputs: Long): StoreVersion =
     copy(standing = standing, totals = totals, checkpointId = checkpointId, baseCheckpointId = this.checkpointId, inputs = inputs)
 }
 
 private[state] object StoreVersion {
-  /** Nothing is known. */
+  /** The version of a store that loaded nothing. */
   val unloaded: StoreVersion =
     StoreVersion(Standing.Unloaded, StateTotals(), None, None, None, hold = None, UnloggedChanges.nothing, inputs = 0L)
 }
@@ -30,10 +30,10 @@ private[state] object StoreVersion {
  * The version before the last commit.
  *
  * @param touched windows that the commit changed, as they were before it
- * @param renewed windows that it only wrote, with their books as they were before it
+ * @param renewed windows that the commit only wrote, with their old footprints and dirty versions
  */
 private[state] final class PreviousVersion(val known: StoreVersion, val touched: UndoLog, val renewed: UndoStamps) {
-  /** The windows that the commit changed, as they are now. */
+  /** The windows of the last commit as they are now. */
   def imagesNow: UndoLog = {
     val images = new UndoLog(touched.size + renewed.size)
     for (stamps <- Seq(touched, renewed); i <- 0 until stamps.size) images.add(stamps.window(i))
@@ -42,11 +42,13 @@ private[state] final class PreviousVersion(val known: StoreVersion, val touched:
 }
 
 /**
- * A version whose commit was taken back because its batch is run again: a function for `foreachBatch` may look at its rows
- * twice. It stands until another commit takes its place. So it comes back if Spark gives the second run up half way, as it
- * does after a look at some rows; and if the second run has the same result and Spark has named the version by the first id.
+ * A version that the store took back because its batch runs again. A function for `foreachBatch` may read its rows
+ * twice.
  *
- * @param images windows that its commit changed, as it left them
+ * The store keeps it until the next commit. It comes back if Spark stops the second run early, as after a look at some
+ * rows. It also comes back if the second run has the same result and Spark has the first id.
+ *
+ * @param images windows that its commit changed, as the commit left them
  * @param previous the version before it
  */
 private[state] final class RevertedVersion(val known: StoreVersion, val images: UndoLog, val previous: PreviousVersion)

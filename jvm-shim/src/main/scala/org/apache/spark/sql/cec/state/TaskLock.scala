@@ -3,14 +3,14 @@ package org.apache.spark.sql.cec.state
 import org.apache.spark.TaskContext
 
 /**
- * Lets one task at a time use a store. A task keeps the lock until it ends, because a store is still read after its
- * commit; a thread without a task keeps it until it releases it.
+ * Lets one task at a time use a store. A task keeps the lock until it ends, because it may read the store after its
+ * commit. A thread without a task keeps the lock until it releases it.
  */
 private[cec] final class TaskLock(store: String, timeoutMs: Long) {
   private var holder: AnyRef = _
-  private var onEnd: () => Unit = () => ()
+  private var endAction: () => Unit = () => ()
 
-  /** Waits until the store is free, or is this task's own already. */
+  /** Waits until no other task has the store. */
   def acquire(): Unit = synchronized {
     val me = TaskLock.me
     val deadline = System.nanoTime() + timeoutMs * 1000000L
@@ -21,27 +21,27 @@ private[cec] final class TaskLock(store: String, timeoutMs: Long) {
     }
     if (holder == null) {
       holder = me
-      Option(TaskContext.get()).foreach(_.addTaskCompletionListener[Unit](_ => finish(me)))
+      Option(TaskContext.get()).foreach(_.addTaskCompletionListener[Unit](_ => endTask(me)))
     }
   }
 
-  /** What is to happen if the holder ends without having let go: the batch under way is taken back. */
-  def atEnd(action: () => Unit): Unit = synchronized { onEnd = action }
+  /** Sets the action for a holder that ends without a release. */
+  def atEnd(action: () => Unit): Unit = synchronized { endAction = action }
 
-  /** Lets go, unless a task holds the lock: it does when it ends. */
+  /** Frees the lock of a thread without a task. A task frees its lock at its end. */
   def release(): Unit = synchronized {
-    if (holder == TaskLock.me && TaskContext.get() == null) free()
+    if (holder == TaskLock.me && TaskContext.get() == null) freeLock()
   }
 
-  private def finish(task: AnyRef): Unit = synchronized {
+  private def endTask(task: AnyRef): Unit = synchronized {
     if (holder == task) {
-      try onEnd() finally free()
+      try endAction() finally freeLock()
     }
   }
 
-  private def free(): Unit = {
+  private def freeLock(): Unit = {
     holder = null
-    onEnd = () => ()
+    endAction = () => ()
     notifyAll()
   }
 }

@@ -1,14 +1,17 @@
 package org.apache.spark.sql.cec.state
 
 /**
- * What the log does not know of a silent store, beside its dirty windows.
+ * The changes of a silent store that the log lacks, beside its dirty windows.
  *
  * @param version of the store's newest frame, 0 before the first
  * @param checkpointId of that frame
- * @param closedIds windows that it takes for open, and that a later commit has closed; some of them may be open again
+ * @param closedIds windows that the log has open and a later commit closed; some may be open again
  */
 private[state] final class UnloggedChanges private (val version: Long, val checkpointId: Option[String], val closedIds: List[Array[Byte]]) {
-  /** The same after one more commit that is not written. A window that was opened since the frame is not known to it. */
+  /**
+   * The changes after one more commit. A window that opened after the frame is unknown to the log, so its close is no
+   * change.
+   */
   def after(changes: BatchDelta): UnloggedChanges = {
     var ids = closedIds
     changes.closed.forEach(window => if (window.footprint <= version) ids = window.id :: ids)
@@ -17,9 +20,9 @@ private[state] final class UnloggedChanges private (val version: Long, val check
 }
 
 private[state] object UnloggedChanges {
-  /** Of a store that has no frame yet. */
+  /** The changes of a store without a frame. */
   val nothing: UnloggedChanges = new UnloggedChanges(0L, None, Nil)
 
-  /** Of a store whose frame of `version` has all of it. */
+  /** The changes just after a frame of the whole version. */
   def since(version: Long, checkpointId: String): UnloggedChanges = new UnloggedChanges(version, Some(checkpointId), Nil)
 }

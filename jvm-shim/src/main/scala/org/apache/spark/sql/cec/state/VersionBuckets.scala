@@ -5,15 +5,16 @@ import java.util.{ArrayList, TreeMap}
 import scala.jdk.CollectionConverters._
 
 /**
- * Windows by a version that they carry, oldest first: by footprint, or by the batch that first dirtied them.
+ * Windows by a version that they carry, oldest first: by footprint, or by the batch that dirtied them.
  *
- * A window that moved to another version or closed leaves a stale entry behind, which is passed over, goes with the last window of its
- * version, and is swept out when stale entries are many times the living: to look at a window costs more than to keep an entry.
+ * A window that closes or moves to another version leaves a stale entry. Readers skip it. It goes with the last window
+ * of its version, or in a sweep when stale entries are many. A sweep looks at each window, which costs more than an
+ * entry.
  *
- * Cold windows are counted, and are in here when they are warm.
+ * Cold windows are in the counts alone, until they become warm.
  *
- * @param versionOf where a window belongs now
- * @param warmUp enters a cold window that carries a version, one at each step
+ * @param versionOf the version that a window carries now
+ * @param warmUp enters the cold windows of a version, one at each step
  */
 private[state] final class VersionBuckets(versionOf: Window => Long, warmUp: Long => Iterator[Unit]) {
   private final class Bucket {
@@ -24,10 +25,10 @@ private[state] final class VersionBuckets(versionOf: Window => Long, warmUp: Lon
   private val buckets = new TreeMap[java.lang.Long, Bucket]()
   private var total, entries = 0L
 
-  /** Windows in all buckets. */
+  /** The number of windows. */
   def size: Long = total
 
-  /** Adds windows that carry `version`; they count with `count`. */
+  /** Adds windows that carry `version`. `count` counts them. */
   def enter(version: Long, windows: ArrayList[Window]): Unit = if (!windows.isEmpty) {
     bucketOf(version).windows.addAll(windows)
     entries += windows.size
@@ -38,7 +39,7 @@ private[state] final class VersionBuckets(versionOf: Window => Long, warmUp: Lon
     entries += 1
   }
 
-  /** Says by how much the windows that carry a version have become more, or less. */
+  /** Changes the number of windows per version. */
   def count(changes: Tally): Unit = {
     changes.nonZero.foreach { case (version, change) =>
       val bucket = bucketOf(version)
@@ -50,16 +51,16 @@ private[state] final class VersionBuckets(versionOf: Window => Long, warmUp: Lon
         if (recentVersion == version) recent = null
       }
     }
-    if (entries > VersionBuckets.StaleFactor * total + VersionBuckets.Few) sweep()
+    if (entries > VersionBuckets.StaleFactor * total + VersionBuckets.Few) removeStale()
   }
 
-  private def sweep(): Unit = buckets.forEach { (version, bucket) =>
+  private def removeStale(): Unit = buckets.forEach { (version, bucket) =>
     entries -= bucket.windows.size
-    bucket.windows.removeIf(window => !belongs(window, version))
+    bucket.windows.removeIf(window => !carriesVersion(window, version))
     entries += bucket.windows.size
   }
 
-  /** The windows that carry a version below `before`, oldest first. Must not be changed while this is read. */
+  /** The windows that carry a version before `before`, oldest first. The buckets may not change meanwhile. */
   def below(before: Long): Iterator[Window] = new Iterator[Window] {
     private val left = buckets.headMap(before).entrySet.iterator
     private var version = 0L
@@ -71,7 +72,7 @@ private[state] final class VersionBuckets(versionOf: Window => Long, warmUp: Lon
     override def hasNext: Boolean = {
       while (found == null && (i < windows.size || cold.hasNext || left.hasNext)) {
         if (i < windows.size) {
-          if (belongs(windows.get(i), version)) found = windows.get(i)
+          if (carriesVersion(windows.get(i), version)) found = windows.get(i)
           i += 1
         } else if (cold.hasNext) cold.next()
         else {
@@ -93,11 +94,11 @@ private[state] final class VersionBuckets(versionOf: Window => Long, warmUp: Lon
     }
   }
 
-  /** How many windows carry each version. */
+  /** The number of windows per version. */
   def counts: Iterator[(Long, Int)] =
     buckets.entrySet.asScala.iterator.map(entry => (entry.getKey.longValue, entry.getValue.live))
 
-  /** Forgets all windows but these, and still counts them. */
+  /** Forgets all windows but these. The counts stay. */
   def keep(windows: Iterator[Window]): Unit = {
     buckets.values.forEach(_.windows.clear())
     entries = 0
@@ -111,7 +112,7 @@ private[state] final class VersionBuckets(versionOf: Window => Long, warmUp: Lon
     entries = 0
   }
 
-  /** The bucket used last: windows come in runs of one version. */
+  /** The last bucket used, because windows come in runs of one version. */
   private var recentVersion = -1L
   private var recent: Bucket = _
 
@@ -123,11 +124,11 @@ private[state] final class VersionBuckets(versionOf: Window => Long, warmUp: Lon
     recent
   }
 
-  private def belongs(window: Window, version: Long): Boolean = window.isOpen && versionOf(window) == version
+  private def carriesVersion(window: Window, version: Long): Boolean = window.isOpen && versionOf(window) == version
 }
 
 private object VersionBuckets {
-  /** Under the default Q there are two or three entries for a window. */
+  /** With the default Q a window has two or three entries. */
   val StaleFactor = 4L
   val Few = 4096L
 }

@@ -5,24 +5,24 @@ import org.apache.spark.unsafe.Platform
 import org.apache.spark.unsafe.array.ByteArrayMethods
 
 /**
- * One window: a state key with its value, or, in a grouped store, all keys of one prefix with theirs.
+ * One window: a state key with its value, or, in a grouped store, all keys of one prefix with their values.
  *
- * @param hash of its id: of the state key, or of the prefix
+ * @param hash of the window's id: of the state key, or of the prefix
  */
 private[cec] abstract class Window(val hash: Int) {
-  /** Version of the newest record of this window in the log (the paper's tau); [[Window.Never]] before its opening. */
+  /** Version of the newest record of this window in the log (the paper's tau); [[Window.Never]] before it opens. */
   var footprint: Long = Window.Never
 
   /** The batch that first changed this window after its footprint; [[Window.Clean]] if none did. */
   var dirtySince: Long = Window.Clean
 
-  /** The round of choosing checks in which this window was chosen last. */
+  /** The last call of `CheckpointSelector.choose` that chose this window. */
   var checkRound: Long = -1L
 
-  /** Whether the batch under way has touched it. */
+  /** Whether the batch under way touched this window. */
   var isTouched: Boolean = false
 
-  /** The bytes of its id. */
+  /** The bytes of the window's id. */
   def id: Array[Byte]
 
   def hasId(row: UnsafeRow): Boolean
@@ -33,12 +33,12 @@ private[cec] abstract class Window(val hash: Int) {
 
   def isDirty: Boolean = dirtySince != Window.Clean
 
-  /** What `restore` needs to give this window back its present rows; null if it has none. */
+  /** The window's rows, for `restore`; null if it is closed. */
   def saved: AnyRef
 
   def restore(rows: AnyRef): Unit
 
-  /** Calls with the bytes of each state key and of its value. */
+  /** Visits the bytes of each state key and its value. */
   def foreachRow(visit: (Array[Byte], Array[Byte]) => Unit): Unit
 
   def rowCount: Int
@@ -48,31 +48,31 @@ private[cec] object Window {
   val Never: Long = -1L
   val Clean: Long = Long.MaxValue
 
-  /** A row over bytes of its own. */
+  /** Makes a row over these bytes. */
   def row(bytes: Array[Byte], fields: Int): UnsafeRow = {
     val row = new UnsafeRow(fields)
     row.pointTo(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length)
     row
   }
 
-  /** Whether bytes begin with those of a row, which they have `size` of. */
+  /** Whether the first `size` bytes are equal to the row. */
   def same(bytes: Array[Byte], size: Int, row: UnsafeRow): Boolean = size == row.getSizeInBytes &&
     ByteArrayMethods.arrayEquals(bytes, Platform.BYTE_ARRAY_OFFSET, row.getBaseObject, row.getBaseOffset, size)
 }
 
 /**
- * A window of a store without prefix: one key. Key and value lie in one array, and are no rows: there are millions of them, and each
- * object more is one more place in memory to go to.
+ * A window of a store without prefix: one key. One array has key and value, and no row object exists, because there
+ * are millions of windows and each object costs a memory access.
  *
  * @param keySize bytes of the key
  */
 private[cec] final class KeyWindow(keySize: Int, hash: Int) extends Window(hash) {
-  /** The bytes of the key, then those of the value. Never changed in place: a batch that is taken back puts the old ones back. */
+  /** The bytes of the key, then of the value. Never changed in place, because `restore` puts the old array back. */
   var bytes: Array[Byte] = _
 
   private var open = false
 
-  /** What its row is in the digest. */
+  /** The row's part of the digest. */
   var digest: Long = 0L
 
   def key(fields: Int): UnsafeRow = row(0, keySize, fields)
@@ -84,7 +84,7 @@ private[cec] final class KeyWindow(keySize: Int, hash: Int) extends Window(hash)
 
   def valueSize: Int = bytes.length - keySize
 
-  /** Opens the window with these bytes, or changes it. */
+  /** Changes the window, or opens it. */
   def put(keyAndValue: Array[Byte]): Unit = {
     bytes = keyAndValue
     open = true
@@ -97,7 +97,7 @@ private[cec] final class KeyWindow(keySize: Int, hash: Int) extends Window(hash)
     put(both)
   }
 
-  /** Closes the window; the key stays. */
+  /** Closes the window and keeps its key. */
   def close(): Unit = open = false
 
   override def id: Array[Byte] = java.util.Arrays.copyOf(bytes, keySize)
@@ -117,24 +117,27 @@ private[cec] final class KeyWindow(keySize: Int, hash: Int) extends Window(hash)
   }
 }
 
-/** A window of a store with prefix: state flows between the keys of a prefix, so they stand and fall together. */
+/** A window of a store with prefix. State flows between the keys of a prefix, so they open and close together. */
 private[cec] final class GroupWindow(override val id: Array[Byte], hash: Int) extends Window(hash) {
   private type Rows = java.util.LinkedHashMap[UnsafeRow, UnsafeRow]
 
-  /** Each row over bytes of its own. */
+  /** The rows. Each has bytes that it does not share. */
   var rows: Rows = new Rows(4)
 
   override def hasId(row: UnsafeRow): Boolean = Window.same(id, id.length, row)
   override def hasIdOf(other: Window): Boolean = java.util.Arrays.equals(id, other.id)
   override def isOpen: Boolean = !rows.isEmpty
   override def saved: AnyRef = if (rows.isEmpty) null else new Rows(rows)
-  /** A copy: what was saved may be wanted once more, when a batch is run for the third time. */
+  /** Copies the rows, because a third run of the batch needs them again. */
   override def restore(saved: AnyRef): Unit = rows = if (saved == null) new Rows(4) else new Rows(saved.asInstanceOf[Rows])
   override def foreachRow(visit: (Array[Byte], Array[Byte]) => Unit): Unit = rows.forEach((key, value) => visit(key.getBytes, value.getBytes))
   override def rowCount: Int = rows.size
 }
 
-/** Footprints and dirt of windows as they were, in columns: there are as many as a batch has updates. */
+/**
+ * Footprints and dirty versions of windows at an earlier time. They are in columns, because a batch may touch many
+ * windows.
+ */
 private[cec] class UndoStamps(expected: Int) {
   protected var windows = new Array[Window](Math.max(expected, 16))
   private var footprints, dirty = new Array[Long](windows.length)
@@ -144,7 +147,7 @@ private[cec] class UndoStamps(expected: Int) {
 
   def window(i: Int): Window = windows(i)
 
-  /** Notes a window as it is. */
+  /** Keeps the window's present stamps. */
   def add(window: Window): Unit = {
     if (count == windows.length) grow(2 * count)
     windows(count) = window
@@ -153,7 +156,7 @@ private[cec] class UndoStamps(expected: Int) {
     count += 1
   }
 
-  /** Gives a window its footprint and dirt back. */
+  /** Gives a window its old stamps back. */
   def restamp(i: Int): Unit = {
     windows(i).footprint = footprints(i)
     windows(i).dirtySince = dirty(i)
@@ -171,7 +174,7 @@ private[cec] class UndoStamps(expected: Int) {
   }
 }
 
-/** Windows as they were, with their rows. */
+/** Windows at an earlier time, with their rows. */
 private[cec] final class UndoLog(expected: Int) extends UndoStamps(expected) {
   private var saved = new Array[AnyRef](windows.length)
 

@@ -7,8 +7,8 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 /**
  * A hash table of windows by id: open addressing, linear probing, no object per entry.
  *
- * Iteration goes over the slots as they were when it began: a window added meanwhile may be missed, a changed one is
- * seen as it is, and nothing fails. Windows are removed only between batches.
+ * An iterator visits the slots as they were at its start. It may miss a window that is added meanwhile, and shows a
+ * changed window as it is. Windows are removed only between batches.
  */
 private[state] final class WindowTable {
   private var slots = new Array[Window](WindowTable.InitialSlots)
@@ -16,10 +16,10 @@ private[state] final class WindowTable {
 
   def size: Int = count
 
-  /** The window with this id, or null. */
+  /** Returns the window with this id, or null. */
   def get(id: UnsafeRow, hash: Int): Window = {
     val mask = slots.length - 1
-    var i = WindowTable.spread(hash) & mask
+    var i = WindowTable.spreadHash(hash) & mask
     var window = slots(i)
     while (window != null && !(window.hash == hash && window.hasId(id))) {
       i = (i + 1) & mask
@@ -28,7 +28,7 @@ private[state] final class WindowTable {
     window
   }
 
-  /** Adds a window whose id is not there. */
+  /** Adds a window. The table may not have its id. */
   def add(window: Window): Unit = {
     if (2 * (count + 1) > slots.length) grow()
     place(slots, window)
@@ -36,18 +36,20 @@ private[state] final class WindowTable {
   }
 
   /**
-   * Adds windows whose ids are not there, none twice, in the order of their places: a garbage collector that keeps track of references from old
-   * memory to new, as G1 does, takes longer to note a million of them here and there than all the rest of a load.
+   * Adds windows in the order of their slots. The table may have none of their ids, and no two may be equal.
+   *
+   * A collector such as G1 tracks references from old memory to new. A million of them in random order takes longer
+   * than the rest of a load.
    */
   def addAll(windows: ArrayList[Window]): Unit = {
     reserve(count.toLong + windows.size)
     val homes = new Array[Int](windows.size)
     var i = 0
     while (i < homes.length) {
-      homes(i) = WindowTable.spread(windows.get(i).hash) & (slots.length - 1)
+      homes(i) = WindowTable.spreadHash(windows.get(i).hash) & (slots.length - 1)
       i += 1
     }
-    val order = WindowTable.ascending(homes, slots.length)
+    val order = WindowTable.orderByPart(homes, slots.length)
     i = 0
     while (i < order.length) {
       placeFrom(slots, homes(order(i)), windows.get(order(i)))
@@ -56,11 +58,11 @@ private[state] final class WindowTable {
     count += windows.size
   }
 
-  /** The window with the id of this one: this one, if there was none. */
+  /** Returns the window with the same id. If there is none, adds this window and returns it. */
   def addIfAbsent(window: Window): Window = {
     if (2 * (count + 1) > slots.length) grow()
     val mask = slots.length - 1
-    var i = WindowTable.spread(window.hash) & mask
+    var i = WindowTable.spreadHash(window.hash) & mask
     while (slots(i) != null && !(slots(i).hash == window.hash && slots(i).hasIdOf(window))) i = (i + 1) & mask
     if (slots(i) == null) {
       slots(i) = window
@@ -69,14 +71,14 @@ private[state] final class WindowTable {
     slots(i)
   }
 
-  /** Removes a window that is there, closing the gap that it leaves. */
+  /** Removes a window and closes the gap that it leaves. */
   def remove(window: Window): Unit = {
     val mask = slots.length - 1
-    var gap = WindowTable.spread(window.hash) & mask
+    var gap = WindowTable.spreadHash(window.hash) & mask
     while (slots(gap) ne window) gap = (gap + 1) & mask
     var i = (gap + 1) & mask
     while (slots(i) != null) {
-      val home = WindowTable.spread(slots(i).hash) & mask
+      val home = WindowTable.spreadHash(slots(i).hash) & mask
       if (((i - home) & mask) >= ((i - gap) & mask)) {
         slots(gap) = slots(i)
         gap = i
@@ -101,7 +103,7 @@ private[state] final class WindowTable {
     }
   }
 
-  /** Grows once instead of many times, for so many windows in all. */
+  /** Grows once for this number of windows. */
   def reserve(windows: Long): Unit = {
     val wanted = java.lang.Long.highestOneBit(Math.max(Math.min(2 * windows, WindowTable.MostSlots), 1) * 2 - 1).toInt
     if (wanted > slots.length) resize(wanted)
@@ -116,7 +118,7 @@ private[state] final class WindowTable {
   }
 
   private def place(into: Array[Window], window: Window): Unit =
-    placeFrom(into, WindowTable.spread(window.hash) & (into.length - 1), window)
+    placeFrom(into, WindowTable.spreadHash(window.hash) & (into.length - 1), window)
 
   private def placeFrom(into: Array[Window], home: Int, window: Window): Unit = {
     var i = home
@@ -131,8 +133,11 @@ private[state] object WindowTable {
 
   private val Parts = 4096
 
-  /** Indices of numbers in [0, limit), ordered by which of `Parts` equal parts of that range they are in. `limit` is a power of two. */
-  private def ascending(numbers: Array[Int], limit: Int): Array[Int] = {
+  /**
+   * Orders the indices of `numbers` by the part of [0, limit) that each number is in. There are `Parts` equal parts,
+   * and `limit` is a power of two.
+   */
+  private def orderByPart(numbers: Array[Int], limit: Int): Array[Int] = {
     val shift = Math.max(Integer.numberOfTrailingZeros(limit) - Integer.numberOfTrailingZeros(Parts), 0)
     val (next, ordered) = (new Array[Int](Parts + 1), new Array[Int](numbers.length))
     var i = 0
@@ -151,8 +156,11 @@ private[state] object WindowTable {
     ordered
   }
 
-  /** Spark's row hash is good, but its low bits decide the partition too: use the high ones as well. */
-  private def spread(hash: Int): Int = {
+  /**
+   * Mixes the high bits into the low bits. The low bits of Spark's row hash decide the partition, so they are alike in
+   * one store.
+   */
+  private def spreadHash(hash: Int): Int = {
     val mixed = hash * 0x9E3779B9
     mixed ^ (mixed >>> 15)
   }
