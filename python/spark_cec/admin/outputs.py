@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from spark_cec.admin.damage import Finding, of_error
 from spark_cec.admin.find_log import Place
 from spark_cec.errors import DamagedLog
-from spark_cec.log.cuts import Cut, cuts_of
 from spark_cec.log.manifest import Manifest, load, readable_batches
+from spark_cec.log.output_rollbacks import Cut, cuts_of
 
 
 @dataclass(frozen=True, slots=True)

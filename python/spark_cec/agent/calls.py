@@ -12,10 +12,10 @@ from typing import Any
 
 from spark_cec.agent.logs import OpenLogs
 from spark_cec.agent.output import OutputCalls
+from spark_cec.agent.output_cache import RecentOutput
 from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.agent.queries import QueryCalls
 from spark_cec.agent.reader import ReaderCalls
-from spark_cec.agent.recent import RecentOutput
 from spark_cec.agent.spool import Spool
 from spark_cec.agent.stores import StoreCalls
 from spark_cec.errors import CecError, mend_of

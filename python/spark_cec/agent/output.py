@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs
+from spark_cec.agent.output_cache import RecentOutput
 from spark_cec.agent.protocols import ProtocolCalls
-from spark_cec.agent.recent import RecentOutput
 from spark_cec.ids import new_id
 from spark_cec.log import manifest
 from spark_cec.log.frame import FrameKind, OutputMeta, crc32c
 from spark_cec.log.record import encode_table
-from spark_cec.recovery.reach import PlannedBatch, read_planned
+from spark_cec.recovery.replay_range import PlannedBatch, read_planned
 
 _LOG = logging.getLogger(__name__)
 _NUMBER_OF_FILES = re.compile(r'\{"logOffset":(\d+)\}')

@@ -18,15 +18,15 @@ from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
 from spark_cec.errors import CheckpointFailed, DamagedLog, NoLine, RestartNeeded, UnsuitableCheckpoint, Unsupported
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
-from spark_cec.log.cuts import cuts_of
+from spark_cec.log.output_rollbacks import cuts_of
 from spark_cec.log.storage import Storage
 from spark_cec.protocols.driving import Coming, Drive, DrivenFlow, line_before, line_of
 from spark_cec.protocols.records import Records, checkpoints_of, records_in
 from spark_cec.protocols.spec import is_stopping, read_spec
 from spark_cec.protocols.words import Line, Piggyback
 from spark_cec.recovery.attempts import CommittedAttempts
-from spark_cec.recovery.reach import read_planned
-from spark_cec.recovery.rollback import files_to_start, forget_batches
+from spark_cec.recovery.replay_range import read_planned
+from spark_cec.recovery.rollback import forget_batches, list_start_files
 from spark_cec.recovery.spark_logs import all_stores, named_stores, operator_files, source_files
 from spark_cec.settings import ProtocolSettings, Settings
 
@@ -291,7 +291,7 @@ def _make_durable(checkpoint: Storage, batch: int, run: _Run) -> None:
     """What Spark has written up to the batch, it does not sync, and a checkpoint behind it is of no use without."""
     if batch < 0:
         return
-    for path in files_to_start(batch):
+    for path in list_start_files(batch):
         checkpoint.sync(path)
     if checkpoint.local_path("") is None:  # an object that can be read is durable
         return

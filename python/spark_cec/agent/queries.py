@@ -21,50 +21,53 @@ from spark_cec.checkpoint.recovery_target import load_tuning
 from spark_cec.errors import DamagedLog, Fenced, UnsuitableCheckpoint
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
-from spark_cec.log.cuts import cuts_of
 from spark_cec.log.home import absolute_home, is_inside, read_log_id, relative_home
 from spark_cec.log.index import Index
+from spark_cec.log.output_rollbacks import cuts_of
 from spark_cec.log.reader import read_frame
 from spark_cec.log.readers import slowest_reader
 from spark_cec.log.storage import Storage
 from spark_cec.log.trim import TrimHorizon, trim
 from spark_cec.recovery import report
 from spark_cec.recovery.attempts import CommittedAttempts
+from spark_cec.recovery.dirty_stores import name_dirty_stores
 from spark_cec.recovery.fallback import pending_fallback
 from spark_cec.recovery.forecast import forecast
 from spark_cec.recovery.generations import has_committed, newest_generation
-from spark_cec.recovery.left_dirty import name_dirty_stores
-from spark_cec.recovery.lost_output import words_on_lost_output
+from spark_cec.recovery.lost_output import describe_lost_output
 from spark_cec.recovery.migrated_away import refuse_if_migrated
 from spark_cec.recovery.plan import (
     RecoveryPlan,
     first_missed,
     make_plan,
     nothing_to_replay,
-    refuse_a_later_history,
-    refuse_an_unfinished_rewind,
     refuse_later_batches,
+    refuse_later_history,
+    refuse_unfinished_rewind,
     way_back,
 )
+from spark_cec.recovery.preconditions import (
+    refuse_forgotten_batches,
+    refuse_lost_commit,
+    refuse_under_protocol,
+    refuse_unsuitable,
+    refuse_without_log,
+)
 from spark_cec.recovery.query_files import FLUSH, QUERY, ReplayProgress
-from spark_cec.recovery.reach import describe_batches, read_reach
+from spark_cec.recovery.replay_range import describe_batches, read_replay_range
 from spark_cec.recovery.requests import answer_flush
 from spark_cec.recovery.rollback import refuse_if_under_way
-from spark_cec.recovery.run import take_up
+from spark_cec.recovery.run import begin_run
 from spark_cec.recovery.session_settings import read_settings, record_settings, split_batches
-from spark_cec.recovery.sources import at_start, parse_sources, while_running
+from spark_cec.recovery.sources import check_at_start, check_while_running, parse_sources
 from spark_cec.recovery.spark_logs import all_stores
-from spark_cec.recovery.start import (
-    Word,
-    refuse_a_lost_commit,
-    refuse_forgotten_batches,
-    refuse_without_log,
-    word_on_owner,
-    words_on_damage,
-    words_on_eager,
-    words_on_plan,
+from spark_cec.recovery.start_messages import (
+    StartMessage,
+    describe_damage,
+    describe_eager_operators,
+    describe_new_owner,
+    describe_plan,
 )
-from spark_cec.recovery.suitable import refuse_under_protocol, refuse_unsuitable
 from spark_cec.settings import Mode, Settings, parse_settings
 
 
@@ -135,7 +138,7 @@ class QueryCalls:
             "sources_margin": settings.sources_margin,
             "replayable_sources": list(settings.replayable_sources),
             "order_free_functions": settings.order_free_functions,
-            "said": [asdict(Word(warning)) for warning in settings.warnings],
+            "said": [asdict(StartMessage(warning)) for warning in settings.warnings],
         }
 
     def resolve(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
@@ -209,23 +212,23 @@ class QueryCalls:
         after_run = newest_generation(own)
         checkpoint = open_storage(str(arguments["checkpoint"]))
         if arguments.get("named"):
-            refuse_a_lost_commit(checkpoint, committed)
+            refuse_lost_commit(checkpoint, committed)
         if read_log_id(open_storage(arguments["home"])) is None:  # then there is nothing that a plan could say
             return _answer(nothing_to_replay(committed), after_run, [])
         log = self._logs.get(arguments["home"], parse_settings(conf_of(arguments)))
         log.catalog.refresh()
-        refuse_an_unfinished_rewind(own, committed)
+        refuse_unfinished_rewind(own, committed)
         index, cuts = log.catalog.index, cuts_of(log.storage).known
         attempts = CommittedAttempts(checkpoint, own, cuts, committed)
-        refuse_a_later_history(index, cuts, committed, after_run)
+        refuse_later_history(index, cuts, committed, after_run)
         refuse_later_batches(index, checkpoint.url, committed, attempts.allows)
         with log.catalog.naming_places():
             stores = all_stores(checkpoint, index.stores())
             fallback = pending_fallback(own, index, stores, committed)
             plan = make_plan(index, stores, committed, attempts.allows, fallback.version if fallback else None)
         refuse_forgotten_batches(checkpoint, plan)
-        said = words_on_damage(log.home, log.catalog.damages)
-        said += words_on_lost_output(log.storage, index, _published(log, checkpoint.url, committed), committed)
+        said = describe_damage(log.home, log.catalog.damages)
+        said += describe_lost_output(log.storage, index, _published(log, checkpoint.url, committed), committed)
         return _answer(plan, after_run, said)
 
     def sources_now(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
@@ -236,9 +239,11 @@ class QueryCalls:
         first = self.acknowledge(arguments)["dirty_from"]
         if first is None:
             return {"thin": None, "deletes": False}
-        reach = read_reach(open_storage(str(arguments["checkpoint"])), int(first), int(arguments["version"]) - 1)
+        replay = read_replay_range(
+            open_storage(str(arguments["checkpoint"])), int(first), int(arguments["version"]) - 1
+        )
         share = self._logs.get_known(arguments["home"]).settings.sources_margin
-        thin = while_running(reach, parse_sources(arguments["sources"]), share)
+        thin = check_while_running(replay, parse_sources(arguments["sources"]), share)
         return {"thin": thin and thin.why, "deletes": bool(thin and thin.deletes)}
 
     def batch_input(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
@@ -273,12 +278,14 @@ class QueryCalls:
             _refuse_if_overtaken(checkpoint, own, int(arguments["plan"]["after_run"]), "this start was prepared")
             former = refuse_if_owned(checkpoint, home)
             if former is not None:
-                said.append(word_on_owner(home, former, checkpoint))
+                said.append(describe_new_owner(home, former, checkpoint))
             if arguments.get("sources") is not None and plan.committed_batch >= 0:
-                reach = read_reach(place, plan.rewound_to + 1, plan.committed_batch)
+                replay = read_replay_range(place, plan.rewound_to + 1, plan.committed_batch)
                 sources, now_ms = parse_sources(arguments["sources"]), int(time.time() * 1000)
-                said.append(at_start(reach, sources, settings.sources_margin, settings.accepts_divergence, now_ms))
-            run = take_up(
+                said.append(
+                    check_at_start(replay, sources, settings.sources_margin, settings.accepts_divergence, now_ms)
+                )
+            run = begin_run(
                 place,
                 own,
                 open_storage(home),
@@ -295,8 +302,8 @@ class QueryCalls:
         self._protocols.begin(settings, checkpoint, home, run.generation, plan.committed_batch)
         expected = forecast(own, float(arguments.get("load_waves", 1.0)), autotune=settings.autotune)
         how = f"{decision['mode']} ({decision['reason']})"
-        said += words_on_plan(plan, how, settings.describe(), home)
-        said += words_on_eager(decision.get("operators", ()), asked=settings.mode is Mode.EAGER)
+        said += describe_plan(plan, how, settings.describe(), home)
+        said += describe_eager_operators(decision.get("operators", ()), asked=settings.mode is Mode.EAGER)
         said_now = [asdict(word) for word in said]
         return {**asdict(run), "forecast": asdict(expected), "said": said_now}
 
@@ -325,7 +332,7 @@ class QueryCalls:
         ]
         if set(plan.stores) - {each.store for each in loaded}:
             return {"done": False}
-        written = report.compose(plan, loaded, int(arguments["started_ms"]))
+        written = report.compose_report(plan, loaded, int(arguments["started_ms"]))
         return {"done": True, "path": report.write_report(cec_directory(arguments["checkpoint"]), written)}
 
     def replaying(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
@@ -399,7 +406,7 @@ def _is_reached_by_a_link(checkpoint: str, recorded: str, settings: Settings) ->
     return owns(checkpoint, recorded) or recorded in [home_of(url, settings, None) for url in (real, f"file:{real}")]
 
 
-def _answer(plan: RecoveryPlan, after_run: int, said: Sequence[Word]) -> Mapping[str, Any]:
+def _answer(plan: RecoveryPlan, after_run: int, said: Sequence[StartMessage]) -> Mapping[str, Any]:
     return {"plan": {**plan.to_json(), "after_run": after_run}, "said": [asdict(word) for word in said]}
 
 

@@ -13,29 +13,29 @@ import pyarrow as pa
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of
+from spark_cec.agent.output_cache import RecentOutput
 from spark_cec.agent.protocols import ProtocolCalls
-from spark_cec.agent.recent import RecentOutput
 from spark_cec.agent.spool import Spool, write_rows
-from spark_cec.checkpoint.columns import end_of_types
+from spark_cec.checkpoint.columns import first_type_change
 from spark_cec.checkpoint.eventual import head_at, rebuild
-from spark_cec.checkpoint.views import (
-    fail,
+from spark_cec.checkpoint.readers import (
     first_published_since,
     log_records,
     output_batches,
     output_rows,
+    raise_loss,
     window_rows,
 )
 from spark_cec.errors import CecError, DamagedLog, LogLocationError, NotKept, OutputBegunAnew, OutputTakenBack
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
-from spark_cec.log.cuts import cuts_of
 from spark_cec.log.frame import Location
 from spark_cec.log.home import absolute_home
 from spark_cec.log.index import OutputEntry
+from spark_cec.log.output_rollbacks import cuts_of
 from spark_cec.log.readers import ReaderTrail
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.attempts import is_taken_back, newest_allowed, read_attempts
+from spark_cec.recovery.attempts import is_rolled_back, newest_allowed, read_attempts
 from spark_cec.recovery.plan import Allows
 from spark_cec.recovery.query_files import QUERY
 from spark_cec.recovery.spark_logs import committed_batch
@@ -62,7 +62,7 @@ def _committed(path: str, log: OpenLog) -> Allows:
     if QUERY.read(own) is not None:
         return read_attempts(open_storage(path), own, log.storage).allows_read
     cuts = cuts_of(log.storage).known
-    return lambda entry: not is_taken_back(entry, cuts)
+    return lambda entry: not is_rolled_back(entry, cuts)
 
 
 class ReaderCalls:
@@ -200,7 +200,7 @@ class ReaderCalls:
                 min(int(arguments["last"]), published.stop - 1),
                 bool(arguments["whole"]),
                 published,
-                told.append if arguments.get("may_lose") else fail,
+                told.append if arguments.get("may_lose") else raise_loss,
                 arguments.get("schema"),
                 _exact(arguments),
             )
@@ -320,7 +320,7 @@ def _end_after(
         last = min(last, empty + int(arguments["max_batches"]))
     if "max_rows" in arguments:
         last = manifest.last_within(storage, empty + 1, last, int(arguments["max_rows"]))
-    changed = end_of_types(_schemas(storage, begin + 1, last), exact=_exact(arguments))
+    changed = first_type_change(_schemas(storage, begin + 1, last), exact=_exact(arguments))
     if changed is not None:  # what comes before can be read by the types that it was written with
         last = changed - 1
     return max(begin, last)
@@ -406,7 +406,7 @@ def _window_pieces(log: OpenLog, operator: int, name: str, version: int | None) 
             log.home, f"no store {name!r} of operator {operator}; there are: {', '.join(known) or 'none'}"
         )
     # An attempt that cannot be the committed one says all the same that there is a later version, which may be lost.
-    heads = [newest_allowed(index, store, lambda entry: not is_taken_back(entry, cuts)) for store in stores]
+    heads = [newest_allowed(index, store, lambda entry: not is_rolled_back(entry, cuts)) for store in stores]
     newest = min(head.meta.version if head is not None else 0 for head in heads)
     at = newest if version is None else int(version)
     if not 0 < at <= newest:

@@ -20,10 +20,10 @@ from spark_cec.checkpoint.policy import Plan
 from spark_cec.checkpoint.recovery_target import Forecast, load_tuning
 from spark_cec.errors import DamagedLog, LogLocationError
 from spark_cec.ids import NO_CHECKPOINT, StoreId
-from spark_cec.log.cuts import cuts_of
 from spark_cec.log.frame import CommitFlags, CommitMeta, FrameKind, LoadedMeta
 from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.meta import NO_WATERMARK_MS
+from spark_cec.log.output_rollbacks import cuts_of
 from spark_cec.log.segment import segment_path
 from spark_cec.recovery.attempts import CommittedAttempts, read_attempts
 from spark_cec.recovery.plan import Allows
@@ -131,8 +131,8 @@ class StoreCalls:
             return {"lost": False, **_footer(head_at(log.catalog.index, store, version, allows=allows).meta)}
         except DamagedLog:
             of_a_run = arguments.get("committed_batch") is not None
-            named = self._attempts_of_run(log, arguments).named(store, version) if of_a_run else None
-            return {"lost": True, "checkpoint_id": named}
+            committed_id = self._attempts_of_run(log, arguments).committed_id(store, version) if of_a_run else None
+            return {"lost": True, "checkpoint_id": committed_id}
 
     def _write(self, checkpoint: EventualCheckpoint) -> str | None:
         records = checkpoint.records

@@ -105,7 +105,7 @@ class Location:
 class FrameFlags(IntFlag):
     """What a reader must know of a frame to read its payload.
 
-    PLANES: records are in byte planes (`log.planes`). STEPS: the ids of windows are differences there. PACKED: the
+    PLANES: records are in byte planes (`log.byte_planes`). STEPS: the ids of windows are differences there. PACKED: the
     payload is compressed as one (`log.record`).
     """
 

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from spark_cec.errors import AlreadyExists, DamagedLog, Fenced, UnsuitableCheckpoint
-from spark_cec.log.cuts import Cut, Cuts, all_cuts_of, append_cut, cuts_of
-from spark_cec.log.objects import decode_object, encode_object
+from spark_cec.log.checked_json import decode_object, encode_object
+from spark_cec.log.output_rollbacks import Cut, Cuts, all_cuts_of, append_cut, cuts_of
 from spark_cec.log.storage import Storage
 
 MANIFESTS = "manifests"

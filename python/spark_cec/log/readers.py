@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Any
 
 from spark_cec.errors import DamagedLog, NewerFormat
+from spark_cec.log.checked_json import decode_object, encode_object
 from spark_cec.log.home import read_log_id
-from spark_cec.log.objects import decode_object, encode_object
 from spark_cec.log.storage import Storage
 
 READERS = "readers"

@@ -7,8 +7,8 @@ from enum import IntEnum
 
 import pyarrow as pa
 
+from spark_cec.log.byte_planes import LEAST_ROWS, from_planes, order_of, to_planes
 from spark_cec.log.frame import FrameFlags
-from spark_cec.log.planes import LEAST_ROWS, from_planes, order_of, to_planes
 
 _FEW_BYTES = 2048
 """Rows of so few bytes are compressed by lz4 for zstd: that takes a tenth of the time, and a tenth more room."""

@@ -12,6 +12,7 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.errors import DamagedLog, NewerFormat, UnsuitableCheckpoint
+from spark_cec.log.checked_json import canonical
 from spark_cec.log.frame import crc32c
 from spark_cec.log.manifest import (
     RELIST_S,
@@ -28,7 +29,6 @@ from spark_cec.log.manifest import (
     retire,
     retired_before,
 )
-from spark_cec.log.objects import canonical
 from spark_cec.log.reader import verify
 from spark_cec.log.storage import Storage
 from tests.log.support import memory_storage

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_cec.errors import AlreadyExists, DamagedLog, Fenced, NewerFormat
-from spark_cec.log.cuts import Cut, Cuts, all_cuts_of, append_cut, cut_path, cuts_of
+from spark_cec.log.checked_json import encode_object
 from spark_cec.log.manifest import (
     Manifest,
     Published,
@@ -20,7 +20,7 @@ from spark_cec.log.manifest import (
     retire,
     take_back,
 )
-from spark_cec.log.objects import encode_object
+from spark_cec.log.output_rollbacks import Cut, Cuts, all_cuts_of, append_cut, cut_path, cuts_of
 from spark_cec.log.reader import verify
 from spark_cec.log.storage import Storage
 from tests.log.support import Crash, Fault, FaultyStorage, memory_storage
@@ -235,7 +235,7 @@ def test_a_cut_that_is_missing_is_named() -> None:
 def test_a_cut_of_a_later_release(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = with_batches(3)
     with monkeypatch.context() as later:
-        later.setattr("spark_cec.log.objects.FORMAT_VERSION", 2)
+        later.setattr("spark_cec.log.checked_json.FORMAT_VERSION", 2)
         append_cut(storage, 1, 2, 7)
     with pytest.raises(NewerFormat, match="format version 2"):
         batches(storage)

@@ -9,7 +9,7 @@ import threading
 from dataclasses import asdict, dataclass
 
 from spark_cec.errors import DamagedLog
-from spark_cec.log.objects import decode_object, encode_object
+from spark_cec.log.checked_json import decode_object, encode_object
 from spark_cec.log.storage import Storage
 
 CUTS = "cuts"

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from spark_cec.errors import DamagedLog
 from spark_cec.log import record
+from spark_cec.log.byte_planes import LEAST_ROWS, MOST_BYTES, from_planes, order_of, to_planes, words_of
 from spark_cec.log.frame import Frame, FrameFlags, Newer, encode_frame, parse_frame
 from spark_cec.log.meta import FrameKind
-from spark_cec.log.planes import LEAST_ROWS, MOST_BYTES, from_planes, order_of, to_planes, words_of
 from spark_cec.log.reader import commit_records
 from spark_cec.log.record import decode_records, encode_commit, encode_records, encode_table, records_schema
 from tests.log.support import commit_meta

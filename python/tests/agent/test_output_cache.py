@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_cec.agent.recent import RecentOutput
+from spark_cec.agent.output_cache import RecentOutput
 
 
 def frame(number: int) -> bytes:
