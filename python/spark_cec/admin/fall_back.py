@@ -11,7 +11,7 @@ from spark_cec.admin.committed import committed, committed_attempts
 from spark_cec.admin.find_log import OWN_DIRECTORY, Place
 from spark_cec.admin.state import catalog_of
 from spark_cec.agent.lease import CheckpointLeases
-from spark_cec.agent.owner import log_of_its_own, refuse_if_owned
+from spark_cec.agent.owner import external_log, refuse_if_owned
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.fallback import Base, FallbackCost, NoBase, estimate_cost, find_base, make_probe
 from spark_cec.recovery.generations import newest_generation
@@ -82,7 +82,7 @@ def while_no_run_has_it(place: Place) -> Iterator[None]:
         leases.hold(place.home, open_storage(place.home), _JUST_STOPPED_S)
     else:
         url = place.checkpoint.url
-        leases.hold(url, open_storage(_own(place.checkpoint)), _JUST_STOPPED_S, log_of_its_own(url, place.home))
+        leases.hold(url, open_storage(_own(place.checkpoint)), _JUST_STOPPED_S, external_log(url, place.home))
     try:
         if place.checkpoint is not None:
             refuse_if_owned(place.checkpoint.url, place.home)

@@ -15,7 +15,7 @@ from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import CheckpointLeases
-from spark_cec.agent.owner import log_of_its_own, refuse_if_owned
+from spark_cec.agent.owner import external_log, refuse_if_owned
 from spark_cec.errors import DamagedLog, SettingsError, UnsuitableCheckpoint
 from spark_cec.log.home import absolute_home
 from spark_cec.log.storage import Storage
@@ -198,7 +198,7 @@ class Lines:
         """One flow: where it is then, how many batches that takes back, and how many checkpoints are of no use."""
         at, leases = records.at(number), CheckpointLeases()
         checkpoint, own = open_storage(self._flow(name)), self._own(name)
-        leases.hold(self._flow(name), own, log=log_of_its_own(self._flow(name), self._log_home(name)))
+        leases.hold(self._flow(name), own, log=external_log(self._flow(name), self._log_home(name)))
         try:
             was = committed_batch(checkpoint)
             roll_back(checkpoint, own, self._log(name), at.batch)
