@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from spark_cec.admin.find_log import OWN_DIRECTORY, Place, open_to_read
 from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
 from spark_cec.log.index import Index
-from spark_cec.log.output_rollbacks import Cut, cuts_of
+from spark_cec.log.output_rollbacks import Cut, read_cuts
 from spark_cec.log.storage import Storage
 from spark_cec.protocols.driving import line_of
 from spark_cec.protocols.records import checkpoints_of, read_records, records_in
@@ -100,7 +100,7 @@ def committed_attempts(place: Place, done: Committed | None) -> Allows:
 def _readable_cuts(place: Place) -> tuple[Cut, ...]:
     """None where one is damaged: who looks for damage names it."""
     with suppress(DamagedLog):
-        return cuts_of(place.storage).known
+        return read_cuts(place.storage).known
     return ()
 
 

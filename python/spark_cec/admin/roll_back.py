@@ -16,7 +16,7 @@ from spark_cec.agent.lease import is_held
 from spark_cec.errors import DamagedLog, Fenced, UnsuitableCheckpoint
 from spark_cec.log import manifest
 from spark_cec.log.index import Index
-from spark_cec.log.output_rollbacks import cuts_of
+from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.readers import newest_reads
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import CommittedAttempts, newest_allowed
@@ -92,7 +92,7 @@ def find_way_back(place: Place, batch: int, watch: Watch) -> WayBack | None:
     `DamagedLog` where the log has lost what that batch has left.
     """
     checkpoint = _refuse_what_never_goes_back(place)
-    own, cuts = _own(checkpoint), cuts_of(place.storage).known
+    own, cuts = _own(checkpoint), read_cuts(place.storage).known
     pending = pending_rollback(own)
     catalog = catalog_of(place)
     catalog.refresh()
@@ -259,7 +259,7 @@ def _some(files: list[str]) -> str:
 
 
 def _attempts(place: Place, checkpoint: Storage, batch: int) -> CommittedAttempts:
-    return CommittedAttempts(checkpoint, _own(checkpoint), cuts_of(place.storage).known, batch)
+    return CommittedAttempts(checkpoint, _own(checkpoint), read_cuts(place.storage).known, batch)
 
 
 def _own(checkpoint: Storage) -> Storage:

@@ -21,7 +21,7 @@ from spark_cec.errors import CecError, Fenced, LogLocationError, SettingsError
 from spark_cec.ids import new_writer_id
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.home import join_log, read_log_id
-from spark_cec.log.manifest import Published
+from spark_cec.log.manifest import PublishedBatches
 from spark_cec.log.storage import Storage
 from spark_cec.log.trim import Summaries
 from spark_cec.log.writer import SegmentWriter
@@ -54,7 +54,7 @@ class OpenLog:
         self.catalog = Catalog(self.storage, open_index(index_path(settings, home, self.log_id), self.log_id))
         self.ledgers = StoreLedgers()
         self.summaries = Summaries()
-        self.published = Published(storage)
+        self.published = PublishedBatches(storage)
         self.kept = False
         self.users = 0
         self.retired = False

@@ -18,7 +18,7 @@ from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
 from spark_cec.errors import CheckpointFailed, DamagedLog, NoLine, RestartNeeded, UnsuitableCheckpoint, Unsupported
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
-from spark_cec.log.output_rollbacks import cuts_of
+from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.storage import Storage
 from spark_cec.protocols.driving import Coming, Drive, DrivenFlow, line_before, line_of
 from spark_cec.protocols.records import Records, checkpoints_of, records_in
@@ -264,7 +264,7 @@ def _load_piggybacks(log: Storage, first: int, last: int) -> dict[int, Piggyback
 def _find_stores_without(log: OpenLog, run: _Run, version: int) -> tuple[list[str], bool]:
     log.catalog.refresh()
     index, checkpoint = log.catalog.index, open_storage(run.checkpoint)
-    own, cuts = cec_directory(run.checkpoint), cuts_of(log.storage).known
+    own, cuts = cec_directory(run.checkpoint), read_cuts(log.storage).known
     attempts = CommittedAttempts(checkpoint, own, cuts, version - 1)
 
     def has_written(store: StoreId) -> bool:

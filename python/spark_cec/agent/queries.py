@@ -23,7 +23,7 @@ from spark_cec.ids import StoreId
 from spark_cec.log import manifest
 from spark_cec.log.home import absolute_home, is_inside, read_log_id, relative_home
 from spark_cec.log.index import Index
-from spark_cec.log.output_rollbacks import cuts_of
+from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.reader import read_frame
 from spark_cec.log.readers import slowest_reader
 from spark_cec.log.storage import Storage
@@ -220,7 +220,7 @@ class QueryCalls:
         log = self._logs.get(arguments["home"], parse_settings(conf_of(arguments)))
         log.catalog.refresh()
         refuse_unfinished_rewind(own, committed)
-        index, cuts = log.catalog.index, cuts_of(log.storage).known
+        index, cuts = log.catalog.index, read_cuts(log.storage).known
         attempts = CommittedAttempts(checkpoint, own, cuts, committed)
         refuse_later_history(index, cuts, committed, after_run)
         refuse_later_batches(index, checkpoint.url, committed, attempts.allows)

@@ -32,7 +32,7 @@ from spark_cec.log import manifest
 from spark_cec.log.frame import Location
 from spark_cec.log.home import absolute_home
 from spark_cec.log.index import OutputEntry
-from spark_cec.log.output_rollbacks import cuts_of
+from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.readers import ReaderTrail
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import is_rolled_back, newest_allowed, read_attempts
@@ -62,7 +62,7 @@ def _allowed_attempts(path: str, log: OpenLog) -> Allows:
     own = cec_directory(path)
     if QUERY.read(own) is not None:
         return read_attempts(open_storage(path), own, log.storage).allows_read
-    cuts = cuts_of(log.storage).known
+    cuts = read_cuts(log.storage).known
     return lambda entry: not is_rolled_back(entry, cuts)
 
 
@@ -405,7 +405,7 @@ def _pack(frames: Iterable[tuple[Location, str]]) -> list[list[Sequence[Any]]]:
 
 
 def _window_pieces(log: OpenLog, operator: int, name: str, version: int | None) -> list[dict[str, Any]]:
-    index, cuts = log.catalog.index, cuts_of(log.storage).known
+    index, cuts = log.catalog.index, read_cuts(log.storage).known
     stores = [store for store in sorted(index.stores()) if store.operator == operator and store.name == name]
     if not stores:
         known = sorted({f"operator {s.operator} store {s.name}" for s in index.stores()})

@@ -23,7 +23,7 @@ from spark_cec.ids import NO_CHECKPOINT, StoreId
 from spark_cec.log.frame import CommitFlags, CommitMeta, FrameKind, LoadedMeta
 from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.meta import NO_WATERMARK_MS
-from spark_cec.log.output_rollbacks import cuts_of
+from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.segment import segment_path
 from spark_cec.recovery.attempts import CommittedAttempts, read_attempts
 from spark_cec.recovery.plan import Allows
@@ -212,7 +212,7 @@ class StoreCalls:
         run = (place, committed, int(arguments["generation"]))
         attempts = self._runs.get(run)
         if attempts is None:
-            cuts = cuts_of(log.storage).known
+            cuts = read_cuts(log.storage).known
             attempts = CommittedAttempts(open_storage(place), cec_directory(place), cuts, committed)
             self._runs = dict([(run, attempts), *self._runs.items()][:_RUNS_KNOWN])
         return attempts

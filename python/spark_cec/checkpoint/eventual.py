@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import NO_CHECKPOINT, StoreId
-from spark_cec.log.byte_planes import words_of
+from spark_cec.log.byte_planes import varying_words
 from spark_cec.log.index import CommitEntry, Index, first_of
 from spark_cec.log.meta import CommitFlags, CommitMeta
 from spark_cec.log.reader import commit_records, read_many
@@ -219,7 +219,7 @@ def _identity(records: pa.Table) -> list[str]:
 
 def _window_codes(records: pa.Table) -> tuple[np.ndarray, int]:
     """A number for each row's window, in order of first appearance, and the number of windows."""
-    words = words_of(records["window"])
+    words = varying_words(records["window"])
     if words is not None and 0 < len(words) <= _MOST_WORDS:
         codes, distinct = _codes(pa.array(words[0]))
         for word in words[1:]:

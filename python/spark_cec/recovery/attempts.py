@@ -17,7 +17,7 @@ from functools import cache, cached_property
 
 from spark_cec.ids import StoreId
 from spark_cec.log.index import CommitEntry, Index
-from spark_cec.log.output_rollbacks import Cut, cuts_of
+from spark_cec.log.output_rollbacks import Cut, read_cuts
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.generations import known_generations, read_start
 from spark_cec.recovery.plan import ANY_VERSION, Allows
@@ -80,7 +80,7 @@ class CommittedAttempts:
 
 def read_attempts(checkpoint: Storage, own: Storage, log: Storage) -> CommittedAttempts:
     """Reads the committed batch and the rollbacks as they are now. `DamagedLog` if a rollback entry is unreadable."""
-    return CommittedAttempts(checkpoint, own, cuts_of(log).known, committed_batch(checkpoint))
+    return CommittedAttempts(checkpoint, own, read_cuts(log).known, committed_batch(checkpoint))
 
 
 def is_rolled_back(entry: CommitEntry, cuts: Iterable[Cut]) -> bool:

@@ -12,7 +12,7 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.log.home import read_log_id
 from spark_cec.log.manifest import manifest_path, retire
-from spark_cec.log.output_rollbacks import cuts_of
+from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.readers import ReaderTrail, slowest_reader
 from spark_cec.recovery.attempts import read_attempts
 from spark_cec.recovery.query_files import FALLBACK, QUERY, ROLLBACK, Fallback, save_fallback
@@ -67,7 +67,7 @@ def test_a_crash_at_any_step_is_mended_by_the_next_try(batch: int, tmp_path: Pat
                 roll_back(*query.parts(1), batch)
         roll_back(*query.parts(), batch)
         query.is_back_at(batch)
-        assert len(cuts_of(query.log).known) == 1, "a cut was made twice"
+        assert len(read_cuts(query.log).known) == 1, "a cut was made twice"
 
 
 def test_what_was_decided_for_the_end_of_a_later_batch_is_forgotten(tmp_path: Path) -> None:
