@@ -18,12 +18,12 @@ from cec_it.references import PROVIDER_KEY, References
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import home_of
 from spark_cec.cli.app import app
-from spark_cec.cli.carry import PROVIDERS
 from spark_cec.cli.failures import explained
+from spark_cec.cli.migrate import PROVIDERS
 from spark_cec.errors import CecError
-from spark_cec.migration.carry import Carried, Request, carry
+from spark_cec.migration.migrate import Carried, Request, carry
+from spark_cec.recovery.preconditions import UNFINISHED
 from spark_cec.recovery.query_files import LEFT, read_carried
-from spark_cec.recovery.suitable import UNFINISHED
 from spark_cec.settings import Settings
 from testbed.spark_logs import newest
 
@@ -242,7 +242,7 @@ def test_a_copy_that_is_not_finished_cannot_be_started(
     stopped: tuple[SparkSession, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark, checkpoint = stopped
-    monkeypatch.setattr("spark_cec.migration.carry.finish", lambda *_: None)
+    monkeypatch.setattr("spark_cec.migration.migrate.finish", lambda *_: None)
     query = Query("totals", feeds.RATE, FOREACH)
     job = Job(str(tmp_path / "new"), (query,), local.BATCHES, local.ROWS)
     job.checkpoint(query).parent.mkdir(parents=True)

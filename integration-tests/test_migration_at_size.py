@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 
 from cec_it import local
 from cec_it.references import PROVIDER_KEY
-from spark_cec.cli.carry import PROVIDERS
+from spark_cec.cli.migrate import PROVIDERS
 
 KEYS = 100_000
 ROWS = 60_000

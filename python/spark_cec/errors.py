@@ -208,7 +208,7 @@ class OutputBegunAnew(CecError):
 
 
 class OutputTakenBack(CecError):
-    """A reader has read output that a rollback of its query has taken back: see `spark_cec.log.cuts`."""
+    """A reader has read output that a rollback of its query has taken back: see `spark_cec.log.output_rollbacks`."""
 
     consequence = Consequence.FIX
 

@@ -23,7 +23,7 @@ FLOORS: Floors = (
     (
         *("protocols", "protocols.words", "protocols.choose", "protocols.coordinated", "protocols.uncoordinated"),
         *("protocols.communication_induced", "protocols.eventual", "protocols.none"),
-        *("log.meta", "log.frame", "log.planes", "log.record", "toolchain"),
+        *("log.meta", "log.frame", "log.byte_planes", "log.record", "toolchain"),
         *("checkpoint.columns", "checkpoint.footprints", "checkpoint.policy", "checkpoint.effort"),
     ),
     # 2 contracts
@@ -31,19 +31,19 @@ FLOORS: Floors = (
     # 3 log
     (
         *("log.scan", "log.home", "log.writer", "log.reader", "log.readers", "log.repair", "log.trim", "log.manifest"),
-        *("log.catalog", "log.cuts", "log.objects"),
+        *("log.catalog", "log.output_rollbacks", "log.checked_json"),
     ),
     # 4 engine
     (
         *("checkpoint.eventual", "checkpoint.commit", "checkpoint.flush", "checkpoint.recovery_target"),
         *("recovery.plan", "recovery.fallback", "recovery.generations", "recovery.report", "recovery.requests"),
-        "recovery.query_files",
-        *("recovery.forecast", "recovery.margin", "recovery.reach", "recovery.sources", "recovery.start"),
+        *("recovery.query_files", "recovery.start_messages"),
+        *("recovery.forecast", "recovery.margin", "recovery.replay_range", "recovery.sources"),
         *("recovery.run", "recovery.rollback", "recovery.file_sources", "recovery.lost_output"),
-        *("recovery.left_dirty", "recovery.session_settings"),
+        *("recovery.dirty_stores", "recovery.session_settings"),
         *("protocols.spec", "protocols.records", "protocols.driving"),
-        *("recovery.attempts", "recovery.migrated_away", "recovery.spark_logs", "recovery.suitable"),
-        *("recovery.progressive", "checkpoint.views", "tuning", "tuning.*"),
+        *("recovery.attempts", "recovery.migrated_away", "recovery.spark_logs", "recovery.preconditions"),
+        *("recovery.progressive", "checkpoint.readers", "tuning", "tuning.*"),
         *("pipeline.graph", "pipeline.status", "pipeline.draw", "pipeline.capacity"),
         *("pipeline.release", "pipeline.users_code"),
     ),
@@ -86,7 +86,7 @@ NEVER = (
     ("log.reader", "log.trim"),
     *((each, "log.writer") for each in ("admin.find_log", "admin.state", "admin.check")),
     *((each, "log.repair") for each in ("admin.find_log", "admin.state", "admin.check")),
-    *((f"migration.{each}", "agent.queries") for each in ("carry", "rewrite", "checkpoint")),
+    *((f"migration.{each}", "agent.queries") for each in ("migrate", "rewrite", "checkpoint")),
 )
 """(importer, imported) pairs that the floors would allow.
 
@@ -105,7 +105,7 @@ _OF_PIPELINES = (
     *("pipeline.supervise", "pipeline.running", "pipeline_commands.run", "pipeline.cluster"),
 )
 
-SPARK_USERS = ("session", "operators", "cli.carry", "migration.*", *_OF_PIPELINES)
+SPARK_USERS = ("session", "operators", "cli.migrate", "migration.*", *_OF_PIPELINES)
 """Who may import pyspark: the agent runs without it."""
 
 Imports = dict[str, set[str]]

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from spark_cec.admin.find_log import OWN_DIRECTORY, Place, open_to_read
 from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
-from spark_cec.log.cuts import Cut, cuts_of
 from spark_cec.log.index import Index
+from spark_cec.log.output_rollbacks import Cut, read_cuts
 from spark_cec.log.storage import Storage
 from spark_cec.protocols.driving import line_of
 from spark_cec.protocols.records import checkpoints_of, read_records, records_in
 from spark_cec.protocols.spec import read_spec
-from spark_cec.recovery.attempts import CommittedAttempts, is_taken_back
+from spark_cec.recovery.attempts import CommittedAttempts, is_rolled_back
 from spark_cec.recovery.fallback import is_done
 from spark_cec.recovery.plan import Allows
 from spark_cec.recovery.query_files import FALLBACK, QUERY, Fallback, ReplayProgress, is_under_protocol
@@ -93,14 +93,14 @@ def committed_attempts(place: Place, done: Committed | None) -> Allows:
     """Which attempts may be the committed ones; where no checkpoint is known, all that no rollback has taken back."""
     cuts = _readable_cuts(place)
     if place.checkpoint is None or done is None:
-        return lambda entry: not is_taken_back(entry, cuts)
+        return lambda entry: not is_rolled_back(entry, cuts)
     return CommittedAttempts(place.checkpoint, _own(place.checkpoint), cuts, done.batch).allows_read
 
 
 def _readable_cuts(place: Place) -> tuple[Cut, ...]:
     """None where one is damaged: who looks for damage names it."""
     with suppress(DamagedLog):
-        return cuts_of(place.storage).known
+        return read_cuts(place.storage).known
     return ()
 
 

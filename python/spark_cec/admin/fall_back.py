@@ -11,9 +11,9 @@ from spark_cec.admin.committed import committed, committed_attempts
 from spark_cec.admin.find_log import OWN_DIRECTORY, Place
 from spark_cec.admin.state import catalog_of
 from spark_cec.agent.lease import CheckpointLeases
-from spark_cec.agent.owner import log_of_its_own, refuse_if_owned
+from spark_cec.agent.owner import external_log, refuse_if_owned
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.fallback import Base, FallbackCost, NoBase, cost_of, looking_at, newest_base
+from spark_cec.recovery.fallback import Base, FallbackCost, NoBase, estimate_cost, find_base, make_probe
 from spark_cec.recovery.generations import newest_generation
 from spark_cec.recovery.plan import make_plan
 from spark_cec.recovery.query_files import Fallback, read_carried, save_fallback
@@ -44,11 +44,11 @@ def find_mending(place: Place) -> Mending | None:
     index = catalog.index
     stores = all_stores(place.checkpoint, index.stores())
     oldest = min(_batches(place.checkpoint, "offsets"), default=done.last + 1)
-    look = looking_at(place.storage, index, committed_attempts(place, done))
-    found = newest_base(stores, done.last, oldest, look, read_carried(open_storage(_own(place.checkpoint))))
+    probe = make_probe(place.storage, index, committed_attempts(place, done))
+    found = find_base(stores, done.last, oldest, probe, read_carried(open_storage(_own(place.checkpoint))))
     if not found.losses:
         return None
-    return Mending(done.last, found, cost_of(index, found, done.last) if isinstance(found, Base) else None)
+    return Mending(done.last, found, estimate_cost(index, found, done.last) if isinstance(found, Base) else None)
 
 
 def replay_due(place: Place) -> tuple[int, int] | None:
@@ -82,7 +82,7 @@ def while_no_run_has_it(place: Place) -> Iterator[None]:
         leases.hold(place.home, open_storage(place.home), _JUST_STOPPED_S)
     else:
         url = place.checkpoint.url
-        leases.hold(url, open_storage(_own(place.checkpoint)), _JUST_STOPPED_S, log_of_its_own(url, place.home))
+        leases.hold(url, open_storage(_own(place.checkpoint)), _JUST_STOPPED_S, external_log(url, place.home))
     try:
         if place.checkpoint is not None:
             refuse_if_owned(place.checkpoint.url, place.home)

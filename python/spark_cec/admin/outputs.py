@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from spark_cec.admin.damage import Finding, of_error
 from spark_cec.admin.find_log import Place
 from spark_cec.errors import DamagedLog
-from spark_cec.log.cuts import Cut, cuts_of
 from spark_cec.log.manifest import Manifest, load, readable_batches
+from spark_cec.log.output_rollbacks import Cut, read_cuts
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def read_outputs(place: Place, last: int) -> Outputs:
     """The newest `last` batches that are published."""
     there, damaged_cuts = readable_batches(place.storage)
     findings = [*map(of_error, damaged_cuts)]
-    cuts = () if damaged_cuts else cuts_of(place.storage).known
+    cuts = () if damaged_cuts else read_cuts(place.storage).known
     # One more than are shown: a batch begins where the one before it ended.
     known = {each.batch: each for each in _read(place, there[-last - 1 :], findings)}
     shown = [OutputBatch(each, _inputs(each, known.get(each.batch - 1))) for each in known.values()]

@@ -15,21 +15,21 @@ from spark_cec.admin.state import catalog_of
 from spark_cec.agent.lease import is_held
 from spark_cec.errors import DamagedLog, Fenced, UnsuitableCheckpoint
 from spark_cec.log import manifest
-from spark_cec.log.cuts import cuts_of
 from spark_cec.log.index import Index
+from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.readers import newest_reads
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import CommittedAttempts, newest_allowed
-from spark_cec.recovery.fallback import Loss, looking_at
+from spark_cec.recovery.fallback import Loss, make_probe
 from spark_cec.recovery.file_sources import files_behind
 from spark_cec.recovery.generations import newest_generation
 from spark_cec.recovery.migrated_away import refuse_if_migrated
-from spark_cec.recovery.plan import RecoveryPlan, make_plan, refuse_a_later_history, refuse_an_unfinished_rewind
+from spark_cec.recovery.plan import RecoveryPlan, make_plan, refuse_later_history, refuse_unfinished_rewind
+from spark_cec.recovery.preconditions import refuse_forgotten_batches
 from spark_cec.recovery.query_files import ROLLBACK, is_under_protocol, read_carried
-from spark_cec.recovery.reach import Reach, read_reach
-from spark_cec.recovery.rollback import has_whole, is_at, pending_rollback, roll_back
-from spark_cec.recovery.spark_logs import all_stores, committed_batch, partitions_without, planned_batches
-from spark_cec.recovery.start import refuse_forgotten_batches
+from spark_cec.recovery.replay_range import ReplayRange, read_replay_range
+from spark_cec.recovery.rollback import has_whole_batch, is_at_batch, pending_rollback, roll_back
+from spark_cec.recovery.spark_logs import all_stores, committed_batch, planned_batches, stores_without_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class WayBack:
     """What it takes to go back to the end of batch `to`, and what that costs.
 
     `newest`: the last batch of which there is anything; `stores` are whole in the log at version `to` + 1; `plan` and
-    `inputs`: what the next start replays; `reach`: what it reads of the sources. `readers`: streams that have read
+    `inputs`: what the next start replays; `replay_range`: its input. `readers`: streams that have read
     output which is taken back, and the last batch that each has read. `gone`: files of the batches behind that are not
     there any more. `begun`: a try before this one was cut short. `locks`: whether something tells that no run is alive.
     """
@@ -65,7 +65,7 @@ class WayBack:
     stores: int
     plan: RecoveryPlan
     inputs: int
-    reach: Reach
+    replay_range: ReplayRange
     output: TakenBack | None
     readers: dict[str, int]
     gone: tuple[str, ...]
@@ -92,13 +92,13 @@ def find_way_back(place: Place, batch: int, watch: Watch) -> WayBack | None:
     `DamagedLog` where the log has lost what that batch has left.
     """
     checkpoint = _refuse_what_never_goes_back(place)
-    own, cuts = _own(checkpoint), cuts_of(place.storage).known
+    own, cuts = _own(checkpoint), read_cuts(place.storage).known
     pending = pending_rollback(own)
     catalog = catalog_of(place)
     catalog.refresh()
     index, committed = catalog.index, committed_batch(checkpoint)
-    refuse_an_unfinished_rewind(own, committed)
-    refuse_a_later_history(index, cuts, committed, newest_generation(own))
+    refuse_unfinished_rewind(own, committed)
+    refuse_later_history(index, cuts, committed, newest_generation(own))
     newest = _newest_batch(place, checkpoint, index)
     if pending is not None and pending.batch != batch:
         raise UnsuitableCheckpoint(
@@ -107,7 +107,7 @@ def find_way_back(place: Place, batch: int, watch: Watch) -> WayBack | None:
         )
     if pending is None and batch > committed:
         raise UnsuitableCheckpoint(f"{checkpoint.url} ends at batch {committed}: give a batch before that")
-    if not own.exists(ROLLBACK.name) and newest <= batch and is_at(checkpoint, place.storage, batch):
+    if not own.exists(ROLLBACK.name) and newest <= batch and is_at_batch(checkpoint, place.storage, batch):
         return None
     plan = _plan(place, checkpoint, index, batch)
     _refuse_lost_state(place, index, plan, watch)
@@ -125,7 +125,7 @@ def find_way_back(place: Place, batch: int, watch: Watch) -> WayBack | None:
         stores=len(plan.stores),
         plan=plan,
         inputs=_inputs(index, _attempts(place, checkpoint, batch), plan),
-        reach=read_reach(checkpoint, plan.rewound_to + 1, batch),
+        replay_range=read_replay_range(checkpoint, plan.rewound_to + 1, batch),
         output=_output_behind(place.storage, batch),
         readers={name: read for name, read in sorted(newest_reads(place.storage).items()) if read > batch},
         gone=tuple(gone),
@@ -181,7 +181,7 @@ def _plan(place: Place, checkpoint: Storage, index: Index, batch: int) -> Recove
 def _look(place: Place, checkpoint: Storage, index: Index, batch: int) -> tuple[RecoveryPlan | None, str]:
     """The plan of a start behind `batch`, from the headers of frames; without one, why there is none."""
     kept_from, carried = manifest.retired_before(place.storage), read_carried(_own(checkpoint))
-    if not has_whole(checkpoint, batch):
+    if not has_whole_batch(checkpoint, batch):
         planned = planned_batches(checkpoint)
         return None, (
             f"Spark's logs have batches {min(planned, default=-1)} to {max(planned, default=-1)}, and must have this "
@@ -191,7 +191,7 @@ def _look(place: Place, checkpoint: Storage, index: Index, batch: int) -> tuple[
         return None, f"its output is kept from batch {kept_from} on (output.retainBatches, output.readers)"
     if batch + 1 < carried:
         return None, f"its state was carried here from another checkpoint, as batch {carried - 1} had left it"
-    elsewhere = [] if (place.query or {}).get("provider") else partitions_without(checkpoint, batch + 1)
+    elsewhere = [] if (place.query or {}).get("provider") else stores_without_version(checkpoint, batch + 1)
     if elsewhere:
         return None, f"store {elsewhere[0]}, which is one of Spark's own, has no version {batch + 1} any more"
     try:
@@ -210,7 +210,7 @@ def _refuse_lost_state(place: Place, index: Index, plan: RecoveryPlan, watch: Wa
     """Reads all frames that the start will read. `DamagedLog` if one of them is lost."""
     checkpoint, batch = place.checkpoint, plan.committed_batch
     assert checkpoint is not None, "a plan is that of a checkpoint"
-    look = looking_at(place.storage, index, _attempts(place, checkpoint, batch).allows)
+    look = make_probe(place.storage, index, _attempts(place, checkpoint, batch).allows)
     watch.stores_begin(len(plan.stores))
     for store in plan.stores:
         found = look(store, batch + 1)
@@ -259,7 +259,7 @@ def _some(files: list[str]) -> str:
 
 
 def _attempts(place: Place, checkpoint: Storage, batch: int) -> CommittedAttempts:
-    return CommittedAttempts(checkpoint, _own(checkpoint), cuts_of(place.storage).known, batch)
+    return CommittedAttempts(checkpoint, _own(checkpoint), read_cuts(place.storage).known, batch)
 
 
 def _own(checkpoint: Storage) -> Storage:

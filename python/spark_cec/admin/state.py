@@ -18,7 +18,7 @@ from spark_cec.log.segment import list_segments
 from spark_cec.recovery.attempts import newest_allowed
 from spark_cec.recovery.plan import ANY_VERSION, Allows, make_plan
 from spark_cec.recovery.query_files import Fallback
-from spark_cec.recovery.reach import Reach, read_reach
+from spark_cec.recovery.replay_range import ReplayRange, read_replay_range
 from spark_cec.recovery.spark_logs import all_stores
 from spark_cec.settings import Settings
 
@@ -44,7 +44,7 @@ class StoreState:
 class LogState:
     """A whole log. `stored_bytes`: of all segments. `output_batches`: batches that have a manifest.
 
-    `reach`: what a recovery would need of the sources; None where no checkpoint or no committed batch is known, no
+    `replay_range`: the input that a recovery needs; None where no checkpoint or no committed batch is known, no
     store has committed, or one has lost its commit. `decided`: what `cec repair` has decided for the next start.
     """
 
@@ -56,7 +56,7 @@ class LogState:
     stored_bytes: int
     output_batches: int
     findings: tuple[Finding, ...]
-    reach: Reach | None
+    replay_range: ReplayRange | None
     decided: Fallback | None
 
 
@@ -86,7 +86,7 @@ def read_state(place: Place) -> LogState:
         stored_bytes=sum(file.size for file in files),
         output_batches=len(batches),
         findings=(*findings, *_lost(place, stores, done)),
-        reach=_reach(place, index, done),
+        replay_range=_read_replay_range(place, index, done),
         decided=decided_fallback(place, index, done),
     )
 
@@ -113,14 +113,14 @@ def _state(
     )
 
 
-def _reach(place: Place, index: Index, done: Committed | None) -> Reach | None:
+def _read_replay_range(place: Place, index: Index, done: Committed | None) -> ReplayRange | None:
     if place.checkpoint is None or done is None or done.version is None or not index.stores():
         return None
     try:
         plan = make_plan(index, index.stores(), done.last, committed_attempts(place, done))
     except DamagedLog:
         return None
-    return read_reach(place.checkpoint, plan.rewound_to + 1, done.last)
+    return read_replay_range(place.checkpoint, plan.rewound_to + 1, done.last)
 
 
 def _lost(place: Place, stores: Iterable[StoreState], done: Committed | None) -> list[Finding]:

@@ -1,1 +1,1 @@
-"""The agent: the process beside each JVM that decides and remembers (docs/design.md, The parts)."""
+"""The agent: the process beside each JVM that makes the decisions and keeps the ledgers (docs/design.md, The parts)."""

@@ -1,11 +1,11 @@
 """The agent's process: `python -P -m spark_cec.agent [--spool-path DIRECTORY] [--inherit DIRECTORY DIRECTORY]`.
 
-Token in on the first line of standard input, address out in one line of standard output, which begins with `GREETING`.
-Standard output is for that line alone. All else that is printed goes to standard error; a Python or a wrapper that
-prints before our first line of code may still be ahead of the greeting, and the shim passes over that.
+The agent reads the token from the first line of standard input. It writes its address as one line of standard output,
+which begins with `GREETING`. Standard output has that line alone; all other text goes to standard error. A Python or a
+wrapper may print before our first line of code; the shim skips that text.
 
-It ends when its standard input closes, that is, when the JVM that started it has ended, however it ended. Signals that
-ask a whole process group or container to end do not end it: its JVM has them too, and may have windows to write first.
+The agent ends when its standard input closes: its JVM has ended, for whatever reason. Signals to a whole process group
+or container do not end the agent. Its JVM gets them too, and may still have windows to write.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import sys
 
 
 def _put_library_first() -> None:
-    """Let no file of a user take the place of one of Python's own modules: a `secrets.py` would be run.
+    """Puts Python's own library first, so that no user file replaces one of its modules: a `secrets.py` would run.
 
-    Without `-P` the working directory comes first; an empty entry in PYTHONPATH means the working directory, too.
-    No other module is imported before, because it could be such a file.
+    Without `-P` the working directory comes first. An empty entry in PYTHONPATH means the working directory, too. No
+    other module is imported before, because it could be such a file.
     """
     if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109
         del sys.path[0]
@@ -41,15 +41,16 @@ from typing import IO  # noqa: E402
 from spark_cec import __version__  # noqa: E402
 
 GREETING = '{"spark_cec_agent": '
-"""How the line begins that the shim waits for; AgentOutput.scala knows it, too."""
+"""The beginning of the line that the shim waits for; AgentOutput.scala has the same text."""
 
 TIDY_EVERY_S = 60.0
 
 
 def main(stdin: IO[str], stdout: IO[str], arguments: Sequence[str] = ()) -> int:
-    """Serves until `stdin` ends. Exit code 3: a package is missing; 4: there can be no spool. The answer says why.
+    """Serves until `stdin` ends.
 
-    Exit code 5: no connection can be accepted any more; standard error says why.
+    Exit code 3: a package is missing. 4: the spool cannot be made. For both, the greeting has the reason. 5: the agent
+    accepts no more connections, and standard error has the reason.
     """
     token = stdin.readline().strip()
     if not token:
@@ -97,10 +98,10 @@ def _greet(stdout: IO[str], **said: object) -> None:
 
 
 def _tidy(tidy: Callable[[], None]) -> None:
-    """An idle agent gets no calls, but must not hold files for ever."""
+    """Closes idle files every minute, because an idle agent gets no calls."""
     while True:
         time.sleep(TIDY_EVERY_S)
-        with contextlib.suppress(Exception):  # a log that cannot be looked at fails the calls for it
+        with contextlib.suppress(Exception):  # a log that cannot be read fails its own calls
             tidy()
 
 
@@ -112,9 +113,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _reserve_stdout() -> IO[str]:
-    """Standard output for the greeting alone; from now on, all else that is printed goes to standard error.
+    """Reserves standard output for the greeting, and redirects all other text to standard error.
 
-    That also holds for what was printed before and still waits in a buffer, and for what libraries and children print.
+    That includes buffered text from before, and the text of libraries and child processes.
     """
     reserved = os.dup(1)
     os.dup2(2, 1)

@@ -1,6 +1,6 @@
 """The agent's calls: names, JSON arguments, JSON answers.
 
-A call that fails answers `{"error": {"kind": ..., "message": ...}}`; `kind` is the name of the exception's class.
+A failed call answers `{"error": {"kind": ..., "message": ...}}`; `kind` is the name of the exception's class.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 from spark_cec.agent.logs import OpenLogs
 from spark_cec.agent.output import OutputCalls
+from spark_cec.agent.output_cache import OutputCache
 from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.agent.queries import QueryCalls
 from spark_cec.agent.reader import ReaderCalls
-from spark_cec.agent.recent import RecentOutput
 from spark_cec.agent.spool import Spool
 from spark_cec.agent.stores import StoreCalls
 from spark_cec.errors import CecError, mend_of
@@ -24,11 +24,11 @@ Answer = Mapping[str, Any]
 
 
 _WITHOUT_LEASE = frozenset({"check", "hold", "release"})
-"""Calls of a start before it has the lease, and of an end when it may have lost it."""
+"""The calls of a start before it has the lease, and of an end after it may have lost the lease."""
 
 
 class Calls:
-    """Dispatches calls by name; safe to use from several threads."""
+    """Dispatches calls by name; safe for several threads."""
 
     def __init__(self, spool_path: str | None = None, inherited: Sequence[str] = ()) -> None:
         self.spool = Spool(spool_path, inherited)
@@ -36,9 +36,9 @@ class Calls:
         protocols = ProtocolCalls(self._logs)
         self._driver = driver = QueryCalls(self._logs, protocols)
         stores = StoreCalls(self._logs, self.spool)
-        recent = RecentOutput()
-        output = OutputCalls(self._logs, recent, protocols)
-        views = ReaderCalls(self._logs, self.spool, recent, protocols)
+        output_cache = OutputCache()
+        output = OutputCalls(self._logs, output_cache, protocols)
+        readers = ReaderCalls(self._logs, self.spool, output_cache, protocols)
         self._by_name: dict[str, Callable[[dict[str, Any]], Answer]] = {
             "check": driver.check,
             "resolve": driver.resolve,
@@ -66,54 +66,56 @@ class Calls:
             "loaded": stores.loaded,
             "write_output": output.write,
             "publish": output.publish,
-            "view_schema": views.schema,
-            "view_splits": views.splits,
-            "view_offsets": views.offsets,
-            "note_reader": views.note,
-            "read_split": views.read_split,
+            "view_schema": readers.schema,
+            "view_splits": readers.splits,
+            "view_offsets": readers.offsets,
+            "note_reader": readers.note,
+            "read_split": readers.read_split,
         }
 
     def answer(self, name: str, arguments: str) -> str:
-        """One call; never raises."""
+        """Answers one call; never raises."""
         try:
             parsed = json.loads(arguments)
             if name not in _WITHOUT_LEASE:
                 self._logs.refuse_fenced(parsed.get("checkpoint"))
             with self._logs.serving():
-                return json.dumps(self._by_name[name](parsed), allow_nan=False)  # Jackson reads none
+                return json.dumps(self._by_name[name](parsed), allow_nan=False)  # Jackson cannot parse NaN
         except Exception as error:  # the JVM must always get an answer
             return _failure(error, _message(error))
 
     def _hold(self, arguments: dict[str, Any]) -> Answer:
-        """As `QueryCalls.hold`; while a run has lost its lease, calls for its checkpoint fail, and no others.
+        """Takes the lease as `QueryCalls.hold`; if a run has lost its lease, calls for its checkpoint fail from now on.
 
-        Where it `runs`, so do calls for its log. A start, which has no generation yet, has nothing to lose; with the
-        lease, it ends what an earlier run lost.
+        If the arguments say `runs`, calls for its log fail, too. A start has no generation yet, so it has no lease to
+        lose. If a start gets the lease, it ends the effect of an earlier loss.
         """
         checkpoint = str(arguments["checkpoint"])
         try:
             answer = self._driver.hold(arguments)
         except Exception as error:
             has_begun = arguments.get("generation") is not None
-            if has_begun and not self._driver.has_lease(checkpoint):  # else a later run in this application has it
+            if has_begun and not self._driver.has_lease(
+                checkpoint
+            ):  # a later run here may have the lease
                 self._logs.fence(checkpoint, arguments["home"] if arguments.get("runs") else None, str(error))
             raise
         self._logs.unfence(checkpoint)
         return answer
 
     def tidy(self) -> None:
-        """To be called now and then: closes what nobody has used for long."""
+        """Closes logs and files that are long unused; called at intervals."""
         self._logs.tidy()
 
     def close(self) -> None:
-        """Closes all logs and removes the spool."""
+        """Closes all logs and deletes the spool."""
         self._logs.close()
         self._driver.close()
         self.spool.close()
 
 
 def _message(error: Exception) -> str:
-    """One sentence, with the remedy if one is known; where nobody has thought of it, the place where it went wrong."""
+    """One sentence with the remedy, if there is one; the traceback for an unforeseen error."""
     mend = mend_of(error)
     if isinstance(error, CecError):
         return str(error) if mend is None or mend in str(error) else f"{error}; {mend}"

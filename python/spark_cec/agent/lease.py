@@ -1,7 +1,7 @@
 """Leases: at most one living run of a query per checkpoint, and per log, as far as the storage can tell.
 
-A recovery cuts Spark's commit and offset logs. Were the query still alive elsewhere, that would destroy what it needs.
-On a local or mounted file system a file lock, which ends with the process that holds it, keeps the second run out.
+A recovery cuts Spark's commit log and offset log. If the query still ran elsewhere, the recovery would destroy its
+files. On a local or mounted file system a file lock refuses the second run. The lock ends with its process.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ from spark_cec.log.storage import Storage
 LOCK_FILE = "lock"
 
 WAIT_S = 15.0
-"""How long a start waits, at most, for the agent of a run that was just killed to be gone."""
+"""The longest time that a start waits for the agent of a killed run to end."""
 
 _POLL_S = 0.05
 
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
-"""With these a file system says that it has no file locks."""
+"""The errors by which a file system says that it has no file locks."""
 
 
 class CheckpointLeases:
-    """The leases of this process, by checkpoint: each is a lock file in its `cec` directory, and one beside its log."""
+    """The leases of this process, by checkpoint: each has a lock file in the `cec` directory, and one beside the log.
+    """
 
     def __init__(self) -> None:
         self._held: dict[str, ExitStack] = {}
 
     def hold(self, checkpoint: str, own: Storage, wait_s: float = WAIT_S, log: Storage | None = None) -> bool:
-        """Takes the lease, unless this process has it or the storage has no locks; `Fenced` if another has it.
+        """Takes the lease, and answers whether this call took it; `Fenced` if another process has it.
 
-        `log`: the home of a log that lies outside of the checkpoint, which then has a lock of its own. Waits no longer
-        than `wait_s`, nor than `WAIT_S`: the caller must still be there to hear the answer. Answers whether this call
-        took it. `LogLocationError` where the file system cannot lock files.
+        Takes none if this process has the lease already, or the storage has no locks. `log` is the home of a log
+        outside the checkpoint, which has its own lock. Waits at most `wait_s` and at most `WAIT_S`, so that the caller
+        still waits for the answer. Raises `LogLocationError` if the file system cannot lock files.
         """
         places = [each for each in (own, log) if each is not None and each.local_path(LOCK_FILE) is not None]
         if checkpoint in self._held or not places:
@@ -49,7 +50,7 @@ class CheckpointLeases:
         with ExitStack() as taken:
             for place in places:
                 whose = f"the query with checkpoint {checkpoint}" if place is own else f"a query with log {place.url}"
-                taken.enter_context(_lock_of(place, whose, deadline))
+                taken.enter_context(_hold_lock(place, whose, deadline))
             self._held[checkpoint] = taken.pop_all()
         return True
 
@@ -58,19 +59,19 @@ class CheckpointLeases:
         return checkpoint in self._held
 
     def release(self, checkpoint: str) -> None:
-        """Gives the lease back, if this process has it."""
+        """Releases the lease, if this process holds it."""
         taken = self._held.pop(checkpoint, None)
         if taken is not None:
             taken.close()
 
     def close(self) -> None:
-        """Gives back all leases."""
+        """Releases all leases."""
         for checkpoint in list(self._held):
             self.release(checkpoint)
 
 
 def is_held(own: Storage) -> bool | None:
-    """Whether some process has the lease of a checkpoint; None where the storage has no locks.
+    """Whether a process holds the lease of a checkpoint; None if the storage has no locks.
 
     `own` is rooted at the checkpoint's `cec` directory.
     """
@@ -78,7 +79,7 @@ def is_held(own: Storage) -> bool | None:
     if place is None:
         return None
     try:
-        with _opened(Path(place), os.O_RDONLY) as descriptor:
+        with _open_file(Path(place), os.O_RDONLY) as descriptor:
             return not _is_locked_now(descriptor)
     except FileNotFoundError:
         return False
@@ -89,16 +90,16 @@ def is_held(own: Storage) -> bool | None:
 
 
 @contextlib.contextmanager
-def _lock_of(place: Storage, whose: str, deadline: float) -> Iterator[None]:
-    """Has the lock file of a place to itself; `Fenced` if another process has it at the deadline. `whose`: for it."""
+def _hold_lock(place: Storage, whose: str, deadline: float) -> Iterator[None]:
+    """Holds the lock file of a place; `Fenced` if another process holds it at the deadline. The error names `whose`."""
     path = Path(str(place.local_path(LOCK_FILE)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _opened(path, os.O_CREAT | os.O_RDWR) as descriptor:
+    with _open_file(path, os.O_CREAT | os.O_RDWR) as descriptor:
         try:
             while not _is_locked_now(descriptor):
                 if time.monotonic() > deadline:
                     raise Fenced(
-                        f"{whose} is running already (agent process {_holder(descriptor) or 'unknown'}): "
+                        f"{whose} is running already (agent process {_read_holder(descriptor) or 'unknown'}): "
                         f"stop that run first; a query has one run at a time"
                     )
                 time.sleep(_POLL_S)
@@ -115,7 +116,7 @@ def _lock_of(place: Storage, whose: str, deadline: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
+def _open_file(path: Path, flags: int) -> Iterator[int]:
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
     try:
         yield descriptor
@@ -124,7 +125,7 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def _is_locked_now(descriptor: int) -> bool:
-    """Whether this process has the lock now: it takes the lock if nobody has it."""
+    """Whether this process has the lock; takes it if it is free."""
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
@@ -132,13 +133,13 @@ def _is_locked_now(descriptor: int) -> bool:
 
 
 def _note_holder(descriptor: int) -> None:
-    """Says who has the lock, for the message of a start that is refused: on a full disk it has to do without."""
+    """Writes the holder's process id, for the message of a refused start; on a full disk the message lacks it."""
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
 
 
-def _holder(descriptor: int) -> str:
+def _read_holder(descriptor: int) -> str:
     with contextlib.suppress(OSError):
         return os.pread(descriptor, 100, 0).decode(errors="replace")
     return ""

@@ -1,4 +1,4 @@
-"""The logs that this agent has open, each with its catalog, its writer and the ledgers of its stores."""
+"""The open logs of this agent, each with its catalog, its writer and the ledgers of its stores."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from spark_cec.errors import CecError, Fenced, LogLocationError, SettingsError
 from spark_cec.ids import new_writer_id
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.home import join_log, read_log_id
-from spark_cec.log.manifest import Published
+from spark_cec.log.manifest import PublishedBatches
 from spark_cec.log.storage import Storage
 from spark_cec.log.trim import Summaries
 from spark_cec.log.writer import SegmentWriter
 from spark_cec.settings import PREFIX, Settings, is_relative
 
 IDLE_S = 600.0
-"""How long a log that nobody keeps open stays open after its last use."""
+"""A log stays open for this time after its last use, unless the JVM keeps it open."""
 
 
 class UnknownLog(CecError):
-    """This process has not opened the log, or has closed it: call `open_log`, and make the call again."""
+    """This agent has not opened the log, or has closed it: call `open_log`, and repeat the call."""
 
     def __init__(self, home: str) -> None:
         super().__init__(f"log {home!r} is not open in this agent")
 
 
 class OpenLog:
-    """One log: storage, catalog, and, from the first write on, a writer of its own segments.
+    """One log: storage, catalog, and, from the first write on, a writer with its own segments.
 
-    `kept`: the JVM has it open, and will say when it has not. `users`: calls under way that have it. `retired`: to be
-    closed when the last of them is done. `for_readers`: none but readers have asked for it, so `settings` are theirs,
-    and say nothing of what the log is to keep. All four are in the care of `OpenLogs`.
+    `kept`: the JVM keeps the log open, and will close it. `users`: the running calls that use it. `retired`: the log
+    closes when the last of its users ends. `for_readers`: only readers have asked for it, so `settings` are theirs and
+    do not decide what the log keeps. `OpenLogs` manages all four.
     """
 
     def __init__(self, home: str, settings: Settings, storage: Storage, log_id: str) -> None:
@@ -54,7 +54,7 @@ class OpenLog:
         self.catalog = Catalog(self.storage, open_index(index_path(settings, home, self.log_id), self.log_id))
         self.ledgers = StoreLedgers()
         self.summaries = Summaries()
-        self.published = Published(storage)
+        self.published = PublishedBatches(storage)
         self.kept = False
         self.users = 0
         self.retired = False
@@ -70,7 +70,7 @@ class OpenLog:
 
     @property
     def writer(self) -> SegmentWriter:
-        """The writer, begun when first asked for."""
+        """The writer, created at first use."""
         if self._writer is None:
             now_ms = int(time.time() * 1000)
             self._writer = SegmentWriter(
@@ -83,7 +83,7 @@ class OpenLog:
         return self._writer
 
     def leave_idle_segment(self) -> None:
-        """Closes the file of a segment that nothing was appended to for long."""
+        """Closes a segment's file if nothing was appended for long."""
         if self._writer is not None:
             self._writer.leave_if_idle()
 
@@ -95,17 +95,17 @@ class OpenLog:
 
 
 def index_path(settings: Settings, home: str, log_id: str) -> str:
-    """Where the index of a log is kept on this machine: a cache, which may be deleted at any moment.
+    """The index's directory for a log on this machine: a cache, which may be deleted at any moment.
 
-    A copy of a log has an index of its own.
+    A copy of a log gets its own index.
     """
     return str(index_root(settings) / f"{log_id}-{hashlib.sha256(home.encode()).hexdigest()[:8]}")
 
 
 def index_root(settings: Settings) -> Path:
-    """The directory of all indices on this machine, made if it is not there; `SettingsError` where it cannot be.
+    """The directory of all indexes on this machine; creates it, or raises `SettingsError`.
 
-    It is this user's alone: in a place that others can write to, it is a private directory within.
+    Only this user can write to it. If other users can write to the place, it is a private directory within.
     """
     given = settings.index_path
     place = Path(given or tempfile.gettempdir())
@@ -122,14 +122,14 @@ def index_root(settings: Settings) -> Path:
 
 
 def cec_directory(checkpoint: str) -> Storage:
-    """The checkpoint's own `cec` directory, which holds all but the log itself."""
+    """The checkpoint's `cec` directory, which has all files except the log."""
     return open_storage(f"{checkpoint.rstrip('/')}/cec")
 
 
 def home_of(checkpoint: str, settings: Settings, sink_path: str | None) -> str:
-    """The home of a query's log: the sink's `path`, or one of its own under `cec.log.path`, or in the checkpoint.
+    """The home of a query's log: the sink's `path`, or a directory under `cec.log.path`, or one in the checkpoint.
 
-    `SettingsError` for a relative `path`: each process has a working directory of its own.
+    Raises `SettingsError` for a relative `path`, because each process has its own working directory.
     """
     if sink_path:
         if is_relative(sink_path):
@@ -141,17 +141,17 @@ def home_of(checkpoint: str, settings: Settings, sink_path: str | None) -> str:
 
 
 class OpenLogs:
-    """All open logs of this process, by home; a home is one, however it is written.
+    """All open logs of this process, by home; one home may have several spellings.
 
-    A log is closed when the JVM says so, or, where it was opened only to be read or planned with, when nobody has used
-    it for `IDLE_S`; never under a call that has it. One log that cannot be opened, or takes long, concerns no other.
+    A log closes when the JVM says so. A log that was opened only for readers or a plan closes after `IDLE_S` without
+    use. No log closes during a call that uses it. If one log is slow or does not open, the others are not affected.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._logs: dict[str, OpenLog] = {}
         self._fenced: dict[str, tuple[str, str]] = {}
         self._lock = threading.Lock()
-        # Whoever opens a log, or looks whether it is still there, has the turn of its home: storage may be slow.
+        # A thread that opens or checks a log holds the lock of its home: storage may be slow.
         self._turns: dict[str, threading.Lock] = {}
         self._places: dict[str, str] = {}
         self._clock = clock
@@ -159,7 +159,7 @@ class OpenLogs:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """Around one call: the logs that it asks for stay open until it is done."""
+        """Keeps the logs of one call open until the call ends."""
         lent: list[OpenLog] = []
         self._this_call.lent = lent
         try:
@@ -169,10 +169,10 @@ class OpenLogs:
             with self._lock:
                 for log in lent:
                     log.users -= 1
-                    self._close_if_over(log)
+                    self._close_if_unused(log)
 
     def keep(self, home: str) -> None:
-        """The log stays open until `close_log`."""
+        """Keeps the log open until `close_log`."""
         place = self._place(home)
         with self._lock:
             log = self._logs.get(place)
@@ -180,7 +180,7 @@ class OpenLogs:
                 log.kept = True
 
     def close_log(self, home: str) -> bool:
-        """Closes the log and forgets it, as soon as no call has it any more; whether it was open."""
+        """Closes the log after its last running call; answers whether it was open."""
         place = self._place(home)
         with self._lock:
             log = self._logs.pop(place, None)
@@ -189,28 +189,28 @@ class OpenLogs:
             return log is not None
 
     def fence(self, checkpoint: str, home: str | None, reason: str) -> None:
-        """From now on every call for this checkpoint or home fails: their query has lost its lease."""
+        """Fails all later calls for this checkpoint or home, because their query has lost its lease."""
         with self._lock:
             self._fenced.update({place: (checkpoint, reason) for place in (checkpoint, home) if place})
 
     def unfence(self, checkpoint: str) -> None:
-        """The lease is back, or a later run has it."""
+        """Ends a fence: the run has its lease again, or a later run has it."""
         with self._lock:
             self._fenced = {place: lost for place, lost in self._fenced.items() if lost[0] != checkpoint}
 
     def refuse_fenced(self, place: str | None) -> None:
-        """`Fenced` if the checkpoint or home is."""
+        """Raises `Fenced` if the checkpoint or home is fenced."""
         if place in self._fenced:
             raise Fenced(self._fenced[place][1])
 
     def get(self, home: str, settings: Settings, log_id: str | None = None) -> OpenLog:
-        """The log at `home`, opened (and its index caught up) when first asked for.
+        """The log at `home`; opens it, and updates its index, at first use.
 
-        With a `log_id` it must be there and have that id, else `LogLocationError`; without one it is begun if there is
-        none.
+        If `log_id` is given, the log must exist with that id, else `LogLocationError`. Without `log_id`, a missing log
+        is created.
         """
         with self._turn(home) as place:
-            log = self._still_there(home, place)
+            log = self._find_open(home, place)
             if log is None:
                 storage = open_storage(home)
                 found = join_log(storage) if log_id is None else read_log_id(storage)
@@ -222,13 +222,13 @@ class OpenLogs:
             log.settings, log.for_readers = settings, False
             return log
 
-    def existing(self, home: str, settings: Settings, believed_s: float = 0.0) -> OpenLog | None:
-        """The log at `home` for reading, or None if there is none; never begins one.
+    def existing(self, home: str, settings: Settings, trusted_s: float = 0.0) -> OpenLog | None:
+        """The log at `home` for reading, or None if there is none; never creates one.
 
-        One that was there `believed_s` ago is taken to be there.
+        A log that was there within the last `trusted_s` seconds is not checked again.
         """
         with self._turn(home) as place:
-            log = self._still_there(home, place, believed_s)
+            log = self._find_open(home, place, trusted_s)
             if log is None:
                 storage = open_storage(home)
                 log_id = read_log_id(storage)
@@ -239,7 +239,7 @@ class OpenLogs:
             return log
 
     def tidy(self) -> None:
-        """What is to be done now and then, without a call: closes what has been idle for long."""
+        """Closes logs that are long idle; called at intervals."""
         with self._lock:
             self._retire_idle()
             for log in self._logs.values():
@@ -252,7 +252,7 @@ class OpenLogs:
 
     @contextmanager
     def _turn(self, home: str) -> Iterator[str]:
-        """Where the log at `home` is, and nobody else opens it meanwhile."""
+        """Locks the opening of the log at `home`, and yields its place."""
         place = self._place(home)
         with self._lock:
             turn = self._turns.setdefault(place, threading.Lock())
@@ -260,22 +260,22 @@ class OpenLogs:
             yield place
 
     def _place(self, home: str) -> str:
-        """`place_of`, worked out once: every append asks."""
+        """`place_of`, computed once, because every append asks."""
         place = self._places.get(home)
         if place is None:
             place = self._places[home] = place_of(home)
         return place
 
     def _open(self, place: str, settings: Settings, storage: Storage, log_id: str) -> OpenLog:
-        """In the turn of its home, opened and lent."""
+        """Opens a log and lends it to the call; the caller has the home's lock."""
         log = OpenLog(place, settings, storage, log_id)
         with self._lock:
             self._retire_idle()
             self._logs[place] = log
-            return self._lent(log)
+            return self._lend(log)
 
-    def _lent(self, log: OpenLog) -> OpenLog:
-        """With the lock: it stays open until the present call is done."""
+    def _lend(self, log: OpenLog) -> OpenLog:
+        """Lends a log to the current call, so that it stays open until then; the caller has the lock."""
         log.used_at = self._clock()
         lent: list[OpenLog] | None = getattr(self._this_call, "lent", None)
         if lent is not None:
@@ -285,22 +285,22 @@ class OpenLogs:
 
     def _retire(self, log: OpenLog) -> None:
         log.retired = True
-        self._close_if_over(log)
+        self._close_if_unused(log)
 
-    def _close_if_over(self, log: OpenLog) -> None:
+    def _close_if_unused(self, log: OpenLog) -> None:
         if log.retired and not log.users:
             log.close()
 
-    def _still_there(self, home: str, place: str, believed_s: float = 0.0) -> OpenLog | None:
-        """The open log at `home`, lent, unless it was removed or another one was begun in its place since."""
+    def _find_open(self, home: str, place: str, trusted_s: float = 0.0) -> OpenLog | None:
+        """The open log at `home`, lent to the call; None if it was deleted or another log has replaced it."""
         self.refuse_fenced(home)
         with self._lock:
             log = self._logs.get(place)
             if log is None:
                 return None
-            self._lent(log)
+            self._lend(log)
         now = self._clock()
-        if now - log.looked_at < believed_s:
+        if now - log.looked_at < trusted_s:
             return log
         if read_log_id(log.storage) == log.log_id:
             log.looked_at = now
@@ -311,23 +311,23 @@ class OpenLogs:
         return None
 
     def get_known(self, home: str) -> OpenLog:
-        """The log at `home`, which its query must have opened before, with its own settings."""
+        """The log at `home` with its query's settings; `UnknownLog` unless its query has opened it."""
         place = self._place(home)
         with self._lock:
             self.refuse_fenced(home)
             log = self._logs.get(place)
             if log is None or log.for_readers:
                 raise UnknownLog(home)
-            return self._lent(log)
+            return self._lend(log)
 
     def close(self) -> None:
-        """Closes them all."""
+        """Closes all logs."""
         for log in self._logs.values():
             log.close()
 
 
 def place_of(home: str) -> str:
-    """One spelling of a home: Spark writes `file:/x` where a user writes `/x`. `LogLocationError` as `open_storage`."""
+    """One spelling of a home: Spark writes `file:/x` for a user's `/x`. `LogLocationError` as `open_storage`."""
     return (open_storage(home).local_path("") or home).rstrip("/") or "/"
 
 

@@ -13,31 +13,32 @@ import pyarrow as pa
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs
+from spark_cec.agent.output_cache import OutputCache
 from spark_cec.agent.protocols import ProtocolCalls
-from spark_cec.agent.recent import RecentOutput
 from spark_cec.ids import new_id
 from spark_cec.log import manifest
 from spark_cec.log.frame import FrameKind, OutputMeta, crc32c
 from spark_cec.log.record import encode_table
-from spark_cec.recovery.reach import PlannedBatch, read_planned
+from spark_cec.recovery.replay_range import PlannedBatch, read_planned
 
 _LOG = logging.getLogger(__name__)
 _NUMBER_OF_FILES = re.compile(r'\{"logOffset":(\d+)\}')
 
 
 class OutputCalls:
-    """What the sink asks for, on executors (`write`) and on the driver (`publish`)."""
+    """The sink's calls, on executors (`write`) and on the driver (`publish`)."""
 
-    def __init__(self, logs: OpenLogs, recent: RecentOutput, protocols: ProtocolCalls) -> None:
+    def __init__(self, logs: OpenLogs, output_cache: OutputCache, protocols: ProtocolCalls) -> None:
         self._logs = logs
         self._protocols = protocols
-        self._recent = recent
+        self._output_cache = output_cache
         self._newest_ms: dict[str, int] = {}
 
     def write(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`home`, `batch`, `partition`, `attempt`, `generation`, `spool`: one output frame, durable when this returns.
+        """Writes one output frame, durable when this returns, but invisible until a manifest names it.
 
-        It is invisible until a manifest names it. Answers its id (hex) and its rows; no id for no rows.
+        Arguments: `home`, `batch`, `partition`, `attempt`, `generation`, `spool`. Answers the frame's id (hex) and its
+        number of rows; without rows, no id.
         """
         log = self._logs.get_known(arguments["home"])
         with pa.memory_map(arguments["spool"]) as file, pa.ipc.open_stream(file) as stream:
@@ -57,14 +58,14 @@ class OutputCalls:
         payload = encode_table(rows, log.settings.compression)
         header, location = log.writer.append(FrameKind.OUTPUT, meta, payload)
         log.catalog.note(header, location)
-        self._recent.note(log.log_id, frame_id, payload)
+        self._output_cache.note(log.log_id, frame_id, payload)
         return {"frame": frame_id.hex(), "rows": rows.num_rows}
 
     def publish(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`home`, `batch`, `frames`, `rows`, `schema`, `truncate`, `generation`: makes a batch visible, all at once.
+        """Makes a batch visible in one step, and answers whether this manifest was the batch's first, which wins.
 
-        `checkpoint` and `sources` (their names, in Spark's order) say what went into it. The first manifest of a batch
-        wins; answers whether this one did. `Fenced` where a later run has taken the output back.
+        Arguments: `home`, `batch`, `frames`, `rows`, `schema`, `truncate`, `generation`. `checkpoint` and `sources`
+        (names, in Spark's order) tell the batch's input. Raises `Fenced` if a later run has taken the output back.
         """
         log = self._logs.get_known(arguments["home"])
         planned = _planned(str(arguments["checkpoint"]), int(arguments["batch"]))
@@ -84,9 +85,10 @@ class OutputCalls:
         return {"first": counts == wanted}
 
     def _wall_ms(self, log: OpenLog, batch: int) -> int:
-        """Now, or the time of the batch before if the clock was set back since: in a log's output, time goes on.
+        """The wall clock, or the previous batch's time if the clock was set back: times in a log's output never
+        decrease.
 
-        Else who reads what was published since a moment would pass over some of it.
+        Else a reader from a given time on would miss some batches.
         """
         newest = self._newest_ms.get(log.log_id)
         if newest is None:
@@ -98,7 +100,9 @@ class OutputCalls:
 
 
 def _planned(checkpoint: str, batch: int) -> PlannedBatch | None:
-    """None where it cannot be read just now: the batch's rows are durable, and do not wait for what is told of them."""
+    """The planned batch; None if it is unreadable now: the rows are durable, and publication does not wait for
+    metadata.
+    """
     try:
         return read_planned(open_storage(checkpoint), batch)
     except OSError as error:
@@ -109,7 +113,7 @@ def _planned(checkpoint: str, batch: int) -> PlannedBatch | None:
 def _consumed(
     checkpoint: str, sources: Sequence[str], planned: PlannedBatch | None
 ) -> tuple[manifest.Consumed, ...]:
-    """None where Spark's offset log has another form, or other sources than the query: nothing is guessed."""
+    """The input of a batch; empty if the offset log has another format or another number of sources."""
     if planned is None or len(planned.offsets) != len(sources):
         return ()
     return tuple(
@@ -119,10 +123,10 @@ def _consumed(
 
 
 def _files(checkpoint: str, end: str | None, sources: int) -> int | None:
-    """The checksum of what sources of files have noted under that number, None of another source's end.
+    """The checksum of the file-source entries with the number in `end`; None for another kind of source.
 
-    Spark does not sync these notes. Which of its sources has which directory it does not say: all that have that number
-    count, and a batch that runs again finds them all as they were.
+    Spark does not sync these entries. It does not record which source has which directory, so the entries of all
+    sources with that number count. A batch that runs again finds all of them unchanged.
     """
     found = _NUMBER_OF_FILES.fullmatch(end or "")
     if found is None:

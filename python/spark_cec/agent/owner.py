@@ -1,6 +1,6 @@
-"""Whose log it is: a log outside of the checkpoint records the one that its query runs from.
+"""Records the owner of a log outside the checkpoint: the checkpoint from which its query runs.
 
-A copy of a checkpoint has all that the original has, but its place. Both would write one log if both were started.
+A copy of a checkpoint differs from the original only in its place. If both were started, both would write one log.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from spark_cec.recovery.query_files import QUERY
 OWNER_FILE = "owner.json"
 
 
-def log_of_its_own(checkpoint: str, home: str) -> Storage | None:
-    """The storage of a log that lies outside of the checkpoint, and so has an owner and a lock; None of one inside."""
+def external_log(checkpoint: str, home: str) -> Storage | None:
+    """The storage of a log outside the checkpoint, which has an owner and a lock; None for a log inside."""
     return None if is_inside(checkpoint, home) else open_storage(home)
 
 
 def refuse_if_owned(checkpoint: str, home: str) -> str | None:
-    """`UnsuitableCheckpoint` if the log at `home` belongs to another checkpoint, which still claims it.
+    """Raises `UnsuitableCheckpoint` if the log at `home` belongs to another checkpoint, which still claims it.
 
-    Answers that other checkpoint where it has given the log up: it is gone, or has another log. None: nobody, or this
-    one, has it.
+    Returns the other checkpoint if it has given the log up: it is gone, or has another log. Returns None if the log has
+    no owner, or this checkpoint owns it.
     """
-    log = log_of_its_own(checkpoint, home)
+    log = external_log(checkpoint, home)
     owner = _read_owner(log) if log is not None else None
     if log is None or owner is None or same_place(owner, checkpoint):
         return None
@@ -41,22 +41,22 @@ def refuse_if_owned(checkpoint: str, home: str) -> str | None:
 
 
 def owns(checkpoint: str, home: str) -> bool:
-    """Whether the log at `home`, which lies outside of the checkpoint, says that it belongs to it."""
+    """Whether the log at `home`, outside the checkpoint, records this checkpoint as its owner."""
     owner = _read_owner(open_storage(home))
     return owner is not None and same_place(owner, checkpoint)
 
 
 def refuse_if_taken_over(checkpoint: str, home: str) -> None:
-    """`Fenced` if the log at `home`, which was this checkpoint's, has another owner by now."""
-    log = log_of_its_own(checkpoint, home)
+    """Raises `Fenced` if the log at `home`, once this checkpoint's, now has another owner."""
+    log = external_log(checkpoint, home)
     owner = _read_owner(log) if log is not None else None
     if owner is not None and not same_place(owner, checkpoint):
         raise Fenced(f"the log at {home} belongs to the checkpoint {owner} by now: stop this query, which has lost it")
 
 
 def claim_log(checkpoint: str, home: str) -> None:
-    """Records that the log at `home` is this checkpoint's. `UnsuitableCheckpoint` as `refuse_if_owned`."""
-    log = log_of_its_own(checkpoint, home)
+    """Records this checkpoint as the owner of the log at `home`. `UnsuitableCheckpoint` as `refuse_if_owned`."""
+    log = external_log(checkpoint, home)
     if log is None or owns(checkpoint, home):
         return
     content = json.dumps({"checkpoint": checkpoint}).encode()
@@ -68,7 +68,7 @@ def claim_log(checkpoint: str, home: str) -> None:
 
 
 def _read_owner(log: Storage) -> str | None:
-    """None, too, for one that cannot be read: the next start records it."""
+    """The recorded owner; None if the file is missing or unreadable: the next start records it."""
     try:
         return str(json.loads(log.read(OWNER_FILE))["checkpoint"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
@@ -76,7 +76,7 @@ def _read_owner(log: Storage) -> str | None:
 
 
 def _claims(owner: str, log: Storage) -> bool:
-    """Whether the query of a checkpoint has this log. One that cannot be read does, as far as anybody knows."""
+    """Whether a checkpoint's query uses this log; true if its files are unreadable, to be safe."""
     try:
         query = QUERY.read(open_storage(f"{owner.rstrip('/')}/cec"))
         log_id = read_log_id(log)

@@ -1,7 +1,7 @@
-"""The agent's part in a pipeline's protocol: what its flows are asked to do between two batches, and what they read.
+"""The agent's part in a pipeline's protocol: the checkpoints that flows take between two batches, and their reads.
 
-The machines of all flows are here, since one agent serves the driver of all of them. If it dies they are lost, and with
-them the run of the pipeline: every flow goes back to the last line.
+One agent serves the driver of all flows, so the machines of all flows are here. If the agent dies, the machines are
+lost, and the pipeline's run ends: every flow goes back to the last line.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
 from spark_cec.errors import CheckpointFailed, DamagedLog, NoLine, RestartNeeded, UnsuitableCheckpoint, Unsupported
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
-from spark_cec.log.cuts import cuts_of
+from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.storage import Storage
 from spark_cec.protocols.driving import Coming, Drive, DrivenFlow, line_before, line_of
 from spark_cec.protocols.records import Records, checkpoints_of, records_in
 from spark_cec.protocols.spec import is_stopping, read_spec
 from spark_cec.protocols.words import Line, Piggyback
 from spark_cec.recovery.attempts import CommittedAttempts
-from spark_cec.recovery.reach import read_planned
-from spark_cec.recovery.rollback import files_to_start, forget_batches
+from spark_cec.recovery.replay_range import read_planned
+from spark_cec.recovery.rollback import forget_batches, list_start_files
 from spark_cec.recovery.spark_logs import all_stores, named_stores, operator_files, source_files
 from spark_cec.settings import ProtocolSettings, Settings
 
 REPAIRABLE_BATCHES = 100
-"""So many are kept of a flow whatever lines need, as Spark does by default: `cec repair` may begin from any."""
+"""A flow's batches that stay whatever lines need, as many as Spark keeps by default: `cec repair` may begin from any.
+"""
 
 
 @dataclass(slots=True)
 class _Run:
-    """A flow's run: `home` of its log, `generation`, and the batch that it went on from.
+    """A flow's run: the `home` of its log, its `generation`, and the batch after which it began.
 
-    `synced`: what of Spark's files, of those that stay, the checkpoint before has made durable.
+    `synced`: the unchanging Spark files that the previous checkpoint has made durable.
     """
 
     settings: ProtocolSettings
@@ -51,7 +52,7 @@ class _Run:
 
 @dataclass(slots=True)
 class _Pipeline:
-    """One run of a pipeline. `kept`: a line before the present one, should a frame be lost that this one needs."""
+    """One run of a pipeline. `kept` is an earlier line, for the loss of a frame that the present line needs."""
 
     drive: Drive
     records: dict[str, Records]
@@ -61,7 +62,7 @@ class _Pipeline:
 
 
 class ProtocolCalls:
-    """What flows under a protocol ask for. Safe for several threads: each flow has one."""
+    """The calls of flows under a protocol; safe for several threads: each flow has one."""
 
     def __init__(self, logs: OpenLogs) -> None:
         self._logs = logs
@@ -71,7 +72,7 @@ class ProtocolCalls:
         self._flows_of_logs: dict[str, tuple[str, str]] = {}  # (home of the pipeline, flow), by home of a log
 
     def begin(self, settings: Settings, checkpoint: str, home: str, generation: int, committed: int) -> None:
-        """A run of a flow begins behind batch `committed`: `RestartNeeded` if that is not its place in the line."""
+        """Begins a flow's run behind batch `committed`; `RestartNeeded` if its last checkpoint is at another batch."""
         self._runs.pop(checkpoint, None)
         self._flows_of_logs.pop(home, None)
         own = settings.protocol
@@ -90,11 +91,12 @@ class ProtocolCalls:
         self._flows_of_logs[home] = own.home, own.flow
 
     def due(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `batch` (the last one that was committed): whether to write all stores now, behind it.
+        """Answers whether the flow must write all its stores now, behind its last committed batch.
 
-        `stopping`: the query has ended. If all flows are stopped in good order, that is a checkpoint.
+        Arguments: `checkpoint`, `batch` (the last committed one), `stopping`: the query has ended. If the pipeline
+        stops in good order, the end is a checkpoint.
         """
-        pipeline, flow, run = self._of(str(arguments["checkpoint"]))
+        pipeline, flow, run = self._find_run(str(arguments["checkpoint"]))
         batch, own = int(arguments["batch"]), run.settings
         if arguments["stopping"] and not is_stopping(open_storage(own.home), own.run):
             return {"due": False}
@@ -102,14 +104,15 @@ class ProtocolCalls:
             return {"due": flow.is_due_at_the_end(batch) if arguments["stopping"] else flow.is_due(batch)}
 
     def taken(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `batch`, `home`, `failed`: the stores have written.
+        """Records a checkpoint after the stores have written.
 
-        Raises `CheckpointFailed` if some of them could not, `RestartNeeded` if some are gone.
+        Arguments: `checkpoint`, `batch`, `home`, `failed`. Raises `CheckpointFailed` if a store could not write,
+        `RestartNeeded` if a store is gone.
         """
         checkpoint, batch = str(arguments["checkpoint"]), int(arguments["batch"])
-        pipeline, flow, run = self._of(checkpoint)
+        pipeline, flow, run = self._find_run(checkpoint)
         failed = [str(each) for each in arguments["failed"]]
-        missing, is_sure = self._not_written(run, batch) if batch > run.began_at else ([], False)
+        missing, is_sure = self._find_unwritten(run, batch) if batch > run.began_at else ([], False)
         if failed and (missing or not is_sure):
             raise CheckpointFailed(f"flow {flow.name} cannot be checkpointed behind batch {batch}: {'; '.join(failed)}")
         if missing:
@@ -125,22 +128,22 @@ class ProtocolCalls:
             _refuse_if_over(run.settings)
             pipeline.records[flow.name].add(flow.taken(int(time.time() * 1000)))
             flow.go_on()
-            # By the line that was kept before: sources are about to be told of batches that this one lets go, and look
-            # up then what they have noted of them.
+            # Use the line that was kept before. Sources will soon acknowledge batches that this line releases, and then
+            # read their entries for them.
             needed = min(pipeline.records[flow.name].known[0].batch, batch - REPAIRABLE_BATCHES)
             self._draw_line(pipeline)
         forget_batches(storage, needed)
         return {}
 
     def end_of(self, settings: Settings, channel: str) -> int | None:
-        """Behind which batch the flow with these settings may not read of a channel now; None: it may read all.
+        """The last batch of a channel that the flow with these settings may read now; None if it may read all.
 
-        A flow that takes no part reads what no failure takes back: what the present line holds.
+        A flow outside the protocol reads only what no failure takes back: the messages before the present line.
         """
         own = settings.protocol
         if own is None:
             return None
-        pipeline, sender = self._pipeline(own), _flow_of(own, channel)
+        pipeline, sender = self._pipeline(own), _parse_flow(own, channel)
         with pipeline.lock:
             if not own.takes_part:
                 return pipeline.line[sender].sent - 1 if sender in pipeline.line else None
@@ -150,43 +153,40 @@ class ProtocolCalls:
     def will_read(
         self, settings: Settings, channel: str, log: Storage, after: int, last: int, up_to: int | None, source: str
     ) -> None:
-        """The next batch of the flow with these settings reads the batches behind `after` up to `last` of a channel.
+        """Records that the flow's next batch reads a channel's batches behind `after` up to `last`.
 
-        `source`: which of its sources does.
+        `source` names the flow's source for the channel.
         """
         own = settings.protocol
         if own is None or not own.takes_part:
             return
-        pipeline, sender = self._pipeline(own), _flow_of(own, channel)
-        added = _piggybacks(log, after + 1, last) if pipeline.drive.spec.protocol.adds_to_messages else {}
+        pipeline, sender = self._pipeline(own), _parse_flow(own, channel)
+        added = _load_piggybacks(log, after + 1, last) if pipeline.drive.spec.protocol.adds_to_messages else {}
         with pipeline.lock:
             flow = pipeline.drive.flow(own.flow)
             if flow is not None:
                 flow.will_read(sender, Coming(after, last, added, up_to, source))
 
     def sends(self, checkpoint: str, batch: int) -> Piggyback | None:
-        """What the flow's message of that batch has besides its rows; None where no protocol adds anything."""
+        """The protocol's data in the flow's message of that batch; None if the protocol adds none."""
         if checkpoint not in self._runs:
             return None
-        pipeline, flow, _ = self._of(checkpoint)
+        pipeline, flow, _ = self._find_run(checkpoint)
         with pipeline.lock:
             flow.has_run(batch)
             return flow.sends() or None
 
     def read_again_from(self, settings: Settings, channel: str) -> int | None:
-        """Behind which batch of a channel the flow with these settings may read again; None: its protocol has no word.
-
-        One that takes no part is never taken back.
-        """
+        """The batch of a channel behind which the flow may read again; None if the flow takes no part in a protocol."""
         own = settings.protocol
         if own is None or not own.takes_part:
             return None
-        pipeline, sender = self._pipeline(own), _flow_of(own, channel)
+        pipeline, sender = self._pipeline(own), _parse_flow(own, channel)
         with pipeline.lock:
             return pipeline.kept[own.flow].received.get(sender, 0) - 1
 
     def kept_from(self, log_home: str) -> int | None:
-        """The oldest version that the flow with this log may go back to; None: it takes part in no protocol."""
+        """The oldest version to which the flow with this log may go back; None if it takes part in no protocol."""
         home, flow = self._flows_of_logs.get(log_home, ("", ""))
         pipeline = self._pipelines.get(home)
         if pipeline is None:
@@ -194,7 +194,7 @@ class ProtocolCalls:
         with pipeline.lock:
             return pipeline.kept[flow].sent
 
-    def _of(self, checkpoint: str) -> tuple[_Pipeline, DrivenFlow, _Run]:
+    def _find_run(self, checkpoint: str) -> tuple[_Pipeline, DrivenFlow, _Run]:
         run = self._runs.get(checkpoint)
         pipeline = self._pipelines.get(run.settings.home) if run else None
         flow = pipeline.drive.flow(run.settings.flow) if pipeline and run else None
@@ -206,7 +206,7 @@ class ProtocolCalls:
         return pipeline, flow, run
 
     def _pipeline(self, own: ProtocolSettings) -> _Pipeline:
-        """The run of the pipeline that is under way. What only reads goes on through several of them."""
+        """The pipeline's current run. A flow that only reads continues through several runs."""
         with self._lock:
             known = self._pipelines.get(own.home)
             run = known.drive.spec.run if known is not None else ""
@@ -218,21 +218,21 @@ class ProtocolCalls:
 
     @staticmethod
     def _draw_line(pipeline: _Pipeline) -> None:
-        """Finds the line anew, and forgets what is behind the one before it."""
+        """Computes the line anew, and forgets the checkpoints before the line before it."""
         protocol, checkpoints = pipeline.drive.spec.protocol, checkpoints_of(pipeline.records)
         pipeline.line = line_of(protocol, checkpoints)
-        with suppress(NoLine):  # until there is one again, nothing is forgotten
+        with suppress(NoLine):  # Without a line, forget nothing.
             pipeline.kept = line_before(protocol, checkpoints, pipeline.line)
         for name, at in pipeline.kept.items():
             pipeline.records[name].forget_before(at.number)
 
-    def _not_written(self, run: _Run, batch: int) -> tuple[list[str], bool]:
-        """The stores without a frame of this run at the version, as those of an executor that is gone are.
+    def _find_unwritten(self, run: _Run, batch: int) -> tuple[list[str], bool]:
+        """The stores without a frame of this run at the version, and whether the list of stores is complete.
 
-        And whether these are all: if so, and there is none, it does not matter who did not answer, since an executor
-        without stores may be gone, too.
+        An executor that is gone leaves such stores. If the list is complete and none is missing, a failed answer does
+        not matter: it came from an executor without stores.
         """
-        return _stores_without(self._logs.get_known(run.home), run, batch + 1)
+        return _find_stores_without(self._logs.get_known(run.home), run, batch + 1)
 
 
 def _open(own: ProtocolSettings, known: _Pipeline | None) -> _Pipeline:
@@ -246,12 +246,14 @@ def _open(own: ProtocolSettings, known: _Pipeline | None) -> _Pipeline:
     return _Pipeline(Drive(spec), records, line_of(spec.protocol, checkpoints_of(records)), kept)
 
 
-def _flow_of(own: ProtocolSettings, channel: str) -> str:
+def _parse_flow(own: ProtocolSettings, channel: str) -> str:
     return channel.rstrip("/").removeprefix(f"{own.home}/flows/")
 
 
-def _piggybacks(log: Storage, first: int, last: int) -> dict[int, Piggyback]:
-    """Of the messages to come, by batch. One that cannot be read stops the batch, too, when it is read."""
+def _load_piggybacks(log: Storage, first: int, last: int) -> dict[int, Piggyback]:
+    """The protocol's data in the coming messages, by batch. If a message is unreadable, its batch stops when it is
+    read.
+    """
     return {
         batch: each.piggyback
         for batch, each in manifest.load_between(log, first, last)
@@ -259,10 +261,10 @@ def _piggybacks(log: Storage, first: int, last: int) -> dict[int, Piggyback]:
     }
 
 
-def _stores_without(log: OpenLog, run: _Run, version: int) -> tuple[list[str], bool]:
+def _find_stores_without(log: OpenLog, run: _Run, version: int) -> tuple[list[str], bool]:
     log.catalog.refresh()
     index, checkpoint = log.catalog.index, open_storage(run.checkpoint)
-    own, cuts = cec_directory(run.checkpoint), cuts_of(log.storage).known
+    own, cuts = cec_directory(run.checkpoint), read_cuts(log.storage).known
     attempts = CommittedAttempts(checkpoint, own, cuts, version - 1)
 
     def has_written(store: StoreId) -> bool:
@@ -270,7 +272,7 @@ def _stores_without(log: OpenLog, run: _Run, version: int) -> tuple[list[str], b
         return any((e.meta.version, e.meta.generation) == wanted for e in index.newest(store, version))
 
     written = {store for store in index.stores() if has_written(store)}
-    # A history that was given up may have had other operators, and more partitions.
+    # An abandoned history may have had other operators and more partitions.
     silent = [each for each in index.stores() if each not in written]
     alive = {each for each in silent if any(attempts.allows(e) for e in index.commits(each, 0, version))}
     stores = all_stores(checkpoint, written | alive)
@@ -279,33 +281,33 @@ def _stores_without(log: OpenLog, run: _Run, version: int) -> tuple[list[str], b
 
 
 def _refuse_if_over(own: ProtocolSettings) -> None:
-    """Where storages have no locks, another driver may have taken all flows back meanwhile: this one writes no more."""
+    """Raises `RestartNeeded` if a newer run of the pipeline has begun; storages without locks do not keep it out."""
     spec = None
-    with suppress(DamagedLog):  # whoever begins the next run writes it anew
+    with suppress(DamagedLog):  # The next run writes the file anew.
         spec = read_spec(open_storage(own.home))
     if spec is None or spec.run != own.run:
         raise RestartNeeded(f"flow {own.flow} is of a run of the pipeline at {own.home} that is over")
 
 
 def _make_durable(checkpoint: Storage, batch: int, run: _Run) -> None:
-    """What Spark has written up to the batch, it does not sync, and a checkpoint behind it is of no use without."""
+    """Syncs Spark's files up to the batch: Spark does not sync them, and a checkpoint needs them."""
     if batch < 0:
         return
-    for path in files_to_start(batch):
+    for path in list_start_files(batch):
         checkpoint.sync(path)
-    if checkpoint.local_path("") is None:  # an object that can be read is durable
+    if checkpoint.local_path("") is None:  # an object store makes each readable object durable
         return
     planned = read_planned(checkpoint, batch)
     noted = frozenset(source_files(checkpoint, len(planned.offsets) if planned else 0))
     of_query = [] if run.synced else ["metadata", *operator_files(checkpoint)]  # they do not change
     for path in (*of_query, *sorted(noted - run.synced)):
-        with suppress(FileNotFoundError):  # a source lets go of what it has put together elsewhere
+        with suppress(FileNotFoundError):  # a source deletes entries after compaction
             checkpoint.sync(path)
     run.synced = noted | {"metadata"}
 
 
 def _verify_reads(checkpoint: Storage, batch: int, flow: DrivenFlow) -> None:
-    """That Spark's offset log says the same of what the flow has read: a line rests on it."""
+    """Checks the flow's reads against Spark's offset log, because a line depends on them."""
     planned = read_planned(checkpoint, batch)
     if planned is None:
         return
@@ -314,7 +316,7 @@ def _verify_reads(checkpoint: Storage, batch: int, flow: DrivenFlow) -> None:
             f"flow {flow.name} takes part in a protocol, and its offsets/{batch} is not of version 1: leave "
             f"spark.sql.streaming.offsetLog.formatVersion and queryEvolution.enableSourceEvolution as they are"
         )
-    left = [_batch_of(each) for each in planned.offsets]
+    left = [_parse_batch(each) for each in planned.offsets]
     for sender, has_read in flow.reads.items():
         if has_read < 0 and None in left:
             left.remove(None)
@@ -327,7 +329,7 @@ def _verify_reads(checkpoint: Storage, batch: int, flow: DrivenFlow) -> None:
             )
 
 
-def _batch_of(offset: str | None) -> int | None:
+def _parse_batch(offset: str | None) -> int | None:
     try:
         return None if offset is None else manifest.read_batch(offset)
     except ValueError:

@@ -14,65 +14,68 @@ from spark_cec import __version__
 from spark_cec.adapters.fsspec_storage import open_storage, same_place
 from spark_cec.agent.lease import WAIT_S, CheckpointLeases
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of, home_of, index_root
-from spark_cec.agent.owner import claim_log, log_of_its_own, owns, refuse_if_owned, refuse_if_taken_over
+from spark_cec.agent.owner import claim_log, external_log, owns, refuse_if_owned, refuse_if_taken_over
 from spark_cec.agent.protocols import REPAIRABLE_BATCHES, ProtocolCalls
 from spark_cec.checkpoint.eventual import completed
 from spark_cec.checkpoint.recovery_target import load_tuning
 from spark_cec.errors import DamagedLog, Fenced, UnsuitableCheckpoint
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
-from spark_cec.log.cuts import cuts_of
 from spark_cec.log.home import absolute_home, is_inside, read_log_id, relative_home
 from spark_cec.log.index import Index
+from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.reader import read_frame
 from spark_cec.log.readers import slowest_reader
 from spark_cec.log.storage import Storage
 from spark_cec.log.trim import TrimHorizon, trim
 from spark_cec.recovery import report
 from spark_cec.recovery.attempts import CommittedAttempts
+from spark_cec.recovery.dirty_stores import name_dirty_stores
 from spark_cec.recovery.fallback import pending_fallback
 from spark_cec.recovery.forecast import forecast
 from spark_cec.recovery.generations import has_committed, newest_generation
-from spark_cec.recovery.left_dirty import name_dirty_stores
-from spark_cec.recovery.lost_output import words_on_lost_output
+from spark_cec.recovery.lost_output import describe_lost_output
 from spark_cec.recovery.migrated_away import refuse_if_migrated
 from spark_cec.recovery.plan import (
     RecoveryPlan,
     first_missed,
     make_plan,
     nothing_to_replay,
-    refuse_a_later_history,
-    refuse_an_unfinished_rewind,
     refuse_later_batches,
+    refuse_later_history,
+    refuse_unfinished_rewind,
     way_back,
 )
+from spark_cec.recovery.preconditions import (
+    refuse_forgotten_batches,
+    refuse_lost_commit,
+    refuse_under_protocol,
+    refuse_unsuitable,
+    refuse_without_log,
+)
 from spark_cec.recovery.query_files import FLUSH, QUERY, ReplayProgress
-from spark_cec.recovery.reach import describe_batches, read_reach
+from spark_cec.recovery.replay_range import describe_batches, read_replay_range
 from spark_cec.recovery.requests import answer_flush
 from spark_cec.recovery.rollback import refuse_if_under_way
-from spark_cec.recovery.run import take_up
+from spark_cec.recovery.run import begin_run
 from spark_cec.recovery.session_settings import read_settings, record_settings, split_batches
-from spark_cec.recovery.sources import at_start, parse_sources, while_running
+from spark_cec.recovery.sources import check_at_start, check_while_running, parse_sources
 from spark_cec.recovery.spark_logs import all_stores
-from spark_cec.recovery.start import (
-    Word,
-    refuse_a_lost_commit,
-    refuse_forgotten_batches,
-    refuse_without_log,
-    word_on_owner,
-    words_on_damage,
-    words_on_eager,
-    words_on_plan,
+from spark_cec.recovery.start_messages import (
+    StartMessage,
+    describe_damage,
+    describe_eager_operators,
+    describe_new_owner,
+    describe_plan,
 )
-from spark_cec.recovery.suitable import refuse_under_protocol, refuse_unsuitable
 from spark_cec.settings import Mode, Settings, parse_settings
 
 
 class QueryCalls:
-    """What the analyzer rule and the query listener ask for.
+    """The calls of the analyzer rule and the query listener.
 
-    Nothing is kept from one call of a start to the next, but the lease, which a call that needs it takes again: the
-    agent may have died in between. What an earlier call has found comes back with the next one.
+    Between the calls of a start, this class keeps only the lease. Each call that needs the lease takes it again,
+    because the agent may have died in between. The caller passes the results of earlier calls to the next one.
     """
 
     def __init__(self, logs: OpenLogs, protocols: ProtocolCalls) -> None:
@@ -81,11 +84,11 @@ class QueryCalls:
         self._leases = CheckpointLeases()
 
     def check(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`conf`, `checkpoint`, `sink_path`, `committed_batch`: refuses what cannot work, before anything is written.
+        """Refuses a start that cannot work, before any write.
 
-        With what `refuse_unsuitable` asks for. A query that has committed nothing (-1) may have its log elsewhere than
-        at its last start. Answers the log's home, the id of the log that is there (None: none is), and what of the
-        settings the rule acts on.
+        Arguments: `conf`, `checkpoint`, `sink_path`, `committed_batch`, and the `asked` of `refuse_unsuitable`. If a
+        query has committed nothing (-1), its log may move. Answers the log's home, the id of the log there (None: no
+        log), and the settings that the rule needs.
         """
         settings = parse_settings(conf_of(arguments))
         index_root(settings)
@@ -101,7 +104,7 @@ class QueryCalls:
         sink_path = arguments.get("sink_path")
         home = home_of(checkpoint, settings, sink_path)
         recorded = absolute_home(checkpoint, query["log_home"]) if query is not None else home
-        if recorded != home and not sink_path and _is_reached_by_a_link(checkpoint, recorded, settings):
+        if recorded != home and not sink_path and _is_reached_by_link(checkpoint, recorded, settings):
             home = recorded
         storage = open_storage(home)
         has_moved_along = query is not None and recorded != home and read_log_id(storage) == query["log_id"]
@@ -115,7 +118,7 @@ class QueryCalls:
             )
         storage.probe_writable()
         log_id = read_log_id(storage)
-        # A log inside the checkpoint is its own, if a file that says so is lost.
+        # A log inside the checkpoint belongs to it, even if `query.json` is lost.
         known = query["log_id"] if query is not None else log_id if is_inside(checkpoint, home) else None
         if log_id is not None and known != log_id:
             raise UnsuitableCheckpoint(
@@ -135,13 +138,13 @@ class QueryCalls:
             "sources_margin": settings.sources_margin,
             "replayable_sources": list(settings.replayable_sources),
             "order_free_functions": settings.order_free_functions,
-            "said": [asdict(Word(warning)) for warning in settings.warnings],
+            "said": [asdict(StartMessage(warning)) for warning in settings.warnings],
         }
 
     def resolve(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `conf`: home, log and generation for a store without word from the rule.
+        """Answers home, log and generation for a store that has no data from the rule.
 
-        `log_id` is None where no run of the query is known: then a log may be begun.
+        Arguments: `checkpoint`, `conf`. `log_id` is None if no run of the query is known; then a log may be created.
         """
         query = QUERY.read(cec_directory(arguments["checkpoint"]))
         if query is None:
@@ -151,17 +154,18 @@ class QueryCalls:
         return {"home": home, "log_id": query["log_id"], "generation": query["generation"]}
 
     def hold(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `home`, `generation`, `wait_s`: takes the lease of a query; `Fenced` if another has it.
+        """Takes the lease of a query; `Fenced` if another process has it.
 
-        The generation is that of a run which has begun, and has no lease: it begins its first batch, or its agent died.
-        If a later run has begun in the meantime, or something else has befallen the query, it must not go on.
+        Arguments: `checkpoint`, `home`, `generation`, `wait_s`. A run with a generation has begun and has no lease: it
+        begins its first batch, or its agent died. The call fails if a later run has begun since, another checkpoint
+        owns the log, or the state has moved on.
         """
         checkpoint, generation = str(arguments["checkpoint"]), arguments.get("generation")
         own = cec_directory(checkpoint)
-        if generation is not None and not self._leases.has(checkpoint):  # it need not wait to be told so
+        if generation is not None and not self._leases.has(checkpoint):  # fail at once, without a wait for the lock
             _refuse_if_overtaken(checkpoint, own, int(generation))
         with ExitStack() as undo:
-            if self._take(arguments):  # else it is that of a later run in this application
+            if self._take_lease(arguments):  # else a later run in this application has the lease
                 undo.callback(self._leases.release, checkpoint)
                 if generation is not None:
                     refuse_if_taken_over(checkpoint, str(arguments["home"]))
@@ -172,15 +176,15 @@ class QueryCalls:
             undo.pop_all()
         return {}
 
-    def _take(self, arguments: Mapping[str, Any]) -> bool:
+    def _take_lease(self, arguments: Mapping[str, Any]) -> bool:
         checkpoint, wait_s = str(arguments["checkpoint"]), float(arguments.get("wait_s", WAIT_S))
-        log = log_of_its_own(checkpoint, str(arguments["home"]))
+        log = external_log(checkpoint, str(arguments["home"]))
         return self._leases.hold(checkpoint, cec_directory(checkpoint), wait_s, log)
 
     @contextmanager
-    def _lease_again(self, arguments: Mapping[str, Any]) -> Iterator[None]:
-        """Has the lease for one call of a start: the agent that took it may have died since."""
-        taken = self._take(arguments)
+    def _retake_lease(self, arguments: Mapping[str, Any]) -> Iterator[None]:
+        """Holds the lease for one call of a start: the agent that took it may have died since."""
+        taken = self._take_lease(arguments)
         try:
             yield
         finally:
@@ -188,7 +192,7 @@ class QueryCalls:
                 self._leases.release(str(arguments["checkpoint"]))
 
     def release(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`: gives the lease back."""
+        """Releases the lease of `checkpoint`."""
         self._leases.release(arguments["checkpoint"])
         return {}
 
@@ -197,88 +201,97 @@ class QueryCalls:
         return self._leases.has(checkpoint)
 
     def close(self) -> None:
-        """Gives back all leases."""
+        """Releases all leases."""
         self._leases.close()
 
     def plan(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`conf`, `checkpoint`, `home`, `committed_batch` (V; -1 for none), `named`: whether Spark names state by ids.
+        """Answers the recovery `plan`, for `begin_run` and `report`; changes nothing.
 
-        Answers the `plan`, for `begin_run` and `report`. Nothing is changed.
+        Arguments: `conf`, `checkpoint`, `home`, `committed_batch` (V; -1 for none), `named`: Spark records checkpoint
+        ids.
         """
         own, committed = cec_directory(arguments["checkpoint"]), int(arguments["committed_batch"])
         after_run = newest_generation(own)
         checkpoint = open_storage(str(arguments["checkpoint"]))
         if arguments.get("named"):
-            refuse_a_lost_commit(checkpoint, committed)
-        if read_log_id(open_storage(arguments["home"])) is None:  # then there is nothing that a plan could say
+            refuse_lost_commit(checkpoint, committed)
+        if read_log_id(open_storage(arguments["home"])) is None:  # without a log there is nothing to plan
             return _answer(nothing_to_replay(committed), after_run, [])
         log = self._logs.get(arguments["home"], parse_settings(conf_of(arguments)))
         log.catalog.refresh()
-        refuse_an_unfinished_rewind(own, committed)
-        index, cuts = log.catalog.index, cuts_of(log.storage).known
+        refuse_unfinished_rewind(own, committed)
+        index, cuts = log.catalog.index, read_cuts(log.storage).known
         attempts = CommittedAttempts(checkpoint, own, cuts, committed)
-        refuse_a_later_history(index, cuts, committed, after_run)
+        refuse_later_history(index, cuts, committed, after_run)
         refuse_later_batches(index, checkpoint.url, committed, attempts.allows)
         with log.catalog.naming_places():
             stores = all_stores(checkpoint, index.stores())
             fallback = pending_fallback(own, index, stores, committed)
             plan = make_plan(index, stores, committed, attempts.allows, fallback.version if fallback else None)
         refuse_forgotten_batches(checkpoint, plan)
-        said = words_on_damage(log.home, log.catalog.damages)
-        said += words_on_lost_output(log.storage, index, _published(log, checkpoint.url, committed), committed)
-        return _answer(plan, after_run, said)
+        messages = describe_damage(log.home, log.catalog.damages)
+        messages += describe_lost_output(log.storage, index, _published(log, checkpoint.url, committed), committed)
+        return _answer(plan, after_run, messages)
 
     def sources_now(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `home`, `version` (committed by Spark, at least 1), `sources`: the same while the query runs.
+        """Compares the sources with a recovery's needs while the query runs.
 
-        Answers why what is dirty should be written (`thin`), None if there is no need, and whether the source deletes.
+        Arguments: `checkpoint`, `home`, `version` (committed by Spark, at least 1), `sources`. Answers the reason to
+        write the dirty windows (`thin`; None if there is none), and whether the source deletes records.
         """
         first = self.acknowledge(arguments)["dirty_from"]
         if first is None:
             return {"thin": None, "deletes": False}
-        reach = read_reach(open_storage(str(arguments["checkpoint"])), int(first), int(arguments["version"]) - 1)
+        replay = read_replay_range(
+            open_storage(str(arguments["checkpoint"])), int(first), int(arguments["version"]) - 1
+        )
         share = self._logs.get_known(arguments["home"]).settings.sources_margin
-        thin = while_running(reach, parse_sources(arguments["sources"]), share)
+        thin = check_while_running(replay, parse_sources(arguments["sources"]), share)
         return {"thin": thin and thin.why, "deletes": bool(thin and thin.deletes)}
 
     def batch_input(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `first`, `last`, `sources` (names, in Spark's order): in words, what these batches read."""
+        """Describes the input of some batches. Arguments: `checkpoint`, `first`, `last`, `sources` (names, in Spark's
+        order).
+        """
         checkpoint, names = open_storage(str(arguments["checkpoint"])), [str(name) for name in arguments["sources"]]
         return {"words": describe_batches(checkpoint, int(arguments["first"]), int(arguments["last"]), names)}
 
     def replay_settings(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `first`, `last`: the session settings that these batches ran with, span by span.
+        """Answers the session settings of some batches, in spans with `first`, `last` and `settings`.
 
-        Each span has `first`, `last` and `settings`, which are None where they are not known.
+        Arguments: `checkpoint`, `first`, `last`. `settings` is None if they are unknown.
         """
         entries = read_settings(cec_directory(arguments["checkpoint"])) or ()
         spans = split_batches(entries, int(arguments["first"]), int(arguments["last"]))
         return {"spans": [asdict(span) for span in spans]}
 
     def begin_run(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `home`, `conf`, `log_seen` (the `log_id` of `check`), `plan` (of that call), `decision`,
-        `load_waves`, `session_settings`, and perhaps `sources`, as for `parse_sources`: allots the generation, and
-        writes `query.json`.
+        """Begins a run: takes the generation, writes `query.json`, and creates the log if it is missing.
 
-        The log is begun where there is none. Answers the generation, and what earlier recoveries foretell. `InputGone`,
-        before anything is written, if what a replay needs of the sources is gone, and that is not accepted; `Fenced` if
-        another run has begun since the plan was made.
+        Arguments: `checkpoint`, `home`, `conf`, `log_seen` (the `log_id` of `check`), `plan` (of that call),
+        `decision`, `load_waves`, `session_settings`, and optionally `sources`, as for `parse_sources`. Answers the
+        generation and the forecast by earlier recoveries.
+
+        Raises `InputGone`, before any write, if input of the replay is gone and the user does not accept that. Raises
+        `Fenced` if another run has begun since the plan.
         """
         settings, decision = parse_settings(conf_of(arguments)), arguments["decision"]
         checkpoint, home = str(arguments["checkpoint"]), str(arguments["home"])
         place, own = open_storage(checkpoint), cec_directory(checkpoint)
         plan = RecoveryPlan.from_json(arguments["plan"])
-        said = []
-        with self._lease_again(arguments) if decision.get("provider") else nullcontext():
+        messages = []
+        with self._retake_lease(arguments) if decision.get("provider") else nullcontext():
             _refuse_if_overtaken(checkpoint, own, int(arguments["plan"]["after_run"]), "this start was prepared")
             former = refuse_if_owned(checkpoint, home)
             if former is not None:
-                said.append(word_on_owner(home, former, checkpoint))
+                messages.append(describe_new_owner(home, former, checkpoint))
             if arguments.get("sources") is not None and plan.committed_batch >= 0:
-                reach = read_reach(place, plan.rewound_to + 1, plan.committed_batch)
+                replay = read_replay_range(place, plan.rewound_to + 1, plan.committed_batch)
                 sources, now_ms = parse_sources(arguments["sources"]), int(time.time() * 1000)
-                said.append(at_start(reach, sources, settings.sources_margin, settings.accepts_divergence, now_ms))
-            run = take_up(
+                messages.append(
+                    check_at_start(replay, sources, settings.sources_margin, settings.accepts_divergence, now_ms)
+                )
+            run = begin_run(
                 place,
                 own,
                 open_storage(home),
@@ -295,16 +308,16 @@ class QueryCalls:
         self._protocols.begin(settings, checkpoint, home, run.generation, plan.committed_batch)
         expected = forecast(own, float(arguments.get("load_waves", 1.0)), autotune=settings.autotune)
         how = f"{decision['mode']} ({decision['reason']})"
-        said += words_on_plan(plan, how, settings.describe(), home)
-        said += words_on_eager(decision.get("operators", ()), asked=settings.mode is Mode.EAGER)
-        said_now = [asdict(word) for word in said]
+        messages += describe_plan(plan, how, settings.describe(), home)
+        messages += describe_eager_operators(decision.get("operators", ()), asked=settings.mode is Mode.EAGER)
+        said_now = [asdict(word) for word in messages]
         return {**asdict(run), "forecast": asdict(expected), "said": said_now}
 
     def report(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `home`, `generation`, `plan`, `started_ms`: writes the report once all stores are back.
+        """Writes the recovery report once all stores are loaded.
 
-        `done` is false while a store is missing: ask again after the next batch. `started_ms`: the wall clock when
-        `start()` was called.
+        Arguments: `checkpoint`, `home`, `generation`, `plan`, `started_ms`: the wall clock of the call of `start()`.
+        `done` is false while a store is missing; then the caller asks again after the next batch.
         """
         plan = RecoveryPlan.from_json(arguments["plan"])
         log = self._logs.get_known(arguments["home"])
@@ -325,36 +338,36 @@ class QueryCalls:
         ]
         if set(plan.stores) - {each.store for each in loaded}:
             return {"done": False}
-        written = report.compose(plan, loaded, int(arguments["started_ms"]))
+        written = report.compose_report(plan, loaded, int(arguments["started_ms"]))
         return {"done": True, "path": report.write_report(cec_directory(arguments["checkpoint"]), written)}
 
     def replaying(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `generation`, `first`, `last`, `done`: how far a replay is."""
+        """Records the progress of a replay. Arguments: `checkpoint`, `generation`, `first`, `last`, `done`."""
         numbers = (int(arguments[name]) for name in ("generation", "first", "last", "done"))
         report.note_progress(cec_directory(arguments["checkpoint"]), ReplayProgress(*numbers))
         return {}
 
     def flush_requested(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`: the request for a flush that waits, or None."""
+        """Answers the pending flush request of `checkpoint`, or None."""
         return {"request": FLUSH.read_if_sound(cec_directory(arguments["checkpoint"]))}
 
     def flush_done(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`checkpoint`, `request`, `version`, `failed`: answers a request."""
+        """Answers a flush request. Arguments: `checkpoint`, `request`, `version`, `failed`."""
         own = cec_directory(arguments["checkpoint"])
         answer_flush(own, str(arguments["request"]), int(arguments["version"]), [str(e) for e in arguments["failed"]])
         return {}
 
     def left_dirty(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`home`, `version`, `generation`: a line for each store that is not written up to that version."""
+        """A line for each store with dirty windows at a version. Arguments: `home`, `version`, `generation`."""
         log = self._logs.get_known(arguments["home"])
         log.catalog.refresh()
         version, generation = int(arguments["version"]), int(arguments["generation"])
         return {"lines": name_dirty_stores(log.catalog.index, version, generation)}
 
     def acknowledge(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`home`, `version`: the lowest D of all stores at that version; no replay begins before that batch.
+        """Answers the lowest D of all stores at a version; no replay begins before that batch.
 
-        Under a protocol: the version that the flow would go back to now.
+        Arguments: `home`, `version`. Under a protocol, answers the version to which the flow would go back now.
         """
         kept_from = self._protocols.kept_from(arguments["home"])
         if kept_from is not None:
@@ -369,13 +382,16 @@ class QueryCalls:
         return {"dirty_from": min(first_missed(index, head) for head in heads)}
 
     def trim(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`home`, `version` (committed by Spark), `generation`, `retained`: removes segments that nothing needs."""
+        """Removes segments that no recovery, reader or setting needs.
+
+        Arguments: `home`, `version` (committed by Spark), `generation`, `retained`.
+        """
         log = self._logs.get_known(arguments["home"])
         log.catalog.refresh()
         version, kept_from = int(arguments["version"]), self._protocols.kept_from(arguments["home"])
-        if kept_from == 0:  # the flow would go back to its beginning, and write all of it anew
+        if kept_from == 0:  # the flow would go back to its beginning, and write everything again
             return {"removed": []}
-        # Under a protocol Spark is told to keep all, and what none needs is let go with its checkpoints.
+        # Under a protocol Spark keeps all batches, and the flow's checkpoints release those that no line needs.
         retained = int(arguments["retained"]) if kept_from is None else max(REPAIRABLE_BATCHES, version - kept_from)
         first = max(version - retained, 1)
         horizon = TrimHorizon(
@@ -387,10 +403,10 @@ class QueryCalls:
         return {"removed": trim(log.storage, log.catalog.index, horizon, log.summaries)}
 
 
-def _is_reached_by_a_link(checkpoint: str, recorded: str, settings: Settings) -> bool:
-    """Whether the log at `recorded`, under `cec.log.path`, is that of the same checkpoint by another path to it.
+def _is_reached_by_link(checkpoint: str, recorded: str, settings: Settings) -> bool:
+    """Whether the log at `recorded`, under `cec.log.path`, belongs to this checkpoint by another path to it.
 
-    A log's directory there has its name from the path that its query was started with first.
+    The name of such a log's directory comes from the checkpoint path of the query's first start.
     """
     if settings.log_path is None or not same_place(recorded.rpartition("/")[0], settings.log_path):
         return False
@@ -399,8 +415,8 @@ def _is_reached_by_a_link(checkpoint: str, recorded: str, settings: Settings) ->
     return owns(checkpoint, recorded) or recorded in [home_of(url, settings, None) for url in (real, f"file:{real}")]
 
 
-def _answer(plan: RecoveryPlan, after_run: int, said: Sequence[Word]) -> Mapping[str, Any]:
-    return {"plan": {**plan.to_json(), "after_run": after_run}, "said": [asdict(word) for word in said]}
+def _answer(plan: RecoveryPlan, after_run: int, messages: Sequence[StartMessage]) -> Mapping[str, Any]:
+    return {"plan": {**plan.to_json(), "after_run": after_run}, "said": [asdict(word) for word in messages]}
 
 
 def _refuse_if_overtaken(checkpoint: str, own: Storage, generation: int, meanwhile: str | None = None) -> None:
@@ -413,7 +429,7 @@ def _refuse_if_overtaken(checkpoint: str, own: Storage, generation: int, meanwhi
 
 
 def _output_before(log: OpenLog, version: int, kept_from: int | None) -> int | None:
-    """Below which batch output may go, by the settings, and where the flow may go back to; None: it is kept."""
+    """The batch before which output may be deleted, by the settings and the flow's line; None: all output stays."""
     readers, keep_batches = log.settings.output_readers, log.settings.retain_output_batches
     bounds = [slowest_reader(log.storage, log.log_id, readers)] if readers else []
     bounds += [version - keep_batches] if keep_batches is not None else []
@@ -421,7 +437,7 @@ def _output_before(log: OpenLog, version: int, kept_from: int | None) -> int | N
 
 
 def _published(log: OpenLog, checkpoint: str, committed_batch: int) -> list[int]:
-    """The batches of output. One that Spark never ran would hide the rows that the query is about to write."""
+    """The batches with output. Refuses a batch that Spark never ran: it would hide the rows of the query's next run."""
     batches = manifest.batches(log.storage)
     if batches and batches[-1] > committed_batch + 1:
         raise UnsuitableCheckpoint(
@@ -433,7 +449,7 @@ def _published(log: OpenLog, checkpoint: str, committed_batch: int) -> list[int]
 
 
 def _oldest_needed(index: Index, first: int, last: int) -> dict[StoreId, int]:
-    """Per store, the oldest version whose frame an EC at any version in `first`..`last` may read."""
+    """The oldest version per store whose frame an EC at any version in `first`..`last` may read."""
     needed: dict[StoreId, int] = {}
     for store in index.stores():
         entries = index.commits(store, first, last)

@@ -1,7 +1,7 @@
-"""The spool: a private directory through which rows pass between the JVM and the agent.
+"""The spool: a private directory for rows that pass between the JVM and the agent.
 
-It lies in /dev/shm where that is present and large enough, else in the temp directory, with mode 0700. It is held by a
-file lock, so that the directory of a process that died can be told from a living one's, and removed.
+It lies in /dev/shm if that has enough room, else in the temp directory, with mode 0700. A file lock marks it as used,
+so that other agents can remove the spool of a dead process.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ import pyarrow as pa
 from spark_cec.agent.private import is_private
 
 ENOUGH_FREE_BYTES = 256 << 20
-"""Free space below which /dev/shm is passed over."""
+"""Without this much free space, /dev/shm is not used."""
 
 ABANDONED_AFTER_S = 600.0
-"""How long a directory that nobody holds must have been left alone before it is removed."""
+"""An unlocked spool is removed after this time without a change."""
 
 SPOOL_ROWS = 1 << 16
 """Most rows per record batch of a spool file."""
 
 SPOOL_BYTES = 64 << 20
-"""Most bytes per record batch of a spool file, but for a batch of one row: the JVM reads a batch into one buffer, whose
-size is an int, and takes as much of its direct memory for it."""
+"""Most bytes per record batch of a spool file, except for a batch of one row. The JVM reads a batch into one buffer,
+whose size is an int, and allocates as much direct memory for it.
+"""
 
 _LOCK = "lock"
 
 
-def _roomy(directory: Path, needed: int) -> bool:
+def _has_room(directory: Path, needed: int) -> bool:
     try:
         return os.access(directory, os.W_OK) and shutil.disk_usage(directory).free >= needed
     except OSError:
@@ -44,19 +45,19 @@ def _roomy(directory: Path, needed: int) -> bool:
 
 
 class Spool:
-    """A private directory for files that live for one call, and one in the temp directory for those too large for it.
+    """A private directory for files that live for one call, and one in the temp directory for files too large for it.
 
-    `where` overrides the choice between shared memory and the temp directory. `inherited` are the two directories of a
-    predecessor that died: its JVM may have named files there in a call that this process will be asked to answer.
+    `where` overrides the choice between shared memory and the temp directory. `inherited` are the two directories of an
+    agent that died. Its JVM may have written files there for a call that this agent will answer.
     """
 
     def __init__(self, where: str | None = None, inherited: Sequence[str] = ()) -> None:
         fallback = Path(tempfile.gettempdir())
         shared = Path(where) if where else Path("/dev/shm")
-        parent = shared if where or _roomy(shared, ENOUGH_FREE_BYTES) else fallback
+        parent = shared if where or _has_room(shared, ENOUGH_FREE_BYTES) else fallback
         prefix = f"spark-cec-{os.getuid()}-"
         with ExitStack() as undo:
-            taken_over = [_taken_over(Path(directory), undo) for directory in inherited]
+            taken_over = [_take_over(Path(directory), undo) for directory in inherited]
             for place in {parent, fallback}:
                 _remove_abandoned(place, prefix)
             directory, overflow = (*taken_over, None, None)[:2]
@@ -65,21 +66,21 @@ class Spool:
             undo.pop_all()
 
     def new_file(self, expected_bytes: int = 0) -> str:
-        """A path for a file of about that size, which the receiver removes."""
-        roomy = _roomy(self.directory, 2 * expected_bytes)
+        """A path for a file of about that size; the receiver deletes the file."""
+        roomy = _has_room(self.directory, 2 * expected_bytes)
         return str((self.directory if roomy else self.overflow) / f"{uuid.uuid4().hex}.arrow")
 
     def close(self) -> None:
-        """Removes the directories and all that is in them."""
+        """Removes the directories with all files."""
         for directory, lock in ((self.directory, self._lock), (self.overflow, self._overflow_lock)):
             shutil.rmtree(directory, ignore_errors=True)
             os.close(lock)
 
 
-def _lock_of(directory: Path) -> int | None:
-    """A descriptor of the lock in a spool of this user's; None if it is not one, whatever its name says.
+def _open_lock(directory: Path) -> int | None:
+    """Opens the lock file of a spool of this user; None if the directory is no such spool.
 
-    Another user may have given the name to a directory, with a link to a file of ours as its lock.
+    Another user may have made a directory of that name, with a link to one of our files as its lock.
     """
     if not is_private(directory):
         return None
@@ -89,9 +90,9 @@ def _lock_of(directory: Path) -> int | None:
         return None
 
 
-def _taken_over(directory: Path, undo: ExitStack) -> tuple[Path, int] | None:
-    """A directory that is there, with its lock; None if it is gone or another process has it."""
-    lock = _lock_of(directory)
+def _take_over(directory: Path, undo: ExitStack) -> tuple[Path, int] | None:
+    """Locks an existing directory, and returns it with its lock; None if it is gone or another process holds it."""
+    lock = _open_lock(directory)
     if lock is None:
         return None
     try:
@@ -104,9 +105,9 @@ def _taken_over(directory: Path, undo: ExitStack) -> tuple[Path, int] | None:
 
 
 def _locked_directory(parent: Path, prefix: str, undo: ExitStack) -> tuple[Path, int]:
-    """A new directory with mode 0700, and the descriptor whose lock says that it is in use.
+    """A new directory with mode 0700, and the descriptor of the lock that marks it as used.
 
-    It gets its name when it is locked: under that name nobody ever sees it without. Until then nobody would sweep it.
+    It gets its final name after it is locked. Until then its name is not one that other agents remove.
     """
     unnamed = Path(tempfile.mkdtemp(prefix="." + prefix, dir=parent))
     undo.callback(shutil.rmtree, unnamed, ignore_errors=True)
@@ -120,14 +121,14 @@ def _locked_directory(parent: Path, prefix: str, undo: ExitStack) -> tuple[Path,
 
 
 def _remove_abandoned(parent: Path, prefix: str) -> None:
-    """Removes what nobody holds and nobody has touched for a while: a successor may be about to take it over."""
+    """Removes spools that are unlocked and unchanged for a while; a successor may take over a recent one."""
     for directory in parent.glob(prefix + "*"):
         try:
             if time.time() - directory.stat().st_mtime < ABANDONED_AFTER_S:
                 continue
         except OSError:
             continue
-        lock = _lock_of(directory)
+        lock = _open_lock(directory)
         if lock is None:
             continue
         try:
@@ -140,7 +141,7 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
 
 
 def write_rows(path: str, rows: pa.Table) -> None:
-    """Writes a spool file: `rows` as an Arrow IPC stream. One that cannot be finished is removed."""
+    """Writes a spool file: `rows` as an Arrow IPC stream. If it fails, the file is deleted."""
     try:
         with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, rows.schema) as stream:
             for batch in record_batches(rows):
@@ -153,7 +154,7 @@ def write_rows(path: str, rows: pa.Table) -> None:
 def record_batches(
     rows: pa.Table, most_rows: int = SPOOL_ROWS, most_bytes: int = SPOOL_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """The rows in batches as large as they may be; one that has too many bytes has one row."""
+    """The rows in batches as large as the limits allow; a single row may exceed `most_bytes`."""
     pile: list[pa.RecordBatch] = []
     count = size = 0
     for piece in (each for batch in rows.to_batches(max_chunksize=most_rows) for each in _split(batch, most_bytes)):

@@ -1,4 +1,4 @@
-"""Calls of the state stores: load, append, loaded."""
+"""Calls of the state stores: open, load, append, loaded."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from spark_cec.checkpoint.policy import Plan
 from spark_cec.checkpoint.recovery_target import Forecast, load_tuning
 from spark_cec.errors import DamagedLog, LogLocationError
 from spark_cec.ids import NO_CHECKPOINT, StoreId
-from spark_cec.log.cuts import cuts_of
 from spark_cec.log.frame import CommitFlags, CommitMeta, FrameKind, LoadedMeta
 from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.meta import NO_WATERMARK_MS
+from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.segment import segment_path
 from spark_cec.recovery.attempts import CommittedAttempts, read_attempts
 from spark_cec.recovery.plan import Allows
@@ -31,7 +31,7 @@ from spark_cec.recovery.report import LoadedStore, loaded_payload
 from spark_cec.settings import parse_settings
 
 _RUNS_KNOWN = 64
-"""Runs whose rule for attempts is kept."""
+"""The number of runs whose attempt rules are cached."""
 
 
 _PLAN_NUMBERS = tuple(each.name for each in fields(Plan) if not each.name.endswith("_steps"))
@@ -48,7 +48,7 @@ def _id(text: str | None) -> bytes:
 
 
 def _plan(plan: Plan) -> dict[str, Any]:
-    """By hand: `asdict` was an eighth of a commit without records."""
+    """Copies by hand: `asdict` was an eighth of a commit without records."""
     answer: dict[str, Any] = {name: getattr(plan, name) for name in _PLAN_NUMBERS}
     answer["replay_steps"] = [(step.before, step.cost) for step in plan.replay_steps]
     answer["extent_steps"] = [(step.before, step.cost, step.windows) for step in plan.extent_steps]
@@ -56,7 +56,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
 
 
 class StoreCalls:
-    """What executors ask for."""
+    """The calls of executors."""
 
     def __init__(self, logs: OpenLogs, spool: Spool) -> None:
         self._logs = logs
@@ -64,10 +64,11 @@ class StoreCalls:
         self._runs: dict[tuple[str, int, int], CommittedAttempts] = {}
 
     def open_log(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`home`, `conf`, `log_id` or None, `again`, `keep`: opens the log, which must be that one; answers its id.
+        """Opens the log, and answers its id.
 
-        `keep`: until `close_log`. `again`: this JVM has had it open before, so that a log that is not there is gone,
-        and none is begun.
+        Arguments: `home`, `conf`, `log_id` or None, `again`, `keep`. If `log_id` is given, the log must have it.
+        `keep`: the log stays open until `close_log`. `again`: this JVM had the log open before, so a missing log is
+        lost, and none is created.
         """
         settings, home, log_id = parse_settings(conf_of(arguments)), str(arguments["home"]), arguments.get("log_id")
         if settings.autotune:
@@ -80,15 +81,17 @@ class StoreCalls:
         return {"log_id": log.log_id}
 
     def close_log(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`home`: nobody in this JVM needs the log any more; answers whether it was open."""
+        """Closes the log at `home` for this JVM, and answers whether it was open."""
         return {"closed": self._logs.close_log(str(arguments["home"]))}
 
     def load(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`home`, `conf`, `store`, `version`, `checkpoint_id`, `retained`: EC at that version, as a spool file of rows.
+        """Answers the EC of a store at a version, as a spool file of rows.
 
-        With `log_id` no other log is read; with `checkpoint` no attempt that Spark cannot have committed: as a run
-        knows that, by `committed_batch` (at its start) and `generation`, or as Spark's logs say now. The answer holds
-        the head's numbers, the input tuples of the versions that a replay makes again, and the next commit's plan.
+        Arguments: `home`, `conf`, `store`, `version`, `checkpoint_id`, `retained`. With `log_id`, the log must have
+        that id. With `checkpoint`, only attempts count that Spark may have committed. A run decides that by
+        `committed_batch` (at its start) and `generation`; without them, Spark's logs as they are now decide.
+
+        The answer has the head's numbers, the input tuples per replayed version, and the next commit's plan.
         """
         started = time.perf_counter()
         log = self._logs.get(arguments["home"], parse_settings(conf_of(arguments)), arguments.get("log_id"))
@@ -119,10 +122,10 @@ class StoreCalls:
         }
 
     def footer(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """`home`, `store`, `version`, and whose attempts count, as for `load`: the numbers of what stands for a store.
+        """Answers the footer's numbers of a store's frame; its records may be damaged.
 
-        Its records may be damaged. Where the frame is `lost`, the answer has nothing else but the `checkpoint_id` by
-        which Spark names it, None if it does not.
+        Arguments: `home`, `store`, `version`, and the arguments of `load` on attempts. If the frame is `lost`, the
+        answer has only the `checkpoint_id` that Spark records, None if it records none.
         """
         log = self._logs.get_known(arguments["home"])
         log.catalog.refresh()
@@ -131,8 +134,8 @@ class StoreCalls:
             return {"lost": False, **_footer(head_at(log.catalog.index, store, version, allows=allows).meta)}
         except DamagedLog:
             of_a_run = arguments.get("committed_batch") is not None
-            named = self._attempts_of_run(log, arguments).named(store, version) if of_a_run else None
-            return {"lost": True, "checkpoint_id": named}
+            committed_id = self._attempts_of_run(log, arguments).committed_id(store, version) if of_a_run else None
+            return {"lost": True, "checkpoint_id": committed_id}
 
     def _write(self, checkpoint: EventualCheckpoint) -> str | None:
         records = checkpoint.records
@@ -143,9 +146,9 @@ class StoreCalls:
         return path
 
     def append(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """One commit of one store (see `commit_store`); answers when it is durable, with the plan for the next.
+        """Commits one version of one store (see `commit_store`); answers the next plan when the commit is durable.
 
-        Where an agent that died may have written the frame (`retry`, or the ledger is sent anew), the log is searched
+        With `retry`, or with the whole ledger, an agent that died may have written the frame, so the log is searched
         first.
         """
         started = time.perf_counter_ns()
@@ -165,7 +168,7 @@ class StoreCalls:
         if request.meta.is_flush:
             return flush_store(
                 request,
-                _take(arguments.get("spool")),
+                _read_spool(arguments.get("spool")),
                 settings=log.settings,
                 catalog=log.catalog,
                 writer=log.writer,
@@ -177,12 +180,12 @@ class StoreCalls:
                 raise LedgerMissing(
                     f"store {request.meta.store}: the frame is there; send the whole ledger to go on from it"
                 )
-            # Who wrote it may have died before the disk had it.
+            # The writer may have died before the frame was durable.
             log.storage.sync(segment_path(found.location.segment))
             return adopt_commit(found, request, settings=log.settings, index=log.catalog.index, ledgers=log.ledgers)
         return commit_store(
             request,
-            lambda: _take(arguments.get("spool")),
+            lambda: _read_spool(arguments.get("spool")),
             settings=log.settings,
             catalog=log.catalog,
             writer=log.writer,
@@ -204,18 +207,18 @@ class StoreCalls:
         return self._attempts_of_run(log, arguments).allows
 
     def _attempts_of_run(self, log: OpenLog, arguments: Mapping[str, Any]) -> CommittedAttempts:
-        """Of the run that asks, the same for all its stores: it reads some small files."""
+        """The attempt rules of a run, cached for all its stores, because they read several small files."""
         place, committed = str(arguments["checkpoint"]), int(arguments["committed_batch"])
         run = (place, committed, int(arguments["generation"]))
         attempts = self._runs.get(run)
         if attempts is None:
-            cuts = cuts_of(log.storage).known
+            cuts = read_cuts(log.storage).known
             attempts = CommittedAttempts(open_storage(place), cec_directory(place), cuts, committed)
             self._runs = dict([(run, attempts), *self._runs.items()][:_RUNS_KNOWN])
         return attempts
 
     def loaded(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """How a store came back at a recovery: written to the log, where the driver's agent finds it."""
+        """Records a store's load at a recovery in the log, where the driver's agent finds it."""
         log = self._logs.get_known(arguments["home"])
         loaded = LoadedStore(
             store_of(arguments), int(arguments["version"]), float(arguments["ec_load_ms"]), arguments["digest_ok"],
@@ -238,7 +241,7 @@ def _footer(meta: CommitMeta) -> dict[str, Any]:
 
 
 def _inputs(index: Index, head: CommitEntry) -> dict[str, int]:
-    """Input tuples per version that a replay up to the head makes again; those that the log still has."""
+    """The input tuples of each version that a replay makes again, as far as the log has them."""
     meta = head.meta
     if meta.dirty_from >= meta.version:
         return {}
@@ -248,7 +251,7 @@ def _inputs(index: Index, head: CommitEntry) -> dict[str, int]:
     return counts
 
 
-def _take(path: str | None) -> pa.Table | None:
+def _read_spool(path: str | None) -> pa.Table | None:
     if path is None:
         return None
     with pa.memory_map(path) as file, pa.ipc.open_stream(file) as stream:

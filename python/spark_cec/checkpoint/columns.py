@@ -1,6 +1,6 @@
-"""Columns of output: those of one name are one column only as long as they have one type.
+"""Compares columns of output frames: columns of one name are one column only if they have one type.
 
-The bytes of a frame do not say how they are meant: a timestamp read as a number is a number.
+The bytes of a frame do not tell their meaning: a timestamp that is read as a number is a number.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from spark_cec.errors import ColumnChanged
 _NOT_THE_TYPE = ("nullable", "containsNull", "valueContainsNull", "metadata")
 
 
-def matching(name: str, names: Iterable[str], *, exact: bool = False) -> str | None:
-    """The one of these names that means a column; None if none does.
+def find_column(name: str, names: Iterable[str], *, exact: bool = False) -> str | None:
+    """The element of `names` that means the column `name`; None if none does.
 
-    Unless only an `exact` one does, another spelling in upper and lower case is the same column, as Spark has it.
+    Spark ignores case in column names, so another spelling is the same column. With `exact` it is another column.
     """
     known = list(names)
     if name in known or exact:
@@ -28,41 +28,43 @@ def matching(name: str, names: Iterable[str], *, exact: bool = False) -> str | N
 
 
 def check_columns(place: str, wanted: str, batch: int, written: str, *, exact: bool = False) -> None:
-    """`ColumnChanged` if a column that is wanted was written as another type with a batch; one that was not is fine.
+    """Raises `ColumnChanged` if a wanted column had another type in a batch; a column that the batch lacks is fine.
 
-    `wanted`, `written`: schemas, as Spark's JSON. `exact` as in `matching`. `place` is for the message.
+    `wanted`, `written`: schemas, as Spark's JSON. `exact` as in `find_column`. The error message names `place`.
     """
     for name, before, now in changed_columns(written, wanted, exact=exact):
         raise ColumnChanged(place, name, batch, before, now)
 
 
 def changed_columns(written: str, wanted: str, *, exact: bool = False) -> list[tuple[str, str, str]]:
-    """The columns that are of another type in the second schema: their names, and both types, as SQL has them."""
+    """The columns with another type in the schema `wanted`: name, written type and wanted type, the types as Spark SQL.
+    """
     if wanted == written:
         return []
     there, changed = _columns(written), []
     for name, kind in _columns(wanted).items():
-        before = matching(name, there, exact=exact)
+        before = find_column(name, there, exact=exact)
         if before is not None and there[before] != kind:
-            changed.append((name, _said(there[before]), _said(kind)))
+            changed.append((name, _sql_type(there[before]), _sql_type(kind)))
     return changed
 
 
 def column_names(schema_json: str) -> frozenset[str]:
-    """Of a schema, Spark's JSON, without regard to upper and lower case."""
+    """The column names of a schema (Spark's JSON), case-folded."""
     return frozenset(name.casefold() for name in _columns(schema_json))
 
 
 def with_former_columns(now: str, before: str) -> str:
-    """The schema, and the columns that are only in the one of before: rows that have them may be unread still."""
+    """The schema `now` and the columns that only `before` has, because rows with these columns may be unread still."""
     fields, former = json.loads(now), json.loads(before)["fields"]
     names = [field["name"] for field in fields["fields"]]
-    gone = [field for field in former if matching(field["name"], names) is None]
+    gone = [field for field in former if find_column(field["name"], names) is None]
     return json.dumps({**fields, "fields": fields["fields"] + gone}) if gone else now
 
 
-def end_of_types(schemas: Iterable[tuple[int, str]], *, exact: bool = False) -> int | None:
-    """Of batches and their schemas in order, the first one that has a column by another type than one before it."""
+def first_type_change(schemas: Iterable[tuple[int, str]], *, exact: bool = False) -> int | None:
+    """The first batch with a column whose type differs from an earlier batch; `schemas` are (batch, schema) in order.
+    """
     seen: list[str] = []
     for batch, schema in schemas:
         if schema not in seen:
@@ -74,26 +76,26 @@ def end_of_types(schemas: Iterable[tuple[int, str]], *, exact: bool = False) -> 
 
 @lru_cache(maxsize=256)
 def _columns(schema_json: str) -> dict[str, Any]:
-    return {field["name"]: _bare(field["type"]) for field in json.loads(schema_json)["fields"]}
+    return {field["name"]: _strip_nullability(field["type"]) for field in json.loads(schema_json)["fields"]}
 
 
-def _bare(kind: Any) -> Any:
-    """A type without what two batches of one column may differ in: whether there can be nulls, and remarks."""
+def _strip_nullability(kind: Any) -> Any:
+    """A type without nullability and metadata, in which two batches of one column may differ."""
     if isinstance(kind, dict):
-        return {key: _bare(value) for key, value in kind.items() if key not in _NOT_THE_TYPE}
-    return [_bare(each) for each in kind] if isinstance(kind, list) else kind
+        return {key: _strip_nullability(value) for key, value in kind.items() if key not in _NOT_THE_TYPE}
+    return [_strip_nullability(each) for each in kind] if isinstance(kind, list) else kind
 
 
-def _said(kind: Any) -> str:
-    """As Spark's SQL has it."""
+def _sql_type(kind: Any) -> str:
+    """The type in Spark SQL's notation."""
     match kind:
         case {"type": "struct", "fields": fields}:
-            named = [f"{each['name']}: {_said(each['type'])}" for each in fields]
+            named = [f"{each['name']}: {_sql_type(each['type'])}" for each in fields]
             return f"STRUCT<{', '.join(named)}>"
         case {"type": "array", "elementType": element}:
-            return f"ARRAY<{_said(element)}>"
+            return f"ARRAY<{_sql_type(element)}>"
         case {"type": "map", "keyType": key, "valueType": value}:
-            return f"MAP<{_said(key)}, {_said(value)}>"
+            return f"MAP<{_sql_type(key)}, {_sql_type(value)}>"
         case str():
             return _SQL.get(kind, kind.upper())
     return json.dumps(kind)

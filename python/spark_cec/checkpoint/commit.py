@@ -1,4 +1,4 @@
-"""One commit of one store, as the agent does it."""
+"""Commits one version of one store, in the agent."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from spark_cec.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """What the shim says of a commit besides its records.
+    """The shim's description of a commit, besides its records.
 
-    `meta` lacks what only the agent knows (records, extent, replay). `live_changes` are changes of the open windows per
-    footprint version; if `live_is_whole` they are the whole of it, with which the ledger of this store begins anew.
-    `timed_batch` is the newest batch that the driver has timed, and its time in ms; `since_start_ms` is the time since
-    the query's start.
+    `meta` lacks the fields that only the agent knows (records, extent, replay). `live_changes` changes the number of
+    open windows per footprint version. If `live_is_whole`, `live_changes` has the whole number per version, and the
+    store's ledger begins anew. `timed_batch` is the newest batch that the driver has timed, and its time in ms.
+    `since_start_ms` is the time since the query's start.
     """
 
     meta: CommitMeta
@@ -43,25 +43,25 @@ class CommitRequest:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The durable commit, whose footer has q, u and the estimate of a recovery, and the plan for the next one."""
+    """The durable commit, whose footer has q, u and the recovery estimate, and the plan for the next commit."""
 
     entry: CommitEntry
     plan: Plan
 
 
 class LedgerMissing(CecError):
-    """This process has no ledger of the store at the commit's base: send the commit again with the whole ledger."""
+    """The agent has no ledger of the store at the commit's base: send the commit again with the whole ledger."""
 
 
 class StoreLedgers:
-    """The ledgers of the stores that this process commits."""
+    """The ledgers of the stores whose commits this agent writes."""
 
     def __init__(self) -> None:
         self._ledgers: dict[StoreId, tuple[bytes, Footprints]] = {}
         self._calibrations: dict[StoreId, Calibration] = {}
 
     def calibration(self, index: Index, store: StoreId, version: int, checkpoint_id: bytes) -> Calibration:
-        """What was measured for a store; first by the footer of the commit that made `version`."""
+        """The store's measurements; at first those in the footer of the commit that made `version`."""
         known = self._calibrations.get(store)
         if known is None:
             base = index.commit(store, version, checkpoint_id) if version > 0 else None
@@ -69,12 +69,14 @@ class StoreLedgers:
         return known
 
     def note_load(self, store: StoreId, ms: float, forecast: Forecast) -> None:
-        """How long the load of a store's eventual checkpoint took, by the clock of the shim."""
+        """Records the time of an eventual checkpoint's load, by the shim's clock."""
         if store in self._calibrations:
             self._calibrations[store].note_load(ms, forecast)
 
-    def opened(self, index: Index, request: CommitRequest) -> Footprints:
-        """The ledger as it was before this commit; rebuilt from the log where the shim sends the whole of it."""
+    def open_ledger(self, index: Index, request: CommitRequest) -> Footprints:
+        """The ledger as it was before this commit; if the shim sends the whole ledger, rebuilds the history from the
+        log.
+        """
         meta = request.meta
         known_id, ledger = self._ledgers.pop(meta.store, (None, None))
         if ledger is not None and not request.live_is_whole and known_id == meta.base_checkpoint_id:
@@ -85,17 +87,17 @@ class StoreLedgers:
             )
         return Footprints.restore(_history(index, meta, request.live_changes), {}, meta.dirty_from, meta.dirty_windows)
 
-    def closed(self, meta: CommitMeta, ledger: Footprints) -> None:
+    def close_ledger(self, meta: CommitMeta, ledger: Footprints) -> None:
         """Keeps the ledger for the next commit."""
         self._ledgers[meta.store] = (meta.checkpoint_id, ledger)
 
     def forget(self, store: StoreId) -> None:
-        """Drops the ledger of a store: the next commit must bring the whole of it."""
+        """Drops the store's ledger, so that the next commit must bring the whole ledger."""
         self._ledgers.pop(store, None)
 
 
 def _history(index: Index, meta: CommitMeta, live: Mapping[int, int]) -> list[tuple[int, int, int]]:
-    """(version, records, inputs) of the commits that this one rests on, back to the oldest footprint or D."""
+    """(version, records, inputs) of the commits that this one builds on, back to the oldest footprint or D."""
     if meta.base_checkpoint_id == NO_CHECKPOINT or meta.version <= 1:
         return []
     base = base_of(index, meta)
@@ -107,8 +109,8 @@ def _history(index: Index, meta: CommitMeta, live: Mapping[int, int]) -> list[tu
     return [(e.meta.version, e.meta.records, e.meta.inputs) for e in chain_of(index, base, oldest)]
 
 
-def _rests_on_a_flush(index: Index, meta: CommitMeta) -> bool:
-    """Whether the base was completed: after a flush, the next commit brings the whole ledger."""
+def _rests_on_flush(index: Index, meta: CommitMeta) -> bool:
+    """Whether a flush completed the base; after a flush, the next commit brings the whole ledger."""
     if meta.base_checkpoint_id == NO_CHECKPOINT:
         return False
     base = base_of(index, meta)
@@ -124,21 +126,21 @@ def commit_store(
     writer: SegmentWriter,
     ledgers: StoreLedgers,
 ) -> CommitResult:
-    """One commit (docs/design.md, One commit, steps 6 to 9). When it returns, the commit is durable.
+    """Commits a version (docs/design.md, One commit, steps 6 to 9); when it returns, the commit is durable.
 
     1. Read the spool file's records.
     2. Open the store's ledger, as it was before this commit.
     3. Bring the ledger to the new version, which gives q and u.
     4. Write the frame: encode, append, make durable.
-    5. Tell the index.
-    6. Bring the bounds to what was measured, ask the policy for the plan of the next commit, and close the ledger.
+    5. Update the index.
+    6. Calibrate the bounds by the measurements, ask the policy for the next plan, and close the ledger.
 
-    If a step fails the ledger stays open, and the next commit must bring the whole ledger.
+    If a step fails, the ledger stays open, and the next commit must bring the whole ledger.
     """
     started = time.perf_counter_ns()
     records = read_spool()  # 1
     rows = records.num_rows if records is not None else 0
-    ledger = ledgers.opened(catalog.index, request)  # 2
+    ledger = ledgers.open_ledger(catalog.index, request)  # 2
     if request.live_is_whole:
         ledger.live = {}
     meta = request.meta
@@ -154,21 +156,21 @@ def commit_store(
     calibration = ledgers.calibration(catalog.index, meta.store, meta.version - 1, meta.base_checkpoint_id)
     if request.timed_batch is not None:
         calibration.note_batch(*request.timed_batch)
-    calibration.note_start(request.since_start_ms, request.forecast)
-    on_flush = CommitFlags.ON_FLUSH if request.live_is_whole and _rests_on_a_flush(catalog.index, meta) else 0
+    calibration.record_start(request.since_start_ms, request.forecast)
+    on_flush = CommitFlags.ON_FLUSH if request.live_is_whole and _rests_on_flush(catalog.index, meta) else 0
     meta = replace(
         meta, records=rows, oldest_footprint=ledger.oldest_footprint, extent=ledger.extent, replay=ledger.replay,
         flags=meta.flags | on_flush,
         elapsed_us=meta.elapsed_us + (time.perf_counter_ns() - started) // 1000,
     )  # fmt: skip
-    meta = calibration.signed(meta, request.forecast)
+    meta = calibration.sign_footer(meta, request.forecast)
     encoding = time.perf_counter_ns()
     payload, frame_flags = encode_commit(records, settings.compression)  # 4
     encode_us = (time.perf_counter_ns() - encoding) / 1000
     header, location = writer.append(FrameKind.COMMIT, meta, payload, frame_flags)
     catalog.note(header, location)  # 5
     calibration.note_commit(meta, encode_us, len(payload), ledger.live.get(meta.version, 0))  # 6
-    ledgers.closed(meta, ledger)
+    ledgers.close_ledger(meta, ledger)
     plan = calibration.plan(settings, request.forecast, ledger, request.retained_batches)
     return CommitResult(CommitEntry(meta, location), plan)
 
@@ -181,7 +183,7 @@ def adopt_commit(
     index: Index,
     ledgers: StoreLedgers,
 ) -> CommitResult:
-    """The result of a commit that is in the log already, written by an agent that died before it could say so.
+    """The result of a commit that is already in the log, because its agent died before it answered.
 
     The request must bring the whole ledger after the commit.
     """
@@ -189,6 +191,6 @@ def adopt_commit(
     chain = chain_of(index, entry, min(meta.oldest_footprint, meta.dirty_from))
     history = [(e.meta.version, e.meta.records, e.meta.inputs) for e in chain]
     ledger = Footprints.restore(history, request.live_changes, meta.dirty_from, meta.dirty_windows)
-    ledgers.closed(meta, ledger)
+    ledgers.close_ledger(meta, ledger)
     calibration = ledgers.calibration(index, meta.store, meta.version, meta.checkpoint_id)
     return CommitResult(entry, calibration.plan(settings, request.forecast, ledger, request.retained_batches))

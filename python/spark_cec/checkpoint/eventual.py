@@ -1,7 +1,7 @@
 """The eventual checkpoint EC(v): for every window open at v, its newest footprint at or below v.
 
-It is rebuilt from the tail of the log: frame by frame backwards along the chain of checkpoint ids, in large reads,
-until N footprints are found (Sebepou & Magoutis, section III). No Python loop runs over records.
+A rebuild reads the tail of the log in large reads, frame by frame backwards along the chain of checkpoint ids. It stops
+at N footprints (Sebepou & Magoutis, section III). No Python loop runs over records.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import NO_CHECKPOINT, StoreId
+from spark_cec.log.byte_planes import varying_words
 from spark_cec.log.index import CommitEntry, Index, first_of
 from spark_cec.log.meta import CommitFlags, CommitMeta
-from spark_cec.log.planes import words_of
 from spark_cec.log.reader import commit_records, read_many
 from spark_cec.log.record import RecordKind
 from spark_cec.log.storage import Storage
@@ -25,18 +25,20 @@ from spark_cec.log.storage import Storage
 _ANY_GENERATION = 1 << 63
 
 READ_BYTES, READ_RECORDS = 64 << 20, 10_000_000
-"""Stored bytes, and records, read and decoded together: they bound the memory of a rebuild beside its result."""
+"""The stored bytes, and the records, that one piece reads and decodes; they bound a rebuild's memory beside its result.
+"""
 
 _MOST_WORDS = 3
-"""Windows that differ in no more words than that are told apart word by word: whole numbers hash faster than bytes."""
+"""Window keys of at most this many words are compared word by word: integers hash faster than bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventualCheckpoint:
-    """EC of one store.
+    """The EC of one store.
 
     `records` has one row per state key: `window` and `value` (binary), `key` (binary, grouped stores only), `family`
-    (int16, stores with column families only) and `footprint` (int64, the version tau). `scanned` counts records read.
+    (int16, stores with column families only) and `footprint` (int64, the version tau). `scanned` counts the records
+    read.
     """
 
     head: CommitEntry
@@ -45,7 +47,7 @@ class EventualCheckpoint:
     chain: tuple[CommitEntry, ...]
 
     def live(self) -> dict[int, int]:
-        """Open windows per footprint version."""
+        """The number of open windows per footprint version."""
         if not self.records.num_rows:
             return {}
         versions, counts = np.unique(_one_row_per_window(self.records)["footprint"].to_numpy(), return_counts=True)
@@ -59,10 +61,10 @@ def head_at(
     checkpoint_id: bytes | None = None,
     allows: Callable[[CommitEntry], bool] = lambda _: True,
 ) -> CommitEntry:
-    """What stands for `store` at `version`: the commit named, or else the newest run's last attempt, or its flush.
+    """The frame of `store` at `version`: the commit `checkpoint_id`, else the newest run's last attempt, or its flush.
 
-    `allows` says which attempts may be the one that Spark committed. Raises `DamagedLog` if there is none: Spark says
-    the version was committed, so its frame is lost.
+    `allows` tells which attempts Spark may have committed. Raises `DamagedLog` if there is no such frame: Spark
+    committed the version, so the frame is lost.
     """
     left = [e for e in index.newest(store, version) if e.meta.version == version]
     if checkpoint_id is not None:
@@ -87,9 +89,9 @@ def head_at(
 
 
 def completed(index: Index, commit: CommitEntry) -> CommitEntry:
-    """The flush of a commit, which has all that was dirty after it; the commit itself if there is none.
+    """The flush of a commit, which has the windows that the commit left dirty; the commit itself without a flush.
 
-    A flush by an earlier run than the commit's belongs to the frame that this one took the place of.
+    A flush by an earlier run belongs to the frame that this commit replaced.
     """
     return _completed(commit, index.frames(commit.meta.store, commit.meta.version, commit.meta.version))
 
@@ -100,9 +102,9 @@ def _completed(commit: CommitEntry, frames: Sequence[CommitEntry]) -> CommitEntr
 
 
 def base_of(index: Index, commit: CommitMeta) -> CommitEntry | None:
-    """The commit that one rests on; None where the log has none of that id.
+    """The commit that `commit` builds on; None if the log lacks it.
 
-    It made the version before, but where a protocol says when a store writes: then whichever wrote last.
+    It usually made the version before. If a protocol tells the stores when to write, it is the store's previous write.
     """
     version = commit.version
     while version > 1 and commit.base_checkpoint_id != NO_CHECKPOINT:
@@ -117,9 +119,9 @@ def base_of(index: Index, commit: CommitMeta) -> CommitEntry | None:
 
 
 def chain_of(index: Index, head: CommitEntry, oldest: int | None = None) -> list[CommitEntry]:
-    """The frames that `head` rests on, newest first, back to version `oldest` (default: its oldest footprint).
+    """The frames that `head` builds on, newest first, back to version `oldest` (default: its oldest footprint).
 
-    The flush of a commit comes right before it.
+    A commit's flush stands right before the commit.
     """
     meta = head.meta
     back_to = max(meta.oldest_footprint if oldest is None else oldest, 1)
@@ -161,7 +163,7 @@ def chain_of(index: Index, head: CommitEntry, oldest: int | None = None) -> list
 
 
 def rebuild(storage: Storage, index: Index, head: CommitEntry) -> EventualCheckpoint:
-    """EC at the version of `head`; raises `DamagedLog` if the log does not hold a footprint for each open window."""
+    """EC at the version of `head`; raises `DamagedLog` if the log lacks a footprint of an open window."""
     chain = chain_of(index, head)
     wanted, found, scanned = head.meta.open_windows, 0, 0
     parts: list[pa.Table] = []
@@ -170,7 +172,7 @@ def rebuild(storage: Storage, index: Index, head: CommitEntry) -> EventualCheckp
         if found >= wanted:
             break
         scanned += records.num_rows
-        newest = _not_decided(_newest_per_window(records), decided)
+        newest = _drop_decided(_newest_per_window(records), decided)
         decided.append(_one_row_per_window(newest).select(_identity(newest)))
         footprints = newest.filter(pc.not_equal(newest["kind"], int(RecordKind.CLOSE)))
         found += _one_row_per_window(footprints).num_rows
@@ -186,7 +188,7 @@ def rebuild(storage: Storage, index: Index, head: CommitEntry) -> EventualCheckp
 
 
 def _newest_first(storage: Storage, chain: Sequence[CommitEntry]) -> Iterator[pa.Table]:
-    """Records of the chain in large pieces, newest frame first, with `footprint` added: the version of their frame."""
+    """The chain's records in large pieces, newest frame first; the column `footprint` is the version of their frame."""
     for piece in _pieces([entry for entry in chain if entry.meta.records]):
         frames = read_many(storage, [entry.location for entry in piece])
         tables = [
@@ -216,8 +218,8 @@ def _identity(records: pa.Table) -> list[str]:
 
 
 def _window_codes(records: pa.Table) -> tuple[np.ndarray, int]:
-    """A number for each row, that of its window, and how many there are; windows have numbers as they first appear."""
-    words = words_of(records["window"])
+    """A number for each row's window, in order of first appearance, and the number of windows."""
+    words = varying_words(records["window"])
     if words is not None and 0 < len(words) <= _MOST_WORDS:
         codes, distinct = _codes(pa.array(words[0]))
         for word in words[1:]:
@@ -231,7 +233,7 @@ def _window_codes(records: pa.Table) -> tuple[np.ndarray, int]:
 
 
 def _first_rows(codes: np.ndarray) -> np.ndarray:
-    """Whether a row is the first of its window, where windows have numbers as they first appear."""
+    """Whether each row is the first of its window; `codes` number the windows in order of first appearance."""
     seen = np.maximum.accumulate(codes)
     first = np.ones(len(codes), dtype=bool)
     np.greater(seen[1:], seen[:-1], out=first[1:])
@@ -259,15 +261,15 @@ def _newest_per_window(records: pa.Table) -> pa.Table:
 
 
 def _one_row_per_window(records: pa.Table) -> pa.Table:
-    """Identity and footprint of the first row of each window."""
+    """Identity and footprint of each window's first row."""
     if "key" not in records.column_names or not records.num_rows:
         return records
     codes, _ = _window_codes(records)
     return records.select([*_identity(records), "footprint"]).filter(pa.array(_first_rows(codes)))
 
 
-def _not_decided(records: pa.Table, decided: Sequence[pa.Table]) -> pa.Table:
-    """The rows whose window no newer piece of the log has spoken of."""
+def _drop_decided(records: pa.Table, decided: Sequence[pa.Table]) -> pa.Table:
+    """The rows of windows that no newer piece of the log contains."""
     for newer in decided:
         if not newer.num_rows or not records.num_rows:
             continue

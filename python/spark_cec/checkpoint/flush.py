@@ -1,6 +1,6 @@
-"""The flush of a commit: what it left dirty, written later, so that its eventual checkpoint is the whole state.
+"""The flush of a commit writes the windows that the commit left dirty, so that its eventual checkpoint is complete.
 
-It is written at the end of a replay, when a query stops, when a store moves to another executor, and on request.
+A store is flushed at the end of a replay, when its query stops, before it moves to another executor, and on request.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def flush_store(
     writer: SegmentWriter,
     ledgers: StoreLedgers,
 ) -> CommitResult:
-    """Completes the commit whose version and checkpoint id the request has; when it returns, that is durable.
+    """Completes the commit of the request's version and checkpoint id; when it returns, the flush is durable.
 
-    1. Find the commit. One that was completed before stays as it is: both flushes say the same.
-    2. Work out q and u from its chain and the ledger that the request brings.
-    3. Write the frame, and tell the index.
-    4. Forget the ledger: the next commit brings its own.
+    1. Find the commit. If it has a flush, keep that flush: both flushes have the same content.
+    2. Compute q and u from the commit's chain and the request's ledger.
+    3. Write the frame, and update the index.
+    4. Drop the ledger: the next commit brings its own.
 
-    Raises `DamagedLog` if there is no such commit.
+    Raises `DamagedLog` if the log lacks the commit.
     """
     meta = request.meta
     catalog.refresh()
@@ -61,7 +61,7 @@ def flush_store(
             meta, records=rows, oldest_footprint=ledger.oldest_footprint, extent=ledger.extent, replay=ledger.replay,
             base_checkpoint_id=commit.meta.base_checkpoint_id, wall_ms=int(time.time() * 1000),
         )  # fmt: skip
-        meta = calibration.signed(meta, request.forecast)
+        meta = calibration.sign_footer(meta, request.forecast)
         payload, frame_flags = encode_commit(records, settings.compression)  # 3
         header, location = writer.append(FrameKind.COMMIT, meta, payload, frame_flags)
         catalog.note(header, location)

@@ -1,7 +1,7 @@
-"""The footprint ledger of one store: counts per version, never keys.
+"""The footprint ledger of one store: counts per version, without keys.
 
-It knows, for every version that can still matter, how many records its commit wrote, how many input tuples it
-took in, and how many open windows have their footprint there. The extent q and the replay u of the paper follow.
+For every version that can still matter, it counts the commit's records, its input tuples, and the open windows whose
+footprint is there. The counts give the paper's extent q and replay u.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Footprints:
     """Counts per version of one store; versions are Spark's.
 
     `records`, `inputs`: of the commit that made the version, in ascending order of versions. `live`: open windows whose
-    footprint is the version. `dirty_from` is D, where a replay would start (the newest version if nothing is dirty).
+    footprint is the version. `dirty_from` is D, where a replay would start (the newest version if no window is dirty).
     """
 
     version: int = 0
@@ -27,12 +27,12 @@ class Footprints:
 
     @property
     def open_windows(self) -> int:
-        """N."""
+        """N, the number of open windows."""
         return sum(self.live.values())
 
     @property
     def oldest_footprint(self) -> int:
-        """O: the version of the oldest footprint of an open window; the newest version if none is open."""
+        """O: the version of the oldest footprint of an open window; the newest version if no window is open."""
         return min(self.live, default=self.version)
 
     @property
@@ -56,7 +56,10 @@ class Footprints:
         dirty_from: int,
         dirty_windows: int,
     ) -> None:
-        """Takes in one commit; `live_changes` is what to add to `live`, per footprint version."""
+        """Adds one commit; `live_changes` are the differences to `live`, per footprint version.
+
+        Raises `ValueError` if a count would become negative.
+        """
         self.version = version
         self.records[version] = records
         self.inputs[version] = inputs
@@ -85,10 +88,10 @@ class Footprints:
         dirty_from: int,
         dirty_windows: int,
     ) -> Footprints:
-        """The ledger from a log: `history` holds (version, records, inputs) per frame, `live` comes from the EC."""
+        """The ledger from the log: `history` has (version, records, inputs) per frame, `live` comes from the EC."""
         ledger = cls(dirty_from=dirty_from, dirty_windows=dirty_windows, live=dict(live))
         for version, records, inputs in sorted(history):
-            # A commit and its flush are of one version.
+            # A commit and its flush have one version.
             ledger.records[version] = ledger.records.get(version, 0) + records
             ledger.inputs[version] = ledger.inputs.get(version, 0) + inputs
             ledger.version = max(ledger.version, version)

@@ -1,7 +1,7 @@
-"""The policy Q/U/CI/CP: what the next commit should check, as thresholds over versions.
+"""The policy Q/U/CI/CP: which windows the next commit should check, as thresholds over versions.
 
-A plan is made after each commit and obeyed by the next one. How many tuples that next batch will bring is not
-known yet, so a plan is a staircase: "with at most this many, it is enough to check up to there".
+A plan is made after each commit, and the next commit follows it. The input of the next batch is not known yet. So a
+plan is a staircase: "with at most this many tuples, check the windows before that version".
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.settings import Settings
 
 MAX_STEPS = 48
-"""The most steps of a staircase in a plan; coarser steps only check a little more than needed."""
+"""The most steps of a plan's staircase; with coarser steps a commit checks slightly more than needed."""
 
 REPLAY_MARGIN = 4
-"""Batches between D and the oldest one that Spark's offset log still has, for a crash in the middle of things."""
+"""Batches between D and the oldest batch in Spark's offset log, as a margin for a crash."""
 
 FALLBACK_SHARE = 4
-"""Of the batches that Spark's offset log has, D leaves one in so many alone: an older version's D is then there, too.
+"""D leaves one in this many of the batches in Spark's offset log unused, so that an older version's D is there too.
 
-A lost frame of so many versions back costs a longer replay (`recovery.fallback`), and not the state.
+So a lost frame costs a longer replay (`recovery.fallback`), but the state survives.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`cost` is what stays uncovered if windows before version `before` are checked.
+    """`cost` remains uncovered if the commit checks the windows before version `before`.
 
-    In a staircase for the extent it counts one record for each of the `windows` that are written again; the shim,
-    which knows how many rows a window has, adds the others.
+    In an extent staircase, `cost` counts one record for each of the rewritten `windows`. The shim knows the rows of
+    each window, and adds the others.
     """
 
     before: int
@@ -42,16 +42,19 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the commit that makes `version` + 1 should check.
+    """The checks for the commit that makes `version` + 1.
 
-    `replay_steps`: check the dirty windows first dirtied before `before`; the replay is then `cost` tuples plus those
-    of the batch itself. `extent_steps`: write again the windows with footprints before `before`; the extent is then
-    `cost` records plus those of the commit itself. `forced_before`: dirty windows that must be checked whatever the
-    time budget says, because Spark's offset log will forget the batches that they need. `rewrite_windows`: so many
-    windows, oldest footprint first, dirty or not, must be written again whatever the budget says, so that no footprint
-    grows older than `Settings.footprint_age`. `share`: CI/CP, `floor_ms`: CI. `worth_bound`: what it is worth to bring
-    the replay down to whatever CI/CP says (`checkpoint.effort`), in tuples; None: nothing.
-    Q is `extent_records`, or `extent_per_window` times the open windows after the commit.
+    `replay_steps`: check the dirty windows first dirtied before `before`; the replay is then `cost` tuples plus the
+    batch's own. `extent_steps`: rewrite the windows with footprints before `before`; the extent is then `cost` records
+    plus the commit's own.
+
+    `forced_before`: the commit must check older dirty windows whatever the time budget says. Otherwise Spark's offset
+    log would forget the batches of their replay. `rewrite_windows`: the commit must rewrite this many windows, oldest
+    footprint first, dirty or not, whatever the budget says. So no footprint grows older than `Settings.footprint_age`.
+
+    `share` is CI/CP, and `floor_ms` is CI. `worth_bound`: the replay in tuples down to which checks are cheap, whatever
+    CI/CP says (`checkpoint.effort`); None without such a bound. Q is `extent_records`, or `extent_per_window` times the
+    open windows after the commit.
     """
 
     version: int
@@ -67,10 +70,10 @@ class Plan:
     extent_steps: tuple[Step, ...]
 
 
-def _thin(versions: Sequence[int]) -> list[int]:
-    """At most `MAX_STEPS` of the ascending versions, the first and the last one always among them.
+def _thin_out(versions: Sequence[int]) -> list[int]:
+    """At most `MAX_STEPS` of the ascending versions; the first and the last always stay.
 
-    Without the first, which asks for nothing, the oldest would be written again whatever the bounds say.
+    The first step asks for no check. Without it the commit would rewrite the oldest windows whatever the bounds say.
     """
     if len(versions) <= MAX_STEPS:
         return list(versions)
@@ -78,8 +81,10 @@ def _thin(versions: Sequence[int]) -> list[int]:
     return sorted({versions[0], *versions[stride - 1 :: stride], versions[-1]})
 
 
-def _since(counts: Mapping[int, int], befores: Sequence[int], *, inclusive: bool) -> list[int]:
-    """For each of the ascending `befores`, the sum of the counts of versions after it, or from it on."""
+def _sum_from(counts: Mapping[int, int], befores: Sequence[int], *, inclusive: bool) -> list[int]:
+    """For each of the ascending `befores`, the sum of the counts of later versions, or with `inclusive` of later and
+    equal ones.
+    """
     versions = sorted(counts)
     suffix = [0, *accumulate(counts[version] for version in reversed(versions))]
     find = bisect_left if inclusive else bisect_right
@@ -87,16 +92,16 @@ def _since(counts: Mapping[int, int], befores: Sequence[int], *, inclusive: bool
 
 
 def _replay_steps(ledger: Footprints) -> tuple[Step, ...]:
-    befores = _thin(range(ledger.dirty_from, ledger.version + 2))
-    return tuple(map(Step, befores, _since(ledger.inputs, befores, inclusive=False)))
+    befores = _thin_out(range(ledger.dirty_from, ledger.version + 2))
+    return tuple(map(Step, befores, _sum_from(ledger.inputs, befores, inclusive=False)))
 
 
 def _extent_steps(ledger: Footprints) -> tuple[Step, ...]:
     if not ledger.live:
         return ()
-    befores = _thin([*sorted(ledger.live), ledger.version + 1])
-    kept = _since(ledger.records, befores, inclusive=True)
-    staying = _since(ledger.live, befores, inclusive=True)
+    befores = _thin_out([*sorted(ledger.live), ledger.version + 1])
+    kept = _sum_from(ledger.records, befores, inclusive=True)
+    staying = _sum_from(ledger.live, befores, inclusive=True)
     open_windows = ledger.open_windows
     return tuple(
         Step(before, k + open_windows - s, open_windows - s)
@@ -104,11 +109,11 @@ def _extent_steps(ledger: Footprints) -> tuple[Step, ...]:
     )
 
 
-def _due_for_age(ledger: Footprints, most_versions: int) -> int:
-    """How many of the oldest windows the next commit must write, so that no footprint lies over `most_versions` back.
+def _count_aged(ledger: Footprints, most_versions: int) -> int:
+    """The number of oldest windows that the next commit must write so that no footprint is over `most_versions` old.
 
-    What was opened together grows old together: from half of that age on it is written in equal parts, so that no
-    commit has to write it all.
+    Windows that open together age together. From half of that age on they are written in equal parts, so that no single
+    commit writes all of them.
     """
     half = most_versions // 2
     due = older = 0
@@ -122,7 +127,8 @@ def _due_for_age(ledger: Footprints, most_versions: int) -> int:
 def plan_after(ledger: Footprints, settings: Settings, retained_batches: int, worth_bound: int | None = None) -> Plan:
     """The plan for the commit after `ledger.version`.
 
-    `retained_batches` is how many batches Spark's offset log keeps (`spark.sql.streaming.minBatchesToRetain`).
+    `retained_batches` is the number of batches that Spark's offset log keeps
+    (`spark.sql.streaming.minBatchesToRetain`).
     """
     return Plan(
         version=ledger.version,
@@ -134,7 +140,7 @@ def plan_after(ledger: Footprints, settings: Settings, retained_batches: int, wo
         forced_before=ledger.version
         + 1
         - max(retained_batches - REPLAY_MARGIN - retained_batches // FALLBACK_SHARE, 0),
-        rewrite_windows=_due_for_age(ledger, settings.footprint_age),
+        rewrite_windows=_count_aged(ledger, settings.footprint_age),
         worth_bound=worth_bound,
         replay_steps=_replay_steps(ledger),
         extent_steps=_extent_steps(ledger),

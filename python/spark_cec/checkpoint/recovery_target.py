@@ -1,8 +1,8 @@
-"""What a recovery would take, by what was measured here, and the bounds that keep it under a target.
+"""Estimates a recovery by measurements, and derives the bounds that keep it under a target.
 
-A recovery of one store waits `base + a q + r b u`: for all that has nothing to do with the log, for the scan of q
-records, and for the replay of u tuples. a is measured when a store is loaded, b whenever Spark says how long a batch
-took, base and r come from the recoveries that there were (`recovery.forecast`).
+The recovery of one store takes `base + a q + r b u`. base is independent of the log. a q is the scan of q records, and
+r b u is the replay of u tuples. The load of a store measures a, and Spark's time of each batch measures b. Earlier
+recoveries give base and r (`recovery.forecast`).
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from spark_cec.log.frame import CommitMeta
 from spark_cec.settings import ExtentBound, Settings
 
 PRIOR_LOAD_US_PER_RECORD = 2.0
-"""a before the first load was measured: the must of docs/benchmarks.md, 500,000 footprints per second."""
+"""a before the first measured load: the requirement of docs/benchmarks.md, 500,000 footprints per second."""
 
-AIM = 0.8
-"""The share of the target that is aimed at: the rest is for what differs from one recovery to the next."""
+AIMED_SHARE = 0.8
+"""The bounds use this share of the target; the rest covers the variation between recoveries."""
 
 _KEPT = 0.9
-"""How much of what was summed up counts on, from one batch to the next."""
+"""The weight of the earlier sum after each new observation."""
 
 _MOST_AT_ONCE = 10.0
-"""What an observation counts for at most, by what those before it came to: one pause tells nothing, several do."""
+"""An observation counts at most this many times the earlier average, so a single pause moves the rate little."""
 
 _RESTORED_BATCHES = 5
-"""As how many batches a rate from the log counts after a restart."""
+"""After a restart, a rate from the log counts as this many batches."""
 
 _REMEMBERED = 32
-"""Versions whose input counts are kept until Spark says how long their batch took."""
+"""The number of versions whose input count is kept until Spark reports the time of their batch."""
 
 
 def load_tuning() -> None:
-    """Loads what autotuning needs, which takes a while, so that no commit waits for it; raises `ExtraMissing`."""
+    """Imports the tuning modules early, because that takes a while and no commit should wait; raises `ExtraMissing`."""
     with needed_by("spark.sql.streaming.stateStore.cec.autotune=on"):
         import spark_cec.tuning.optimum  # noqa: F401
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What the driver knew when the run began, from the recoveries before it.
+    """The driver's knowledge from earlier recoveries when the run begins.
 
-    `base_ms`: a recovery beside load and replay; None before the first. `replay_ratio`: time of a replayed batch over
-    its first time. `failures_per_s`: λ. `load_waves`: loads that a core does one after another.
+    `base_ms`: a recovery without load and replay; None before the first recovery. `replay_ratio`: a replayed batch's
+    time over its first time. `failures_per_s`: λ. `load_waves`: the loads that a core does one after another.
     """
 
     base_ms: float | None = None
@@ -58,7 +58,7 @@ class Forecast:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any] | None) -> Forecast:
-        """The inverse of `dataclasses.asdict`; without fields `NEVER_FAILED`."""
+        """The inverse of `dataclasses.asdict`; `NEVER_FAILED` without fields."""
         return cls(**fields) if fields else NEVER_FAILED
 
 
@@ -68,13 +68,13 @@ NEVER_FAILED = Forecast()
 
 @dataclass(slots=True)
 class Rate:
-    """Time per thing, in microseconds, over the last few observations."""
+    """Microseconds per thing, over the newest observations."""
 
     us: float = 0.0
     things: float = 0.0
 
     def add(self, us: float, things: float) -> None:
-        """Takes in one observation; the older ones fade."""
+        """Adds one observation; older ones fade."""
         if self.things:
             us = min(us, _MOST_AT_ONCE * self.value * things)
         self.us = self.us * _KEPT + us
@@ -82,15 +82,15 @@ class Rate:
 
     @property
     def value(self) -> float:
-        """Microseconds per thing; 0 if nothing was observed."""
+        """Microseconds per thing; 0 without an observation."""
         return self.us / self.things if self.things > 0 else 0.0
 
 
 @dataclass(slots=True)
 class Calibration:
-    """What was measured for one store; restored from the newest commit's footer.
+    """The measurements of one store; the newest commit's footer restores them.
 
-    `scanned`: records that the last load of an eventual checkpoint went over. `checked`: windows that the newest commit
+    `scanned`: records that the last load of an eventual checkpoint scanned. `checked`: windows that the newest commit
     checked.
     """
 
@@ -106,7 +106,7 @@ class Calibration:
 
     @classmethod
     def of(cls, meta: CommitMeta | None) -> Calibration:
-        """As the footer of the newest commit has it."""
+        """The measurements in the footer of the newest commit."""
         if meta is None:
             return cls()
         tuples = float(max(meta.inputs, 1) * _RESTORED_BATCHES) if meta.replay_us_per_tuple else 0.0
@@ -115,15 +115,15 @@ class Calibration:
         )  # fmt: skip
 
     def note_load(self, ms: float, forecast: Forecast) -> None:
-        """The last load of an eventual checkpoint took so long."""
+        """Records the time of the last load of an eventual checkpoint."""
         if self.scanned:
             self.load_us_per_record = ms * 1000 * forecast.load_waves / self.scanned
 
     def note_commit(self, meta: CommitMeta, encode_us: float = 0.0, bytes_: int = 0, windows: int = 0) -> None:
-        """A commit is durable: its input counts once its batch's time is known, and it tells what writing costs.
+        """Records a durable commit and its costs; its input counts once the time of its batch is known.
 
-        `encode_us`: what came after the footer was made, but for the wait until it was durable. `bytes_`: its payload.
-        `windows`: how many it has opened and checked.
+        `encode_us`: the time after the footer was made, without the wait for durability. `bytes_`: the payload's size.
+        `windows`: the windows that the commit opened and checked.
         """
         self._inputs[meta.version - 1] = meta.inputs
         while len(self._inputs) > _REMEMBERED:
@@ -140,30 +140,33 @@ class Calibration:
             self.write.add(meta.elapsed_us, meta.records)
 
     def note_batch(self, batch: int, ms: float) -> None:
-        """Spark says how long a batch took; counted once, and only if it was first run here.
+        """Records the time that Spark reports for a batch; counts it once, and only if the batch was committed here.
 
-        One without input makes the next one dearer, as where the watermark has a batch of its own: a replay runs both.
-        But a store that is idle beside busy ones learns nothing from its idleness.
+        A batch without input adds its time to the next batch, because a replay runs both; an example is Spark's extra
+        batch for a watermark. That addition is at most the next batch's own time, so that an idle store beside busy
+        ones learns little from idle batches.
         """
         inputs = self._inputs.pop(batch, None)
         if inputs is None:
             return
-        us = max(ms, 0.0) * 1000  # of a clock that was set back
+        us = max(ms, 0.0) * 1000  # a clock that was set back gives a negative time
         if inputs:
             self.replay.add(us + min(self._idle_us, us), inputs)
             self._idle_us = 0.0
         else:
             self._idle_us += us
 
-    def note_start(self, since_start_ms: float, forecast: Forecast) -> None:
-        """How long after the run's start its first commit came: the base, until there was a recovery to learn from."""
+    def record_start(self, since_start_ms: float, forecast: Forecast) -> None:
+        """Records the time from the run's start to its first commit; it is the base until a recovery gives a better
+        one.
+        """
         if forecast.base_ms is not None:
             self.base_ms = forecast.base_ms
         elif not self.base_ms:
             self.base_ms = since_start_ms
 
     def estimate_ms(self, extent: int, replay: int, forecast: Forecast) -> float:
-        """How long a recovery would take; 0 if what it would replay was never timed."""
+        """The time of a recovery in ms; 0 if tuples must be replayed and no batch was timed."""
         if replay and not self.replay.value:
             return 0.0
         return self.base_ms + (self._load_us * extent + forecast.replay_ratio * self.replay.value * replay) / 1000
@@ -172,8 +175,8 @@ class Calibration:
     def _load_us(self) -> float:
         return self.load_us_per_record or PRIOR_LOAD_US_PER_RECORD
 
-    def signed(self, meta: CommitMeta, forecast: Forecast) -> CommitMeta:
-        """The footer of a commit, with what was measured by now."""
+    def sign_footer(self, meta: CommitMeta, forecast: Forecast) -> CommitMeta:
+        """The commit's footer with the measurements so far."""
         return replace(
             meta,
             load_us_per_record=self.load_us_per_record,
@@ -183,19 +186,19 @@ class Calibration:
         )
 
     def plan(self, settings: Settings, forecast: Forecast, ledger: Footprints, retained_batches: int) -> Plan:
-        """The plan for the next commit, by what was measured so far; `retained_batches` as `plan_after` has it."""
+        """The plan for the next commit, by the measurements so far; `retained_batches` as in `plan_after`."""
         bounds = self.bounds(settings, forecast, ledger)
         return plan_after(ledger, bounds, retained_batches, self.worth_bound(bounds, forecast, ledger))
 
     def bounds(self, settings: Settings, forecast: Forecast, ledger: Footprints) -> Settings:
-        """The settings with Q, U and CP as the recovery target and autotuning would have them now."""
+        """The settings with Q, U and CP as the recovery target and autotuning set them now."""
         if settings.recovery_target_ms is not None:
             settings = self._for_target(settings, settings.recovery_target_ms, forecast, ledger)
         return self._autotuned(settings, forecast, ledger) if settings.autotune else settings
 
     def _for_target(self, settings: Settings, target_ms: float, forecast: Forecast, ledger: Footprints) -> Settings:
-        """The scan gets what two records per window need, but no more than half; the replay gets the rest."""
-        left_us = max(AIM * target_ms - self.base_ms, 0.0) * 1000
+        """Gives the scan the time for two records per window, but at most half, and the replay the rest."""
+        left_us = max(AIMED_SHARE * target_ms - self.base_ms, 0.0) * 1000
         least_us = self._load_us * ledger.open_windows
         load_us = max(least_us, min(2 * least_us, left_us / 2))
         per_tuple_us = forecast.replay_ratio * self.replay.value
@@ -207,10 +210,10 @@ class Calibration:
         )
 
     def worth_bound(self, settings: Settings, forecast: Forecast, ledger: Footprints) -> int | None:
-        """The replay in tuples that is cheap to keep to, where that is less than U: see `checkpoint.effort`.
+        """The replay in tuples that is cheap to keep, if it is less than U, else None; see `checkpoint.effort`.
 
-        CI/CP has no say in it: that is a share of the store's own task time, which is next to nothing where there are
-        few windows, while the effort is a share of all time.
+        CI/CP does not limit it. CI/CP is a share of the store's own task time, which is tiny with few windows. The
+        effort is a share of all time.
         """
         changing = ledger.dirty_windows + self.checked
         off = settings.autotune or settings.effort <= 0 or settings.checkpoint_ms <= 0
@@ -232,15 +235,15 @@ class Calibration:
         return tuples if tuples < settings.replay_bound else None
 
     def _autotuned(self, settings: Settings, forecast: Forecast, ledger: Footprints) -> Settings:
-        """What has changed is written once in T*, which is the share c/T* of the time; what came before T* is clean.
+        """Writes the changed windows once in T*, which takes the share c/T* of the time; older changes are clean.
 
-        c is what it takes to write the windows that are dirty, and those that the newest commit has just made clean:
-        clean windows need no writing, so c grows with T, and is followed from commit to commit to where they agree.
+        c is the time to write the dirty windows and the windows that the newest commit checked. Clean windows need no
+        writes, so c grows with T. Each commit moves c and T closer to the point where they agree.
         """
         cost_s = self.write.value * (ledger.dirty_windows + self.checked) / 1e6
         if cost_s <= 0 or forecast.failures_per_s <= 0 or settings.checkpoint_ms <= 0:
             return settings
-        # Imported where it is needed: few queries are tuned, and scipy takes a while to load.
+        # Few queries use autotune, and scipy takes a while to load.
         from spark_cec.tuning.optimum import optimal_interval
 
         interval_s = float(optimal_interval(checkpoint_s=cost_s, failures_per_s=forecast.failures_per_s))

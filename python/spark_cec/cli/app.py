@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from spark_cec.cli import carry_commands, rollback_command
+from spark_cec.cli import migrate_commands, rollback_command
 from spark_cec.cli.failures import ExitCode, explained
 from spark_cec.cli.options import AsJson, Checkpoint
 from spark_cec.cli.subcommands import HANDED_OVER, HELP_OPTIONS, add_commands, hand_over
@@ -274,7 +274,7 @@ def flush(
         _end(bool(failed))
 
 
-carry_commands.register(app)
+migrate_commands.register(app)
 rollback_command.register(app)
 
 @app.command(short_help="Advise on the checkpoint interval.", **HANDED_OVER)

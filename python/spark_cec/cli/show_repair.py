@@ -11,9 +11,9 @@ from spark_cec.admin.damage import Finding, of_damage
 from spark_cec.admin.fall_back import Mending
 from spark_cec.admin.find_log import Place
 from spark_cec.cli.show import counted, place_json, print_findings, store_json
-from spark_cec.log.cuts import CUTS
 from spark_cec.log.home import LOG_FILE
 from spark_cec.log.manifest import RETIRED
+from spark_cec.log.output_rollbacks import CUTS
 from spark_cec.log.repair import RepairReport
 from spark_cec.recovery.fallback import Base, FallbackCost
 

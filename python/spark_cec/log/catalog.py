@@ -1,4 +1,4 @@
-"""The catalog: keeps an index in step with the segments there are."""
+"""The catalog keeps an index up to date with the log's segments."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _SCANS_AT_ONCE = 8
 
 
 class Catalog:
-    """A log's index and the way it follows the log; safe for use by several threads.
+    """A log's index, and the scans that update it; safe for several threads.
 
-    `index` is replaced by one in memory if it breaks, so ask for it each time.
+    If `index` breaks, an index in memory replaces it, so callers read the property each time.
     """
 
     def __init__(self, storage: Storage, index: Index) -> None:
@@ -31,25 +31,25 @@ class Catalog:
         self._lock = threading.RLock()
         self._checked = False
         self._damages: dict[str, list[Damage]] = {}
-        # Sizes at which a segment's damaged end was judged: unchanged, it need not be read again.
+        # The size at which a segment's damaged end was scanned; with the same size it needs no new scan.
         self._judged: dict[str, int] = {}
         self._ahead: dict[str, dict[int, Covered]] = {}
         self._by_segment: tuple[dict[str, Any], ...] = (self._damages, self._judged, self._ahead)
 
     @property
     def index(self) -> Index:
-        """The index, as far as `refresh` and `note` have brought it."""
+        """The index, as far as `refresh` and `note` have updated it."""
         return self._index
 
     @property
     def damages(self) -> tuple[Damage, ...]:
-        """Damage met by this catalog, by segment and offset: in headers, in bytes that the index did not have."""
+        """Damage in headers, and in bytes that the index did not have, by segment and offset."""
         with self._lock:
             return tuple(damage for segment in sorted(self._damages) for damage in self._damages[segment])
 
     @contextmanager
     def naming_places(self) -> Iterator[None]:
-        """A frame that is missing has no place: its `DamagedLog` gets those where this catalog met damaged bytes."""
+        """Adds the places of damaged bytes to a `DamagedLog` of a missing frame, which has no place of its own."""
         try:
             yield
         except DamagedLog as error:
@@ -59,11 +59,12 @@ class Catalog:
             raise DamagedLog(error.segment, -1, f"{error.reason}; damaged bytes are in {', '.join(places)}") from error
 
     def refresh(self) -> None:
-        """Bring the index up to the segments' present ends. With nothing new this lists one directory.
+        """Updates the index to the present ends of the segments. Without new bytes this costs one listing.
 
-        1. On the first call, check the index against the last frame of each covered segment; if one differs, clear it.
-        2. Forget segments that are gone, or shorter than they were.
-        3. Scan the bytes that are new, headers only.
+        1. On the first call, compare the index with the last frame of each covered segment; if one differs, clear the
+           index.
+        2. Forget segments that are gone or have become shorter.
+        3. Scan the new bytes, headers only.
 
         Errors: `NewerFormat`; `OSError` from the storage. Damage is no error: see `damages`.
         """
@@ -75,7 +76,7 @@ class Catalog:
                 self._refresh()
 
     def note(self, header: FrameHeader, location: Location) -> None:
-        """Take in a frame of this process's own writer, without reading it back."""
+        """Adds a frame of this process's writer to the index, without a read."""
         with self._lock:
             try:
                 self._note(decode_meta(header.kind, header.meta), header.prelude_crc, location)
@@ -127,7 +128,7 @@ class Catalog:
             if scanned is None:
                 self._forget(file.name)
             else:
-                self._take_in(file, start, scanned)
+                self._apply_scan(file, start, scanned)
 
     def _scan_one(self, file: StoredFile, start: int) -> list[Scanned] | None:
         try:
@@ -135,7 +136,7 @@ class Catalog:
         except FileNotFoundError:
             return None
 
-    def _take_in(self, file: StoredFile, start: int, scanned: Sequence[Scanned]) -> None:
+    def _apply_scan(self, file: StoredFile, start: int, scanned: Sequence[Scanned]) -> None:
         segment = file.name
         damages: list[Damage] = [damage for damage in self._damages.get(segment, ()) if damage.offset < start]
         entries: list[tuple[Meta, Location]] = []
@@ -149,7 +150,7 @@ class Catalog:
                 entries.append((decode_meta(item.header.kind, item.header.meta), item.location))
             except ValueError as error:
                 damages.append(Corrupt(segment, item.location.offset, item.location.length, str(error)))
-        stranger = self._other_log(entries)
+        stranger = self._find_other_log(entries)
         if stranger is not None:
             damages, covered = [Corrupt(segment, 0, file.size, f"the segment belongs to log {stranger}")], None
         if covered is not None:
@@ -157,7 +158,7 @@ class Catalog:
         self._damages[segment] = damages
         self._judged[segment] = file.size
 
-    def _other_log(self, entries: Sequence[tuple[Meta, Location]]) -> str | None:
+    def _find_other_log(self, entries: Sequence[tuple[Meta, Location]]) -> str | None:
         ids = [meta.log_id for meta, _ in entries if isinstance(meta, SegmentMeta)]
         return next((log_id for log_id in ids if log_id != self._index.log_id), None)
 
@@ -189,7 +190,7 @@ class Catalog:
 
 
 def _first_own_offset(segment: str) -> int:
-    """Where the first frame behind the SEGMENT frame begins, in a segment that this release wrote."""
+    """The offset of the first frame after the SEGMENT frame, in a segment that this release wrote."""
     name = SegmentName.parse(segment)
     if name is None:
         raise ValueError(f"{segment!r} is no segment's name")

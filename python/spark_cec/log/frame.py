@@ -1,7 +1,7 @@
-"""Frames: the atoms of the log, as pure functions of bytes (`FORMAT.md`, section 2).
+"""Frames: the smallest units of the log, as pure functions of bytes (`FORMAT.md`, section 2).
 
-Nothing here touches a file. Parsing answers with a value: the frame, how much is missing, what is bad, or that the
-bytes belong to a newer format.
+No function here touches a file. A parser returns a value: the frame, the number of missing bytes, a fault, or a newer
+format.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
 @dataclass(frozen=True, slots=True)
 class NeedMore:
-    """The bytes so far may be the beginning of a frame. `length`: bytes needed from its start to get further."""
+    """The bytes may be the beginning of a frame. `length`: the bytes from its start that the next step needs."""
 
     length: int
 
@@ -83,14 +83,14 @@ class Bad:
 
 @dataclass(frozen=True, slots=True)
 class Newer:
-    """A sound frame of a format that this release does not know. `found`: what is new in it."""
+    """A sound frame of a format that this release does not know. `found` names the unknown part."""
 
     found: str
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Location:
-    """Where a frame is: `segment` is a file name, `offset` and `length` are bytes of the whole frame."""
+    """The place of a frame: `segment` is a file name, `offset` and `length` are bytes of the whole frame."""
 
     segment: str
     offset: int
@@ -103,10 +103,10 @@ class Location:
 
 
 class FrameFlags(IntFlag):
-    """What a reader must know of a frame to read its payload.
+    """How a reader must decode the payload.
 
-    PLANES: records are in byte planes (`log.planes`). STEPS: the ids of windows are differences there. PACKED: the
-    payload is compressed as one (`log.record`).
+    PLANES: records are in byte planes (`log.byte_planes`). STEPS: the window ids in the planes are differences. PACKED:
+    the payload is compressed as a whole (`log.record`).
     """
 
     PLAIN = 0
@@ -115,7 +115,7 @@ class FrameFlags(IntFlag):
     PACKED = 4
 
 
-_OF_COMMITS = FrameFlags.PLANES | FrameFlags.STEPS | FrameFlags.PACKED
+_COMMIT_FLAGS = FrameFlags.PLANES | FrameFlags.STEPS | FrameFlags.PACKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +148,12 @@ class Frame:
 
     @property
     def kind(self) -> FrameKind:
-        """What the frame is."""
+        """The frame's kind."""
         return self.header.kind
 
     @property
     def meta(self) -> Meta:
-        """What the frame says about itself, decoded anew each time; `ValueError` if it is too short for its kind."""
+        """The frame's meta, decoded at each access; `ValueError` if it is too short for its kind."""
         return decode_meta(self.header.kind, self.header.meta)
 
 
@@ -162,7 +162,7 @@ def crc32c(buffer: Buffer, crc: int = 0) -> int:
     if isinstance(buffer, bytes):
         return int(google_crc32c.extend(crc, buffer))
     view = memoryview(buffer).cast("B")
-    # The C function takes only `bytes`; copying block by block stays in the processor's cache.
+    # The C function takes only `bytes`. A copy of one block stays in the processor's cache.
     for start in range(0, len(view), _CRC_BLOCK):
         crc = google_crc32c.extend(crc, bytes(view[start : start + _CRC_BLOCK]))
     return int(crc)
@@ -171,7 +171,7 @@ def crc32c(buffer: Buffer, crc: int = 0) -> int:
 def make_header(
     kind: FrameKind, meta: bytes, payload_length: int, flags: FrameFlags = FrameFlags.PLAIN
 ) -> FrameHeader:
-    """The header that `encode_frame` writes for such a frame; needed to tell an index about an own append."""
+    """The header that `encode_frame` writes for such a frame; the writer gives it to the index."""
     return FrameHeader(kind, meta, payload_length, crc32c(_prelude_fields(kind, meta, payload_length, flags)), flags)
 
 
@@ -181,7 +181,7 @@ def encode_frame(
     payload: Buffer | list[Buffer] | tuple[Buffer, ...] = b"",
     flags: FrameFlags = FrameFlags.PLAIN,
 ) -> list[Buffer]:
-    """The buffers of a frame, in order; payload buffers are passed through, not copied."""
+    """The buffers of a frame, in order; payload buffers are not copied."""
     parts: Sequence[Buffer] = payload if isinstance(payload, list | tuple) else [memoryview(payload)]
     length = sum(memoryview(part).nbytes for part in parts)
     fields = _prelude_fields(kind, meta, length, flags)
@@ -192,7 +192,7 @@ def encode_frame(
 
 
 def parse_header(buffer: Buffer, offset: int = 0) -> FrameHeader | NeedMore | Bad | Newer:
-    """The prelude and meta at `offset`, whatever follows them; the payload need not be there."""
+    """The prelude and meta at `offset`; the payload may be missing."""
     view = memoryview(buffer)[offset:]
     if view[: len(MAGIC)] != MAGIC[: len(view)]:
         return Bad("no frame begins here")
@@ -201,7 +201,7 @@ def parse_header(buffer: Buffer, offset: int = 0) -> FrameHeader | NeedMore | Ba
     _, version, kind, flags, meta_length, payload_length, meta_crc, prelude_crc = _PRELUDE.unpack(view[:PRELUDE_LENGTH])
     if crc32c(view[: PRELUDE_LENGTH - 4]) != prelude_crc:
         return Bad("the prelude fails its checksum")
-    news = _news(version, kind, flags)
+    news = _find_newer(version, kind, flags)
     if news is not None:
         return news
     if len(view) < PRELUDE_LENGTH + meta_length:
@@ -213,7 +213,7 @@ def parse_header(buffer: Buffer, offset: int = 0) -> FrameHeader | NeedMore | Ba
 
 
 def parse_frame(buffer: Buffer, offset: int = 0) -> Frame | NeedMore | Bad | Newer:
-    """The frame at `offset`; its payload is a view into `buffer`. Bytes behind the frame do not matter."""
+    """The frame at `offset`; its payload is a view into `buffer`. Bytes behind the frame are ignored."""
     header = parse_header(buffer, offset)
     if not isinstance(header, FrameHeader):
         return header
@@ -235,12 +235,12 @@ def _prelude_fields(kind: FrameKind, meta: bytes, payload_length: int, flags: Fr
     return _PRELUDE.pack(MAGIC, FORMAT_VERSION, kind, flags, len(meta), payload_length, crc32c(meta), 0)[:-4]
 
 
-def _news(version: int, kind: int, flags: int) -> Newer | Bad | None:
+def _find_newer(version: int, kind: int, flags: int) -> Newer | Bad | None:
     if version == 0 or kind == 0:
         return Bad("format version and kind 0 are reserved")
     if version != FORMAT_VERSION:
         return Newer(f"format version {version}")
     if kind not in FrameKind._value2member_map_:
         return Newer(f"frame kind {kind}")
-    known = _OF_COMMITS if kind == FrameKind.COMMIT else FrameFlags.PLAIN
+    known = _COMMIT_FLAGS if kind == FrameKind.COMMIT else FrameFlags.PLAIN
     return Newer(f"frame flags {flags:#04x}") if flags & ~int(known) else None

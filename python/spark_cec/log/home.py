@@ -1,4 +1,4 @@
-"""The home of a log: the directory that holds `log.json`, `segments/` and `manifests/`."""
+"""The home of a log: the directory with `log.json`, `segments/` and `manifests/`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ FORMAT_VERSION = 1
 
 
 def read_log_id(storage: Storage) -> str | None:
-    """The id of the log at this home (32 hex digits), or None if there is no log. Never writes."""
+    """The id of the log at this home (32 hex digits), or None if there is no log. Never writes.
+
+    Errors: `DamagedLog`, `NewerFormat`.
+    """
     if not storage.exists(LOG_FILE):
         return None
     try:
@@ -29,7 +32,7 @@ def read_log_id(storage: Storage) -> str | None:
 
 
 def join_log(storage: Storage, log_id: str | None = None) -> str:
-    """The id of the log at this home; begins one (with `log_id`, if given) where there is none."""
+    """The id of the log at this home; if there is no log, creates one (with `log_id`, if given)."""
     found = read_log_id(storage)
     if found is not None:
         return found
@@ -41,7 +44,7 @@ def join_log(storage: Storage, log_id: str | None = None) -> str:
 
 
 def restore_log(storage: Storage, log_id: str) -> None:
-    """Writes `log.json` anew, where it is lost or damaged and the id is known from elsewhere."""
+    """Rewrites a lost or damaged `log.json` with a known id."""
     storage.replace(LOG_FILE, _text(log_id))
 
 
@@ -50,12 +53,12 @@ def _text(log_id: str) -> bytes:
 
 
 def is_inside(checkpoint: str, home: str) -> bool:
-    """Whether a log's home lies inside the checkpoint, so that no other query's log can be there."""
+    """Whether a log's home lies inside the checkpoint, where no other query's log can be."""
     return home.startswith(checkpoint.rstrip("/") + "/")
 
 
 def relative_home(checkpoint: str, home: str) -> str:
-    """How a checkpoint names its log's home: relative where it lies inside, so that both can move together."""
+    """The checkpoint's name for its log's home: relative if it lies inside, so that both can move together."""
     return home.removeprefix(checkpoint.rstrip("/") + "/")
 
 

@@ -1,6 +1,6 @@
-"""The timestamp index: where the log's frames are, by store and version, by output id, and by wall clock.
+"""The timestamp index: the places of the log's frames, by store and version, by output id, and by wall clock.
 
-An index is a cache. It may be deleted at any moment; `log.catalog` checks it against the log and fills it again.
+An index is a cache, which may be deleted at any moment; `log.catalog` checks it against the log and fills it again.
 This module has the contract and the implementation in memory.
 """
 
@@ -20,7 +20,7 @@ from spark_cec.log.segment import Location
 
 @dataclass(frozen=True, slots=True)
 class CommitEntry:
-    """A commit frame's meta and where the frame is."""
+    """A commit frame's meta and place."""
 
     meta: CommitMeta
     location: Location
@@ -28,7 +28,7 @@ class CommitEntry:
 
 @dataclass(frozen=True, slots=True)
 class OutputEntry:
-    """An output frame's meta and where the frame is."""
+    """An output frame's meta and place."""
 
     meta: OutputMeta
     location: Location
@@ -36,7 +36,7 @@ class OutputEntry:
 
 @dataclass(frozen=True, slots=True)
 class LoadedEntry:
-    """The meta of a frame that says how a store was loaded, and where the frame is."""
+    """A LOADED frame's meta and place."""
 
     meta: LoadedMeta
     location: Location
@@ -44,10 +44,10 @@ class LoadedEntry:
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """How far a segment is in the index: all bytes before `end`.
+    """The part of a segment that the index has: all bytes before `end`.
 
-    `last_offset` and `last_crc` (the prelude checksum) are those of the last frame before `end`; they tell whether the
-    segment is still the one that was read.
+    `last_offset` and `last_crc` (the prelude checksum) belong to the last frame before `end`. They tell whether the
+    segment was replaced.
     """
 
     end: int
@@ -56,33 +56,33 @@ class Covered:
 
 
 class BrokenIndexError(CecError):
-    """The index cannot be read or written any more: throw it away and fill a new one from the log."""
+    """The index is unreadable or unwritable: delete it, and fill a new one from the log."""
 
 
 class Index(Protocol):
-    """Contract of an index of one log. Safe for use by several threads. Any method may raise `BrokenIndexError`.
+    """Contract of an index of one log; safe for several threads. Any method may raise `BrokenIndexError`.
 
-    Applying an entry again changes nothing. Positions order by segment name, then offset.
+    A repeated entry changes nothing. Positions order by segment name, then offset.
     """
 
     @property
     def log_id(self) -> str:
-        """The log that this is an index of, 32 hex digits."""
+        """The id of the indexed log, 32 hex digits."""
 
     def covered(self) -> Mapping[str, Covered]:
-        """What is covered, by segment."""
+        """The covered part of each segment."""
 
     def apply(self, segment: str, entries: Sequence[tuple[Meta, Location]], covered: Covered | None) -> None:
-        """Take in frames of `segment`, all or none, and what is covered then; None leaves that as it was."""
+        """Adds frames of `segment`, all or none, and the new covered part; None leaves the covered part."""
 
     def forget(self, segment: str) -> None:
-        """Drop a segment and its entries."""
+        """Drops a segment and its entries."""
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Drops all entries."""
 
     def entries(self, segment: str, start: int = 0) -> list[tuple[Meta, Location]]:
-        """Everything known of a segment from byte `start` on, by offset."""
+        """All entries of a segment from byte `start` on, by offset."""
 
     def stores(self) -> list[StoreId]:
         """The stores that have a commit, sorted."""
@@ -109,20 +109,20 @@ class Index(Protocol):
         """The output frame with that id; the first by position if it was written twice."""
 
     def outputs(self, batch: int) -> list[OutputEntry]:
-        """All output frames of a batch by position, whether a manifest names them or not."""
+        """All output frames of a batch by position, with or without a manifest."""
 
     def loaded(self, generation: int) -> list[LoadedEntry]:
-        """How stores were loaded in that run of the query, by wall clock and position."""
+        """The loads of stores in that run of the query, by wall clock and position."""
 
     def at(self, wall_ms: int) -> list[CommitEntry | OutputEntry]:
-        """The first commit and the first output at or after a wall clock (ms since the epoch), those that there are."""
+        """The first commit and the first output at or after a wall clock (ms since the epoch), if they exist."""
 
     def close(self) -> None:
-        """Give files and locks back; more than once is harmless."""
+        """Releases files and locks; may be called again."""
 
 
 def first_of(frames: Sequence[CommitEntry], checkpoint_id: bytes, *, flush: bool) -> CommitEntry | None:
-    """What `Index.commit`, or with `flush` `Index.flush`, finds among the frames of one version."""
+    """The answer of `Index.commit`, or with `flush` of `Index.flush`, from the frames of one version."""
     found = [e for e in frames if e.meta.checkpoint_id == checkpoint_id and e.meta.is_flush == flush]
     return min(found, key=lambda entry: (-entry.meta.generation, entry.location), default=None)
 
@@ -131,7 +131,7 @@ _Key: TypeAlias = "tuple[Any, ...]"
 
 
 class MemoryIndex(Index):
-    """An `Index` in memory; for processes that cannot have one on disk. Every key ends in (segment, offset)."""
+    """An `Index` in memory, for processes without one on disk. Every key ends in (segment, offset)."""
 
     def __init__(self, log_id: str) -> None:
         self._log_id = log_id
@@ -154,12 +154,12 @@ class MemoryIndex(Index):
         return self._log_id
 
     def covered(self) -> Mapping[str, Covered]:
-        """What is covered, by segment."""
+        """The covered part of each segment."""
         with self._lock:
             return dict(self._covered)
 
     def apply(self, segment: str, entries: Sequence[tuple[Meta, Location]], covered: Covered | None) -> None:
-        """Take in frames of a segment."""
+        """Adds frames of a segment."""
         with self._lock:
             frames = self._frames.setdefault(segment, {})
             for meta, location in entries:
@@ -171,19 +171,19 @@ class MemoryIndex(Index):
                 self._covered[segment] = covered
 
     def forget(self, segment: str) -> None:
-        """Drop a segment and its entries."""
+        """Drops a segment and its entries."""
         with self._lock:
             self._covered.pop(segment, None)
             for frame in self._frames.pop(segment, {}).values():
                 self._drop(frame)
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Drops all entries."""
         with self._lock:
             self._reset()
 
     def entries(self, segment: str, start: int = 0) -> list[tuple[Meta, Location]]:
-        """Everything known of a segment from `start` on."""
+        """All entries of a segment from `start` on."""
         with self._lock:
             return [frame for offset, frame in sorted(self._frames.get(segment, {}).items()) if offset >= start]
 
@@ -216,7 +216,7 @@ class MemoryIndex(Index):
             return list(self._output_entries(self._batches.get(batch, [])))
 
     def loaded(self, generation: int) -> list[LoadedEntry]:
-        """How stores were loaded in that run of the query."""
+        """The loads of stores in that run of the query."""
         with self._lock:
             frames = [self._frames[key[-2]][key[-1]] for key in self._loaded.get(generation, [])]
         return [LoadedEntry(meta, location) for meta, location in frames if isinstance(meta, LoadedMeta)]
@@ -228,7 +228,7 @@ class MemoryIndex(Index):
             return [*commits, *self._output_entries(_first_from(self._output_times, wall_ms))]
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Does nothing: there is no resource."""
 
     def _commit(self, key: _Key) -> CommitEntry:
         meta, location = self._frames[key[-2]][key[-1]]

@@ -1,6 +1,6 @@
-"""Keys and values of an index in an ordered key-value store; keys sort bytewise in the order that `Index` promises.
+"""Keys and values of an index in an ordered key-value store; the keys sort bytewise in the order of `Index`.
 
-One row per frame holds its meta; the other rows of a frame are empty and end in its place (segment, offset). Signed
+One row per frame holds its meta. The frame's other rows are empty and end in its place (segment, offset). Signed
 numbers are biased by 2**63, so that they sort as numbers.
 """
 
@@ -17,7 +17,7 @@ HEADER = b"i"
 COVERED = b"s"
 COMMITS = b"c"
 LAST = b"\xff" * 128
-"""Sorts behind whatever may follow a prefix."""
+"""Sorts behind every suffix of a prefix."""
 
 _LAYOUT = b"spark-cec index 1 "
 _FRAME = b"f"
@@ -35,12 +35,12 @@ _PLACE_BYTES = _SEGMENT_BYTES + _NUMBER.size
 
 
 def header_value(log_id: str) -> bytes:
-    """Value of the `HEADER` row: which log, and which layout of keys."""
+    """Value of the `HEADER` row: the log's id, and the layout of the keys."""
     return _LAYOUT + log_id.encode()
 
 
 def covered_row(segment: str, covered: Covered) -> tuple[bytes, bytes]:
-    """The row that says how far a segment is covered."""
+    """The row with the covered part of a segment."""
     return covered_key(segment), _COVERED_VALUE.pack(covered.end, covered.last_offset, covered.last_crc)
 
 
@@ -55,7 +55,7 @@ def read_covered(key: bytes, value: bytes) -> tuple[str, Covered]:
 
 
 def frame_row(meta: Meta, location: Location) -> tuple[bytes, bytes]:
-    """The row that holds a frame's meta."""
+    """The row with a frame's meta."""
     return frame_key(place(location)), _FRAME_VALUE.pack(kind_of(meta), location.length) + meta.encode()
 
 
@@ -65,7 +65,7 @@ def frame_key(at: bytes) -> bytes:
 
 
 def frames_prefix(segment: str) -> bytes:
-    """Beginning of the keys of all frames of a segment."""
+    """Common prefix of the keys of all frames of a segment."""
     return _FRAME + _segment(segment)
 
 
@@ -83,12 +83,12 @@ def read_frame_row(key: bytes, value: bytes) -> tuple[Meta, Location]:
 
 
 def place(location: Location) -> bytes:
-    """Segment and offset, fixed in length."""
+    """Segment and offset, of fixed length."""
     return _segment(location.segment) + _NUMBER.pack(location.offset)
 
 
 def frame_pointers(meta: Meta, location: Location) -> list[bytes]:
-    """Keys of the empty rows by which a frame is found."""
+    """Keys of the empty rows that point to a frame."""
     at = place(location)
     if isinstance(meta, CommitMeta):
         attempt = number(meta.version) + number(meta.generation) + number(meta.wall_ms)
@@ -103,7 +103,7 @@ def frame_pointers(meta: Meta, location: Location) -> list[bytes]:
 
 
 def number(value: int) -> bytes:
-    """A signed 64-bit number that sorts as one."""
+    """A signed 64-bit number, encoded to sort as a number."""
     return _NUMBER.pack(value + _BIAS)
 
 
@@ -113,34 +113,34 @@ def read_number(data: bytes) -> int:
 
 
 def store_prefix(store: StoreId) -> bytes:
-    """Beginning of the keys of a store's commits; the version follows."""
+    """Prefix of the keys of a store's commits; the version follows."""
     name = store.name.encode()
     return COMMITS + number(store.operator) + number(store.partition) + _NAME_LENGTH.pack(len(name)) + name
 
 
 def read_store(key: bytes) -> StoreId:
-    """The store of a commit's key."""
+    """The store in a commit's key."""
     (length,) = _NAME_LENGTH.unpack_from(key, 17)
     return StoreId(read_number(key[1:]), read_number(key[9:]), key[19 : 19 + length].decode())
 
 
 def output_prefix(frame_id: bytes) -> bytes:
-    """Beginning of the keys of an output frame's copies."""
+    """Prefix of the keys of an output frame's copies."""
     return _OUTPUT_IDS + frame_id
 
 
 def batch_prefix(batch: int) -> bytes:
-    """Beginning of the keys of a batch's output frames."""
+    """Prefix of the keys of a batch's output frames."""
     return _BATCHES + number(batch)
 
 
 def loaded_prefix(generation: int) -> bytes:
-    """Beginning of the keys of a run's loads."""
+    """Prefix of the keys of a run's loads."""
     return _LOADED + number(generation)
 
 
 def times_prefix(kind: FrameKind) -> bytes:
-    """Beginning of the keys of all frames of a kind by wall clock."""
+    """Prefix of the keys of all frames of a kind by wall clock."""
     return _TIMES + bytes([kind])
 
 

@@ -1,4 +1,4 @@
-"""Manifests: which output frames of a batch count (`FORMAT.md`, section 3)."""
+"""Manifests: the output frames of each batch that count (`FORMAT.md`, section 3)."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from spark_cec.errors import AlreadyExists, DamagedLog, Fenced, UnsuitableCheckpoint
-from spark_cec.log.cuts import Cut, Cuts, all_cuts_of, append_cut, cuts_of
-from spark_cec.log.objects import decode_object, encode_object
+from spark_cec.log.checked_json import decode_object, encode_object
+from spark_cec.log.output_rollbacks import Cut, Cuts, append_cut, read_all_cuts, read_cuts
 from spark_cec.log.storage import Storage
 
 MANIFESTS = "manifests"
 
 RETIRED = f"{MANIFESTS}/retired.json"
-"""Says below which batch output was kept no longer: a reader that has not come so far yet must not pass over it."""
+"""Records the batch before which output is no longer kept: a slower reader must not skip that output."""
 
 RELIST_S = 30.0
-"""How long `Published` believes that nothing but the next batch can be new."""
+"""`PublishedBatches` lists the manifests at most this often while no batch is new."""
 
 RELIST_MOST_S = 600.0
-"""The same, where nothing was found several times."""
+"""The longest time between two listings, after several found no batch."""
 
-_FEW = 1_000
+_LISTING_FROM = 1_000
 _RETIRED_BEFORE_CHECKSUMS = re.compile(rb'\{"before":([0-9]{1,18})\}')
 _NO_OFFSET = "-"
 _DIGITS = 20
@@ -35,9 +35,9 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """How far a query had read one of its sources with a batch: `end`, as the source writes it; None: nothing yet.
+    """A source's progress after a batch: `end` in the source's own form, None if it had no data yet.
 
-    `files`: of a source of files, whose ends are numbers of its own entries, the checksum of what these say.
+    `files`: the checksum of a file source's entries under that end; None for another kind of source.
     """
 
     source: str
@@ -50,11 +50,12 @@ class Manifest:
     """The output of one batch.
 
     `frames`: ids of its output frames, 32 hex digits each, in order. `schema_json`: the rows' schema. `truncate`:
-    earlier batches no longer count. `wall_ms`: ms since the epoch. `consumed`: how far each source had been read, in
-    Spark's order; empty where that is not known. `boundary_ms`: the watermark that the batch ran with, event time in ms
-    since the epoch, None without one: what is older is late. `crc`: the checksum of one that was read, by which it is
-    told from another one of its batch; 0 of one that is not written yet. `piggyback`: what a protocol adds to it
-    (`spark_cec.protocols`), None where it adds nothing.
+    earlier batches no longer count. `wall_ms`: ms since the epoch. `consumed`: each source's progress, in Spark's
+    order; empty if it is unknown.
+
+    `boundary_ms`: the watermark of the batch, event time in ms since the epoch, None without one; older rows are late.
+    `crc`: the checksum of a manifest from the storage, which distinguishes it from another one of its batch; 0 before
+    it is written. `piggyback`: the data of a protocol (`spark_cec.protocols`), None without such data.
     """
 
     batch: int
@@ -71,10 +72,10 @@ class Manifest:
 
 
 def publish(storage: Storage, manifest: Manifest, cuts: Cuts | None = None) -> Manifest:
-    """Make the manifest the one of its batch, unless there is one that counts: returns the manifest that does.
+    """Publishes the manifest, unless the batch has one that counts; returns the manifest that counts.
 
-    `cuts`: if they are followed. Errors: `Fenced` if one of them takes back what this run writes, `DamagedLog` if the
-    manifest that is there, or a cut, cannot be read, `UnsuitableCheckpoint` if that one was made of other input.
+    `cuts`: the caller's `Cuts`, if it has them. Errors: `Fenced` if a cut takes back this run's output. `DamagedLog` if
+    the existing manifest or a cut is unreadable. `UnsuitableCheckpoint` if the existing manifest has other input.
     """
     cuts = cuts or Cuts(storage)
     cuts.look()
@@ -97,45 +98,47 @@ def publish(storage: Storage, manifest: Manifest, cuts: Cuts | None = None) -> M
 
 
 def _refuse_other_input(storage: Storage, there: Manifest, planned: Manifest) -> None:
-    """Rows made of one range of input must not stand for another: what is between the two would be lost, or doubled."""
+    """Refuses a manifest with other input: rows between the two inputs would be lost or doubled."""
     before, now = [each.end for each in there.consumed], [each.end for each in planned.consumed]
     known = zip((each.files for each in there.consumed), (each.files for each in planned.consumed), strict=False)
     if before and now and before == now and any(None not in (a, b) and a != b for a, b in known):
         raise UnsuitableCheckpoint(
             f"{storage.url}: batch {there.batch} of the output was made of other files than it is planned with now: "
             f"the checkpoint is an older copy, or has lost what it had noted of them in sources/, as after a power "
-            f"loss. Restore it from a copy, with the log; or begin the query anew{_taken_back(there.batch)}"
+            f"loss. Restore it from a copy, with the log; or begin the query anew{_rollback_hint(there.batch)}"
         )
     if before and now and before != now:
+        was, becomes = _format_ends(before), _format_ends(now)
         raise UnsuitableCheckpoint(
-            f"{storage.url}: batch {there.batch} of the output was made of input up to {_said(before)}, and is planned "
-            f"up to {_said(now)} now: the checkpoint is an older copy, or has lost offsets/{there.batch}, as after a "
+            f"{storage.url}: batch {there.batch} of the output was made of input up to {was}, and is planned "
+            f"up to {becomes} now: the checkpoint is an older copy, or has lost offsets/{there.batch}, as after a "
             f"power loss. Restore it; or write these first {len(before)} offsets into its offsets/{there.batch}, a "
             f"line each, in the place of those that are there, delete offsets/.{there.batch}.crc, and start again"
-            f"{_taken_back(there.batch)}"
+            f"{_rollback_hint(there.batch)}"
         )
 
 
-def _taken_back(batch: int) -> str:
-    """What else to do about the output of a batch; of the first one nothing is before it."""
+def _rollback_hint(batch: int) -> str:
+    """Suggests a rollback before the batch; empty for the first batch, which has none before it."""
     return f"; or have `cec rollback` with --to {batch - 1} take this output back, and start again" if batch else ""
 
 
-def _said(ends: Sequence[str | None]) -> str:
+def _format_ends(ends: Sequence[str | None]) -> str:
     return " and ".join(_NO_OFFSET if end is None else end for end in ends)
 
 
 def take_back(storage: Storage, after: int, generation: int) -> Cut:
-    """Cut the output behind batch `after` off (-1: all of it), so that run `generation` and later ones write it anew.
+    """Takes back the output behind batch `after` (-1: all of it), so that run `generation` and later ones write it
+    anew.
 
-    May be called again after a crash, with the same. Errors: `AlreadyExists` if somebody else cuts at this moment,
-    `DamagedLog`, `NewerFormat`, `ValueError` for a batch whose output is not kept any more: it cannot end there.
+    After a crash the same call completes it. Errors: `AlreadyExists` if another process cuts at the same moment,
+    `DamagedLog`, `NewerFormat`. `ValueError` if the output of the next batch is no longer kept.
     """
     kept_from = retired_before(storage)
     if after < kept_from - 1:
         raise ValueError(f"{storage.url}: output is kept from batch {kept_from} on, and cannot end with batch {after}")
     cut = append_cut(storage, after, generation, int(time.time() * 1000))
-    for batch in reversed(_listed(storage)):
+    for batch in reversed(_list_batches(storage)):
         if batch <= after:
             break
         if _is_older(storage, batch, generation):
@@ -144,7 +147,7 @@ def take_back(storage: Storage, after: int, generation: int) -> Cut:
 
 
 def _is_older(storage: Storage, batch: int, generation: int) -> bool:
-    """Whether the manifest of a batch was written before that run, or is damaged: it is about to be written anew."""
+    """Whether an earlier run wrote the manifest of a batch, or it is damaged: its batch will be written anew."""
     try:
         return load(storage, batch).generation < generation
     except DamagedLog:
@@ -161,31 +164,32 @@ def load(storage: Storage, batch: int) -> Manifest:
 
 
 def batches(storage: Storage, cuts: Cuts | None = None) -> list[int]:
-    """The batches that have a manifest that counts, sorted; from one listing. `cuts`: if they are followed."""
-    found = _listed(storage)
-    known = cuts_of(storage) if cuts is None else cuts
+    """The batches whose manifest counts, sorted; from one listing. `cuts`: the caller's `Cuts`, if it has them."""
+    found = _list_batches(storage)
+    known = read_cuts(storage) if cuts is None else cuts
     while found and not _counts(storage, found[-1], known):
         found.pop()
     return found
 
 
 def readable_batches(storage: Storage) -> tuple[list[int], tuple[DamagedLog, ...]]:
-    """As `batches`, for who looks for damage: where a cut cannot be read, all that have a manifest, and its damage."""
+    """As `batches`, for a search for damage: if a cut is unreadable, all batches with a manifest, and the damage."""
     try:
-        return batches(storage, all_cuts_of(storage)), ()
+        return batches(storage, read_all_cuts(storage)), ()
     except DamagedLog as damage:
-        return _listed(storage), (damage,)
+        return _list_batches(storage), (damage,)
 
 
-def _listed(storage: Storage) -> list[int]:
+def _list_batches(storage: Storage) -> list[int]:
     stems = [file.name.removesuffix(_SUFFIX) for file in storage.list(MANIFESTS) if file.name.endswith(_SUFFIX)]
     return sorted(int(stem) for stem in stems if len(stem) == _DIGITS and stem.isascii() and stem.isdigit())
 
 
 def _counts(storage: Storage, batch: int, cuts: Cuts) -> bool:
-    """Whether no cut takes back the manifest of a batch that was there a moment ago.
+    """Whether no cut takes back the manifest of a batch.
 
-    One that is damaged counts: who reads its batch is told.
+    A damaged manifest counts: a reader of its batch gets the error. A manifest that was deleted since the listing does
+    not.
     """
     if not any(cut.after < batch for cut in cuts.known):
         return True
@@ -197,12 +201,12 @@ def _counts(storage: Storage, batch: int, cuts: Cuts) -> bool:
         return True
 
 
-class Published:
-    """The first and the newest batch that has a manifest that counts, followed without listing them all each time.
+class PublishedBatches:
+    """Tracks the first and the newest batch whose manifest counts, mostly without a listing.
 
-    From the newest known batch on, the next ones are asked for by name. A listing finds what that misses, such as
-    batches behind a gap: at first, when the first known one is retired, and after `RELIST_S` without news, then ever
-    more seldom, and whenever there is a new cut.
+    It asks for the batches after the newest known one by name. A listing finds the rest, such as batches behind a gap.
+    It lists at first, when the first known batch is retired, and when a new cut appears. It also lists after `RELIST_S`
+    without a new batch, then at growing intervals.
     """
 
     def __init__(self, storage: Storage, clock: Callable[[], float] = time.monotonic) -> None:
@@ -211,7 +215,7 @@ class Published:
         self._lock = threading.Lock()
         self._bounds: tuple[int, int] | None = None
         self.cuts = Cuts(storage)
-        self._cuts_then = 0  # at the last listing: who publishes follows the same cuts
+        self._cuts_then = 0  # At the last listing; the publisher uses the same cuts.
         self._every_s, self._list_at = RELIST_S, 0.0
 
     def bounds(self) -> tuple[int, int] | None:
@@ -226,7 +230,7 @@ class Published:
                 newest += 1
             if newest > self._bounds[1]:
                 self._bounds = first, newest
-                self._look_again(RELIST_S)
+                self._schedule_listing(RELIST_S)
             elif self._clock() >= self._list_at:
                 self._list()
             return self._bounds
@@ -235,17 +239,20 @@ class Published:
         self._cuts_then = len(self.cuts.known)
         known, found = self._bounds, batches(self._storage, self.cuts)
         self._bounds = (found[0], found[-1]) if found else None
-        # A log that is read for months has millions of them, and a listing takes its time.
-        self._look_again(RELIST_S if self._bounds != known else min(2 * self._every_s, RELIST_MOST_S))
+        # After months a log has millions of manifests, and a listing is slow.
+        self._schedule_listing(RELIST_S if self._bounds != known else min(2 * self._every_s, RELIST_MOST_S))
         return self._bounds
 
-    def _look_again(self, after_s: float) -> None:
+    def _schedule_listing(self, after_s: float) -> None:
         self._every_s, self._list_at = after_s, self._clock() + after_s
 
 
 def load_between(storage: Storage, first: int, last: int) -> Iterator[tuple[int, Manifest | DamagedLog | None]]:
-    """The batches `first` to `last` that have a manifest, and those between them, with it, its damage, or None."""
-    if last - first >= _FEW:
+    """The batches `first` to `last`, each with its manifest, its damage, or None for a missing manifest.
+
+    A long range is limited to the batches that have a manifest.
+    """
+    if last - first >= _LISTING_FROM:
         there = batches(storage)
         if not there:
             return
@@ -260,9 +267,9 @@ def load_between(storage: Storage, first: int, last: int) -> Iterator[tuple[int,
 
 
 def last_within(storage: Storage, first: int, last: int, rows: int) -> int:
-    """The last batch such that those from `first` to it have at most so many rows; `first` whatever it has.
+    """The last batch for which batches `first` to it have at most `rows` rows; at least `first`.
 
-    A batch without a manifest has none; one whose manifest cannot be read is the last: who reads it is told.
+    A missing manifest counts as no rows. A batch with an unreadable manifest is the last: its reader gets the error.
     """
     found = 0
     for batch, manifest in load_between(storage, first, last):
@@ -275,7 +282,8 @@ def last_within(storage: Storage, first: int, last: int, rows: int) -> int:
 
 
 def retire(storage: Storage, before: int) -> list[int]:
-    """Delete the manifests of batches below `before`, after it is noted; returns the batches, oldest first."""
+    """Records that output before `before` is retired, deletes its manifests, and returns their batches, oldest first.
+    """
     retired = [batch for batch in batches(storage) if batch < before]
     if retired and before > retired_before(storage):
         restore_retirement(storage, before)
@@ -285,7 +293,7 @@ def retire(storage: Storage, before: int) -> list[int]:
 
 
 def retired_before(storage: Storage) -> int:
-    """Below which batch output is not kept any more; 0 if all is. Errors: `DamagedLog`."""
+    """The batch before which output is no longer kept; 0 if all is kept. Errors: `DamagedLog`."""
     if not storage.exists(RETIRED):
         return 0
     data = storage.read(RETIRED)
@@ -297,9 +305,9 @@ def retired_before(storage: Storage) -> int:
 
 
 def damaged_retirement(storage: Storage) -> int | None:
-    """Where what says below which batch output was let go cannot be read: the oldest batch that is there; else None.
+    """If the retirement note is unreadable, the oldest batch with a manifest; else None.
 
-    None, too, where no batch is: then nothing tells.
+    None, too, if no batch has a manifest: then the log has no evidence.
     """
     try:
         retired_before(storage)
@@ -310,12 +318,12 @@ def damaged_retirement(storage: Storage) -> int | None:
 
 
 def restore_retirement(storage: Storage, before: int) -> None:
-    """Says anew that output is kept from `before` on."""
+    """Rewrites the note that output is kept from `before` on."""
     storage.replace(RETIRED, encode_object({"before": before}))
 
 
 def read_batch(offset: str) -> int:
-    """The last batch that a stream has read, by its offset (`FORMAT.md`, section 3). `ValueError` if it is no such."""
+    """The last batch of a stream's offset (`FORMAT.md`, section 3). `ValueError` if it is no such offset."""
     found = json.loads(offset)
     batch = found.get("batch") if isinstance(found, dict) else found
     if not isinstance(batch, int):
@@ -342,11 +350,11 @@ def _decode(path: str, data: bytes) -> Manifest:
     fields, crc = decode_object(path, data, "manifest")
     return Manifest(
         fields["batch"], tuple(fields["frames"]), fields["rows"], fields["schema_json"], fields["truncate"],
-        fields["generation"], fields["wall_ms"], _consumed(fields),
+        fields["generation"], fields["wall_ms"], _parse_consumed(fields),
         fields.get("boundary_ms"), fields.get("piggyback"), crc,
     )  # fmt: skip
 
 
-def _consumed(fields: dict[str, Any]) -> tuple[Consumed, ...]:
+def _parse_consumed(fields: dict[str, Any]) -> tuple[Consumed, ...]:
     return tuple(Consumed(each["source"], each["end"], each.get("files")) for each in fields.get("consumed", ()))
 

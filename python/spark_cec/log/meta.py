@@ -1,4 +1,4 @@
-"""Metas: what a frame says about itself, one dataclass per frame kind (`FORMAT.md`, section 2, kinds)."""
+"""Metas: the description in each frame, one dataclass per frame kind (`FORMAT.md`, section 2, kinds)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOADED = struct.Struct("<qqq")
 
 
 class FrameKind(IntEnum):
-    """What a frame is; 0 is reserved so that zeroed bytes are never a frame."""
+    """The kind of a frame; 0 is reserved so that zeroed bytes are never a frame."""
 
     SEGMENT = 1
     COMMIT = 2
@@ -32,10 +32,10 @@ class FrameKind(IntEnum):
 class CommitFlags(IntFlag):
     """Bits of `CommitMeta.flags`.
 
-    EAGER: every touched window was written. GROUPED: several rows per window. FLUSH: the rest of the commit with the
-    same checkpoint id: all windows that were dirty after it. SKETCHED: the digest leaves floating-point columns out
-    (earlier releases). ON_FLUSH: the commit rests on the flush of its base. NORMALIZED: the digest has floating-point
-    columns as numbers, with one zero and one NaN.
+    EAGER: the commit wrote every touched window. GROUPED: several rows per window. FLUSH: the frame has all windows
+    that the commit with the same checkpoint id left dirty. SKETCHED: the digest omits floating-point columns (earlier
+    releases). ON_FLUSH: the commit builds on the flush of its base. NORMALIZED: the digest has floating-point columns
+    as numbers, with one zero and one NaN.
     """
 
     EAGER = 1
@@ -48,9 +48,9 @@ class CommitFlags(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class SegmentMeta:
-    """First frame of a segment: which log and writer it belongs to.
+    """First frame of a segment: the log and writer of the segment.
 
-    `log_id`: 32 hex digits. `wall_ms`: when the segment was begun.
+    `log_id`: 32 hex digits. `wall_ms`: the time of the segment's first frame.
     """
 
     log_id: str
@@ -60,42 +60,48 @@ class SegmentMeta:
 
     def encode(self) -> bytes:
         """The bytes of this meta; `ValueError` if the log's id is not 16 bytes long."""
-        return _id("log id", bytes.fromhex(self.log_id)) + _text(self.writer_id) + _SEGMENT.pack(self.seq, self.wall_ms)
+        return (
+            _check_id("log id", bytes.fromhex(self.log_id))
+            + _encode_text(self.writer_id)
+            + _SEGMENT.pack(self.seq, self.wall_ms)
+        )
 
     @classmethod
     def decode(cls, data: bytes) -> SegmentMeta:
         """Inverse of `encode`; trailing bytes are ignored, `ValueError` if too short."""
-        _need(data, 18)
+        _require_length(data, 18)
         writer_id, at = _read_text(data, 16)
         return cls(data[:16].hex(), writer_id, *_unpack(_SEGMENT, data, at))
 
 
 NO_WATERMARK_MS = -1
-"""Of a commit: Spark does not tell its state stores."""
+"""The watermark of a commit: Spark does not give state stores the watermark."""
 
 IMPOSSIBLE = 1e10
-"""A time that no tuple, record or recovery takes, in us or ms: release 0.1 let idle stores write endless ones."""
+"""No tuple, record or recovery takes this time, in us or ms; release 0.1 wrote infinite times for idle stores."""
 
 
-def _forecast(data: bytes, at: int) -> list[float]:
-    """The times, with 0, for unknown, in place of an impossible one."""
+def _read_forecast(data: bytes, at: int) -> list[float]:
+    """The times; an impossible time becomes 0, for unknown."""
     return [time if 0.0 <= time < IMPOSSIBLE else 0.0 for time in _unpack(_FORECAST, data, at)]
 
 
 @dataclass(frozen=True, slots=True)
 class CommitMeta:
-    """One store's commit of one version: the footer that recovery plans with.
+    """One store's commit of one version: the footer that a recovery plans with.
 
     `open_windows` is the paper's N, `dirty_from` D, `oldest_footprint` O: an eventual checkpoint never needs a frame of
-    a version below O. `records` = `opened` + `checked` + `closed` = rows in the payload. `inputs` counts input tuples,
-    `wall_ms` and `watermark_ms` are ms since the epoch, `elapsed_us` is in microseconds, `digest` an unsigned 64-bit
+    a version below O. `records` = `opened` + `checked` + `closed` = rows in the payload. `inputs` counts input tuples.
+    `wall_ms` and `watermark_ms` are ms since the epoch. `elapsed_us` is in microseconds, `digest` an unsigned 64-bit
     hash. `extent` is q in records and `replay` u in input tuples, after this commit. `flags` holds `CommitFlags` bits;
     unknown ones are kept.
 
-    The next four are what the writer had measured by then, 0 where it had not: microseconds that a recovery waits per
-    record of the extent and per input tuple of the replay, ms of a recovery beside those two, and its estimate in ms of
-    a recovery from this commit. `sketch`: with SKETCHED, a sum over floating-point columns.
-    `state_rows`: state keys of the open windows, 0 where the frame does not say; see `rows`.
+    The next four are the writer's measurements so far, 0 if it had none. `load_us_per_record` and `replay_us_per_tuple`
+    are microseconds of a recovery per record of the extent and per input tuple of the replay. `recovery_base_ms` is the
+    rest of a recovery. `recovery_estimate_ms` is the estimate of a recovery from this commit.
+
+    `sketch`: with SKETCHED, a sum over floating-point columns. `state_rows`: state keys of the open windows, 0 if the
+    frame lacks the number; see `rows`.
     """
 
     store: StoreId
@@ -128,20 +134,21 @@ class CommitMeta:
 
     @property
     def rows(self) -> int | None:
-        """State keys of the open windows, of which a window may have several; None where the frame does not say."""
+        """State keys of the open windows, of which a window may have several; None if the frame lacks the number."""
         if self.state_rows or not self.open_windows:
             return self.state_rows
         return None if self.flags & CommitFlags.GROUPED else self.open_windows
 
     @property
     def is_flush(self) -> bool:
-        """Whether this is the rest of a commit, written later."""
+        """Whether this is the flush of a commit."""
         return bool(self.flags & CommitFlags.FLUSH)
 
     def encode(self) -> bytes:
         """The bytes of this meta; `ValueError` if an id is not 16 bytes long."""
-        return _store(self.store) + _COMMIT.pack(
-            self.version, _id("checkpoint id", self.checkpoint_id), _id("base checkpoint id", self.base_checkpoint_id),
+        return _encode_store(self.store) + _COMMIT.pack(
+            self.version, _check_id("checkpoint id", self.checkpoint_id),
+            _check_id("base checkpoint id", self.base_checkpoint_id),
             self.generation, self.open_windows,
             self.dirty_from, self.oldest_footprint, self.opened, self.checked, self.closed, self.records, self.inputs,
             self.dirty_windows, self.wall_ms, self.watermark_ms, self.digest, self.elapsed_us, self.extent,
@@ -157,8 +164,8 @@ class CommitMeta:
         forecast_at = at + _COMMIT.size
         sketch_at = forecast_at + _FORECAST.size
         rows_at = sketch_at + _SKETCH.size
-        # Frames of before the forecast, the sketch, or the rows were kept end here.
-        forecast = _forecast(data, forecast_at) if len(data) > forecast_at else ()
+        # Frames of earlier releases end before the forecast, the sketch, or the rows.
+        forecast = _read_forecast(data, forecast_at) if len(data) > forecast_at else ()
         sketch = _unpack(_SKETCH, data, sketch_at) if len(data) > sketch_at else ()
         rows = _unpack(_ROWS, data, rows_at) if len(data) > rows_at else ()
         return cls(store, *_unpack(_COMMIT, data, at), *forecast, *sketch, *rows)
@@ -179,7 +186,7 @@ class OutputMeta:
     def encode(self) -> bytes:
         """The bytes of this meta; `ValueError` if the id is not 16 bytes long."""
         return _OUTPUT.pack(
-            _id("frame id", self.frame_id),
+            _check_id("frame id", self.frame_id),
             self.batch,
             self.partition,
             self.attempt,
@@ -196,7 +203,7 @@ class OutputMeta:
 
 @dataclass(frozen=True, slots=True)
 class LoadedMeta:
-    """A store was loaded at a recovery; the payload, UTF-8 JSON, says how."""
+    """A store's load at a recovery; the payload, UTF-8 JSON, describes it."""
 
     store: StoreId
     version: int
@@ -205,7 +212,7 @@ class LoadedMeta:
 
     def encode(self) -> bytes:
         """The bytes of this meta."""
-        return _store(self.store) + _LOADED.pack(self.version, self.generation, self.wall_ms)
+        return _encode_store(self.store) + _LOADED.pack(self.version, self.generation, self.wall_ms)
 
     @classmethod
     def decode(cls, data: bytes) -> LoadedMeta:
@@ -226,33 +233,33 @@ _KINDS = {kind_type: kind for kind, kind_type in _TYPES.items()}
 
 
 def kind_of(meta: Meta) -> FrameKind:
-    """The kind of the frame that such a meta belongs to."""
+    """The frame kind of this meta."""
     return _KINDS[type(meta)]
 
 
 def decode_meta(kind: FrameKind, data: bytes) -> Meta:
-    """The meta of a frame of this kind; `ValueError` if the bytes are too short or not text where text must be."""
+    """The meta of a frame of this kind; `ValueError` if the bytes are too short, or a text is no UTF-8."""
     return _TYPES[kind].decode(data)
 
 
-def _id(what: str, value: bytes) -> bytes:
-    # A struct would pad or cut it without a word.
+def _check_id(what: str, value: bytes) -> bytes:
+    # A struct would silently pad or cut the value.
     if len(value) != 16:
         raise ValueError(f"{what} {value.hex()!r} has {len(value)} bytes, not 16; take one from `ids.new_id`")
     return value
 
 
-def _need(data: bytes, length: int) -> None:
+def _require_length(data: bytes, length: int) -> None:
     if len(data) < length:
         raise ValueError(f"the meta has {len(data)} bytes where at least {length} are needed")
 
 
 def _unpack(shape: struct.Struct, data: bytes, at: int) -> tuple[Any, ...]:
-    _need(data, at + shape.size)
+    _require_length(data, at + shape.size)
     return shape.unpack_from(data, at)
 
 
-def _text(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
     data = text.encode()
     if len(data) > 0xFFFF:
         raise ValueError(f"a name of {len(data)} bytes is too long for the log: {text[:40]!r}…; at most 65535")
@@ -261,12 +268,12 @@ def _text(text: str) -> bytes:
 
 def _read_text(data: bytes, at: int) -> tuple[str, int]:
     (length,) = _unpack(_TEXT, data, at)
-    _need(data, at + 2 + length)
+    _require_length(data, at + 2 + length)
     return data[at + 2 : at + 2 + length].decode(), at + 2 + length
 
 
-def _store(store: StoreId) -> bytes:
-    return _STORE.pack(store.operator, store.partition) + _text(store.name)
+def _encode_store(store: StoreId) -> bytes:
+    return _STORE.pack(store.operator, store.partition) + _encode_text(store.name)
 
 
 def _read_store(data: bytes) -> tuple[StoreId, int]:

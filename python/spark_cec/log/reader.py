@@ -1,4 +1,4 @@
-"""Reading frames at known places, and reading the whole log. Reading never writes."""
+"""Reads frames at known places, and verifies the whole log; never writes."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ _RUN_BYTES = 32 << 20
 
 
 def read_frame(storage: Storage, location: Location) -> Frame:
-    """The frame at a place, all checksums checked. `DamagedLog` if it is not there whole."""
+    """The frame at a place, all checksums verified. `DamagedLog` if it is missing or damaged."""
     return read_many(storage, [location], workers=1)[0]
 
 
 def read_many(storage: Storage, locations: Iterable[Location], workers: int = 4) -> list[Frame]:
-    """The frames at these places, in the order given; neighbours are fetched by one read, `workers` reads at a time.
+    """The frames at these places, in the order given; one read fetches neighbours, `workers` reads run at a time.
 
     Errors: `DamagedLog` with segment, offset and reason; `NewerFormat`.
     """
     wanted = list(locations)
-    runs = _runs(sorted(set(wanted)))
+    runs = _group_reads(sorted(set(wanted)))
     if len(runs) <= 1 or workers <= 1:
         parts = [_read_run(storage, run) for run in runs]
     else:
@@ -60,19 +60,25 @@ def read_many(storage: Storage, locations: Iterable[Location], workers: int = 4)
 
 
 def commit_records(frame: Frame) -> pa.Table:
-    """The records of a COMMIT frame, columns as in `log.record.records_schema`. `DamagedLog` if they cannot be read."""
+    """The records of a COMMIT frame, columns as in `log.record.records_schema`. `DamagedLog` if they are unreadable."""
     meta = frame.meta
     if not isinstance(meta, CommitMeta):
         raise ValueError(f"a {frame.kind.name} frame has no records; give a COMMIT frame")
     try:
         grouped = bool(meta.flags & CommitFlags.GROUPED)
         return decode_records(frame.payload, grouped=grouped, flags=frame.header.flags)
-    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:  # as Arrow and planes have it
+    except (
+        pa.ArrowException,
+        OSError,
+        KeyError,
+        ValueError,
+        TypeError,
+    ) as error:  # errors of Arrow and planes
         raise DamagedLog(f"commit of {meta.store} version {meta.version}", -1, f"no Arrow stream: {error}") from error
 
 
 def payload_table(frame: Frame) -> pa.Table:
-    """The payload of an OUTPUT or COMMIT frame as it is stored. `DamagedLog` if it is no Arrow stream."""
+    """The stored payload of an OUTPUT or COMMIT frame. `DamagedLog` if it is no Arrow stream."""
     try:
         return decode_table(frame.payload)
     except pa.ArrowException as error:
@@ -81,7 +87,7 @@ def payload_table(frame: Frame) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """What a full reading of one segment found; `size` in bytes."""
+    """The result of a full read of one segment; `size` in bytes."""
 
     segment: str
     size: int
@@ -91,7 +97,7 @@ class SegmentReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a full reading of the log found. `files`: damage of those beside segments."""
+    """The result of a full read of the log. `files`: damaged files beside the segments."""
 
     segments: tuple[SegmentReport, ...]
     files: tuple[DamagedLog, ...] = ()
@@ -108,7 +114,7 @@ class VerifyReport:
 
 
 def verify(storage: Storage) -> VerifyReport:
-    """Read every byte of segments, cuts, manifests, what was let go, and `log.json`. Errors: `NewerFormat`."""
+    """Reads every byte of segments, cuts, manifests, the retirement note, and `log.json`. Errors: `NewerFormat`."""
     segments = tuple(_verify(storage, file.name, file.size) for file in list_segments(storage))
     batches, damaged_cuts = readable_batches(storage)
     files = [*damaged_cuts]
@@ -131,8 +137,8 @@ def _verify(storage: Storage, segment: str, size: int) -> SegmentReport:
     return SegmentReport(segment, size, len(found) - len(damages), damages)
 
 
-def _runs(locations: Sequence[Location]) -> list[list[Location]]:
-    """Sorted places, put together where one read for several is cheaper."""
+def _group_reads(locations: Sequence[Location]) -> list[list[Location]]:
+    """Sorted places in groups, where one read for the group is cheaper."""
     runs: list[list[Location]] = []
     for location in locations:
         last = runs[-1] if runs else None

@@ -1,6 +1,6 @@
-"""How far the streams are that read a log's output: each one that says so has a file of its own name.
+"""Records the progress of the streams that read a log's output: each named reader has its own file.
 
-This is upstream buffering with acknowledgements: what all known readers are through with need not be kept.
+This is upstream buffering with acknowledgements: output that all known readers have finished may be deleted.
 """
 
 from __future__ import annotations
@@ -12,63 +12,62 @@ from contextlib import suppress
 from typing import Any
 
 from spark_cec.errors import DamagedLog, NewerFormat
+from spark_cec.log.checked_json import decode_object, encode_object
 from spark_cec.log.home import read_log_id
-from spark_cec.log.objects import decode_object, encode_object
 from spark_cec.log.storage import Storage
 
 READERS = "readers"
 _NOTHING: dict[str, Any] = {"batch": -1}
 _LOG = logging.getLogger(__name__)
 
-UNDER_WAY = 3
-"""Batches that Spark keeps for a while beyond what it is told to: those that are planned and not committed."""
+IN_FLIGHT = 3
+"""Spark keeps this many batches more than its setting for a while: planned batches that are not committed."""
 
 NOTED_EVERY = 10
-"""How far a reader must have come for its file to be written again."""
+"""A reader's file is rewritten after this many batches."""
 
 
 class ReaderTrail:
-    """Where the newest batches of one stream ended, through all its runs; for one thread at a time.
+    """The ends of a stream's newest batches, through all its runs; for one thread at a time.
 
-    Spark may run any batch again that its offset log keeps. So what the stream has read with batches before those will
-    not be asked for again.
+    Spark may repeat any batch in its offset log. So the stream will not ask again for input of earlier batches.
     """
 
     def __init__(self, storage: Storage, log_id: str, name: str) -> None:
-        """Goes on where the runs before have left it. `log_id`: of the log at `storage`."""
+        """Continues from the file of earlier runs. `log_id`: the log at `storage`."""
         self._storage = storage
         self._log_id = log_id
         self._path = _path(name)
-        fields = _fields(storage, log_id, self._path)
+        fields = _read_note(storage, log_id, self._path)
         self._through = int(fields["batch"])
         self._ends = deque(int(end) for end in fields.get("ends", ()))
         self._written = self._through
 
     def begin(self, batch: int) -> None:
-        """The stream begins anew, behind `batch`: what an earlier one of its name has noted says nothing of it."""
+        """Begins the stream anew behind `batch`: the notes of an earlier stream of that name do not apply."""
         self._through = batch
         self._ends.clear()
         self.save()
 
     def add(self, end: int, retained: int, again_from: int | None = None) -> None:
-        """A batch of the stream ended with `end`, and is committed; Spark's offset log keeps `retained` batches.
+        """Records a committed batch of the stream, which ended with `end`; Spark's offset log keeps `retained` batches.
 
-        `again_from`: whatever Spark keeps, what is up to that batch of the log will not be read again.
+        `again_from`: the stream will not read again up to that batch of the log, whatever Spark keeps.
         """
         if end <= max(self._ends, default=self._through):
-            return  # a batch that ran again, or had no rows of this log: fewer ends only mean that more is kept
+            return  # A repeated batch, or one without rows of this log. Fewer ends only keep more output.
         self._ends.append(end)
-        while len(self._ends) > retained + UNDER_WAY:
+        while len(self._ends) > retained + IN_FLIGHT:
             self._through = self._ends.popleft()
-        while again_from is not None and len(self._ends) > UNDER_WAY and self._ends[0] <= again_from:
+        while again_from is not None and len(self._ends) > IN_FLIGHT and self._ends[0] <= again_from:
             self._through = self._ends.popleft()
         if self._through >= self._written + NOTED_EVERY:
             self.save()
 
     def save(self) -> None:
-        """Writes the file: at the end of a run, so that the next one knows where the batches of this one ended.
+        """Writes the file, so that the next run knows the ends of this one's batches.
 
-        Of a log that is gone, or another one by now, nothing is noted: it would be taken for the new one's.
+        If the log is gone or was replaced, writes nothing: the new log must not get the old one's notes.
         """
         if read_log_id(self._storage) != self._log_id:
             return
@@ -78,7 +77,7 @@ class ReaderTrail:
 
 
 def newest_reads(storage: Storage) -> dict[str, int]:
-    """The newest batch that each reader has noted, by its name; without those whose note cannot be read."""
+    """The newest batch that each reader has recorded, by name; unreadable notes are left out."""
     found = {}
     for file in storage.list(READERS):
         path = f"{READERS}/{file.name}"
@@ -89,12 +88,12 @@ def newest_reads(storage: Storage) -> dict[str, int]:
 
 
 def forget_reads(storage: Storage, after: int) -> None:
-    """Says of each reader that it has read nothing behind batch `after`: that was taken back, and is written anew."""
+    """Limits each reader's notes to batch `after`: later batches were taken back, and will be written anew."""
     for file in storage.list(READERS):
         path = f"{READERS}/{file.name}"
         try:
             fields, _ = decode_object(path, storage.read(path), "note of a reader")
-        except (DamagedLog, NewerFormat):  # all output is kept as long as it cannot be read
+        except (DamagedLog, NewerFormat):  # an unreadable note keeps all output
             continue
         batch, ends = int(fields["batch"]), [int(end) for end in fields.get("ends", ())]
         kept = {**fields, "batch": min(batch, after), "ends": [end for end in ends if end <= after]}
@@ -103,12 +102,12 @@ def forget_reads(storage: Storage, after: int) -> None:
 
 
 def slowest_reader(storage: Storage, log_id: str, names: Iterable[str]) -> int:
-    """The oldest batch that some reader may still ask for. `log_id`: of the log at `storage`."""
-    return min(int(_fields(storage, log_id, _path(name))["batch"]) for name in names) + 1
+    """The oldest batch that some reader may still ask for. `log_id`: the log at `storage`."""
+    return min(int(_read_note(storage, log_id, _path(name))["batch"]) for name in names) + 1
 
 
-def _fields(storage: Storage, log_id: str, path: str) -> dict[str, Any]:
-    """Batch -1 of a reader that has noted nothing, or of another log, or whose file cannot be read: all is kept."""
+def _read_note(storage: Storage, log_id: str, path: str) -> dict[str, Any]:
+    """A reader's note; batch -1, which keeps all output, if the note is missing, unreadable, or of another log."""
     try:
         fields, _ = decode_object(path, storage.read(path), "note of a reader")
     except FileNotFoundError:

@@ -7,23 +7,24 @@ from enum import IntEnum
 
 import pyarrow as pa
 
+from spark_cec.log.byte_planes import LEAST_ROWS, from_planes, sort_order, to_planes
 from spark_cec.log.frame import FrameFlags
-from spark_cec.log.planes import LEAST_ROWS, from_planes, order_of, to_planes
 
 _FEW_BYTES = 2048
-"""Rows of so few bytes are compressed by lz4 for zstd: that takes a tenth of the time, and a tenth more room."""
+"""Below this size lz4 replaces zstd: it takes a tenth of the time, and a tenth more room."""
 
 _PACKED_BYTES = 8192
-"""Up to so many bytes the planes of a commit are compressed as one: most of what they take is how Arrow describes them.
-Of longer ones each compresses better by itself."""
+"""Up to this size the planes of a commit are compressed as a whole, because Arrow's description is most of their size.
+Larger planes compress better one by one.
+"""
 
 _LENGTH = struct.Struct("<I")
 
 _MOST_ORDERED_BYTES = 256 << 20
-"""Rows of more bytes stay as they came: to order them makes copies, in which a column has no more room than 2 GiB."""
+"""Larger tables are not sorted: the sort makes copies, in which a column has no more room than 2 GiB."""
 
 _READ = pa.ipc.IpcReadOptions(use_threads=False)
-"""To hand buffers of a few bytes to other threads and to wait for them takes ten times what there is to be done."""
+"""To hand buffers of a few bytes to other threads takes ten times as long as to decode them."""
 
 
 class RecordKind(IntEnum):
@@ -50,7 +51,7 @@ GROUPED_SCHEMA = records_schema(grouped=True)
 
 
 def encode_table(rows: pa.Table | pa.RecordBatch, compression: str | None = "zstd") -> memoryview:
-    """Payload of an OUTPUT frame: `rows` as an Arrow IPC stream, also if there are none.
+    """Payload of an OUTPUT frame: `rows` as an Arrow IPC stream, also without rows.
 
     `compression`: "lz4", "zstd" (lz4 for few bytes), "none" or None.
     """
@@ -65,21 +66,21 @@ def encode_table(rows: pa.Table | pa.RecordBatch, compression: str | None = "zst
 
 
 def encode_records(rows: pa.Table | pa.RecordBatch, compression: str | None = "zstd") -> memoryview:
-    """Payload of a COMMIT frame in plain columns: an Arrow IPC stream, or nothing if there are no rows."""
+    """Payload of a COMMIT frame in plain columns: an Arrow IPC stream, or no bytes without rows."""
     return encode_table(rows, compression) if rows.num_rows else memoryview(b"")
 
 
 def encode_commit(rows: pa.Table | None, compression: str | None = "zstd") -> tuple[memoryview, FrameFlags]:
-    """Payload of a COMMIT frame as it is written, and the flags of such a frame.
+    """Payload of a COMMIT frame, and its flags.
 
-    1. Order the rows by their windows' ids, unless they are very many.
-    2. Put them into byte planes, and the ids into steps, where that can be.
-    3. Compress what is small as one, and else each column.
+    1. Sort the rows by their windows' ids, unless the table is too large.
+    2. Put the rows into byte planes, and the ids into steps, if possible.
+    3. Compress a small stream as a whole, a larger one column by column.
     """
     if rows is None or not rows.num_rows:
         return memoryview(b""), FrameFlags.PLAIN
     can_order = rows.num_rows >= LEAST_ROWS and rows.nbytes <= _MOST_ORDERED_BYTES
-    order = order_of(rows["window"]) if can_order else None  # 1
+    order = sort_order(rows["window"]) if can_order else None  # 1
     planes = to_planes(rows, order, stepped="window" if order is not None else None)  # 2
     flags = FrameFlags.PLAIN if planes is None else FrameFlags.PLANES
     if order is not None:
@@ -93,7 +94,7 @@ def encode_commit(rows: pa.Table | None, compression: str | None = "zstd") -> tu
 
 
 def decode_table(payload: memoryview | bytes) -> pa.Table:
-    """Inverse of `encode_table`; columns are views into `payload` where it is not compressed.
+    """Inverse of `encode_table`; columns are views into `payload` if it is not compressed.
 
     Errors: `pyarrow.ArrowInvalid` if the bytes are no Arrow stream.
     """
@@ -106,11 +107,11 @@ def decode_records(
 ) -> pa.Table:
     """Inverse of `encode_records`, and of `encode_commit` with its `flags`.
 
-    `grouped` gives the columns of a payload without rows. Errors: `pyarrow.ArrowInvalid`, `ValueError` and their like.
+    `grouped` gives the columns of a payload without rows. Errors: `pyarrow.ArrowInvalid`, `ValueError` and similar.
     """
     if len(payload) == 0:
         return (GROUPED_SCHEMA if grouped else PLAIN_SCHEMA).empty_table()
-    rows = decode_table(_unpacked(payload) if flags & FrameFlags.PACKED else payload)
+    rows = decode_table(_decompress(payload) if flags & FrameFlags.PACKED else payload)
     if not flags & FrameFlags.PLANES:
         if flags & FrameFlags.STEPS:
             raise ValueError("the ids of windows are to be in steps, and the records are in no planes")
@@ -118,7 +119,7 @@ def decode_records(
     return from_planes(rows, stepped="window" if flags & FrameFlags.STEPS else None)
 
 
-def _unpacked(payload: memoryview | bytes) -> pa.Buffer:
+def _decompress(payload: memoryview | bytes) -> pa.Buffer:
     if len(payload) <= _LENGTH.size:
         raise ValueError(f"the payload is to be packed, and has {len(payload)} bytes")
     (length,) = _LENGTH.unpack_from(payload)

@@ -1,4 +1,4 @@
-"""Repair: the only way in which bytes leave a segment. Explicit, and what it takes out it keeps."""
+"""Repair: the only way in which bytes leave a segment. It is explicit, and saves the bytes that it removes."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What a repair took out, or in a dry run would take out."""
+    """The bytes that a repair removed, or in a dry run would remove."""
 
     dry_run: bool
     removed: tuple[Removed, ...]
 
     @property
     def bytes_removed(self) -> int:
-        """Bytes taken out of segments."""
+        """Bytes removed from segments."""
         return sum(removed.damage.bytes_lost for removed in self.removed)
 
 
 def repair(storage: Storage, dry_run: bool) -> RepairReport:
-    """Take damaged bytes, torn tails included, out of the segments. For a log that no query is writing.
+    """Removes damaged bytes, torn tails included, from the segments. No query may write the log meanwhile.
 
     For each segment with damage:
 
     1. Copy each damaged range to `broken/<segment>-<offset>`.
-    2. Replace the segment, atomically, by the bytes that are sound.
+    2. Replace the segment, atomically, by its sound bytes.
 
-    A crash in between leaves the segment as it was. Sound segments are not touched. Indexes notice and start anew.
-    Errors: `NewerFormat`, before anything is written; `TransientError` if a segment grew meanwhile.
+    A crash in between leaves the segment unchanged. Sound segments are not touched. Indexes notice, and fill anew.
+    Errors: `NewerFormat`, before any write; `TransientError` if a segment grew meanwhile.
     """
     removed: list[Removed] = []
     for report in verify(storage).segments:
@@ -61,16 +61,16 @@ def _repair(storage: Storage, report: SegmentReport) -> list[Removed]:
     path = segment_path(report.segment)
     data = memoryview(storage.read(path, 0, report.size))
     removed = [
-        Removed(damage, _keep(storage, damage, data[damage.offset : damage.offset + damage.bytes_lost]))
+        Removed(damage, _save_broken(storage, damage, data[damage.offset : damage.offset + damage.bytes_lost]))
         for damage in report.damages
     ]
     if storage.size(path) != report.size:
         raise TransientError(f"segment {report.segment} grew while it was repaired: stop the query, then repair again")
-    storage.replace(path, _sound(data, report))
+    storage.replace(path, _remove_damage(data, report))
     return removed
 
 
-def _sound(data: memoryview, report: SegmentReport) -> bytes:
+def _remove_damage(data: memoryview, report: SegmentReport) -> bytes:
     pieces: list[memoryview] = []
     start = 0
     for damage in report.damages:
@@ -83,8 +83,8 @@ def _broken_path(damage: Damage) -> str:
     return f"{BROKEN}/{damage.segment}-{damage.offset}"
 
 
-def _keep(storage: Storage, damage: Damage, data: memoryview) -> str:
-    """Save the bytes; the same bytes may be there from a repair that was cut short, others from an earlier one."""
+def _save_broken(storage: Storage, damage: Damage, data: memoryview) -> str:
+    """Saves the bytes. An interrupted repair may have saved the same bytes, an earlier one others."""
     for attempt in count():
         path = f"{_broken_path(damage)}{f'.{attempt}' if attempt else ''}"
         try:

@@ -1,4 +1,4 @@
-"""Walking through a segment: its frames and its damage, each with a place (`FORMAT.md`, sections 4 and 5)."""
+"""Scans a segment for its frames and its damage, each with a place (`FORMAT.md`, sections 4 and 5)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SMALL_BLOCK_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class FoundFrame:
-    """A frame. `crc_ok` is True if the payload was read and is right, None if it was not looked at."""
+    """A frame. `crc_ok` is True if the payload was read and is right, None if it was not read."""
 
     location: Location
     header: FrameHeader
@@ -37,7 +37,9 @@ class FoundFrame:
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """The segment's end is short of a frame, or zeroed: left by a crash, or a frame in flight. Nothing acknowledged."""
+    """The segment ends short of a frame, or in zeros: after a crash, or before a write ends. No commit was
+    acknowledged.
+    """
 
     segment: str
     offset: int
@@ -46,7 +48,7 @@ class Torn:
 
 @dataclass(frozen=True, slots=True)
 class Corrupt:
-    """Bytes that should be a frame and are not."""
+    """Bytes that should be a frame, but are none."""
 
     segment: str
     offset: int
@@ -59,7 +61,7 @@ Scanned: TypeAlias = "FoundFrame | Torn | Corrupt"
 
 
 class Window:
-    """The bytes of one file through a block that moves; large blocks while reading on, small ones after a leap."""
+    """The bytes of one file through a moving block; large blocks for sequential reads, small ones after a jump."""
 
     def __init__(self, storage: Storage, path: str, size: int) -> None:
         self.size = size
@@ -70,7 +72,7 @@ class Window:
         self._next_bytes = BLOCK_BYTES
 
     def get(self, offset: int, length: int) -> memoryview:
-        """`length` bytes from `offset`; fewer only at the end of the file as it was when the scan began."""
+        """`length` bytes from `offset`; fewer only at the file's end when the scan began."""
         length = max(0, min(length, self.size - offset))
         end = self._start + len(self._block)
         if offset < self._start or offset + length > end:
@@ -82,7 +84,9 @@ class Window:
         return memoryview(self._block)[start : start + length]
 
     def blocks(self, offset: int, end: int, overlap: int = 0) -> Iterator[tuple[int, memoryview]]:
-        """The bytes from `offset` to `end` as (place, bytes); each repeats the last `overlap` of the one before."""
+        """The bytes from `offset` to `end` as (place, bytes); each piece repeats the last `overlap` bytes of the
+        previous one.
+        """
         while offset < end:
             piece = self.get(offset, min(BLOCK_BYTES, end - offset))
             yield offset, piece
@@ -96,29 +100,28 @@ def scan(
 ) -> Iterator[Scanned]:
     """Frames and damage from byte `start` (where a frame begins) to `size` (default: the file's), in order.
 
-    Headers only: payloads are not read, except of the last frame and of one that no frame follows; those may be
-    unfinished. Otherwise every byte is checked. Nothing is ever written.
-
-    Errors: `NewerFormat` at a sound frame of a newer format; `FileNotFoundError`.
+    With `headers_only`, payloads are read only for the last frame and for a frame without a successor; these may be
+    unfinished. Otherwise every byte is checked. Never writes. Errors: `NewerFormat` at a sound frame of a newer format;
+    `FileNotFoundError`.
     """
     path = segment_path(segment)
     window = Window(storage, path, storage.size(path) if size is None else size)
     offset = start
     while offset < window.size:
-        scanned, offset = _next(window, segment, offset, headers_only)
+        scanned, offset = _scan_next(window, segment, offset, headers_only)
         yield scanned
 
 
-def _next(window: Window, segment: str, offset: int, headers_only: bool) -> tuple[Scanned, int]:
-    """What is at `offset`, and where to go on."""
+def _scan_next(window: Window, segment: str, offset: int, headers_only: bool) -> tuple[Scanned, int]:
+    """The frame or damage at `offset`, and the offset to continue at."""
     header = header_at(window, segment, offset)
     rest = window.size - offset
     if isinstance(header, NeedMore) or (isinstance(header, FrameHeader) and header.total_length > rest):
         return Torn(segment, offset, rest), window.size
     if isinstance(header, Bad):
-        if _only_zeros(window, offset):
+        if _has_only_zeros(window, offset):
             return Torn(segment, offset, rest), window.size
-        return _corrupt(window, segment, offset, offset + 1, header.reason)
+        return _skip_corrupt(window, segment, offset, offset + 1, header.reason)
     end = offset + header.total_length
     if headers_only and end < window.size and _may_follow(window, segment, end):
         return FoundFrame(Location(segment, offset, end - offset), header, None), end
@@ -127,11 +130,11 @@ def _next(window: Window, segment: str, offset: int, headers_only: bool) -> tupl
     reason = "the payload fails its checksum"
     if end == window.size or _may_follow(window, segment, end):
         return Corrupt(segment, offset, end - offset, reason), end
-    return _corrupt(window, segment, offset, offset + PRELUDE_LENGTH, reason)
+    return _skip_corrupt(window, segment, offset, offset + PRELUDE_LENGTH, reason)
 
 
 def header_at(window: Window, segment: str, offset: int) -> FrameHeader | NeedMore | Bad:
-    """The header at `offset`; `NewerFormat` if it belongs to one."""
+    """The header at `offset`; `NewerFormat` if its format is newer."""
     parsed = parse_header(window.get(offset, PRELUDE_LENGTH))
     if isinstance(parsed, NeedMore) and parsed.length <= window.size - offset:
         parsed = parse_header(window.get(offset, parsed.length))
@@ -149,21 +152,21 @@ def _payload_is_right(window: Window, offset: int, header: FrameHeader) -> bool:
     for _, piece in window.blocks(start, start + header.payload_length):
         crc = crc32c(piece, crc)
     trailer = window.get(start + header.payload_length, TRAILER_LENGTH)
-    # Short if the file shrank during the scan.
+    # It is short if the file shrank during the scan.
     return len(trailer) == TRAILER_LENGTH and read_trailer(trailer) == crc
 
 
-def _only_zeros(window: Window, offset: int) -> bool:
+def _has_only_zeros(window: Window, offset: int) -> bool:
     return all(piece.nbytes == bytes(piece).count(0) for _, piece in window.blocks(offset, window.size))
 
 
-def _corrupt(window: Window, segment: str, offset: int, search_from: int, reason: str) -> tuple[Scanned, int]:
+def _skip_corrupt(window: Window, segment: str, offset: int, search_from: int, reason: str) -> tuple[Scanned, int]:
     end = _next_header(window, segment, search_from)
     return Corrupt(segment, offset, end - offset, reason), end
 
 
 def _next_header(window: Window, segment: str, offset: int) -> int:
-    """Offset of the next valid header, or of one that the end of the file cuts short, or the end of the file."""
+    """Offset of the next valid header, or of a header that the file's end cuts short, or the file's end."""
     for place, piece in window.blocks(offset, window.size, overlap=PRELUDE_LENGTH - 1):
         data = bytes(piece)
         at = data.find(MAGIC)

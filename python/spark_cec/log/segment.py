@@ -14,13 +14,13 @@ SEGMENTS = "segments"
 DEFAULT_SEGMENT_BYTES = 64 << 20
 
 SEGMENT_FRAMES = 1 << 14
-"""Frames at which a segment is ended however small they are: only whole segments are trimmed."""
+"""A segment ends after this many frames, however small, because trimming deletes whole segments only."""
 
 LEFT_AFTER_IDLE_MS = 300_000
-"""A writer does not append to a segment to which it has not appended for so long; it begins another."""
+"""If a writer has not appended to a segment for this time, it begins another one."""
 
 GIVEN_UP_AFTER_IDLE_MS = 3_600_000
-"""A segment whose newest frame is older than this counts as left, though its writer may live: clocks differ."""
+"""If a segment's newest frame is older than this, the segment counts as left. Its writer may live: clocks differ."""
 
 _NAME = re.compile(r"(?P<writer>[0-9a-f]{12}-[0-9a-f]{16})-(?P<seq>[0-9]{8})\.cec")
 
@@ -63,7 +63,7 @@ def segment_path(segment: str) -> str:
 
 
 def list_segments(storage: Storage) -> Listing:
-    """The segments there are, sorted by name; other files in the directory are left out."""
+    """The segments, sorted by name; other files in the directory are left out."""
     return [file for file in storage.list(SEGMENTS) if SegmentName.parse(file.name) is not None]
 
 

@@ -1,4 +1,4 @@
-"""Storage: the few things the log asks of a file system, and what it relies on."""
+"""Storage: the operations that the log needs from a file system, and their guarantees."""
 
 from __future__ import annotations
 
@@ -26,29 +26,28 @@ class Appender(Protocol):
     """An open file that only grows; made by `Storage.append_to_new`, used by one thread at a time."""
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        """Write the buffers in order at the end; durable on return. If it raises, any part may have been written."""
+        """Writes the buffers in order at the end; durable on return. If it raises, any part may have been written."""
 
     def still_linked(self) -> bool:
-        """False if the file was deleted, replaced or moved, so that what is appended here can never be read."""
+        """False if the file was deleted, replaced or moved, so that no reader can find later bytes."""
 
     def close(self) -> None:
-        """Give the file back; more than once is harmless."""
+        """Closes the file; may be called again."""
 
 
 class Storage(Protocol):
-    """Files below one root. Paths are relative to it, with `/` between the parts. Safe for use by several threads.
+    """Files below one root. Paths are relative to it, with `/` between the parts. Safe for several threads.
 
-    What the log relies on:
+    The log relies on these guarantees:
 
-    1. `create` is atomic and create-if-absent: of several callers exactly one succeeds, and no reader, also after a
-       crash, ever sees a part of the file.
+    1. `create` is atomic and create-if-absent: of several callers exactly one succeeds. No reader, also after a crash,
+       ever sees a part of the file.
     2. `replace` is atomic: a reader sees the old bytes or the new, never a mixture and never nothing.
     3. `create`, `replace` and `Appender.append` are durable on return, the file's name included.
-    4. Appended bytes become visible in order, within one `append` too: a reader, also after a crash, sees a beginning
-       of them, possibly followed by zero bytes. Bytes that were once durable do not change.
-    5. `list` shows every file whose creation returned before it was called, and never a file in
-       the making.
-    6. `read` of a range of a file that is being appended to returns the bytes that are there.
+    4. Appended bytes become visible in order, within one `append` too. A reader, also after a crash, sees a prefix of
+       them, possibly followed by zero bytes. Durable bytes do not change.
+    5. `list` shows every file whose creation returned before the call, and never an unfinished file.
+    6. `read` of a range of a growing file returns the bytes that are there.
 
     A missing file is a `FileNotFoundError`, any other failure an `OSError`.
     """
@@ -62,13 +61,13 @@ class Storage(Protocol):
         """Whether `append_to_new` works; if not, every write is a `create`."""
 
     def create(self, path: str, data: Buffer) -> None:
-        """A new file with these bytes; directories are made. `AlreadyExists` if there is one."""
+        """Creates a file with these bytes, and its directories. `AlreadyExists` if the file exists."""
 
     def replace(self, path: str, data: Buffer) -> None:
-        """A file with these bytes, whether there was one or not."""
+        """Creates or replaces a file with these bytes."""
 
     def append_to_new(self, path: str) -> Appender:
-        """A new, empty file to append to. `AlreadyExists` if there is one, `OSError` where `can_append` is false."""
+        """Creates an empty file to append to. `AlreadyExists` if it exists, `OSError` if `can_append` is false."""
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         """At most `length` bytes from `offset`; fewer only at the end of the file."""
@@ -77,26 +76,26 @@ class Storage(Protocol):
         """Bytes in the file."""
 
     def list(self, directory: str) -> Listing:
-        """The files directly in it, sorted by name; empty if there is no such directory."""
+        """The files directly in the directory, sorted by name; empty if the directory is missing."""
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
 
     def delete(self, path: str) -> None:
-        """Remove the file; missing is fine."""
+        """Deletes the file, if it exists."""
 
     def sync(self, path: str) -> None:
-        """Make durable what can be read of a file: who wrote it may have died before it was."""
+        """Makes the readable bytes of a file durable: its writer may have died before."""
 
     def local_path(self, path: str) -> str | None:
-        """Where the file is on this machine's own file system, or None if it is not there."""
+        """The file's path on this machine's own file system, or None for another kind of storage."""
 
     def probe_writable(self) -> None:
-        """Create, try to create again, and delete a small file. `LogLocationError` if that goes wrong."""
+        """Creates a small file, tries to create it again, and deletes it. `LogLocationError` if a step fails."""
 
 
 def probe(storage: Storage) -> None:
-    """What `probe_writable` does, for any storage."""
+    """Implements `probe_writable` for any storage."""
     path = f"probe-{secrets.token_hex(8)}"
     try:
         storage.create(path, b"probe")

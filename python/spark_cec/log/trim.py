@@ -1,4 +1,4 @@
-"""Trimming: which segments nobody needs any more, and their removal."""
+"""Trimming: finds the segments that nothing needs any more, and deletes them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from spark_cec.log.segment import GIVEN_UP_AFTER_IDLE_MS, Location, SegmentName,
 from spark_cec.log.storage import Storage, StoredFile
 
 NO_GENERATION = -1
-"""Newest generation of a segment that holds no frame with one."""
+"""The newest generation of a segment whose frames have none."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentSummary:
-    """What a segment holds, as far as it matters here.
+    """The content of a segment, as far as trimming needs it.
 
-    `generation`: the newest in it. `commits`: highest version of each store's commit frames. `output_batch`: highest
-    batch of its output frames, None if it has none. `wall_ms`: of its newest frame, 0 if none has a time.
+    `generation`: its newest generation. `commits`: highest version of each store's commit frames. `output_batch`:
+    highest batch of its output frames, None if it has none. `wall_ms`: time of its newest frame, 0 if none has a time.
     """
 
     name: SegmentName
@@ -31,8 +31,8 @@ class SegmentSummary:
     output_batch: int | None = None
     wall_ms: int = 0
 
-    def with_more(self, entries: Sequence[tuple[Meta, Location]]) -> SegmentSummary:
-        """The summary when more frames are known; to say of a frame twice what is in it changes nothing."""
+    def add_entries(self, entries: Sequence[tuple[Meta, Location]]) -> SegmentSummary:
+        """The summary with more frames; a repeated frame changes nothing."""
         commits, output, generation, wall_ms = dict(self.commits), self.output_batch, self.generation, self.wall_ms
         for meta, _ in entries:
             wall_ms = max(wall_ms, meta.wall_ms)
@@ -47,13 +47,13 @@ class SegmentSummary:
 
 
 class Summaries:
-    """The summaries of one log's segments, brought up to date by what the index has learnt since; for one thread."""
+    """The summaries of one log's segments, updated by new entries of the index; for one thread."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[int, SegmentSummary]] = {}
 
     def of(self, index: Index, segments: Iterable[str]) -> dict[str, SegmentSummary]:
-        """The summaries of these segments; all others are forgotten."""
+        """The summaries of `segments`; forgets all others."""
         covered = index.covered()
         known: dict[str, tuple[int, SegmentSummary]] = {}
         for segment in segments:
@@ -62,19 +62,19 @@ class Summaries:
             if summary is None or end > now:
                 known[segment] = now, summarize(segment, index.entries(segment))
             else:
-                known[segment] = now, summary.with_more(index.entries(segment, end)) if end < now else summary
+                known[segment] = now, summary.add_entries(index.entries(segment, end)) if end < now else summary
         self._known = known
         return {segment: summary for segment, (_, summary) in known.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class TrimHorizon:
-    """What must be kept. Only versions that Spark has committed may speak here.
+    """The content to keep. Only versions that Spark has committed may decide it.
 
-    `stores`: for each store the smallest `oldest_footprint` of any retained version; frames of smaller versions are
-    not needed. A store that is missing keeps all its frames. `generation`: the run of the query that is writing now.
-    `output_before`: output of smaller batches is not retained; None keeps all output. `now_ms`: the time; a writer that
-    has been silent for long by then is not waited for. With 0 every writer is.
+    `stores`: for each store the smallest `oldest_footprint` of any retained version; frames of smaller versions are not
+    needed. A missing store keeps all its frames. `generation`: the query's current run. `output_before`: output of
+    smaller batches is not retained; None keeps all output. `now_ms`: the time; trimming does not wait for a writer that
+    is long silent by then. With 0 it waits for every writer.
     """
 
     stores: Mapping[StoreId, int]
@@ -84,21 +84,21 @@ class TrimHorizon:
 
 
 def removable_segments(segments: Iterable[SegmentSummary], keep: TrimHorizon) -> list[str]:
-    """Names of the segments that hold nothing to be kept, sorted; never one that the present run may append to."""
+    """Names of the segments without content to keep, sorted; never a segment that the current run may append to."""
     known = list(segments)
-    writing = _being_written(known, keep)
-    return sorted(str(segment.name) for segment in known if segment.name not in writing and _unneeded(segment, keep))
+    writing = _find_open(known, keep)
+    return sorted(str(segment.name) for segment in known if segment.name not in writing and _is_unneeded(segment, keep))
 
 
 def trim(storage: Storage, index: Index, horizon: TrimHorizon, summaries: Summaries | None = None) -> list[str]:
-    """Delete the removable segments and forget them in the index; returns their names.
+    """Deletes the removable segments, forgets them in the index, and returns their names.
 
-    Manifests of output that is not retained go first, so that no reader is sent to rows that are gone. The newest
-    manifest and its output always stay: readers learn the schema from it. With the `summaries` of the time before, only
-    what is new is looked at.
+    Manifests of output that is not retained go first, so that no reader looks for deleted rows. The newest manifest and
+    its output always stay, because readers take the schema from it. With `summaries` from the last call, only new
+    entries are read.
 
-    A segment that the index does not cover to its end stays, unless what is left of it is only torn. Bring the index up
-    to date first (`Catalog.refresh`).
+    If the index does not cover a segment to its end, the segment stays, unless the rest is only torn. Update the index
+    first (`Catalog.refresh`).
     """
     horizon = replace(horizon, output_before=_retire_output(storage, horizon.output_before))
     covered = index.covered()
@@ -113,7 +113,7 @@ def trim(storage: Storage, index: Index, horizon: TrimHorizon, summaries: Summar
 
 
 def _retire_output(storage: Storage, before: int | None) -> int | None:
-    """Retire manifests; the batch below which output may go."""
+    """Retires manifests, and returns the batch before which output may be deleted."""
     published = batches(storage) if before is not None else []
     if before is None or not published:
         return before
@@ -123,18 +123,17 @@ def _retire_output(storage: Storage, before: int | None) -> int | None:
 
 
 def summarize(segment: str, entries: Sequence[tuple[Meta, Location]]) -> SegmentSummary:
-    """The summary of a segment from what an index knows of it. `ValueError` if `segment` is no segment's name."""
+    """The summary of a segment from its index entries. `ValueError` if `segment` is no segment's name."""
     name = SegmentName.parse(segment)
     if name is None:
         raise ValueError(f"{segment!r} is no segment's name")
-    return SegmentSummary(name).with_more(entries)
+    return SegmentSummary(name).add_entries(entries)
 
 
-def _being_written(segments: Sequence[SegmentSummary], keep: TrimHorizon) -> set[SegmentName]:
-    """The newest segment of each writer that has written in the present run, or in a later one, and not long ago.
+def _find_open(segments: Sequence[SegmentSummary], keep: TrimHorizon) -> set[SegmentName]:
+    """The newest segment of each writer that has written recently, in the current run or a later one.
 
-    An executor may be idle for the rest of the run, or gone. Should it write again after all, it begins another
-    segment.
+    A silent executor may be idle or gone. If it writes again, it begins another segment.
     """
     writers = {segment.name.writer_id for segment in segments if segment.generation >= keep.generation}
     newest: dict[str, SegmentSummary] = {}
@@ -148,7 +147,7 @@ def _being_written(segments: Sequence[SegmentSummary], keep: TrimHorizon) -> set
     }
 
 
-def _unneeded(segment: SegmentSummary, keep: TrimHorizon) -> bool:
+def _is_unneeded(segment: SegmentSummary, keep: TrimHorizon) -> bool:
     if any(version >= keep.stores.get(store, version) for store, version in segment.commits.items()):
         return False
     return segment.output_batch is None or (

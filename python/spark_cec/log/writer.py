@@ -1,4 +1,4 @@
-"""Appending to the log (`FORMAT.md`, section 6)."""
+"""Appends to the log (`FORMAT.md`, section 6)."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from spark_cec.log.storage import Appender, Storage
 _LOST_SEGMENTS = 3
 
 _LARGEST_TOGETHER = 1 << 20
-"""Bytes of frames that share an object: an object goes only when none of its frames is needed."""
+"""Most bytes of frames that share an object: an object is deleted only if none of its frames is needed."""
 
 
 class Appended(NamedTuple):
-    """A durable frame: its header, as an index wants it, and its place."""
+    """A durable frame: its header, for the index, and its place."""
 
     header: FrameHeader
     location: Location
 
 
 class _Frame:
-    """An encoded frame that waits for its place, and then has it, or what went wrong."""
+    """An encoded frame that waits for its place, then has its place or its error."""
 
     __slots__ = ("buffers", "error", "length", "location")
 
     def __init__(self, buffers: list[Buffer]) -> None:
         self.buffers = buffers
-        self.length = _bytes(buffers)
+        self.length = _count_bytes(buffers)
         self.location: Location | None = None
         self.error: Exception | None = None
 
@@ -58,7 +58,7 @@ class _Frame:
         return self.location is not None or self.error is not None
 
     def place(self) -> Location:
-        """Raises an error of its own: several threads may wait for frames that one write was to bring."""
+        """The frame's place. Raises a new copy of the error, because several threads may wait for one failed write."""
         if self.location is None:
             assert self.error is not None
             raise type(self.error)(*self.error.args) from self.error
@@ -66,13 +66,12 @@ class _Frame:
 
 
 class SegmentWriter:
-    """Appends frames to segments of its own; safe for use by several threads.
+    """Appends frames to its own segments; safe for several threads.
 
-    Frames that wait while another one is written go together with the next write, and wait for the disk once.
-
-    A segment is begun with its first frame and left when it has `segment_bytes` or `SEGMENT_FRAMES`, when nothing was
-    appended to it for `LEFT_AFTER_IDLE_MS`, or when an append to it failed. Where the storage cannot append, each write
-    is a segment. `log_id` is 32 hex digits, `clock` gives ms since the epoch.
+    Frames that arrive during a write share the next write and its sync. A segment begins with its first frame. The
+    writer leaves a segment that has `segment_bytes` or `SEGMENT_FRAMES`, that it has not appended to for
+    `LEFT_AFTER_IDLE_MS`, or whose append failed. If the storage cannot append, each write is a segment. `log_id` is 32
+    hex digits, `clock` gives ms since the epoch.
     """
 
     def __init__(
@@ -106,9 +105,10 @@ class SegmentWriter:
         payload: Buffer | list[Buffer] | tuple[Buffer, ...] = b"",
         flags: FrameFlags = FrameFlags.PLAIN,
     ) -> Appended:
-        """Append one frame; it is durable on return.
+        """Appends one frame; it is durable on return.
 
-        Errors: `TransientError` if nothing was written; `CommitOutcomeUnknown` if the frame may be in the log or not.
+        Errors: `TransientError` if nothing was written; `CommitOutcomeUnknown` if the log may or may not have the
+        frame.
         """
         encoded = meta if isinstance(meta, bytes) else meta.encode()
         frame = _Frame(encode_frame(kind, encoded, payload, flags))
@@ -122,7 +122,7 @@ class SegmentWriter:
         if leads:
             try:
                 with self._lock:
-                    self._write_what_waits()
+                    self._write_waiting()
             finally:
                 with self._turn:
                     self._writing = False
@@ -130,19 +130,19 @@ class SegmentWriter:
         return Appended(header, frame.place())
 
     def leave_if_idle(self) -> None:
-        """Leave the open segment, if the next append would begin another one anyway: its file need not stay open."""
+        """Leaves the open segment if the next append would begin another one: its file need not stay open."""
         with self._lock:
             if self._open is not None and self._is_over(0, self._clock()):
                 self._leave()
 
     def close(self) -> None:
-        """Leave the open segment; more than once is harmless."""
+        """Leaves the open segment; may be called again."""
         with self._lock:
             self._closed = True
             self._leave()
 
-    def _write_what_waits(self) -> None:
-        """The frame of this thread, and those of all that have come since the last write."""
+    def _write_waiting(self) -> None:
+        """Writes this thread's frame, and all frames that have arrived since the last write."""
         frames: list[_Frame] = []
         try:
             with self._turn:
@@ -155,13 +155,14 @@ class SegmentWriter:
             raise
 
     def _write_some(self, frames: list[_Frame]) -> int:
-        """Write as many of the first frames as go into one segment, at least one; how many have their outcome now."""
+        """Writes as many of the first frames as fit into one segment, at least one; returns how many have an outcome.
+        """
         try:
             if self._closed:
                 raise ValueError(f"writer {self.writer_id} is closed: open the log again")
             if not self._storage.can_append:
                 most_bytes = min(self._segment_bytes, _LARGEST_TOGETHER)
-                return self._create(frames[: _fitting(frames, most_bytes, SEGMENT_FRAMES)])
+                return self._create(frames[: _count_fitting(frames, most_bytes, SEGMENT_FRAMES)])
             return self._append(frames)
         except _Failed as failed:
             failed.error.__cause__ = failed.__cause__
@@ -180,7 +181,7 @@ class SegmentWriter:
         raise TransientError(f"{self._storage.url}: segments vanish while they are written; who deletes them?")
 
     def _append_once(self, frames: list[_Frame]) -> int:
-        """How many frames are in their places: 0 if the segment was deleted meanwhile, so that they are nowhere."""
+        """Appends, and returns the number of frames in their places; 0 if the segment was deleted meanwhile."""
         now_ms = self._clock()
         if self._open is not None and self._is_over(frames[0].length, now_ms):
             self._leave()
@@ -188,9 +189,9 @@ class SegmentWriter:
             name, appender, lead = self._begin()
         else:
             (name, appender), lead = self._open, []
-        offset = self._end + _bytes(lead)
-        together = frames[: _fitting(frames, self._segment_bytes - offset, SEGMENT_FRAMES - self._frames)]
-        # Until it has worked, the append counts as failed, whatever may end it.
+        offset = self._end + _count_bytes(lead)
+        together = frames[: _count_fitting(frames, self._segment_bytes - offset, SEGMENT_FRAMES - self._frames)]
+        # Until the append has worked, it counts as failed, whatever ends it.
         self._open = None
         try:
             appender.append([*lead, *(buffer for frame in together for buffer in frame.buffers)])
@@ -204,7 +205,7 @@ class SegmentWriter:
         if not linked:
             _close_quietly(appender)
             return 0
-        self._open, self._end = (name, appender), _placed(together, str(name), offset)
+        self._open, self._end = (name, appender), _assign_places(together, str(name), offset)
         self._frames, self._appended_ms = self._frames + len(together), now_ms
         return len(together)
 
@@ -232,7 +233,7 @@ class SegmentWriter:
             self._storage.create(segment_path(str(name)), data)
         except Exception as error:
             raise _Failed(CommitOutcomeUnknown(f"creation of {name} failed: {error}"), frames) from error
-        _placed(frames, str(name), _bytes(lead))
+        _assign_places(frames, str(name), _count_bytes(lead))
         return len(frames)
 
     def _take_name(self) -> SegmentName:
@@ -247,7 +248,7 @@ class SegmentWriter:
 
 
 class _Failed(Exception):
-    """A write of several frames has failed: none of them may be taken for written, or for not written."""
+    """A write of several frames has failed: each may or may not be written."""
 
     def __init__(self, error: Exception, frames: list[_Frame]) -> None:
         super().__init__(str(error))
@@ -255,12 +256,12 @@ class _Failed(Exception):
         self.frames = frames
 
 
-def _bytes(buffers: Sequence[Buffer]) -> int:
+def _count_bytes(buffers: Sequence[Buffer]) -> int:
     return sum(memoryview(buffer).nbytes for buffer in buffers)
 
 
-def _fitting(frames: Sequence[_Frame], room: int, most: int) -> int:
-    """How many of the first frames fit into so many bytes, at least one and at most `most`."""
+def _count_fitting(frames: Sequence[_Frame], room: int, most: int) -> int:
+    """The number of first frames that fit into `room` bytes, at least one and at most `most`."""
     count = 1
     left = room - frames[0].length
     while count < min(len(frames), most) and frames[count].length <= left:
@@ -269,8 +270,8 @@ def _fitting(frames: Sequence[_Frame], room: int, most: int) -> int:
     return count
 
 
-def _placed(frames: Iterable[_Frame], segment: str, offset: int) -> int:
-    """Gives the frames their places, one behind the other; the end of the last one."""
+def _assign_places(frames: Iterable[_Frame], segment: str, offset: int) -> int:
+    """Assigns consecutive places to the frames, and returns the end of the last one."""
     for frame in frames:
         frame.location = Location(segment, offset, frame.length)
         offset += frame.length
@@ -278,7 +279,7 @@ def _placed(frames: Iterable[_Frame], segment: str, offset: int) -> int:
 
 
 def _close_quietly(appender: Appender) -> None:
-    """What was appended is durable already, so nothing can be lost here."""
+    """Ignores a failed close: the appended bytes are durable already."""
     try:
         appender.close()
     except OSError:

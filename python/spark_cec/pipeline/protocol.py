@@ -15,7 +15,7 @@ from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import CheckpointLeases
-from spark_cec.agent.owner import log_of_its_own, refuse_if_owned
+from spark_cec.agent.owner import external_log, refuse_if_owned
 from spark_cec.errors import DamagedLog, SettingsError, UnsuitableCheckpoint
 from spark_cec.log.home import absolute_home
 from spark_cec.log.storage import Storage
@@ -26,7 +26,7 @@ from spark_cec.protocols.driving import line_of
 from spark_cec.protocols.records import Records, checkpoints_of, read_records, records_in
 from spark_cec.protocols.spec import SPEC_FILE, Spec, new_run, note_stop, read_spec, write_spec
 from spark_cec.recovery.query_files import QUERY
-from spark_cec.recovery.rollback import has_whole, refuse_out_of_reach, roll_back
+from spark_cec.recovery.rollback import has_whole_batch, refuse_out_of_reach, roll_back
 from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.settings import PREFIX, duration_ms
 
@@ -198,7 +198,7 @@ class Lines:
         """One flow: where it is then, how many batches that takes back, and how many checkpoints are of no use."""
         at, leases = records.at(number), CheckpointLeases()
         checkpoint, own = open_storage(self._flow(name)), self._own(name)
-        leases.hold(self._flow(name), own, log=log_of_its_own(self._flow(name), self._log_home(name)))
+        leases.hold(self._flow(name), own, log=external_log(self._flow(name), self._log_home(name)))
         try:
             was = committed_batch(checkpoint)
             roll_back(checkpoint, own, self._log(name), at.batch)
@@ -215,7 +215,7 @@ class Lines:
     def _records(self, name: str, inputs: tuple[str, ...]) -> Records:
         """The checkpoints of a flow, without those whose batch Spark has lost, as by a power loss: it syncs no file."""
         records, checkpoint = read_records(self._own(name), name, inputs), open_storage(self._flow(name))
-        lost = [each for each in records.known if each.batch >= 0 and not has_whole(checkpoint, each.batch)]
+        lost = [each for each in records.known if each.batch >= 0 and not has_whole_batch(checkpoint, each.batch)]
         for each in lost if len(lost) < len(records.known) else ():  # else there is no way to go
             _LOG.warning(
                 "%s has checkpoint %d of batch %d, which Spark's logs there do not have whole: an older one is used",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_cec.errors import DamagedLog
-from spark_cec.log.objects import decode_object, encode_object
+from spark_cec.log.checked_json import decode_object, encode_object
 from spark_cec.log.storage import Storage
 from spark_cec.protocols.words import Checkpoint, Piggyback, Process
 

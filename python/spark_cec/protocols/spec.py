@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import new_id
-from spark_cec.log.objects import decode_object, encode_object
+from spark_cec.log.checked_json import decode_object, encode_object
 from spark_cec.log.storage import Storage
 from spark_cec.protocols.choose import Protocol
 from spark_cec.protocols.words import Process

@@ -1,13 +1,13 @@
-"""Which of several attempts at a version may be the one that Spark committed.
+"""Decides which attempt at a version may be the one that Spark committed.
 
-A batch that was planned and not committed is run again by the next run of the query, which writes the same versions
-again. What the earlier run had written must not stand in for a frame of the later one that is lost: the two may differ.
+If a query stops before Spark commits a planned batch, the next run repeats the batch and writes its versions again. The
+two runs may write different state. If a frame of the later run is lost, a frame of the earlier run must not replace it.
 
-The run that committed batch b is the newest of those that began when b was not committed yet. So at version v an
-attempt counts if it was written by the newest run that began with V < v - 1, or by a later one (which wrote it anew,
-after a loss). Where Spark names the state of V by ids, an attempt at V + 1 counts if it has one of them.
+The newest run that began before batch b was committed is the run that committed b. At version v an attempt counts if
+that run (its V at the start was below v - 1) wrote it. An attempt by a later run counts too: it repairs a loss. If
+Spark records checkpoint ids for V, an attempt at V + 1 must have one of the recorded ids.
 
-A rollback cuts the log: what runs before it have written behind the batch that it went back to counts never again.
+A rollback to the end of a batch excludes all attempts behind that batch by runs before the rollback.
 """
 
 from __future__ import annotations
@@ -16,50 +16,55 @@ from collections.abc import Iterable, Sequence
 from functools import cache, cached_property
 
 from spark_cec.ids import StoreId
-from spark_cec.log.cuts import Cut, cuts_of
 from spark_cec.log.index import CommitEntry, Index
+from spark_cec.log.output_rollbacks import Cut, read_cuts
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.generations import known_generations, started_after
+from spark_cec.recovery.generations import known_generations, read_start
 from spark_cec.recovery.plan import ANY_VERSION, Allows
 from spark_cec.recovery.spark_logs import STORES_OF_A_JOIN, Partition, committed_batch, committed_ids
 
 
 class CommittedAttempts:
-    """Of one checkpoint, which ends at batch `committed`. `own` is rooted at its `cec` directory, `cuts` its log's."""
+    """Tells which commit attempts of one checkpoint count; Spark has committed its batches up to `committed`.
+
+    `own` is rooted at the checkpoint's `cec` directory. `cuts` are the rollbacks that the log records.
+    """
 
     def __init__(self, checkpoint: Storage, own: Storage, cuts: Sequence[Cut], committed: int) -> None:
         self._checkpoint = checkpoint
         self._own = own
         self._cuts = cuts
         self._committed = committed
-        self._started_after = cache(lambda generation: started_after(own, generation))
+        self._read_start = cache(lambda generation: read_start(own, generation))
 
     def allows(self, entry: CommitEntry) -> bool:
         """Whether this attempt may be the committed one."""
         meta = entry.meta
-        if is_taken_back(entry, self._cuts) or meta.generation < self.least_generation(meta.version):
+        if is_rolled_back(entry, self._cuts) or meta.generation < self.least_generation(meta.version):
             return False
         if meta.version != self._committed + 1:
             return True
         ids = self._ids.get((meta.store.operator, meta.store.partition))
         return not ids or meta.checkpoint_id.hex() in ids
 
-    def named(self, store: StoreId, version: int) -> str | None:
-        """The id, as hex digits, by which Spark names the store's state at V + 1; None where it names none."""
+    def committed_id(self, store: StoreId, version: int) -> str | None:
+        """The checkpoint id, in hex digits, that Spark records for the store at V + 1; None if Spark records no id."""
         ids = self._ids.get((store.operator, store.partition), ()) if version == self._committed + 1 else ()
         place = STORES_OF_A_JOIN.index(store.name) if store.name in STORES_OF_A_JOIN else 0
         return ids[place] if place < len(ids) else None
 
     def allows_read(self, entry: CommitEntry) -> bool:
-        """As `allows`, for who is no run of the query: a version that Spark has not committed is not given up yet."""
+        """As `allows`, for a reader outside the query: an attempt above V + 1 counts, because Spark may still commit
+        it.
+        """
         if entry.meta.version > self._committed + 1:
-            return not is_taken_back(entry, self._cuts)
+            return not is_rolled_back(entry, self._cuts)
         return self.allows(entry)
 
     def least_generation(self, version: int) -> int:
-        """The oldest run whose attempt at `version` counts; 0 where that is not known."""
+        """The oldest run whose attempt at `version` counts; 0 if no run file tells."""
         for generation in reversed(self._generations):
-            after = self._started_after(generation)
+            after = self._read_start(generation)
             if after is not None and after < version - 1:
                 return generation
         return 0
@@ -74,17 +79,17 @@ class CommittedAttempts:
 
 
 def read_attempts(checkpoint: Storage, own: Storage, log: Storage) -> CommittedAttempts:
-    """Of a checkpoint as it is now, and its log. Errors: `DamagedLog` where a cut cannot be read."""
-    return CommittedAttempts(checkpoint, own, cuts_of(log).known, committed_batch(checkpoint))
+    """Reads the committed batch and the rollbacks as they are now. `DamagedLog` if a rollback entry is unreadable."""
+    return CommittedAttempts(checkpoint, own, read_cuts(log).known, committed_batch(checkpoint))
 
 
-def is_taken_back(entry: CommitEntry, cuts: Iterable[Cut]) -> bool:
-    """Whether a rollback has taken back the batch that this attempt was written with."""
+def is_rolled_back(entry: CommitEntry, cuts: Iterable[Cut]) -> bool:
+    """Whether a rollback took back the batch of this attempt."""
     return any(cut.takes_back(entry.meta.version - 1, entry.meta.generation) for cut in cuts)
 
 
 def newest_allowed(index: Index, store: StoreId, allows: Allows) -> CommitEntry | None:
-    """The last attempt of the highest version that has one which counts; None where none does."""
+    """The last attempt that counts, at the highest version that has one; None if no attempt counts."""
     version = ANY_VERSION
     while attempts := index.newest(store, version):
         counting = [entry for entry in attempts if allows(entry)]

@@ -1,15 +1,16 @@
-"""Falling back: a lost frame costs a longer replay, and not the state (docs/recovery.md, A lost frame).
+"""Falls back to an older version if a frame is lost: the replay is longer, but the state survives.
 
-Where the eventual checkpoint of the committed version V+1 cannot be rebuilt, the query begins from an older version w:
-the newest at which the log still gives every store, as far back as Spark's offset log has the batches that follow.
+See docs/recovery.md, A lost frame. If the log cannot rebuild the eventual checkpoint of the committed version V+1, the
+query begins from an older version w. w is the newest version at which every store is whole and whose later batches
+Spark's offset log still has.
 
-1. Every store loads EC(w), and batches D(w)...w-1 are replayed under the hold rule, as after a crash at w.
-2. Batches w...V are run as they were run first: nothing is held, windows open and close, nothing is written.
-3. The digest must be that of the footer of V+1, if that is left. Then every store writes its commit of that version
-   anew, with all its windows and the same checkpoint id, so that nothing rests on the lost frame any more.
+1. Every store loads EC(w). The query replays batches D(w)...w-1 under the hold rule, as after a crash at w.
+2. The query runs batches w...V as it first ran them: it holds no change, opens and closes windows, and writes nothing.
+3. The digest must equal the digest in the footer of V+1, if the log still has that footer. Then every store writes
+   version V+1 again, with all windows and the same checkpoint id. After that no version depends on the lost frame.
 
-Batches w...V are not patched into what is left of EC(V+1): which windows the lost frame opened, checked or closed is
-not known, and a window that it closed would live on (`tests/recovery/test_fallback_model.py`).
+Batches w...V do not patch the remains of EC(V+1). Nobody knows which windows the lost frame opened, checked or closed,
+so a closed window would live on (`tests/recovery/test_fallback_model.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from spark_cec.recovery.query_files import FALLBACK, Fallback
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A store cannot be rebuilt at some version, because the frame of `version` (that one, or an older one) is lost."""
+    """The log cannot rebuild a store at some version: the frame of `version`, which is that version or an older one, is
+    lost.
+    """
 
     store: StoreId
     version: int
@@ -38,20 +41,20 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """A store can be rebuilt at the version of `head`; batches from `dirty_from` on must be replayed."""
+class WholeStore:
+    """The log can rebuild a store at the version of `head`; a replay must begin at batch `dirty_from`."""
 
     head: CommitEntry | None
     dirty_from: int
 
 
-Look: TypeAlias = "Callable[[StoreId, int], Whole | Loss]"
-"""Whether a store can be rebuilt at a version."""
+StoreProbe: TypeAlias = "Callable[[StoreId, int], WholeStore | Loss]"
+"""Tells whether the log can rebuild a store at a version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Where a query can begin from: version w, replaying from batch `replay_from` on. `losses`: why not from V+1."""
+    """Version w, from which a query can begin, and the first batch to replay. `losses` rule out the newer versions."""
 
     version: int
     replay_from: int
@@ -61,9 +64,10 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class NoBase:
-    """No version is whole and within reach: the nearest would need batches from `needs_batch` on.
+    """Every version that is within reach has a loss; the nearest whole version needs batches from `needs_batch` on.
 
-    `carried`: the version with which the log begins, if the state came from another checkpoint.
+    `oldest_batch` is the oldest batch in Spark's offset log. `carried` is the first version of the log, if the state
+    came from another checkpoint, else 0.
     """
 
     needs_batch: int
@@ -72,22 +76,22 @@ class NoBase:
     carried: int = 0
 
 
-def newest_base(
-    stores: Sequence[StoreId], committed_batch: int, oldest_batch: int, look: Look, carried: int = 0
+def find_base(
+    stores: Sequence[StoreId], committed_batch: int, oldest_batch: int, probe: StoreProbe, carried: int = 0
 ) -> Base | NoBase:
-    """The newest version not above V+1 at which all stores are whole, if Spark still has the batches that it needs.
+    """Finds the newest version, at most V+1, at which all stores are whole and whose replay Spark's offset log covers.
 
-    `oldest_batch` is the oldest one in Spark's offset log, which must have the batch before the first that is replayed:
-    that is where its input begins. Older versions never need fewer batches, so the first that is whole decides. There
-    is none before version `carried`: batches from before the state was carried here ran with another number of
-    partitions, or another provider.
+    `oldest_batch` is the oldest batch in Spark's offset log. The offset log must have the batch before the first
+    replayed one, because the input begins at its end. An older version needs at least as many batches, so the first
+    whole version decides. No base lies before version `carried`: the batches before it ran with another number of
+    partitions or another provider.
     """
     version, losses = committed_batch + 1, list[Loss]()
     while version > 0 and version >= carried:
-        found = [look(store, version) for store in stores]
+        found = [probe(store, version) for store in stores]
         lost = [each for each in found if isinstance(each, Loss)]
         if not lost:
-            whole = [each for each in found if isinstance(each, Whole)]
+            whole = [each for each in found if isinstance(each, WholeStore)]
             replay_from = min((each.dirty_from for each in whole), default=version)
             heads = tuple(each.head for each in whole if each.head is not None)
             if max(replay_from - 1, 0) < oldest_batch:
@@ -100,10 +104,13 @@ def newest_base(
     return Base(0, 0, (), tuple(losses))
 
 
-def looking_at(storage: Storage, index: Index, allows: Allows) -> Look:
-    """A `Look` that reads every frame that an eventual checkpoint needs; `allows`: which attempts may be committed."""
+def make_probe(storage: Storage, index: Index, allows: Allows) -> StoreProbe:
+    """Makes a probe that reads every frame of an eventual checkpoint.
 
-    def look(store: StoreId, version: int) -> Whole | Loss:
+    `allows` tells which attempts may be the committed ones.
+    """
+
+    def probe(store: StoreId, version: int) -> WholeStore | Loss:
         try:
             head = head_at(index, store, version, allows=allows)
         except DamagedLog as error:
@@ -113,15 +120,15 @@ def looking_at(storage: Storage, index: Index, allows: Allows) -> Look:
             return loss
         try:
             rebuild(storage, index, head)
-        except DamagedLog as error:  # all frames are there, and yet not every window: the newest is as good as lost
+        except DamagedLog as error:  # All frames are there, but a window is missing: treat the newest frame as lost.
             return Loss(store, version, error.reason)
-        return Whole(head, first_missed(index, head))
+        return WholeStore(head, first_missed(index, head))
 
-    return look
+    return probe
 
 
 def _lost_frame(storage: Storage, index: Index, head: CommitEntry) -> Loss | None:
-    """The newest frame of the head's chain that is not there or cannot be read."""
+    """The newest frame of the head's chain that is missing or unreadable."""
     meta, missing = head.meta, _missing_link(index, head)
     for entry in chain_of(index, head, missing.version + 1 if missing else None):
         try:
@@ -152,10 +159,10 @@ def _missing_link(index: Index, head: CommitEntry) -> Loss | None:
 def pending_fallback(
     own: Storage, index: Index, stores: Sequence[StoreId], committed_batch: int
 ) -> Fallback | None:
-    """The fallback that a start must begin with, or None; one that is done is removed.
+    """The fallback that a start must carry out, or None; deletes the note of a finished fallback.
 
-    It is done when every store has been written whole at V+1 by a later run; until then, however a start ended, the
-    next one does it again from w. Raises `UnsuitableCheckpoint` where Spark's commit log does not end where it did.
+    A fallback is finished if a later run has written every store whole at V+1. Until then every start repeats the
+    fallback from w. Raises `UnsuitableCheckpoint` if Spark's commit log ends before the batch of the note.
     """
     fallback = FALLBACK.read(own)
     if fallback is None:
@@ -172,9 +179,9 @@ def pending_fallback(
 
 
 def is_done(index: Index, stores: Sequence[StoreId], fallback: Fallback) -> bool:
-    """Whether every store was written whole at V+1 by a run after the one that had been damaged.
+    """Whether a run after the damaged one has written every store whole at V+1.
 
-    `stores`: all that there must be, and not those alone of which something is left.
+    `stores` are all stores that the query must have, with or without frames in the log.
     """
     version = fallback.committed_batch + 1
     return all(
@@ -190,9 +197,9 @@ def is_done(index: Index, stores: Sequence[StoreId], fallback: Fallback) -> bool
 
 @dataclass(frozen=True, slots=True)
 class FallbackCost:
-    """What falling back takes: batches replayed, and the input tuples that their footers count, all stores together.
+    """The cost of a fallback: batches to replay, and input tuples by their footers, summed over all stores.
 
-    `lost_footers`: commits among them whose footers are lost, and their tuples not counted.
+    `lost_footers` counts the commits whose footer is lost; their tuples are not counted.
     """
 
     batches: int
@@ -200,8 +207,8 @@ class FallbackCost:
     lost_footers: int = 0
 
 
-def cost_of(index: Index, base: Base, committed_batch: int) -> FallbackCost:
-    """What it takes to begin from `base`."""
+def estimate_cost(index: Index, base: Base, committed_batch: int) -> FallbackCost:
+    """The cost of a start from `base`."""
     inputs = lost = 0
     batches = committed_batch + 1 - base.replay_from
     for store in index.stores():

@@ -1,7 +1,7 @@
-"""What Spark's file sources have noted of the files they have read: what of it is behind a batch, or needed no more.
+"""Reads the entries in which Spark's file sources record the files that they have read.
 
-A source writes an entry, `sources/<n>/<number>`, before a batch is planned that reads those files, and each tenth entry
-has all of those before it (`<number>.compact`). A batch's offset is the number of the last one that it reads.
+Before Spark plans a batch, the source writes `sources/<n>/<number>` for the files of that batch. Every tenth entry
+repeats all earlier ones (`<number>.compact`). A batch's offset is the number of its last entry.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from itertools import count
 
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.reach import read_planned
+from spark_cec.recovery.replay_range import read_planned
 
 COMPACT = ".compact"
 
-_OF_FILES = b'v1\n{"path"'
-"""How a file source's entry begins."""
+_ENTRY_PREFIX = b'v1\n{"path"'
+"""The first bytes of a file source's entry."""
 
-_SOURCES_WITHOUT_FILES = 64
-"""In a row: where no plan says how many sources there are, there are no more then."""
+_MAX_EMPTY_DIRECTORIES = 64
+"""If no plan gives the number of sources, the search stops after this many empty directories in a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """Where a source keeps its notes, and up to which of them it has read: `least` to `most`, as far as that is known.
+    """A source's directory, and the range `least` to `most` in which its last read entry lies.
 
-    `is_of_files`: what is there is a file source's; else it may be another one's.
+    `is_of_files`: the directory belongs to a file source. If it is false, another kind of source may own the directory.
     """
 
     number: int
@@ -36,20 +36,21 @@ class _Folder:
     is_of_files: bool
 
 
-def unreadable_behind(checkpoint: Storage, batch: int) -> list[str]:
-    """Of each source the entries behind `batch` from the first one on that a power loss has left without its content.
+def unreadable_entries(checkpoint: Storage, batch: int) -> list[str]:
+    """Each source's entries behind `batch`, from the first unreadable one on, newest first.
 
-    Newest first. Without them the source finds those files anew; with one of them its query could not be started.
+    A power loss can leave an entry without content. The query cannot start with such an entry. If the entries are
+    deleted, the source finds their files again.
     """
-    if checkpoint.local_path("") is None:  # an object that can be read has its content
+    if checkpoint.local_path("") is None:  # an object store never shows an object without its content
         return []
-    return [path for folder in _folders(checkpoint, batch) for path in _from_unreadable(checkpoint, folder)]
+    return [path for folder in _folders(checkpoint, batch) for path in _list_unreadable(checkpoint, folder)]
 
 
-def needed_no_more(checkpoint: Storage, batch: int) -> list[str]:
-    """The entries that a query which goes back to the end of `batch`, and no further, does not read. Oldest first.
+def unneeded_entries(checkpoint: Storage, batch: int) -> list[str]:
+    """The entries that a query at the end of `batch` does not read, oldest first, if it goes back no further.
 
-    Two that have all before them stay: from their distance Spark tells how often there is one.
+    The two newest compact entries stay: Spark derives the compaction interval from their distance.
     """
     found: list[str] = []
     for folder in _folders(checkpoint, batch) if batch >= 0 else ():
@@ -61,47 +62,51 @@ def needed_no_more(checkpoint: Storage, batch: int) -> list[str]:
 
 
 def files_behind(checkpoint: Storage, batch: int) -> list[str]:
-    """The files that file sources have noted behind `batch`, as URLs: a query that goes back there reads them again."""
+    """The URLs of the files that file sources recorded behind `batch`; a query that goes back to `batch` reads them
+    again.
+    """
     found: list[str] = []
     for folder in _folders(checkpoint, batch):
         for number, name in _entries(checkpoint, folder.number):
             data = checkpoint.read(f"sources/{folder.number}/{name}") if number > folder.most else b""
-            if data.startswith(_OF_FILES) and not _is_unreadable(data, is_of_files=True):
+            if data.startswith(_ENTRY_PREFIX) and not _is_unreadable(data, is_of_files=True):
                 noted = [json.loads(line) for line in data.split(b"\n")[1:] if line]
                 found += [str(each["path"]) for each in noted if int(each["batchId"]) > folder.most]
     return list(dict.fromkeys(found))
 
 
 def _folders(checkpoint: Storage, batch: int) -> Iterator[_Folder]:
-    """Those that may be file sources'."""
+    """The directories that may belong to file sources."""
     if batch < 0:
         empty = 0
         for number in count():
             empty = 0 if checkpoint.list(f"sources/{number}") else empty + 1
-            if empty == _SOURCES_WITHOUT_FILES:
+            if empty == _MAX_EMPTY_DIRECTORIES:
                 return
             if not empty:
                 yield _Folder(number, -1, -1, is_of_files=False)
         return
     planned = read_planned(checkpoint, batch)
     offsets = planned.offsets if planned is not None else ()
-    ends = [_number_in(offset) for offset in offsets]
+    ends = [_parse_entry_number(offset) for offset in offsets]
     if len(set(offsets)) == len(offsets):
         yield from (
             _Folder(number, end, end, is_of_files=offsets[number] is not None)
             for number, end in enumerate(ends) if end is not None
         )  # fmt: skip
         return
-    # What a query reads at several places may be one source, with one offset for each place, and one folder: all behind
-    # it are of places further on, and nobody has noted which.
+    # If a query reads one source at several places, Spark has one offset for each place but one directory. Each later
+    # offset may belong to this directory, and no file says which.
     for number in range(len(offsets)):
         candidates = [end for end in ends[number:] if end is not None]
         if candidates:
             yield _Folder(number, min(candidates), max(candidates), is_of_files=False)
 
 
-def _number_in(offset: str | None) -> int | None:
-    """None if that is not a file source's. One that has read nothing yet may be one."""
+def _parse_entry_number(offset: str | None) -> int | None:
+    """The entry number in a file source's offset, -1 if the source has read no file yet, None for another kind of
+    offset.
+    """
     if offset is None:
         return -1
     try:
@@ -112,14 +117,16 @@ def _number_in(offset: str | None) -> int | None:
 
 
 def _entries(checkpoint: Storage, source: int) -> list[tuple[int, str]]:
-    """Numbers and names, oldest first."""
+    """Numbers and names of a source's entries, oldest first."""
     names = [file.name for file in checkpoint.list(f"sources/{source}")]
     bare = [(each.removesuffix(COMPACT), each) for each in names]
     return sorted((int(number), name) for number, name in bare if number.isascii() and number.isdigit())
 
 
-def _from_unreadable(checkpoint: Storage, folder: _Folder) -> list[str]:
-    """A file source reads all of them, without a gap."""
+def _list_unreadable(checkpoint: Storage, folder: _Folder) -> list[str]:
+    """The unreadable entry and all later ones, newest first. A gap counts too: a file source reads entries without a
+    gap.
+    """
     later = [(number, name) for number, name in _entries(checkpoint, folder.number) if number > folder.most]
     for at, (number, name) in enumerate(later):
         is_behind_a_gap = folder.is_of_files and number != folder.most + 1 + at
@@ -129,10 +136,10 @@ def _from_unreadable(checkpoint: Storage, folder: _Folder) -> list[str]:
 
 
 def _is_unreadable(data: bytes, is_of_files: bool) -> bool:
-    """Whether it is empty, or zeros, or an entry of a file source that is not whole; others write what they like."""
+    """Whether an entry is empty, all zeros, or a truncated file-source entry. Other sources may write any content."""
     if not data.strip(b"\0"):
         return True
-    if not is_of_files and not data.startswith(_OF_FILES):
+    if not is_of_files and not data.startswith(_ENTRY_PREFIX):
         return False
     version, *lines = data.split(b"\n")
     try:

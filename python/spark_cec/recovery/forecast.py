@@ -1,4 +1,4 @@
-"""What the recoveries that there were say about the next one: base, ratio of a replay, failures per second."""
+"""Forecasts the next recovery from the earlier ones: its base, the ratio of its replay, and failures per second."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from spark_cec.checkpoint.recovery_target import Forecast
 from spark_cec.log.storage import Storage
 
 NEWEST = 15
-"""How many recoveries count: the machine and the query change."""
+"""The number of recoveries that count; older ones say little, because the machine and the query change."""
 
 _RATIO_FROM = 4
 _RATIO_RANGE = (0.3, 3.0)
 
 Point = tuple[float, float]
-"""Predicted for load and replay, and measured for the whole recovery, in ms."""
+"""Load and replay as predicted, and the whole recovery as measured, both in ms."""
 
 
 def forecast(own: Storage, load_waves: float, *, autotune: bool) -> Forecast:
-    """The forecast for a run that begins now; `own` is the checkpoint's `cec` directory.
+    """The forecast for a run that begins now; `own` is rooted at the checkpoint's `cec` directory.
 
-    λ is looked for only where something follows it.
+    λ is estimated only with `autotune`, which is its only user.
     """
     names = sorted(file.name for file in own.list("recoveries"))
     base_ms, ratio = fit(_points(_newest_reports(own, names)))
@@ -33,9 +33,9 @@ def forecast(own: Storage, load_waves: float, *, autotune: bool) -> Forecast:
 
 
 def fit(points: Sequence[Point]) -> tuple[float | None, float]:
-    """(base, ratio) of a line through the points: Theil and Sen's, which a few strange recoveries do not move.
+    """(base in ms, ratio) of a line through the points: the Theil-Sen estimator, which a few outliers do not move.
 
-    With few points, or all at one place, the ratio is 1; without any there is no base.
+    With few points, or all at one place, the ratio is 1. Without points the base is None.
     """
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2) if abs(b[0] - a[0]) > 1.0]
     ratio = min(max(median(slopes), _RATIO_RANGE[0]), _RATIO_RANGE[1]) if len(points) >= _RATIO_FROM and slopes else 1.0
@@ -43,7 +43,7 @@ def fit(points: Sequence[Point]) -> tuple[float | None, float]:
 
 
 def _newest_reports(own: Storage, names: Sequence[str]) -> list[Mapping[str, Any]]:
-    """The newest recovery reports, oldest first; one that cannot be read says nothing. The others are not read."""
+    """The newest readable recovery reports, oldest first; reads no more than needed."""
     reports: list[Mapping[str, Any]] = []
     for name in reversed(names):
         if len(reports) == NEWEST:
@@ -63,8 +63,8 @@ def _points(reports: Iterable[Mapping[str, Any]]) -> list[Point]:
 
 
 def _failures_per_s(own: Storage, failures: int) -> float:
-    """λ by the restarts since the first run began; see `tuning.estimate.failure_rate` for what few of them say."""
-    # Imported where it is needed: few queries are tuned, and scipy takes a while to load.
+    """λ from the number of restarts since the first run began; see `tuning.estimate.failure_rate`."""
+    # Few queries use autotune, and scipy takes a while to load.
     from spark_cec.tuning.estimate import failure_rate
 
     first = min((file.name for file in own.list("generations")), default=None)

@@ -1,4 +1,4 @@
-"""Generations: the runs of a query, numbered from 1 on; one small file each, of which old ones are removed."""
+"""Numbers the runs of a query, from 1 on, with one small file for each run; old files are deleted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_cec.log.storage import Storage
 DIRECTORY = "generations"
 
 KEPT = 32
-"""The newest runs whose files stay, beside that of the first, which says since when the query is watched."""
+"""The number of newest run files to keep. The first run's file stays too: it tells since when the query is observed."""
 
 
 def newest_generation(own: Storage) -> int:
@@ -22,29 +22,30 @@ def newest_generation(own: Storage) -> int:
 
 
 def known_generations(own: Storage) -> list[int]:
-    """The runs whose files are there, oldest first."""
+    """The runs whose files exist, oldest first."""
     return sorted(int(file.name.removesuffix(".json")) for file in own.list(DIRECTORY))
 
 
 def begin_generation(own: Storage, committed: Callable[[], int]) -> int:
-    """The number of a run that begins now, with what `committed` says then, as `note_start` records it.
+    """Takes the next run number, then calls `committed` and records its answer with `record_start`.
 
-    A number that cannot be recorded with that is given back.
+    If the record fails, the number is released.
     """
     generation = next_generation(own)
-    with _given_back_on_failure(own, generation):
-        note_start(own, generation, committed())
+    with _release_on_failure(own, generation):
+        record_start(own, generation, committed())
     return generation
 
 
-def note_start(own: Storage, generation: int, committed: int) -> None:
-    """Records the last batch that Spark had committed when the run began, -1 for none: after its number is taken."""
+def record_start(own: Storage, generation: int, committed: int) -> None:
+    """Records the last batch that Spark had committed when the run began, -1 for none. The number must be taken before.
+    """
     raw = json.loads(own.read(_path(generation)))
     own.replace(_path(generation), json.dumps({**raw, "committed_batch": committed}).encode())
 
 
-def started_after(own: Storage, generation: int) -> int | None:
-    """What `note_start` has recorded; None where nothing is, as by an earlier release."""
+def read_start(own: Storage, generation: int) -> int | None:
+    """The batch that `record_start` recorded; None if it recorded none, as in earlier releases."""
     try:
         committed = json.loads(own.read(_path(generation))).get("committed_batch")
     except (FileNotFoundError, ValueError):
@@ -53,19 +54,19 @@ def started_after(own: Storage, generation: int) -> int | None:
 
 
 def has_committed(own: Storage, committed: int) -> bool:
-    """Whether a run of ours has committed a batch of the query, which has `committed` as the last one."""
+    """Whether one of our runs has committed a batch; `committed` is the last committed batch of the query."""
     known = known_generations(own)
-    began = started_after(own, known[0]) if known else None
+    began = read_start(own, known[0]) if known else None
     return began is not None and began < committed
 
 
 def next_generation(own: Storage) -> int:
-    """A number that no other run of this query has had, larger than all before; create-if-absent makes it unique."""
+    """Takes a number larger than all earlier ones; create-if-absent makes it unique."""
     known = known_generations(own)
     generation = max(known, default=0) + 1
     while not (_create(own, generation) and _is_new(own, generation)):
         generation += 1
-    with _given_back_on_failure(own, generation):
+    with _release_on_failure(own, generation):
         for old in known[1:]:
             if old <= generation - KEPT:
                 own.delete(_path(old))
@@ -81,8 +82,10 @@ def _create(own: Storage, generation: int) -> bool:
 
 
 def _is_new(own: Storage, generation: int) -> bool:
-    """False if so many runs have begun since the listing that one with this number may have been removed."""
-    with _given_back_on_failure(own, generation):
+    """False if so many runs have begun since the listing that the file of an earlier run with this number may be
+    deleted.
+    """
+    with _release_on_failure(own, generation):
         if newest_generation(own) - generation < KEPT // 2:
             return True
     own.delete(_path(generation))
@@ -90,7 +93,7 @@ def _is_new(own: Storage, generation: int) -> bool:
 
 
 @contextmanager
-def _given_back_on_failure(own: Storage, generation: int) -> Iterator[None]:
+def _release_on_failure(own: Storage, generation: int) -> Iterator[None]:
     try:
         yield
     except Exception:

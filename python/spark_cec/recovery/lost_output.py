@@ -1,4 +1,4 @@
-"""Output of a query that no reader can read any more: looked for at its start, before a reader comes to it."""
+"""Finds output that readers can no longer read, at the query's start, before a reader needs it."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
 from spark_cec.log.index import Index
 from spark_cec.log.manifest import Manifest, load, manifest_path
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.start import Word
+from spark_cec.recovery.start_messages import StartMessage
 
-LOOKED_AT = 1_000
-"""The newest batches whose manifests a start reads. `cec verify` looks at all."""
+MAX_MANIFESTS_LOCAL = 1_000
+"""The number of newest batches whose manifests a start reads on local storage. `cec verify` reads all."""
 
-LOOKED_AT_ELSEWHERE = 100
-"""The same where each is a request to a store."""
+MAX_MANIFESTS_REMOTE = 100
+"""The number of newest batches on other storage, where each manifest costs a request."""
 
-FRAMES_LOOKED_FOR = 10_000
-"""Most frames that a start asks the index for, but for one batch; it answers some ten thousand in a second."""
+MAX_FRAMES = 10_000
+"""A start stops asking the index after this many frames. The index answers some ten thousand in a second."""
 
 _AT_ONCE = 8
 
 
-def words_on_lost_output(log: Storage, index: Index, batches: Sequence[int], committed: int) -> list[Word]:
-    """That rows of the newest of these `batches` are lost, if some are. No frame is read: the index knows them.
+def describe_lost_output(log: Storage, index: Index, batches: Sequence[int], committed: int) -> list[StartMessage]:
+    """A message if rows of the newest `batches` are lost. Asks the index and reads no frame.
 
-    `UnsuitableCheckpoint` if the batch behind `committed` is among them: it is about to run again, and its first
-    manifest would stand for what it writes then.
+    Raises `UnsuitableCheckpoint` if the batch after `committed` has lost rows. That batch runs again, and its old
+    manifest would hide the new output.
     """
-    wanted = batches[-(LOOKED_AT if log.local_path("") is not None else LOOKED_AT_ELSEWHERE) :]
-    lost = sorted(_lost(log, index, wanted[::-1]))
+    wanted = batches[-(MAX_MANIFESTS_LOCAL if log.local_path("") is not None else MAX_MANIFESTS_REMOTE) :]
+    lost = sorted(_find_lost(log, index, wanted[::-1]))
     again = next((why for batch, why in lost if batch > committed), None)
     if again is not None:
         raise UnsuitableCheckpoint(
@@ -41,16 +41,16 @@ def words_on_lost_output(log: Storage, index: Index, batches: Sequence[int], com
         return []
     more = f" (and so it is with {len(lost) - 1} more)" if len(lost) > 1 else ""
     return [
-        Word(
+        StartMessage(
             f"the log at {log.url} has lost output: {lost[0][1]}{more}. A reader stops there: restore the log from a "
             'copy, or have readers pass over it with option("failOnDataLoss", "false"); `cec verify` names all'
         )
     ]
 
 
-def _lost(log: Storage, index: Index, newest_first: Sequence[int]) -> Iterator[tuple[int, str]]:
-    """Each batch with lost rows, and what is lost."""
-    left = FRAMES_LOOKED_FOR
+def _find_lost(log: Storage, index: Index, newest_first: Sequence[int]) -> Iterator[tuple[int, str]]:
+    """Each batch with lost rows, and a description of the loss."""
+    left = MAX_FRAMES
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for batch, found in zip(newest_first, pool.map(lambda each: _load(log, each), newest_first), strict=True):
             if isinstance(found, DamagedLog):
@@ -63,7 +63,7 @@ def _lost(log: Storage, index: Index, newest_first: Sequence[int]) -> Iterator[t
 
 
 def _load(log: Storage, batch: int) -> Manifest | DamagedLog | None:
-    """None: it was let go a moment ago."""
+    """The manifest, or its damage; None if trimming has just deleted it."""
     try:
         return load(log, batch)
     except DamagedLog as error:

@@ -1,9 +1,8 @@
-"""How far back a recovery would have to read, against what the source still has; pure, for Kafka's form of offsets.
+"""Compares the input that a recovery needs with the input that the source still has. Pure; for Kafka's offset format.
 
 Spark's Kafka source writes a batch's end as `{"topic": {"0": 17}}`: for each partition the offset after the last one
-read. What batch D begins with is the end of batch D - 1, and for the first batch what the source noted as its initial
-offsets. A partition that is not in there is read from offset 0, because Spark reads a partition that is new to a query
-from its beginning.
+read. Batch D begins at the end of batch D - 1. The first batch begins at the initial offsets that the source recorded.
+If the beginning lacks a partition, Spark reads that partition from offset 0, because it is new to the query.
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 Available = Mapping[str, "Topic"]
-"""What is still there, by topic."""
+"""The offsets that the broker still has, by topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic as the broker has it: each partition's first offset and the one after its last; retention by time."""
+    """A topic's partitions, each with its first offset and the offset after its last one, and the retention time in ms.
+    """
 
     partitions: Mapping[int, tuple[int, int]]
     retention_ms: int | None = None
@@ -26,7 +26,8 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """One partition: a replay reads it from `offset` up to, but without, `end`; nothing of it if they are equal."""
+    """The offsets that a replay reads of one partition: `offset` inclusive to `end` exclusive, none if they are equal.
+    """
 
     topic: str
     partition: int
@@ -36,9 +37,10 @@ class Needed:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMargin:
-    """One partition: a replay needs `needed` up to, but without, `end`; the source has offsets from `earliest` on.
+    """A replay needs offsets `needed` inclusive to `end` exclusive of one partition; the source has them from
+    `earliest` on.
 
-    `needed` = `end` if a replay needs nothing of it. `exists` is false if the partition, or its topic, is gone.
+    If a replay needs none, `needed` equals `end`. If the partition or its topic is gone, `exists` is false.
     """
 
     topic: str
@@ -51,51 +53,57 @@ class PartitionMargin:
 
     @property
     def spare(self) -> int:
-        """Offsets that the source has beyond what is needed; negative: so many that are needed are gone."""
+        """Offsets that the source has before the first needed one; a negative number counts needed offsets that are
+        gone.
+        """
         return self.needed - self.earliest
 
     @property
     def lost(self) -> bool:
-        """Whether something that a replay needs is gone. Where nothing is needed nothing is lost."""
+        """Whether a needed offset is gone. If the replay needs none, the answer is false."""
         return self.needed < self.end and (not self.exists or self.spare < 0 or self.latest < self.end)
 
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """All partitions that the batches to be replayed have read."""
+    """The margins of all partitions that the replayed batches have read."""
 
     partitions: tuple[PartitionMargin, ...]
 
     @property
     def recoverable(self) -> bool:
-        """Whether the source still has all that a replay needs."""
+        """Whether the source still has every needed offset."""
         return not self.lost
 
     @property
     def lost(self) -> tuple[PartitionMargin, ...]:
-        """The partitions of which something is gone."""
+        """The partitions that lack a needed offset."""
         return tuple(each for each in self.partitions if each.lost)
 
     @property
     def gone(self) -> tuple[str, ...]:
-        """What is gone, in words: one for each partition."""
-        return tuple(_words(each) for each in self.lost)
+        """A description of the loss for each partition with a loss."""
+        return tuple(_describe(each) for each in self.lost)
 
     @property
     def share(self) -> float:
-        """Of what lies before the replay's end, how much the source has beyond the replay's beginning: from 1 (nothing
-        has to be replayed) down to 0 (the next record to be deleted is needed, or one is gone); the worst partition.
+        """The smallest share over all partitions: the offsets before the first needed one, divided by all offsets
+        before `end`.
 
-        This is what `cec.sources.margin` is compared with, because it needs no clock and no permission: when retention
-        has nearly caught up with the first record that a replay needs, windows should be written.
+        1 means that a replay needs nothing. 0 means that retention deletes a needed record next, or has already deleted
+        one.
+
+        The setting `cec.sources.margin` is a bound on the share, because the share needs neither clock nor permission.
+        If the share is small, retention is close to a needed record, and the stores should write their windows.
         """
         return min((_share(each) for each in self.partitions), default=1.0)
 
     @property
     def unread(self) -> Margin:
-        """The same for a query that goes on without a replay: it needs all that it has not read yet.
+        """The margin of a query that continues without a replay: it needs every offset that it has not read yet.
 
-        Partitions of which nothing was ever deleted are left alone: how much lies before them says nothing yet.
+        Partitions from which nothing was ever deleted stay as they are, because their offsets say nothing about
+        retention.
         """
         return Margin(
             tuple(replace(p, end=max(p.end, p.latest)) if p.exists and p.earliest > 0 else p for p in self.partitions)
@@ -112,18 +120,18 @@ class Margin:
 
 
 def kafka_margin(available: Available, start: str, end: str) -> Margin:
-    """What a replay needs against what there is.
+    """Compares the offsets that a replay needs with the available ones.
 
-    `start` and `end` as for `needed_partitions`. Raises `ValueError` if they are not Kafka offsets.
+    `start` and `end` as in `needed_partitions`. Raises `ValueError` if they are not Kafka offsets.
     """
     return Margin(tuple(_partition(available.get(each.topic), each) for each in needed_partitions(start, end)))
 
 
 def needed_partitions(start: str, end: str) -> tuple[Needed, ...]:
-    """What a replay reads of each partition, sorted.
+    """The offsets that a replay reads of each partition, sorted by topic and partition.
 
-    `start` is the recorded end of batch D - 1, or `initial_offsets` if D is the first batch; `end` is that of the last
-    committed batch. Raises `ValueError` if they are not Kafka offsets.
+    `start` is the recorded end of batch D - 1, or `initial_offsets` if D is the first batch. `end` is the recorded end
+    of the last committed batch. Raises `ValueError` if they are not Kafka offsets.
     """
     begins, ends = _offsets(start), _offsets(end)
     return tuple(
@@ -133,9 +141,9 @@ def needed_partitions(start: str, end: str) -> tuple[Needed, ...]:
 
 
 def initial_offsets(noted: bytes) -> str:
-    """The offsets that the source noted at its first start, in `<checkpoint>/sources/<position>/0`.
+    """The offsets that the source recorded at its first start, in `<checkpoint>/sources/<position>/0`.
 
-    Raises `ValueError` if the file is of another version.
+    Raises `ValueError` if the file has another format version.
     """
     head, _, offsets = noted.lstrip(b"\0").partition(b"\n")
     if head != b"v1":
@@ -144,7 +152,7 @@ def initial_offsets(noted: bytes) -> str:
 
 
 def parse_available(answer: str) -> dict[str, Topic]:
-    """What the shim's `AskedTopics.available` answers. Raises `ValueError` if it is something else."""
+    """Parses the shim's answer on available offsets, JSON as text. Raises `ValueError` if it has another form."""
     try:
         return {
             topic: Topic(
@@ -180,7 +188,7 @@ def _share(each: PartitionMargin) -> float:
     return 1.0 if each.needed >= each.end else each.spare / (each.end - each.earliest)
 
 
-def _words(each: PartitionMargin) -> str:
+def _describe(each: PartitionMargin) -> str:
     where = f"{each.topic}-{each.partition}"
     if not each.exists:
         return f"{where} does not exist any more"

@@ -1,4 +1,4 @@
-"""A checkpoint whose state was carried to another one: only one of the two may go on."""
+"""Refuses a checkpoint whose state was migrated to another one: only one of the two may continue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spark_cec.recovery.query_files import LEFT
 
 
 def refuse_if_migrated(own: Storage) -> None:
-    """`UnsuitableCheckpoint` if the query goes on elsewhere; `own` is rooted at the checkpoint's `cec` directory."""
+    """Raises `UnsuitableCheckpoint` if the query continues elsewhere; `own` is rooted at the `cec` directory."""
     if LEFT.is_in(own):
         target = LEFT.read_if_sound(own) or "its name is not readable"
         raise UnsuitableCheckpoint(

@@ -1,4 +1,4 @@
-"""The recovery plan: what must be replayed (docs/design.md, One recovery)."""
+"""Plans a recovery: which batches the query must replay (docs/design.md, One recovery)."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any, TypeAlias
 from spark_cec.checkpoint.eventual import completed, head_at
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.ids import StoreId
-from spark_cec.log.cuts import Cut
 from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.meta import CommitMeta
+from spark_cec.log.output_rollbacks import Cut
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.query_files import REWIND
 
 Allows: TypeAlias = "Callable[[CommitEntry], bool]"
-"""Whether an attempt may be the committed one; see `recovery.attempts`."""
+"""Tells whether an attempt may be the committed one; see `recovery.attempts`."""
 
 ANY_VERSION = 1 << 62
-"""Above every version."""
+"""A number above every version."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """V, T, the version that the stores begin from, and the footers of what stands for each of them there in the log.
+    """V, T, the version from which the stores begin, and each store's footer at that version.
 
-    `base` is V+1, or an older version w where a lost frame made the query fall back (`recovery.fallback`).
+    `base` is V+1. If a lost frame made the query fall back, `base` is an older version w (`recovery.fallback`).
     """
 
     committed_batch: int
@@ -37,14 +37,14 @@ class RecoveryPlan:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> RecoveryPlan:
-        """The inverse of `to_json`; fields that it does not know are left alone."""
+        """The inverse of `to_json`; ignores unknown fields."""
         stores = (StoreId(int(operator), int(partition), str(name)) for operator, partition, name in raw["stores"])
         heads = (CommitMeta.decode(bytes.fromhex(head)) for head in raw["heads"])
         committed, rewound_to, base = (int(raw[name]) for name in ("committed_batch", "rewound_to", "base"))
         return cls(committed, rewound_to, base, tuple(stores), tuple(heads))
 
     def to_json(self) -> dict[str, Any]:
-        """All of it: the agent that planned need not be the one that is asked next. Footers are as in the log."""
+        """The whole plan, so that another agent can use it after a restart. Footers are in hex, as the log has them."""
         return {
             "committed_batch": self.committed_batch,
             "rewound_to": self.rewound_to,
@@ -55,19 +55,19 @@ class RecoveryPlan:
 
     @property
     def replayed_batches(self) -> int:
-        """How many committed batches will run again: V - T."""
+        """The number of committed batches that run again: V - T."""
         return self.committed_batch - self.rewound_to
 
 
 def make_plan(
     index: Index, stores: Sequence[StoreId], committed: int, allows: Allows, base: int | None = None
 ) -> RecoveryPlan:
-    """The plan of a recovery after batch `committed` (-1: none), from what every store has in the log at `base`.
+    """Plans the recovery after batch `committed` (-1: none) from each store's frames at version `base`.
 
-    `stores`: those that there must be. `allows`: which attempts may be the committed ones. `base` is a version, by
-    default V+1. Where the newest run committed it several times (a task ran again), the replay
-    starts early enough for each of these attempts, since any of them may be loaded. Raises `DamagedLog` if a store's
-    frame at that version is missing although Spark committed batch V.
+    `stores` are the stores that the query must have. `allows` tells which attempts may be the committed ones. `base`
+    defaults to V+1. If a task ran again, a run has several attempts at the version. Any of them may be loaded, so the
+    replay starts early enough for all. Raises `DamagedLog` if Spark committed batch V but a store has no frame at that
+    version.
     """
     version = committed + 1 if base is None else base
     if committed < 0:
@@ -78,14 +78,14 @@ def make_plan(
 
 
 def nothing_to_replay(committed: int) -> RecoveryPlan:
-    """The plan of a query that goes on after batch `committed` (-1: none) with no store."""
+    """The plan of a query that continues after batch `committed` (-1: none) and has no store."""
     return RecoveryPlan(committed, committed, committed + 1, (), ())
 
 
-def refuse_an_unfinished_rewind(own: Storage, committed: int) -> None:
-    """Refuses a checkpoint whose logs release 0.1 has cut for a recovery that it did not finish.
+def refuse_unfinished_rewind(own: Storage, committed: int) -> None:
+    """Refuses a checkpoint if release 0.1 cut its Spark logs for a recovery and did not finish that recovery.
 
-    `own` is rooted at the checkpoint's `cec` directory, `committed` is the newest batch that Spark does not run again.
+    `own` is rooted at the checkpoint's `cec` directory. `committed` is the newest batch that Spark does not run again.
     """
     was_committed = REWIND.read(own)
     if was_committed is None:
@@ -97,11 +97,11 @@ def refuse_an_unfinished_rewind(own: Storage, committed: int) -> None:
         )
 
 
-def refuse_a_later_history(index: Index, cuts: Iterable[Cut], committed: int, generation: int) -> None:
-    """Refuses a log in which a later run has written, or cut, than `generation`, the newest that the checkpoint knows.
+def refuse_later_history(index: Index, cuts: Iterable[Cut], committed: int, generation: int) -> None:
+    """Refuses a log that has frames or a rollback by a later run than `generation`, the newest run of the checkpoint.
 
-    The checkpoint, which ends at batch `committed`, was then restored from an older copy without its log. It would
-    repeat the numbers of runs and versions: commits of the history that was given up could be taken for its own.
+    Then the checkpoint, which ends at batch `committed`, is an older copy that was restored without its log. The query
+    would reuse run and version numbers. It could take commits of the abandoned history for its own.
     """
     runs = [(cut.generation, f"was cut behind batch {cut.after} by run {cut.generation}") for cut in cuts]
     runs += [
@@ -118,15 +118,18 @@ def refuse_a_later_history(index: Index, cuts: Iterable[Cut], committed: int, ge
 
 
 def _newest_frames(index: Index, store: StoreId, committed: int) -> list[CommitEntry]:
-    """Behind the committed version, and the newest: a later run begins there, but where a rollback came between."""
+    """The store's frames behind the committed version, else its newest frames.
+
+    A later run begins behind the committed version unless a rollback came between.
+    """
     return index.frames(store, committed + 2, ANY_VERSION) or index.newest(store, ANY_VERSION)
 
 
 def refuse_later_batches(index: Index, checkpoint: str, committed: int, allows: Allows) -> None:
-    """Refuses a log that has more batches than a crash after batch `committed` can leave, which no rollback took back.
+    """Refuses a log with more batches than a crash after batch `committed` can leave, unless a rollback took them back.
 
-    `allows` as in `make_plan`. Then the newest entries of Spark's logs are gone: somebody, or a power loss, has deleted
-    them.
+    `allows` as in `make_plan`. If the log is ahead, a person or a power loss has deleted the newest entries of Spark's
+    logs.
     """
     for store in index.stores():
         ahead = [entry.meta for entry in index.commits(store, committed + 3, ANY_VERSION) if allows(entry)]
@@ -140,14 +143,14 @@ def refuse_later_batches(index: Index, checkpoint: str, committed: int, allows: 
 
 
 def way_back(checkpoint: str, batch: int) -> str:
-    """What to do where entries of Spark's logs were deleted, so that these end with `batch`."""
+    """Tells the user what to do if entries of Spark's logs behind `batch` were deleted."""
     if batch < 0:
         return "To begin anew, give the query a new checkpoint, with a log of its own"
     return f"To go back to batch {batch}, run `cec rollback {checkpoint.rstrip('/')} --to {batch}`"
 
 
 def first_missed(index: Index, head: CommitEntry) -> int:
-    """The lowest D of the attempts at the head's version, in its run: any of them may be loaded."""
+    """The lowest D of the attempts at the head's version, in the newest run: any of them may be loaded."""
     attempts = index.commits(head.meta.store, head.meta.version, head.meta.version)
-    newest = attempts[-1].meta.generation  # the head may be its flush, written by a later run
+    newest = attempts[-1].meta.generation  # a later run may have written the head's flush
     return min(completed(index, e).meta.dirty_from for e in attempts if e.meta.generation == newest)

@@ -1,14 +1,14 @@
-"""Which flows to bring back first when what is left of a cluster cannot carry all (Su and Zhou, progressive recovery).
+"""Chooses the flows to recover first if the remaining cluster cannot carry all (Su and Zhou, progressive recovery).
 
-A query is an output of a pipeline with all flows upstream of it: it is back when all of them run. With R for the
-capacity that is free, C_k for the cost of flow k and prt_i for the priority of query i, a plan chooses flows of cost at
-most R such that the sum of the priorities of the queries that are back is large. That is a set-union knapsack, and
-NP-hard; the paper's answer is the profit density
+A query is an output of a pipeline with all flows upstream of it; it is recovered if all of them run. R is the free
+capacity, C_k the cost of flow k, and prt_i the priority of query i. A plan chooses flows of cost at most R to maximize
+the summed priority of the recovered queries. That is a set-union knapsack, and NP-hard. The paper uses the profit
+density
 
     PD_i = prt_i / sum over its waiting flows k of C_k / f_k
 
 where f_k is the number of waiting queries that share flow k. Costs and capacity are in busy cores. All functions here
-are pure: the pipeline, the simulator and the tests drive the same code.
+are pure, so the pipeline, the simulator and the tests share one implementation.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 _ROUNDING = 1e-9
-"""Relative: costs that add up to the capacity fit, whatever the order in which they are added."""
+"""A relative tolerance: costs that add up to the capacity fit, in whatever order they are added."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """An output of a pipeline: the flows that it needs, its own among them, and prt_i."""
+    """An output of a pipeline: all flows that it needs, its own included, and prt_i."""
 
     name: str
     flows: frozenset[str]
@@ -34,24 +34,24 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What is to be recovered: C_k of every flow in busy cores, the queries, and the flows that run."""
+    """A situation to recover from: C_k of every flow in busy cores, the queries, and the running flows."""
 
     costs: Mapping[str, float]
     queries: Sequence[Query]
     running: frozenset[str] = frozenset()
 
     def waiting(self, query: Query) -> frozenset[str]:
-        """The flows of a query that do not run."""
+        """The query's flows that do not run."""
         return query.flows - self.running
 
     def cost(self, flows: Iterable[str]) -> float:
-        """The sum of their C_k."""
+        """The sum of the flows' C_k, in busy cores."""
         return math.fsum(self.costs[flow] for flow in flows)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Flows to start now, and the queries that are back then, both in the order in which they were chosen."""
+    """The flows to start now, and the queries that these flows recover, both in the order of choice."""
 
     flows: tuple[str, ...]
     queries: tuple[str, ...]
@@ -59,24 +59,24 @@ class Plan:
 
 
 class Planner(Protocol):
-    """One of the functions below: what to start with so much free capacity."""
+    """A planning function, such as `densest_first` or `blocking`."""
 
     def __call__(self, failure: Failure, free: float) -> Plan:
-        """The plan; its cost is at most `free`."""
+        """A plan whose cost is at most `free` busy cores."""
 
 
 def densest_first(failure: Failure, free: float) -> Plan:
-    """The paper's plan: again and again the query of highest profit density that fits, until none does.
+    """The paper's plan: takes the query with the highest profit density that fits, until none fits.
 
-    A chosen query's flows run from then on, so the queries that share them become cheaper, and are weighed anew. As the
-    flows that leave are the same for all, f_k of the others stays what it was. O(M |Q| log M) for M queries of |Q|
-    flows whose flows are shared by few, where sorting anew each time would be O(M^2 log M).
+    After each choice the queries that share its flows become cheaper, and their density is computed again. f_k of the
+    other flows does not change. If few queries share each flow, the cost is O(M |Q| log M) for M queries of |Q| flows.
+    Sorting again after each choice would cost O(M^2 log M).
     """
-    weighing = _Weighing(failure)
+    weighing = _DensityHeap(failure)
     chosen: list[Query] = []
     started: list[str] = []
     left = free
-    while (query := weighing.densest(left)) is not None:
+    while (query := weighing.pop_densest(left)) is not None:
         flows = sorted(weighing.waiting[query.name])
         left -= failure.cost(flows)
         started += flows
@@ -86,15 +86,15 @@ def densest_first(failure: Failure, free: float) -> Plan:
 
 
 def blocking(failure: Failure, free: float) -> Plan:
-    """Operator-centric recovery, as most engines do it: nothing before there is room for everything."""
+    """Operator-centric recovery, as most engines do it: starts no flow until there is capacity for all."""
     waiting = frozenset[str]().union(*(failure.waiting(query) for query in failure.queries))
     if failure.cost(waiting) > free + _ROUNDING * (1.0 + free):
         return Plan((), (), 0.0)
     return _plan(failure, sorted(waiting), failure.queries)
 
 
-class _Weighing:
-    """The waiting queries by their profit density; entries of the heap that are out of date are passed over."""
+class _DensityHeap:
+    """A heap of the waiting queries by profit density; `pop_densest` skips outdated entries."""
 
     def __init__(self, failure: Failure) -> None:
         self._failure = failure
@@ -109,10 +109,11 @@ class _Weighing:
         self._heap = [self._entry(name) for name in self._queries]
         heapq.heapify(self._heap)
 
-    def densest(self, free: float) -> Query | None:
-        """The query of highest density among those that fit; None if none does.
+    def pop_densest(self, free: float) -> Query | None:
+        """Removes and returns the densest query that fits into `free` busy cores; None if none fits.
 
-        One that does not fit comes back when it has become cheaper: the room only becomes less.
+        A query that does not fit needs no second look at the same cost, because the capacity only shrinks. `take`
+        pushes it again when it becomes cheaper.
         """
         room = free + _ROUNDING * (1.0 + abs(free))
         while self._heap:
@@ -122,7 +123,7 @@ class _Weighing:
         return None
 
     def take(self, query: Query) -> None:
-        """Its flows run: who shares them is weighed anew."""
+        """Marks the query's flows as running, and pushes the queries that share them again with their new density."""
         del self._queries[query.name]
         cheaper = set[str]()
         for flow in self.waiting.pop(query.name):

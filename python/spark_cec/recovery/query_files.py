@@ -1,21 +1,23 @@
-"""The `cec` directory of a checkpoint: every file that Spark CEC keeps there of a query, but its log.
+"""The `cec` directory of a checkpoint: every file that Spark CEC keeps for a query, except its log.
 
-Each file is a JSON object and is replaced in one step. This module alone reads and writes the notes below.
+Each file is a JSON object, and a write replaces it in one step. Only this module reads and writes the files of this
+table.
 
-| file | says | written by | read by |
+| file | content | written by | read by |
 |---|---|---|---|
-| `query.json` | where the log is, its id, the newest run, what was decided | a start | stores, `cec`, the next start |
-| `session.json` | the session settings that batches ran with | a start | a replay |
+| `query.json` | where the log is, its id, the newest run, the decisions | a start | stores, `cec`, the next start |
+| `session.json` | the session settings of earlier batches | a start | a replay |
 | `fallback.json` | begin from an older version, a frame is lost | `cec repair` | the next start |
 | `rollback.json` | a rollback is under way | `cec rollback`, a pipeline | a start, which it refuses |
-| `carried.json` | the version with which the log begins | `cec import`, `rescale` | `cec repair`, `cec rollback` |
-| `left.json` | the query goes on in another checkpoint | `cec export`, `rescale` | a start, which it refuses |
-| `flush.json` | a request to write what is dirty | `cec flush` | the query |
-| `flushed.json` | the answer to it | the query | `cec flush` |
-| `replaying.json` | how far a replay is | a replay | nobody: for people |
+| `carried.json` | the first version of the log | `cec import`, `rescale` | `cec repair`, `cec rollback` |
+| `left.json` | the query continues in another checkpoint | `cec export`, `rescale` | a start, which it refuses |
+| `flush.json` | a request to write the dirty windows | `cec flush` | the query |
+| `flushed.json` | the answer to the request | the query | `cec flush` |
+| `replaying.json` | the progress of a replay | a replay | people only |
 | `replay.json` | release 0.1 has cut Spark's logs | release 0.1 | a start, which it may refuse |
 
-Beside them are `generations/` (`recovery.generations`), `recoveries/` (`recovery.report`), and `lock` (`agent.lease`).
+The directory also has `generations/` (`recovery.generations`), `recoveries/` (`recovery.report`) and `lock`
+(`agent.lease`).
 """
 
 from __future__ import annotations
@@ -34,18 +36,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Note(Generic[T]):
-    """A file of the directory. `parse` makes a value of its fields; `mend`: what to do if the file cannot be read."""
+    """A file of the directory. `parse` turns its fields into a value. `mend` tells the user how to repair the file."""
 
     name: str
     parse: Callable[[Mapping[str, Any]], T]
     mend: str = "restore it from a copy of the checkpoint"
 
     def is_in(self, own: Storage) -> bool:
-        """Whether the file is there; `own` is rooted at the `cec` directory, here and below."""
+        """Whether the file exists; here and below, `own` is rooted at the `cec` directory."""
         return own.exists(self.name)
 
     def read(self, own: Storage, mend: str | None = None) -> T | None:
-        """The file's value; None if there is no such file. `UnsuitableCheckpoint`, with the mend, if unreadable."""
+        """The file's value; None if the file is missing. `UnsuitableCheckpoint`, with the mend, if it is unreadable."""
         if not own.exists(self.name):
             return None
         try:
@@ -56,27 +58,27 @@ class Note(Generic[T]):
             ) from error
 
     def read_if_sound(self, own: Storage) -> T | None:
-        """As `read`; None, too, if the file cannot be read."""
+        """As `read`, but None if the file is unreadable."""
         try:
             return self.read(own)
         except (UnsuitableCheckpoint, OSError):
             return None
 
     def write(self, own: Storage, fields: Mapping[str, Any]) -> None:
-        """Replaces the file, in one step."""
+        """Replaces the file in one step."""
         own.replace(self.name, json.dumps(fields, indent=1).encode())
 
     def delete(self, own: Storage) -> None:
-        """Removes the file; it may be missing."""
+        """Deletes the file, if it exists."""
         own.delete(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """What `cec repair` has decided, for the next start to do.
+    """The fallback that `cec repair` has decided, for the next start to carry out.
 
-    `version`: w. `committed_batch`: V. `generation`: the newest run that was known then; the run that falls back is a
-    newer one.
+    `version` is w, and `committed_batch` is V. `generation` is the newest run at the time of the decision; a newer run
+    carries out the fallback.
     """
 
     version: int
@@ -86,7 +88,7 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """To the end of `batch`, -1: to the beginning; by the run `generation`, which owns what comes after."""
+    """A rollback to the end of `batch` (-1: to the beginning). The run `generation` owns all later versions."""
 
     batch: int
     generation: int
@@ -94,7 +96,8 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """The answer to a request. `version`: all is written up to there. `failed`: a line for each store that is not."""
+    """The answer to a flush request: all is written up to `version`. `failed` has a line for each store with a failure.
+    """
 
     request: str
     version: int
@@ -103,7 +106,8 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class ReplayProgress:
-    """A replay under way: of batches `first` to `last`, in run `generation`; `done` is the newest that has run."""
+    """The progress of a replay of batches `first` to `last` in run `generation`; `done` is the newest replayed batch.
+    """
 
     generation: int
     first: int
@@ -112,24 +116,24 @@ class ReplayProgress:
 
     @property
     def over(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether the replay has ended."""
         return self.done >= self.last
 
 
-def _query(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_query(fields: Mapping[str, Any]) -> dict[str, Any]:
     bytes.fromhex(fields["log_id"])
     str(fields["log_home"])
     return dict(fields)
 
 
-def _progress(fields: Mapping[str, Any]) -> ReplayProgress:
+def _parse_progress(fields: Mapping[str, Any]) -> ReplayProgress:
     generation, first, last, done = (int(fields[name]) for name in ("generation", "first", "last", "done"))
     return ReplayProgress(generation, first, last, done)
 
 
 QUERY = Note(
     "query.json",
-    _query,
+    _parse_query,
     "restore it from a copy of the checkpoint; or, where the log lies inside the checkpoint, delete it, and the next "
     "start of the query writes it anew",
 )
@@ -149,36 +153,36 @@ FLUSH = Note("flush.json", lambda fields: str(fields["request"]))
 FLUSHED = Note(
     "flushed.json", lambda fields: Flushed(str(fields["request"]), int(fields["version"]), tuple(fields["failed"]))
 )
-REPLAYING = Note("replaying.json", _progress)
+REPLAYING = Note("replaying.json", _parse_progress)
 REWIND = Note("replay.json", lambda fields: int(fields["committed_batch"]))
 
 SESSION_FILE = "session.json"
-"""It has a checksum, and is read by `recovery.session_settings`."""
+"""A file with a checksum; `recovery.session_settings` reads and writes it."""
 
 PIPELINE_FILE = "pipeline.json"
-"""The home of a pipeline has this; `query.json` is in the checkpoints of its flows."""
+"""A file in the home of a pipeline. Its flows' checkpoints have `query.json`."""
 
 
 def save_fallback(own: Storage, fallback: Fallback) -> None:
-    """Makes it durable: the next start obeys it."""
+    """Makes the fallback durable, for the next start to carry out."""
     FALLBACK.write(own, asdict(fallback))
 
 
 def save_carried(own: Storage, version: int) -> None:
-    """Records that the log begins with `version`, to which the state was carried from another checkpoint."""
+    """Records `version` as the first of the log: the state was migrated to it from another checkpoint."""
     CARRIED.write(own, {"version": version})
 
 
 def read_carried(own: Storage) -> int:
-    """The version with which the log begins, 0 if with the query's first. `UnsuitableCheckpoint` if that is damaged."""
+    """The first version of a migrated log, 0 for another log. `UnsuitableCheckpoint` if the file is damaged."""
     return CARRIED.read(own) or 0
 
 
-def mark_as_left(own: Storage, target: str) -> None:
-    """Records where the query goes on."""
+def mark_migrated(own: Storage, target: str) -> None:
+    """Records that the query continues in the checkpoint `target`."""
     LEFT.write(own, {"carried_to": target})
 
 
 def is_under_protocol(query: Mapping[str, Any] | None) -> bool:
-    """Whether a query (`query.json`) is a flow whose stores write at the checkpoints of a pipeline's protocol."""
+    """Whether `query` (`query.json`) is a flow whose stores write at the checkpoints of a pipeline's protocol."""
     return query is not None and PREFIX + "protocol" in (query.get("settings_conf") or {})

@@ -1,4 +1,4 @@
-"""The file that a user finds after each recovery: `<checkpoint>/cec/recoveries/<unix-ms>.json`."""
+"""The report of each recovery, for users: `<checkpoint>/cec/recoveries/<unix-ms>.json`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from spark_cec.recovery.query_files import REPLAYING, ReplayProgress
 
 @dataclass(frozen=True, slots=True)
 class LoadedStore:
-    """How a store came back: EC load time in ms, whether its digest was right (None: not checked), mutations held.
+    """The recovery of one store: EC load time in ms, digest verdict (None: not checked), and the number of held
+    mutations.
 
-    `unsure`: windows that may differ from what was committed, where a replay was accepted as it was.
+    `unsure`: windows that may differ from the committed state, if the user accepts a diverging replay.
     """
 
     store: StoreId
@@ -36,8 +37,8 @@ def loaded_payload(loaded: LoadedStore) -> bytes:
     return json.dumps({**fields, "unsure": list(loaded.unsure)} if loaded.unsure else fields).encode()
 
 
-def compose(plan: RecoveryPlan, loaded: Iterable[LoadedStore], started_ms: int) -> dict[str, Any]:
-    """The report as a JSON object; `started_ms` is the wall clock when `start()` was called."""
+def compose_report(plan: RecoveryPlan, loaded: Iterable[LoadedStore], started_ms: int) -> dict[str, Any]:
+    """The report as a JSON object; `started_ms` is the wall clock of the call of `start()`."""
     by_store: Mapping[StoreId, LoadedStore] = {each.store: each for each in loaded}
     verdicts = [each.digest_ok for each in by_store.values()]
     digest_ok = False if False in verdicts else (True if verdicts and None not in verdicts else None)
@@ -76,13 +77,13 @@ def compose(plan: RecoveryPlan, loaded: Iterable[LoadedStore], started_ms: int) 
 
 
 def _predicted_ms(plan: RecoveryPlan) -> float | None:
-    """What the footers at the crash had foretold: the slowest store counts; None if one of them did not know."""
+    """The slowest store's estimate in the footers at the crash, in ms; None if a footer has no estimate."""
     estimates = [head.recovery_estimate_ms for head in plan.heads]
     return max(estimates) if estimates and all(estimates) else None
 
 
 def _predicted_work_ms(plan: RecoveryPlan) -> float | None:
-    """The part of it that is load and replay, each by its own slowest store, at the pace of the first time."""
+    """Load and replay in ms, each by its slowest store, at the pace in the footers; None if a pace is unknown."""
     heads = plan.heads
     if not heads or any(head.replay and not head.replay_us_per_tuple for head in heads):
         return None
@@ -91,7 +92,7 @@ def _predicted_work_ms(plan: RecoveryPlan) -> float | None:
 
 
 def note_progress(own: Storage, progress: ReplayProgress) -> None:
-    """Says how far a replay is, for people; `own` is rooted at the checkpoint's `cec` directory."""
+    """Records the progress of a replay, for people; `own` is rooted at the checkpoint's `cec` directory."""
     if progress.over:
         REPLAYING.delete(own)
     else:
@@ -99,13 +100,13 @@ def note_progress(own: Storage, progress: ReplayProgress) -> None:
 
 
 def read_progress(own: Storage, generation: int) -> ReplayProgress | None:
-    """How far the replay of that run is; None if it has none, or what is there cannot be read."""
+    """The progress of that run's replay; None if the file is missing, unreadable, or of another run."""
     progress = REPLAYING.read_if_sound(own)
     return progress if progress is not None and progress.generation == generation else None
 
 
 def write_report(storage: Storage, report: Mapping[str, Any]) -> str:
-    """Writes the report under the checkpoint's `cec` directory; returns its path there."""
+    """Writes the report under the checkpoint's `cec` directory, and returns its path there."""
     path = f"recoveries/{report['started_unix_ms']}.json"
     storage.replace(path, json.dumps(report, indent=1).encode())
     return path

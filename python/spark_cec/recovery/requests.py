@@ -1,6 +1,6 @@
 """Requests to a running query, and its answers, as files in the checkpoint's `cec` directory.
 
-`flush.json` asks the query to write what is dirty; `flushed.json` says what became of the newest request.
+`flush.json` asks the query to write its dirty windows; `flushed.json` answers the newest request.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from spark_cec.recovery.query_files import FLUSH, FLUSHED, Flushed
 
 
 def ask_flush(own: Storage, request: str) -> None:
-    """Asks the query to write what is dirty; `own` is rooted at the checkpoint's `cec` directory."""
+    """Asks the query to write its dirty windows; `own` is rooted at the checkpoint's `cec` directory."""
     FLUSH.write(own, {"request": request})
 
 
 def answer_flush(own: Storage, request: str, version: int, failed: Sequence[str]) -> None:
-    """Says what became of a request, and takes the request away."""
+    """Answers a request, and deletes it."""
     FLUSHED.write(own, asdict(Flushed(request, version, tuple(failed))))
     FLUSH.delete(own)
 
 
 def flush_answer(own: Storage, request: str) -> Flushed | None:
-    """The answer to that request, once there is one."""
+    """The answer to that request; None until the query has answered."""
     answer = FLUSHED.read_if_sound(own)
     return answer if answer is not None and answer.request == request else None

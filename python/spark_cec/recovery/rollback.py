@@ -1,7 +1,7 @@
-"""Takes a query that is stopped back to the end of an earlier batch, as if none had come after it.
+"""Takes a stopped query back to the end of an earlier batch, as if no later batch had run.
 
-Its state at that version must be whole in its log, and its output up to there kept. A crash in between is mended by
-doing the same again; until then a file says that it is under way, and a start is refused.
+The log must have the whole state at that version, and the output up to that batch. If a crash interrupts a rollback,
+the same call finishes it. Until then a note says that a rollback is under way, and a start is refused.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.log.manifest import batches, retired_before, take_back
 from spark_cec.log.readers import forget_reads
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.file_sources import needed_no_more, unreadable_behind
-from spark_cec.recovery.generations import next_generation, note_start
+from spark_cec.recovery.file_sources import unneeded_entries, unreadable_entries
+from spark_cec.recovery.generations import next_generation, record_start
 from spark_cec.recovery.query_files import FALLBACK, QUERY, ROLLBACK, Rollback, is_under_protocol
 from spark_cec.recovery.spark_logs import committed_batch, operator_files, planned_batches
 
@@ -21,38 +21,40 @@ from spark_cec.recovery.spark_logs import committed_batch, operator_files, plann
 def roll_back(
     checkpoint: Storage, own: Storage, log: Storage, batch: int, *, anew: bool = False
 ) -> Rollback | None:
-    """Takes the query back to the end of `batch`; None if that is where it is. It must not run meanwhile.
+    """Takes the query, which must not run, back to the end of `batch`; None if it is already there.
 
-    `own` is rooted at the checkpoint's `cec` directory, `log` at the log's home. `anew`: also where it seems to be
-    there, since Spark's logs were cut by hand, and the log has later commits. In this order:
+    `own` is rooted at the checkpoint's `cec` directory, `log` at the log's home. `anew` forces the rollback even if the
+    query seems to be there. That is needed if a person cut Spark's logs but the log has later commits. The order:
 
-    1. Refuse what cannot be done, before anything is written.
-    2. Say that it is under way, with a number that no other run has; then, that this run begins behind the batch. Not
-       before: until a start is refused, what earlier runs have written behind the batch must count.
-    3. Take back the output behind the batch: whoever still writes there is fenced. No reader has read it.
-    4. Cut Spark's commit log and its offset log, newest first: what is left of a crash is cut by the next try. What a
-       power loss has left of later notes of files goes, too. At the beginning there is no state, whose operators may
-       be other ones then.
-    5. Forget what `cec repair` has decided for the end of a later batch.
-    6. The run that begins now goes on from there.
+    1. Refuse an impossible rollback, before any write.
+    2. Note that a rollback is under way, with a new run number. Then record that this run begins behind `batch`. In the
+       other order attempts of earlier runs would stop to count while a start is still possible.
+    3. Take back the output behind `batch`. This fences earlier runs, which might still write there. No reader has read
+       it.
+    4. Delete the entries of Spark's commit log and offset log, newest first, so that a retry can finish after a crash.
+       Delete unreadable file-source entries of later batches. At the beginning, delete the operator files too: there is
+       no state, and the operators may change.
+    5. Delete a fallback that `cec repair` has decided for the end of a later batch.
+    6. Delete the note; the new run continues from `batch`.
 
-    Raises `UnsuitableCheckpoint` where Spark does not keep that batch any more, or a rollback to before it has begun.
+    Raises `UnsuitableCheckpoint` if Spark no longer keeps that batch, or an unfinished rollback goes to an earlier
+    batch.
     """
     pending = pending_rollback(own)
-    if not anew and pending is None and not ROLLBACK.is_in(own) and is_at(checkpoint, log, batch):
+    if not anew and pending is None and not ROLLBACK.is_in(own) and is_at_batch(checkpoint, log, batch):
         return None
     if pending is None or pending.batch != batch:
-        _refuse_what_is_taken_back(own, pending, batch)  # 1
-        _refuse_a_forgotten_batch(checkpoint, log, batch)
+        _refuse_later_target(own, pending, batch)  # 1
+        _refuse_forgotten_batch(checkpoint, log, batch)
         pending = Rollback(batch, next_generation(own))  # 2
         ROLLBACK.write(own, asdict(pending))
-    note_start(own, pending.generation, batch)
+    record_start(own, pending.generation, batch)
     if log.exists("log.json"):
         take_back(log, batch, pending.generation)  # 3
         forget_reads(log, batch)
     for name in ("commits", "offsets"):  # 4
-        _cut(checkpoint, name, batch)
-    for path in unreadable_behind(checkpoint, batch):
+        _delete_later_entries(checkpoint, name, batch)
+    for path in unreadable_entries(checkpoint, batch):
         _delete(checkpoint, path)
     for path in reversed(list(operator_files(checkpoint) if batch < 0 else ())):
         _delete(checkpoint, path)
@@ -64,89 +66,90 @@ def roll_back(
 
 
 def refuse_out_of_reach(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> None:
-    """`UnsuitableCheckpoint` where `roll_back` could not go there."""
+    """Raises `UnsuitableCheckpoint` if `roll_back` cannot go to `batch`."""
     pending = pending_rollback(own)
     if pending is None or pending.batch != batch:
-        _refuse_what_is_taken_back(own, pending, batch)
-        _refuse_a_forgotten_batch(checkpoint, log, batch)
+        _refuse_later_target(own, pending, batch)
+        _refuse_forgotten_batch(checkpoint, log, batch)
 
 
-def is_at(checkpoint: Storage, log: Storage, batch: int) -> bool:
-    """Whether nothing has come after a batch: neither a plan, nor output, whose plan may be what a power loss took."""
+def is_at_batch(checkpoint: Storage, log: Storage, batch: int) -> bool:
+    """Whether the query has neither a plan nor output behind `batch`. A power loss can take the plan and leave the
+    output.
+    """
     if not committed_batch(checkpoint) == batch == max(planned_batches(checkpoint), default=-1):
         return False
-    return all(each <= batch for each in batches(log)) and not unreadable_behind(checkpoint, batch)
+    return all(each <= batch for each in batches(log)) and not unreadable_entries(checkpoint, batch)
 
 
 def forget_batches(checkpoint: Storage, batch: int) -> None:
-    """No rollback goes behind `batch` again: what Spark has of older ones goes, but for the one that it starts from.
+    """Deletes Spark's entries before `batch` - 1, because no rollback will go behind `batch` again.
 
-    Oldest first, so that what is left of a crash has no gap.
+    Deletes the oldest first, so that a crash leaves no gap.
     """
     for name in ("commits", "offsets"):
         for number in sorted(_numbers(checkpoint, name)):
             if number < batch - 1:
                 _delete(checkpoint, f"{name}/{number}")
-    for path in needed_no_more(checkpoint, batch - 1):
+    for path in unneeded_entries(checkpoint, batch - 1):
         _delete(checkpoint, path)
 
 
-def has_whole(checkpoint: Storage, batch: int) -> bool:
-    """Whether Spark's logs have a batch, to its end, and can start behind it: Spark reads the plan before it, too.
-
-    After a power loss a file may be there, and empty.
-    """
-    return all(checkpoint.exists(path) and checkpoint.read(path).startswith(b"v") for path in files_to_start(batch))
+def has_whole_batch(checkpoint: Storage, batch: int) -> bool:
+    """Whether Spark's logs have all files to start behind `batch`. After a power loss a file can be empty."""
+    return all(checkpoint.exists(path) and checkpoint.read(path).startswith(b"v") for path in list_start_files(batch))
 
 
-def files_to_start(batch: int) -> list[str]:
-    """What Spark reads of its logs where a query starts behind the end of a batch."""
+def list_start_files(batch: int) -> list[str]:
+    """The files of Spark's logs that Spark reads if a query starts behind `batch`; the plan before `batch` is one."""
     return [f"offsets/{each}" for each in (batch - 1, batch) if each >= 0] + [f"commits/{batch}"]
 
 
 def refuse_if_under_way(own: Storage) -> None:
-    """`UnsuitableCheckpoint` if a rollback was begun and not ended."""
-    pending = _pending(own)
+    """Raises `UnsuitableCheckpoint` if a rollback has begun and not ended."""
+    pending = _read_pending(own)
     if pending is not None:
         raise UnsuitableCheckpoint(
             f"{own.url} has {ROLLBACK.name}: its query is being taken back to the end of batch {pending.batch}, which "
-            f"was not finished: {_who_does_the_rest(own, str(pending.batch))}, which does the rest"
+            f"was not finished: {_name_finisher(own, str(pending.batch))}, which does the rest"
         )
 
 
 def pending_rollback(own: Storage) -> Rollback | None:
-    """The one that was begun and not ended.
+    """The rollback that has begun and not ended; None if there is none or its note is unreadable.
 
-    None, too, for one that says nothing: whoever knows where to go begins anew, and overtakes it.
+    If the note is unreadable, the caller knows the target and begins the rollback again.
     """
     return ROLLBACK.read_if_sound(own)
 
 
-def _pending(own: Storage) -> Rollback | None:
+def _read_pending(own: Storage) -> Rollback | None:
     return ROLLBACK.read(
         own,
         "its query was being taken back to an earlier batch; "
-        f"{_who_does_the_rest(own, 'BATCH')}, which does the rest",
+        f"{_name_finisher(own, 'BATCH')}, which does the rest",
     )
 
 
-def _who_does_the_rest(own: Storage, batch: str) -> str:
-    """Of a flow that takes part in a protocol its pipeline, of another query the command line."""
+def _name_finisher(own: Storage, batch: str) -> str:
+    """Names the step that finishes the rollback: a pipeline's start for a flow under a protocol, else `cec rollback`.
+    """
     if is_under_protocol(QUERY.read(own)):
         return "start the pipeline that it belongs to"
     return f"run `cec rollback {own.url.removesuffix('/cec')} --to {batch}`"
 
 
-def _refuse_what_is_taken_back(own: Storage, pending: Rollback | None, batch: int) -> None:
-    """One to before `batch` was begun, and may have taken back what `batch` left already."""
+def _refuse_later_target(own: Storage, pending: Rollback | None, batch: int) -> None:
+    """Refuses `batch` if an unfinished rollback goes to an earlier batch and may already have deleted files of `batch`.
+    """
     if pending is not None and pending.batch < batch:
         raise UnsuitableCheckpoint(
             f"{own.url} has {ROLLBACK.name}: its query is being taken back to the end of batch {pending.batch}, which "
-            f"is before batch {batch}: {_who_does_the_rest(own, str(pending.batch))}, which does the rest"
+            f"is before batch {batch}: {_name_finisher(own, str(pending.batch))}, which does the rest"
         )
 
 
-def _refuse_a_forgotten_batch(checkpoint: Storage, log: Storage, batch: int) -> None:
+def _refuse_forgotten_batch(checkpoint: Storage, log: Storage, batch: int) -> None:
     planned, kept_from = planned_batches(checkpoint), retired_before(log)
     if batch < kept_from - 1:
         raise UnsuitableCheckpoint(
@@ -158,7 +161,7 @@ def _refuse_a_forgotten_batch(checkpoint: Storage, log: Storage, batch: int) -> 
             f"{checkpoint.url} cannot be taken back to its beginning: Spark keeps batches from {min(planned)} on. If "
             f"files are missing in cec/checkpoints there, restore them; or begin the pipeline anew, in another home"
         )
-    if batch >= 0 and not has_whole(checkpoint, batch):
+    if batch >= 0 and not has_whole_batch(checkpoint, batch):
         raise UnsuitableCheckpoint(
             f"{checkpoint.url} cannot be taken back to batch {batch}: Spark keeps batches "
             f"{min(planned, default=-1)} to {max(planned, default=-1)} of it; let it keep more, with "
@@ -166,8 +169,8 @@ def _refuse_a_forgotten_batch(checkpoint: Storage, log: Storage, batch: int) -> 
         )
 
 
-def _cut(checkpoint: Storage, name: str, batch: int) -> None:
-    """Deletes the entries behind a batch, newest first, each with the checksum that Hadoop has beside it."""
+def _delete_later_entries(checkpoint: Storage, name: str, batch: int) -> None:
+    """Deletes the entries behind `batch`, newest first."""
     for number in sorted(_numbers(checkpoint, name), reverse=True):
         if number > batch:
             _delete(checkpoint, f"{name}/{number}")
@@ -178,9 +181,11 @@ def _numbers(checkpoint: Storage, name: str) -> list[int]:
 
 
 def _delete(checkpoint: Storage, path: str) -> None:
-    """Of Spark's files, with the checksum: one that is left would keep Spark from writing the file anew."""
+    """Deletes a file of Spark and its Hadoop checksum; a remaining checksum would keep Spark from writing the file
+    again.
+    """
     directory, _, name = path.rpartition("/")
-    # First what Hadoop can do without: without its file nobody would look for it.
+    # Delete the checksum first. If a crash came between and the file were gone, no retry would find the checksum.
     for each in (f"{directory}/.{name}.crc", path):
         if checkpoint.exists(each):
             checkpoint.delete(each)

@@ -1,4 +1,4 @@
-"""A run of a query takes it up: a number of its own, `query.json`, and a log, which is begun where there is none."""
+"""Begins a run of a query: takes a run number, writes `query.json`, and creates the log if it is missing."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from spark_cec.settings import PREFIX, parse_settings
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`generation`: its number, from 1 on; `log_id`: 32 hex digits."""
+    """A run: its number `generation`, from 1 on, and its `log_id` of 32 hex digits."""
 
     generation: int
     log_id: str
 
 
-def take_up(
+def begin_run(
     checkpoint: Storage,
     own: Storage,
     log: Storage,
@@ -34,17 +34,17 @@ def take_up(
     release: str,
     seen: str | None,
 ) -> Run:
-    """Begins a run of this `release`, with the session's `conf` and what was decided (`mode`, `reason`, and so on).
+    """Begins a run of this `release`, with the session's `conf` and the `decision` (`mode`, `reason` and more).
 
-    `own` is rooted at the checkpoint's `cec` directory, `log` at the log's home, which the checkpoint calls `log_home`.
-    `seen`: the id of the log there as the query was checked, None if there was none: what another query has begun since
-    is not its own. Raises `UnsuitableCheckpoint` if another query has a log there, before anything is written.
+    `own` is rooted at the checkpoint's `cec` directory, `log` at the log's home, which `query.json` calls `log_home`.
+    `seen` is the id of the log when the query was checked, None if there was no log. If another query created the log
+    since then, the run does not join it. Raises `UnsuitableCheckpoint` if another query has a log there.
     """
     settings, query = parse_settings(conf), QUERY.read(own)
     log_id = query["log_id"] if query else seen or new_id().hex()
     if read_log_id(log) not in (None, log_id):
-        raise _taken(log)
-    # Read when the number is taken: from then on no earlier run ends a batch.
+        raise _log_taken(log)
+    # Read after the number is taken: from then on no earlier run ends a batch.
     generation = begin_generation(own, lambda: committed_batch(checkpoint))
     content = {
         "log_home": log_home,
@@ -57,11 +57,11 @@ def take_up(
     }
     QUERY.write(own, content)
     if join_log(log, log_id) != log_id:
-        raise _taken(log)
+        raise _log_taken(log)
     return Run(generation, log_id)
 
 
-def _taken(log: Storage) -> UnsuitableCheckpoint:
+def _log_taken(log: Storage) -> UnsuitableCheckpoint:
     return UnsuitableCheckpoint(
         f"{log.url} was taken by another query at this moment: give each query a log of its own"
     )

@@ -1,7 +1,7 @@
-"""The session settings that batches ran with: `session.json` in the checkpoint's `cec` directory.
+"""Keeps the session settings of earlier batches: `session.json` in the checkpoint's `cec` directory.
 
-A query keeps the settings that its session had at its start. A replay needs those of its batches, which the session may
-not have any more: the time zone decides which day a time belongs to, for example.
+A query keeps the settings of its session at the start. A replay needs the settings that its batches first ran with, and
+the session may have changed. For example, the time zone decides the day of a timestamp.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_cec.errors import DamagedLog, NewerFormat
-from spark_cec.log.objects import decode_object, encode_object
+from spark_cec.log.checked_json import decode_object, encode_object
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.query_files import SESSION_FILE
 
 KEPT_BATCHES = 10_000
-"""Settings that only older batches ran with are forgotten: Spark keeps the offsets of 100 batches by default."""
+"""Settings of older batches are forgotten. By default Spark keeps the offsets of only 100 batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsSince:
-    """The settings of all batches behind `after`, up to the next entry's."""
+    """The settings of the batches behind `after`, up to the next entry's."""
 
     after: int
     settings: Mapping[str, str]
@@ -29,7 +29,7 @@ class SettingsSince:
 
 @dataclass(frozen=True, slots=True)
 class SettingsSpan:
-    """The settings of batches `first` to `last`; None where they are not known."""
+    """The settings of batches `first` to `last`; None if they are unknown."""
 
     first: int
     last: int
@@ -39,7 +39,7 @@ class SettingsSpan:
 def add_run(
     entries: Sequence[SettingsSince], committed: int, settings: Mapping[str, str]
 ) -> tuple[SettingsSince, ...]:
-    """The entries once a run begins behind batch `committed` (-1: none). Runs that committed nothing leave none."""
+    """The entries after a run begins behind batch `committed` (-1: none). A run without a commit leaves no entry."""
     kept = [entry for entry in entries if entry.after < committed]
     if not kept or kept[-1].settings != settings:
         kept.append(SettingsSince(committed, dict(settings)))
@@ -50,7 +50,7 @@ def add_run(
 
 
 def split_batches(entries: Sequence[SettingsSince], first: int, last: int) -> tuple[SettingsSpan, ...]:
-    """Batches `first` to `last`, in spans of one setting each."""
+    """Splits batches `first` to `last` into spans with equal settings."""
     spans: list[SettingsSpan] = []
     for batch in range(first, last + 1):
         known = [entry for entry in entries if entry.after < batch]
@@ -63,9 +63,9 @@ def split_batches(entries: Sequence[SettingsSince], first: int, last: int) -> tu
 
 
 def record_settings(own: Storage, committed: int, settings: Mapping[str, str]) -> None:
-    """Notes the settings of a run that begins behind batch `committed`; `own` is rooted at the `cec` directory.
+    """Records the settings of a run that begins behind `committed`; `own` is rooted at the `cec` directory.
 
-    A file that cannot be read is written anew: then the settings of earlier batches are not known.
+    If the file is unreadable, it is written anew. Then the settings of earlier batches are unknown.
     """
     before = read_settings(own) or ()
     after = add_run(before, committed, settings)
@@ -75,15 +75,15 @@ def record_settings(own: Storage, committed: int, settings: Mapping[str, str]) -
 
 
 def read_settings(own: Storage) -> tuple[SettingsSince, ...] | None:
-    """What is noted; None if the file is damaged, or of a later release."""
+    """The recorded entries; None if the file is damaged or a later release wrote it."""
     if not own.exists(SESSION_FILE):
         return ()
     try:
         fields, _ = decode_object(SESSION_FILE, own.read(SESSION_FILE), "record of session settings")
-        return tuple(_entry(each) for each in fields["runs"])
+        return tuple(_parse_entry(each) for each in fields["runs"])
     except (DamagedLog, NewerFormat, KeyError, TypeError, ValueError, AttributeError):
         return None
 
 
-def _entry(raw: Mapping[str, Any]) -> SettingsSince:
+def _parse_entry(raw: Mapping[str, Any]) -> SettingsSince:
     return SettingsSince(int(raw["after"]), {str(key): str(value) for key, value in raw["settings"].items()})

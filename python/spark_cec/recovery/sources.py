@@ -1,4 +1,4 @@
-"""What a recovery needs of a query's sources against what these still have: at a start, and while the query runs."""
+"""Compares the input that a recovery needs with the query's sources, at a start and while the query runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from spark_cec.errors import InputGone
 from spark_cec.recovery.margin import Available, Margin, kafka_margin, parse_available
-from spark_cec.recovery.reach import SHOWN, Reach
-from spark_cec.recovery.start import Word
+from spark_cec.recovery.replay_range import SHOWN, ReplayRange
+from spark_cec.recovery.start_messages import StartMessage
 from spark_cec.settings import PREFIX
 
 ACCEPT = f"{PREFIX}onDivergence=accept"
@@ -17,9 +17,10 @@ ACCEPT = f"{PREFIX}onDivergence=accept"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source of a query, by the name that Spark has for it, and what it said when it was asked what it has.
+    """A source of a query, by Spark's name for it.
 
-    `available`: that; `error`: why it did not say. Neither, if it is of a kind that nobody can ask.
+    `available`: the offsets that the source reported. `error`: the reason for a missing report. Both are None if the
+    source's kind offers no such report.
     """
 
     name: str
@@ -27,16 +28,16 @@ class Source:
     error: str | None = None
 
     @property
-    def keeps(self) -> str:
-        """For how long it keeps what it has, in words to append; empty if that is not known."""
+    def retention_text(self) -> str:
+        """The retention time of the source, in words to append; empty if it is unknown."""
         times = sorted({t.retention_ms for t in (self.available or {}).values() if t.retention_ms is not None})
         return f" (retention.ms={', '.join(map(str, times))})" if times else ""
 
 
 def parse_sources(raw: Iterable[Mapping[str, Any]]) -> tuple[Source, ...]:
-    """What the shim sends: `name`, and one of `available` (JSON as text) and `error`, or none.
+    """Parses the sources from the shim: `name`, and `available` (JSON as text) or `error` or neither.
 
-    `ValueError` if it is something else.
+    Raises `ValueError` if the input has another form.
     """
     return tuple(
         Source(
@@ -48,31 +49,34 @@ def parse_sources(raw: Iterable[Mapping[str, Any]]) -> tuple[Source, ...]:
     )
 
 
-def margins(reach: Reach, sources: Sequence[Source]) -> tuple[tuple[Source, Margin], ...]:
-    """What a recovery needs of each source against what that has; of those where both are known.
+def compare_margins(replay: ReplayRange, sources: Sequence[Source]) -> tuple[tuple[Source, Margin], ...]:
+    """Each source's margin, for the sources whose needed and available offsets are both known.
 
-    `sources` in Spark's order. If there are more or fewer than in the offset log the query is another one: none.
+    `sources` are in Spark's order. If their number differs from the offset log's, the query has changed, and the result
+    is empty.
     """
-    if len(sources) != len(reach.sources):
+    if len(sources) != len(replay.sources):
         return ()
     return tuple(
         (source, kafka_margin(source.available, read.start, read.end))
-        for source, read in zip(sources, reach.sources, strict=True)
+        for source, read in zip(sources, replay.sources, strict=True)
         if source.available is not None and read.partitions is not None and read.start and read.end
     )
 
 
-def at_start(reach: Reach, sources: Sequence[Source], share: float, accepts: bool, now_ms: int) -> Word:
-    """What is said of the sources at a start, before anything is replayed.
+def check_at_start(
+    replay: ReplayRange, sources: Sequence[Source], share: float, accepts: bool, now_ms: int
+) -> StartMessage:
+    """Checks the sources at a start, before a replay, and returns the message on them.
 
-    `share` is `cec.sources.margin`; `accepts`: whether a replay is taken as it comes out. Raises `InputGone` if a
-    replay is due, something that it needs is gone, and that is not accepted.
+    `share` is `cec.sources.margin`. `accepts`: the user accepts a replay that diverges. Raises `InputGone` if a replay
+    is due, some of its input is gone, and the user does not accept that.
     """
-    if not reach.is_due:
-        return _without_replay(reach, sources, share, now_ms)
-    known = margins(reach, sources)
-    gone = [f"{source.name}: {_gone(margin)}" for source, margin in known if margin.lost]
-    what = f"input that the recovery of batch {reach.committed} needs, from batch {reach.first} on, is gone: "
+    if not replay.is_due:
+        return _without_replay(replay, sources, share, now_ms)
+    known = compare_margins(replay, sources)
+    gone = [f"{source.name}: {_describe_gone(margin)}" for source, margin in known if margin.lost]
+    what = f"input that the recovery of batch {replay.committed} needs, from batch {replay.first} on, is gone: "
     if gone and not accepts:
         raise InputGone(
             f"{what}{'; '.join(gone)}. Nothing was changed: give the input back and start again, or start once with "
@@ -81,29 +85,31 @@ def at_start(reach: Reach, sources: Sequence[Source], share: float, accepts: boo
         )
     news = [f"{what}{'; '.join(gone)}; that is accepted ({ACCEPT})"] if gone else []
     thin = [(source, margin) for source, margin in known if not margin.lost and margin.share < share]
-    news += [f"{source.name} has little more than that: {margin}{source.keeps}" for source, margin in thin]
-    news += _silent(sources, "the replay will tell whether it has all that")
-    return _word(reach, news, now_ms)
+    news += [f"{source.name} has little more than that: {margin}{source.retention_text}" for source, margin in thin]
+    news += _describe_silent(sources, "the replay will tell whether it has all that")
+    return _start_message(replay, news, now_ms)
 
 
-def _without_replay(reach: Reach, sources: Sequence[Source], share: float, now_ms: int) -> Word:
+def _without_replay(replay: ReplayRange, sources: Sequence[Source], share: float, now_ms: int) -> StartMessage:
     news = []
-    for source, margin in margins(reach, sources):
+    for source, margin in compare_margins(replay, sources):
         unread = margin.unread
         if unread.lost:
-            news.append(f"{source.name} has lost input that the query has not read: {_gone(unread)}")
+            news.append(f"{source.name} has lost input that the query has not read: {_describe_gone(unread)}")
         elif unread.share < share:
-            news.append(f"{source.name} has nearly lost input that the query has not read: {unread}{source.keeps}")
-    return _word(reach, [*news, *_silent(sources, "the next batch will tell")], now_ms)
+            news.append(
+                f"{source.name} has nearly lost input that the query has not read: {unread}{source.retention_text}"
+            )
+    return _start_message(replay, [*news, *_describe_silent(sources, "the next batch will tell")], now_ms)
 
 
-def _gone(margin: Margin) -> str:
-    """What is gone, of so many partitions as fit into a line."""
+def _describe_gone(margin: Margin) -> str:
+    """Describes the loss, for as many partitions as fit into a line."""
     more = [f"and the same of {len(margin.gone) - SHOWN} more partitions"] if len(margin.gone) > SHOWN else []
     return "; ".join([*margin.gone[:SHOWN], *more])
 
 
-def _silent(sources: Iterable[Source], then: str) -> list[str]:
+def _describe_silent(sources: Iterable[Source], then: str) -> list[str]:
     return [
         f"{source.name} cannot be asked what it still has ({source.error}): {then}"
         for source in sources
@@ -111,26 +117,28 @@ def _silent(sources: Iterable[Source], then: str) -> list[str]:
     ]
 
 
-def _word(reach: Reach, news: Sequence[str], now_ms: int) -> Word:
-    return Word("; ".join([reach.describe(now_ms), *news]), bool(news))
+def _start_message(replay: ReplayRange, news: Sequence[str], now_ms: int) -> StartMessage:
+    return StartMessage("; ".join([replay.describe(now_ms), *news]), bool(news))
 
 
 @dataclass(frozen=True, slots=True)
-class Thin:
-    """Why what is dirty should be written now. `deletes`: whether the source has ever deleted anything.
+class ThinMargin:
+    """Why the stores should write their dirty windows now. `deletes`: whether the source has ever deleted a record.
 
-    A query that reads a topic from its first record has a margin of 0 at first, which says nothing of the retention.
+    A query that reads a topic from its first record begins with a margin of 0, which says nothing about retention.
     """
 
     why: str
     deletes: bool
 
 
-def while_running(reach: Reach, sources: Sequence[Source], share: float) -> Thin | None:
-    """Whether a source has less than `share` of its past beyond what is needed."""
-    thin = [(margin.share, source, margin) for source, margin in margins(reach, sources) if margin.share < share]
+def check_while_running(replay: ReplayRange, sources: Sequence[Source], share: float) -> ThinMargin | None:
+    """The source with the smallest margin below `share`; None if no source is below."""
+    thin = [
+        (margin.share, source, margin) for source, margin in compare_margins(replay, sources) if margin.share < share
+    ]
     if not thin:
         return None
     _, source, margin = min(thin, key=lambda each: each[0])
-    why = f"{source.name}: {_gone(margin) if margin.lost else margin}{source.keeps}"
-    return Thin(why, any(each.earliest > 0 for _, _, margin in thin for each in margin.partitions))
+    why = f"{source.name}: {_describe_gone(margin) if margin.lost else margin}{source.retention_text}"
+    return ThinMargin(why, any(each.earliest > 0 for _, _, margin in thin for each in margin.partitions))

@@ -1,4 +1,4 @@
-"""What Spark's own files in a checkpoint say: V, the stores there must be, and the ids of the state that V left."""
+"""Reads Spark's own files in a checkpoint: V, the stores that must exist, and the checkpoint ids of V's state."""
 
 from __future__ import annotations
 
@@ -16,34 +16,33 @@ STORES_OF_A_JOIN = (
     *("left-keyToNumValues", "left-keyWithIndexToValue"),
     *("right-keyToNumValues", "right-keyWithIndexToValue"),
 )
-"""The names of the four stores that each partition of a join has, as Spark orders them; others have one."""
+"""The names of the four stores of a join's partition, in Spark's order. Other operators have one store."""
 
 
 def committed_batch(checkpoint: Storage) -> int:
     """V, the newest batch that Spark does not run again, -1 if there is none; the shim's `SparkLogs` has the same rule.
 
-    The commits are read first: where the query goes on meanwhile, and has planned a newer batch by then, the batch
-    before that one is committed.
+    Reads the commits first. If the query plans a newer batch meanwhile, the batch before that one is committed.
     """
     committed = _batches(checkpoint, "commits")
     return batch_not_run_again(planned_batches(checkpoint), committed)
 
 
 def batch_not_run_again(planned: Iterable[int], committed: Iterable[int]) -> int:
-    """V, as Spark has it at a start, of the batches in the offset log and in the commit log, -1 if there is none.
+    """V, as Spark computes it at a start from the batches in its offset log and commit log; -1 if there is none.
 
-    It is the newest one planned if that is the newest commit too, else the one before it, whatever other commits there
-    are.
+    If the newest planned batch is the newest commit, V is that batch. Else V is the batch before it, whatever other
+    commits exist.
     """
     newest = max(planned, default=-1)
     return newest if newest == max(committed, default=-1) else max(newest - 1, -1)
 
 
 def committed_ids(checkpoint: Storage, batch: int) -> dict[Partition, tuple[str, ...]]:
-    """The checkpoint ids, as hex digits, by which Spark names the state that `batch` left: of a partition's stores, in
-    the order of `STORES_OF_A_JOIN` where it has several.
+    """The checkpoint ids, in hex digits, that Spark records for the state after `batch`, by partition.
 
-    Empty in checkpoint format 1, and where the entry is gone.
+    A join's partition has several ids, in the order of `STORES_OF_A_JOIN`. Empty in checkpoint format 1, or if the
+    entry is gone.
     """
     try:
         text = checkpoint.read(f"commits/{batch}").decode(errors="replace").partition("\n")[2]
@@ -58,10 +57,11 @@ def committed_ids(checkpoint: Storage, batch: int) -> dict[Partition, tuple[str,
 
 
 def all_stores(checkpoint: Storage | None, known: Iterable[StoreId]) -> list[StoreId]:
-    """The stores in the log, and those that must be there by Spark's operator metadata; sorted.
+    """The stores in the log and the stores in Spark's operator metadata, sorted.
 
-    A store of which not one frame is left is known from that metadata only. It counts partitions that an aggregation
-    without keys, which has one, does not use: so beyond partition 0 it is believed where the log has another one.
+    If a store has lost all its frames, only the metadata knows it. The metadata also counts partitions that an
+    aggregation without keys does not use; such an aggregation has one partition. So beyond partition 0 a store of the
+    metadata counts only if the log has another such partition.
     """
     stores = set(known)
     spread = {store.operator for store in stores if store.partition > 0}
@@ -70,17 +70,17 @@ def all_stores(checkpoint: Storage | None, known: Iterable[StoreId]) -> list[Sto
 
 
 def planned_batches(checkpoint: Storage) -> list[int]:
-    """The batches that Spark's offset log has, in any order."""
+    """The batches in Spark's offset log, in any order."""
     return _batches(checkpoint, "offsets")
 
 
 def has_state(checkpoint: Storage) -> bool:
-    """Whether Spark has noted a stateful operator of the query, or, before 3.5, a store has files there."""
+    """Whether Spark has recorded a stateful operator. Before Spark 3.5, whether a store has files."""
     return any(operator_files(checkpoint)) or bool(checkpoint.list("state/0/0"))
 
 
 def recorded_conf(checkpoint: Storage) -> dict[str, str]:
-    """The settings that Spark has recorded with the newest batch that it has planned, if it has."""
+    """The settings that Spark recorded with its newest planned batch; empty if there is none."""
     newest = max(planned_batches(checkpoint), default=-1)
     try:
         text = checkpoint.read(f"offsets/{newest}").decode(errors="replace").split("\n")[1]
@@ -91,7 +91,7 @@ def recorded_conf(checkpoint: Storage) -> dict[str, str]:
 
 
 def operator_files(checkpoint: Storage) -> Iterator[str]:
-    """What Spark has noted of a query's operators and of the schemas of their state, first to last."""
+    """Spark's files on the query's operators and their state schemas, first to last."""
     for operator in count():
         of_operator = f"state/{operator}/_metadata"
         found = [*_files(checkpoint, of_operator), *_files(checkpoint, f"{of_operator}/v2")]
@@ -103,13 +103,13 @@ def operator_files(checkpoint: Storage) -> Iterator[str]:
 
 
 def source_files(checkpoint: Storage, sources: int) -> Iterator[str]:
-    """What each of so many sources has noted for itself: where it began, which files it has read in which batch."""
+    """The files of the first `sources` sources: where each began, and which files it read in which batch."""
     for source in range(sources):
         yield from _files(checkpoint, f"sources/{source}")
 
 
 def _files(checkpoint: Storage, directory: str) -> list[str]:
-    """Those in a directory, without what Hadoop keeps beside them, and can do without."""
+    """The files of a directory, without Hadoop's checksums, which Hadoop can do without."""
     return [f"{directory}/{each.name}" for each in checkpoint.list(directory) if not each.name.startswith(".")]
 
 
@@ -119,7 +119,7 @@ def _batches(checkpoint: Storage, log: str) -> list[int]:
 
 
 def named_stores(checkpoint: Storage) -> Iterator[StoreId]:
-    """The stores that there are by Spark's operator metadata, and perhaps more than there are: see `all_stores`."""
+    """The stores in Spark's operator metadata, which may list too many: see `all_stores`."""
     for operator in count():
         path = f"state/{operator}/_metadata/metadata"
         if not checkpoint.exists(path):
@@ -127,8 +127,8 @@ def named_stores(checkpoint: Storage) -> Iterator[StoreId]:
         yield from _stores_in(operator, checkpoint.read(path))
 
 
-def partitions_without(checkpoint: Storage, version: int) -> list[StoreId]:
-    """The stores of Spark's own providers that have other versions, and no file of this one, by their names."""
+def stores_without_version(checkpoint: Storage, version: int) -> list[StoreId]:
+    """The stores of Spark's own providers that have files of other versions but none of `version`, by file name."""
     missing = []
     for store in named_stores(checkpoint):
         name = "" if store.name == "default" else f"/{store.name}"
@@ -140,7 +140,9 @@ def partitions_without(checkpoint: Storage, version: int) -> list[StoreId]:
 
 
 def _stores_in(operator: int, metadata: bytes) -> list[StoreId]:
-    """The stores in a metadata file of Spark's version 1: a line with the version, then JSON. None of any other."""
+    """The stores in a metadata file of Spark's version 1: a line with the version, then JSON. Empty for another
+    version.
+    """
     version, _, text = metadata.partition(b"\n")
     try:
         infos = json.loads(text)["stateStoreInfo"] if version == b"v1" else []

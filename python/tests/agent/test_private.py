@@ -146,7 +146,7 @@ def test_two_agents_that_look_for_a_place_leave_each_other_theirs(
     """The other one looks, from beginning to end, within the `step`-th look of the first."""
     open_to_all(shared / NAME, monkeypatch)
     found: list[Path] = []
-    look_of = private._look_of
+    look_of = private._owner_and_mode
     looks = iter(range(100))
 
     def look_of_both(path: Path) -> tuple[int, int] | None:
@@ -154,7 +154,7 @@ def test_two_agents_that_look_for_a_place_leave_each_other_theirs(
             found.append(private_directory(shared / NAME))
         return look_of(path)
 
-    monkeypatch.setattr(private, "_look_of", look_of_both)
+    monkeypatch.setattr(private, "_owner_and_mode", look_of_both)
     found.append(private_directory(shared / NAME))
     assert len(found) == 2
     assert all(is_private(each) for each in found), found

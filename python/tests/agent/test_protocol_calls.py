@@ -42,7 +42,7 @@ class Flows:
         self.unwritten: list[str] = []
         self.is_sure = True
         self.newest = dict.fromkeys(INPUTS, -1)
-        monkeypatch.setattr(protocols, "_stores_without", lambda *_: (self.unwritten, self.is_sure))
+        monkeypatch.setattr(protocols, "_find_stores_without", lambda *_: (self.unwritten, self.is_sure))
         monkeypatch.setattr(protocols, "_verify_reads", lambda *_: None)
         self.begin_run("run-1")
         self.calls = ProtocolCalls(NoLogs())  # type: ignore[arg-type]
@@ -232,7 +232,7 @@ def test_stores_of_a_history_that_was_given_up_are_not_missed(tmp_path: Path) ->
         settings = ProtocolSettings("", "f", "", True)
         run = protocols._Run(settings, agent.checkpoint, agent.home, generation, -1)
         with agent.calls._logs.serving():
-            return protocols._stores_without(agent.calls._logs.get_known(agent.home), run, version)
+            return protocols._find_stores_without(agent.calls._logs.get_known(agent.home), run, version)
 
     first = agent.begin_run()
     for store, tip in tips.items():
@@ -261,5 +261,5 @@ def test_of_the_first_checkpoint_it_is_not_known_how_many_stores_there_are(
     run = protocols._Run(ProtocolSettings("", "f", "", True), agent.checkpoint, agent.home, generation, -1)
     with agent.calls._logs.serving():
         log = agent.calls._logs.get_known(agent.home)
-        assert protocols._stores_without(log, run, 1) == ([], is_sure)
+        assert protocols._find_stores_without(log, run, 1) == ([], is_sure)
     agent.calls.close()

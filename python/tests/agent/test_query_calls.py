@@ -19,7 +19,7 @@ from spark_cec.agent.calls import Calls
 from spark_cec.agent.queries import _output_before
 from spark_cec.ids import StoreId
 from spark_cec.recovery.plan import RecoveryPlan
-from spark_cec.recovery.suitable import UNFINISHED
+from spark_cec.recovery.preconditions import UNFINISHED
 from spark_cec.settings import PREFIX, Settings
 from tests.agent.support import DECISION, Agent, Refused, window
 from tests.checkpoint.support import Tip

@@ -13,7 +13,7 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent import reader as views_module
-from spark_cec.checkpoint.views import output_batches
+from spark_cec.checkpoint.readers import output_batches
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
 from spark_cec.log.home import read_log_id

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from spark_cec.checkpoint.columns import changed_columns, check_columns, end_of_types, matching, with_former_columns
+from spark_cec.checkpoint.columns import (
+    changed_columns,
+    check_columns,
+    find_column,
+    first_type_change,
+    with_former_columns,
+)
 from spark_cec.errors import ColumnChanged
 
 
@@ -58,9 +64,9 @@ def test_another_type_is_named(before: Any, after: Any, said: tuple[str, str]) -
 
 def test_another_spelling_is_the_same_column_unless_it_is_there_itself() -> None:
     """As Spark has it, where `spark.sql.caseSensitive` is off."""
-    assert [matching(name, ["Id", "n"]) for name in ("Id", "id", "ID", "N", "x")] == ["Id", "Id", "Id", "n", None]
-    assert [matching(name, ["Id", "id"]) for name in ("Id", "id", "ID")] == ["Id", "id", None]
-    assert [matching(name, ["Id"], exact=True) for name in ("Id", "id")] == ["Id", None]
+    assert [find_column(name, ["Id", "n"]) for name in ("Id", "id", "ID", "N", "x")] == ["Id", "Id", "Id", "n", None]
+    assert [find_column(name, ["Id", "id"]) for name in ("Id", "id", "ID")] == ["Id", "id", None]
+    assert [find_column(name, ["Id"], exact=True) for name in ("Id", "id")] == ["Id", None]
     before, after = schema(Id="long"), schema(id="string")
     assert changed_columns(before, after) == [("id", "BIGINT", "STRING")]
     assert changed_columns(before, after, exact=True) == []
@@ -87,7 +93,7 @@ def test_columns_that_went_are_remembered() -> None:
 def test_where_the_types_end(kinds: list[str | None], end: int | None) -> None:
     """A column that goes and comes back with another type is another one, too."""
     schemas = [schema(n="long", c=kind) if kind else schema(n="long") for kind in kinds]
-    assert end_of_types(enumerate(schemas)) == end
+    assert first_type_change(enumerate(schemas)) == end
 
 
 @pytest.mark.parametrize(

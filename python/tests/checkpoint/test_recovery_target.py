@@ -10,7 +10,7 @@ import pytest
 
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.checkpoint.recovery_target import (
-    AIM,
+    AIMED_SHARE,
     NEVER_FAILED,
     PRIOR_LOAD_US_PER_RECORD,
     Calibration,
@@ -67,8 +67,10 @@ def test_bounds_that_are_kept_keep_the_estimate_under_the_target(seed: int) -> N
     extent, replay = bounds.extent_bound.records, bounds.replay_bound
     assert extent >= windows, f"seed {seed}: fewer records than a state needs"
     foretold = calibration.estimate_ms(extent, replay, forecast)
-    assert foretold <= AIM * 5_000 + calibration.replay.value * 3 / 1_000, f"seed {seed}: {foretold} ms"
-    assert replay == TARGET.replay_bound or foretold > 0.7 * AIM * 5_000, f"seed {seed}: {foretold} ms is too little"
+    assert foretold <= AIMED_SHARE * 5_000 + calibration.replay.value * 3 / 1_000, f"seed {seed}: {foretold} ms"
+    assert replay == TARGET.replay_bound or foretold > 0.7 * AIMED_SHARE * 5_000, (
+        f"seed {seed}: {foretold} ms is too little"
+    )
 
 
 def test_a_target_out_of_reach_asks_for_all_that_can_be_done() -> None:
@@ -118,7 +120,7 @@ def test_an_idle_store_keeps_its_rate(empty: int) -> None:
         calibration.note_batch(version - 1, 5.0)
         version += 1
         assert 49.9 <= calibration.replay.value <= 100.1 or version == 3
-    assert Calibration.of(calibration.signed(commit_meta(version), NEVER_FAILED)).replay.value <= 100.1
+    assert Calibration.of(calibration.sign_footer(commit_meta(version), NEVER_FAILED)).replay.value <= 100.1
 
 
 @pytest.mark.parametrize("time", [math.inf, math.nan, 1e300, -1.0])
@@ -141,15 +143,15 @@ def test_batches_that_nobody_times_are_forgotten() -> None:
 def test_the_base_is_the_first_commit_until_there_was_a_recovery() -> None:
     calibration = Calibration()
     for elapsed in (900.0, 5_000.0):
-        calibration.note_start(elapsed, NEVER_FAILED)
+        calibration.record_start(elapsed, NEVER_FAILED)
     assert calibration.base_ms == 900.0
-    calibration.note_start(5_000.0, Forecast(base_ms=1_200.0))
+    calibration.record_start(5_000.0, Forecast(base_ms=1_200.0))
     assert calibration.base_ms == 1_200.0
 
 
 def test_a_footer_brings_everything_back_after_a_restart() -> None:
     before = measured()
-    meta = before.signed(commit_meta(7, inputs=50, extent=10, replay=20), NEVER_FAILED)
+    meta = before.sign_footer(commit_meta(7, inputs=50, extent=10, replay=20), NEVER_FAILED)
     assert meta.recovery_estimate_ms == before.estimate_ms(10, 20, NEVER_FAILED)
     after = Calibration.of(meta)
     assert (after.load_us_per_record, after.base_ms) == (4.0, 1_000.0)

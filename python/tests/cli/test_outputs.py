@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.log.cuts import cut_path
 from spark_cec.log.manifest import Consumed, load, manifest_path, publish, retire, take_back
+from spark_cec.log.output_rollbacks import cut_path
 from spark_cec.recovery.generations import next_generation
 from spark_cec.recovery.rollback import roll_back
 from tests.cli.support import Checkpoint, answer, files, run

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from spark_cec.log.catalog import Catalog
-from spark_cec.log.cuts import cut_path
 from spark_cec.log.frame import PRELUDE_LENGTH
 from spark_cec.log.index import MemoryIndex
 from spark_cec.log.manifest import RETIRED, load, manifest_path
+from spark_cec.log.output_rollbacks import cut_path
 from spark_cec.recovery.query_files import FALLBACK
 from tests.cli.support import STORES, Checkpoint, answer, files, make_checkpoint, run
 from tests.log.support import LOG_ID

@@ -27,7 +27,7 @@ from spark_cec.log.manifest import batches, manifest_path, retire
 from spark_cec.log.readers import ReaderTrail
 from spark_cec.log.segment import segment_path
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.query_files import QUERY, ROLLBACK, Fallback, mark_as_left, save_carried, save_fallback
+from spark_cec.recovery.query_files import QUERY, ROLLBACK, Fallback, mark_migrated, save_carried, save_fallback
 from spark_cec.recovery.spark_logs import committed_batch, planned_batches
 from spark_cec.settings import PREFIX
 from tests.agent.support import DECISION, Agent, Refused, window
@@ -283,7 +283,7 @@ def test_what_cannot_be_done_is_refused_by_name(eager: Run, to: int, change: str
     elif change == "carried":
         save_carried(own, 6)
     elif change == "left":
-        mark_as_left(own, "/elsewhere")
+        mark_migrated(own, "/elsewhere")
     elif change == "protocol":
         QUERY.write(own, {**(QUERY.read(own) or {}), "settings_conf": {PREFIX + "protocol": "coordinated"}})
     elif change == "copy":

@@ -10,7 +10,6 @@ import pytest
 
 import spark_cec.log
 from spark_cec.ids import StoreId
-from spark_cec.log.cuts import Cut
 from spark_cec.log.frame import (
     MAGIC,
     CommitFlags,
@@ -23,6 +22,7 @@ from spark_cec.log.frame import (
     parse_frame,
 )
 from spark_cec.log.manifest import Manifest
+from spark_cec.log.output_rollbacks import Cut
 from spark_cec.log.record import RecordKind
 
 PAGE = (Path(spark_cec.log.__path__[0]) / "FORMAT.md").read_text()

@@ -12,13 +12,14 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.errors import DamagedLog, NewerFormat, UnsuitableCheckpoint
+from spark_cec.log.checked_json import canonical
 from spark_cec.log.frame import crc32c
 from spark_cec.log.manifest import (
     RELIST_S,
     RETIRED,
     Consumed,
     Manifest,
-    Published,
+    PublishedBatches,
     batches,
     last_within,
     load,
@@ -28,7 +29,6 @@ from spark_cec.log.manifest import (
     retire,
     retired_before,
 )
-from spark_cec.log.objects import canonical
 from spark_cec.log.reader import verify
 from spark_cec.log.storage import Storage
 from tests.log.support import memory_storage
@@ -238,7 +238,7 @@ class Listings:
 def test_new_batches_are_found_without_listing_all() -> None:
     storage: Any = Listings(memory_storage())
     now = [0.0]
-    published = Published(storage, lambda: now[0])
+    published = PublishedBatches(storage, lambda: now[0])
     assert published.bounds() is None
     publish(storage, dataclasses.replace(ONE, batch=3))
     assert published.bounds() == (3, 3)
@@ -259,7 +259,7 @@ def test_what_is_not_there_is_listed_ever_more_seldom() -> None:
     """A log that is read for months has millions of manifests."""
     storage: Any = Listings(memory_storage())
     now = [0.0]
-    published = Published(storage, lambda: now[0])
+    published = PublishedBatches(storage, lambda: now[0])
     for batch in range(3_600):
         publish(storage, dataclasses.replace(ONE, batch=batch))
         now[0] += 1.0

@@ -10,12 +10,12 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.log.home import LOG_FILE, join_log
-from spark_cec.log.readers import NOTED_EVERY, UNDER_WAY, ReaderTrail, slowest_reader
+from spark_cec.log.readers import IN_FLIGHT, NOTED_EVERY, ReaderTrail, slowest_reader
 from spark_cec.log.storage import Storage
 
 LOG_ID, OTHER = "1f" * 16, "2e" * 16
 RETAINED = 5
-KEPT = RETAINED + UNDER_WAY
+KEPT = RETAINED + IN_FLIGHT
 """Batches of a stream that may run again."""
 
 
@@ -154,4 +154,4 @@ def test_what_a_protocol_needs_no_more_is_let_go_whatever_spark_keeps(storage: S
     assert slowest_reader(storage, LOG_ID, ["alerts"]) == 16
     trail.add(21, 10**9, again_from=21)
     trail.save()
-    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 22 - UNDER_WAY, "Spark may run its newest ones again"
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 22 - IN_FLIGHT, "Spark may run its newest ones again"

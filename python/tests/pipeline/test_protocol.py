@@ -13,10 +13,10 @@ import pytest
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.owner import claim_log
 from spark_cec.errors import DamagedLog, NewerFormat, UnsuitableCheckpoint
+from spark_cec.log.checked_json import canonical
 from spark_cec.log.frame import crc32c
 from spark_cec.log.home import read_log_id
 from spark_cec.log.manifest import retire
-from spark_cec.log.objects import canonical
 from spark_cec.pipeline import protocol
 from spark_cec.pipeline.declare import Declaration
 from spark_cec.pipeline.graph import Graph, GraphError, Node

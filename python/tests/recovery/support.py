@@ -10,7 +10,7 @@ from spark_cec.log.home import join_log
 from spark_cec.log.manifest import Manifest, batches, load, publish
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import read_attempts
-from spark_cec.recovery.generations import newest_generation, next_generation, note_start
+from spark_cec.recovery.generations import newest_generation, next_generation, record_start
 from spark_cec.recovery.rollback import refuse_if_under_way
 from spark_cec.recovery.spark_logs import committed_batch, planned_batches
 
@@ -55,7 +55,7 @@ class Query:
         for name in ("metadata", ".metadata.crc"):
             self.checkpoint.replace(f"state/0/_metadata/{name}", b"v1")
         for began in (-1, 2):
-            note_start(self.own, next_generation(self.own), began)
+            record_start(self.own, next_generation(self.own), began)
         join_log(self.log, None)
         for batch in range(7):
             self.publish(batch, 1 if batch < 3 else 2)

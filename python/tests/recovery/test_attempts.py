@@ -9,11 +9,11 @@ import pytest
 from spark_cec.checkpoint.eventual import head_at
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId, new_id
-from spark_cec.log.cuts import Cut
 from spark_cec.log.frame import FrameKind
+from spark_cec.log.output_rollbacks import Cut
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import CommittedAttempts, newest_allowed
-from spark_cec.recovery.generations import KEPT, next_generation, note_start
+from spark_cec.recovery.generations import KEPT, next_generation, record_start
 from spark_cec.recovery.spark_logs import committed_ids
 from tests.checkpoint.support import Log
 from tests.log.support import commit_meta, memory_storage
@@ -27,7 +27,7 @@ def runs(*began_after: int | None) -> Storage:
     for committed in began_after:
         generation = next_generation(own)
         if committed is not None:
-            note_start(own, generation, committed)
+            record_start(own, generation, committed)
     return own
 
 
@@ -90,8 +90,8 @@ def test_what_spark_calls_the_state_of_a_store() -> None:
     checkpoint.replace("commits/4", b"v2\n" + json.dumps(named).encode())
     attempts = CommittedAttempts(checkpoint, runs(-1), (), 4)
     right, unknown = StoreId(1, 0, "right-keyToNumValues"), StoreId(2, 0, "default")
-    assert [attempts.named(store, 5) for store in (STORE, right, unknown)] == ["a1", "b2", None]
-    assert attempts.named(right, 4) is None, "only the ids of V are known"
+    assert [attempts.committed_id(store, 5) for store in (STORE, right, unknown)] == ["a1", "b2", None]
+    assert attempts.committed_id(right, 4) is None, "only the ids of V are known"
 
 
 @pytest.mark.parametrize(

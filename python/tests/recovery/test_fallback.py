@@ -16,13 +16,13 @@ from spark_cec.log.record import RecordKind, encode_records
 from spark_cec.log.segment import Location, segment_path
 from spark_cec.recovery.fallback import (
     Base,
-    Look,
     Loss,
     NoBase,
-    Whole,
-    cost_of,
-    looking_at,
-    newest_base,
+    StoreProbe,
+    WholeStore,
+    estimate_cost,
+    find_base,
+    make_probe,
     pending_fallback,
 )
 from spark_cec.recovery.query_files import CARRIED, FALLBACK, Fallback, read_carried, save_carried, save_fallback
@@ -34,14 +34,14 @@ from tests.recovery.fallback_model import base_of, eventual_checkpoint, footers,
 FIRST, SECOND = StoreId(0, 0), StoreId(0, 1)
 
 
-def lost_at(losses: dict[tuple[StoreId, int], int], dirty_from: int = 0) -> Look:
+def lost_at(losses: dict[tuple[StoreId, int], int], dirty_from: int = 0) -> StoreProbe:
     """At (store, version) the frame of that version is lost; elsewhere all is there, and D so many batches back."""
 
-    def look(store: StoreId, version: int) -> Whole | Loss:
+    def probe(store: StoreId, version: int) -> WholeStore | Loss:
         lost = losses.get((store, version))
-        return Loss(store, lost, "lost") if lost is not None else Whole(None, version - dirty_from)
+        return Loss(store, lost, "lost") if lost is not None else WholeStore(None, version - dirty_from)
 
-    return look
+    return probe
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def lost_at(losses: dict[tuple[StoreId, int], int], dirty_from: int = 0) -> Look
 def test_the_newest_base(
     losses: dict[tuple[StoreId, int], int], dirty_from: int, oldest: int, wanted: tuple[int, int] | None
 ) -> None:
-    found = newest_base((FIRST, SECOND), 9, oldest, lost_at(losses, dirty_from))
+    found = find_base((FIRST, SECOND), 9, oldest, lost_at(losses, dirty_from))
     if wanted is None:
         assert isinstance(found, NoBase)
         assert found.oldest_batch == oldest
@@ -76,9 +76,9 @@ def test_the_newest_base(
 
 def test_there_is_no_base_before_the_state_was_carried_here() -> None:
     """Spark has all batches, but those from before ran with another number of partitions, or another provider."""
-    look = lost_at({(FIRST, 10): 7}, 0)
-    assert isinstance(newest_base((FIRST, SECOND), 9, 0, look, carried=6), Base)
-    found = newest_base((FIRST, SECOND), 9, 0, look, carried=7)
+    probe = lost_at({(FIRST, 10): 7}, 0)
+    assert isinstance(find_base((FIRST, SECOND), 9, 0, probe, carried=6), Base)
+    found = find_base((FIRST, SECOND), 9, 0, probe, carried=7)
     assert isinstance(found, NoBase)
     assert found.carried == 7
 
@@ -173,7 +173,7 @@ def test_frames_that_are_lost_lead_to_the_base_of_the_model(header: bool) -> Non
         for version in lost:
             disk.damage(version, header=header)
         index = disk.seen_anew()
-        found = newest_base((FIRST,), len(run.batches) - 1, 0, looking_at(disk.log.storage, index, lambda _: True))
+        found = find_base((FIRST,), len(run.batches) - 1, 0, make_probe(disk.log.storage, index, lambda _: True))
         assert isinstance(found, Base), f"seed {seed}"
         assert found.version == (base_without_headers(run, lost) if header else base_of(run, lost)[0]), f"seed {seed}"
         assert found.replay_from == footers(run)[found.version].dirty_from, f"seed {seed}"
@@ -191,7 +191,7 @@ def test_what_falling_back_costs_is_told_by_the_footers() -> None:
     disk = OnDisk(run)
     committed = len(run.batches) - 1
     base = Base(2, 1, (), ())
-    cost = cost_of(disk.log.catalog.index, base, committed)
+    cost = estimate_cost(disk.log.catalog.index, base, committed)
     assert cost.batches == committed
     assert cost.inputs == sum(len(batch) for batch in run.batches[1:])
 

@@ -10,8 +10,8 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.file_sources import needed_no_more, unreadable_behind
-from spark_cec.recovery.rollback import forget_batches, has_whole, roll_back
+from spark_cec.recovery.file_sources import unneeded_entries, unreadable_entries
+from spark_cec.recovery.rollback import forget_batches, has_whole_batch, roll_back
 from tests.recovery.support import Crash, Query
 
 KAFKA = b'\0v1\n{"events":{"0":7}}'
@@ -125,17 +125,17 @@ def test_a_source_at_several_places_has_one_folder(tmp_path: Path) -> None:
     note(query.checkpoint, 2, 7, 60)
     # Of batch 3: folder 1 reads up to 35, folder 2 up to 25; the first one of another kind at two places.
     plan(query.checkpoint, 3, '{"a":{"0":9}}', '{"a":{"0":9}}', log_offset(35), log_offset(25))
-    assert needed_no_more(query.checkpoint, 3) == [
+    assert unneeded_entries(query.checkpoint, 3) == [
         f"sources/{folder}/{name(each)}" for folder in (1, 2) for each in range(9)
     ], "by the one that is less far"
     for source in (1, 2):
         query.damage(source, 30)
         query.damage(source, 41)
     lost = [f"sources/{folder}/{name(each)}" for folder in (1, 2) for each in range(60, 40, -1)]
-    assert unreadable_behind(query.checkpoint, 3) == lost, "behind the one that is furthest"
+    assert unreadable_entries(query.checkpoint, 3) == lost, "behind the one that is furthest"
     plan(query.checkpoint, 3, log_offset(35), log_offset(35), log_offset(45))
     query.checkpoint.replace("sources/0/46", b"")
-    assert unreadable_behind(query.checkpoint, 3) == ["sources/0/46"]
+    assert unreadable_entries(query.checkpoint, 3) == ["sources/0/46"]
 
 
 def test_it_is_looked_for_where_no_batch_is_taken_back(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_what_is_put_together_elsewhere_goes_with_its_batches(tmp_path: Path) ->
     # Of batch 3, behind entries 30 and 36, the last two with all before them stay.
     assert left(query.checkpoint, 1) == [name(each) for each in range(19, 61)]
     assert left(query.checkpoint, 2) == [name(each) for each in range(19, 46)] and left(query.checkpoint, 0) == ["0"]
-    assert has_whole(query.checkpoint, 4)
+    assert has_whole_batch(query.checkpoint, 4)
     query.damage(1, 41)
     roll_back(*query.parts(), 4)
     assert left(query.checkpoint, 1) == [name(each) for each in range(19, 41)]
@@ -211,7 +211,7 @@ def test_after_a_crash_there_is_no_gap(tmp_path: Path) -> None:
 def test_without_a_plan_nothing_is_known(tmp_path: Path) -> None:
     checkpoint = open_storage(str(tmp_path))
     note(checkpoint, 0, 0, 40)
-    assert needed_no_more(checkpoint, 30) == unreadable_behind(checkpoint, 30) == []
+    assert unneeded_entries(checkpoint, 30) == unreadable_entries(checkpoint, 30) == []
     for offset in ("7", '{"logOffset":"x"}', '{"offset":3}', "nonsense"):
         plan(checkpoint, 30, offset)
-        assert needed_no_more(checkpoint, 30) == unreadable_behind(checkpoint, 30) == []
+        assert unneeded_entries(checkpoint, 30) == unreadable_entries(checkpoint, 30) == []

@@ -12,19 +12,19 @@ import pytest
 
 from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
 from spark_cec.ids import StoreId, new_id
-from spark_cec.log.cuts import Cut
 from spark_cec.log.frame import FrameKind
 from spark_cec.log.index import Index
 from spark_cec.log.meta import CommitFlags
+from spark_cec.log.output_rollbacks import Cut
 from spark_cec.recovery.attempts import CommittedAttempts
-from spark_cec.recovery.generations import next_generation, note_start
-from spark_cec.recovery.left_dirty import name_dirty_stores
+from spark_cec.recovery.dirty_stores import name_dirty_stores
+from spark_cec.recovery.generations import next_generation, record_start
 from spark_cec.recovery.plan import (
     RecoveryPlan,
     make_plan,
-    refuse_a_later_history,
-    refuse_an_unfinished_rewind,
     refuse_later_batches,
+    refuse_later_history,
+    refuse_unfinished_rewind,
 )
 from spark_cec.recovery.query_files import REWIND
 from tests.checkpoint.support import Log
@@ -109,10 +109,10 @@ def test_what_release_0_1_has_cut_must_be_finished_with_it(committed: int, refus
     own = memory_storage()
     own.replace(REWIND.name, b'{"committed_batch": 9, "rewound_to": 5, "offsets": {}}')
     if not refused:
-        refuse_an_unfinished_rewind(own, committed)
+        refuse_unfinished_rewind(own, committed)
         return
     with pytest.raises(UnsuitableCheckpoint, match="start the query with that release until it has committed batch 9"):
-        refuse_an_unfinished_rewind(own, committed)
+        refuse_unfinished_rewind(own, committed)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "7", '{"rewound_to": 1}', '{"committed_batch": "x"}'])
@@ -120,11 +120,11 @@ def test_a_recording_of_release_0_1_that_cannot_be_read_is_refused(text: str) ->
     own = memory_storage()
     own.replace(REWIND.name, text.encode())
     with pytest.raises(UnsuitableCheckpoint, match=r"replay\.json cannot be read"):
-        refuse_an_unfinished_rewind(own, 4)
+        refuse_unfinished_rewind(own, 4)
 
 
 def test_without_one_nothing_is_refused() -> None:
-    refuse_an_unfinished_rewind(memory_storage(), 4)
+    refuse_unfinished_rewind(memory_storage(), 4)
 
 
 def random_runs(rng: random.Random) -> tuple[list[tuple[StoreId, int, int, int]], list[Copy]]:
@@ -165,10 +165,10 @@ class Copy:
         """Whether a start is refused with that log."""
         own = memory_storage()
         for committed in self.began_after:
-            note_start(own, next_generation(own), committed)
+            record_start(own, next_generation(own), committed)
         allows = CommittedAttempts(memory_storage(), own, cuts, self.committed).allows
         try:
-            refuse_a_later_history(index, cuts, self.committed, self.run)
+            refuse_later_history(index, cuts, self.committed, self.run)
             refuse_later_batches(index, "/checkpoint", self.committed, allows)
         except UnsuitableCheckpoint:
             return True
@@ -244,7 +244,7 @@ def test_batches_of_which_spark_knows_nothing_are_refused_with_the_way_back(idle
     """Somebody has deleted the newest two offsets and commits; perhaps the query was started once more before that."""
     index, own = index_of(*((FIRST, version, version, 1) for version in range(1, 10))), memory_storage()
     for began_after in (-1, *[8] * idle_runs):
-        note_start(own, next_generation(own), began_after)
+        record_start(own, next_generation(own), began_after)
     for committed, refused in ((8, False), (7, False), (6, True)):
         allows = CommittedAttempts(memory_storage(), own, (), committed).allows
         if not refused:
@@ -279,7 +279,7 @@ class CountingIndex:
 def test_whether_a_log_is_ahead_does_not_take_longer_with_its_age() -> None:
     for versions in (3, 300):
         index: Any = CountingIndex(index_of(*((FIRST, version, version, 1) for version in range(1, versions + 1))))
-        refuse_a_later_history(index, (), versions - 1, 1)
+        refuse_later_history(index, (), versions - 1, 1)
         refuse_later_batches(index, "/checkpoint", versions - 1, lambda _: True)
         assert index.handed_out == 1, versions
 

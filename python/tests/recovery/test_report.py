@@ -8,7 +8,7 @@ import pytest
 
 from spark_cec.ids import StoreId
 from spark_cec.recovery.plan import RecoveryPlan
-from spark_cec.recovery.report import LoadedStore, compose, loaded_payload, write_report
+from spark_cec.recovery.report import LoadedStore, compose_report, loaded_payload, write_report
 from tests.log.support import commit_meta, memory_storage
 
 STORES = (StoreId(0, 0), StoreId(0, 1))
@@ -37,12 +37,12 @@ def loaded(store: StoreId, ok: bool | None, wall_ms: int = 1_500) -> LoadedStore
     ],
 )
 def test_the_digest_is_right_only_if_every_stores_is(verdicts: tuple[bool | None, ...], digest_ok: bool | None) -> None:
-    report = compose(plan(), [loaded(store, ok) for store, ok in zip(STORES, verdicts, strict=False)], 1_000)
+    report = compose_report(plan(), [loaded(store, ok) for store, ok in zip(STORES, verdicts, strict=False)], 1_000)
     assert report["digest_ok"] is digest_ok
 
 
 def test_what_it_says() -> None:
-    report = compose(plan(), [loaded(STORES[0], True, 1_700), loaded(STORES[1], True, 1_600)], 1_000)
+    report = compose_report(plan(), [loaded(STORES[0], True, 1_700), loaded(STORES[1], True, 1_600)], 1_000)
     assert (report["committed_batch"], report["rewound_to"], report["replayed_batches"]) == (8, 5, 3)
     assert (report["started_unix_ms"], report["duration_ms"]) == (1_000, 700)
     assert report["stores"][1] == {
@@ -61,19 +61,19 @@ def test_what_it_says() -> None:
 
 
 def test_a_store_that_is_not_back_has_no_numbers_yet() -> None:
-    report = compose(plan(), [loaded(STORES[0], True)], 1_000)
+    report = compose_report(plan(), [loaded(STORES[0], True)], 1_000)
     assert [store["ec_load_ms"] for store in report["stores"]] == [2.5, None]
     assert report["stores"][1]["digest_ok"] is None
 
 
 def test_of_a_store_that_was_loaded_twice_the_last_word_counts() -> None:
     twice = [loaded(STORES[0], False, 1_200), loaded(STORES[0], True, 1_300), loaded(STORES[1], True)]
-    assert compose(plan(), twice, 1_000)["digest_ok"] is True, "the last batch of the replay was run again"
+    assert compose_report(plan(), twice, 1_000)["digest_ok"] is True, "the last batch of the replay was run again"
 
 
 def test_it_is_written_under_its_start() -> None:
     storage = memory_storage()
-    report = compose(plan(), [], 1_234)
+    report = compose_report(plan(), [], 1_234)
     path = write_report(storage, report)
     assert path == "recoveries/1234.json"
     assert json.loads(storage.read(path)) == report

@@ -10,13 +10,19 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.errors import UnsuitableCheckpoint
-from spark_cec.log.cuts import cuts_of
 from spark_cec.log.home import read_log_id
 from spark_cec.log.manifest import manifest_path, retire
+from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.readers import ReaderTrail, slowest_reader
 from spark_cec.recovery.attempts import read_attempts
 from spark_cec.recovery.query_files import FALLBACK, QUERY, ROLLBACK, Fallback, save_fallback
-from spark_cec.recovery.rollback import forget_batches, has_whole, refuse_if_under_way, refuse_out_of_reach, roll_back
+from spark_cec.recovery.rollback import (
+    forget_batches,
+    has_whole_batch,
+    refuse_if_under_way,
+    refuse_out_of_reach,
+    roll_back,
+)
 from spark_cec.recovery.spark_logs import committed_batch, planned_batches
 from spark_cec.settings import PREFIX
 from tests.recovery.support import Crash, Query
@@ -61,7 +67,7 @@ def test_a_crash_at_any_step_is_mended_by_the_next_try(batch: int, tmp_path: Pat
                 roll_back(*query.parts(1), batch)
         roll_back(*query.parts(), batch)
         query.is_back_at(batch)
-        assert len(cuts_of(query.log).known) == 1, "a cut was made twice"
+        assert len(read_cuts(query.log).known) == 1, "a cut was made twice"
 
 
 def test_what_was_decided_for_the_end_of_a_later_batch_is_forgotten(tmp_path: Path) -> None:
@@ -96,8 +102,10 @@ def test_a_batch_of_which_a_file_is_empty_is_refused(name: str, tmp_path: Path) 
     """As after a power loss."""
     query = Query(tmp_path)
     query.checkpoint.replace(f"{name}/3", b"")
-    assert not has_whole(query.checkpoint, 3) and has_whole(query.checkpoint, 5)
-    assert has_whole(query.checkpoint, 4) is (name == "commits"), "Spark reads the plan before the newest one, too"
+    assert not has_whole_batch(query.checkpoint, 3) and has_whole_batch(query.checkpoint, 5)
+    assert has_whole_batch(query.checkpoint, 4) is (name == "commits"), (
+        "Spark reads the plan before the newest one, too"
+    )
     for batch in (3, 4) if name == "offsets" else (3,):
         with pytest.raises(UnsuitableCheckpoint, match=f"cannot be taken back to batch {batch}"):
             roll_back(*query.parts(), batch)

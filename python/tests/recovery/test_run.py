@@ -10,9 +10,9 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.log.home import join_log, read_log_id
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.generations import has_committed, started_after
+from spark_cec.recovery.generations import has_committed, read_start
 from spark_cec.recovery.query_files import QUERY
-from spark_cec.recovery.run import Run, take_up
+from spark_cec.recovery.run import Run, begin_run
 from spark_cec.settings import PREFIX
 
 DECISION = {"mode": "eager", "reason": "because"}
@@ -20,15 +20,15 @@ DECISION = {"mode": "eager", "reason": "because"}
 
 def _begin(checkpoint: Storage, log: Storage, **conf: str) -> Run:
     own = open_storage(f"{checkpoint.url}/cec")
-    return take_up(checkpoint, own, log, "cec/log", conf, DECISION, "1.2.3", read_log_id(log))
+    return begin_run(checkpoint, own, log, "cec/log", conf, DECISION, "1.2.3", read_log_id(log))
 
 
 def test_a_log_that_another_query_has_begun_since_is_not_taken(tmp_path: Path) -> None:
     """Both found none there; and nothing is left that would refuse the second one for good."""
     first, second, log = (open_storage(str(tmp_path / name)) for name in ("first", "second", "log"))
-    take_up(first, open_storage(str(tmp_path / "first/cec")), log, "../log", {}, DECISION, "1", None)
+    begin_run(first, open_storage(str(tmp_path / "first/cec")), log, "../log", {}, DECISION, "1", None)
     with pytest.raises(UnsuitableCheckpoint, match="taken by another query at this moment"):
-        take_up(second, open_storage(str(tmp_path / "second/cec")), log, "../log", {}, DECISION, "1", None)
+        begin_run(second, open_storage(str(tmp_path / "second/cec")), log, "../log", {}, DECISION, "1", None)
     assert QUERY.read(open_storage(str(tmp_path / "second/cec"))) is None
 
 
@@ -53,11 +53,11 @@ def test_runs_are_numbered_and_share_one_log(tmp_path: Path) -> None:
 def test_the_number_comes_with_what_spark_had_committed(tmp_path: Path) -> None:
     checkpoint, log = open_storage(str(tmp_path)), open_storage(str(tmp_path / "cec" / "log"))
     own = open_storage(str(tmp_path / "cec"))
-    assert started_after(own, _begin(checkpoint, log).generation) == -1
+    assert read_start(own, _begin(checkpoint, log).generation) == -1
     for batch in (0, 1):
         checkpoint.create(f"offsets/{batch}", b"v1")
         checkpoint.create(f"commits/{batch}", b"v1")
-    assert started_after(own, _begin(checkpoint, log).generation) == 1
+    assert read_start(own, _begin(checkpoint, log).generation) == 1
 
 
 def test_the_conf_of_ours_and_the_decision_are_written(tmp_path: Path) -> None:

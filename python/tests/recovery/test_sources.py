@@ -8,23 +8,31 @@ import pytest
 
 from spark_cec.errors import InputGone
 from spark_cec.recovery.margin import Topic, needed_partitions
-from spark_cec.recovery.reach import Reach, SourceReach
-from spark_cec.recovery.sources import ACCEPT, Source, Thin, at_start, margins, parse_sources, while_running
-from spark_cec.recovery.start import Word
+from spark_cec.recovery.replay_range import ReplayRange, SourceRange
+from spark_cec.recovery.sources import (
+    ACCEPT,
+    Source,
+    ThinMargin,
+    check_at_start,
+    check_while_running,
+    compare_margins,
+    parse_sources,
+)
+from spark_cec.recovery.start_messages import StartMessage
 
 NOW = 1_700_000_000_000
 NAME = "KafkaV2[Subscribe[t]]"
 START, END = '{"t":{"0":30}}', '{"t":{"0":60}}'
-RATE = SourceReach('{"offset":1}', '{"offset":2}', None)
+RATE = SourceRange('{"offset":1}', '{"offset":2}', None)
 """A source of another kind."""
 
 
-def read(start: str, end: str) -> SourceReach:
-    return SourceReach(start, end, needed_partitions(start, end))
+def read(start: str, end: str) -> SourceRange:
+    return SourceRange(start, end, needed_partitions(start, end))
 
 
-DUE = Reach(5, 8, NOW - 240_000, (RATE, read(START, END)))
-NOT_DUE = Reach(9, 8, None, (RATE, read(END, END)))
+DUE = ReplayRange(5, 8, NOW - 240_000, (RATE, read(START, END)))
+NOT_DUE = ReplayRange(9, 8, None, (RATE, read(END, END)))
 LINE = "a recovery now would need input since batch 5 (t-0 from offset 30), 4 minutes ago"
 QUIET = "a recovery now would replay nothing: it goes on with batch 9 (t-0 from offset 60)"
 
@@ -33,21 +41,21 @@ def having(first: int, end: int = 100) -> tuple[Source, ...]:
     return Source("rate"), Source(NAME, {"t": Topic({0: (first, end)})})
 
 
-def say(reach: Reach, sources: tuple[Source, ...], share: float = 0.1, accepts: bool = False) -> Word:
-    return at_start(reach, sources, share, accepts, NOW)
+def say(replay: ReplayRange, sources: tuple[Source, ...], share: float = 0.1, accepts: bool = False) -> StartMessage:
+    return check_at_start(replay, sources, share, accepts, NOW)
 
 
-def why(reach: Reach, sources: tuple[Source, ...], share: float) -> str:
+def why(replay: ReplayRange, sources: tuple[Source, ...], share: float) -> str:
     """Why what is dirty should be written now; nothing if it should not."""
-    thin = while_running(reach, sources, share)
+    thin = check_while_running(replay, sources, share)
     return thin.why if thin else ""
 
 
-@pytest.mark.parametrize(("reach", "line"), [(DUE, LINE), (NOT_DUE, QUIET)])
-def test_one_line_where_all_is_well(reach: Reach, line: str) -> None:
-    assert say(reach, having(0)) == Word(line, False)
-    assert say(reach, having(0)[:1]) == Word(line, False), "a query with other sources is not judged"
-    assert say(reach, (Source("rate"), Source("files"))) == Word(line, False)
+@pytest.mark.parametrize(("replay", "line"), [(DUE, LINE), (NOT_DUE, QUIET)])
+def test_one_line_where_all_is_well(replay: ReplayRange, line: str) -> None:
+    assert say(replay, having(0)) == StartMessage(line, False)
+    assert say(replay, having(0)[:1]) == StartMessage(line, False), "a query with other sources is not judged"
+    assert say(replay, (Source("rate"), Source("files"))) == StartMessage(line, False)
 
 
 def test_input_that_is_gone_is_refused_by_name() -> None:
@@ -74,8 +82,8 @@ def test_a_thin_margin_is_warned_of_unless_that_is_off() -> None:
     thin = (
         f"{LINE}; {NAME} has little more than that: t-0 is needed from offset 30 on, and the source has it from 28 on"
     )
-    assert say(DUE, having(28)) == Word(thin, True)
-    assert say(DUE, having(28), share=0.0) == Word(LINE, False)
+    assert say(DUE, having(28)) == StartMessage(thin, True)
+    assert say(DUE, having(28), share=0.0) == StartMessage(LINE, False)
 
 
 def test_a_source_that_does_not_answer_stops_nothing() -> None:
@@ -87,7 +95,7 @@ def test_a_source_that_does_not_answer_stops_nothing() -> None:
 
 
 def test_without_a_replay_what_the_query_has_not_read_counts() -> None:
-    assert say(NOT_DUE, having(58)) == Word(
+    assert say(NOT_DUE, having(58)) == StartMessage(
         f"{QUIET}; {NAME} has nearly lost input that the query has not read: "
         "t-0 is needed from offset 60 on, and the source has it from 58 on", True
     )  # fmt: skip
@@ -97,18 +105,20 @@ def test_without_a_replay_what_the_query_has_not_read_counts() -> None:
 
 
 def test_while_it_runs_the_share_decides() -> None:
-    assert while_running(DUE, having(20), 0.1) is None
-    thin = while_running(DUE, having(28), 0.1)
-    assert thin == Thin(f"{NAME}: t-0 is needed from offset 30 on, and the source has it from 28 on", deletes=True)
-    assert while_running(DUE, having(28), 0.0) is None
+    assert check_while_running(DUE, having(20), 0.1) is None
+    thin = check_while_running(DUE, having(28), 0.1)
+    assert thin == ThinMargin(
+        f"{NAME}: t-0 is needed from offset 30 on, and the source has it from 28 on", deletes=True
+    )
+    assert check_while_running(DUE, having(28), 0.0) is None
     assert f"{NAME}: t-0 begins at offset 42, and is needed" in why(DUE, having(42), 0.1)
-    assert while_running(NOT_DUE, having(99), 1.0) is None, "with nothing to replay there is nothing to write"
+    assert check_while_running(NOT_DUE, having(99), 1.0) is None, "with nothing to replay there is nothing to write"
 
 
 def test_a_topic_of_which_nothing_was_ever_deleted_is_known_as_such() -> None:
     """A query that reads it from its first record has no margin, and yet the topic does not keep too little."""
-    first = Reach(0, 3, None, (RATE, read('{"t":{"0":0}}', END),))
-    assert while_running(first, having(0), 0.1) == Thin(
+    first = ReplayRange(0, 3, None, (RATE, read('{"t":{"0":0}}', END),))
+    assert check_while_running(first, having(0), 0.1) == ThinMargin(
         f"{NAME}: t-0 is needed from offset 0 on, and the source has it from 0 on", deletes=False
     )
 
@@ -121,16 +131,16 @@ def test_a_known_retention_is_named() -> None:
 
 def test_of_many_partitions_some_are_named() -> None:
     numbers = {str(n): 1 for n in range(9)}
-    reach = Reach(1, 1, None, (read(json.dumps({"t": numbers}), json.dumps({"t": dict.fromkeys(numbers, 5)})),))
+    replay = ReplayRange(1, 1, None, (read(json.dumps({"t": numbers}), json.dumps({"t": dict.fromkeys(numbers, 5)})),))
     with pytest.raises(InputGone, match=r"t-2 begins at offset 3, [^;]*; and the same of 6 more partitions\. Nothing"):
-        say(reach, (Source("K", {"t": Topic(dict.fromkeys(range(9), (3, 9)))}),))
+        say(replay, (Source("K", {"t": Topic(dict.fromkeys(range(9), (3, 9)))}),))
 
 
 def test_of_several_sources_the_worst_is_named() -> None:
-    reach = Reach(5, 8, None, (read(START, END), read('{"u":{"0":30}}', '{"u":{"0":60}}')))
+    replay = ReplayRange(5, 8, None, (read(START, END), read('{"u":{"0":30}}', '{"u":{"0":60}}')))
     sources = Source("A", {"t": Topic({0: (29, 99)})}), Source("B", {"u": Topic({0: (30, 99)})})
-    assert [source.name for source, _ in margins(reach, sources)] == ["A", "B"]
-    assert why(reach, sources, 0.5).startswith("B: u-0")
+    assert [source.name for source, _ in compare_margins(replay, sources)] == ["A", "B"]
+    assert why(replay, sources, 0.5).startswith("B: u-0")
 
 
 def test_the_word_of_the_shim() -> None:

@@ -35,10 +35,10 @@ from spark_cec.migration.checkpoint import (
 )
 from spark_cec.migration.files import HadoopFiles
 from spark_cec.migration.rewrite import Rewriting, Store, StoreSums, ids_of, refuse_what_is_not_known
-from spark_cec.recovery.query_files import mark_as_left, save_carried
+from spark_cec.recovery.preconditions import METADATA, UNFINISHED
+from spark_cec.recovery.query_files import mark_migrated, save_carried
 from spark_cec.recovery.rollback import refuse_if_under_way
-from spark_cec.recovery.run import take_up
-from spark_cec.recovery.suitable import METADATA, UNFINISHED
+from spark_cec.recovery.run import begin_run
 from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY, parse_settings
 
 _LOOK_EVERY_S = 0.5
@@ -122,7 +122,7 @@ def carry(spark: SparkSession, request: Request, say: Callable[[str], None]) -> 
         if _ends(source) != ends:  # 7
             raise UnsuitableCheckpoint(f"the query of {source.root} runs: it has gone on meanwhile. Stop it first")
         if found.provider == PROVIDER:
-            mark_as_left(cec_directory(source.url), target.root)
+            mark_migrated(cec_directory(source.url), target.root)
         finish(source, target)
     return Carried(found, tuple(stores), time.monotonic() - started)
 
@@ -235,7 +235,7 @@ def _begin_log(spark: SparkSession, checkpoint: str, home: str) -> None:
     decision = {"mode": "eager", "reason": _WHY, "provider": True, "operators": []}
     own, log, log_home = cec_directory(checkpoint), open_storage(home), relative_home(checkpoint, home)
     log.probe_writable()
-    take_up(open_storage(checkpoint), own, log, log_home, _cec_conf(spark), decision, __version__, None)
+    begin_run(open_storage(checkpoint), own, log, log_home, _cec_conf(spark), decision, __version__, None)
     claim_log(checkpoint, home)
 
 

@@ -1,6 +1,6 @@
-"""Cuts: the output behind a batch is taken back, and what an older run still publishes there does not count.
+"""Cuts: a cut takes back the output behind a batch, and excludes later output of older runs there.
 
-`FORMAT.md`, section 3. A rollback needs them: what a flow had written since the state it goes back to it writes again.
+`FORMAT.md`, section 3. A rollback needs cuts: the flow writes again what it wrote after the state it goes back to.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import threading
 from dataclasses import asdict, dataclass
 
 from spark_cec.errors import DamagedLog
-from spark_cec.log.objects import decode_object, encode_object
+from spark_cec.log.checked_json import decode_object, encode_object
 from spark_cec.log.storage import Storage
 
 CUTS = "cuts"
@@ -19,7 +19,7 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Output of batches behind `after` by runs before `generation` is taken back; -1: all of it. `wall_ms`: when."""
+    """Takes back the output of batches behind `after` (-1: all) by runs before `generation`. `wall_ms`: its time."""
 
     number: int
     after: int
@@ -27,21 +27,21 @@ class Cut:
     wall_ms: int
 
     def takes_back(self, batch: int, generation: int) -> bool:
-        """Whether it concerns what that run has written with that batch."""
+        """Whether this cut takes back that run's output of that batch."""
         return batch > self.after and generation < self.generation
 
 
 class Cuts:
-    """The cuts of one log, oldest first, followed without a listing: each has the next number."""
+    """The cuts of one log, oldest first. Cut files are numbered, so `look` needs no listing."""
 
     def __init__(self, storage: Storage) -> None:
-        """Knows none until it looks. Raises nothing."""
+        """Has no cuts before the first `look`. Raises nothing."""
         self._storage = storage
         self._lock = threading.Lock()
         self._known: tuple[Cut, ...] = ()
 
     def look(self) -> bool:
-        """Whether there are more than at the last look. Errors: `DamagedLog`, `NewerFormat`."""
+        """Reads new cuts, and answers whether there were any. Errors: `DamagedLog`, `NewerFormat`."""
         with self._lock:
             before = self._known
             while self._storage.exists(cut_path(len(self._known))):
@@ -50,26 +50,26 @@ class Cuts:
 
     @property
     def known(self) -> tuple[Cut, ...]:
-        """Those of the last look."""
+        """The cuts of the last `look`."""
         return self._known
 
     def of(self, batch: int, generation: int) -> Cut | None:
-        """The newest cut that takes back what a run has written with a batch; None if it counts."""
+        """The newest cut that takes back a run's output of a batch; None if the output counts."""
         return next((cut for cut in reversed(self._known) if cut.takes_back(batch, generation)), None)
 
 
-def cuts_of(storage: Storage) -> Cuts:
-    """The cuts that there are now. Errors: `DamagedLog`, `NewerFormat`."""
+def read_cuts(storage: Storage) -> Cuts:
+    """Reads the present cuts. Errors: `DamagedLog`, `NewerFormat`."""
     found = Cuts(storage)
     found.look()
     return found
 
 
-def all_cuts_of(storage: Storage) -> Cuts:
-    """As `cuts_of`, and `DamagedLog` also where one is missing before another: takes a listing."""
-    found = cuts_of(storage)
+def read_all_cuts(storage: Storage) -> Cuts:
+    """As `read_cuts`, but a listing also finds gaps: `DamagedLog` if a cut is missing before another."""
+    found = read_cuts(storage)
     listed = [file.name for file in storage.list(CUTS) if file.name.endswith(_SUFFIX)]
-    found.look()  # what was made before the listing is known now, or hidden by a gap
+    found.look()  # Cuts from before the listing are known now, or hidden by a gap.
     missing = cut_path(len(found.known))
     if max(listed, default="") >= missing.removeprefix(f"{CUTS}/"):
         raise DamagedLog(missing, -1, f"this cut is missing, and {max(listed)} is there")
@@ -77,11 +77,11 @@ def all_cuts_of(storage: Storage) -> Cuts:
 
 
 def append_cut(storage: Storage, after: int, generation: int, wall_ms: int) -> Cut:
-    """The next cut; the newest one if that says the same, as after a crash of who made it.
+    """Writes the next cut; if the newest cut has the same content, returns it, as after a crash.
 
-    Errors: `AlreadyExists` if another one is made at this moment, `DamagedLog`, `NewerFormat`.
+    Errors: `AlreadyExists` if another process writes one at the same moment, `DamagedLog`, `NewerFormat`.
     """
-    known = all_cuts_of(storage).known
+    known = read_all_cuts(storage).known
     if known and (known[-1].after, known[-1].generation) == (after, generation):
         return known[-1]
     cut = Cut(len(known), after, generation, wall_ms)

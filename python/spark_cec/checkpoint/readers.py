@@ -1,4 +1,4 @@
-"""What a log shows to readers: output rows, windows, raw records. Pure reading, as Arrow tables."""
+"""Reads output rows, windows and raw records of a log, as Arrow tables, without a write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_cec.checkpoint.columns import check_columns, matching
+from spark_cec.checkpoint.columns import check_columns, find_column
 from spark_cec.checkpoint.eventual import EventualCheckpoint
 from spark_cec.errors import CecError, DamagedLog, NotKept
 from spark_cec.log import manifest
@@ -21,17 +21,17 @@ from spark_cec.log.record import RecordKind, decode_table
 from spark_cec.log.storage import Storage
 
 _KIND_NAMES = pa.array([None, *(kind.name for kind in sorted(RecordKind))])
-"""The names of the kinds, each at its number; 0 is reserved."""
+"""The name of each record kind at its number; 0 is reserved."""
 
 
-_MOVED = "another frame is there than a moment ago, as after `cec repair`: read again"
+_FRAME_MOVED = "another frame is there than a moment ago, as after `cec repair`: read again"
 
-Told = Callable[[CecError], None]
-"""Is told of output that was published and cannot be read: raises it, or notes it where a reader goes on without."""
+LossHandler = Callable[[CecError], None]
+"""Handles published output that is unreadable: it raises the error, or records it if the reader continues without."""
 
 
-def fail(lost: CecError) -> NoReturn:
-    """A `Told` that goes on without nothing."""
+def raise_loss(lost: CecError) -> NoReturn:
+    """A `LossHandler` for readers that accept no loss: raises the error."""
     raise lost
 
 
@@ -42,18 +42,19 @@ def output_batches(
     last: int,
     whole: bool,
     published: range,
-    lost: Told = fail,
+    lost: LossHandler = raise_loss,
     wanted: str | None = None,
     exact: bool = False,
 ) -> list[OutputEntry]:
-    """The output frames that count in the batches `first` to `last`, in the order of batches and partitions.
+    """The output frames that count in the batches `first` to `last`, ordered by batch and partition.
 
-    With `whole`, the batches before the newest one that replaced all output (complete mode) are left out, and those
-    that are not kept any more are not asked for. `published`: the batches that had a manifest just before; every batch
-    between the first and the newest has. `lost` is told of manifests and frames that are missing or damaged,
-    and, without `whole`, of batches that are not kept any more: a reader that goes on from them has fallen behind.
-    `wanted`: the schema that the rows will be read by, Spark's JSON: `ColumnChanged` if they were written by another;
-    `exact`: names in another case are other columns.
+    If `whole`, the result omits the batches before the newest one that replaced all output (complete mode). Then
+    batches that are no longer kept are no loss. `published` are the batches that had a manifest just before; batches
+    between the first and the newest have no gap.
+
+    `lost` gets an error for each missing or damaged manifest and frame. Unless `whole`, it also gets an error for
+    batches that are no longer kept: the reader has fallen behind. `wanted` is the schema of the reader, Spark's JSON.
+    Raises `ColumnChanged` if a batch has other types. `exact` as in `find_column`.
     """
     found = list(manifest.load_between(storage, first, last))
     manifests = [each for _, each in found if isinstance(each, manifest.Manifest)]
@@ -69,7 +70,7 @@ def output_batches(
         elif each is None and batch in published:
             lost(DamagedLog(manifest.manifest_path(batch), -1, f"the manifest of batch {batch} is missing"))
     begins, wanted_from = published.start, max(first, kept_from)
-    if not whole and 0 < wanted_from < begins <= last:  # a stream that has read the one before it
+    if not whole and 0 < wanted_from < begins <= last:  # A stream that has read the batch before the first wanted one.
         lost(DamagedLog(manifest.manifest_path(wanted_from), -1, f"the manifests before batch {begins} are missing"))
     counting = [each for each in manifests if each.batch >= newest_whole and each.frames]
     if wanted is not None:
@@ -79,7 +80,7 @@ def output_batches(
 
 
 def _frames_of(
-    storage: Storage, catalog: Catalog, manifests: Sequence[manifest.Manifest], lost: Told
+    storage: Storage, catalog: Catalog, manifests: Sequence[manifest.Manifest], lost: LossHandler
 ) -> list[OutputEntry]:
     entries = []
     for each in manifests:
@@ -98,10 +99,10 @@ def _frames_of(
 
 
 def first_published_since(storage: Storage, batches: Sequence[int], wall_ms: int, hint: int | None) -> int:
-    """The first of the ascending `batches` that was published at or after `wall_ms`; one behind the last if none was.
+    """The first of the ascending `batches` published at or after `wall_ms`; the last batch + 1 if none was.
 
-    `hint`, from the timestamp index, spares a search if it is right. It may not be: the index also knows frames that no
-    manifest names.
+    A correct `hint`, from the timestamp index, spares a search. The hint may be wrong, because the index also has
+    frames that no manifest names.
     """
 
     def published(position: int) -> int:
@@ -119,43 +120,43 @@ def output_rows(
     frames: Mapping[bytes, Location],
     columns: Sequence[str] | None,
     recent: Callable[[bytes], memoryview | None] = lambda _: None,
-    lost: Told = fail,
+    lost: LossHandler = raise_loss,
     exact: bool = False,
 ) -> pa.Table:
-    """The rows of output frames, by their ids, as the sink wrote them, in the order given.
+    """The rows of output frames, as the sink wrote them, in the order of `frames`.
 
-    `recent`: the payload of a frame that need not be read from storage. `lost` is told of frames that are damaged, or
-    not where they were a moment ago.
+    `recent` returns the payload of a frame if it is in memory. `lost` gets an error for each frame that is damaged or
+    has moved since the index was asked.
     """
     known = {frame: decode_table(payload) for frame in frames if (payload := recent(frame)) is not None}
-    for location, frame in _sound(storage, [at for each, at in frames.items() if each not in known], lost):
+    for location, frame in _read_sound(storage, [at for each, at in frames.items() if each not in known], lost):
         meta = frame.meta
         if isinstance(meta, OutputMeta) and frames.get(meta.frame_id) == location:
             known[meta.frame_id] = payload_table(frame)
         else:
-            lost(DamagedLog(location.segment, location.offset, _MOVED))
-    return _together([known[frame] for frame in frames if frame in known], columns, exact)
+            lost(DamagedLog(location.segment, location.offset, _FRAME_MOVED))
+    return _concat_tables([known[frame] for frame in frames if frame in known], columns, exact)
 
 
 def log_records(
-    storage: Storage, locations: Sequence[Location], columns: Sequence[str] | None, lost: Told = fail
+    storage: Storage, locations: Sequence[Location], columns: Sequence[str] | None, lost: LossHandler = raise_loss
 ) -> pa.Table:
-    """The control records of commit frames, each with its place. `lost` is told of frames that are damaged."""
+    """The records of commit frames, each with its place. `lost` gets an error for each damaged frame."""
     tables = []
-    for location, frame in _sound(storage, locations, lost):
+    for location, frame in _read_sound(storage, locations, lost):
         assert isinstance(frame.meta, CommitMeta)
-        tables.append(_with_place(commit_records(frame), frame.meta, location))
-    return _together(tables, columns)
+        tables.append(_add_place(commit_records(frame), frame.meta, location))
+    return _concat_tables(tables, columns)
 
 
-def _together(tables: Sequence[pa.Table], columns: Sequence[str] | None, exact: bool = False) -> pa.Table:
-    # Each by itself: a column that is not asked for may be of several types.
+def _concat_tables(tables: Sequence[pa.Table], columns: Sequence[str] | None, exact: bool = False) -> pa.Table:
+    # Project each table before: a column outside `columns` may have several types.
     asked = tables if columns is None else [_project(table, columns, exact) for table in tables]
     return pa.concat_tables(asked, promote_options="default") if asked else pa.table({})
 
 
-def _sound(storage: Storage, locations: Sequence[Location], lost: Told) -> list[tuple[Location, Frame]]:
-    """The frames that are sound, read together where all are."""
+def _read_sound(storage: Storage, locations: Sequence[Location], lost: LossHandler) -> list[tuple[Location, Frame]]:
+    """The sound frames; a single read if all are sound."""
     try:
         return list(zip(locations, read_many(storage, locations), strict=True))
     except DamagedLog as error:
@@ -170,14 +171,16 @@ def _sound(storage: Storage, locations: Sequence[Location], lost: Told) -> list[
 
 
 def _project(rows: pa.Table, columns: Sequence[str], exact: bool) -> pa.Table:
-    """The named columns; one that these frames lack is null. No columns at all still keeps the number of rows."""
+    """The named columns; a column that the frames lack is null. Without columns, the table still has the number of
+    rows.
+    """
     if not columns:
         return pa.table({"": pa.nulls(rows.num_rows, pa.int8())})
-    there = {name: matching(name, rows.column_names, exact=exact) for name in columns}
+    there = {name: find_column(name, rows.column_names, exact=exact) for name in columns}
     return pa.table({name: pa.nulls(rows.num_rows) if own is None else rows[own] for name, own in there.items()})
 
 
-def _with_place(records: pa.Table, meta: CommitMeta, location: Location) -> pa.Table:
+def _add_place(records: pa.Table, meta: CommitMeta, location: Location) -> pa.Table:
     def every(value: object, kind: pa.DataType) -> pa.Array:
         return pa.repeat(pa.scalar(value, kind), records.num_rows)
 
@@ -199,10 +202,10 @@ def _with_place(records: pa.Table, meta: CommitMeta, location: Location) -> pa.T
 
 
 def window_rows(checkpoint: EventualCheckpoint) -> pa.Table:
-    """One row per state key of an EC: key, value, footprint, partition, and whether it may be older than the state.
+    """One row per state key of an EC: key, value, footprint version, partition, and `dirty`.
 
-    `dirty` is false where the row is certainly the window's state at that version, and null where the window may have
-    changed since its footprint: the log does not say which windows are dirty, only how many.
+    If the row is certainly the window's state at that version, `dirty` is false. Else `dirty` is null: the log has the
+    number of dirty windows, but not their names.
     """
     meta, records = checkpoint.head.meta, checkpoint.records
     if not records.num_rows:

@@ -16,8 +16,8 @@ from spark_cec.admin.find_log import OWN_DIRECTORY, open_to_read
 from spark_cec.agent.lease import is_held
 from spark_cec.cli.show import console, counted, print_json
 from spark_cec.errors import SettingsError
-from spark_cec.migration.carry import Carried, Request, carry
 from spark_cec.migration.checkpoint import PLANNED, no_checkpoint, running, taken
+from spark_cec.migration.migrate import Carried, Request, carry
 from spark_cec.recovery.rollback import refuse_if_under_way
 from spark_cec.session import configure
 from spark_cec.settings import PROVIDER, PROVIDER_KEY

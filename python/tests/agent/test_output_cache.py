@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_cec.agent.recent import RecentOutput
+from spark_cec.agent.output_cache import OutputCache
 
 
 def frame(number: int) -> bytes:
@@ -13,7 +13,7 @@ def frame(number: int) -> bytes:
 
 
 def test_what_nobody_reads_here_is_not_kept() -> None:
-    recent = RecentOutput()
+    recent = OutputCache()
     recent.note("a", frame(0), memoryview(b"zero"))
     assert recent.find("a", frame(0)) is None
     recent.note("a", frame(1), memoryview(b"one"))
@@ -24,7 +24,7 @@ def test_what_nobody_reads_here_is_not_kept() -> None:
 
 @pytest.mark.parametrize(("limit", "kept"), [(40, [0, 1, 2, 3]), (39, [1, 2, 3]), (10, [3]), (9, [])])
 def test_the_oldest_go_first(limit: int, kept: list[int]) -> None:
-    recent = RecentOutput(limit_bytes=limit)
+    recent = OutputCache(limit_bytes=limit)
     recent.find("a", frame(0))
     for number in range(4):
         recent.note("a", frame(number), memoryview(bytes(10)))
@@ -32,7 +32,7 @@ def test_the_oldest_go_first(limit: int, kept: list[int]) -> None:
 
 
 def test_a_frame_noted_twice_counts_once() -> None:
-    recent = RecentOutput(limit_bytes=25)
+    recent = OutputCache(limit_bytes=25)
     recent.find("a", frame(0))
     for _ in range(3):
         recent.note("a", frame(0), memoryview(bytes(10)))

@@ -1,4 +1,4 @@
-"""Which stores a flush has left dirty, by the log: executors that do not answer say nothing, and the log does."""
+"""Names the stores that a flush left dirty. The log knows them even if an executor does not answer."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from spark_cec.recovery.plan import first_missed
 
 
 def name_dirty_stores(index: Index, version: int, generation: int) -> list[str]:
-    """A line for each store of run `generation` for which a recovery at `version` would replay batches, by its D.
+    """A line with D for each store of run `generation` for which a recovery at `version` would replay batches.
 
-    A store that the run has not committed, as of an operator that the query no longer has, is left out.
+    Stores without a commit by the run are left out: their operator may be gone from the query.
     """
     lines = []
     for store in index.stores():

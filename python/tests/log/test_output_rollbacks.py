@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from spark_cec.errors import AlreadyExists, DamagedLog, Fenced, NewerFormat
-from spark_cec.log.cuts import Cut, Cuts, all_cuts_of, append_cut, cut_path, cuts_of
+from spark_cec.log.checked_json import encode_object
 from spark_cec.log.manifest import (
     Manifest,
-    Published,
+    PublishedBatches,
     batches,
     load,
     manifest_path,
@@ -20,7 +20,7 @@ from spark_cec.log.manifest import (
     retire,
     take_back,
 )
-from spark_cec.log.objects import encode_object
+from spark_cec.log.output_rollbacks import Cut, Cuts, append_cut, cut_path, read_all_cuts, read_cuts
 from spark_cec.log.reader import verify
 from spark_cec.log.storage import Storage
 from tests.log.support import Crash, Fault, FaultyStorage, memory_storage
@@ -52,14 +52,14 @@ def test_what_is_behind_a_cut_is_gone_and_written_anew() -> None:
     assert publish(storage, written(3, 2)) == written(3, 2)
     assert counting(storage) == {0: 1, 1: 1, 2: 1, 3: 2}
     assert cut_path(0) == "cuts/00000000.json"
-    assert cuts_of(storage).known == (cut,)
+    assert read_cuts(storage).known == (cut,)
 
 
 def test_all_of_it() -> None:
     storage = with_batches(2)
     take_back(storage, -1, 2)
     assert counting(storage) == {}
-    assert Published(storage).bounds() is None
+    assert PublishedBatches(storage).bounds() is None
 
 
 def test_a_run_that_was_cut_off_is_told_and_changes_nothing() -> None:
@@ -85,7 +85,7 @@ class Late(FaultyStorage):
 
 def test_what_a_run_adds_that_does_not_know_yet_that_it_was_cut_off_does_not_count() -> None:
     storage = with_batches(3)
-    follower = Published(storage)
+    follower = PublishedBatches(storage)
     assert follower.bounds() == (0, 3)
     publish(Late(storage, lambda: take_back(storage, 1, 2)), written(4, 1))
     assert storage.exists(manifest_path(4))
@@ -104,10 +104,10 @@ def test_the_same_cut_again_is_one() -> None:
     take_back(storage, 1, 2)
     publish(storage, written(2, 2))
     take_back(storage, 1, 2)
-    assert len(cuts_of(storage).known) == 1
+    assert len(read_cuts(storage).known) == 1
     assert counting(storage) == {0: 1, 1: 1, 2: 2}, "what the run has written since stays"
     take_back(storage, 0, 3)
-    assert [cut.after for cut in cuts_of(storage).known] == [1, 0]
+    assert [cut.after for cut in read_cuts(storage).known] == [1, 0]
     assert counting(storage) == {0: 1}
 
 
@@ -128,16 +128,16 @@ def _calls() -> int:
 def test_a_crash_at_every_step(call: int, when: str) -> None:
     """A reader sees what was there before the cut, or a beginning of what is there after it; and the cut is mended."""
     left = with_batches(5)
-    follower = Published(left)
+    follower = PublishedBatches(left)
     follower.bounds()
     with pytest.raises(Crash):
         _cut_and_go_on(FaultyStorage(left, Fault(call, when)))
     there = counting(left)
-    if cuts_of(left).known:
+    if read_cuts(left).known:
         assert there in ({0: 1, 1: 1}, {0: 1, 1: 1, 2: 2}, {0: 1, 1: 1, 2: 2, 3: 2})
     else:
         assert there == dict.fromkeys(range(6), 1)
-    assert follower.bounds() == Published(left).bounds() == (0, max(there))
+    assert follower.bounds() == PublishedBatches(left).bounds() == (0, max(there))
     _cut_and_go_on(left)
     assert counting(left) == {0: 1, 1: 1, 2: 2, 3: 2}
     assert follower.bounds() == (0, 3)
@@ -153,7 +153,7 @@ def test_runs_that_are_cut_off_and_readers_at_any_time(seed: int) -> None:
     model: list[int] = []  # of each batch, the run that wrote it
     reached = {1: 0}  # of each run, its next batch
     begun: dict[int, int] = {}  # of each run but the first, its first batch
-    followers = [Published(storage)]
+    followers = [PublishedBatches(storage)]
     for _ in range(60):
         newest = max(reached)
         what = chance.random()
@@ -176,7 +176,7 @@ def test_runs_that_are_cut_off_and_readers_at_any_time(seed: int) -> None:
             reached[newest + 1] = len(model)
             begun[newest + 1] = after + 1
         else:
-            followers.append(Published(storage))
+            followers.append(PublishedBatches(storage))
         assert counting(storage) == dict(enumerate(model))
         bounds = (0, len(model) - 1) if model else None
         for each in chance.sample(followers, min(2, len(followers))):
@@ -188,7 +188,7 @@ def test_what_cannot_be_taken_back() -> None:
     retire(storage, 4)
     with pytest.raises(ValueError, match="kept from batch 4 on, and cannot end with batch 2"):
         take_back(storage, 2, 2)
-    assert not cuts_of(storage).known
+    assert not read_cuts(storage).known
     take_back(storage, 3, 2)
     assert counting(storage) == {}
 
@@ -197,7 +197,7 @@ def test_two_that_cut_at_once() -> None:
     storage = with_batches(3)
     with pytest.raises(AlreadyExists):
         append_cut(Late(storage, lambda: append_cut(storage, 1, 2, 7)), 0, 3, 7)
-    assert cuts_of(storage).known == (Cut(0, 1, 2, 7),)
+    assert read_cuts(storage).known == (Cut(0, 1, 2, 7),)
 
 
 def test_a_damaged_manifest_behind_a_cut_is_written_anew() -> None:
@@ -212,12 +212,12 @@ def test_a_cut_that_cannot_be_read_is_named() -> None:
     """Passed over, it would bring rows back."""
     storage = with_batches(3)
     storage.create(cut_path(0), b"{}")
-    for step in (lambda: batches(storage), lambda: publish(storage, written(4, 1)), Published(storage).bounds):
+    for step in (lambda: batches(storage), lambda: publish(storage, written(4, 1)), PublishedBatches(storage).bounds):
         with pytest.raises(DamagedLog, match=r"cuts/00000000\.json"):
             step()
     storage.replace(cut_path(0), encode_object({"after": 1, "generation": 2, "wall_ms": 7}).replace(b"1", b"2", 1))
     with pytest.raises(DamagedLog, match="the cut fails its checksum"):
-        cuts_of(storage)
+        read_cuts(storage)
 
 
 def test_a_cut_that_is_missing_is_named() -> None:
@@ -226,7 +226,7 @@ def test_a_cut_that_is_missing_is_named() -> None:
     for generation in (2, 3, 4):
         append_cut(storage, 1, generation, 0)
     storage.delete(cut_path(1))
-    for look in (all_cuts_of, lambda it: append_cut(it, 0, 5, 0)):
+    for look in (read_all_cuts, lambda it: append_cut(it, 0, 5, 0)):
         with pytest.raises(DamagedLog, match=r"00000001.json: this cut is missing, and 00000002.json is there"):
             look(storage)
     assert [each.segment for each in verify(storage).files] == [cut_path(1)]
@@ -235,7 +235,7 @@ def test_a_cut_that_is_missing_is_named() -> None:
 def test_a_cut_of_a_later_release(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = with_batches(3)
     with monkeypatch.context() as later:
-        later.setattr("spark_cec.log.objects.FORMAT_VERSION", 2)
+        later.setattr("spark_cec.log.checked_json.FORMAT_VERSION", 2)
         append_cut(storage, 1, 2, 7)
     with pytest.raises(NewerFormat, match="format version 2"):
         batches(storage)
@@ -258,5 +258,5 @@ def test_a_cut_may_grow() -> None:
     storage = with_batches(3)
     fields = {"after": 1, "generation": 2, "wall_ms": 7, "of_later": [1]}
     storage.create(cut_path(0), encode_object(fields))
-    assert cuts_of(storage).known == (Cut(0, 1, 2, 7),)
-    assert dataclasses.asdict(cuts_of(storage).known[0])["wall_ms"] == 7
+    assert read_cuts(storage).known == (Cut(0, 1, 2, 7),)
+    assert dataclasses.asdict(read_cuts(storage).known[0])["wall_ms"] == 7

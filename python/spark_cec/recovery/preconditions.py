@@ -1,4 +1,4 @@
-"""Whether a query may go on from a checkpoint: what is refused before anything is written."""
+"""Refuses a start of a query that cannot continue from its checkpoint, before any write."""
 
 from __future__ import annotations
 
@@ -7,23 +7,28 @@ from typing import Any
 
 from spark_cec.errors import UnsuitableCheckpoint, Unsupported
 from spark_cec.log.storage import Storage
+from spark_cec.recovery.plan import RecoveryPlan
+from spark_cec.recovery.spark_logs import planned_batches
 from spark_cec.settings import PROVIDER, PROVIDER_KEY
 
 _HDFS_BACKED = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 
+STATE_IDS = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+
 METADATA = "metadata"
 UNFINISHED = "this_copy_was_not_finished__remove_the_directory_and_make_it_again"
-"""What a copy's `metadata` says until all of it is there: Spark, too, refuses to read that, and shows this word."""
+"""The content of a copy's `metadata` file until the copy is complete. Spark fails to read it, and shows this text."""
 
 
 def refuse_unsuitable(checkpoint: Storage, asked: Mapping[str, Any]) -> None:
-    """`asked`: what the rule knows of a start.
+    """Refuses a start by the checkpoint's state store provider and by the operators.
 
-    `provider` is whether this session's provider is ours, `stateful` whether the query has state, `planned` whether it
-    has planned a batch, and `recorded_provider` the provider that the newest one was planned with, if that is recorded.
-    Raises `UnsuitableCheckpoint`, or `Unsupported` for an operator that cannot run on ours (`transform_with_state`).
+    `asked` describes the start. `provider`: this session's provider is ours. `stateful`: the query has state.
+    `planned`: the query has planned a batch. `recorded_provider`: the provider of the newest planned batch, None if it
+    is not recorded. Raises `UnsuitableCheckpoint`, or `Unsupported` for an operator that cannot run on our provider
+    (`transform_with_state`).
     """
-    _refuse_an_unfinished_copy(checkpoint)
+    _refuse_unfinished_copy(checkpoint)
     if not asked.get("stateful"):
         return
     ours, recorded, url = bool(asked.get("provider")), asked.get("recorded_provider"), checkpoint.url
@@ -53,10 +58,10 @@ def refuse_unsuitable(checkpoint: Storage, asked: Mapping[str, Any]) -> None:
 
 
 def refuse_under_protocol(flow: str, asked: Mapping[str, Any]) -> None:
-    """`Unsupported` for a flow under a protocol whose state is not in our log: no checkpoint would have it.
+    """Raises `Unsupported` for a flow under a protocol that keeps its state with another provider.
 
-    Or where a task may run twice at once (`speculation`): the copy asks for the state that the first one has changed,
-    in memory alone, and has it take that back.
+    The protocol's checkpoints would lack that state. Also raises it if `speculation` is on. A speculative copy of a
+    task asks for state that only the first task has, in memory, and makes the first task take it back.
     """
     if asked.get("stateful") and not asked.get("provider"):
         raise Unsupported(
@@ -70,8 +75,44 @@ def refuse_under_protocol(flow: str, asked: Mapping[str, Any]) -> None:
         )
 
 
-def _refuse_an_unfinished_copy(checkpoint: Storage) -> None:
-    """A copy by `cec import`, `export` or `rescale` that was cut short has parts of what a query needs."""
+def refuse_without_log(checkpoint: Storage, home: str, has_query: bool) -> None:
+    """Refuses a query that has state and committed batches but no log.
+
+    `has_query`: the checkpoint has `cec/query.json`, so it once had a log.
+    """
+    why = "its log is gone" if has_query else "its log is gone, or it holds state of another provider"
+    raise UnsuitableCheckpoint(
+        f"the checkpoint {checkpoint.url} has committed batches but no Spark CEC log at {home}: {why}. Restore the "
+        "log, or start a new checkpoint"
+    )
+
+
+def refuse_lost_commit(checkpoint: Storage, committed: int) -> None:
+    """Refuses a query if Spark records checkpoint ids but the commit log entry of batch `committed` is gone."""
+    if committed >= 0 and not checkpoint.exists(f"commits/{committed}"):
+        raise UnsuitableCheckpoint(
+            f"{checkpoint.url}/commits/{committed} is gone, and with it the ids by which Spark names the state of "
+            f"batch {committed} ({STATE_IDS} is 2): restore it, or the checkpoint whole with its log, from a copy; or "
+            f"go back to an earlier batch with `cec rollback {checkpoint.url} --to BATCH`"
+        )
+
+
+def refuse_forgotten_batches(checkpoint: Storage, plan: RecoveryPlan) -> None:
+    """Refuses a replay of batches that Spark's offset log no longer has."""
+    if not plan.replayed_batches:
+        return
+    # The batch before the first one counts too, because the first batch begins at its end.
+    wanted = range(max(plan.rewound_to, 0), plan.committed_batch + 1)
+    forgotten = sorted(set(wanted) - set(planned_batches(checkpoint)))
+    if forgotten:
+        raise UnsuitableCheckpoint(
+            f"Spark's offset log in {checkpoint.url} no longer has batch {forgotten[0]}, but the recovery of batch "
+            f"{plan.committed_batch} replays from batch {plan.rewound_to + 1}: restore the checkpoint whole from a copy"
+        )
+
+
+def _refuse_unfinished_copy(checkpoint: Storage) -> None:
+    """Refuses a copy by `cec import`, `export` or `rescale` that was interrupted and so is incomplete."""
     if not checkpoint.exists(METADATA):
         return
     text = checkpoint.read(METADATA).strip()

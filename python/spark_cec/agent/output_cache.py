@@ -1,4 +1,4 @@
-"""Output that was just written, for readers in the same process: they need not ask the storage for it."""
+"""Caches newly written output for readers in the same process, so that they need not read the storage."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import threading
 from collections import OrderedDict
 
 LIMIT_BYTES = 64 << 20
-"""Stored bytes of output that an agent keeps, of all logs together."""
+"""The stored bytes of output that an agent caches, for all logs together."""
 
 
-class RecentOutput:
-    """The payloads of the newest output frames of those logs that are read here; safe for several threads.
+class OutputCache:
+    """The payloads of the newest output frames; safe for several threads.
 
-    What nobody reads in this process is not kept: a log's frames are, from the first time that one was looked for.
+    Caches a log's frames only after a reader in this process has looked for one of them.
     """
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -23,7 +23,7 @@ class RecentOutput:
         self._lock = threading.Lock()
 
     def note(self, log_id: str, frame_id: bytes, payload: memoryview) -> None:
-        """This payload is durable in its log; it is kept while there is room, the oldest go first."""
+        """Caches a durable payload; drops the oldest payloads beyond the limit."""
         with self._lock:
             if log_id not in self._read or frame_id in self._payloads:
                 return
@@ -34,7 +34,7 @@ class RecentOutput:
                 self._bytes -= oldest.nbytes
 
     def find(self, log_id: str, frame_id: bytes) -> memoryview | None:
-        """The payload of a frame, None if it is not kept."""
+        """The payload of a frame, None if it is not in the cache."""
         with self._lock:
             self._read.add(log_id)
             return self._payloads.get(frame_id)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from spark_cec.errors import DamagedLog
 from spark_cec.log import record
+from spark_cec.log.byte_planes import LEAST_ROWS, MOST_BYTES, from_planes, sort_order, to_planes, varying_words
 from spark_cec.log.frame import Frame, FrameFlags, Newer, encode_frame, parse_frame
 from spark_cec.log.meta import FrameKind
-from spark_cec.log.planes import LEAST_ROWS, MOST_BYTES, from_planes, order_of, to_planes, words_of
 from spark_cec.log.reader import commit_records
 from spark_cec.log.record import decode_records, encode_commit, encode_records, encode_table, records_schema
 from tests.log.support import commit_meta
@@ -112,7 +112,7 @@ def test_what_comes_back_is_what_went_in(rows: pa.Table) -> None:
 
 @given(st.lists(st.integers(0, 9) | st.integers(0, 1 << 62) | st.integers((1 << 64) - 9, (1 << 64) - 1), min_size=2))
 def test_the_order_of_words_is_stable_however_far_apart_they_are(words: list[int]) -> None:
-    order = order_of(pa.chunked_array([pa.array([word.to_bytes(8, "little") for word in words], pa.binary())]))
+    order = sort_order(pa.chunked_array([pa.array([word.to_bytes(8, "little") for word in words], pa.binary())]))
     if len(set(words)) == 1:
         assert order is None
     else:
@@ -125,9 +125,9 @@ def test_any_order_and_any_words_come_back_from_steps(rows: pa.Table, random: Ra
     """Differences are taken modulo 2^64, so that it does not matter whether words ascend."""
     order = np.array(random.sample(range(rows.num_rows), rows.num_rows))
     for stepped in ("window", "key"):
-        planes = to_planes(rows, order, stepped if words_of(rows[stepped]) is not None else None)
+        planes = to_planes(rows, order, stepped if varying_words(rows[stepped]) is not None else None)
         if planes is not None:
-            found = from_planes(planes, stepped if words_of(rows[stepped]) is not None else None)
+            found = from_planes(planes, stepped if varying_words(rows[stepped]) is not None else None)
             found.validate(full=True)
             assert found.equals(rows.take(order))
 
@@ -135,7 +135,7 @@ def test_any_order_and_any_words_come_back_from_steps(rows: pa.Table, random: Ra
 def test_windows_in_order_and_in_steps_take_less_room() -> None:
     """As a commit of slow windows has them: few keys of many, which come in the order of a hash."""
     rows, planes = commit(6_000, seed=9), to_planes(commit(6_000, seed=9))
-    ordered = to_planes(rows, order_of(rows["window"]))
+    ordered = to_planes(rows, sort_order(rows["window"]))
     assert planes is not None
     assert ordered is not None
     assert len(encode_table(ordered)) < 0.9 * len(encode_table(planes))

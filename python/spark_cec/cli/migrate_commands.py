@@ -113,8 +113,8 @@ def _carry(
 ) -> None:
     with explained(command, source, "read and write"):
         need(f"`cec {command}`", "spark")
-        from spark_cec.cli.carry import carry_and_show, provider_class
-        from spark_cec.migration.carry import Request
+        from spark_cec.cli.migrate import carry_and_show, provider_class
+        from spark_cec.migration.migrate import Request
         from spark_cec.settings import PROVIDER
 
         wanted = PROVIDER if command != "export" else provider_class(provider)

@@ -1,4 +1,4 @@
-"""JSON objects of the log that carry a checksum of their own: manifests, cuts, and notes (`FORMAT.md`, section 3)."""
+"""JSON objects of the log with their own checksum: manifests, cuts, and notes (`FORMAT.md`, section 3)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ FORMAT_VERSION = 1
 
 
 def encode_object(fields: Mapping[str, Any]) -> bytes:
-    """The object with its format version, and the checksum of all that."""
+    """The object with its format version and a checksum."""
     whole = {**fields, "format_version": FORMAT_VERSION}
     return canonical({**whole, "crc32c": crc32c(canonical(whole))})
 
 
 def decode_object(path: str, data: bytes, what: str) -> tuple[dict[str, Any], int]:
-    """The fields, those of later releases too, and the checksum. `what` it is, for messages.
+    """The object's fields, unknown ones included, and its checksum. `what` names the object in errors.
 
-    Errors: `DamagedLog` if it is none, or fails its checksum; `NewerFormat`.
+    Errors: `DamagedLog` if the bytes are no such object or fail the checksum; `NewerFormat`.
     """
     try:
         fields = json.loads(data)
@@ -36,5 +36,5 @@ def decode_object(path: str, data: bytes, what: str) -> tuple[dict[str, Any], in
 
 
 def canonical(fields: Mapping[str, Any]) -> bytes:
-    """The bytes that a checksum is of: sorted keys, no white space, ASCII."""
+    """The bytes that the checksum covers: sorted keys, no white space, ASCII."""
     return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()

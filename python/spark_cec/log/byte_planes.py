@@ -1,8 +1,9 @@
-"""Byte planes: rows of equal length, turned by a quarter, so that bytes which mean the same lie side by side.
+"""Byte planes: rows of equal length, transposed so that bytes of the same meaning lie side by side.
 
-Rows of state are Spark's `UnsafeRow`s: words of eight bytes, most of which are zero. As one binary column they compress
-to half; byte by byte, planes of zeros left out, to a seventh (`FORMAT.md`, section 2, planes). Where rows are in order,
-a column may be in steps: each value's words are differences from the value before (the same section, steps).
+Rows of state are Spark's `UnsafeRow`s: words of eight bytes, most of which are zero. One binary column compresses to
+half. Planes compress to a seventh, because planes of zeros are omitted (`FORMAT.md`, section 2, planes). If the rows
+are sorted, a column may be in steps: each value's words are the differences from the previous value (the same section,
+steps).
 """
 
 from __future__ import annotations
@@ -15,38 +16,37 @@ import numpy as np
 import pyarrow as pa
 
 LEAST_ROWS = 20
-"""Below that the description of the planes outweighs what they save."""
+"""With fewer rows, the description of the planes costs more than the planes save."""
 
 MOST_BYTES = 256
-"""Longer rows stay as they are: a column for each of their bytes is too many."""
+"""Longer rows keep their form: a column for each of their bytes is too many."""
 
 _KEY = b"cec.planes"
 
-_Piece: TypeAlias = "tuple[np.ndarray, np.ndarray | None]"
-"""The values of a chunk, a row of bytes each, and which of them are null (None: none is)."""
+_Chunk: TypeAlias = "tuple[np.ndarray, np.ndarray | None]"
+"""The values of a chunk, one row of bytes each, and a mask of nulls (None: no nulls)."""
 
 _SORTED_WORDS = 4
-"""Of the words in which values differ so many order them: a start and an end in time, and a text of sixteen bytes."""
+"""The number of differing words that order the values: a start and an end in time, and a text of sixteen bytes."""
 
 
 def to_planes(rows: pa.Table, order: np.ndarray | None = None, stepped: str | None = None) -> pa.Table | None:
-    """`rows` with each binary column in planes that can be: its values have one length. None if no column can.
+    """`rows` with each binary column of equal-length values in planes; None if there is no such column.
 
-    A column `c` of width w becomes uint8 columns `c.i`, i in [0, w), of byte i of each value; those that are zero in
-    all rows are left out, but for `c.0` where values are null, which has the nulls.
-    `order`: indices (int64) of all rows, in which they are to be. `stepped`: a column of words (`words_of`), which is
-    then put into steps.
+    A column `c` of width w becomes uint8 columns `c.i`, i in [0, w), of byte i of each value. Columns of zeros are
+    omitted. If values are null, `c.0` stays and has the nulls. `order`: indices (int64) of all rows, in the new order.
+    `stepped`: a column of words (`varying_words`), which the call puts into steps.
     """
     if rows.num_rows < LEAST_ROWS:
         return None
     columns: dict[pa.Field, pa.ChunkedArray] = {}
     whole: list[tuple[str, int, bool]] = []
     for field, column in zip(rows.schema, rows.columns, strict=True):
-        width = _width(column) if pa.types.is_binary(field.type) else 0
+        width = _value_width(column) if pa.types.is_binary(field.type) else 0
         turned = 0 < width <= MOST_BYTES
         whole.append((field.name, width if turned else 0, field.nullable))
         if turned:
-            columns.update(_planes(field.name, _pieces(column, width, order, field.name == stepped)))
+            columns.update(_split_planes(field.name, _read_pieces(column, width, order, field.name == stepped)))
         else:
             columns[field] = column if order is None else column.take(pa.array(order))
     if not any(width for _, width, _ in whole):
@@ -55,9 +55,9 @@ def to_planes(rows: pa.Table, order: np.ndarray | None = None, stepped: str | No
 
 
 def from_planes(rows: pa.Table, stepped: str | None = None) -> pa.Table:
-    """The inverse of `to_planes`, with the rows in the order that they were put into.
+    """The inverse of `to_planes`; the rows stay in the order of the planes.
 
-    Errors: `ValueError` if `rows` are no planes, or not those that their description has.
+    Raises `ValueError` if `rows` have no description of planes, or differ from it.
     """
     text = (rows.schema.metadata or {}).get(_KEY)
     if text is None:
@@ -70,20 +70,19 @@ def from_planes(rows: pa.Table, stepped: str | None = None) -> pa.Table:
         if name == stepped and (not width or width % 8):
             raise ValueError(f"column {name} is to be in steps, and its values of {width} bytes have no words")
         known |= {f"{name}.{i}" for i in range(width)} if width else {name}
-        columns.append(_joined(rows, name, width, name == stepped) if width else rows[name])
+        columns.append(_join_planes(rows, name, width, name == stepped) if width else rows[name])
         fields.append(pa.field(name, columns[-1].type, nullable))
     if unknown := set(rows.column_names) - known:
         raise ValueError(f"the description of the planes does not have {', '.join(sorted(unknown))}")
     return pa.table(columns, pa.schema(fields))
 
 
-def words_of(column: pa.ChunkedArray, most: int | None = None) -> list[np.ndarray] | None:
-    """The first `most` words (uint64; None: all) of the values that are not the same in all of them.
+def varying_words(column: pa.ChunkedArray, most: int | None = None) -> list[np.ndarray] | None:
+    """The first `most` words (uint64; None: all) that differ between the values.
 
-    None if the values have no words. Spark's rows are words of eight bytes, so that two values are equal where these
-    words are.
+    None if the values have no words. Spark's rows are words of eight bytes, so two values are equal if these words are.
     """
-    width = 0 if column.null_count else _width(column)
+    width = 0 if column.null_count else _value_width(column)
     if not width or width % 8 or width > MOST_BYTES:
         return None
     chunks = [np.ascontiguousarray(_matrix(chunk, width)).view(np.uint64) for chunk in column.chunks if len(chunk)]
@@ -91,12 +90,12 @@ def words_of(column: pa.ChunkedArray, most: int | None = None) -> list[np.ndarra
     return list(islice((word for word in every if (word != word[0]).any()), most))
 
 
-def order_of(column: pa.ChunkedArray) -> np.ndarray | None:
-    """Indices (int64) that bring like values near one another, by their first words; equal values stay in order.
+def sort_order(column: pa.ChunkedArray) -> np.ndarray | None:
+    """Indices (int64) that sort the values by their first words; equal values keep their order.
 
-    None where the values have no words, or are all the same.
+    None if the values have no words, or are all equal.
     """
-    words = words_of(column, most=_SORTED_WORDS)
+    words = varying_words(column, most=_SORTED_WORDS)
     if not words:
         return None
     if len(words) > 1:
@@ -105,15 +104,15 @@ def order_of(column: pa.ChunkedArray) -> np.ndarray | None:
     word, bits = words[0] - words[0].min(), len(words[0]).bit_length()
     if int(word.max()) >> (64 - bits):
         return np.argsort(word, kind="stable")
-    # A word with its index below it: several times faster than to sort indices, and stable.
+    # Pack each word with its index: the sort is stable, and several times faster than a sort of indices.
     packed = (word << np.uint64(bits)) | np.arange(len(word), dtype=np.uint64)
     packed.sort()
     indices: np.ndarray = (packed & np.uint64((1 << bits) - 1)).astype(np.int64)
     return indices
 
 
-def _width(column: pa.ChunkedArray) -> int:
-    """The length of every value, in bytes; 0 if they differ, or if there is none."""
+def _value_width(column: pa.ChunkedArray) -> int:
+    """The length of every value, in bytes; 0 if the lengths differ or there is no value."""
     width = 0
     for chunk in column.chunks:
         lengths = np.diff(_offsets(chunk))
@@ -128,7 +127,7 @@ def _width(column: pa.ChunkedArray) -> int:
     return width
 
 
-def _pieces(column: pa.ChunkedArray, width: int, order: np.ndarray | None, stepped: bool) -> list[_Piece]:
+def _read_pieces(column: pa.ChunkedArray, width: int, order: np.ndarray | None, stepped: bool) -> list[_Chunk]:
     pieces = [(_matrix(chunk, width), ~_valid(chunk) if chunk.null_count else None) for chunk in column.chunks]
     if order is None:
         return pieces
@@ -140,7 +139,7 @@ def _pieces(column: pa.ChunkedArray, width: int, order: np.ndarray | None, stepp
     return [(matrix, nulls)]
 
 
-def _planes(name: str, pieces: list[_Piece]) -> dict[pa.Field, pa.ChunkedArray]:
+def _split_planes(name: str, pieces: list[_Chunk]) -> dict[pa.Field, pa.ChunkedArray]:
     used = np.zeros(pieces[0][0].shape[1], dtype=np.uint8)
     for matrix, nulls in pieces:
         used |= np.bitwise_or.reduce(matrix, axis=0)
@@ -167,14 +166,14 @@ def _matrix(chunk: pa.Array, width: int) -> np.ndarray:
     return matrix
 
 
-def _joined(rows: pa.Table, name: str, width: int, stepped: bool) -> pa.ChunkedArray:
+def _join_planes(rows: pa.Table, name: str, width: int, stepped: bool) -> pa.ChunkedArray:
     planes = [(i, rows[f"{name}.{i}"]) for i in range(width) if f"{name}.{i}" in rows.column_names]
     starts = np.arange(rows.num_rows + 1, dtype=np.int64) * width
     if int(starts[-1]) >= 1 << 31:
         if stepped:
             raise ValueError(f"column {name} is to be in steps, and has {int(starts[-1])} bytes: more than are ordered")
         halves = (rows.slice(0, rows.num_rows // 2), rows.slice(rows.num_rows // 2))
-        return pa.chunked_array([chunk for half in halves for chunk in _joined(half, name, width, False).chunks])
+        return pa.chunked_array([chunk for half in halves for chunk in _join_planes(half, name, width, False).chunks])
     matrix = np.zeros((rows.num_rows, width), dtype=np.uint8)
     validity, nulls = None, 0
     for i, plane in planes:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from spark_cec.recovery import start
-from spark_cec.recovery.start import Word, words_on_eager
+from spark_cec.recovery import start_messages
+from spark_cec.recovery.start_messages import StartMessage, describe_eager_operators
 
 SHIM = Path(__file__).resolve().parents[3] / "jvm-shim" / "src" / "main" / "scala"
 
@@ -36,14 +36,14 @@ def operator(number: int, kind: str, reason: str | None) -> dict[str, Any]:
 @pytest.mark.parametrize("asked", [False, True])
 def test_one_line_says_why_an_operator_is_eager_and_what_that_costs(kind: str, costs: str, asked: bool) -> None:
     """Nobody is warned of what was asked for."""
-    (word,) = words_on_eager([operator(0, kind, "the order of rows matters")], asked)
+    (word,) = describe_eager_operators([operator(0, kind, "the order of rows matters")], asked)
     begins = f"eager, so that every commit writes all that its batch touched: operator 0 ({kind}), which costs"
     assert word.line == f"{begins} {costs} (reason: the order of rows matters)"
     assert word.warns is not asked and "\n" not in word.line
 
 
 def test_of_several_operators_those_that_are_eager_are_named() -> None:
-    (word,) = words_on_eager(
+    (word,) = describe_eager_operators(
         [operator(0, "aggregation", None), operator(1, "limit", "one"), operator(2, "aggregation", "two")], asked=False
     )
     assert word.line == (
@@ -54,12 +54,12 @@ def test_of_several_operators_those_that_are_eager_are_named() -> None:
 
 
 def test_nothing_is_said_of_a_query_that_defers() -> None:
-    assert words_on_eager([], asked=False) == list[Word]()
-    assert words_on_eager([operator(0, "aggregation", None)], asked=True) == []
+    assert describe_eager_operators([], asked=False) == list[StartMessage]()
+    assert describe_eager_operators([operator(0, "aggregation", None)], asked=True) == []
 
 
 def test_the_kinds_are_those_of_the_shim() -> None:
     """A kind that has another name there would be said to cost something."""
     code = (SHIM / "org/apache/spark/sql/cec/recovery/Stateful.scala").read_text()
     kinds = set(re.findall(r'=> Some\("([^"]+)"\)', code))
-    assert len(kinds) > 8 and start._COSTS_NOTHING.keys() | start._COSTS_LITTLE.keys() < kinds
+    assert len(kinds) > 8 and start_messages._COSTS_NOTHING.keys() | start_messages._COSTS_LITTLE.keys() < kinds

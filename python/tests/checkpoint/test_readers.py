@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from spark_cec.checkpoint.eventual import head_at, rebuild
-from spark_cec.checkpoint.views import log_records, output_batches, output_rows, window_rows
+from spark_cec.checkpoint.readers import log_records, output_batches, output_rows, window_rows
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest

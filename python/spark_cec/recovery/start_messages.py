@@ -1,0 +1,90 @@
+"""Messages for the driver's log at a query's start, about its log and Spark's files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_cec.log.scan import Corrupt
+from spark_cec.recovery.plan import RecoveryPlan
+
+
+@dataclass(frozen=True, slots=True)
+class StartMessage:
+    """A line for the driver's log. `warns`: something is wrong, or nearly wrong."""
+
+    line: str
+    warns: bool = True
+
+
+def describe_new_owner(home: str, former: str, checkpoint: str) -> StartMessage:
+    """Says that the log at `home` now belongs to another checkpoint."""
+    return StartMessage(
+        f"the log at {home} was that of the checkpoint {former}, which is gone or has another log: it belongs to "
+        f"{checkpoint} from now on"
+    )
+
+
+def describe_damage(home: str, damages: Sequence[object]) -> list[StartMessage]:
+    """A message on damaged bytes in the log; empty without damage."""
+    places = [f"{each.segment} at byte {each.offset}" for each in damages if isinstance(each, Corrupt)]
+    if not places:
+        return []
+    return [
+        StartMessage(
+            f"the log at {home} has damaged bytes ({', '.join(places)}), so a replay may begin earlier; `cec repair` "
+            "takes them out while the query is stopped, and says what they cost"
+        )
+    ]
+
+
+_COSTS_NOTHING = {
+    "deduplication": "it writes each key once in any case, as it first sees it",
+    "deduplication within watermark": "it writes each key once in any case, as it first sees it",
+    "limit": "it has one key",
+}
+_COSTS_LITTLE = {"stream-stream join": "it writes each row once in any case, and with it how many rows its key has"}
+
+
+def describe_eager_operators(operators: Sequence[Mapping[str, Any]], asked: bool) -> list[StartMessage]:
+    """A message on the eager operators, with reasons and costs; empty if no operator is eager.
+
+    `operators` as in the decision (`operator`, `kind`, `deferred`, `reason`). `asked`: the user set the eager mode, so
+    the message is no warning.
+    """
+    eager = [each for each in operators if not each["deferred"]]
+    if not eager:
+        return []
+    which = [
+        f"operator {each['operator']} ({each['kind']}), {_describe_cost(each['kind'], each['reason'])}"
+        for each in eager
+    ]
+    return [
+        StartMessage(
+            f"eager, so that every commit writes all that its batch touched: {'; '.join(which)}", warns=not asked
+        )
+    ]
+
+
+def _describe_cost(kind: str, reason: str) -> str:
+    if kind in _COSTS_NOTHING:
+        return f"which costs nothing, since {_COSTS_NOTHING[kind]} (reason: {reason})"
+    if kind in _COSTS_LITTLE:
+        return f"which costs little, since {_COSTS_LITTLE[kind]} (reason: {reason})"
+    return f"which costs a record for each key that a batch touches (reason: {reason})"
+
+
+def describe_plan(plan: RecoveryPlan, decision: str, settings: str, home: str) -> list[StartMessage]:
+    """Says how the query comes back. `decision` has the mode and its reason; `settings` has one line."""
+    committed, begin = plan.committed_batch, plan.rewound_to + 1
+    replay = f"replay from batch {begin}" if plan.replayed_batches else "nothing to replay"
+    how = "a new query" if committed < 0 else f"last committed batch {committed}, {replay}"
+    words = [StartMessage(f"{decision}; {settings}; log at {home}; {how}", warns=False)]
+    if plan.base <= committed:
+        lost = (
+            f"the log has lost a part of version {committed + 1}, and `cec repair` has found all stores at version "
+            f"{plan.base}: what is missing is made again by a replay of batches {begin} to {committed}"
+        )
+        words.insert(0, StartMessage(lost))
+    return words
