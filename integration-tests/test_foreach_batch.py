@@ -94,3 +94,47 @@ def test_where_all_is_eager_a_look_at_a_part_is_sparks_own_error(spark: SparkSes
             run(spark, tmp_path / name, "complete", LOOKS["one row twice"], conf)
         said.append(str(stopped.value).partition("terminated with exception")[2].partition("===")[0])
     assert said[0] == said[1] != ""
+
+
+def twice_at_once(frame: DataFrame) -> list[tuple[object, ...]]:
+    """Both rows of each pair, by tasks that read the batch twice, row by row in turn."""
+    return sorted((*left, *right) for left, right in frame.rdd.zip(frame.rdd).collect())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_that_one_task_reads_twice_at_once_is_refused_by_name(
+    kind: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The store has its windows once. Each read would see the changes of the other, and no error would say so."""
+    with pytest.raises(StreamingQueryException, match=r"reads the same batch twice at once.*call persist\(\)"):
+        run(spark, tmp_path, kind, twice_at_once, {})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_that_is_persisted_is_read_twice_at_once(
+    kind: str, spark: SparkSession, whole: Mapping[str, Seen], tmp_path: Path
+) -> None:
+    looked_at: list[bool] = []
+
+    def look(frame: DataFrame) -> None:
+        frame.persist()
+        pairs, rows = twice_at_once(frame), sorted(tuple(row) for row in frame.collect())
+        looked_at.append(pairs == [row * 2 for row in rows])
+        frame.unpersist()
+
+    assert run(spark, tmp_path, kind, look, {}) == whole[kind]
+    assert looked_at and all(looked_at)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_task_may_read_a_batch_again_once_it_is_through_with_it(
+    kind: str, spark: SparkSession, whole: Mapping[str, Seen], tmp_path: Path
+) -> None:
+    looked_at: list[bool] = []
+
+    def look(frame: DataFrame) -> None:
+        rows = sorted(tuple(row) for row in frame.union(frame).coalesce(1).collect())
+        looked_at.append(rows == sorted(2 * [tuple(row) for row in frame.collect()]))
+
+    assert run(spark, tmp_path, kind, look, {}) == whole[kind]
+    assert looked_at and all(looked_at)

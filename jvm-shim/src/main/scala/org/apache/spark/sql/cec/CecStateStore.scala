@@ -7,13 +7,13 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.cec.agent.CecException
 import org.apache.spark.sql.cec.exchange.DurableVersions
-import org.apache.spark.sql.cec.state.{BatchFacts, CommittedStores, JoinMetrics, RowLimit, StoreMetrics, StoreState, TaskLock}
+import org.apache.spark.sql.cec.state.{BatchFacts, CommittedStores, JoinMetrics, RowLimit, StoreMetrics, StoreState, StoreTurns, TaskLock}
 import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
 /** The common part of reading and writing stores: one column family, one value per key. */
-private[cec] abstract class CecStoreView(val id: StateStoreId, state: StoreState) extends ReadStateStore {
+private[cec] abstract class CecStoreView(val id: StateStoreId, state: StoreState, turns: StoreTurns, turn: Long) extends ReadStateStore {
   /** Fails if the store may not be read any more. */
   protected def verifyReadable(): Unit
 
@@ -33,14 +33,14 @@ private[cec] abstract class CecStoreView(val id: StateStoreId, state: StoreState
   override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     verifyReadable()
     verifyFamily(colFamilyName)
-    new StateStoreIterator(state.live.iterator, () => ())
+    new StateStoreIterator(turns.guard(turn, state.live.iterator), () => ())
   }
 
   override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     verifyReadable()
     verifyFamily(colFamilyName)
     if (!state.hasPrefix) throw StateStoreErrors.unsupportedOperationException("prefixScan without a prefix", Unsupported.Name)
-    new StateStoreIterator(state.live.prefixScan(prefixKey), () => ())
+    new StateStoreIterator(turns.guard(turn, state.live.prefixScan(prefixKey)), () => ())
   }
 
   override def rangeScan(
@@ -48,7 +48,7 @@ private[cec] abstract class CecStoreView(val id: StateStoreId, state: StoreState
     verifyReadable()
     verifyFamily(colFamilyName)
     if (!state.hasOrder) throw StateStoreErrors.unsupportedOperationException("rangeScan without an order", Unsupported.Name)
-    new StateStoreIterator(state.live.rangeScan(startKey, endKey), () => ())
+    new StateStoreIterator(turns.guard(turn, state.live.rangeScan(startKey, endKey)), () => ())
   }
 
   override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = refuse("valuesIterator")
@@ -65,14 +65,18 @@ private[cec] abstract class CecStoreView(val id: StateStoreId, state: StoreState
 }
 
 /** A store that reads the windows of one version. */
-private[cec] final class CecReadStore(id: StateStoreId, state: StoreState, lock: TaskLock, val version: Long)
-    extends CecStoreView(id, state) {
+private[cec] final class CecReadStore(
+    id: StateStoreId, state: StoreState, turns: StoreTurns, turn: Long, lock: TaskLock, val version: Long)
+    extends CecStoreView(id, state, turns, turn) {
   private var ended = false
 
   override def abort(): Unit = endRead()
   override def release(): Unit = endRead()
 
-  override protected def verifyReadable(): Unit = require(!ended, s"store $id was released")
+  override protected def verifyReadable(): Unit = {
+    require(!ended, s"store $id was released")
+    turns.verify(turn)
+  }
 
   private def endRead(): Unit = if (!ended) {
     ended = true
@@ -82,9 +86,9 @@ private[cec] final class CecReadStore(id: StateStoreId, state: StoreState, lock:
 
 /** A store that takes the windows from one version to the next. */
 private[cec] final class CecStateStore(
-    id: StateStoreId, state: StoreState, lock: TaskLock, val version: Long, storeConf: StateStoreConf, hadoopConf: Configuration,
+    id: StateStoreId, state: StoreState, turns: StoreTurns, turn: Long, lock: TaskLock, val version: Long, storeConf: StateStoreConf, hadoopConf: Configuration,
     durable: DurableVersions)
-    extends CecStoreView(id, state) with StateStore with Logging {
+    extends CecStoreView(id, state, turns, turn) with StateStore with Logging {
   private object Phase extends Enumeration {
     val Updating, Committed, Aborted, Released = Value
   }
@@ -137,13 +141,13 @@ private[cec] final class CecStateStore(
 
   override def abort(): Unit = if (phase == Phase.Updating) {
     phase = Phase.Aborted
-    state.rollback()
+    if (turns.isCurrent(turn)) state.rollback()
     lock.release()
   }
 
   override def release(): Unit = if (phase == Phase.Updating) {
     phase = Phase.Released
-    state.rollback()
+    if (turns.isCurrent(turn)) state.rollback()
     lock.release()
   }
 
@@ -165,11 +169,15 @@ private[cec] final class CecStateStore(
 
   override def toString: String = s"CecStateStore[id = $id, version = $version]"
 
-  override protected def verifyReadable(): Unit =
+  override protected def verifyReadable(): Unit = {
     require(phase == Phase.Updating || phase == Phase.Committed, s"store $id was aborted or released")
+    turns.verify(turn)
+  }
 
-  private def verifyUpdating(what: String): Unit =
+  private def verifyUpdating(what: String): Unit = {
     if (phase != Phase.Updating) throw new IllegalStateException(s"cannot $what: store $id is $phase")
+    turns.verify(turn)
+  }
 
   /** The shuffle records that this task read. */
   private def shuffled: Long = CecStateStore.shuffleRecords - inputsBefore

@@ -9,7 +9,7 @@ import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjecti
 import org.apache.spark.sql.cec.agent.{Agent, CecException, Json}
 import org.apache.spark.sql.cec.exchange.{DurableVersions, HostedStore, LocalStores}
 import org.apache.spark.sql.cec.state.{
-  ExactAverages, LoadFailure, PartitionDirectory, RangeOrder, Recovery, RowDigest, AgentStoreClient, StoreMetrics, StoreState, TaskLock}
+  ExactAverages, LoadFailure, PartitionDirectory, RangeOrder, Recovery, RowDigest, AgentStoreClient, StoreMetrics, StoreState, StoreTurns, TaskLock}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
@@ -31,6 +31,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
   @volatile private var run: Option[RunContext] = None
   private lazy val directory = new PartitionDirectory(id, hadoopConf)
   private lazy val durable = new DurableVersions(id, storeConf, hadoopConf)
+  private lazy val turns = new StoreTurns(id)
   private lazy val lock = new TaskLock(id.toString, StoreConfs.lockTimeoutMs(storeConf))
 
   override def init(
@@ -61,11 +62,12 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
       forceSnapshotOnCommit: Boolean,
       loadEmpty: Boolean): StateStore = {
     directory.make()
-    new CecStateStore(id, begin(version, stateStoreCkptId, loadEmpty), lock, version, storeConf, hadoopConf, durable)
+    new CecStateStore(
+      id, begin(version, stateStoreCkptId, loadEmpty), turns, turns.beginWrite(), lock, version, storeConf, hadoopConf, durable)
   }
 
   override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore =
-    new CecReadStore(id, begin(version, stateStoreCkptId, empty = false), lock, version)
+    new CecReadStore(id, begin(version, stateStoreCkptId, empty = false), turns, turns.beginRead(), lock, version)
 
   override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = StoreMetrics.all
 
