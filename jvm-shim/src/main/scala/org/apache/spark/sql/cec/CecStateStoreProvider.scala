@@ -16,9 +16,9 @@ import org.apache.spark.sql.types.StructType
 /**
  * The state store provider of Spark CEC: one instance per state store and run of a query.
  *
- * It has the windows of one version in memory and obeys the contract of [[StateStore]]. The agent makes commits
- * durable. Spark makes this class by name, on the driver only to ask for its metrics. So it does nothing before
- * `init`.
+ * The provider has the windows of one version in memory and obeys the contract of [[StateStore]]. The agent makes
+ * commits durable. Spark makes this class by name, on the driver only to ask for its metrics. So the provider does
+ * nothing before `init`.
  */
 class CecStateStoreProvider extends StateStoreProvider with HostedStore with Logging {
   private var id: StateStoreId = _

@@ -10,9 +10,9 @@ import scala.util.Using
 import org.apache.xbean.asm9.{ClassReader, ClassVisitor, FieldVisitor, MethodVisitor, Opcodes}
 
 /**
- * Checks that Spark has all members that the classes of our jar use. Without it, the JVM would fail at the first call
- * of each. It reads class files and loads none, because some of Spark's classes cannot be loaded without optional
- * libraries.
+ * Checks that Spark has all members that the classes of our jar use. Without this check, the JVM would fail at the
+ * first call of a missing member. The check reads class files and loads none, because some of Spark's classes cannot
+ * be loaded without optional libraries.
  */
 private[cec] object Linkage {
   private val OwnPackage = getClass.getPackageName.replace('.', '/') + "/"

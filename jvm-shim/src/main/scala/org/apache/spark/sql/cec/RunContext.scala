@@ -8,8 +8,8 @@ import org.apache.spark.sql.cec.agent.Json
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 
 /**
- * The analyzer rule's message to the state stores of one run. It travels as a local property of the stream's thread,
- * which Spark passes to every task.
+ * The analyzer rule's message to the state stores of one run. The message travels as a local property of the stream's
+ * thread, which Spark passes to every task.
  *
  * @param checkpoint the query's checkpoint location
  * @param home where its log is
@@ -64,7 +64,7 @@ private[cec] object RunContext {
 
   /**
    * The run of the query with this checkpoint, if this task belongs to the query. Threads that a stream's thread
-   * starts inherit the property. Their jobs may read the same checkpoint, but have no query id.
+   * starts inherit the property. The jobs of such threads may read the same checkpoint, but have no query id.
    */
   def ofTask(checkpoint: String): Option[RunContext] =
     for {

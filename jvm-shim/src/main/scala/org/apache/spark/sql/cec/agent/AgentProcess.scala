@@ -18,8 +18,9 @@ import org.apache.spark.{SparkContext, SparkEnv}
 import org.apache.spark.sql.cec.BuildInfo
 
 /**
- * One running agent: a Python process of this JVM. It ends with the JVM, because its standard input closes then. It
- * listens on loopback only, and refuses callers without the token. Only `AgentProcess.start` makes one.
+ * One running agent: a Python process of this JVM. The process ends with the JVM, because its standard input closes
+ * then. The agent listens on loopback only, and refuses callers without the token. Only `AgentProcess.start` makes
+ * one.
  */
 private[agent] final class AgentProcess private (process: Process, greeting: JsonNode, token: String, timeoutMs: Int) {
   /**
@@ -166,7 +167,7 @@ private[agent] object AgentProcess {
   private def isPython(command: String): Boolean = Paths.get(command).getFileName.toString.startsWith("python")
 }
 
-/** The handshake with a new process: it gets the token and answers with the greeting. Each error says how to fix it. */
+/** The handshake with a new process: it gets the token and answers with the greeting. Each error names the remedy. */
 private final class Handshake(python: String, pythonKey: String, process: Process, timeoutMs: Int) {
   import AgentOutput._
 

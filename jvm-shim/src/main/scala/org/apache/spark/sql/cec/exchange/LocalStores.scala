@@ -28,8 +28,8 @@ private[cec] trait HostedStore {
   def flush(version: Long): Unit
 
   /**
-   * Writes as `flush` does and drops the windows. Returns false, and changes nothing, if the store is not at
-   * `version`.
+   * Writes as `flush` does and drops the windows. If the store cannot go back to `version`, returns false and keeps
+   * the windows.
    */
   def handOver(version: Long): Boolean
 

@@ -29,8 +29,8 @@ private[cec] object StoreLocations {
   def begin(): Unit = directory()
 
   /**
-   * Ends the stores of a run on all JVMs. Each goes back to `version`, writes its dirty windows if `flush`, and drops
-   * all windows. Returns a line for each JVM or store that failed. The agent's timeout limits the wait.
+   * Ends the stores of a run on all JVMs. Each store goes back to `version`, writes its dirty windows if `flush`, and
+   * drops all windows. Returns a line for each JVM or store that failed. The agent's timeout limits the wait.
    */
   def end(checkpoint: String, generation: Long, version: Long, flush: Boolean, agentTimeoutMs: Int): Seq[String] =
     directory().askAll(Message.end(checkpoint, generation, version, flush), LocalStores.timeout(agentTimeoutMs))

@@ -11,8 +11,8 @@ import org.apache.spark.metrics.source.Source
 import org.apache.spark.sql.streaming.StreamingQueryProgress
 
 /**
- * A query's numbers as of its newest batch, in Spark's metrics system: Prometheus, JMX or Graphite. They are sums over
- * partitions and operators. The recovery estimate is the slowest store's.
+ * A query's numbers as of its newest batch, in Spark's metrics system: Prometheus, JMX or Graphite. The numbers are
+ * sums over partitions and operators. The recovery estimate is the slowest store's.
  */
 private[cec] final class QuerySource(query: String, checkpoint: String) extends Source {
   @volatile private var newest: Option[StreamingQueryProgress] = None

@@ -68,8 +68,8 @@ object StateMigration {
   }
 
   /**
-   * Renames the delta file of an HDFS-backed store to a snapshot. It has all changes since version 0 and no removal,
-   * so it has the content of a snapshot.
+   * Renames the delta file of an HDFS-backed store to a snapshot. The delta has all changes since version 0 and no
+   * removal, so its content is a snapshot.
    */
   private def renameToSnapshot(id: StateStoreId, hadoopConf: Configuration, version: Long): Unit = {
     val directory = id.storeCheckpointLocation()

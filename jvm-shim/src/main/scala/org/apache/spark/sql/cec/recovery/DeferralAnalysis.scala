@@ -94,8 +94,8 @@ private[recovery] final class DeferralAnalysis(write: WriteToStream, conf: SQLCo
     if (replayableSources.exists(_.equalsIgnoreCase(name))) None else KafkaTopics.cleanupReason(relation)
 
   /**
-   * A reason if the query reads data beside its streams, such as a lookup table. It may change between a crash and its
-   * replay.
+   * A reason if the query reads data beside its streams, such as a lookup table. The table may change between a crash
+   * and its replay.
    */
   private def findChangeableInput: Option[String] = plan.collectWithSubqueries {
     case leaf: LeafNode if !leaf.isStreaming && !DeferralAnalysis.isFixed(leaf) => leaf.nodeName

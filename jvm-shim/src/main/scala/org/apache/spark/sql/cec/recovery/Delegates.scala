@@ -21,9 +21,9 @@ import org.apache.spark.sql.types.StructType
 /**
  * Classes that pass each call of an interface to an object inside. Subclasses change some of the calls.
  *
- * They are classes because a JDK proxy wraps undeclared exceptions in UndeclaredThrowableException. Scala connectors
- * declare none, and Spark detects a clean stop by the exception's class. A test finds methods that are missing here,
- * because the default of the interface would answer them.
+ * The delegates are classes because a JDK proxy wraps undeclared exceptions in UndeclaredThrowableException. Scala
+ * connectors declare none, and Spark detects a clean stop by the exception's class. A test finds methods that are
+ * missing here, because the default of the interface would answer them.
  */
 
 private[recovery] abstract class TableDelegate(inner: Table) extends Table {

@@ -20,8 +20,8 @@ import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend
  * stores may have had that batch in memory alone. Also, the frames of a committed batch must come from the run that
  * commits it.
  *
- * A memory sink stays unwrapped. Its rows end with its session, so no other run can mix rows in, and tests look for it
- * as the query's sink. Others may read the console's output, so a console sink is wrapped.
+ * A memory sink stays unwrapped. The rows of a memory sink end with its session, so no other run can mix rows in.
+ * Tests look for the sink itself. Others may read the console's output, so a console sink is wrapped.
  */
 private[recovery] object FencedSinks {
   /** Sinks that take a batch number again. After a rollback the same number comes with other rows. */

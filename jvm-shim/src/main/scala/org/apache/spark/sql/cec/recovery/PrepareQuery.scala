@@ -18,8 +18,8 @@ import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
 import org.apache.spark.sql.internal.SQLConf
 
 /**
- * The analyzer rule that prepares each streaming query with our provider or our sink. It sees the query at its start,
- * in the thread that calls `start()`, before the query's execution exists.
+ * The analyzer rule that prepares each streaming query with our provider or our sink. The rule sees a query at its
+ * start, in the thread that calls `start()`, before the query's execution exists.
  */
 case class PrepareQuery(session: SparkSession) extends Rule[LogicalPlan] with Logging {
   override def apply(plan: LogicalPlan): LogicalPlan = plan match {

@@ -34,7 +34,8 @@ private[recovery] final class Replay(
   private var areNotesWorking = true
 
   /**
-   * Replays in the thread of the query, whose stores change. If a store is lost or moves to another executor, the replay begins again. Half a replay exists only in a store's memory.
+   * Replays in the thread of the query, and changes the query's stores. If a store is lost or moves to another
+   * executor, the replay begins again. Half a replay exists only in a store's memory.
    */
   def begin(): Unit = Iterator.from(1).exists(attempt => runAttempt(isLast = attempt == Replay.Attempts))
 

@@ -20,14 +20,15 @@ import org.apache.spark.util.{Clock, SystemClock}
  * Runs committed batches again, one after another, so that the state stores reach the version that they had. Each
  * batch has the offsets, watermark, timestamp and confs of Spark's offset log.
  *
- * It is Spark's own engine with some hooks overridden. It writes nothing to Spark's logs, acknowledges nothing to a
- * source, gives nothing to the user's sink and tells no listener. It runs in the query's thread under the query's run
- * id, so the query goes on with the same state stores.
+ * This is Spark's own engine with some hooks overridden. A replay writes nothing to Spark's logs, acknowledges nothing
+ * to a source, gives nothing to the user's sink and tells no listener. The replay runs in the query's thread under the
+ * query's run id, so the query goes on with the same state stores.
  *
  * @param write the query, with a sink that drops its rows
  * @param first the first batch to run; the offset log has the batches from `first` - 1 to `last`
  * @param last the last batch to run
- * @param whole whether missing input files stop the replay; true if perhaps no footer is left that would show the difference
+ * @param whole whether missing input files stop the replay; true if perhaps no footer is left that would show the
+ * difference
  * @param afterBatch called with the id of each batch that ran
  */
 private[recovery] final class ReplayExecution(

@@ -12,8 +12,8 @@ import org.apache.spark.sql.cec.agent.{Agent, Json}
 import org.apache.spark.sql.cec.exchange.StoreLocations
 
 /**
- * Asks the sources of a running query for their offsets, again and again. It has a thread of its own, so that batches
- * do not wait.
+ * Asks the sources of a running query for their offsets, again and again. The watch has a thread of its own, so that
+ * batches do not wait.
  */
 private[recovery] final class SourceWatch(sources: SourceProbe) {
   private val newest = new AtomicReference[ArrayNode]()

@@ -11,10 +11,10 @@ import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
 import org.apache.spark.sql.internal.SQLConf
 
 /**
- * The session settings that can change the result of a query. They are the settings that Spark keeps with a view, and
- * always the time zone and ANSI mode. Streaming settings are in Spark's offset log, or change no value.
+ * The session settings that can change the result of a query. Spark keeps these settings with a view. The time zone
+ * and ANSI mode are always among them. Streaming settings are in Spark's offset log, or change no value.
  *
- * Sizes of Arrow batches are not among them. They split a function's rows into chunks, but a deferred function does
+ * Sizes of Arrow batches do not count. These sizes split a function's rows into chunks, but a deferred function does
  * not depend on chunks. A user who lowered them after an out-of-memory error must keep the new sizes.
  */
 private[recovery] object SessionSettings extends CapturesConfig {

@@ -6,7 +6,7 @@ import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 
 /**
  * Verifies the physical plan after all other rules of this kind. Every batch of a streaming query passes it before its
- * tasks exist, whatever the sink. It changes no plan.
+ * tasks exist, whatever the sink. The rule changes no plan.
  */
 private[cec] final class PhysicalRules extends ColumnarRule {
   override def postColumnarTransitions: Rule[SparkPlan] = VerifyPhysicalPlan

@@ -125,8 +125,8 @@ private object WrappedSource {
 }
 
 /**
- * A data source that makes its sources through `makeSource`. It overrides equality, because a tree transform drops a new
- * case class with equal fields.
+ * A data source that makes its sources through `makeSource`. The class overrides equality, because a tree transform
+ * drops a new case class with equal fields.
  */
 private[recovery] final class WrappedDataSource(inner: DataSource, makeSource: (=> Source) => Source)
     extends DataSource(

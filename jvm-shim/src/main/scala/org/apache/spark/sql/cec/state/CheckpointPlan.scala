@@ -33,7 +33,8 @@ private[cec] final class CheckpointPlan(node: JsonNode) {
   val floorMs: Double = node.get("floor_ms").asDouble
 
   /**
-   * The number of input tuples to which checks should bring the replay, even without budget; None: no number is worth it.
+   * The number of input tuples to which checks should bring the replay, even without budget; None: no number is worth
+   * it.
    */
   private val worthBound = Option(node.get("worth_bound")).filter(_.isNumber).map(_.asLong)
 

@@ -5,8 +5,8 @@ import java.util.ArrayList
 import scala.jdk.CollectionConverters._
 
 /**
- * Chooses the windows that a commit checks, and spools each one at once. It takes the oldest first, within the plan
- * and the budget.
+ * Chooses the windows that a commit checks, and spools each one at once. The selector takes the oldest windows first,
+ * within the plan and the budget.
  *
  * @param grouped whether a window may have several rows
  */

@@ -110,8 +110,8 @@ private[state] final class ColdWindows(keyFields: Int, valueFields: Int, grouped
   }
 
   /**
-   * Adds the many windows of a load, as sorted files that RocksDB takes as they are. One by one, RocksDB would sort
-   * them in memory, write them, and merge small files.
+   * Adds the many windows of a load, as sorted files that RocksDB takes as they are. If windows came one by one,
+   * RocksDB would sort them in memory, write them, and merge small files.
    */
   def giveMany(windows: Iterator[Window]): Unit = {
     if (db == null) open()
@@ -124,7 +124,7 @@ private[state] final class ColdWindows(keyFields: Int, valueFields: Int, grouped
     }
   }
 
-  /** All windows at the time of the call. They are copies: a change to one of them is lost. */
+  /** All windows at the time of the call. The windows are copies: a change to one is lost. */
   def iterator: Iterator[(Array[Byte], Window)] = if (db == null) Iterator.empty else scan(rowFamily, Nothing).map { case (id, row) => id -> decodeWindow(id, row) }
 
   /** Frees the iterators that no reader read to the end. Call it between batches only. */

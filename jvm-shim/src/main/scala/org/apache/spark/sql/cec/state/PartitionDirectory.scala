@@ -14,8 +14,8 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreId
 /**
  * The directory of a store's partition in Spark's checkpoint.
  *
- * It stays empty. Spark's reader of state finds partitions by their directories, and would leave out a partition
- * without one. On an object store the Hadoop file system shows it as an empty directory.
+ * The directory stays empty. Spark's reader of state finds partitions by their directories, and would leave out a
+ * partition without one. On an object store the Hadoop file system shows an empty directory.
  */
 private[cec] final class PartitionDirectory(id: StateStoreId, hadoopConf: Configuration) {
   private lazy val created: Unit = {

@@ -158,8 +158,8 @@ private[state] object CheckpointSpool {
   }
 
   /**
-   * The values of a vector without nulls. It reads the memory itself, because Arrow checks the bounds of each read
-   * again.
+   * The values of a vector without nulls. The class reads the memory itself, because Arrow checks the bounds of each
+   * read again.
    */
   private final class BinaryReader(vector: VarBinaryVector) {
     private val (offsets, data) = (vector.getOffsetBuffer.memoryAddress, vector.getDataBuffer.memoryAddress)

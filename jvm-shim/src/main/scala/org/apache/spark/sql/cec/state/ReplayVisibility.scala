@@ -18,7 +18,9 @@ private[cec] final class ReplayVisibility(dirtyFrom: Long) {
    */
   def visible(window: Window, batch: Long): Boolean = dirtyFrom <= batch && window.footprint <= batch
 
-  /** Whether a mutation in `batch` reaches this window. It is null if no window with that id is open at the end. */
+  /**
+   * Whether a mutation in `batch` reaches this window. If no window with that id is open at the end, `window` is null.
+   */
   def accepts(window: Window, batch: Long): Boolean = {
     val accepted = window != null && visible(window, batch)
     if (!accepted) held += 1

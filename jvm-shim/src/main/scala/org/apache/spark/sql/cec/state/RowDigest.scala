@@ -7,8 +7,9 @@ import org.apache.spark.unsafe.Platform
 /**
  * The hash of a row. The digest of a store is the sum over all rows.
  *
- * The digest is exact: one other number changes it. It treats as equal only the numbers that Spark treats as equal:
- * 0.0 and -0.0, and all NaNs. A minimum or maximum keeps the first of two equal numbers, and a shuffle keeps no order.
+ * The digest is exact: one other number changes it. The digest treats as equal only the numbers that Spark treats as
+ * equal: 0.0 and -0.0, and all NaNs. A minimum or maximum keeps the first of two equal numbers, and a shuffle keeps no
+ * order.
  *
  * @param valueSchema of the store; numbers inside structs, arrays and binary columns count as they are
  */

@@ -23,7 +23,7 @@ private[state] object Standing {
   final class Refused(val difference: CecException) extends Standing
 }
 
-/** The proof that the windows are the state of a version. It holds as long as it is the store's standing. */
+/** The proof that the windows are the state of a version. The proof is valid while it is the store's standing. */
 private[cec] final class Verified private (val version: Long) extends Standing {
   /** The proof after one more commit. */
   private[state] def next: Verified = new Verified(version + 1)

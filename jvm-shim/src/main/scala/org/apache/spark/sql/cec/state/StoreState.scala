@@ -150,7 +150,8 @@ private[cec] final class StoreState(
   }
 
   /**
-   * Takes back a batch under way or the last commit, if it is later than `wanted`. Returns the proof of version `wanted`; None if they are of another version or not proved.
+   * Takes back a batch under way or the last commit, if it is later than `wanted`. Returns the proof of version
+   * `wanted`; None if the windows are of another version or not proved.
    */
   def rewindTo(wanted: Long): Option[Verified] = present.standing match {
     case _: Verified =>
@@ -169,7 +170,7 @@ private[cec] final class StoreState(
   def settle(): Unit = rewindTo(version).foreach(flush)
 
   /**
-   * Writes all dirty windows, as the rest of the last commit. Its eventual checkpoint is then the whole state. Call it
+   * Writes all dirty windows, as the rest of the last commit. The eventual checkpoint is then the whole state. Call it
    * between two batches only.
    */
   def flush(proof: Verified): Unit = if (silent) writeUnlogged(proof) else checkpointId.filter(_ => books.dirtyWindows > 0).foreach { id =>
@@ -219,8 +220,9 @@ private[cec] final class StoreState(
    * One commit.
    *
    *  1. Sort the windows that the batch touched into opened, closed and dirty ones.
-   *  1. If the log has this commit already, or needs none, move only the books. That is so in a replay, in a second
-   *     run with the same result if Spark has the first id, and in a silent store.
+   *  1. If the log has this commit already, or needs none, move only the books. A replay has the commit in the log.
+   *     So has a second run with the same result, if Spark has the first id. A silent store needs no commit in the
+   *     log.
    *  1. Spool the opened and closed windows, then the checks: all dirty windows if eager, else the plan's windows
    *     within the time budget.
    *  1. Make one call to the agent. When it returns, the commit is durable.
@@ -294,7 +296,7 @@ private[cec] final class StoreState(
     windows.hold = rule
   }
 
-  /** Forgets the versions before and after the present one. Only the log can bring them back. */
+  /** Forgets the versions before and after the present one. Then only the log has other versions. */
   private def forgetOtherVersions(): Unit = {
     previous = None
     reverted = None
@@ -317,8 +319,8 @@ private[cec] final class StoreState(
   }
 
   /**
-   * Commits during a replay and writes nothing. Under the hold rule no window opens or closes. After it the books
-   * change as in the first run.
+   * Commits during a replay and writes nothing. Under the hold rule no window opens or closes. After the hold rule the
+   * books change as in the first run.
    */
   private def commitReplayed(facts: BatchFacts): Long = try {
     replayCheck.inputs(version, facts.shuffled, loadedFrom.flatMap(_.inputs.get(version + 1)))
@@ -430,7 +432,7 @@ private[cec] final class StoreState(
   /** Loads the eventual checkpoint of `wanted`; if a replay is due, the one of `base`. */
   private def load(wanted: Long, uniqueId: Option[String]): Unit = {
     reset(wanted)
-    // The log of a silent store lacks a later version, unless another executor wrote it on request.
+    // The log may lack a later version of a silent store, unless another executor wrote the version on request.
     val unasked = silent && wanted > replayTo && !requestHandOver(wanted)
     val replaying = wanted < replayTo
     val at = if (replaying) base else wanted
@@ -460,7 +462,7 @@ private[cec] final class StoreState(
 
   /**
    * Loads the eventual checkpoint of `at`. This store must run all batches from D on, so D may not be before `wanted`.
-   * If it is, another executor has the dirty windows, and is asked to write them.
+   * If D is earlier, another executor has the dirty windows, and the store asks it to write them.
    */
   private def loadCheckpoint(at: Long, wanted: Long, attempt: Option[String]): CheckpointAnswer = {
     val first = log.load(at, attempt)

@@ -45,8 +45,9 @@ private[state] final class PreviousVersion(val known: StoreVersion, val touched:
  * A version that the store took back because its batch runs again. A function for `foreachBatch` may read its rows
  * twice.
  *
- * The store keeps it until the next commit. It comes back if Spark stops the second run early, as after a look at some
- * rows. It also comes back if the second run has the same result and Spark has the first id.
+ * The store keeps the version until the next commit. The version comes back if Spark stops the second run early, as
+ * after a look at some rows. The version also comes back if the second run has the same result and Spark has the first
+ * id.
  *
  * @param images windows that its commit changed, as the commit left them
  * @param previous the version before it

@@ -7,9 +7,9 @@ import scala.jdk.CollectionConverters._
 /**
  * Windows by a version that they carry, oldest first: by footprint, or by the batch that dirtied them.
  *
- * A window that closes or moves to another version leaves a stale entry. Readers skip it. It goes with the last window
- * of its version, or in a sweep when stale entries are many. A sweep looks at each window, which costs more than an
- * entry.
+ * A window that closes or moves to another version leaves a stale entry. Readers skip a stale entry. The entry goes
+ * with the last window of its version, or in a sweep when stale entries are many. A sweep looks at each window, which
+ * costs more than an entry.
  *
  * Cold windows are in the counts alone, until they become warm.
  *

@@ -121,7 +121,7 @@ private[cec] final class KeyWindow(keySize: Int, hash: Int) extends Window(hash)
 private[cec] final class GroupWindow(override val id: Array[Byte], hash: Int) extends Window(hash) {
   private type Rows = java.util.LinkedHashMap[UnsafeRow, UnsafeRow]
 
-  /** The rows. Each has bytes that it does not share. */
+  /** The rows. Each row has bytes of its own. */
   var rows: Rows = new Rows(4)
 
   override def hasId(row: UnsafeRow): Boolean = Window.same(id, id.length, row)
@@ -135,8 +135,8 @@ private[cec] final class GroupWindow(override val id: Array[Byte], hash: Int) ex
 }
 
 /**
- * Footprints and dirty versions of windows at an earlier time. They are in columns, because a batch may touch many
- * windows.
+ * Footprints and dirty versions of windows at an earlier time. The stamps are in columns, because a batch may touch
+ * many windows.
  */
 private[cec] class UndoStamps(expected: Int) {
   protected var windows = new Array[Window](Math.max(expected, 16))

@@ -7,8 +7,8 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 /**
  * A hash table of windows by id: open addressing, linear probing, no object per entry.
  *
- * An iterator visits the slots as they were at its start. It may miss a window that is added meanwhile, and shows a
- * changed window as it is. Windows are removed only between batches.
+ * An iterator visits the slots as they were at its start. The iterator may miss a window that is added meanwhile, and
+ * shows a changed window as it is. Windows are removed only between batches.
  */
 private[state] final class WindowTable {
   private var slots = new Array[Window](WindowTable.InitialSlots)
