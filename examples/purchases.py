@@ -86,7 +86,7 @@ def _demo(seed: int | None, crashes: int, batches: int, items: int, output: Path
         console.print(f"demo: --batches {batches} is too few for --crashes {crashes}: {5 * crashes} at least")
         return 2
     seed = secrets.randbelow(1_000_000) if seed is None else seed
-    settings = Settings(seed, crashes, batches, items, lines=600, interval_s=1.5, timeout_s=240 + 4 * batches)
+    settings = Settings(seed, crashes, batches, items, lines=600, interval_s=1.5, silence_s=600)
     layout = Layout(output)
     try:
         layout.create({"seed": seed, "crashes": crashes, "batches": batches, "items": items})
