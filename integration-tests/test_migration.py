@@ -18,10 +18,10 @@ from cec_it.references import PROVIDER_KEY, References
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import home_of
 from spark_cec.cli.app import app
-from spark_cec.cli.failures import explained
+from spark_cec.cli.failures import explain_errors
 from spark_cec.cli.migrate import PROVIDERS
 from spark_cec.errors import CecError
-from spark_cec.migration.migrate import Carried, Request, carry
+from spark_cec.migration.migrate import Migrated, Request, migrate_state
 from spark_cec.recovery.preconditions import UNFINISHED
 from spark_cec.recovery.query_files import LEFT, read_carried
 from spark_cec.settings import Settings
@@ -33,10 +33,12 @@ FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 TOTALS = Query("totals", feeds.RATE, FOREACH)
 
 
-def moved(spark: SparkSession, checkpoint: Path, provider: str, partitions: int | None = None) -> Carried:
+def moved(spark: SparkSession, checkpoint: Path, provider: str, partitions: int | None = None) -> Migrated:
     """Carries a checkpoint, and puts the new one where the old one was."""
     beside = checkpoint.with_name("beside")
-    carried = carry(spark, Request(str(checkpoint), str(beside), PROVIDERS[provider], partitions, 0.0), lambda _: None)
+    carried = migrate_state(
+        spark, Request(str(checkpoint), str(beside), PROVIDERS[provider], partitions, 0.0), lambda _: None
+    )
     local.tasks_are_over(spark)
     shutil.rmtree(checkpoint)
     beside.rename(checkpoint)
@@ -103,7 +105,7 @@ def refused(spark: SparkSession, request: Request, match: str) -> None:
     target, there = Path(request.target), Path(request.target).exists()
     before = sorted(local.files_in(target)) if there else []
     with pytest.raises(CecError, match=match):
-        carry(spark, request, lambda _: None)
+        migrate_state(spark, request, lambda _: None)
     assert target.exists() == there
     assert (sorted(local.files_in(target)) if there else []) == before
 
@@ -150,7 +152,7 @@ def test_a_place_that_is_taken_in_the_meantime_is_left_alone(
             (target / "metadata").write_text("precious")
 
     with pytest.raises(CecError, match="there is something already"):
-        carry(spark, Request(str(checkpoint), str(target), PROVIDERS["cec"], None, 5.0), take)
+        migrate_state(spark, Request(str(checkpoint), str(target), PROVIDERS["cec"], None, 5.0), take)
     assert (target / "metadata").read_text() == "precious"
     assert [path.name for path in target.iterdir()] == ["metadata"]
 
@@ -182,7 +184,7 @@ def test_a_root_directory_is_no_checkpoint(spark: SparkSession, tmp_path: Path) 
 def test_an_error_of_the_jvm_is_told_by_its_first_cause(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(typer.Exit), explained("import", "there"):
+    with pytest.raises(typer.Exit), explain_errors("import", "there"):
         spark.read.format("statestore").load(str(tmp_path / "nothing"))
     error = capsys.readouterr().err
     assert error.count("\n") == 1
@@ -196,7 +198,7 @@ def test_only_one_of_two_checkpoints_goes_on(stopped: tuple[SparkSession, Path],
     spark, checkpoint = stopped
     carried = moved(spark, checkpoint, "cec")
     assert read_carried(open_storage(str(checkpoint / "cec"))) == carried.found.batch + 1
-    carry(spark, Request(str(checkpoint), str(tmp_path / "out"), PROVIDERS["hdfs"], None, 0.0), lambda _: None)
+    migrate_state(spark, Request(str(checkpoint), str(tmp_path / "out"), PROVIDERS["hdfs"], None, 0.0), lambda _: None)
     job = Job(str(tmp_path / "job"), (TOTALS,), local.BATCHES, local.ROWS, life=1)
     with pytest.raises(Exception, match=r"has left\.json: the state of this checkpoint was carried to another one"):
         local.run_to(local.session(spark), job, TOTALS, 4)
@@ -224,7 +226,7 @@ def test_a_query_that_runs_is_not_carried(stopped: tuple[SparkSession, Path], tm
         refused(spark, request, "runs: it has just written a batch")
     finally:
         running.stop()
-    carry(spark, replace(request, quiet_s=0.0), lambda _: None)
+    migrate_state(spark, replace(request, quiet_s=0.0), lambda _: None)
     own = local.session(spark, **{PROVIDER_KEY: PROVIDERS["cec"]})
     moved_job = Job(str(tmp_path / "job2"), (query,), local.BATCHES, local.ROWS)
     moved_job.checkpoint(query).parent.mkdir(parents=True)
@@ -246,7 +248,9 @@ def test_a_copy_that_is_not_finished_cannot_be_started(
     query = Query("totals", feeds.RATE, FOREACH)
     job = Job(str(tmp_path / "new"), (query,), local.BATCHES, local.ROWS)
     job.checkpoint(query).parent.mkdir(parents=True)
-    carry(spark, Request(str(checkpoint), str(job.checkpoint(query)), PROVIDERS["cec"], None, 0.0), lambda _: None)
+    migrate_state(
+        spark, Request(str(checkpoint), str(job.checkpoint(query)), PROVIDERS["cec"], None, 0.0), lambda _: None
+    )
     assert UNFINISHED in (job.checkpoint(query) / "metadata").read_text()
     with pytest.raises(Exception, match=r"a copy of a checkpoint that was not finished .*remove the directory"):
         start(local.session(spark, **{PROVIDER_KEY: PROVIDERS["cec"]}), job, query).processAllAvailable()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from spark_cec.cli.failures import explained
+from spark_cec.cli.failures import explain_errors
 from spark_cec.cli.subcommands import HANDED_OVER, hand_over
 from spark_cec.extras import need
 
@@ -16,7 +16,7 @@ def register_bench(app: typer.Typer) -> None:
 
 def bench(context: typer.Context) -> None:
     """Hand the arguments over to the benchmark."""
-    with explained("bench", "", "read and write"):
+    with explain_errors("bench", "", "read and write"):
         need("`cec bench`", "spark")
         from spark_cec_lab.bench.command import app
 

@@ -1,9 +1,8 @@
-"""Storage by URL: this machine's file system, memory, and everything else that fsspec knows.
+"""Storage by URL: this machine's file system, memory, and every other file system of fsspec.
 
-fsspec promises neither durability nor create-if-absent nor atomic replacement. Local files therefore do not go
-through it (`local_storage`), and memory goes through a lock. Everywhere else a file is one object, written whole, and
-only where the store itself refuses to create an object twice: fsspec's own way of doing that, looking first, lets two
-creators both succeed.
+fsspec promises neither durability nor create-if-absent nor atomic replacement. So local files bypass fsspec
+(`local_storage`), and memory has a lock. On any other file system a file is one object, written whole. The store itself
+must refuse to create an object twice. fsspec's own check before a write would let two creators both succeed.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _MEMORY_LOCK = threading.RLock()
 def open_storage(url: str) -> Storage:
     """The storage rooted at `url`: a path, `file:/x`, `file:///x`, `memory://x`, or another fsspec URL (s3a is s3).
 
-    Nothing is created. `LogLocationError` if the protocol is unknown, its package missing, or the URL malformed.
+    Creates nothing. Raises `LogLocationError` if the protocol is unknown, its package missing, or the URL malformed.
     """
     protocol, separator, rest = url.partition(":")
     if not url.strip():
@@ -62,14 +61,14 @@ def open_storage(url: str) -> Storage:
 
 
 def same_place(one: str, other: str) -> bool:
-    """Whether two URLs lead to one place, however they are written; on this machine, through whatever links.
+    """Whether two URLs name one place, in whatever spelling; on this machine, through any links.
 
-    `LogLocationError` as `open_storage`.
+    Raises `LogLocationError` as `open_storage`.
     """
-    return one == other or _key(open_storage(one)) == _key(open_storage(other))
+    return one == other or _place_key(open_storage(one)) == _place_key(open_storage(other))
 
 
-def _key(storage: Storage) -> tuple[str, str]:
+def _place_key(storage: Storage) -> tuple[str, str]:
     if isinstance(storage, _FsspecStorage):
         filesystem, root = storage.place
         protocol = filesystem.protocol
@@ -78,10 +77,10 @@ def _key(storage: Storage) -> tuple[str, str]:
 
 
 def is_taken(url: str) -> bool:
-    """Whether anything is at `url`: a file, or a directory, if only an empty or a hidden one."""
+    """Whether `url` has a file or a directory, even an empty or hidden one."""
     filesystem, root = _place(url)
     filesystem.invalidate_cache()
-    try:  # and not `exists`, to which any error of the store means that there is nothing
+    try:  # `exists` would hide errors of the store
         filesystem.info(root)
     except FileNotFoundError:
         return False
@@ -89,14 +88,14 @@ def is_taken(url: str) -> bool:
 
 
 def remove_all(url: str) -> None:
-    """Removes what is at `url`, with all that is in it; missing is fine."""
+    """Removes the file or directory at `url`, if it exists, with its content."""
     filesystem, root = _place(url)
     with contextlib.suppress(FileNotFoundError):
         filesystem.rm(root, recursive=True)
 
 
 def _place(url: str) -> tuple[Any, str]:
-    """The file system as fsspec has it, and the path there."""
+    """fsspec's file system, and the path there."""
     storage = open_storage(url)
     if isinstance(storage, _FsspecStorage):
         return storage.place
@@ -121,7 +120,7 @@ def _filesystem(url: str, known_url: str) -> tuple[Any, str]:
 
 
 class _FsspecStorage:
-    """What memory and objects have in common."""
+    """The common part of memory and object storages."""
 
     def __init__(self, url: str, filesystem: Any, root: str) -> None:
         self.url = url
@@ -130,7 +129,7 @@ class _FsspecStorage:
 
     @property
     def place(self) -> tuple[Any, str]:
-        """The file system as fsspec has it, and the root there."""
+        """fsspec's file system, and the root there."""
         return self._filesystem, self._root
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
@@ -158,30 +157,30 @@ class _FsspecStorage:
         return sorted(file for file in files if file.name and not file.name.startswith("."))
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
-        # A listing that s3fs remembers would say for ever what was there then.
+        """Whether the file exists."""
+        # s3fs would answer from an old listing.
         self._filesystem.invalidate_cache(self._full(path).rpartition("/")[0])
-        try:  # and not `isfile`, to which any error of the store means that there is none
+        try:  # `isfile` would hide errors of the store
             return bool(self._filesystem.info(self._full(path))["type"] == "file")
         except FileNotFoundError:
             return False
 
     def delete(self, path: str) -> None:
-        """Remove the file; missing is fine."""
+        """Deletes the file, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self._filesystem.rm_file(self._full(path))
 
     def sync(self, path: str) -> None:
-        """An object that can be read is durable."""
+        """Checks that the object exists: a readable object is durable."""
         if not self.exists(path):
             raise FileNotFoundError(path)
 
     def local_path(self, path: str) -> str | None:
-        """None: not on this machine's file system."""
+        """None: the file is not on this machine's file system."""
         return None
 
     def replace(self, path: str, data: Buffer) -> None:
-        """Write the object whole."""
+        """Writes the object whole."""
         self._make_parent(path)
         self._filesystem.pipe_file(self._full(path), bytes(data))
 
@@ -193,9 +192,9 @@ class _FsspecStorage:
 
 
 class MemoryStorage(_FsspecStorage):
-    """fsspec's memory file system, which all of this process shares; nothing in it outlives the process.
+    """fsspec's memory file system, which this process shares and which ends with the process.
 
-    Reading takes the lock too: a file whose bytes are looked at cannot grow.
+    Reads take the lock too: a file cannot grow while its bytes are in view.
     """
 
     can_append = True
@@ -211,7 +210,7 @@ class MemoryStorage(_FsspecStorage):
             return super().size(path)
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file. Memory has no errors; its `info` of what is missing looks at all there is."""
+        """Whether the file exists. Memory has no errors, and its `info` of a missing file scans all files."""
         return bool(self._filesystem.isfile(self._full(path)))
 
     def list(self, directory: str) -> Listing:
@@ -220,19 +219,19 @@ class MemoryStorage(_FsspecStorage):
             return super().list(directory)
 
     def create(self, path: str, data: Buffer) -> None:
-        """A new file, under the lock."""
+        """Creates a file, under the lock."""
         with _MEMORY_LOCK:
             if self.exists(path):  # and not `exists` of the file system, which looks at all that there is
                 raise AlreadyExists(path)
             self.replace(path, data)
 
     def append_to_new(self, path: str) -> Appender:
-        """A new, empty file."""
+        """Creates an empty file to append to."""
         self.create(path, b"")
         return _MemoryAppender(self._filesystem, self._full(path))
 
     def probe_writable(self) -> None:
-        """Create and delete a small file."""
+        """Creates and deletes a small file."""
         probe(self)
 
 
@@ -245,7 +244,7 @@ class _MemoryAppender:
         self._known = filesystem.store.get(filesystem._strip_protocol(path))
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        """Add the buffers."""
+        """Appends the buffers."""
         with _MEMORY_LOCK:
             file = self._file()
             if file is not None:
@@ -253,11 +252,11 @@ class _MemoryAppender:
                 file.write(b"".join(buffers))
 
     def still_linked(self) -> bool:
-        """Whether the file is still the one that was created."""
+        """Whether the path still has the created file."""
         return self._file() is not None
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Does nothing: there is no resource."""
 
     def _file(self) -> Any:
         present = self._filesystem.store.get(self._filesystem._strip_protocol(self._path))
@@ -267,7 +266,7 @@ class _MemoryAppender:
 class ObjectStorage(_FsspecStorage):
     """Any other fsspec file system: whole objects only.
 
-    `exclusive`: the store itself refuses to create an object twice. Without it the log can be read but not written.
+    `exclusive`: the store itself refuses to create an object twice. Without it the log is read-only.
     """
 
     can_append = False
@@ -277,7 +276,7 @@ class ObjectStorage(_FsspecStorage):
         self._exclusive = exclusive
 
     def create(self, path: str, data: Buffer) -> None:
-        """A new object, by the store's own conditional write. `LogLocationError` if it has none."""
+        """Creates an object, by the store's own conditional write. `LogLocationError` if the store has none."""
         if not self._exclusive:
             raise LogLocationError(
                 self.url,
@@ -291,11 +290,11 @@ class ObjectStorage(_FsspecStorage):
             raise AlreadyExists(path) from error
 
     def append_to_new(self, path: str) -> NoReturn:
-        """Not possible here."""
+        """Raises `OSError`: objects cannot grow."""
         raise OSError(errno.ENOTSUP, f"{self.url} cannot append; write whole objects", path)
 
     def probe_writable(self) -> None:
-        """Create and delete a small file."""
+        """Creates and deletes a small file."""
         probe(self)
 
 

@@ -1,7 +1,7 @@
-"""A socket on loopback that admits a peer that shows a secret first; any other peer costs little.
+"""A socket on loopback that admits a peer after it shows a secret; any other peer costs little.
 
-A peer that has not shown the secret yet costs one descriptor, and no thread. Such peers are limited in number and in
-time. If there are too many of them, the one that has waited longest goes: an honest peer shows its secret at once.
+A peer without the secret costs one descriptor, and no thread. The number and the time of such peers are limited. If
+there are too many, the one that has waited longest is dropped: an honest peer shows its secret at once.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ BACKLOG = 128
 """Connections that may wait to be accepted: the tasks of a JVM connect all at once."""
 
 PATIENCE_S = 30.0
-"""How long a peer may take to show its secret: a JVM may stop for a garbage collection in between."""
+"""The time that a peer has to show its secret: a JVM may pause for a garbage collection meanwhile."""
 
 MOST_UNKNOWN = 256
-"""Peers that have not shown their secret yet, at most."""
+"""The most peers that have not shown their secret."""
 
 SHARE_OF_DESCRIPTORS = 4
-"""They may have one descriptor in so many: the agent needs the others for its files."""
+"""Such peers get at most one in this many descriptors: the agent needs the others for its files."""
 
 SCARCITY_PAUSE_S = 0.1
-"""How long to wait for a descriptor of the agent's own to become free."""
+"""The wait for one of the agent's own descriptors to become free."""
 
 DEAD_LISTENER = 5
 """Exit code of a process whose listener has died."""
@@ -43,41 +43,42 @@ _GONE_ALREADY = (errno.EAGAIN, errno.EINTR, errno.ECONNABORTED, errno.EPROTO)
 
 
 def end_process(error: BaseException) -> None:
-    """End this process at once: it looks alive, but nobody can reach it any more."""
+    """Ends this process at once: it looks alive, but no peer can connect any more."""
     _LOG.error("the agent accepts no connections any more, so it ends and its JVM starts another", exc_info=error)
     os._exit(DEAD_LISTENER)
 
 
 @dataclass(slots=True)
 class _Peer:
-    """A connection that has not shown the secret yet, and what it has said so far."""
+    """A connection that has not shown the secret, and the bytes that it has sent."""
 
     socket: socket.socket
     until: float
-    said: bytes = b""
+    received: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Password:
-    """What a peer must say first, in whole lines, and what it is answered."""
+    """The secret that a peer must send first, in whole lines, and the two answers to it."""
 
     secret: bytes
     welcome: bytes
     refusal: bytes
 
-    def is_complete(self, said: bytes) -> bool:
-        """Whether a peer that has said this has had its say, right or wrong."""
-        return len(said) >= len(self.secret) or said.count(b"\n") >= self.secret.count(b"\n")
+    def is_complete(self, received: bytes) -> bool:
+        """Whether a peer has sent as much as the secret has, right or wrong."""
+        return len(received) >= len(self.secret) or received.count(b"\n") >= self.secret.count(b"\n")
 
-    def is_shown(self, said: bytes) -> bool:
-        """Whether this is the secret; the time that it takes tells nothing of it."""
-        return hmac.compare_digest(said, self.secret)
+    def is_shown(self, received: bytes) -> bool:
+        """Whether these bytes are the secret; the comparison takes the same time for any bytes."""
+        return hmac.compare_digest(received, self.secret)
 
 
 class Listener:
-    """Listens from the start; each socket that has shown the secret goes to `admit`, blocking and with nothing read.
+    """Listens from its creation on; `admit` gets each socket that has shown the secret, blocking and without unread
+    bytes.
 
-    `died` is called if the listener can accept no more connections, with the reason.
+    If the listener can accept no more connections, it calls `died` with the reason.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Listener:
         self._died = died
         self._patience_s = patience_s
         self._most = most_unknown()
-        # Oldest first, and only the thread's own.
+        # Oldest first; only the listener's thread uses it.
         self._peers: dict[socket.socket, _Peer] = {}
         self._closed = threading.Event()
         self._bell, self._bell_heard = socket.socketpair()
@@ -110,7 +111,7 @@ class Listener:
         return int(self._socket.getsockname()[1])
 
     def close(self) -> None:
-        """Stop listening, and drop all peers that have not shown the secret."""
+        """Stops listening, and drops all peers that have not shown the secret."""
         self._closed.set()
         self._bell.send(b"x")
         self._thread.join()
@@ -126,7 +127,9 @@ class Listener:
             self._died(error)
 
     def _take_turn(self) -> None:
-        """Hear the peers first: an honest one has shown its secret before it could be the oldest."""
+        """Reads from the peers before it accepts others, so that an honest peer has shown its secret before it is the
+        oldest.
+        """
         ready = [key for key, _ in self._selector.select(self._time_left())]
         for key in ready:
             if key.data is not None:
@@ -136,7 +139,7 @@ class Listener:
             self._accept()
 
     def _time_left(self) -> float | None:
-        """Until the oldest peer is late; None if there is none."""
+        """Seconds until the oldest peer is late; None without peers."""
         oldest = next(iter(self._peers.values()), None)
         return None if oldest is None else max(oldest.until - time.monotonic(), 0.0)
 
@@ -156,7 +159,7 @@ class Listener:
         self._selector.register(made, selectors.EVENT_READ, peer)
 
     def _make_room(self) -> None:
-        """With nobody to let go, the agent's own files have taken the descriptors, or its admitted connections."""
+        """Drops the oldest peer, or waits: without peers, the agent's files or connections have the descriptors."""
         if self._peers:
             self._drop_oldest()
         else:
@@ -171,18 +174,18 @@ class Listener:
 
     def _hear(self, peer: _Peer) -> None:
         try:
-            piece = peer.socket.recv(len(self._password.secret) - len(peer.said))
+            piece = peer.socket.recv(len(self._password.secret) - len(peer.received))
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             piece = b""
-        peer.said += piece
-        if piece and not self._password.is_complete(peer.said):
+        peer.received += piece
+        if piece and not self._password.is_complete(peer.received):
             return
-        self._answer(self._forget(peer), self._password.is_shown(peer.said))
+        self._answer(self._forget(peer), self._password.is_shown(peer.received))
 
     def _answer(self, known: socket.socket, right: bool) -> None:
-        """Whatever goes wrong here concerns one connection, and no other."""
+        """Answers a peer; an error here affects this connection only."""
         try:
             known.sendall(self._password.welcome if right else self._password.refusal)
             if not right:
@@ -201,7 +204,7 @@ class Listener:
 
 
 def most_unknown() -> int:
-    """How many peers may be unknown at a time, in a process with these limits."""
+    """The most peers without the secret, by this process's limit on descriptors."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return MOST_UNKNOWN

@@ -15,7 +15,7 @@ from spark_cec.log.storage import Appender, Listing, StoredFile, probe
 
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _NO_SYNC_OF_DIRECTORIES = {errno.EINVAL, errno.EBADF}
-"""With these a file system says that it cannot sync a directory: its names are as durable as it makes them."""
+"""The errors by which a file system refuses to sync a directory; then its names are as durable as it makes them."""
 _MAX_BUFFERS = 512
 
 
@@ -29,7 +29,7 @@ class LocalStorage:
         self._root = root
 
     def create(self, path: str, data: Buffer) -> None:
-        """Write beside, then link: the name appears with the whole file or not at all."""
+        """Writes a temporary file, then links it: the name appears with the whole file or not at all."""
         target = self._target(path)
         beside = self._write_beside(target, data)
         try:
@@ -45,7 +45,7 @@ class LocalStorage:
         _sync_directory(target.parent)
 
     def replace(self, path: str, data: Buffer) -> None:
-        """Write beside, then rename over."""
+        """Writes a temporary file, then renames it over the path."""
         target = self._target(path)
         beside = self._write_beside(target, data)
         try:
@@ -56,7 +56,7 @@ class LocalStorage:
         _sync_directory(target.parent)
 
     def append_to_new(self, path: str) -> Appender:
-        """An exclusively created file."""
+        """Creates a file exclusively."""
         target = self._target(path)
         try:
             descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
@@ -90,7 +90,7 @@ class LocalStorage:
         try:
             with os.scandir(self._full(directory)) as entries:
                 for entry in entries:
-                    # A file may go between the listing and the look at its size.
+                    # A file may disappear between the listing and the call for its size.
                     with contextlib.suppress(FileNotFoundError):
                         if entry.is_file() and not entry.name.startswith("."):
                             files.append(StoredFile(entry.name, entry.stat().st_size))
@@ -99,15 +99,15 @@ class LocalStorage:
         return sorted(files)
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         return self._full(path).is_file()
 
     def delete(self, path: str) -> None:
-        """Remove the file; missing is fine."""
+        """Deletes the file, if it exists."""
         self._full(path).unlink(missing_ok=True)
 
     def sync(self, path: str) -> None:
-        """Wait for the disk, for the file and its name."""
+        """Syncs the file and its name."""
         target = self._full(path)
         descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -121,7 +121,7 @@ class LocalStorage:
         return str(self._full(path))
 
     def probe_writable(self) -> None:
-        """Create and delete a small file."""
+        """Creates and deletes a small file."""
         probe(self)
 
     def _full(self, path: str) -> Path:
@@ -146,7 +146,7 @@ class LocalStorage:
         return beside
 
     def _create_without_links(self, path: str, target: Path, data: Buffer) -> None:
-        """For file systems without links: create-if-absent still holds, but a crash may leave a part of the file."""
+        """Creates a file without links: create-if-absent still holds, but a crash may leave a part of the file."""
         try:
             descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except FileExistsError as error:
@@ -167,19 +167,19 @@ class _LocalAppender:
         self._path = path
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        """Write, then wait for the disk."""
+        """Writes the buffers, then syncs the file."""
         _write_all(self._descriptor, buffers)
         getattr(os, "fdatasync", os.fsync)(self._descriptor)
 
     def still_linked(self) -> bool:
-        """Whether its name still leads to the file: a directory may have been moved, and a copy be in its place."""
+        """Whether the path still names this file: a copy may have replaced a moved directory."""
         try:
             return os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
         except FileNotFoundError:
             return False
 
     def close(self) -> None:
-        """Close the file."""
+        """Closes the file."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
@@ -196,7 +196,7 @@ def _write_all(descriptor: int, buffers: Sequence[Buffer]) -> None:
 
 
 def _make_directories(directory: Path) -> None:
-    """Make the directory and make its name durable; most often it is there already."""
+    """Creates the directory, if it is missing, and makes its name durable."""
     if directory.is_dir():
         return
     _make_directories(directory.parent)

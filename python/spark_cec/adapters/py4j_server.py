@@ -1,4 +1,4 @@
-"""The agent's door: one JVM, holding the token, calls by Py4J over loopback."""
+"""The agent's server: one JVM, which has the token, calls by Py4J over loopback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HANDLER_INTERFACE = "org.apache.spark.sql.cec.agent.AgentCalls"
 
 
 class _EntryPoint:
-    """What the JVM sees: one method, JSON in, JSON out."""
+    """The object that the JVM calls: one method, JSON in, JSON out."""
 
     def __init__(self, handle: Callable[[str, str], str]) -> None:
         self._handle = handle
@@ -39,8 +39,8 @@ class _EntryPoint:
 class CallServer:
     """Serves `handle(name, arguments_json) -> answer_json` on 127.0.0.1, each connection in a thread.
 
-    Py4J's own server never accepts again after its first error, and gives a thread to each peer without the token: the
-    listener is ours, and Py4J gets only connections that have shown the token.
+    After its first error, Py4J's own server never accepts again. It also gives a thread to each peer without the token.
+    So the listener is ours, and Py4J gets only connections that have shown the token.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class CallServer:
         """Stops listening, and ends all connections."""
         self._listener.close()
         for connection in list(self._admitted):
-            # The thread that reads from it closes it. A close here would wait for that thread, which waits for the JVM.
+            # The reader thread closes the connection. A close here would wait for that thread, which waits for the JVM.
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
@@ -83,7 +83,7 @@ class CallServer:
 
 
 def _password(token: str) -> Password:
-    """What Py4J's Java side says before its first call."""
+    """The bytes that Py4J's Java side sends before its first call, and the two answers."""
     return Password(
         f"{protocol.AUTH_COMMAND_NAME}\n{token}\n{protocol.END}\n".encode(),
         protocol.OUTPUT_VOID_COMMAND.encode(),

@@ -1,4 +1,4 @@
-"""The timestamp index on disk, in RocksDB. A cache: whatever is wrong with it, it is emptied and filled again."""
+"""The timestamp index on disk, in RocksDB. It is a cache: after any error it is cleared and filled again."""
 
 from __future__ import annotations
 
@@ -27,17 +27,19 @@ from spark_cec.log.segment import Location
 _ANY_VERSION = (1 << 63) - 1
 
 _WRITE_BUFFER_BYTES = 8 << 20
-"""Rows in memory before they are sorted away: what an agent's memory, and the time to open an index, grow to."""
+"""Bytes of unsorted rows in memory; they bound an agent's memory, and the time to open an index."""
 
 _CACHE_BYTES = 8 << 20
-"""Blocks in memory. RocksDB's own 32 MB fill over many hours, and look like a leak; the page cache has them anyway."""
+"""Bytes of blocks in memory. RocksDB's default of 32 MB fills over many hours, and looks like a leak; the page cache
+has the blocks anyway.
+"""
 
 
 def open_index(path: str, log_id: str) -> Index:
-    """The index of log `log_id` (32 hex digits) in directory `path`, which is the index's alone.
+    """The index of log `log_id` (32 hex digits) in directory `path`, which only this index uses.
 
-    An index of another log, or one that cannot be opened, is emptied. Where another process holds it, or there can be
-    none at `path`, the index is in memory.
+    If the index is of another log, or does not open, it is cleared. If another process holds it, or `path` cannot be
+    used, the index is in memory.
     """
     try:
         return RocksDictIndex(path, log_id)
@@ -52,8 +54,10 @@ def open_index(path: str, log_id: str) -> Index:
 
 
 @contextlib.contextmanager
-def _guard() -> Iterator[None]:
-    """rocksdict raises plain `Exception`; rows that cannot be decoded are damage of the index too."""
+def _translate_errors() -> Iterator[None]:
+    """Turns any error into `BrokenIndexError`: rocksdict raises plain `Exception`, and undecodable rows are damage,
+    too.
+    """
     try:
         yield
     except Exception as error:
@@ -61,14 +65,14 @@ def _guard() -> Iterator[None]:
 
 
 class RocksDictIndex(Index):
-    """An `Index` in RocksDB. Rows are those of `index_keys`; what an `apply` writes is one atomic batch."""
+    """An `Index` in RocksDB, with the rows of `index_keys`; each `apply` writes one atomic batch."""
 
     def __init__(self, path: str, log_id: str) -> None:
         self._log_id = log_id
         self._lock = threading.RLock()
         self._stores: set[StoreId] | None = None
-        self._doubted = False
-        with _guard():
+        self._stores_outdated = False
+        with _translate_errors():
             Path(path).absolute().parent.mkdir(parents=True, exist_ok=True)
             self._rows: Any = rocksdict.Rdict(path, _options())
         try:
@@ -83,13 +87,13 @@ class RocksDictIndex(Index):
         return self._log_id
 
     def covered(self) -> Mapping[str, Covered]:
-        """What is covered, by segment."""
+        """The covered part of each segment."""
         with self._lock:
             return dict(self._covered)
 
     def apply(self, segment: str, entries: Sequence[tuple[Meta, Location]], covered: Covered | None) -> None:
-        """Take in frames of a segment."""
-        with self._lock, _guard():
+        """Adds frames of a segment."""
+        with self._lock, _translate_errors():
             batch = rocksdict.WriteBatch(raw_mode=True)
             for meta, location in entries:
                 batch.put(*keys.frame_row(meta, location))
@@ -104,8 +108,8 @@ class RocksDictIndex(Index):
                 self._stores.update(meta.store for meta, _ in entries if isinstance(meta, CommitMeta))
 
     def forget(self, segment: str) -> None:
-        """Drop a segment and its entries."""
-        with self._lock, _guard():
+        """Drops a segment and its entries."""
+        with self._lock, _translate_errors():
             batch = rocksdict.WriteBatch(raw_mode=True)
             for meta, location in self.entries(segment):
                 batch.delete(keys.frame_row(meta, location)[0])
@@ -113,12 +117,12 @@ class RocksDictIndex(Index):
                     batch.delete(key)
             batch.delete(keys.covered_key(segment))
             self._rows.write(batch)
-            self._doubted = True
+            self._stores_outdated = True
             self._covered.pop(segment, None)
 
     def clear(self) -> None:
-        """Drop everything."""
-        with self._lock, _guard():
+        """Drops all entries."""
+        with self._lock, _translate_errors():
             batch = rocksdict.WriteBatch(raw_mode=True)
             batch.delete_range(b"", keys.LAST)
             batch.put(keys.HEADER, keys.header_value(self._log_id))
@@ -127,19 +131,19 @@ class RocksDictIndex(Index):
             self._stores = None
 
     def entries(self, segment: str, start: int = 0) -> list[tuple[Meta, Location]]:
-        """Everything known of a segment from `start` on."""
+        """All entries of a segment from `start` on."""
         prefix = keys.frames_prefix(segment)
-        with _guard():
+        with _translate_errors():
             return [keys.read_frame_row(key, value) for key, value in self._scan(prefix, prefix + keys.offset(start))]
 
     def stores(self) -> list[StoreId]:
-        """The stores that have a commit, sorted. Known by heart: a search would go over all that was ever deleted."""
-        with self._lock, _guard():
+        """The stores that have a commit, sorted. Kept in memory: a search would scan all deleted rows."""
+        with self._lock, _translate_errors():
             if self._stores is None:
                 self._stores = set(self._find_stores())
-            if self._doubted:
+            if self._stores_outdated:
                 self._stores = {store for store in self._stores if self._newest_key(store, _ANY_VERSION)}
-                self._doubted = False
+                self._stores_outdated = False
             return sorted(self._stores)
 
     def _find_stores(self) -> list[StoreId]:
@@ -153,7 +157,7 @@ class RocksDictIndex(Index):
     def frames(self, store: StoreId, first: int, last: int) -> list[CommitEntry]:
         """All attempts of versions first…last, and their flushes."""
         prefix = keys.store_prefix(store)
-        with _guard():
+        with _translate_errors():
             frames = [
                 self._frame(key)
                 for key, _ in self._scan(prefix, prefix + keys.number(first), prefix + keys.number(last))
@@ -162,7 +166,7 @@ class RocksDictIndex(Index):
 
     def newest(self, store: StoreId, at_or_below: int) -> list[CommitEntry]:
         """All attempts at the highest version that is not above `at_or_below`."""
-        with _guard():
+        with _translate_errors():
             key = self._newest_key(store, at_or_below)
         if not key:
             return []
@@ -171,7 +175,7 @@ class RocksDictIndex(Index):
 
     def _newest_key(self, store: StoreId, at_or_below: int) -> bytes:
         prefix = keys.store_prefix(store)
-        # No bound here: rocksdict 0.3.29 takes a lower bound for an upper one. What is there is found at once.
+        # Set no bound here: rocksdict 0.3.29 takes a lower bound for an upper one.
         back = self._rows.keys(from_key=prefix + keys.number(at_or_below) + keys.LAST, backwards=True)
         key: bytes = next(iter(back), b"")
         return key if key.startswith(prefix) else b""
@@ -185,14 +189,14 @@ class RocksDictIndex(Index):
         return self._outputs(keys.batch_prefix(batch))
 
     def loaded(self, generation: int) -> list[LoadedEntry]:
-        """How stores were loaded in that run of the query."""
-        with _guard():
+        """The loads of stores in that run of the query."""
+        with _translate_errors():
             frames = [self._frame(key) for key, _ in self._scan(keys.loaded_prefix(generation))]
         return [LoadedEntry(meta, location) for meta, location in frames if isinstance(meta, LoadedMeta)]
 
     def at(self, wall_ms: int) -> list[CommitEntry | OutputEntry]:
         """The first commit and the first output at or after a wall clock."""
-        with _guard():
+        with _translate_errors():
             found = [self._first_at(FrameKind.COMMIT, wall_ms), self._first_at(FrameKind.OUTPUT, wall_ms)]
         entries: list[CommitEntry | OutputEntry] = []
         for meta, location in filter(None, found):
@@ -203,12 +207,12 @@ class RocksDictIndex(Index):
         return entries
 
     def close(self) -> None:
-        """Give the files and the lock back."""
+        """Releases the files and the lock."""
         with self._lock, contextlib.suppress(Exception):
             self._rows.close()
 
     def _outputs(self, prefix: bytes) -> list[OutputEntry]:
-        with _guard():
+        with _translate_errors():
             frames = [self._frame(key) for key, _ in self._scan(prefix)]
         return [OutputEntry(meta, location) for meta, location in frames if isinstance(meta, OutputMeta)]
 
@@ -224,8 +228,8 @@ class RocksDictIndex(Index):
     def _scan(self, prefix: bytes, start: bytes = b"", last: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Rows with `prefix`, from `start` through every key that begins with `last`.
 
-        The bound is told to RocksDB too: behind the last row of a store lies what was removed of the next one, and it
-        would go over all that to say that there is no more.
+        RocksDB gets the bound, too. Deleted rows of the next store may follow a store's last row. Without the bound
+        RocksDB would scan them all to find the end.
         """
         behind = (last or prefix) + keys.LAST
         within = rocksdict.ReadOptions()
@@ -236,7 +240,7 @@ class RocksDictIndex(Index):
             yield key, value
 
     def _read_covered(self) -> dict[str, Covered]:
-        with _guard():
+        with _translate_errors():
             if self._rows.get(keys.HEADER) != keys.header_value(self._log_id):
                 self.clear()
             return dict(keys.read_covered(key, value) for key, value in self._scan(keys.COVERED))

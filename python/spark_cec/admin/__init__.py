@@ -1,1 +1,1 @@
-"""The work of the commands on the log of a query: find, read, verify, repair, flush, roll back. Nothing here prints."""
+"""Implements the commands on a query's log: find, read, verify, repair, flush, roll back. Prints nothing."""

@@ -1,4 +1,4 @@
-"""The full check of a log: every byte read, and every store rebuilt as a recovery would."""
+"""The full check of a log: reads every byte, and rebuilds every store as a recovery would."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from spark_cec.admin.committed import Committed, committed, committed_attempts, decided_fallback
-from spark_cec.admin.damage import Finding, of_damages, of_error
+from spark_cec.admin.damage import Finding, damage_findings, error_finding
 from spark_cec.admin.find_log import Place
-from spark_cec.admin.state import catalog_of
+from spark_cec.admin.state import open_catalog
 from spark_cec.checkpoint.eventual import head_at, rebuild
 from spark_cec.errors import DamagedLog, TransientError
 from spark_cec.ids import StoreId
@@ -23,13 +23,13 @@ from spark_cec.recovery.plan import Allows
 from spark_cec.recovery.query_files import Fallback
 from spark_cec.recovery.spark_logs import all_stores
 
-Tell = Callable[[int], None]
-"""Takes the number of stores that are to be checked."""
+CountCallback = Callable[[int], None]
+"""Takes the number of stores to check."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCheck:
-    """One eventual checkpoint that was rebuilt, or `damage` that prevents it. `scanned` counts log records read."""
+    """One rebuilt eventual checkpoint, or the `damage` that prevents it. `scanned` counts log records read."""
 
     store: StoreId
     version: int
@@ -40,9 +40,9 @@ class StoreCheck:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What the full check found; `findings` has all of it, the stores' damage included.
+    """The result of the full check; `findings` includes the stores' damage.
 
-    `decided`: what `cec repair` has decided for the next start.
+    `decided`: the fallback that `cec repair` has decided for the next start.
     """
 
     place: Place
@@ -54,32 +54,32 @@ class Verification:
     decided: Fallback | None
 
 
-def verify_log(place: Place, stores_begin: Tell, store_done: Callable[[], None]) -> Verification:
-    """Check the log at `place`; writes nothing.
+def verify_log(place: Place, stores_begin: CountCallback, store_done: Callable[[], None]) -> Verification:
+    """Checks the log at `place`; writes nothing.
 
-    1. Read every byte of the segments, every manifest and `log.json`. A frame that was in flight is looked at again.
+    1. Read every byte of the segments, every manifest and `log.json`. Read frames again that were incomplete.
     2. Look for the output frames that manifests name.
     3. Rebuild every store at the version that Spark has committed, and at the newest in the log.
 
-    Errors: `NewerFormat`; `TransientError` where the query removed what was being read.
+    Errors: `NewerFormat`; `TransientError` if the query deleted a file during the read.
     """
     storage = place.storage
     try:
-        report = _settled(storage, verify(storage))  # 1
+        report = _rescan_tails(storage, verify(storage))  # 1
     except FileNotFoundError as error:
         gone = f"{place.home}: a file was removed while it was read ({error.filename or error})"
         raise TransientError(f"{gone}: a running query trims its log; try again") from error
     batches, _ = manifest.readable_batches(storage)  # 2
     done = committed(place)
-    catalog = catalog_of(place)
+    catalog = open_catalog(place)
     catalog.refresh()
-    outputs = [*_missing_manifests(storage, batches), *_missing_outputs(storage, catalog.index, batches)]
+    outputs = [*_find_missing_manifests(storage, batches), *_find_missing_outputs(storage, catalog.index, batches)]
     stores = tuple(_check_stores(place, catalog, done, stores_begin, store_done))  # 3
     known = {error.segment for error in report.files}
     files = [*report.files, *([place.damage] if place.damage and place.damage.segment not in known else [])]
     findings = [
-        *(of_error(error) for error in files),
-        *of_damages(report.damages, catalog.damages),
+        *(error_finding(error) for error in files),
+        *damage_findings(report.damages, catalog.damages),
         *outputs,
         *(check.damage for check in stores if check.damage),
     ]
@@ -87,29 +87,30 @@ def verify_log(place: Place, stores_begin: Tell, store_done: Callable[[], None])
     return Verification(place, done, report.segments, len(batches), stores, tuple(findings), decided)
 
 
-def lost_output(place: Place) -> list[Finding]:
-    """Rows that the sink wrote and that no reader can read: damaged cuts, manifests damaged or missing, lost frames.
+def find_lost_output(place: Place) -> list[Finding]:
+    """Finds the sink's rows that no reader can read: damaged cuts, damaged or missing manifests, lost frames.
 
-    Frames that are there count as sound: for after a repair, which takes out those that are not.
+    Existing frames count as sound: a repair has just removed the damaged ones.
     """
-    storage, catalog = place.storage, catalog_of(place)
+    storage, catalog = place.storage, open_catalog(place)
     catalog.refresh()
     batches, damaged_cuts = manifest.readable_batches(storage)
     damaged = [each for _, each in manifest.load_between(storage, batches[0], batches[-1])] if batches else []
     return [
-        *map(of_error, damaged_cuts),
-        *(of_error(each) for each in damaged if isinstance(each, DamagedLog)),
-        *_missing_manifests(storage, batches),
-        *_missing_outputs(storage, catalog.index, batches),
+        *map(error_finding, damaged_cuts),
+        *(error_finding(each) for each in damaged if isinstance(each, DamagedLog)),
+        *_find_missing_manifests(storage, batches),
+        *_find_missing_outputs(storage, catalog.index, batches),
     ]
 
 
-def _settled(storage: Storage, report: VerifyReport) -> VerifyReport:
-    """The report, with the ends of segments that have grown since read again: what looked torn was being written."""
-    return replace(report, segments=tuple(_settled_segment(storage, segment) for segment in report.segments))
+def _rescan_tails(storage: Storage, report: VerifyReport) -> VerifyReport:
+    """The report after another read of segments that have grown since: a torn tail may have been an unfinished write.
+    """
+    return replace(report, segments=tuple(_rescan_tail(storage, segment) for segment in report.segments))
 
 
-def _settled_segment(storage: Storage, report: SegmentReport) -> SegmentReport:
+def _rescan_tail(storage: Storage, report: SegmentReport) -> SegmentReport:
     last = report.damages[-1] if report.damages else None
     if not isinstance(last, Torn) or storage.size(segment_path(report.segment)) <= report.size:
         return report
@@ -120,8 +121,10 @@ def _settled_segment(storage: Storage, report: SegmentReport) -> SegmentReport:
     return SegmentReport(report.segment, size, frames, (*report.damages[:-1], *damages))
 
 
-def _missing_manifests(storage: Storage, batches: Sequence[int]) -> Iterator[Finding]:
-    """Every batch has a manifest, also one without rows, and only the oldest are ever retired: a gap is a loss."""
+def _find_missing_manifests(storage: Storage, batches: Sequence[int]) -> Iterator[Finding]:
+    """Each batch without a manifest. Every batch has one, also without rows, and only the oldest are retired: a gap is
+    a loss.
+    """
     if batches:
         try:
             begins = manifest.retired_before(storage) or batches[0]
@@ -129,57 +132,57 @@ def _missing_manifests(storage: Storage, batches: Sequence[int]) -> Iterator[Fin
             begins = batches[0]
         for batch in sorted(set(range(begins, batches[-1])) - set(batches)):
             if storage.exists(manifest.manifest_path(batch)):
-                continue  # the listing was taken while it was being published
+                continue  # published during the listing
             reason = f"the manifest of batch {batch} is missing, so that the rows of that batch are not seen"
-            yield of_error(DamagedLog(manifest.manifest_path(batch), -1, reason))
+            yield error_finding(DamagedLog(manifest.manifest_path(batch), -1, reason))
 
 
-def _missing_outputs(storage: Storage, index: Index, batches: list[int]) -> Iterator[Finding]:
+def _find_missing_outputs(storage: Storage, index: Index, batches: list[int]) -> Iterator[Finding]:
     for batch in batches:
         try:
             frames = manifest.load(storage, batch).frames
         except (DamagedLog, FileNotFoundError):
-            # A damaged manifest is in the report already; one that is gone has been retired by the query.
+            # The report already has a damaged manifest. A missing one was retired by the query.
             continue
         missing = [frame for frame in frames if index.output(bytes.fromhex(frame)) is None]
         if missing and storage.exists(manifest.manifest_path(batch)):
             reason = f"no segment holds {len(missing)} of its {len(frames)} output frames, {missing[0]} first"
-            yield of_error(DamagedLog(manifest.manifest_path(batch), -1, reason))
+            yield error_finding(DamagedLog(manifest.manifest_path(batch), -1, reason))
 
 
 def _check_stores(
-    place: Place, catalog: Catalog, done: Committed | None, stores_begin: Tell, store_done: Callable[[], None]
+    place: Place, catalog: Catalog, done: Committed | None, stores_begin: CountCallback, store_done: Callable[[], None]
 ) -> Iterator[StoreCheck]:
     known = catalog.index.stores()
     stores = known if done is None or done.version is None else all_stores(place.checkpoint, known)
     stores_begin(len(stores))
     for store in stores:
-        checks = _check(place, catalog.index, store, done)
+        checks = _check_store(place, catalog.index, store, done)
         if any(check.damage for check in checks):
-            # A running query may have moved on and trimmed meanwhile: damage is what is wrong now, too.
+            # A running query may have moved on and trimmed its log: check again, and report only damage that remains.
             now = committed(place)
             catalog.refresh()
-            checks = _check(place, catalog.index, store, now)
+            checks = _check_store(place, catalog.index, store, now)
         yield from checks
         store_done()
 
 
-def _check(place: Place, index: Index, store: StoreId, done: Committed | None) -> list[StoreCheck]:
-    """The committed version, which must be there, and the newest one where that is later."""
+def _check_store(place: Place, index: Index, store: StoreId, done: Committed | None) -> list[StoreCheck]:
+    """Checks the committed version, which must exist, and the newest version if that is later."""
     allows = committed_attempts(place, done)
     head = newest_allowed(index, store, allows)
     newest = head.meta.version if head is not None else 0
     wanted = newest if done is None or done.version is None else done.version
     versions = {wanted, max(wanted, newest)} - {0}
-    return [_rebuilt(place.storage, index, store, version, allows) for version in sorted(versions)]
+    return [_rebuild_store(place.storage, index, store, version, allows) for version in sorted(versions)]
 
 
-def _rebuilt(storage: Storage, index: Index, store: StoreId, version: int, allows: Allows) -> StoreCheck:
+def _rebuild_store(storage: Storage, index: Index, store: StoreId, version: int, allows: Allows) -> StoreCheck:
     try:
         head = head_at(index, store, version, allows=allows)
         checkpoint = rebuild(storage, index, head)
     except DamagedLog as error:
         place = f"{error.segment} at byte {error.offset}: " if error.offset >= 0 else ""
         reason = f"version {version} cannot be rebuilt: {place}{error.reason}"
-        return StoreCheck(store, version, damage=of_error(DamagedLog(f"store {store}", -1, reason)))
+        return StoreCheck(store, version, damage=error_finding(DamagedLog(f"store {store}", -1, reason)))
     return StoreCheck(store, version, head.meta.open_windows, checkpoint.scanned)

@@ -1,4 +1,4 @@
-"""The commits of a log, as the advice on the checkpoint interval wants them."""
+"""Reads the commits of a log for the advice on the checkpoint interval."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from spark_cec.admin.committed import committed_attempts
 from spark_cec.admin.find_log import find_log
-from spark_cec.admin.state import catalog_of
+from spark_cec.admin.state import open_catalog
 from spark_cec.errors import LogLocationError
 from spark_cec.log.meta import CommitFlags
 from spark_cec.recovery.plan import ANY_VERSION
@@ -14,15 +14,15 @@ from spark_cec.tuning.estimate import Commit
 
 
 def read_commits(checkpoint: Path) -> list[Commit]:
-    """Every store's commits that the log of a checkpoint still has, the last attempt of each; none without a log.
+    """Every store's commits in the log of a checkpoint, the last attempt of each version; empty without a log.
 
-    Without those that a rollback has taken back: the versions of their numbers have other times.
+    Commits that a rollback took back are left out: later commits of the same versions have other times.
     """
     try:
         place = find_log(str(checkpoint))
     except LogLocationError:
         return []
-    catalog = catalog_of(place)
+    catalog = open_catalog(place)
     catalog.refresh()
     index = catalog.index
     allows = committed_attempts(place, None)

@@ -1,4 +1,4 @@
-"""How far Spark has come, as the checkpoint's files tell it."""
+"""Reads Spark's progress from the checkpoint's files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from spark_cec.recovery.spark_logs import all_stores, committed_batch
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The newest batch V that Spark has committed, -1 if there is none. `replay`: how far one is, if there is one.
+    """The newest batch V that Spark has committed, -1 if there is none. `replay`: the progress of a replay, if one
+    runs.
 
-    `checkpoint`: of a flow under a protocol, the batch that it would be taken back to, where its stores are whole.
-    `under_way`: the batch that a rollback which was not finished takes the query back to.
+    `checkpoint`: for a flow under a protocol, the batch to which its next start takes it back. `under_way`: the target
+    batch of an unfinished rollback.
     """
 
     batch: int
@@ -37,19 +38,19 @@ class Committed:
 
     @property
     def last(self) -> int:
-        """The batch that the next start goes on behind: V, or that which the query is, or would be, taken back to."""
+        """The batch after which the next start continues: V, or the batch to which the query goes back."""
         if self.under_way is not None:
             return self.under_way
         return self.batch if self.checkpoint is None else self.checkpoint
 
     @property
     def version(self) -> int | None:
-        """The store version that the log must have, of the end of `last`; None before the first one."""
+        """The store version at the end of `last`, which the log must have; None before the first batch."""
         return self.last + 1 if self.last >= 0 else None
 
 
 def committed(place: Place) -> Committed | None:
-    """The last committed batch, None where no checkpoint is known."""
+    """The last committed batch, None if no checkpoint is known."""
     if place.checkpoint is None:
         return None
     runs = place.checkpoint.list(f"{OWN_DIRECTORY}/generations")
@@ -57,11 +58,11 @@ def committed(place: Place) -> Committed | None:
     replay = read_progress(_own(place.checkpoint), newest)
     pending = pending_rollback(_own(place.checkpoint))
     back_to = pending.batch if pending is not None else None
-    return Committed(committed_batch(place.checkpoint), replay, _checkpoint_of(place.checkpoint), back_to)
+    return Committed(committed_batch(place.checkpoint), replay, _read_protocol_batch(place.checkpoint), back_to)
 
 
-def _checkpoint_of(checkpoint: Storage) -> int | None:
-    with suppress(UnsuitableCheckpoint):  # whoever cannot do without the file says so
+def _read_protocol_batch(checkpoint: Storage) -> int | None:
+    with suppress(UnsuitableCheckpoint):  # commands that need the file report the error
         if is_under_protocol(QUERY.read(_own(checkpoint))):
             home, _, flow = checkpoint.url.rstrip("/").rpartition("/flows/")
             spec = read_spec(open_to_read(home)) if home else None
@@ -72,15 +73,15 @@ def _checkpoint_of(checkpoint: Storage) -> int | None:
     return None
 
 
-def recoveries(place: Place) -> int:
-    """How many recoveries have left a report."""
+def count_recoveries(place: Place) -> int:
+    """The number of recoveries with a report."""
     if place.checkpoint is None:
         return 0
     return sum(file.name.endswith(".json") for file in place.checkpoint.list(f"{OWN_DIRECTORY}/recoveries"))
 
 
 def decided_fallback(place: Place, index: Index, done: Committed | None) -> Fallback | None:
-    """What `cec repair` has decided for the next start; None where nothing was, or where it is done already."""
+    """The fallback that `cec repair` has decided for the next start; None without one, or if it is finished."""
     if place.checkpoint is None or done is None:
         return None
     decided = FALLBACK.read(_own(place.checkpoint))
@@ -90,7 +91,7 @@ def decided_fallback(place: Place, index: Index, done: Committed | None) -> Fall
 
 
 def committed_attempts(place: Place, done: Committed | None) -> Allows:
-    """Which attempts may be the committed ones; where no checkpoint is known, all that no rollback has taken back."""
+    """Tells which attempts may be the committed ones; without a checkpoint, all that no rollback took back."""
     cuts = _readable_cuts(place)
     if place.checkpoint is None or done is None:
         return lambda entry: not is_rolled_back(entry, cuts)
@@ -98,7 +99,7 @@ def committed_attempts(place: Place, done: Committed | None) -> Allows:
 
 
 def _readable_cuts(place: Place) -> tuple[Cut, ...]:
-    """None where one is damaged: who looks for damage names it."""
+    """The log's cuts; empty if one is damaged: the search for damage reports it."""
     with suppress(DamagedLog):
         return read_cuts(place.storage).known
     return ()

@@ -1,4 +1,4 @@
-"""What is wrong with a log, with a place, whoever found it."""
+"""The damage of a log, each with its place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TORN = "unfinished, as a crash leaves it, or a writer at work; nothing acknowle
 
 
 class FindingKind(str, Enum):
-    """Torn: short or zeroed at a segment's end. Corrupt: not what was written. Lost: not there, but should be."""
+    """Torn: short or zeroed at a segment's end. Corrupt: changed bytes. Lost: missing."""
 
     TORN = "torn"
     CORRUPT = "corrupt"
@@ -23,7 +23,7 @@ class FindingKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One damage. `where`: a segment, another file of the log, or a store. `bytes_lost` only of segments."""
+    """One damage. `where`: a segment, another file of the log, or a store. `bytes_lost` is for segments only."""
 
     kind: FindingKind
     where: str
@@ -36,21 +36,21 @@ class Finding:
         return {**asdict(self), "kind": self.kind.value}
 
 
-def of_damage(damage: Damage) -> Finding:
-    """What a scan found in a segment."""
+def damage_finding(damage: Damage) -> Finding:
+    """The finding for a segment's damage."""
     if isinstance(damage, Torn):
         return Finding(FindingKind.TORN, damage.segment, _TORN, damage.offset, damage.bytes_lost)
     return Finding(FindingKind.CORRUPT, damage.segment, damage.reason, damage.offset, damage.bytes_lost)
 
 
-def of_error(error: DamagedLog) -> Finding:
-    """Damage that stopped a reader: in the file at an offset, or something missing as a whole."""
+def error_finding(error: DamagedLog) -> Finding:
+    """The finding for damage that stopped a reader: in a file at an offset, or a missing file or frame."""
     if error.offset < 0:
         return Finding(FindingKind.LOST, error.segment, error.reason)
     return Finding(FindingKind.CORRUPT, error.segment, error.reason, error.offset)
 
 
-def of_damages(*groups: Iterable[Damage]) -> list[Finding]:
-    """The damages of several readers, each place once, by segment and offset."""
+def damage_findings(*groups: Iterable[Damage]) -> list[Finding]:
+    """The findings of several reads, each place once, by segment and offset."""
     by_place = {(d.segment, d.offset): d for group in reversed(groups) for d in group}
-    return [of_damage(by_place[place]) for place in sorted(by_place)]
+    return [damage_finding(by_place[place]) for place in sorted(by_place)]

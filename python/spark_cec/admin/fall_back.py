@@ -1,4 +1,4 @@
-"""What `cec repair` does about stores that cannot be rebuilt: it looks for a version that the query can begin from."""
+"""Plans the fallback for `cec repair`: if stores cannot be rebuilt, finds a version from which the query can begin."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.admin.committed import committed, committed_attempts
 from spark_cec.admin.find_log import OWN_DIRECTORY, Place
-from spark_cec.admin.state import catalog_of
+from spark_cec.admin.state import open_catalog
 from spark_cec.agent.lease import CheckpointLeases
 from spark_cec.agent.owner import external_log, refuse_if_owned
 from spark_cec.log.storage import Storage
@@ -23,10 +23,10 @@ _JUST_STOPPED_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Mending:
-    """Stores are lost at the end of `committed_batch`, V: where the query can begin from, and what that costs.
+class FallbackPlan:
+    """The version from which the query can begin if stores are lost at the end of `committed_batch` (V), and the cost.
 
-    Of a flow under a protocol V is the batch that its next start takes it back to.
+    For a flow under a protocol, V is the batch to which its next start goes back.
     """
 
     committed_batch: int
@@ -34,12 +34,14 @@ class Mending:
     cost: FallbackCost | None
 
 
-def find_mending(place: Place) -> Mending | None:
-    """Reads every frame that a recovery needs, writes nothing. None: all stores are whole, or only the log is known."""
+def plan_fallback(place: Place) -> FallbackPlan | None:
+    """Reads every frame that a recovery needs, and writes nothing. None if all stores are whole, or no checkpoint is
+    known.
+    """
     done = committed(place)
     if place.checkpoint is None or done is None or done.version is None:
         return None
-    catalog = catalog_of(place)
+    catalog = open_catalog(place)
     catalog.refresh()
     index = catalog.index
     stores = all_stores(place.checkpoint, index.stores())
@@ -48,34 +50,35 @@ def find_mending(place: Place) -> Mending | None:
     found = find_base(stores, done.last, oldest, probe, read_carried(open_storage(_own(place.checkpoint))))
     if not found.losses:
         return None
-    return Mending(done.last, found, estimate_cost(index, found, done.last) if isinstance(found, Base) else None)
+    return FallbackPlan(done.last, found, estimate_cost(index, found, done.last) if isinstance(found, Base) else None)
 
 
 def replay_due(place: Place) -> tuple[int, int] | None:
-    """The first and last batch that the next start replays, where no store is lost; None if it replays nothing."""
+    """The first and last batch that the next start replays, if no store is lost; None if it replays nothing."""
     done = committed(place)
     if done is None or done.version is None:
         return None
-    catalog = catalog_of(place)
+    catalog = open_catalog(place)
     catalog.refresh()
     stores = all_stores(place.checkpoint, catalog.index.stores())
     plan = make_plan(catalog.index, stores, done.last, committed_attempts(place, done))
     return (plan.rewound_to + 1, done.last) if plan.rewound_to < done.last else None
 
 
-def begin_from(place: Place, mending: Mending) -> None:
-    """Has the next start begin from the version that was found, if one was; the caller has the checkpoint's lease."""
-    if place.checkpoint is not None and isinstance(mending.found, Base):
+def record_fallback(place: Place, fallback: FallbackPlan) -> None:
+    """Makes the next start begin from the version of the plan, if it has one; the caller holds the checkpoint's lease.
+    """
+    if place.checkpoint is not None and isinstance(fallback.found, Base):
         own = open_storage(_own(place.checkpoint))
-        save_fallback(own, Fallback(mending.found.version, mending.committed_batch, newest_generation(own)))
+        save_fallback(own, Fallback(fallback.found.version, fallback.committed_batch, newest_generation(own)))
 
 
 @contextmanager
-def while_no_run_has_it(place: Place) -> Iterator[None]:
-    """Holds the lease of the checkpoint, where one is known, and of its log; `Fenced` if the query runs.
+def keep_runs_out(place: Place) -> Iterator[None]:
+    """Holds the leases of the checkpoint, if one is known, and of its log; `Fenced` if the query runs.
 
-    A query that has just been stopped gives its lease back a moment later. `UnsuitableCheckpoint` if the checkpoint is
-    a copy, and the log is the original's.
+    A query that has just stopped releases its lease a moment later. Raises `UnsuitableCheckpoint` if the checkpoint is
+    a copy, and the log belongs to the original.
     """
     leases = CheckpointLeases()
     if place.checkpoint is None:

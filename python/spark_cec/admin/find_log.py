@@ -1,4 +1,4 @@
-"""Finding the log that a user means: by the query's checkpoint, or by the home of the log itself."""
+"""Finds the log that a user names: by the query's checkpoint, or by the log's home."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _SPARKS = {
     f"{_PROVIDERS}HDFSBackedStateStoreProvider": "HDFS-backed",
 }
 
-_GIVE = "give the checkpoint of a query that runs on Spark CEC, or the home of a log"
+_ADVICE = "give the checkpoint of a query that runs on Spark CEC, or the home of a log"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A log and what belongs to it. All storages are read-only.
+    """A log, and its query's files. All storages are read-only.
 
-    `checkpoint` is Spark's checkpoint, None where only the log is known; `query` is its `query.json`. `log_id` is known
-    even where `log.json` is not sound: `damage` then says so.
+    `checkpoint` is Spark's checkpoint, None if only the log is known; `query` is its `query.json`. `log_id` is known
+    even if `log.json` is damaged; then `damage` has the error.
     """
 
     home: str
@@ -48,7 +48,7 @@ class Place:
 
     @property
     def settings(self) -> Settings | None:
-        """What the last start was given; None where it is not recorded, or was for another release to understand."""
+        """The settings of the last start; None if they are not recorded, or only another release understands them."""
         conf = (self.query or {}).get("settings_conf")
         if not isinstance(conf, dict):
             return None
@@ -66,31 +66,30 @@ def open_to_read(url: str) -> Storage:
 def find_log(path: str) -> Place:
     """The log at `path`: a checkpoint, or a home. Never writes.
 
-    A checkpoint that was copied has its log's copy with it: that is meant, not the original that `query.json` names.
-
-    Errors: `LogLocationError` if there is no log; `UnsuitableCheckpoint` if `query.json` cannot be read or names the
-    log of another query; `DamagedLog` if the log is lost, or so damaged that nothing tells its id; `NewerFormat`.
+    If a checkpoint was copied together with its log, the copy of the log counts, whatever `query.json` names. Errors:
+    `LogLocationError` if there is no log. `UnsuitableCheckpoint` if `query.json` is unreadable or names another query's
+    log. `DamagedLog` if the log is lost, or so damaged that its id is unknown; `NewerFormat`.
     """
     path = path.rstrip("/") or path
     if Path(path).is_file():
-        raise LogLocationError(path, f"this is a file; {_GIVE}")
+        raise LogLocationError(path, f"this is a file; {_ADVICE}")
     query = _recorded_query(path)
     if query is not None:
-        return _of_query(path, query)
+        return _locate_log(path, query)
     if _holds_log(open_to_read(path)):
         parent = path.removesuffix(f"/{OWN_LOG}")
         above = _recorded_query(parent) if parent != path else None
-        return _of_query(parent, above) if above is not None else _place(path)
+        return _locate_log(parent, above) if above is not None else _place(path)
     if _holds_log(open_to_read(f"{path}/{OWN_LOG}")):
         return _place(f"{path}/{OWN_LOG}", open_to_read(path))
     if open_to_read(path).exists(PIPELINE_FILE):
         one = f"the checkpoint of one of its flows, {path}/flows/<name>"
         raise LogLocationError(path, f"this is the home of a pipeline: give {one}")
-    raise LogLocationError(path, _of_another_store(path) or f"there is no log here; {_GIVE}")
+    raise LogLocationError(path, _explain_missing_log(path) or f"there is no log here; {_ADVICE}")
 
 
-def _of_another_store(path: str) -> str | None:
-    """What to do about the checkpoint of a query that has no log; None where no query of Spark's has run."""
+def _explain_missing_log(path: str) -> str | None:
+    """Tells the user what to do about a checkpoint without a log; None if Spark has run no query there."""
     checkpoint = open_to_read(path)
     if not planned_batches(checkpoint):
         return None
@@ -113,31 +112,34 @@ def _of_another_store(path: str) -> str | None:
 
 
 def store_of(provider: str) -> str:
-    """What a state store provider's class is, for people."""
+    """A name for the state store provider's class, for people."""
     return f"Spark's {_SPARKS[provider]} state store ({provider})" if provider in _SPARKS else provider
 
 
 def _recorded_query(checkpoint: str) -> dict[str, Any] | None:
-    """`query.json` of a checkpoint, `log_home` made absolute; None if there is none. Raises `UnsuitableCheckpoint`."""
+    """`query.json` of a checkpoint, with an absolute `log_home`; None if it is missing. Raises `UnsuitableCheckpoint`.
+    """
     query = QUERY.read(open_to_read(f"{checkpoint}/{OWN_DIRECTORY}"))
     return {**query, "log_home": absolute_home(checkpoint, str(query["log_home"]))} if query is not None else None
 
 
-def _of_query(checkpoint: str, query: Mapping[str, Any]) -> Place:
+def _locate_log(checkpoint: str, query: Mapping[str, Any]) -> Place:
     storage, recorded, log_id = open_to_read(checkpoint), query["log_home"], query["log_id"]
     for home in (f"{checkpoint}/{OWN_LOG}", checkpoint, recorded):
-        if _sound_id(open_to_read(home)) == log_id:
+        if _read_sound_id(open_to_read(home)) == log_id:
             return _place(home, storage, query)
     for home in (recorded, f"{checkpoint}/{OWN_LOG}"):
         if _holds_log(open_to_read(home)):
-            return _checked(_place(home, storage, query), checkpoint)
+            return _refuse_other_log(_place(home, storage, query), checkpoint)
     if query.get("provider") and committed_batch(storage) >= 0:
         raise LostLog(recorded)
-    raise LogLocationError(recorded, f"the query of {checkpoint} has begun no log here yet; start it first, or {_GIVE}")
+    raise LogLocationError(
+        recorded, f"the query of {checkpoint} has begun no log here yet; start it first, or {_ADVICE}"
+    )
 
 
-def _checked(place: Place, checkpoint: str) -> Place:
-    """The place, unless a sound `log.json` there says that the log is another query's."""
+def _refuse_other_log(place: Place, checkpoint: str) -> Place:
+    """The place; raises `UnsuitableCheckpoint` if a sound `log.json` there belongs to another query."""
     query = place.query or {}
     if place.damage is None and place.log_id != query["log_id"]:
         raise UnsuitableCheckpoint(
@@ -154,7 +156,7 @@ def _place(home: str, checkpoint: Storage | None = None, query: Mapping[str, Any
         damage = None if log_id else DamagedLog(LOG_FILE, -1, "it is missing, although there are segments")
     except DamagedLog as error:
         log_id, damage = None, error
-    known = log_id or (query["log_id"] if query else _id_in_segments(storage))
+    known = log_id or (query["log_id"] if query else _find_id_in_segments(storage))
     if known is None:
         raise damage or DamagedLog(LOG_FILE, -1, "nothing tells which log this is")
     return Place(home, storage, known, damage, checkpoint, query)
@@ -164,15 +166,15 @@ def _holds_log(storage: Storage) -> bool:
     return storage.exists(LOG_FILE) or bool(list_segments(storage))
 
 
-def _sound_id(storage: Storage) -> str | None:
+def _read_sound_id(storage: Storage) -> str | None:
     try:
         return read_log_id(storage)
     except DamagedLog:
         return None
 
 
-def _id_in_segments(storage: Storage) -> str | None:
-    """The id that the first readable segment names."""
+def _find_id_in_segments(storage: Storage) -> str | None:
+    """The log id in the first readable segment."""
     for file in list_segments(storage):
         for found in scan(storage, file.name):
             if isinstance(found, FoundFrame):

@@ -1,4 +1,4 @@
-"""`cec flush`: has a running query write what is dirty, and waits until it has."""
+"""`cec flush`: makes a running query write its dirty windows, and waits for the answer."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _LOOK_EVERY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class FlushResult:
-    """What the query answered (None: nothing in time), and how long that took in seconds."""
+    """The query's answer (None: it did not answer in time), and the wait in seconds."""
 
     answer: Flushed | None
     seconds: float
 
 
 def flush_query(checkpoint: str, place: Place, timeout_s: float) -> FlushResult:
-    """Asks the running query of a checkpoint to write what is dirty. One that was stopped has done so.
+    """Asks the running query of a checkpoint to write its dirty windows. A stopped query has already written them.
 
-    Errors: `UnsuitableCheckpoint` if `checkpoint` is none of a query, its query is not running and has not, or it is a
-    flow under a protocol: one that is written alone is no line.
+    Raises `UnsuitableCheckpoint` if `checkpoint` has no query, or the query was killed and must replay batches. Also
+    raises it for a flow under a protocol: a flush of one flow is no line.
     """
     if place.query is None:
         raise UnsuitableCheckpoint(f"{checkpoint} is not the checkpoint of a query on Spark CEC: give that")

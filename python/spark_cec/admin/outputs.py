@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spark_cec.admin.damage import Finding, of_error
+from spark_cec.admin.damage import Finding, error_finding
 from spark_cec.admin.find_log import Place
 from spark_cec.errors import DamagedLog
 from spark_cec.log.manifest import Manifest, load, readable_batches
@@ -14,7 +14,7 @@ from spark_cec.log.output_rollbacks import Cut, read_cuts
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What a batch read of a source, as that writes it: from `start` (None: not known) to `end` (None: nothing yet)."""
+    """A batch's range in one source, in the source's own form: `start` (None: unknown) to `end` (None: no data yet)."""
 
     source: str
     start: str | None
@@ -23,7 +23,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class OutputBatch:
-    """A published batch and its inputs, in Spark's order; none where the log does not say."""
+    """A published batch and its inputs, in Spark's order; empty if the log does not record them."""
 
     manifest: Manifest
     inputs: tuple[Input, ...]
@@ -31,7 +31,7 @@ class OutputBatch:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The newest batches, oldest first, what was ever taken back, and what of all that cannot be read."""
+    """The newest batches, oldest first, all cuts, and the unreadable files."""
 
     place: Place
     batches: tuple[OutputBatch, ...]
@@ -40,11 +40,11 @@ class Outputs:
 
 
 def read_outputs(place: Place, last: int) -> Outputs:
-    """The newest `last` batches that are published."""
+    """The newest `last` published batches."""
     there, damaged_cuts = readable_batches(place.storage)
-    findings = [*map(of_error, damaged_cuts)]
+    findings = [*map(error_finding, damaged_cuts)]
     cuts = () if damaged_cuts else read_cuts(place.storage).known
-    # One more than are shown: a batch begins where the one before it ended.
+    # Reads one more than it shows: a batch begins where the previous one ended.
     known = {each.batch: each for each in _read(place, there[-last - 1 :], findings)}
     shown = [OutputBatch(each, _inputs(each, known.get(each.batch - 1))) for each in known.values()]
     return Outputs(place, tuple(shown[-last:]), cuts, tuple(findings))
@@ -55,7 +55,7 @@ def _read(place: Place, wanted: list[int], findings: list[Finding]) -> Iterator[
         try:
             yield load(place.storage, batch)
         except DamagedLog as error:
-            findings.append(of_error(error))
+            findings.append(error_finding(error))
         except FileNotFoundError:  # retired a moment ago
             continue
 

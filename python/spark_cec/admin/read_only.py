@@ -1,4 +1,4 @@
-"""Storages for onlookers: one that tells how much was read, and one that cannot write."""
+"""Wrappers of storages for observers: one reports the bytes read, the other refuses to write."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from spark_cec.log.storage import Appender, Listing, Storage
 
 
 def _ignore(_: int) -> None:
-    """What is told to nobody."""
+    """Ignores the report."""
 
 
 class WatchedStorage:
-    """A storage that calls `on_read` with the bytes of each read, in the thread that reads; all else is `inner`'s."""
+    """A storage that calls `on_read` with the bytes of each read, in the reading thread; `inner` does the work."""
 
     def __init__(self, inner: Storage, on_read: Callable[[int], None] = _ignore) -> None:
         self._inner = inner
@@ -32,19 +32,19 @@ class WatchedStorage:
         return self._inner.can_append
 
     def create(self, path: str, data: Buffer) -> None:
-        """A new file with these bytes."""
+        """Creates a file with these bytes."""
         self._inner.create(path, data)
 
     def replace(self, path: str, data: Buffer) -> None:
-        """A file with these bytes, whether there was one or not."""
+        """Creates or replaces a file with these bytes."""
         self._inner.replace(path, data)
 
     def append_to_new(self, path: str) -> Appender:
-        """A new, empty file to append to."""
+        """Creates an empty file to append to."""
         return self._inner.append_to_new(path)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        """At most `length` bytes from `offset`, told to the watcher."""
+        """At most `length` bytes from `offset`; reports their number."""
         data = self._inner.read(path, offset, length)
         self._on_read(len(data))
         return data
@@ -58,32 +58,32 @@ class WatchedStorage:
         return self._inner.list(directory)
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         return self._inner.exists(path)
 
     def delete(self, path: str) -> None:
-        """Remove the file; missing is fine."""
+        """Deletes the file, if it exists."""
         self._inner.delete(path)
 
     def sync(self, path: str) -> None:
-        """Make durable what is there."""
+        """Makes the file durable."""
         self._inner.sync(path)
 
     def local_path(self, path: str) -> str | None:
-        """Where the file is on this machine's own file system, or None."""
+        """The file's path on this machine's own file system, or None."""
         return self._inner.local_path(path)
 
     def probe_writable(self) -> None:
-        """Create and delete a small file."""
+        """Creates and deletes a small file."""
         self._inner.probe_writable()
 
 
 class ReadOnlyStorage(WatchedStorage):
-    """A storage that refuses to write, with `OSError` (EROFS): what looks at a live query must leave no trace."""
+    """A storage that refuses to write, with `OSError` (EROFS): an observer of a running query must leave no trace."""
 
     @property
     def can_append(self) -> bool:
-        """Never."""
+        """False."""
         return False
 
     def create(self, path: str, data: Buffer) -> NoReturn:

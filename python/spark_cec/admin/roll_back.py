@@ -1,4 +1,4 @@
-"""What `cec rollback` needs to know, and does: a query that is stopped goes back to the end of an earlier batch."""
+"""Plans and runs `cec rollback`: a stopped query goes back to the end of an earlier batch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.admin.fall_back import while_no_run_has_it
+from spark_cec.admin.fall_back import keep_runs_out
 from spark_cec.admin.find_log import OWN_DIRECTORY, Place, open_to_read
-from spark_cec.admin.state import catalog_of
+from spark_cec.admin.state import open_catalog
 from spark_cec.agent.lease import is_held
 from spark_cec.errors import DamagedLog, Fenced, UnsuitableCheckpoint
 from spark_cec.log import manifest
@@ -33,8 +33,8 @@ from spark_cec.recovery.spark_logs import all_stores, committed_batch, planned_b
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """Who is told how far the reading is: how many stores there are, and of each that it was read."""
+class ReadProgress:
+    """Callbacks for the progress of the read: the number of stores, and each finished store."""
 
     stores_begin: Callable[[int], None]
     store_done: Callable[[], None]
@@ -42,7 +42,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
-    """Output of the `cec` sink behind the batch: batches `first` to `last`, with so many rows."""
+    """Output of the `cec` sink behind the target batch: batches `first` to `last`, with `rows` rows."""
 
     first: int
     last: int
@@ -51,12 +51,12 @@ class TakenBack:
 
 @dataclass(frozen=True, slots=True)
 class WayBack:
-    """What it takes to go back to the end of batch `to`, and what that costs.
+    """The plan and the costs of a rollback to the end of batch `to`.
 
-    `newest`: the last batch of which there is anything; `stores` are whole in the log at version `to` + 1; `plan` and
-    `inputs`: what the next start replays; `replay_range`: its input. `readers`: streams that have read
-    output which is taken back, and the last batch that each has read. `gone`: files of the batches behind that are not
-    there any more. `begun`: a try before this one was cut short. `locks`: whether something tells that no run is alive.
+    `newest`: the last batch that left any trace. `stores`: stores that are whole in the log at version `to` + 1. `plan`
+    and `inputs`: the replay of the next start; `replay_range`: its input. `readers`: streams that have read the output
+    that is taken back, and the last batch that each has read. `gone`: missing input files of the batches behind `to`.
+    `begun`: an earlier attempt was interrupted. `locks`: the storage has locks, which tell whether a run is alive.
     """
 
     place: Place
@@ -75,9 +75,10 @@ class WayBack:
 
 @contextmanager
 def while_stopped(place: Place, *, dry_run: bool) -> Iterator[None]:
-    """Keeps runs away; `Fenced` if there is one. A dry run leaves no trace, so it only looks."""
+    """Keeps runs out, or only checks that there is none in a dry run, which leaves no trace; `Fenced` if there is one.
+    """
     if not dry_run:
-        with while_no_run_has_it(place):
+        with keep_runs_out(place):
             yield
         return
     if place.checkpoint is not None and is_held(_own(place.checkpoint)):
@@ -85,16 +86,16 @@ def while_stopped(place: Place, *, dry_run: bool) -> Iterator[None]:
     yield
 
 
-def find_way_back(place: Place, batch: int, watch: Watch) -> WayBack | None:
-    """Looks whether the query can go back to the end of `batch`, and what that costs; None: it is there.
+def find_way_back(place: Place, batch: int, progress: ReadProgress) -> WayBack | None:
+    """Checks whether the query can go back to the end of `batch`, and at which cost; None if it is there already.
 
-    Writes nothing. Errors: `UnsuitableCheckpoint` where it cannot, with the nearest batch that it can go back to;
-    `DamagedLog` where the log has lost what that batch has left.
+    Writes nothing. Errors: `UnsuitableCheckpoint` if it cannot, with the nearest possible batch. `DamagedLog` if the
+    log has lost state of that batch.
     """
-    checkpoint = _refuse_what_never_goes_back(place)
+    checkpoint = _refuse_unsuitable(place)
     own, cuts = _own(checkpoint), read_cuts(place.storage).known
     pending = pending_rollback(own)
-    catalog = catalog_of(place)
+    catalog = open_catalog(place)
     catalog.refresh()
     index, committed = catalog.index, committed_batch(checkpoint)
     refuse_unfinished_rewind(own, committed)
@@ -110,12 +111,12 @@ def find_way_back(place: Place, batch: int, watch: Watch) -> WayBack | None:
     if not own.exists(ROLLBACK.name) and newest <= batch and is_at_batch(checkpoint, place.storage, batch):
         return None
     plan = _plan(place, checkpoint, index, batch)
-    _refuse_lost_state(place, index, plan, watch)
-    gone_in_replay, gone = _gone_files(checkpoint, plan)
+    _refuse_lost_state(place, index, plan, progress)
+    gone_in_replay, gone = _find_gone_files(checkpoint, plan)
     if gone_in_replay:
         raise UnsuitableCheckpoint(
             f"{checkpoint.url} cannot be taken back to batch {batch}: its next start would replay batches "
-            f"{plan.rewound_to + 1} to {batch}, which have read {_some(gone_in_replay)}: restore that, or choose "
+            f"{plan.rewound_to + 1} to {batch}, which have read {_name_files(gone_in_replay)}: restore that, or choose "
             f"another batch"
         )
     return WayBack(
@@ -126,7 +127,7 @@ def find_way_back(place: Place, batch: int, watch: Watch) -> WayBack | None:
         plan=plan,
         inputs=_inputs(index, _attempts(place, checkpoint, batch), plan),
         replay_range=read_replay_range(checkpoint, plan.rewound_to + 1, batch),
-        output=_output_behind(place.storage, batch),
+        output=_find_output_behind(place.storage, batch),
         readers={name: read for name, read in sorted(newest_reads(place.storage).items()) if read > batch},
         gone=tuple(gone),
         begun=pending is not None,
@@ -135,7 +136,7 @@ def find_way_back(place: Place, batch: int, watch: Watch) -> WayBack | None:
 
 
 def go_back(way: WayBack) -> int:
-    """Does it; the caller keeps runs away meanwhile. Answers the number of the run that owns what comes."""
+    """Rolls the query back, and returns the run number that owns later versions; the caller keeps runs out."""
     checkpoint = way.place.checkpoint
     assert checkpoint is not None, "a way back is that of a checkpoint"
     writable = open_storage(checkpoint.url)
@@ -144,8 +145,8 @@ def go_back(way: WayBack) -> int:
     return done.generation
 
 
-def _refuse_what_never_goes_back(place: Place) -> Storage:
-    """The checkpoint of a query that may go back at all."""
+def _refuse_unsuitable(place: Place) -> Storage:
+    """The checkpoint of a query that may go back; raises `UnsuitableCheckpoint` for another place."""
     if place.checkpoint is None or place.query is None:
         raise UnsuitableCheckpoint(f"{place.home} is not the checkpoint of a query on Spark CEC: give that")
     if is_under_protocol(place.query):
@@ -160,7 +161,7 @@ def _refuse_what_never_goes_back(place: Place) -> Storage:
 
 
 def _newest_batch(place: Place, checkpoint: Storage, index: Index) -> int:
-    """The last batch of which Spark's logs, the log or its output have anything that counts."""
+    """The last batch in Spark's logs, the log or its output that counts."""
     allows = _attempts(place, checkpoint, committed_batch(checkpoint)).allows_read
     heads = [newest_allowed(index, store, allows) for store in index.stores()]
     known = [head.meta.version - 1 for head in heads if head is not None]
@@ -168,18 +169,20 @@ def _newest_batch(place: Place, checkpoint: Storage, index: Index) -> int:
 
 
 def _plan(place: Place, checkpoint: Storage, index: Index, batch: int) -> RecoveryPlan:
-    """What the start after that does. `UnsuitableCheckpoint` if it could not: it says to which batch it can go."""
-    plan, why = _look(place, checkpoint, index, batch)
+    """The plan of the next start after a rollback. `UnsuitableCheckpoint`, with the nearest possible batch, if there is
+    none.
+    """
+    plan, why = _try_plan(place, checkpoint, index, batch)
     if plan is not None:
         return plan
     later = [each for each in sorted(planned_batches(checkpoint)) if each > batch]
-    nearest = next((each for each in later if _look(place, checkpoint, index, each)[0] is not None), None)
+    nearest = next((each for each in later if _try_plan(place, checkpoint, index, each)[0] is not None), None)
     there = f"the nearest batch that it can go back to is {nearest}" if nearest is not None else "nor to a later one"
     raise UnsuitableCheckpoint(f"{checkpoint.url} cannot be taken back to batch {batch}: {why}; {there}")
 
 
-def _look(place: Place, checkpoint: Storage, index: Index, batch: int) -> tuple[RecoveryPlan | None, str]:
-    """The plan of a start behind `batch`, from the headers of frames; without one, why there is none."""
+def _try_plan(place: Place, checkpoint: Storage, index: Index, batch: int) -> tuple[RecoveryPlan | None, str]:
+    """The plan of a start behind `batch`, from frame headers; None, and the reason, if such a start is impossible."""
     kept_from, carried = manifest.retired_before(place.storage), read_carried(_own(checkpoint))
     if not has_whole_batch(checkpoint, batch):
         planned = planned_batches(checkpoint)
@@ -206,14 +209,14 @@ def _look(place: Place, checkpoint: Storage, index: Index, batch: int) -> tuple[
     return plan, ""
 
 
-def _refuse_lost_state(place: Place, index: Index, plan: RecoveryPlan, watch: Watch) -> None:
+def _refuse_lost_state(place: Place, index: Index, plan: RecoveryPlan, progress: ReadProgress) -> None:
     """Reads all frames that the start will read. `DamagedLog` if one of them is lost."""
     checkpoint, batch = place.checkpoint, plan.committed_batch
     assert checkpoint is not None, "a plan is that of a checkpoint"
-    look = make_probe(place.storage, index, _attempts(place, checkpoint, batch).allows)
-    watch.stores_begin(len(plan.stores))
+    probe = make_probe(place.storage, index, _attempts(place, checkpoint, batch).allows)
+    progress.stores_begin(len(plan.stores))
     for store in plan.stores:
-        found = look(store, batch + 1)
+        found = probe(store, batch + 1)
         if isinstance(found, Loss):
             raise DamagedLog(
                 f"store {store}",
@@ -221,17 +224,17 @@ def _refuse_lost_state(place: Place, index: Index, plan: RecoveryPlan, watch: Wa
                 f"its query cannot be taken back to batch {batch}, whose state cannot be rebuilt ({found.reason}): "
                 f"choose another batch; nothing was changed",
             )
-        watch.store_done()
+        progress.store_done()
 
 
 def _inputs(index: Index, attempts: CommittedAttempts, plan: RecoveryPlan) -> int:
-    """Input tuples of the batches that are replayed, as far as their footers are there."""
+    """Input tuples of the replayed batches, as far as the log has their footers."""
     first, last = plan.rewound_to + 2, plan.committed_batch + 1
     entries = [entry for store in plan.stores for entry in index.commits(store, first, last) if attempts.allows(entry)]
     return sum({(e.meta.store, e.meta.version): e.meta.inputs for e in entries}.values())
 
 
-def _output_behind(log: Storage, batch: int) -> TakenBack | None:
+def _find_output_behind(log: Storage, batch: int) -> TakenBack | None:
     there = [each for each in manifest.batches(log) if each > batch]
     if not there:
         return None
@@ -239,8 +242,8 @@ def _output_behind(log: Storage, batch: int) -> TakenBack | None:
     return TakenBack(there[0], there[-1], sum(each.rows for each in found if isinstance(each, manifest.Manifest)))
 
 
-def _gone_files(checkpoint: Storage, plan: RecoveryPlan) -> tuple[list[str], list[str]]:
-    """Files on this machine that are gone: of the batches that are replayed, and of those that run anew."""
+def _find_gone_files(checkpoint: Storage, plan: RecoveryPlan) -> tuple[list[str], list[str]]:
+    """Missing input files on this machine: of the replayed batches, and of the batches that run anew."""
     behind = [each for each in files_behind(checkpoint, plan.committed_batch) if _is_gone(each)]
     if not plan.replayed_batches:
         return [], behind
@@ -249,12 +252,12 @@ def _gone_files(checkpoint: Storage, plan: RecoveryPlan) -> tuple[list[str], lis
 
 
 def _is_gone(url: str) -> bool:
-    """False, too, where this machine's file system does not tell."""
+    """Whether a local file is missing; false for a file on another storage."""
     parts = urlsplit(url)
     return parts.scheme in ("", "file") and not Path(unquote(parts.path)).exists()
 
 
-def _some(files: list[str]) -> str:
+def _name_files(files: list[str]) -> str:
     return f"{files[0]}, which is gone" if len(files) == 1 else f"{files[0]} and {len(files) - 1} more, which are gone"
 
 

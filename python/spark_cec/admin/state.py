@@ -1,12 +1,12 @@
-"""The state of a log, from frame headers alone: what `cec inspect` shows."""
+"""Reads the state of a log from frame headers, for `cec inspect`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from spark_cec.admin.committed import Committed, committed, committed_attempts, decided_fallback, recoveries
-from spark_cec.admin.damage import Finding, of_damages, of_error
+from spark_cec.admin.committed import Committed, committed, committed_attempts, count_recoveries, decided_fallback
+from spark_cec.admin.damage import Finding, damage_findings, error_finding
 from spark_cec.admin.find_log import Place
 from spark_cec.checkpoint.eventual import completed
 from spark_cec.errors import DamagedLog
@@ -25,10 +25,11 @@ from spark_cec.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """One store at the last committed version, or at its newest where that one is not in the log.
+    """One store at the last committed version, or at its newest version if the log lacks the committed one.
 
-    `extent_bound` is Q in records and `replay_bound` U in input tuples, None if not known or not fixed. `stored_bytes`
-    and `segments` count all of its commit frames, of every version. `lost`: the log has no commit of that version.
+    `extent_bound` is Q in records and `replay_bound` U in input tuples, None if unknown or not fixed. `stored_bytes`
+    and `segments` count all of its commit frames, of every version. `lost`: the log has no commit of the committed
+    version.
     """
 
     meta: CommitMeta
@@ -44,8 +45,8 @@ class StoreState:
 class LogState:
     """A whole log. `stored_bytes`: of all segments. `output_batches`: batches that have a manifest.
 
-    `replay_range`: the input that a recovery needs; None where no checkpoint or no committed batch is known, no
-    store has committed, or one has lost its commit. `decided`: what `cec repair` has decided for the next start.
+    `replay_range`: the input that a recovery needs. It is None without a checkpoint, a committed batch or a store, or
+    if a store has lost its commit. `decided`: the fallback that `cec repair` has decided for the next start.
     """
 
     place: Place
@@ -60,15 +61,15 @@ class LogState:
     decided: Fallback | None
 
 
-def catalog_of(place: Place) -> Catalog:
-    """A catalog that leaves no trace: its index is in memory. Not yet refreshed."""
+def open_catalog(place: Place) -> Catalog:
+    """A catalog with an index in memory, so that it leaves no trace. It is not refreshed yet."""
     return Catalog(place.storage, MemoryIndex(place.log_id))
 
 
 def read_state(place: Place) -> LogState:
-    """The state of the log. What Spark has committed is read first: a frame is in the log before its batch commits."""
+    """The state of the log. Reads Spark's commits first, because a frame is in the log before its batch commits."""
     done = committed(place)
-    catalog = catalog_of(place)
+    catalog = open_catalog(place)
     catalog.refresh()
     index, files = catalog.index, list_segments(place.storage)
     allows = committed_attempts(place, done)
@@ -76,11 +77,11 @@ def read_state(place: Place) -> LogState:
     stores = tuple(_state(index, each, done, allows, place.settings) for each in newest.values() if each is not None)
     batches, damaged_cuts = manifest.readable_batches(place.storage)
     errors = [*([place.damage] if place.damage else []), *damaged_cuts]
-    findings = [*map(of_error, errors), *of_damages(catalog.damages)]
+    findings = [*map(error_finding, errors), *damage_findings(catalog.damages)]
     return LogState(
         place=place,
         committed=done,
-        recoveries=recoveries(place),
+        recoveries=count_recoveries(place),
         stores=stores,
         segments=len(files),
         stored_bytes=sum(file.size for file in files),
@@ -96,11 +97,11 @@ def _state(
 ) -> StoreState:
     store = newest.meta.store
     version = newest.meta.version if done is None or done.version is None else done.version
-    # An attempt of that version which Spark cannot have committed does not stand for the store.
+    # An attempt that Spark cannot have committed does not count.
     known = [entry for entry in index.commits(store, version, version) if allows(entry)]
     meta = completed(index, known[-1] if known else newest).meta
     frames = index.commits(store, 0, ANY_VERSION)
-    # Under a recovery target the bounds are the writer's own, and change with what it measures.
+    # Under a recovery target the writer changes the bounds with its measurements.
     bounded = settings if settings and settings.recovery_target_ms is None else None
     return StoreState(
         meta=meta,
@@ -124,14 +125,14 @@ def _read_replay_range(place: Place, index: Index, done: Committed | None) -> Re
 
 
 def _lost(place: Place, stores: Iterable[StoreState], done: Committed | None) -> list[Finding]:
-    """Stores whose commit of the committed version is missing."""
+    """Findings for stores without a commit of the committed version."""
     if done is None or done.version is None:
         return []
     shown = {state.meta.store for state in stores if not state.lost}
     newest = {state.meta.store: str(state.newest_version) for state in stores}
     reason = f"no commit frame of version {done.version}, although Spark has committed batch {done.batch}; newest: "
     return [
-        of_error(DamagedLog(f"store {store}", -1, reason + newest.get(store, "none")))
+        error_finding(DamagedLog(f"store {store}", -1, reason + newest.get(store, "none")))
         for store in all_stores(place.checkpoint, newest)
         if store not in shown
     ]

@@ -157,8 +157,8 @@ class QueryCalls:
         """Takes the lease of a query; `Fenced` if another process has it.
 
         Arguments: `checkpoint`, `home`, `generation`, `wait_s`. A run with a generation has begun and has no lease: it
-        begins its first batch, or its agent died. The call fails if a later run has begun since, another checkpoint
-        owns the log, or the state has moved on.
+        begins its first batch, or its agent died. The call fails if a later run has begun since, or another checkpoint
+        owns the log. It also fails if the state was migrated, or a rollback is unfinished.
         """
         checkpoint, generation = str(arguments["checkpoint"]), arguments.get("generation")
         own = cec_directory(checkpoint)

@@ -235,7 +235,7 @@ class Calibration:
         return tuples if tuples < settings.replay_bound else None
 
     def _autotuned(self, settings: Settings, forecast: Forecast, ledger: Footprints) -> Settings:
-        """Writes the changed windows once in T*, which takes the share c/T* of the time; older changes are clean.
+        """Sets CP and U so that a store writes its changed windows once in T*, which takes the share c/T* of its time.
 
         c is the time to write the dirty windows and the windows that the newest commit checked. Clean windows need no
         writes, so c grows with T. Each commit moves c and T closer to the point where they agree.

@@ -1,4 +1,4 @@
-"""The command line `cec`: looks at a query's log, verifies it, repairs it, and advises on the checkpoint interval."""
+"""The command line `cec`: inspects, verifies and repairs a query's log, and advises on the checkpoint interval."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """The command; says which extra is missing where it was installed without."""
+    """Runs the command; names the missing extra if the command line is not installed."""
     try:
         with needed_by("the command line"):
             from spark_cec.cli.app import main as run

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from spark_cec.cli import migrate_commands, rollback_command
-from spark_cec.cli.failures import ExitCode, explained
+from spark_cec.cli.failures import ExitCode, explain_errors
 from spark_cec.cli.options import AsJson, Checkpoint
 from spark_cec.cli.subcommands import HANDED_OVER, HELP_OPTIONS, add_commands, hand_over
 from spark_cec.extras import need
@@ -131,13 +131,13 @@ def cec(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """What is common to all commands."""
+    """Holds the options of all commands."""
 
 
 @app.command(help=_INSPECT, short_help="Show the state of the log, store by store.")
 def inspect(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
-    """The state from frame headers."""
-    with explained("inspect", checkpoint):
+    """Shows the state from frame headers."""
+    with explain_errors("inspect", checkpoint):
         from spark_cec.admin.damage import FindingKind
         from spark_cec.admin.find_log import find_log
         from spark_cec.admin.state import read_state
@@ -158,8 +158,8 @@ def outputs(
     last: Annotated[int, typer.Option("--last", metavar="BATCHES", min=1, help="How many batches.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """From the manifests alone."""
-    with explained("outputs", checkpoint):
+    """Shows the batches, from the manifests alone."""
+    with explain_errors("outputs", checkpoint):
         from spark_cec.admin.find_log import find_log
         from spark_cec.admin.outputs import read_outputs
         from spark_cec.cli.show import console, print_json
@@ -175,8 +175,8 @@ def outputs(
 
 @app.command(help=_VERIFY, short_help="Read every byte; say what is torn, corrupt or lost, and where.")
 def verify(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
-    """The full check."""
-    with explained("verify", checkpoint):
+    """Runs the full check."""
+    with explain_errors("verify", checkpoint):
         from dataclasses import replace
 
         from spark_cec.admin.check import verify_log
@@ -202,45 +202,45 @@ def repair(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be taken out.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """The only command that writes."""
-    with explained("repair", checkpoint, "read" if dry_run else "read and write"):
+    """Removes damaged bytes from the log, and records a fallback if a store is lost."""
+    with explain_errors("repair", checkpoint, "read" if dry_run else "read and write"):
         from spark_cec.adapters.fsspec_storage import open_storage
-        from spark_cec.admin.check import lost_output
-        from spark_cec.admin.fall_back import begin_from, find_mending, replay_due, while_no_run_has_it
+        from spark_cec.admin.check import find_lost_output
+        from spark_cec.admin.fall_back import keep_runs_out, plan_fallback, record_fallback, replay_due
         from spark_cec.admin.find_log import find_log
         from spark_cec.admin.read_only import WatchedStorage
         from spark_cec.cli.progress import meter
         from spark_cec.cli.show import console, print_json
-        from spark_cec.cli.show_repair import print_lost_output, print_mending, print_repair, repair_json
+        from spark_cec.cli.show_repair import print_fallback, print_lost_output, print_repair, repair_json
         from spark_cec.log.home import restore_log
         from spark_cec.log.manifest import damaged_retirement, restore_retirement
         from spark_cec.log.repair import repair as repair_log
 
         place = find_log(checkpoint)
         storage = place.storage if dry_run else open_storage(place.home)
-        with nullcontext() if dry_run else while_no_run_has_it(place):
-            mending = find_mending(place)
+        with nullcontext() if dry_run else keep_runs_out(place):
+            fallback = plan_fallback(place)
             with meter(storage) as progress:
                 report = repair_log(WatchedStorage(storage, progress.read), dry_run)
-            if mending is not None and not dry_run:
-                begin_from(place, mending)
-            due = replay_due(place) if report.removed and mending is None else None
+            if fallback is not None and not dry_run:
+                record_fallback(place, fallback)
+            due = replay_due(place) if report.removed and fallback is None else None
             if place.damage is not None and not dry_run:
                 restore_log(storage, place.log_id)
             kept_from = damaged_retirement(storage)
             if kept_from is not None and not dry_run:
                 restore_retirement(storage, kept_from)
-            lost = lost_output(place)
+            lost = find_lost_output(place)
         if as_json:
-            print_json(repair_json(place, report, mending, due, lost, kept_from))
+            print_json(repair_json(place, report, fallback, due, lost, kept_from))
         else:
-            whole = mending is None and not lost and kept_from is None
+            whole = fallback is None and not lost and kept_from is None
             print_repair(console(), place, report, whole=whole, due=due, kept_from=kept_from)
-            if mending is not None:
-                print_mending(console(), mending, dry_run=dry_run)
+            if fallback is not None:
+                print_fallback(console(), fallback, dry_run=dry_run)
             print_lost_output(console(), lost)
-        beyond = bool(lost) or (mending is not None and mending.cost is None)
-        _end(beyond or (dry_run and bool(report.removed or mending or place.damage or kept_from is not None)))
+        beyond = bool(lost) or (fallback is not None and fallback.cost is None)
+        _end(beyond or (dry_run and bool(report.removed or fallback or place.damage or kept_from is not None)))
 
 
 @app.command(help=_FLUSH, short_help="Have a running query write what is dirty.")
@@ -249,8 +249,8 @@ def flush(
     timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.0, help="How long to wait.")] = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Ask, and wait for the answer."""
-    with explained("flush", checkpoint, "read and write"):
+    """Asks for a flush, and waits for the answer."""
+    with explain_errors("flush", checkpoint, "read and write"):
         from rich.console import Console
 
         from spark_cec.admin.find_log import find_log
@@ -279,8 +279,8 @@ rollback_command.register(app)
 
 @app.command(short_help="Advise on the checkpoint interval.", **HANDED_OVER)
 def tune(context: typer.Context) -> None:
-    """The advice's own command."""
-    with explained("tune", "", "read and write"):
+    """Hands over to the advice's own command."""
+    with explain_errors("tune", "", "read and write"):
         need("`cec tune`", "tune")
         from spark_cec.admin.commits import read_commits
         from spark_cec.tuning.command import tune_app
@@ -294,6 +294,6 @@ add_commands(app)
 
 
 def _end(damaged: bool) -> None:
-    # Here a closed pipe is still an error that can be explained.
+    # Flush while a closed pipe is still an error that we can explain.
     sys.stdout.flush()
     raise typer.Exit(ExitCode.DAMAGE if damaged else ExitCode.OK)

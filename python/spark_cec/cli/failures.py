@@ -15,11 +15,11 @@ from spark_cec.errors import CecError, DamagedLog
 _MOST_CHARACTERS = 400
 
 _WRONG_USAGE: type[Exception] = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
-"""What the command line itself knows how to show; typer has it, but not by name."""
+"""The base class of typer's usage errors, which typer shows itself and does not export."""
 
 
 class ExitCode(IntEnum):
-    """What a command says to whoever started it."""
+    """The exit codes of all commands."""
 
     OK = 0
     DAMAGE = 1
@@ -29,14 +29,16 @@ class ExitCode(IntEnum):
 
 
 @contextmanager
-def explained(command: str, path: str, access: str = "read") -> Iterator[None]:
-    """Turns an error into one line on standard error and an exit code; `access`: what the command needs to do."""
+def explain_errors(command: str, path: str, access: str = "read") -> Iterator[None]:
+    """Turns an error into one line on standard error and an exit code; `access` names the rights that the command
+    needs.
+    """
     try:
         yield
     except (typer.Exit, typer.Abort, _WRONG_USAGE):
         raise
     except BrokenPipeError:
-        _forget_output()
+        _discard_output()
         raise typer.Exit(ExitCode.PIPE_CLOSED) from None
     except KeyboardInterrupt:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
@@ -58,21 +60,22 @@ def _line(error: Exception, path: str, access: str) -> str:
 
 
 def _first_cause(error: Exception) -> str:
-    """What went wrong first. An error of the JVM comes wrapped, by Spark, by Py4J, and with a whole stack."""
+    """The first cause of an error. Spark and Py4J wrap an error of the JVM, with a whole stack."""
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     if java is None:
-        return f"{type(error).__name__}: {_beginning(str(error))}"
+        return f"{type(error).__name__}: {_shorten(str(error))}"
     while java.getCause() is not None:
         java = java.getCause()
-    return f"{java.getClass().getSimpleName()}: {_beginning(str(java.getMessage()))}"
+    return f"{java.getClass().getSimpleName()}: {_shorten(str(java.getMessage()))}"
 
 
-def _beginning(text: str) -> str:
-    """Of a message of many lines."""
+def _shorten(text: str) -> str:
+    """The first two lines of a message, shortened."""
     beginning = " ".join(text.splitlines()[:2])
     return beginning if len(beginning) <= _MOST_CHARACTERS else f"{beginning[:_MOST_CHARACTERS]} ..."
 
 
-def _forget_output() -> None:
-    """Who read standard output is gone; without this the interpreter would complain once more at its end."""
+def _discard_output() -> None:
+    """Redirects output to nowhere after the reader has closed the pipe; else the interpreter would complain at its end.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -17,7 +17,7 @@ from spark_cec.agent.lease import is_held
 from spark_cec.cli.show import console, counted, print_json
 from spark_cec.errors import SettingsError
 from spark_cec.migration.checkpoint import PLANNED, no_checkpoint, running, taken
-from spark_cec.migration.migrate import Carried, Request, carry
+from spark_cec.migration.migrate import Migrated, Request, migrate_state
 from spark_cec.recovery.rollback import refuse_if_under_way
 from spark_cec.session import configure
 from spark_cec.settings import PROVIDER, PROVIDER_KEY
@@ -31,7 +31,7 @@ PROVIDERS = {
     "hdfs": f"{_SPARKS}HDFSBackedStateStoreProvider",
     "cec": PROVIDER,
 }
-"""The providers that a state can be carried to, by their names on the command line."""
+"""The providers that can get a migrated state, by their names on the command line."""
 
 
 def provider_class(name: str) -> str:
@@ -41,23 +41,23 @@ def provider_class(name: str) -> str:
     return PROVIDERS[name]
 
 
-def carry_and_show(command: str, request: Request, confs: Sequence[str], *, as_json: bool) -> None:
-    """Does it in a Spark session of its own, and says what came of it."""
-    pairs = _pairs(confs)
-    _refuse_at_once(request)
-    with _told(command) as say:
+def migrate_and_show(command: str, request: Request, confs: Sequence[str], *, as_json: bool) -> None:
+    """Migrates the state in a Spark session of its own, and prints the result."""
+    pairs = _parse_confs(confs)
+    _refuse_early(request)
+    with _report_steps(command) as say:
         say("starting Spark")
         with _session(command, pairs) as spark:
-            carried = carry(spark, request, say)
+            migrated = migrate_state(spark, request, say)
             version = str(spark.version)
     if as_json:
-        print_json(_json(request, carried))
+        print_json(_json(request, migrated))
     else:
-        _print(console(), request, carried, version)
+        _print(console(), request, migrated, version)
 
 
-def _refuse_at_once(request: Request) -> None:
-    """What can be seen without Spark, which takes a while to start; it is looked at again then."""
+def _refuse_early(request: Request) -> None:
+    """Refuses what needs no Spark to see, because Spark starts slowly; the migration checks all of it again."""
     source, target = _on_this_machine(request.source), _on_this_machine(request.target)
     if source is not None:
         if not (source / PLANNED).is_dir():
@@ -76,25 +76,25 @@ def _on_this_machine(place: str) -> Path | None:
 
 
 @contextmanager
-def _told(command: str) -> Iterator[Callable[[str], None]]:
-    """Says what is being done: in one line of a terminal that changes, else in a line for each thing."""
+def _report_steps(command: str) -> Iterator[Callable[[str], None]]:
+    """Reports the steps: in one changing line on a terminal, else in a line for each kind of step."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if console.is_terminal:
         with console.status(f"cec {command}") as status:
             yield lambda doing: status.update(f"cec {command}: {doing}")
         return
-    told = set[str]()
+    reported = set[str]()
 
     def say(doing: str) -> None:
         kind = re.sub(r"\d+ s more", "", doing)
-        if kind not in told:
-            told.add(kind)
+        if kind not in reported:
+            reported.add(kind)
             console.print(f"cec {command}: {doing}")
 
     yield say
 
 
-def _pairs(confs: Sequence[str]) -> dict[str, str]:
+def _parse_confs(confs: Sequence[str]) -> dict[str, str]:
     pairs = {}
     for conf in confs:
         key, separator, value = conf.partition("=")
@@ -126,32 +126,32 @@ def _session(command: str, confs: dict[str, str]) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def _json(request: Request, carried: Carried) -> dict[str, Any]:
+def _json(request: Request, migrated: Migrated) -> dict[str, Any]:
     return {
         "from": request.source,
         "to": request.target,
         "provider": request.provider,
-        "partitions": request.partitions or carried.found.partitions,
-        "committed_batch": carried.found.batch,
+        "partitions": request.partitions or migrated.found.partitions,
+        "committed_batch": migrated.found.batch,
         "stores": [
             {"operator": each.store.operator, "kind": each.store.kind, "store": each.store.name, "rows": each.rows}
-            for each in carried.stores
+            for each in migrated.stores
         ],
-        "seconds": round(carried.seconds, 3),
+        "seconds": round(migrated.seconds, 3),
     }
 
 
-def _print(out: Console, request: Request, carried: Carried, version: str) -> None:
+def _print(out: Console, request: Request, migrated: Migrated, version: str) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("operator", "kind", "store", "rows"):
         table.add_column(name, justify="right" if name == "rows" else "left")
-    for each in carried.stores:
+    for each in migrated.stores:
         table.add_row(str(each.store.operator), each.store.kind, each.store.name, f"{each.rows:,}")
     out.print(table)
-    rows = sum(each.rows for each in carried.stores)
+    rows, batch = sum(each.rows for each in migrated.stores), migrated.found.batch
     out.print(
-        f"ok: the state after batch {carried.found.batch}, {counted(rows, 'row')}, read back from {request.target} and "
-        f"found the same, after {carried.seconds:.0f} s"
+        f"ok: the state after batch {batch}, {counted(rows, 'row')}, read back from {request.target} and "
+        f"found the same, after {migrated.seconds:.0f} s"
     )
     out.print(
         f"start the query with checkpointLocation {request.target} and {PROVIDER_KEY}={request.provider}; "

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from spark_cec.cli.failures import explained
+from spark_cec.cli.failures import explain_errors
 from spark_cec.cli.options import AsJson
 from spark_cec.extras import need
 
-_CARRY = """The query must be stopped. The old checkpoint is read only; a new one is made beside it, read back and
+_COMMON_HELP = """The query must be stopped. The old checkpoint is read only; a new one is made beside it, read back and
 compared, and cannot be started before it is whole. Spark's own reader and rewriter of state do the work, in a local
 Spark session of this command (`--conf` for what that needs). A state of transformWithState cannot be carried. Output of
 the `cec` sink stays in the old one.
@@ -23,7 +23,7 @@ Exit codes:
 
 _IMPORT = f"""Take a query over from Spark's own state stores (RocksDB or HDFS-backed), with its state.
 
-{_CARRY}
+{_COMMON_HELP}
 \b
 Examples:
   cec import --from /checkpoints/clicks --to /checkpoints/clicks-cec
@@ -33,7 +33,7 @@ _EXPORT = f"""Give a query back to one of Spark's own state stores, with its sta
 
 After a crash, start the query once more and stop it first: its state must be in the log.
 
-{_CARRY}
+{_COMMON_HELP}
 \b
 Examples:
   cec export --from /checkpoints/clicks-cec --to /checkpoints/clicks --provider rocksdb
@@ -43,7 +43,7 @@ _RESCALE = f"""Give a query another number of partitions (spark.sql.shuffle.part
 
 Spark fixes that number at the first start of a query.
 
-{_CARRY}
+{_COMMON_HELP}
 \b
 Examples:
   cec rescale --from /checkpoints/clicks --to /checkpoints/clicks-64 --partitions 64
@@ -57,7 +57,7 @@ Confs = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Gives the command line these commands."""
+    """Adds these commands to the command line."""
     app.command("import", help=_IMPORT, short_help="Take a query over from Spark's own state stores.")(import_)
     app.command(help=_EXPORT, short_help="Give a query back to one of Spark's own state stores.")(export)
     app.command(help=_RESCALE, short_help="Give a query another number of partitions.")(rescale)
@@ -75,8 +75,8 @@ def import_(
     confs: Confs = None,
     as_json: AsJson = False,
 ) -> None:
-    """To our provider."""
-    _carry("import", source, target, "cec", None, quiet, confs, as_json)
+    """Migrates from Spark's provider to ours."""
+    _run_migration("import", source, target, "cec", None, quiet, confs, as_json)
 
 
 def export(
@@ -86,8 +86,8 @@ def export(
     confs: Confs = None,
     as_json: AsJson = False,
 ) -> None:
-    """From our provider."""
-    _carry("export", source, target, provider, None, 0.0, confs, as_json)
+    """Migrates from our provider to Spark's."""
+    _run_migration("export", source, target, provider, None, 0.0, confs, as_json)
 
 
 def rescale(
@@ -97,11 +97,11 @@ def rescale(
     confs: Confs = None,
     as_json: AsJson = False,
 ) -> None:
-    """From our provider to our provider."""
-    _carry("rescale", source, target, "cec", partitions, 0.0, confs, as_json)
+    """Migrates to another number of partitions, on our provider."""
+    _run_migration("rescale", source, target, "cec", partitions, 0.0, confs, as_json)
 
 
-def _carry(
+def _run_migration(
     command: str,
     source: str,
     target: str,
@@ -111,11 +111,11 @@ def _carry(
     confs: list[str] | None,
     as_json: bool,
 ) -> None:
-    with explained(command, source, "read and write"):
+    with explain_errors(command, source, "read and write"):
         need(f"`cec {command}`", "spark")
-        from spark_cec.cli.migrate import carry_and_show, provider_class
+        from spark_cec.cli.migrate import migrate_and_show, provider_class
         from spark_cec.migration.migrate import Request
         from spark_cec.settings import PROVIDER
 
         wanted = PROVIDER if command != "export" else provider_class(provider)
-        carry_and_show(command, Request(source, target, wanted, partitions, quiet), confs or [], as_json=as_json)
+        migrate_and_show(command, Request(source, target, wanted, partitions, quiet), confs or [], as_json=as_json)

@@ -1,4 +1,4 @@
-"""Progress of long readings: on standard error, and only where somebody looks at it."""
+"""Shows the progress of long reads: on standard error, and only on a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_cec.log.segment import list_segments
 from spark_cec.log.storage import Storage
 
 LONG_LOG_BYTES = 64 << 20
-"""From this size on a log takes long enough to read that a bar helps."""
+"""A log of at least this size takes long enough to need a progress bar."""
 
 
 class Meter:
@@ -25,24 +25,24 @@ class Meter:
         self._stores: TaskID | None = None
 
     def read(self, count: int) -> None:
-        """So many more bytes were read."""
+        """Counts more bytes read."""
         if self._stores is None:
             self._progress.advance(self._bytes, count)
 
     def stores_begin(self, count: int) -> None:
-        """The bytes are done; so many stores follow."""
+        """Begins the second bar, for `count` stores."""
         self._progress.update(self._bytes, visible=False)
         self._stores = self._progress.add_task("rebuilding stores", total=count)
 
     def store_done(self) -> None:
-        """One more store is done."""
+        """Counts one more store."""
         if self._stores is not None:
             self._progress.advance(self._stores)
 
 
 @contextmanager
 def meter(storage: Storage) -> Iterator[Meter]:
-    """A meter for a reading of the log at `storage`; silent for a short log and where standard error is no terminal."""
+    """A meter for a read of the log at `storage`; silent for a short log, or if standard error is no terminal."""
     total = sum(file.size for file in list_segments(storage))
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     silent = total < LONG_LOG_BYTES or not sys.stderr.isatty()

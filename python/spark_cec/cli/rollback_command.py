@@ -1,4 +1,4 @@
-"""`cec rollback`: its help, its options, and the question before it."""
+"""`cec rollback`: its help, its options, and its confirmation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from spark_cec.cli.failures import ExitCode, explained
+from spark_cec.cli.failures import ExitCode, explain_errors
 from spark_cec.cli.options import AsJson, Checkpoint
 
 _ROLLBACK = """Take a query back to the end of an earlier batch: its state, its place in its sources, and its output.
@@ -39,20 +39,20 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Gives the command line this command."""
+    """Adds this command to the command line."""
     app.command(help=_ROLLBACK, short_help="Take a query back to the end of an earlier batch. Stop it first.")(rollback)
 
 
 def rollback(
     checkpoint: Checkpoint, to: To, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
 ) -> None:
-    """Look, say, ask, do."""
-    with explained("rollback", checkpoint, "read" if dry_run else "read and write"):
+    """Checks, prints the costs, asks, and rolls back."""
+    with explain_errors("rollback", checkpoint, "read" if dry_run else "read and write"):
         from dataclasses import replace
 
         from spark_cec.admin.find_log import find_log
         from spark_cec.admin.read_only import ReadOnlyStorage
-        from spark_cec.admin.roll_back import Watch, find_way_back, go_back, while_stopped
+        from spark_cec.admin.roll_back import ReadProgress, find_way_back, go_back, while_stopped
         from spark_cec.cli.progress import meter
         from spark_cec.cli.show import console, print_json
         from spark_cec.cli.show_rollback import print_done, print_way_back, rollback_json
@@ -65,7 +65,7 @@ def rollback(
         with while_stopped(place, dry_run=dry_run):
             with meter(place.storage) as progress:
                 watched = replace(place, storage=ReadOnlyStorage(place.storage, progress.read))
-                way = find_way_back(watched, to, Watch(progress.stores_begin, progress.store_done))
+                way = find_way_back(watched, to, ReadProgress(progress.stores_begin, progress.store_done))
             if way is not None and not as_json:
                 print_way_back(console(), way)
             if way is not None and not dry_run and (yes or _is_confirmed()):

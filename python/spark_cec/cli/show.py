@@ -1,4 +1,4 @@
-"""What the commands print: for people, and as one JSON object for programs."""
+"""Prints results: for people, and as one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 class _Output(Console):
-    """A console that lets its caller say what a closed pipe means: rich would end with the exit code for damage."""
+    """A console whose caller handles a closed pipe: rich would exit with the code for damage."""
 
     def on_broken_pipe(self) -> None:
-        """Called while the `BrokenPipeError` is handled."""
+        """Re-raises the `BrokenPipeError` that rich is handling."""
         raise BrokenPipeError
 
 
 def console() -> Console:
-    """Standard output: coloured on a terminal only, and never wrapped, so that lines stay whole for other programs."""
+    """Standard output: coloured on a terminal only, and without line breaks inside a line, for other programs."""
     return _Output(width=1_000, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
@@ -38,7 +38,7 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def size(count: int) -> str:
-    """Bytes, in the largest unit that leaves at least 1."""
+    """Bytes, in the largest unit that gives at least 1."""
     amount, unit = float(count), _UNITS[0]
     for unit in _UNITS:
         if amount < 1024 or unit == _UNITS[-1]:
@@ -48,12 +48,12 @@ def size(count: int) -> str:
 
 
 def counted(count: int, thing: str, things: str | None = None) -> str:
-    """`1 store`, `2 stores`; `things` where the plural is another."""
+    """`1 store`, `2 stores`; `things` is an irregular plural."""
     return f"{count:,} {thing if count == 1 else things or f'{thing}s'}"
 
 
 def print_findings(out: Console, findings: Iterable[Finding]) -> None:
-    """One line each: kind, place, bytes, reason."""
+    """Prints one line for each finding: kind, place, bytes, reason."""
     for each in findings:
         place = each.where if each.offset is None else f"{each.where} at byte {each.offset}"
         lost = "" if each.bytes_lost is None else f"{counted(each.bytes_lost, 'byte')}, "
@@ -78,7 +78,7 @@ def verification_json(result: Verification) -> dict[str, Any]:
 
 
 def print_verification(out: Console, result: Verification) -> None:
-    """The findings, then one line of sums."""
+    """Prints the findings, then one line of sums."""
     print_findings(out, result.findings)
     sound = sum(check.damage is None for check in result.stores)
     read = sum(segment.size for segment in result.segments)
@@ -97,7 +97,7 @@ def print_verification(out: Console, result: Verification) -> None:
 
 
 def store_json(store: StoreId) -> dict[str, Any]:
-    """A store's three names."""
+    """The three parts of a store's id."""
     return {"operator": store.operator, "partition": store.partition, "store": store.name}
 
 
@@ -113,12 +113,12 @@ def _check_json(check: StoreCheck) -> dict[str, Any]:
 
 
 def fallback_json(decided: Fallback | None) -> dict[str, Any] | None:
-    """What `cec repair` has decided for the next start, in `cec verify --json` and `cec inspect --json`."""
+    """The decided fallback, in `cec verify --json` and `cec inspect --json`."""
     return {"version": decided.version, "committed_batch": decided.committed_batch} if decided else None
 
 
 def describe_fallback(decided: Fallback) -> str:
-    """The same in words."""
+    """The decided fallback in words."""
     return (
         f"`cec repair` was here: the next start begins from version {decided.version}, and brings back what is lost "
         f"with a replay up to batch {decided.committed_batch}"
@@ -126,5 +126,5 @@ def describe_fallback(decided: Fallback) -> str:
 
 
 def place_json(place: Place) -> dict[str, Any]:
-    """Which log it is."""
+    """The log's home and id."""
     return {"log_home": place.home, "log_id": place.log_id}

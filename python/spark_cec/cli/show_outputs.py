@@ -1,4 +1,4 @@
-"""Prints what `cec outputs` has read: for people, and as one JSON object for programs."""
+"""Prints the result of `cec outputs`: for people, and as one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def outputs_json(found: Outputs) -> dict[str, Any]:
 
 
 def print_outputs(out: Console, found: Outputs) -> None:
-    """Two lines or more a batch: what it is, then what went into it."""
+    """Prints at least two lines for each batch: its numbers, then its inputs."""
     print_findings(out, found.findings)
     if not found.batches:
         out.print("no batch of output is published: only the cec sink writes into the log")
@@ -51,11 +51,11 @@ def print_outputs(out: Console, found: Outputs) -> None:
         rows, frames = counted(batch.rows, "row"), counted(len(batch.frames), "frame")
         out.print(f"batch {batch.batch}: {rows} in {frames}, published {_time(batch.wall_ms)}{late}{whole}")
         for read in each.inputs:
-            begin = "" if read.start is None else f" from {_shown(read.start)}"
-            out.print(f"    {read.source}{begin} to {_shown(read.end or 'nothing yet')}")
+            begin = "" if read.start is None else f" from {_format_offset(read.start)}"
+            out.print(f"    {read.source}{begin} to {_format_offset(read.end or 'nothing yet')}")
 
 
-def _shown(offset: str) -> str:
+def _format_offset(offset: str) -> str:
     try:
         return f"batch {read_batch(offset)}"
     except ValueError:
@@ -65,5 +65,5 @@ def _shown(offset: str) -> str:
 def _time(ms: int) -> str:
     try:
         return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (ValueError, OverflowError, OSError):  # event time is what users make of it
+    except (ValueError, OverflowError, OSError):  # users choose event times, also impossible ones
         return f"{ms} ms since 1970"

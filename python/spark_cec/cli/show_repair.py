@@ -1,4 +1,4 @@
-"""What `cec repair` prints: for people, and as one JSON object for programs."""
+"""Prints the result of `cec repair`: for people, and as one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
-from spark_cec.admin.damage import Finding, of_damage
-from spark_cec.admin.fall_back import Mending
+from spark_cec.admin.damage import Finding, damage_finding
+from spark_cec.admin.fall_back import FallbackPlan
 from spark_cec.admin.find_log import Place
 from spark_cec.cli.show import counted, place_json, print_findings, store_json
 from spark_cec.log.home import LOG_FILE
@@ -19,21 +19,23 @@ from spark_cec.recovery.fallback import Base, FallbackCost
 
 
 def repair_json(
-    place: Place, report: RepairReport, mending: Mending | None, due: tuple[int, int] | None, lost: Sequence[Finding],
-    kept_from: int | None,
+    place: Place, report: RepairReport, fallback: FallbackPlan | None, due: tuple[int, int] | None,
+    lost: Sequence[Finding], kept_from: int | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The fields of `cec repair --json`; `fallback` is null where every store is whole, or none can be brought back.
+    """The fields of `cec repair --json`; `fallback` is null if every store is whole, or no version is.
 
-    `replay`: what the next start replays where every store is whole, and bytes were taken out. `lost_output`: rows of
-    the sink that no reader can read. `kept_from`: where what says from which batch on output is kept was damaged.
+    `replay`: the replay of the next start, if every store is whole and bytes were removed. `lost_output`: rows of the
+    sink that no reader can read. `kept_from`: the rebuilt retirement bound, if its note was damaged.
     """
     return {
         **place_json(place),
         "dry_run": report.dry_run,
         "bytes_removed": report.bytes_removed,
-        "removed": [{**of_damage(each.damage).to_json(), "kept_as": each.kept_as} for each in report.removed],
-        "lost": [{**store_json(each.store), "reason": each.reason} for each in mending.found.losses] if mending else [],
-        "fallback": _fallback_json(mending) if mending else None,
+        "removed": [{**damage_finding(each.damage).to_json(), "kept_as": each.kept_as} for each in report.removed],
+        "lost": [{**store_json(each.store), "reason": each.reason} for each in fallback.found.losses]
+        if fallback
+        else [],
+        "fallback": _fallback_json(fallback) if fallback else None,
         "replay": {"first": due[0], "last": due[1]} if due else None,
         "log_file": "damaged" if place.damage else "sound",
         "kept_from": kept_from,
@@ -45,9 +47,9 @@ def print_repair(
     out: Console, place: Place, report: RepairReport, *, whole: bool, due: tuple[int, int] | None,
     kept_from: int | None = None,
 ) -> None:  # fmt: skip
-    """Each range that was taken out, or would be, and what to do next. `whole`: every store can be rebuilt.
+    """Prints each removed range and the next step. `whole`: every store can be rebuilt.
 
-    `due`: the batches that the next start replays then; `kept_from` as in `repair_json`.
+    `due`: the batches that the next start replays; `kept_from` as in `repair_json`.
     """
     if kept_from is not None:
         out.print(
@@ -55,7 +57,7 @@ def print_repair(
             f"on, the oldest that is there"
         )
     for each in report.removed:
-        print_findings(out, [of_damage(each.damage)])
+        print_findings(out, [damage_finding(each.damage)])
         out.print(f"        {'would be kept' if report.dry_run else 'kept'} as {place.home}/{each.kept_as}")
     if place.damage is not None:
         out.print(f"{LOG_FILE} {'would be' if report.dry_run else 'was'} written anew, with the id {place.log_id}")
@@ -74,7 +76,7 @@ def print_repair(
 
 
 def print_lost_output(out: Console, lost: Sequence[Finding]) -> None:
-    """Rows that were written once and that a replay does not write again."""
+    """Prints the lost rows, which a replay does not write again."""
     print_findings(out, lost)
     cuts = [each for each in lost if each.where.startswith(f"{CUTS}/")]
     if cuts:
@@ -90,24 +92,24 @@ def print_lost_output(out: Console, lost: Sequence[Finding]) -> None:
         )
 
 
-def print_mending(out: Console, mending: Mending, *, dry_run: bool) -> None:
-    """Which stores are lost at the committed version, and what brings them back."""
-    newest = {loss.store: loss for loss in reversed(mending.found.losses)}
+def print_fallback(out: Console, fallback: FallbackPlan, *, dry_run: bool) -> None:
+    """Prints the lost stores, and how the query gets them back."""
+    newest = {loss.store: loss for loss in reversed(fallback.found.losses)}
     for store, loss in sorted(newest.items()):
-        older = sum(each.store == store for each in mending.found.losses) - 1
+        older = sum(each.store == store for each in fallback.found.losses) - 1
         more = f" (and {counted(older, 'older version')} with it)" if older else ""
         out.print(f"lost    store {store}: {loss.reason}{more}", style="bold red")
-    found, cost = mending.found, mending.cost
+    found, cost = fallback.found, fallback.cost
     if not isinstance(found, Base) and found.carried:
         out.print(
-            f"the state of batch {mending.committed_batch} is lost, back to version {found.carried}, which was "
+            f"the state of batch {fallback.committed_batch} is lost, back to version {found.carried}, which was "
             f"carried here from another checkpoint: carry it from there once more, restore the checkpoint from a copy, "
             f"or start a new one"
         )
         return
     if not isinstance(found, Base):
         out.print(
-            f"the state of batch {mending.committed_batch} is lost: batches from {max(found.needs_batch - 1, 0)} on "
+            f"the state of batch {fallback.committed_batch} is lost: batches from {max(found.needs_batch - 1, 0)} on "
             f"would bring it back, but Spark's offset log begins at batch {found.oldest_batch}; restore the "
             f"checkpoint from a copy, or start a new one"
         )
@@ -116,7 +118,7 @@ def print_mending(out: Console, mending: Mending, *, dry_run: bool) -> None:
     out.print(
         f"the log still has all stores at version {found.version}: the next start of the query "
         f"{'would begin' if dry_run else 'begins'} from there, and a replay of batches {found.replay_from} to "
-        f"{mending.committed_batch} ({counted(cost.batches, 'batch', 'batches')}, {_input(cost)}) brings back what is "
+        f"{fallback.committed_batch} ({counted(cost.batches, 'batch', 'batches')}, {_input(cost)}) brings back what is "
         f"lost"
     )
 
@@ -127,13 +129,13 @@ def _input(cost: FallbackCost) -> str:
     return f"how much input is not known: {counted(cost.lost_footers, 'commit')} of them left no count"
 
 
-def _fallback_json(mending: Mending) -> dict[str, Any] | None:
-    if not isinstance(mending.found, Base) or mending.cost is None:
+def _fallback_json(fallback: FallbackPlan) -> dict[str, Any] | None:
+    if not isinstance(fallback.found, Base) or fallback.cost is None:
         return None
     return {
-        "version": mending.found.version,
-        "committed_batch": mending.committed_batch,
-        "replay_from": mending.found.replay_from,
-        "batches": mending.cost.batches,
-        "input_tuples": mending.cost.inputs if not mending.cost.lost_footers else None,
+        "version": fallback.found.version,
+        "committed_batch": fallback.committed_batch,
+        "replay_from": fallback.found.replay_from,
+        "batches": fallback.cost.batches,
+        "input_tuples": fallback.cost.inputs if not fallback.cost.lost_footers else None,
     }

@@ -1,4 +1,4 @@
-"""What `cec rollback` prints: what going back needs and costs, for people, and as one JSON object for programs."""
+"""Prints the plan and costs of `cec rollback`: for people, and as one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from spark_cec.admin.roll_back import WayBack
 from spark_cec.cli.show import counted, place_json
 from spark_cec.cli.show_state import replay_range_json
 
-_OF_OTHER_SINKS = (
+_OTHER_SINKS = (
     "have {} already: rows come again, in batches that may be cut otherwise; one that knows batches by their numbers "
     "(files, Delta, perhaps yours) passes over those that it has"
 )
 
 
 def rollback_json(place: Place, batch: int, way: WayBack | None, generation: int | None) -> dict[str, Any]:
-    """The fields of `cec rollback --json`; what the way costs is left out where the query is at that batch already.
+    """The fields of `cec rollback --json`; without costs if the query is at that batch already.
 
-    `generation`: of the run that owns what comes, null where nothing was done.
+    `generation`: the run that owns later versions, null if nothing was done.
     """
     found = {**place_json(place), "to_batch": batch, "from_batch": way.newest if way else batch}
     return {**found, "done": generation is not None, "generation": generation, **(_cost_json(way) if way else {})}
@@ -43,7 +43,7 @@ def _cost_json(way: WayBack) -> dict[str, Any]:
 
 
 def print_way_back(out: Console, way: WayBack) -> None:
-    """What belongs to going back, a line each."""
+    """Prints the rollback's plan and costs, a line each."""
     begun = "; a try before was cut short, and this one does the rest" if way.begun else ""
     lines = [("back to", f"the end of batch {way.to}, from batch {way.newest}{begun}"), ("state", _state(way))]
     lines.append(
@@ -59,7 +59,7 @@ def print_way_back(out: Console, way: WayBack) -> None:
     for name, read in way.readers.items():
         lines.append(("reader", f"{name} has read batch {read}, perhaps more: take it back, too, or begin it anew"))
     if way.newest > way.to:
-        lines.append(("other sinks", _OF_OTHER_SINKS.format(_batches(way.to + 1, way.newest))))
+        lines.append(("other sinks", _OTHER_SINKS.format(_batches(way.to + 1, way.newest))))
     if not way.locks:
         lines.append(("lock", "this storage has none: nothing here tells whether the query runs; it must be stopped"))
     for label, value in lines:
@@ -67,7 +67,7 @@ def print_way_back(out: Console, way: WayBack) -> None:
 
 
 def print_done(out: Console, way: WayBack) -> None:
-    """That it was done, and what comes."""
+    """Says that the rollback is done, and what the next start does."""
     replays = f"replays {_batches(way.replay_range.first, way.to)}, and " if way.replay_range.is_due else ""
     comes = f"its next start {replays}goes on with batch {way.to + 1}"
     out.print(f"the query is back at the end of batch {way.to}: {comes}")

@@ -1,4 +1,4 @@
-"""What `cec inspect` prints."""
+"""Prints the result of `cec inspect`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COLUMNS = (
 
 
 def state_json(state: LogState) -> dict[str, Any]:
-    """The fields of `cec inspect --json`. Bounds are null where they are not known."""
+    """The fields of `cec inspect --json`. Unknown bounds are null."""
     query, done = state.place.query or {}, state.committed
     return {
         "log_home": state.place.home,
@@ -51,8 +51,8 @@ def state_json(state: LogState) -> dict[str, Any]:
 
 
 def print_state(out: Console, state: LogState) -> None:
-    """What belongs to the query, then a table of its stores, then the damage that was met."""
-    for label, value in _head(state):
+    """Prints the query's lines, a table of its stores, then the damage found."""
+    for label, value in _header_lines(state):
         out.print(f"{label:12}{value}")
     out.print()
     if state.stores:
@@ -73,7 +73,7 @@ def print_state(out: Console, state: LogState) -> None:
 
 
 def _state_store(state: LogState) -> str | None:
-    """The class of the provider that has the query's state; None where it has none, or only the log is known."""
+    """The class of the state store provider; None if the query has no state, or only the log is known."""
     checkpoint = state.place.checkpoint
     if checkpoint is None or not has_state(checkpoint):
         return None
@@ -89,7 +89,7 @@ def _without_stores(state: LogState) -> str:
     return "no store has committed yet"
 
 
-def _head(state: LogState) -> list[tuple[str, object]]:
+def _header_lines(state: LogState) -> list[tuple[str, object]]:
     query, done = state.place.query or {}, state.committed
     lines: list[tuple[str, object]] = [("log", f"{state.place.home} (id {state.place.log_id})")]
     if query:
@@ -153,7 +153,7 @@ def _known(count: int | None) -> str:
 
 
 def _note(state: StoreState) -> str:
-    """What is to be said of this store alone: why there is a `!` in its row."""
+    """Explains the `!` in a store's row."""
     above = ["q is above Q"] if _over(state.meta.extent, state.extent_bound) else []
     above += ["u is above U"] if _over(state.meta.replay, state.replay_bound) else []
     return f"! {' and '.join(above)}: the next commits bring it down as far as CI/CP allows" if above else ""
@@ -169,7 +169,7 @@ def _over(value: int, bound: int | None) -> bool:
 
 
 def replay_range_json(replay_range: ReplayRange) -> dict[str, Any]:
-    """`since_batch` is D. `from` and `to` are as the source writes its offsets; `offsets`: those of Kafka's form."""
+    """`since_batch` is D. `from` and `to` have the source's own form; `offsets` are for Kafka's form."""
     return {
         "since_batch": replay_range.first,
         "batches": max(replay_range.committed + 1 - replay_range.first, 0),

@@ -1,1 +1,1 @@
-"""Carrying the state of a stopped query from one checkpoint to another: of another provider, or of more partitions."""
+"""Migrates the state of a stopped query to a new checkpoint: for another provider, or with more partitions."""

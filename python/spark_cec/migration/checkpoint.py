@@ -1,4 +1,4 @@
-"""What there is to carry: the checkpoint of a query that is stopped, and its copy without the state."""
+"""Inspects the checkpoint of a stopped query, and copies it without the state."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SCHEMAS = ("_metadata", "_stateSchema")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A checkpoint that can be carried.
+    """A checkpoint that can be migrated.
 
-    `batch` is V, the newest batch that Spark has committed; `conf` what its offset log recorded of the settings.
-    `alone`: operators of which there is partition 0 and no other, as where there is no key to spread by.
+    `batch` is V, the newest batch that Spark has committed; `conf` has the settings in its offset log. `alone`:
+    operators with partition 0 only, because they have no key to partition by.
     """
 
     batch: int
@@ -39,12 +39,12 @@ class Found:
 
     @property
     def partitions(self) -> int:
-        """How many partitions its operators have."""
+        """The number of its operators' partitions."""
         return int(self.conf[PARTITIONS_KEY])
 
 
-def look(files: HadoopFiles) -> Found:
-    """What the checkpoint is. `UnsuitableCheckpoint` if it has nothing to carry, or what only one provider has."""
+def inspect_checkpoint(files: HadoopFiles) -> Found:
+    """Inspects the checkpoint. `UnsuitableCheckpoint` if it has no state, or state that only one provider supports."""
     planned, committed = batches(files, PLANNED), batches(files, COMMITTED)
     if not planned:
         raise no_checkpoint(files.root)
@@ -53,7 +53,7 @@ def look(files: HadoopFiles) -> Found:
         raise UnsuitableCheckpoint(
             f"the query of {files.root} has committed no batch that could be carried: start a new checkpoint"
         )
-    conf = _recorded(files, batch)
+    conf = _read_conf(files, batch)
     if PROVIDER_KEY not in conf:
         raise UnsuitableCheckpoint(
             f"{files.root} names no state store provider: start its query once with Spark 4.3, and stop it"
@@ -64,8 +64,8 @@ def look(files: HadoopFiles) -> Found:
     missing = {}
     for operator in operators:
         metadata = _operator_metadata(files, operator)
-        _refuse_what_one_provider_has(files, operator, metadata)
-        missing[operator] = _missing_partitions(files, operator, metadata)
+        _refuse_transform_with_state(files, operator, metadata)
+        missing[operator] = _find_missing_partitions(files, operator, metadata)
     for operator, partitions in missing.items():
         if partitions and partitions != set(range(1, int(conf[PARTITIONS_KEY]))):
             raise lost_partitions(files.root, operator, partitions)
@@ -73,22 +73,22 @@ def look(files: HadoopFiles) -> Found:
 
 
 def no_checkpoint(root: str) -> UnsuitableCheckpoint:
-    """What to say of a place where no query has run."""
+    """The error for a place without a query."""
     return UnsuitableCheckpoint(f"{root} is not the checkpoint of a query: it has no offset log")
 
 
 def taken(root: str) -> UnsuitableCheckpoint:
-    """What to say of a target that is there."""
+    """The error for a target that exists."""
     return UnsuitableCheckpoint(f"--to {root}: there is something already; give a new place")
 
 
 def running(root: str) -> UnsuitableCheckpoint:
-    """What to say of a source whose query has a lease."""
+    """The error for a source whose query has a lease."""
     return UnsuitableCheckpoint(f"the query of {root} runs: stop it first")
 
 
 def lost_partitions(root: str, operator: int | str, missing: Iterable[int]) -> UnsuitableCheckpoint:
-    """What to say of a state of which a part is not there."""
+    """The error for a state with missing partitions."""
     which = ", ".join(map(str, sorted(missing)))
     return UnsuitableCheckpoint(f"{root} has lost state: operator {operator} has no partition {which}; restore it")
 
@@ -99,7 +99,7 @@ def batches(files: HadoopFiles, log: str) -> list[int]:
 
 
 def copy_all_but_state(source: HadoopFiles, target: HadoopFiles, found: Found, conf: Mapping[str, str]) -> None:
-    """Spark's logs, with `conf` recorded from batch V on, and the schemas of the state; `metadata` is not right yet."""
+    """Copies Spark's logs, with `conf` recorded from batch V on, and the state schemas; `metadata` stays unfinished."""
     for name in source.names():
         if name not in (METADATA, _STATE, _OWN):
             source.copy(name, target)
@@ -107,25 +107,26 @@ def copy_all_but_state(source: HadoopFiles, target: HadoopFiles, found: Found, c
         source.copy(path, target)
     for batch in batches(source, PLANNED):
         if batch >= found.batch:
-            _record(target, batch, conf)
+            _record_conf(target, batch, conf)
     if int(conf.get(PARTITIONS_KEY, found.partitions)) != found.partitions:
         for path in _operator_files(target):
-            _resize(target, path, int(conf[PARTITIONS_KEY]))
+            _record_partitions(target, path, int(conf[PARTITIONS_KEY]))
 
 
-def name_the_state(target: HadoopFiles, batch: int, ids: Mapping[str, Any]) -> None:
-    """Has Spark's commit log name the state that was written, in checkpoint format 2: by operator, partition, store."""
+def record_state_ids(target: HadoopFiles, batch: int, ids: Mapping[str, Any]) -> None:
+    """Records the checkpoint ids of the written state in Spark's commit log: by operator, partition, store (format 2).
+    """
     version, _, text = target.read(f"{COMMITTED}/{batch}").partition("\n")
     target.write(f"{COMMITTED}/{batch}", f"{version}\n{json.dumps({**json.loads(text), 'stateUniqueIds': ids})}")
 
 
 def finish(source: HadoopFiles, target: HadoopFiles) -> None:
-    """From here on the copy can be started."""
+    """Completes the copy, so that it can be started."""
     target.write(METADATA, source.read(METADATA))
 
 
-def _recorded(files: HadoopFiles, batch: int) -> dict[str, str]:
-    """The settings in an entry of the offset log; all that a start reads beside it is looked at before it is copied."""
+def _read_conf(files: HadoopFiles, batch: int) -> dict[str, str]:
+    """The settings in an entry of the offset log. Also checks all entries that a start reads, before the copy."""
     for log in (PLANNED, COMMITTED):
         for each in batches(files, log):
             if each >= batch:
@@ -146,7 +147,7 @@ def _json_line(files: HadoopFiles, path: str) -> dict[str, Any]:
     return content
 
 
-def _record(files: HadoopFiles, batch: int, conf: Mapping[str, str]) -> None:
+def _record_conf(files: HadoopFiles, batch: int, conf: Mapping[str, str]) -> None:
     version, line, *rest = files.read(f"{PLANNED}/{batch}").split("\n")
     content = json.loads(line)
     content["conf"] = {**content["conf"], **conf}
@@ -154,7 +155,7 @@ def _record(files: HadoopFiles, batch: int, conf: Mapping[str, str]) -> None:
 
 
 def _schema_paths(files: HadoopFiles) -> list[str]:
-    """Where Spark has the operators and the schemas of their stores: beside partition 0, or beside the operator."""
+    """The paths of Spark's operator files and state schemas: beside partition 0, or beside the operator."""
     found = []
     for operator in files.names(_STATE):
         found += [f"{_STATE}/{operator}/{name}" for name in _SCHEMAS]
@@ -172,7 +173,7 @@ def _operator_files(files: HadoopFiles) -> list[str]:
     return found
 
 
-def _resize(files: HadoopFiles, path: str, partitions: int) -> None:
+def _record_partitions(files: HadoopFiles, path: str, partitions: int) -> None:
     version, _, text = files.read(path).partition("\n")
     content = json.loads(text)
     for store in content["stateStoreInfo"]:
@@ -180,14 +181,14 @@ def _resize(files: HadoopFiles, path: str, partitions: int) -> None:
     files.write(path, f"{version}\n{json.dumps(content, separators=(',', ':'))}")
 
 
-def _missing_partitions(files: HadoopFiles, operator: str, metadata: Mapping[str, Any]) -> set[int]:
-    """Every partition has a directory, but where there is no key to spread by."""
+def _find_missing_partitions(files: HadoopFiles, operator: str, metadata: Mapping[str, Any]) -> set[int]:
+    """The partitions without a directory. An operator without a key has partition 0 only."""
     there = {int(name) for name in files.names(f"{_STATE}/{operator}") if name.isascii() and name.isdigit()}
     return set(range(max(int(store["numPartitions"]) for store in metadata["stateStoreInfo"]))) - there
 
 
 def _operator_metadata(files: HadoopFiles, operator: str) -> dict[str, Any]:
-    """What Spark has written down of an operator and its stores."""
+    """Spark's metadata of an operator and its stores."""
     own = [path for path in _operator_files(files) if path.startswith(f"{_STATE}/{operator}/")]
     if not own:
         raise UnsuitableCheckpoint(
@@ -197,8 +198,8 @@ def _operator_metadata(files: HadoopFiles, operator: str) -> dict[str, Any]:
     return _json_line(files, own[-1])
 
 
-def _refuse_what_one_provider_has(files: HadoopFiles, operator: str, metadata: Mapping[str, Any]) -> None:
-    """By the operator's name in its metadata."""
+def _refuse_transform_with_state(files: HadoopFiles, operator: str, metadata: Mapping[str, Any]) -> None:
+    """Refuses transformWithState, by the operator's name in its metadata."""
     name = str(metadata["operatorInfo"]["operatorName"])
     if name.startswith("transformWithState"):
         raise UnsuitableCheckpoint(

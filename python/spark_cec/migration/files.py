@@ -1,4 +1,4 @@
-"""Files of checkpoints, by Spark's own file systems: a checkpoint may be wherever Spark can read."""
+"""Files of checkpoints, through Spark's own file systems: a checkpoint may be anywhere that Spark can read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class HadoopFiles:
-    """Files below one directory, which need not be there."""
+    """Files below one directory, which may be missing."""
 
     def __init__(self, jvm: Any, conf: Any, root: str) -> None:
         self._jvm = jvm
@@ -18,30 +18,30 @@ class HadoopFiles:
 
     @property
     def url(self) -> str:
-        """The directory as Spark names that of a query."""
+        """The directory in Spark's form of a query's URL."""
         return str(self._fs.makeQualified(self._path("")).toString())
 
     @property
     def is_readable(self) -> bool:
-        """Whether Spark's reader of state finds the directory: it escapes the name once too often."""
+        """Whether Spark's state reader finds the directory: it escapes the name once too often."""
         utils = self._jvm.org.apache.spark.sql.execution.streaming.utils.StreamingUtils
         resolved = str(utils.resolvedCheckpointLocation(self._conf, self.root))
         return resolved.replace("file:///", "file:/") == self.url
 
     def names(self, directory: str = "") -> list[str]:
-        """What is directly in a directory, hidden files left out, sorted; empty if there is none."""
+        """The names directly in a directory, without hidden files, sorted; empty if the directory is missing."""
         return sorted(name for name, _ in self._list(directory))
 
     def newest_ms(self, directories: Iterable[str]) -> int:
-        """When a file of these directories was last written, in ms since 1970; 0 if there is none."""
+        """The time of the newest file in these directories, in ms since 1970; 0 without files."""
         return max((written for directory in directories for _, written in self._list(directory)), default=0)
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or directory."""
+        """Whether the file or directory exists."""
         return bool(self._fs.exists(self._path(path)))
 
     def read(self, path: str) -> str:
-        """A small file, whole."""
+        """Reads a small file."""
         stream = self._fs.open(self._path(path))
         try:
             return str(self._jvm.java.lang.String(stream.readAllBytes(), "UTF-8"))
@@ -49,7 +49,7 @@ class HadoopFiles:
             stream.close()
 
     def write(self, path: str, text: str) -> None:
-        """A small file, whole, in place of what is there."""
+        """Creates or replaces a small file."""
         stream = self._fs.create(self._path(path), True)
         try:
             stream.write(text.encode())
@@ -57,7 +57,7 @@ class HadoopFiles:
             stream.close()
 
     def copy(self, path: str, to: HadoopFiles) -> None:
-        """A file, or a directory with all that is in it, to the same place below another directory."""
+        """Copies a file, or a directory with its content, to the same path below another directory."""
         if not self._jvm.org.apache.hadoop.fs.FileUtil.copy(
             self._fs, self._path(path), to._fs, to._path(path), False, True, self._conf
         ):
@@ -65,11 +65,11 @@ class HadoopFiles:
 
     @property
     def real(self) -> str:
-        """The directory without symbolic links in its name, where this process can see them."""
+        """The directory's URL without symbolic links, if this process can see them."""
         return f"file:{Path(self.url[len('file:') :]).resolve()}" if self.url.startswith("file:") else self.url
 
     def claim(self, path: str, text: str) -> bool:
-        """Makes the directory, with one file in it; False, and nothing changed, if that file is there already."""
+        """Creates the directory, with one file in it; returns False, and changes nothing, if that file exists."""
         self._fs.mkdirs(self._path(""))
         try:
             stream = self._fs.create(self._path(path), False)
@@ -84,7 +84,7 @@ class HadoopFiles:
         return True
 
     def remove(self, last: str) -> None:
-        """The directory itself, with all that is in it; one file goes after all others."""
+        """Deletes the directory with its content; the file `last` after all others."""
         for status in self._fs.listStatus(self._path("")):
             if str(status.getPath().getName()) != last:
                 self._fs.delete(status.getPath(), True)

@@ -1,4 +1,4 @@
-"""One carrying of a query's state, from one checkpoint to a new one beside it."""
+"""Migrates a query's state from one checkpoint to a new one beside it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from spark_cec.migration.checkpoint import (
     batches,
     copy_all_but_state,
     finish,
-    look,
+    inspect_checkpoint,
     lost_partitions,
-    name_the_state,
+    record_state_ids,
     running,
     taken,
 )
 from spark_cec.migration.files import HadoopFiles
-from spark_cec.migration.rewrite import Rewriting, Store, StoreSums, ids_of, refuse_what_is_not_known
+from spark_cec.migration.rewrite import StateRewriter, Store, StoreSums, collect_ids, refuse_unknown_stores
 from spark_cec.recovery.preconditions import METADATA, UNFINISHED
 from spark_cec.recovery.query_files import mark_migrated, save_carried
 from spark_cec.recovery.rollback import refuse_if_under_way
@@ -48,10 +48,10 @@ _WHY = "its state was carried here by `cec`; nothing has run yet"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to carry, and as what.
+    """The source, the target and the form of a migration.
 
-    `provider`: the class of the state store provider to write for; `partitions`: how many, None for as many as there
-    are; `quiet_s`: for how long nothing must have been written to a checkpoint of Spark's own providers, seconds.
+    `provider`: the class of the target's state store provider. `partitions`: the target's number, None for the
+    source's. `quiet_s`: the seconds without a write after which a query on Spark's own providers counts as stopped.
     """
 
     source: str
@@ -62,27 +62,27 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
-    """What was carried: what was found in the old checkpoint, and each store as it was read back from the new one."""
+class Migrated:
+    """The result: the old checkpoint, and each store as read back from the new one."""
 
     found: Found
     stores: tuple[StoreSums, ...]
     seconds: float
 
 
-def carry(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Carried:
-    """Makes the new checkpoint; `say` is told what is being done.
+def migrate_state(spark: SparkSession, request: Request, say: Callable[[str], None]) -> Migrated:
+    """Creates the new checkpoint; calls `say` with each step.
 
-     1. Look at the source: refuse what cannot be carried.
-     2. Make sure that no query writes it: by its lease, or by looking for a while. Then claim the new place, which
-        nobody else may have taken meanwhile.
-     3. Copy Spark's logs and schemas, with the new settings in them, to a checkpoint that cannot be started yet.
-     4. Begin the log, if that is where the state goes.
-     5. Rewrite the state.
-     6. Read it back: every store must have the same rows.
-     7. See that the source has not moved meanwhile, and let the copy be started.
+    1. Inspect the source, and refuse a state that cannot be migrated.
+    2. Make sure that no query writes the source: by its lease, or by a wait for writes. Then claim the target, which
+       another process may have taken meanwhile.
+    3. Copy Spark's logs and schemas, with the new settings, to a checkpoint that cannot be started yet.
+    4. Create the log, if our provider gets the state.
+    5. Rewrite the state.
+    6. Read the state back: every store must have the same rows.
+    7. Check that the source has not changed, and complete the copy.
 
-    `UnsuitableCheckpoint`, `LogLocationError` or `Fenced` say what to do instead. What was begun is removed then.
+    Raises `UnsuitableCheckpoint`, `LogLocationError` or `Fenced` with the remedy, and removes the unfinished target.
     """
     started = time.monotonic()
     source, target = _files(spark, request.source), _files(spark, request.target)
@@ -91,14 +91,14 @@ def carry(spark: SparkSession, request: Request, say: Callable[[str], None]) -> 
             raise LogLocationError(
                 files.root, "Spark's reader of state does not find a name with spaces, % and the like: give one without"
             )
-    found, ends = _refused_if_pointless(request, look(source)), _ends(source)  # 1
+    found, ends = _refuse_pointless(request, inspect_checkpoint(source)), _read_ends(source)  # 1
     home = home_of(target.url, parse_settings(_cec_conf(spark)), None) if request.provider == PROVIDER else None
-    _refuse_a_taken_place(source, target, home)
-    rewriting = Rewriting(spark, source.url, target.url, found.batch)
-    every = rewriting.stores()
-    refuse_what_is_not_known(every)
-    _refuse_lost_partitions(source, found, every, rewriting)
-    with _while_nobody_writes(source, found, request.quiet_s, say), _claimed(spark, source, target, home):  # 2
+    _refuse_taken_place(source, target, home)
+    rewriter = StateRewriter(spark, source.url, target.url, found.batch)
+    every = rewriter.stores()
+    refuse_unknown_stores(every)
+    _refuse_lost_partitions(source, found, every, rewriter)
+    with _hold_source(source, found, request.quiet_s, say), _claim_places(spark, source, target, home):  # 2
         conf = {PROVIDER_KEY: request.provider}
         if request.partitions is not None:
             conf[PARTITIONS_KEY] = str(request.partitions)
@@ -111,20 +111,20 @@ def carry(spark: SparkSession, request: Request, say: Callable[[str], None]) -> 
         ids = dict[Store, list[str | None]]()
         for store in every:
             say(f"rewriting operator {store.operator} ({store.kind}), store {store.name}")
-            written, ids[store] = rewriting.write(store, {**found.conf, **conf}, request.partitions)  # 5
+            written, ids[store] = rewriter.write(store, {**found.conf, **conf}, request.partitions)  # 5
             stores.append(written)
-        names = ids_of(ids)
+        names = collect_ids(ids)
         if names is not None:
-            name_the_state(target, found.batch, names)
+            record_state_ids(target, found.batch, names)
         for wanted in stores:
             say(f"reading back operator {wanted.store.operator} ({wanted.store.kind}), store {wanted.store.name}")
-            _refuse_a_difference(wanted, rewriting.read_back(wanted.store))  # 6
-        if _ends(source) != ends:  # 7
+            _refuse_difference(wanted, rewriter.read_back(wanted.store))  # 6
+        if _read_ends(source) != ends:  # 7
             raise UnsuitableCheckpoint(f"the query of {source.root} runs: it has gone on meanwhile. Stop it first")
         if found.provider == PROVIDER:
             mark_migrated(cec_directory(source.url), target.root)
         finish(source, target)
-    return Carried(found, tuple(stores), time.monotonic() - started)
+    return Migrated(found, tuple(stores), time.monotonic() - started)
 
 
 def _files(spark: SparkSession, path: str) -> HadoopFiles:
@@ -132,7 +132,7 @@ def _files(spark: SparkSession, path: str) -> HadoopFiles:
     return HadoopFiles(jvm, conf, path)
 
 
-def _refused_if_pointless(request: Request, found: Found) -> Found:
+def _refuse_pointless(request: Request, found: Found) -> Found:
     if request.partitions is None and found.provider == request.provider:
         raise UnsuitableCheckpoint(f"the state of {request.source} is that of {found.provider} already")
     if request.partitions is not None and request.partitions == found.partitions:
@@ -140,7 +140,7 @@ def _refused_if_pointless(request: Request, found: Found) -> Found:
     return found
 
 
-def _refuse_a_taken_place(source: HadoopFiles, target: HadoopFiles, home: str | None) -> None:
+def _refuse_taken_place(source: HadoopFiles, target: HadoopFiles, home: str | None) -> None:
     if target.exists(""):
         raise taken(target.root)
     if home is not None and is_taken(home):
@@ -149,18 +149,18 @@ def _refuse_a_taken_place(source: HadoopFiles, target: HadoopFiles, home: str | 
         raise UnsuitableCheckpoint(f"--to {target.root} is within the checkpoint that is carried: give one beside it")
 
 
-def _refuse_lost_partitions(source: HadoopFiles, found: Found, every: Iterable[Store], rewriting: Rewriting) -> None:
+def _refuse_lost_partitions(source: HadoopFiles, found: Found, every: Iterable[Store], rewriter: StateRewriter) -> None:
     for store in every:
-        if store.operator in found.alone and rewriting.has_keys(store):
+        if store.operator in found.alone and rewriter.has_keys(store):
             raise lost_partitions(source.root, store.operator, range(1, found.partitions))
 
 
 @contextmanager
-def _while_nobody_writes(
+def _hold_source(
     source: HadoopFiles, found: Found, quiet_s: float, say: Callable[[str], None]
 ) -> Iterator[None]:
     if found.provider != PROVIDER:
-        _watch(source, quiet_s, say)
+        _watch_source(source, quiet_s, say)
         yield
         return
     leases = CheckpointLeases()
@@ -170,13 +170,13 @@ def _while_nobody_writes(
         raise running(source.root) from error
     try:
         refuse_if_under_way(cec_directory(source.url))
-        _refuse_a_due_replay(source)
+        _refuse_due_replay(source)
         yield
     finally:
         leases.release(source.url)
 
 
-def _refuse_a_due_replay(source: HadoopFiles) -> None:
+def _refuse_due_replay(source: HadoopFiles) -> None:
     due = replay_due(find_log(source.url))
     if due is not None:
         raise UnsuitableCheckpoint(
@@ -185,41 +185,41 @@ def _refuse_a_due_replay(source: HadoopFiles) -> None:
         )
 
 
-def _watch(source: HadoopFiles, quiet_s: float, say: Callable[[str], None]) -> None:
-    """Spark's own providers leave no sign of a query that runs but what it writes."""
-    before, newest = _ends(source), source.newest_ms((PLANNED, COMMITTED))
-    left = quiet_s - max(time.time() - newest / 1000, 0.0)  # the clock of another machine may be ahead
+def _watch_source(source: HadoopFiles, quiet_s: float, say: Callable[[str], None]) -> None:
+    """Waits, and refuses the source if its query writes a batch: Spark's own providers leave no other sign of a run."""
+    before, newest = _read_ends(source), source.newest_ms((PLANNED, COMMITTED))
+    left = quiet_s - max(time.time() - newest / 1000, 0.0)  # another machine's clock may be ahead
     until = time.monotonic() + left
     while time.monotonic() < until:
         say(f"looking for {until - time.monotonic():.0f} s more whether its query has really stopped")
         time.sleep(_LOOK_EVERY_S)
-        if _ends(source) != before:
+        if _read_ends(source) != before:
             raise UnsuitableCheckpoint(f"the query of {source.root} runs: it has just written a batch. Stop it first")
 
 
-def _ends(files: HadoopFiles) -> tuple[int, int]:
+def _read_ends(files: HadoopFiles) -> tuple[int, int]:
     """The newest commit, and the newest planned batch."""
     return max(batches(files, COMMITTED), default=-1), max(batches(files, PLANNED), default=-1)
 
 
 @contextmanager
-def _claimed(spark: SparkSession, source: HadoopFiles, target: HadoopFiles, home: str | None) -> Iterator[None]:
-    """Both places are ours from here on, and are removed if it fails, when no task writes there any more."""
-    _refuse_a_taken_place(source, target, home)
+def _claim_places(spark: SparkSession, source: HadoopFiles, target: HadoopFiles, home: str | None) -> Iterator[None]:
+    """Claims target and log; after a failure, removes both as soon as no task writes there."""
+    _refuse_taken_place(source, target, home)
     if not target.claim(METADATA, UNFINISHED):
         raise taken(target.root)
     try:
         yield
     except BaseException:
-        # Else what cannot be started, and says so, is what stays.
-        if _all_tasks_have_ended(spark):
+        # Else the unfinished copy stays, which no query can start.
+        if _end_tasks(spark):
             if home is not None:
                 remove_all(home)
             target.remove(last=METADATA)
         raise
 
 
-def _all_tasks_have_ended(spark: SparkSession) -> bool:
+def _end_tasks(spark: SparkSession) -> bool:
     spark.sparkContext.cancelAllJobs()
     jvm_context: Any = spark.sparkContext._jsc.sc()
     until = time.monotonic() + _TASKS_END_WITHIN_S
@@ -231,7 +231,7 @@ def _all_tasks_have_ended(spark: SparkSession) -> bool:
 
 
 def _begin_log(spark: SparkSession, checkpoint: str, home: str) -> None:
-    """As the start of a query does."""
+    """Creates the log as a query's start does."""
     decision = {"mode": "eager", "reason": _WHY, "provider": True, "operators": []}
     own, log, log_home = cec_directory(checkpoint), open_storage(home), relative_home(checkpoint, home)
     log.probe_writable()
@@ -243,7 +243,7 @@ def _cec_conf(spark: SparkSession) -> Mapping[str, str]:
     return {key: value for key, value in spark.conf.getAll.items() if key.startswith(PREFIX)}
 
 
-def _refuse_a_difference(wanted: StoreSums, found: StoreSums) -> None:
+def _refuse_difference(wanted: StoreSums, found: StoreSums) -> None:
     if wanted != found:
         raise UnsuitableCheckpoint(
             f"store {wanted.store.name} of operator {wanted.store.operator} came out with {found.rows:,} rows (hash "

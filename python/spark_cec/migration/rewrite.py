@@ -1,4 +1,4 @@
-"""Rewriting state: each store of one checkpoint is read by Spark's own reader, and written as one of another."""
+"""Rewrites state: Spark's own reader reads each store, and the target's provider writes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql.types import StructField, StructType
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.recovery.spark_logs import STORES_OF_A_JOIN
 
-_KEY_IS_PARTITIONED_BUT_FOR = {
+_UNPARTITIONED_KEY_COLUMNS = {
     ("stateStoreSave", "default"): 0,
     ("dedupe", "default"): 0,
     ("dedupeWithinWatermark", "default"): 0,
@@ -24,8 +24,9 @@ _KEY_IS_PARTITIONED_BUT_FOR = {
     ("symmetricHashJoin", "left-keyWithIndexToValue"): 1,
     ("symmetricHashJoin", "right-keyWithIndexToValue"): 1,
 }
-"""The stores that are known to be read whole, and to be written as a query finds them again: the operator's kind, the
-store, and how many columns at the end of its key have no part in how its rows are spread over partitions."""
+"""The stores that Spark's reader shows completely, and that a query finds again: the operator's kind and the store. The
+number counts the columns at the end of the key that do not decide a row's partition.
+"""
 
 
 _PLACES = {name: place for place, name in enumerate(STORES_OF_A_JOIN)}
@@ -35,9 +36,9 @@ _PREFIX = "_numColsPrefixKey"
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """One store of one operator, over all partitions, as Spark's metadata has it.
+    """One store of one operator, over all partitions, from Spark's metadata.
 
-    `prefix_columns`: columns of the key that scans are for.
+    `prefix_columns`: the key's columns for prefix scans.
     """
 
     operator: int
@@ -48,15 +49,15 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class StoreSums:
-    """A store's rows, and the sum of their hashes, whatever their order."""
+    """A store's rows, and the sum of their hashes, which does not depend on their order."""
 
     store: Store
     rows: int
     digest: int
 
 
-class Rewriting:
-    """From the checkpoint `source` to `target`, both as Spark resolves them, of the state that `batch` left."""
+class StateRewriter:
+    """Rewrites the state after `batch` from the checkpoint `source` to `target`, both as URLs in Spark's form."""
 
     def __init__(self, spark: SparkSession, source: str, target: str, batch: int) -> None:
         self._spark = spark
@@ -65,10 +66,10 @@ class Rewriting:
         self._batch = batch
         jvm = spark.sparkContext._jvm
         assert jvm is not None
-        self._carrier = jvm.org.apache.spark.sql.cec.migration.StateMigration
+        self._migration = jvm.org.apache.spark.sql.cec.migration.StateMigration
 
     def stores(self) -> list[Store]:
-        """The stores of the source, as Spark orders them."""
+        """The stores of the source, in Spark's order."""
         found = self._spark.read.format("state-metadata").load(self._source)
         stores = [
             Store(int(row.operatorId), str(row.operatorName), str(row.stateStoreName), int(row[_PREFIX]))
@@ -77,18 +78,18 @@ class Rewriting:
         return sorted(stores, key=lambda store: (store.operator, _PLACES.get(store.name, 0)))
 
     def has_keys(self, store: Store) -> bool:
-        """Whether the rows of a store have something to be spread by."""
+        """Whether the store's rows have key columns to partition by."""
         key = self._state(self._source, store).schema["key"].dataType
         return isinstance(key, StructType) and bool(key.fields)
 
     def write(
         self, store: Store, conf: Mapping[str, str], partitions: int | None
     ) -> tuple[StoreSums, list[str | None]]:
-        """Makes a store of the target; answers what was written, and the id of each partition's state."""
+        """Writes a store of the target; returns its sums, and the checkpoint id of each partition."""
         state = self._state(self._source, store)
         if partitions is not None:
-            state = _spread(state, store, partitions)
-        portions = self._carrier.write(
+            state = _repartition(state, store, partitions)
+        portions = self._migration.write(
             state._jdf,
             self._target,
             dict(conf),
@@ -99,13 +100,13 @@ class Rewriting:
             partitions is not None,
         )
         rows = sum(int(each.rows()) for each in portions)
-        return StoreSums(store, rows, _signed(sum(int(each.digest()) for each in portions))), [
+        return StoreSums(store, rows, _to_signed(sum(int(each.digest()) for each in portions))), [
             each.checkpointId() for each in portions
         ]
 
     def read_back(self, store: Store) -> StoreSums:
-        """What the target has of a store."""
-        portion = self._carrier.sums(self._state(self._target, store)._jdf)
+        """The sums of a store of the target."""
+        portion = self._migration.sums(self._state(self._target, store)._jdf)
         return StoreSums(store, int(portion.rows()), int(portion.digest()))
 
     def _state(self, checkpoint: str, store: Store) -> DataFrame:
@@ -113,21 +114,21 @@ class Rewriting:
         return reader.options(batchId=self._batch, operatorId=store.operator, storeName=store.name).load(checkpoint)
 
 
-def refuse_what_is_not_known(stores: Iterable[Store]) -> None:
-    """`UnsuitableCheckpoint` if it is not known that Spark's reader shows all of a store, and how its keys are spread.
+def refuse_unknown_stores(stores: Iterable[Store]) -> None:
+    """Raises `UnsuitableCheckpoint` for a store that Spark's reader may show in part, or whose partitioning is unknown.
 
-    Of some (a join whose stores are column families) it shows a part, and the part that is read back is the same.
+    For some stores (a join with column families) it shows a part, and a read of the copy shows the same part.
     """
     for store in stores:
-        if (store.kind, store.name) not in _KEY_IS_PARTITIONED_BUT_FOR:
+        if (store.kind, store.name) not in _UNPARTITIONED_KEY_COLUMNS:
             raise UnsuitableCheckpoint(
                 f"operator {store.operator} is {store.kind} with a store {store.name}: that such a state is carried "
                 f"whole is not known, so it stays where it is. Let the query run on as it is, or begin a new checkpoint"
             )
 
 
-def ids_of(written: Mapping[Store, list[str | None]]) -> dict[str, Any] | None:
-    """The ids of the state by operator, partition and store, as Spark's commit log has them; None where it has none."""
+def collect_ids(written: Mapping[Store, list[str | None]]) -> dict[str, Any] | None:
+    """The checkpoint ids by operator, partition and store, as in Spark's commit log; None if the state has none."""
     found: dict[str, Any] = {}
     for store, ids in written.items():
         if None in ids:
@@ -138,19 +139,19 @@ def ids_of(written: Mapping[Store, list[str | None]]) -> dict[str, Any] | None:
     return found
 
 
-def _spread(state: DataFrame, store: Store, partitions: int) -> DataFrame:
-    """Each row in the partition where the query will look for it."""
+def _repartition(state: DataFrame, store: Store, partitions: int) -> DataFrame:
+    """Moves each row to the partition where the query will look for it."""
     schema = state.schema["key"].dataType
     assert isinstance(schema, StructType)
-    spread = len(schema.fields) - _KEY_IS_PARTITIONED_BUT_FOR[store.kind, store.name]
+    spread = len(schema.fields) - _UNPARTITIONED_KEY_COLUMNS[store.kind, store.name]
     if not spread:
-        return state.coalesce(1)  # what is grouped by nothing is all in partition 0
-    # By place: Spark gives several unnamed grouping expressions one name.
+        return state.coalesce(1)  # without a grouping key all rows are in partition 0
+    # Use positions: Spark gives several unnamed grouping expressions one name.
     renamed = StructType([StructField(f"k{place}", field.dataType) for place, field in enumerate(schema.fields)])
     key = state["key"].cast(renamed)
     return state.repartition(partitions, *(key[f"k{place}"] for place in range(spread)))
 
 
-def _signed(number: int) -> int:
-    """As the JVM adds: modulo 2^64."""
+def _to_signed(number: int) -> int:
+    """Wraps the sum modulo 2^64, as the JVM does."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from spark_cec.cli.failures import explained
+from spark_cec.cli.failures import explain_errors
 from spark_cec.cli.subcommands import HANDED_OVER, add_commands, hand_over
 from spark_cec.extras import need
 
@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
 def pipeline(context: typer.Context) -> None:
     """Hand the arguments over to the commands of pipelines."""
-    with explained("pipeline", "", "read and write"):
+    with explain_errors("pipeline", "", "read and write"):
         need("`cec pipeline`", "pipeline")
         from spark_cec.pipeline_commands.app import make_app
 

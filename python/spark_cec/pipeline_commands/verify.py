@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from spark_cec.admin.check import Verification, verify_log
-from spark_cec.admin.damage import of_error
+from spark_cec.admin.damage import error_finding
 from spark_cec.admin.find_log import find_log
 from spark_cec.admin.read_only import ReadOnlyStorage
 from spark_cec.cli.progress import meter
@@ -64,7 +64,7 @@ def _verified(name: str, checkpoint: str, *, quiet: bool) -> dict[str, Any]:
             console().print("no log")
         return {"name": name, "ok": True, "log": False}
     except DamagedLog as error:  # so that nothing tells which log it is
-        finding = of_error(error)
+        finding = error_finding(error)
         if not quiet:
             print_findings(console(), [finding])
         return {"name": name, "ok": False, "log": True, "damages": [finding.to_json()]}

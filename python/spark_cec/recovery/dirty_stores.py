@@ -9,7 +9,7 @@ from spark_cec.recovery.plan import first_missed
 def name_dirty_stores(index: Index, version: int, generation: int) -> list[str]:
     """A line with D for each store of run `generation` for which a recovery at `version` would replay batches.
 
-    Stores without a commit by the run are left out: their operator may be gone from the query.
+    If a store's newest commit is older than `version` and by an earlier run, it has no line: its operator may be gone.
     """
     lines = []
     for store in index.stores():

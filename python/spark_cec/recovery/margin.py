@@ -87,8 +87,8 @@ class Margin:
 
     @property
     def share(self) -> float:
-        """The smallest share over all partitions: the offsets before the first needed one, divided by all offsets
-        before `end`.
+        """The smallest share over all partitions: spare offsets, divided by all offsets from the source's first one to
+        `end`.
 
         1 means that a replay needs nothing. 0 means that retention deletes a needed record next, or has already deleted
         one.

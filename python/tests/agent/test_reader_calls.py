@@ -316,10 +316,10 @@ def test_what_a_start_looks_at_is_bounded(agent: Agent, monkeypatch: pytest.Monk
     lose_the_frame_of(agent, 0)
     assert len(agent.ask("plan", committed_batch=5)["said"]) == 1
     with monkeypatch.context() as fewer:
-        fewer.setattr(lost_output, "LOOKED_AT", 5)
+        fewer.setattr(lost_output, "MAX_MANIFESTS_LOCAL", 5)
         assert agent.ask("plan", committed_batch=5)["said"] == []
     with monkeypatch.context() as fewer:
-        fewer.setattr(lost_output, "FRAMES_LOOKED_FOR", 15)
+        fewer.setattr(lost_output, "MAX_FRAMES", 15)
         assert agent.ask("plan", committed_batch=5)["said"] == []
 
 

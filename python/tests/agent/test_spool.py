@@ -85,7 +85,7 @@ def test_a_file_too_large_for_shared_memory_goes_elsewhere(places: Path) -> None
 def test_without_room_in_shared_memory_all_is_in_the_temp_directory(
     places: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spool_module, "_roomy", lambda directory, needed: False)
+    monkeypatch.setattr(spool_module, "_has_room", lambda directory, needed: False)
     spool = Spool()
     assert spool.directory.parent == spool.overflow.parent == places / "tmp"
     assert spool.directory != spool.overflow
