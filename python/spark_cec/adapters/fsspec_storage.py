@@ -78,7 +78,7 @@ def _place_key(storage: Storage) -> tuple[str, str]:
 
 def is_taken(url: str) -> bool:
     """Whether `url` has a file or a directory, even an empty or hidden one."""
-    filesystem, root = _place(url)
+    filesystem, root = _locate(url)
     filesystem.invalidate_cache()
     try:  # `exists` would hide errors of the store
         filesystem.info(root)
@@ -89,12 +89,12 @@ def is_taken(url: str) -> bool:
 
 def remove_all(url: str) -> None:
     """Removes the file or directory at `url`, if it exists, with its content."""
-    filesystem, root = _place(url)
+    filesystem, root = _locate(url)
     with contextlib.suppress(FileNotFoundError):
         filesystem.rm(root, recursive=True)
 
 
-def _place(url: str) -> tuple[Any, str]:
+def _locate(url: str) -> tuple[Any, str]:
     """fsspec's file system, and the path there."""
     storage = open_storage(url)
     if isinstance(storage, _FsspecStorage):
@@ -137,18 +137,18 @@ class _FsspecStorage:
         if length == 0:
             return b""
         end = None if length is None else offset + length
-        return bytes(self._filesystem.cat_file(self._full(path), start=offset, end=end))
+        return bytes(self._filesystem.cat_file(self._full_path(path), start=offset, end=end))
 
     def size(self, path: str) -> int:
         """Bytes in the file."""
-        return int(self._filesystem.info(self._full(path))["size"])
+        return int(self._filesystem.info(self._full_path(path))["size"])
 
     def list(self, directory: str) -> Listing:
         """The files directly in a directory."""
         try:
             # A cached listing would break guarantee 5.
-            self._filesystem.invalidate_cache(self._full(directory))
-            found = self._filesystem.ls(self._full(directory), detail=True)
+            self._filesystem.invalidate_cache(self._full_path(directory))
+            found = self._filesystem.ls(self._full_path(directory), detail=True)
         except FileNotFoundError:
             return []
         files = [
@@ -159,16 +159,16 @@ class _FsspecStorage:
     def exists(self, path: str) -> bool:
         """Whether the file exists."""
         # s3fs would answer from an old listing.
-        self._filesystem.invalidate_cache(self._full(path).rpartition("/")[0])
+        self._filesystem.invalidate_cache(self._full_path(path).rpartition("/")[0])
         try:  # `isfile` would hide errors of the store
-            return bool(self._filesystem.info(self._full(path))["type"] == "file")
+            return bool(self._filesystem.info(self._full_path(path))["type"] == "file")
         except FileNotFoundError:
             return False
 
     def delete(self, path: str) -> None:
         """Deletes the file, if it exists."""
         with contextlib.suppress(FileNotFoundError):
-            self._filesystem.rm_file(self._full(path))
+            self._filesystem.rm_file(self._full_path(path))
 
     def sync(self, path: str) -> None:
         """Checks that the object exists: a readable object is durable."""
@@ -182,13 +182,13 @@ class _FsspecStorage:
     def replace(self, path: str, data: Buffer) -> None:
         """Writes the object whole."""
         self._make_parent(path)
-        self._filesystem.pipe_file(self._full(path), bytes(data))
+        self._filesystem.pipe_file(self._full_path(path), bytes(data))
 
-    def _full(self, path: str) -> str:
+    def _full_path(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
 
     def _make_parent(self, path: str) -> None:
-        self._filesystem.makedirs(self._full(path).rsplit("/", 1)[0], exist_ok=True)
+        self._filesystem.makedirs(self._full_path(path).rsplit("/", 1)[0], exist_ok=True)
 
 
 class MemoryStorage(_FsspecStorage):
@@ -211,7 +211,7 @@ class MemoryStorage(_FsspecStorage):
 
     def exists(self, path: str) -> bool:
         """Whether the file exists. Memory has no errors, and its `info` of a missing file scans all files."""
-        return bool(self._filesystem.isfile(self._full(path)))
+        return bool(self._filesystem.isfile(self._full_path(path)))
 
     def list(self, directory: str) -> Listing:
         """The files directly in a directory."""
@@ -221,14 +221,14 @@ class MemoryStorage(_FsspecStorage):
     def create(self, path: str, data: Buffer) -> None:
         """Creates a file, under the lock."""
         with _MEMORY_LOCK:
-            if self.exists(path):  # and not `exists` of the file system, which looks at all that there is
+            if self.exists(path):  # `exists` of the file system looks at every file
                 raise AlreadyExists(path)
             self.replace(path, data)
 
     def append_to_new(self, path: str) -> Appender:
         """Creates an empty file to append to."""
         self.create(path, b"")
-        return _MemoryAppender(self._filesystem, self._full(path))
+        return _MemoryAppender(self._filesystem, self._full_path(path))
 
     def probe_writable(self) -> None:
         """Creates and deletes a small file."""
@@ -246,19 +246,19 @@ class _MemoryAppender:
     def append(self, buffers: Sequence[Buffer]) -> None:
         """Appends the buffers."""
         with _MEMORY_LOCK:
-            file = self._file()
+            file = self._current_file()
             if file is not None:
                 file.seek(0, os.SEEK_END)
                 file.write(b"".join(buffers))
 
     def still_linked(self) -> bool:
         """Whether the path still has the created file."""
-        return self._file() is not None
+        return self._current_file() is not None
 
     def close(self) -> None:
         """Does nothing: there is no resource."""
 
-    def _file(self) -> Any:
+    def _current_file(self) -> Any:
         present = self._filesystem.store.get(self._filesystem._strip_protocol(self._path))
         return present if present is self._known else None
 
@@ -285,7 +285,7 @@ class ObjectStorage(_FsspecStorage):
             )
         self._make_parent(path)
         try:
-            self._filesystem.pipe_file(self._full(path), bytes(data), mode="create")
+            self._filesystem.pipe_file(self._full_path(path), bytes(data), mode="create")
         except FileExistsError as error:
             raise AlreadyExists(path) from error
 

@@ -75,10 +75,10 @@ class Password:
 
 
 class Listener:
-    """Listens from its creation on; `admit` gets each socket that has shown the secret, blocking and without unread
-    bytes.
+    """Listens from its creation on, and passes each socket that has shown the secret to `admit`.
 
-    If the listener can accept no more connections, it calls `died` with the reason.
+    The socket is then blocking, without unread bytes. If the listener can accept no more connections, it calls `died`
+    with the reason.
     """
 
     def __init__(
@@ -127,13 +127,12 @@ class Listener:
             self._died(error)
 
     def _take_turn(self) -> None:
-        """Reads from the peers before it accepts others, so that an honest peer has shown its secret before it is the
-        oldest.
+        """Reads from the peers before it accepts others: then an honest peer shows its secret before it is the oldest.
         """
         ready = [key for key, _ in self._selector.select(self._time_left())]
         for key in ready:
             if key.data is not None:
-                self._hear(key.data)
+                self._read_peer(key.data)
         self._drop_late()
         if any(key.fileobj is self._socket for key in ready):
             self._accept()
@@ -172,7 +171,7 @@ class Listener:
         while self._time_left() == 0.0:
             self._drop_oldest()
 
-    def _hear(self, peer: _Peer) -> None:
+    def _read_peer(self, peer: _Peer) -> None:
         try:
             piece = peer.socket.recv(len(self._password.secret) - len(peer.received))
         except (BlockingIOError, InterruptedError):

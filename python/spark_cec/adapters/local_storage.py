@@ -30,7 +30,7 @@ class LocalStorage:
 
     def create(self, path: str, data: Buffer) -> None:
         """Writes a temporary file, then links it: the name appears with the whole file or not at all."""
-        target = self._target(path)
+        target = self._prepare_target(path)
         beside = self._write_beside(target, data)
         try:
             target.hardlink_to(beside)
@@ -46,7 +46,7 @@ class LocalStorage:
 
     def replace(self, path: str, data: Buffer) -> None:
         """Writes a temporary file, then renames it over the path."""
-        target = self._target(path)
+        target = self._prepare_target(path)
         beside = self._write_beside(target, data)
         try:
             beside.replace(target)
@@ -57,7 +57,7 @@ class LocalStorage:
 
     def append_to_new(self, path: str) -> Appender:
         """Creates a file exclusively."""
-        target = self._target(path)
+        target = self._prepare_target(path)
         try:
             descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
         except FileExistsError as error:
@@ -72,7 +72,7 @@ class LocalStorage:
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         """A range of the file."""
-        with self._full(path).open("rb", buffering=0) as file:
+        with self._full_path(path).open("rb", buffering=0) as file:
             wanted = max(0, os.fstat(file.fileno()).st_size - offset) if length is None else length
             parts: list[bytes] = []
             while wanted > 0 and (part := os.pread(file.fileno(), wanted, offset)):
@@ -82,13 +82,13 @@ class LocalStorage:
 
     def size(self, path: str) -> int:
         """Bytes in the file."""
-        return self._full(path).stat().st_size
+        return self._full_path(path).stat().st_size
 
     def list(self, directory: str) -> Listing:
         """The files directly in a directory."""
         files: Listing = []
         try:
-            with os.scandir(self._full(directory)) as entries:
+            with os.scandir(self._full_path(directory)) as entries:
                 for entry in entries:
                     # A file may disappear between the listing and the call for its size.
                     with contextlib.suppress(FileNotFoundError):
@@ -100,15 +100,15 @@ class LocalStorage:
 
     def exists(self, path: str) -> bool:
         """Whether the file exists."""
-        return self._full(path).is_file()
+        return self._full_path(path).is_file()
 
     def delete(self, path: str) -> None:
         """Deletes the file, if it exists."""
-        self._full(path).unlink(missing_ok=True)
+        self._full_path(path).unlink(missing_ok=True)
 
     def sync(self, path: str) -> None:
         """Syncs the file and its name."""
-        target = self._full(path)
+        target = self._full_path(path)
         descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -118,17 +118,17 @@ class LocalStorage:
 
     def local_path(self, path: str) -> str | None:
         """The file's absolute path."""
-        return str(self._full(path))
+        return str(self._full_path(path))
 
     def probe_writable(self) -> None:
         """Creates and deletes a small file."""
         probe(self)
 
-    def _full(self, path: str) -> Path:
+    def _full_path(self, path: str) -> Path:
         return self._root / path
 
-    def _target(self, path: str) -> Path:
-        target = self._full(path)
+    def _prepare_target(self, path: str) -> Path:
+        target = self._full_path(path)
         _make_directories(target.parent)
         return target
 

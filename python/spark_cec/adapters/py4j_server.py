@@ -57,7 +57,7 @@ class CallServer:
             python_server_entry_point=_EntryPoint(handle),
         )
         self._admitted: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-        self._listener = Listener(_password(token), self._serve, died)
+        self._listener = Listener(_make_password(token), self._serve, died)
 
     @property
     def port(self) -> int:
@@ -82,7 +82,7 @@ class CallServer:
         connection.start()
 
 
-def _password(token: str) -> Password:
+def _make_password(token: str) -> Password:
     """The bytes that Py4J's Java side sends before its first call, and the two answers."""
     return Password(
         f"{protocol.AUTH_COMMAND_NAME}\n{token}\n{protocol.END}\n".encode(),

@@ -55,8 +55,9 @@ def open_index(path: str, log_id: str) -> Index:
 
 @contextlib.contextmanager
 def _translate_errors() -> Iterator[None]:
-    """Turns any error into `BrokenIndexError`: rocksdict raises plain `Exception`, and undecodable rows are damage,
-    too.
+    """Turns any error into `BrokenIndexError`.
+
+    rocksdict raises plain `Exception`, and undecodable rows are damage of the index, too.
     """
     try:
         yield
@@ -74,7 +75,7 @@ class RocksDictIndex(Index):
         self._stores_outdated = False
         with _translate_errors():
             Path(path).absolute().parent.mkdir(parents=True, exist_ok=True)
-            self._rows: Any = rocksdict.Rdict(path, _options())
+            self._rows: Any = rocksdict.Rdict(path, _make_options())
         try:
             self._covered = self._read_covered()
         except BaseException:
@@ -142,7 +143,7 @@ class RocksDictIndex(Index):
             if self._stores is None:
                 self._stores = set(self._find_stores())
             if self._stores_outdated:
-                self._stores = {store for store in self._stores if self._newest_key(store, _ANY_VERSION)}
+                self._stores = {store for store in self._stores if self._find_newest_key(store, _ANY_VERSION)}
                 self._stores_outdated = False
             return sorted(self._stores)
 
@@ -159,7 +160,7 @@ class RocksDictIndex(Index):
         prefix = keys.store_prefix(store)
         with _translate_errors():
             frames = [
-                self._frame(key)
+                self._read_frame(key)
                 for key, _ in self._scan(prefix, prefix + keys.number(first), prefix + keys.number(last))
             ]
         return [CommitEntry(meta, location) for meta, location in frames if isinstance(meta, CommitMeta)]
@@ -167,13 +168,13 @@ class RocksDictIndex(Index):
     def newest(self, store: StoreId, at_or_below: int) -> list[CommitEntry]:
         """All attempts at the highest version that is not above `at_or_below`."""
         with _translate_errors():
-            key = self._newest_key(store, at_or_below)
+            key = self._find_newest_key(store, at_or_below)
         if not key:
             return []
         version = keys.read_number(key[len(keys.store_prefix(store)) :])
         return self.commits(store, version, version)
 
-    def _newest_key(self, store: StoreId, at_or_below: int) -> bytes:
+    def _find_newest_key(self, store: StoreId, at_or_below: int) -> bytes:
         prefix = keys.store_prefix(store)
         # Set no bound here: rocksdict 0.3.29 takes a lower bound for an upper one.
         back = self._rows.keys(from_key=prefix + keys.number(at_or_below) + keys.LAST, backwards=True)
@@ -182,22 +183,22 @@ class RocksDictIndex(Index):
 
     def output(self, frame_id: bytes) -> OutputEntry | None:
         """The output frame with that id."""
-        return next(iter(self._outputs(keys.output_prefix(frame_id))), None)
+        return next(iter(self._find_outputs(keys.output_prefix(frame_id))), None)
 
     def outputs(self, batch: int) -> list[OutputEntry]:
         """All output frames of a batch by position."""
-        return self._outputs(keys.batch_prefix(batch))
+        return self._find_outputs(keys.batch_prefix(batch))
 
     def loaded(self, generation: int) -> list[LoadedEntry]:
         """The loads of stores in that run of the query."""
         with _translate_errors():
-            frames = [self._frame(key) for key, _ in self._scan(keys.loaded_prefix(generation))]
+            frames = [self._read_frame(key) for key, _ in self._scan(keys.loaded_prefix(generation))]
         return [LoadedEntry(meta, location) for meta, location in frames if isinstance(meta, LoadedMeta)]
 
     def at(self, wall_ms: int) -> list[CommitEntry | OutputEntry]:
         """The first commit and the first output at or after a wall clock."""
         with _translate_errors():
-            found = [self._first_at(FrameKind.COMMIT, wall_ms), self._first_at(FrameKind.OUTPUT, wall_ms)]
+            found = [self._find_first(FrameKind.COMMIT, wall_ms), self._find_first(FrameKind.OUTPUT, wall_ms)]
         entries: list[CommitEntry | OutputEntry] = []
         for meta, location in filter(None, found):
             if isinstance(meta, CommitMeta):
@@ -211,17 +212,17 @@ class RocksDictIndex(Index):
         with self._lock, contextlib.suppress(Exception):
             self._rows.close()
 
-    def _outputs(self, prefix: bytes) -> list[OutputEntry]:
+    def _find_outputs(self, prefix: bytes) -> list[OutputEntry]:
         with _translate_errors():
-            frames = [self._frame(key) for key, _ in self._scan(prefix)]
+            frames = [self._read_frame(key) for key, _ in self._scan(prefix)]
         return [OutputEntry(meta, location) for meta, location in frames if isinstance(meta, OutputMeta)]
 
-    def _first_at(self, kind: FrameKind, wall_ms: int) -> tuple[Meta, Location] | None:
+    def _find_first(self, kind: FrameKind, wall_ms: int) -> tuple[Meta, Location] | None:
         prefix = keys.times_prefix(kind)
         key = next((key for key, _ in self._scan(prefix, prefix + keys.number(wall_ms))), None)
-        return None if key is None else self._frame(key)
+        return None if key is None else self._read_frame(key)
 
-    def _frame(self, pointer: bytes) -> tuple[Meta, Location]:
+    def _read_frame(self, pointer: bytes) -> tuple[Meta, Location]:
         key = keys.frame_key(pointer)
         return keys.read_frame_row(key, self._rows[key])
 
@@ -246,7 +247,7 @@ class RocksDictIndex(Index):
             return dict(keys.read_covered(key, value) for key, value in self._scan(keys.COVERED))
 
 
-def _options() -> rocksdict.Options:
+def _make_options() -> rocksdict.Options:
     options = rocksdict.Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_keep_log_file_num(1)

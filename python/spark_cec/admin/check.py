@@ -122,8 +122,9 @@ def _rescan_tail(storage: Storage, report: SegmentReport) -> SegmentReport:
 
 
 def _find_missing_manifests(storage: Storage, batches: Sequence[int]) -> Iterator[Finding]:
-    """Each batch without a manifest. Every batch has one, also without rows, and only the oldest are retired: a gap is
-    a loss.
+    """Each batch without a manifest.
+
+    Every batch has a manifest, also without rows, and only the oldest are retired. So a gap is a loss.
     """
     if batches:
         try:

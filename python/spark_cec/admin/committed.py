@@ -24,11 +24,10 @@ from spark_cec.recovery.spark_logs import all_stores, committed_batch
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The newest batch V that Spark has committed, -1 if there is none. `replay`: the progress of a replay, if one
-    runs.
+    """The newest batch V that Spark has committed, -1 if there is none.
 
-    `checkpoint`: for a flow under a protocol, the batch to which its next start takes it back. `under_way`: the target
-    batch of an unfinished rollback.
+    `replay`: the progress of a replay, if one runs. `checkpoint`: for a flow under a protocol, the batch to which its
+    next start takes it back. `under_way`: the target batch of an unfinished rollback.
     """
 
     batch: int
@@ -55,19 +54,19 @@ def committed(place: Place) -> Committed | None:
         return None
     runs = place.checkpoint.list(f"{OWN_DIRECTORY}/generations")
     newest = max((int(file.name.removesuffix(".json")) for file in runs), default=0)
-    replay = read_progress(_own(place.checkpoint), newest)
-    pending = pending_rollback(_own(place.checkpoint))
+    replay = read_progress(_own_storage(place.checkpoint), newest)
+    pending = pending_rollback(_own_storage(place.checkpoint))
     back_to = pending.batch if pending is not None else None
     return Committed(committed_batch(place.checkpoint), replay, _read_protocol_batch(place.checkpoint), back_to)
 
 
 def _read_protocol_batch(checkpoint: Storage) -> int | None:
     with suppress(UnsuitableCheckpoint):  # commands that need the file report the error
-        if is_under_protocol(QUERY.read(_own(checkpoint))):
+        if is_under_protocol(QUERY.read(_own_storage(checkpoint))):
             home, _, flow = checkpoint.url.rstrip("/").rpartition("/flows/")
             spec = read_spec(open_to_read(home)) if home else None
             if spec is None or flow not in spec.inputs:  # a copy of a flow alone
-                return read_records(_own(checkpoint), flow, ()).newest.batch
+                return read_records(_own_storage(checkpoint), flow, ()).newest.batch
             line = line_of(spec.protocol, checkpoints_of(records_in(home, spec.inputs, open_to_read)))
             return line[flow].sent - 1
     return None
@@ -84,7 +83,7 @@ def decided_fallback(place: Place, index: Index, done: Committed | None) -> Fall
     """The fallback that `cec repair` has decided for the next start; None without one, or if it is finished."""
     if place.checkpoint is None or done is None:
         return None
-    decided = FALLBACK.read(_own(place.checkpoint))
+    decided = FALLBACK.read(_own_storage(place.checkpoint))
     if decided is None or done.last > decided.committed_batch:
         return None
     return None if is_done(index, all_stores(place.checkpoint, index.stores()), decided) else decided
@@ -92,18 +91,18 @@ def decided_fallback(place: Place, index: Index, done: Committed | None) -> Fall
 
 def committed_attempts(place: Place, done: Committed | None) -> Allows:
     """Tells which attempts may be the committed ones; without a checkpoint, all that no rollback took back."""
-    cuts = _readable_cuts(place)
+    cuts = _read_cuts_if_sound(place)
     if place.checkpoint is None or done is None:
         return lambda entry: not is_rolled_back(entry, cuts)
-    return CommittedAttempts(place.checkpoint, _own(place.checkpoint), cuts, done.batch).allows_read
+    return CommittedAttempts(place.checkpoint, _own_storage(place.checkpoint), cuts, done.batch).allows_read
 
 
-def _readable_cuts(place: Place) -> tuple[Cut, ...]:
+def _read_cuts_if_sound(place: Place) -> tuple[Cut, ...]:
     """The log's cuts; empty if one is damaged: the search for damage reports it."""
     with suppress(DamagedLog):
         return read_cuts(place.storage).known
     return ()
 
 
-def _own(checkpoint: Storage) -> Storage:
+def _own_storage(checkpoint: Storage) -> Storage:
     return open_to_read(f"{checkpoint.url.rstrip('/')}/{OWN_DIRECTORY}")

@@ -35,8 +35,7 @@ class FallbackPlan:
 
 
 def plan_fallback(place: Place) -> FallbackPlan | None:
-    """Reads every frame that a recovery needs, and writes nothing. None if all stores are whole, or no checkpoint is
-    known.
+    """Reads every frame that a recovery needs; None if all stores are whole, or no checkpoint is known. Never writes.
     """
     done = committed(place)
     if place.checkpoint is None or done is None or done.version is None:
@@ -45,9 +44,9 @@ def plan_fallback(place: Place) -> FallbackPlan | None:
     catalog.refresh()
     index = catalog.index
     stores = all_stores(place.checkpoint, index.stores())
-    oldest = min(_batches(place.checkpoint, "offsets"), default=done.last + 1)
+    oldest = min(_list_batches(place.checkpoint, "offsets"), default=done.last + 1)
     probe = make_probe(place.storage, index, committed_attempts(place, done))
-    found = find_base(stores, done.last, oldest, probe, read_carried(open_storage(_own(place.checkpoint))))
+    found = find_base(stores, done.last, oldest, probe, read_carried(open_storage(_own_url(place.checkpoint))))
     if not found.losses:
         return None
     return FallbackPlan(done.last, found, estimate_cost(index, found, done.last) if isinstance(found, Base) else None)
@@ -69,7 +68,7 @@ def record_fallback(place: Place, fallback: FallbackPlan) -> None:
     """Makes the next start begin from the version of the plan, if it has one; the caller holds the checkpoint's lease.
     """
     if place.checkpoint is not None and isinstance(fallback.found, Base):
-        own = open_storage(_own(place.checkpoint))
+        own = open_storage(_own_url(place.checkpoint))
         save_fallback(own, Fallback(fallback.found.version, fallback.committed_batch, newest_generation(own)))
 
 
@@ -85,7 +84,7 @@ def keep_runs_out(place: Place) -> Iterator[None]:
         leases.hold(place.home, open_storage(place.home), _JUST_STOPPED_S)
     else:
         url = place.checkpoint.url
-        leases.hold(url, open_storage(_own(place.checkpoint)), _JUST_STOPPED_S, external_log(url, place.home))
+        leases.hold(url, open_storage(_own_url(place.checkpoint)), _JUST_STOPPED_S, external_log(url, place.home))
     try:
         if place.checkpoint is not None:
             refuse_if_owned(place.checkpoint.url, place.home)
@@ -94,10 +93,10 @@ def keep_runs_out(place: Place) -> Iterator[None]:
         leases.close()
 
 
-def _own(checkpoint: Storage) -> str:
+def _own_url(checkpoint: Storage) -> str:
     return f"{checkpoint.url.rstrip('/')}/{OWN_DIRECTORY}"
 
 
-def _batches(storage: Storage, directory: str) -> list[int]:
+def _list_batches(storage: Storage, directory: str) -> list[int]:
     stems = [file.name.removesuffix(".json") for file in storage.list(directory)]
     return [int(stem) for stem in stems if stem.isascii() and stem.isdigit()]

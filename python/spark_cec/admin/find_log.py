@@ -73,15 +73,15 @@ def find_log(path: str) -> Place:
     path = path.rstrip("/") or path
     if Path(path).is_file():
         raise LogLocationError(path, f"this is a file; {_ADVICE}")
-    query = _recorded_query(path)
+    query = _read_query(path)
     if query is not None:
         return _locate_log(path, query)
     if _holds_log(open_to_read(path)):
         parent = path.removesuffix(f"/{OWN_LOG}")
-        above = _recorded_query(parent) if parent != path else None
-        return _locate_log(parent, above) if above is not None else _place(path)
+        above = _read_query(parent) if parent != path else None
+        return _locate_log(parent, above) if above is not None else _make_place(path)
     if _holds_log(open_to_read(f"{path}/{OWN_LOG}")):
-        return _place(f"{path}/{OWN_LOG}", open_to_read(path))
+        return _make_place(f"{path}/{OWN_LOG}", open_to_read(path))
     if open_to_read(path).exists(PIPELINE_FILE):
         one = f"the checkpoint of one of its flows, {path}/flows/<name>"
         raise LogLocationError(path, f"this is the home of a pipeline: give {one}")
@@ -116,7 +116,7 @@ def store_of(provider: str) -> str:
     return f"Spark's {_SPARKS[provider]} state store ({provider})" if provider in _SPARKS else provider
 
 
-def _recorded_query(checkpoint: str) -> dict[str, Any] | None:
+def _read_query(checkpoint: str) -> dict[str, Any] | None:
     """`query.json` of a checkpoint, with an absolute `log_home`; None if it is missing. Raises `UnsuitableCheckpoint`.
     """
     query = QUERY.read(open_to_read(f"{checkpoint}/{OWN_DIRECTORY}"))
@@ -127,10 +127,10 @@ def _locate_log(checkpoint: str, query: Mapping[str, Any]) -> Place:
     storage, recorded, log_id = open_to_read(checkpoint), query["log_home"], query["log_id"]
     for home in (f"{checkpoint}/{OWN_LOG}", checkpoint, recorded):
         if _read_sound_id(open_to_read(home)) == log_id:
-            return _place(home, storage, query)
+            return _make_place(home, storage, query)
     for home in (recorded, f"{checkpoint}/{OWN_LOG}"):
         if _holds_log(open_to_read(home)):
-            return _refuse_other_log(_place(home, storage, query), checkpoint)
+            return _refuse_other_log(_make_place(home, storage, query), checkpoint)
     if query.get("provider") and committed_batch(storage) >= 0:
         raise LostLog(recorded)
     raise LogLocationError(
@@ -149,7 +149,7 @@ def _refuse_other_log(place: Place, checkpoint: str) -> Place:
     return place
 
 
-def _place(home: str, checkpoint: Storage | None = None, query: Mapping[str, Any] | None = None) -> Place:
+def _make_place(home: str, checkpoint: Storage | None = None, query: Mapping[str, Any] | None = None) -> Place:
     storage = open_to_read(home)
     try:
         log_id = read_log_id(storage)

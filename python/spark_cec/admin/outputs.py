@@ -45,12 +45,12 @@ def read_outputs(place: Place, last: int) -> Outputs:
     findings = [*map(error_finding, damaged_cuts)]
     cuts = () if damaged_cuts else read_cuts(place.storage).known
     # Reads one more than it shows: a batch begins where the previous one ended.
-    known = {each.batch: each for each in _read(place, there[-last - 1 :], findings)}
-    shown = [OutputBatch(each, _inputs(each, known.get(each.batch - 1))) for each in known.values()]
+    known = {each.batch: each for each in _load_manifests(place, there[-last - 1 :], findings)}
+    shown = [OutputBatch(each, _derive_inputs(each, known.get(each.batch - 1))) for each in known.values()]
     return Outputs(place, tuple(shown[-last:]), cuts, tuple(findings))
 
 
-def _read(place: Place, wanted: list[int], findings: list[Finding]) -> Iterator[Manifest]:
+def _load_manifests(place: Place, wanted: list[int], findings: list[Finding]) -> Iterator[Manifest]:
     for batch in wanted:
         try:
             yield load(place.storage, batch)
@@ -60,7 +60,7 @@ def _read(place: Place, wanted: list[int], findings: list[Finding]) -> Iterator[
             continue
 
 
-def _inputs(batch: Manifest, before: Manifest | None) -> tuple[Input, ...]:
+def _derive_inputs(batch: Manifest, before: Manifest | None) -> tuple[Input, ...]:
     named = before is not None and [each.source for each in before.consumed] == [e.source for e in batch.consumed]
     starts = [each.end for each in before.consumed] if before and named else [None] * len(batch.consumed)
     return tuple(Input(each.source, start, each.end) for each, start in zip(batch.consumed, starts, strict=True))

@@ -81,7 +81,7 @@ def while_stopped(place: Place, *, dry_run: bool) -> Iterator[None]:
         with keep_runs_out(place):
             yield
         return
-    if place.checkpoint is not None and is_held(_own(place.checkpoint)):
+    if place.checkpoint is not None and is_held(_own_storage(place.checkpoint)):
         raise Fenced(f"the query with checkpoint {place.checkpoint.url} is running: stop that run first")
     yield
 
@@ -93,14 +93,14 @@ def find_way_back(place: Place, batch: int, progress: ReadProgress) -> WayBack |
     log has lost state of that batch.
     """
     checkpoint = _refuse_unsuitable(place)
-    own, cuts = _own(checkpoint), read_cuts(place.storage).known
+    own, cuts = _own_storage(checkpoint), read_cuts(place.storage).known
     pending = pending_rollback(own)
     catalog = open_catalog(place)
     catalog.refresh()
     index, committed = catalog.index, committed_batch(checkpoint)
     refuse_unfinished_rewind(own, committed)
     refuse_later_history(index, cuts, committed, newest_generation(own))
-    newest = _newest_batch(place, checkpoint, index)
+    newest = _find_newest_batch(place, checkpoint, index)
     if pending is not None and pending.batch != batch:
         raise UnsuitableCheckpoint(
             f"{checkpoint.url} is being taken back to the end of batch {pending.batch}, which was not finished: finish "
@@ -110,7 +110,7 @@ def find_way_back(place: Place, batch: int, progress: ReadProgress) -> WayBack |
         raise UnsuitableCheckpoint(f"{checkpoint.url} ends at batch {committed}: give a batch before that")
     if not own.exists(ROLLBACK.name) and newest <= batch and is_at_batch(checkpoint, place.storage, batch):
         return None
-    plan = _plan(place, checkpoint, index, batch)
+    plan = _require_plan(place, checkpoint, index, batch)
     _refuse_lost_state(place, index, plan, progress)
     gone_in_replay, gone = _find_gone_files(checkpoint, plan)
     if gone_in_replay:
@@ -125,7 +125,7 @@ def find_way_back(place: Place, batch: int, progress: ReadProgress) -> WayBack |
         newest=newest,
         stores=len(plan.stores),
         plan=plan,
-        inputs=_inputs(index, _attempts(place, checkpoint, batch), plan),
+        inputs=_count_inputs(index, _read_attempts(place, checkpoint, batch), plan),
         replay_range=read_replay_range(checkpoint, plan.rewound_to + 1, batch),
         output=_find_output_behind(place.storage, batch),
         readers={name: read for name, read in sorted(newest_reads(place.storage).items()) if read > batch},
@@ -154,23 +154,23 @@ def _refuse_unsuitable(place: Place) -> Storage:
             f"{place.checkpoint.url} is a flow under a checkpointing protocol: it goes back with the other flows, to a "
             "line, when its pipeline starts after a failure"
         )
-    refuse_if_migrated(_own(place.checkpoint))
+    refuse_if_migrated(_own_storage(place.checkpoint))
     if place.damage is not None:
         raise place.damage
     return place.checkpoint
 
 
-def _newest_batch(place: Place, checkpoint: Storage, index: Index) -> int:
+def _find_newest_batch(place: Place, checkpoint: Storage, index: Index) -> int:
     """The last batch in Spark's logs, the log or its output that counts."""
-    allows = _attempts(place, checkpoint, committed_batch(checkpoint)).allows_read
+    allows = _read_attempts(place, checkpoint, committed_batch(checkpoint)).allows_read
     heads = [newest_allowed(index, store, allows) for store in index.stores()]
     known = [head.meta.version - 1 for head in heads if head is not None]
     return max([*known, *planned_batches(checkpoint), *manifest.batches(place.storage)], default=-1)
 
 
-def _plan(place: Place, checkpoint: Storage, index: Index, batch: int) -> RecoveryPlan:
-    """The plan of the next start after a rollback. `UnsuitableCheckpoint`, with the nearest possible batch, if there is
-    none.
+def _require_plan(place: Place, checkpoint: Storage, index: Index, batch: int) -> RecoveryPlan:
+    """The plan of the next start after a rollback; `UnsuitableCheckpoint`, with the nearest possible batch, without
+    one.
     """
     plan, why = _try_plan(place, checkpoint, index, batch)
     if plan is not None:
@@ -183,7 +183,7 @@ def _plan(place: Place, checkpoint: Storage, index: Index, batch: int) -> Recove
 
 def _try_plan(place: Place, checkpoint: Storage, index: Index, batch: int) -> tuple[RecoveryPlan | None, str]:
     """The plan of a start behind `batch`, from frame headers; None, and the reason, if such a start is impossible."""
-    kept_from, carried = manifest.retired_before(place.storage), read_carried(_own(checkpoint))
+    kept_from, carried = manifest.retired_before(place.storage), read_carried(_own_storage(checkpoint))
     if not has_whole_batch(checkpoint, batch):
         planned = planned_batches(checkpoint)
         return None, (
@@ -198,7 +198,7 @@ def _try_plan(place: Place, checkpoint: Storage, index: Index, batch: int) -> tu
     if elsewhere:
         return None, f"store {elsewhere[0]}, which is one of Spark's own, has no version {batch + 1} any more"
     try:
-        allows = _attempts(place, checkpoint, batch).allows
+        allows = _read_attempts(place, checkpoint, batch).allows
         stores = all_stores(checkpoint, index.stores()) if (place.query or {}).get("provider") else []
         plan = make_plan(index, stores, batch, allows)
         refuse_forgotten_batches(checkpoint, plan)
@@ -213,7 +213,7 @@ def _refuse_lost_state(place: Place, index: Index, plan: RecoveryPlan, progress:
     """Reads all frames that the start will read. `DamagedLog` if one of them is lost."""
     checkpoint, batch = place.checkpoint, plan.committed_batch
     assert checkpoint is not None, "a plan is that of a checkpoint"
-    probe = make_probe(place.storage, index, _attempts(place, checkpoint, batch).allows)
+    probe = make_probe(place.storage, index, _read_attempts(place, checkpoint, batch).allows)
     progress.stores_begin(len(plan.stores))
     for store in plan.stores:
         found = probe(store, batch + 1)
@@ -227,7 +227,7 @@ def _refuse_lost_state(place: Place, index: Index, plan: RecoveryPlan, progress:
         progress.store_done()
 
 
-def _inputs(index: Index, attempts: CommittedAttempts, plan: RecoveryPlan) -> int:
+def _count_inputs(index: Index, attempts: CommittedAttempts, plan: RecoveryPlan) -> int:
     """Input tuples of the replayed batches, as far as the log has their footers."""
     first, last = plan.rewound_to + 2, plan.committed_batch + 1
     entries = [entry for store in plan.stores for entry in index.commits(store, first, last) if attempts.allows(entry)]
@@ -261,11 +261,11 @@ def _name_files(files: list[str]) -> str:
     return f"{files[0]}, which is gone" if len(files) == 1 else f"{files[0]} and {len(files) - 1} more, which are gone"
 
 
-def _attempts(place: Place, checkpoint: Storage, batch: int) -> CommittedAttempts:
-    return CommittedAttempts(checkpoint, _own(checkpoint), read_cuts(place.storage).known, batch)
+def _read_attempts(place: Place, checkpoint: Storage, batch: int) -> CommittedAttempts:
+    return CommittedAttempts(checkpoint, _own_storage(checkpoint), read_cuts(place.storage).known, batch)
 
 
-def _own(checkpoint: Storage) -> Storage:
+def _own_storage(checkpoint: Storage) -> Storage:
     return open_to_read(_own_url(checkpoint))
 
 

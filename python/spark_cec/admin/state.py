@@ -74,7 +74,9 @@ def read_state(place: Place) -> LogState:
     index, files = catalog.index, list_segments(place.storage)
     allows = committed_attempts(place, done)
     newest = {store: newest_allowed(index, store, allows) for store in index.stores()}
-    stores = tuple(_state(index, each, done, allows, place.settings) for each in newest.values() if each is not None)
+    stores = tuple(
+        _read_store_state(index, each, done, allows, place.settings) for each in newest.values() if each is not None
+    )
     batches, damaged_cuts = manifest.readable_batches(place.storage)
     errors = [*([place.damage] if place.damage else []), *damaged_cuts]
     findings = [*map(error_finding, errors), *damage_findings(catalog.damages)]
@@ -86,13 +88,13 @@ def read_state(place: Place) -> LogState:
         segments=len(files),
         stored_bytes=sum(file.size for file in files),
         output_batches=len(batches),
-        findings=(*findings, *_lost(place, stores, done)),
+        findings=(*findings, *_find_lost(place, stores, done)),
         replay_range=_read_replay_range(place, index, done),
         decided=decided_fallback(place, index, done),
     )
 
 
-def _state(
+def _read_store_state(
     index: Index, newest: CommitEntry, done: Committed | None, allows: Allows, settings: Settings | None
 ) -> StoreState:
     store = newest.meta.store
@@ -124,7 +126,7 @@ def _read_replay_range(place: Place, index: Index, done: Committed | None) -> Re
     return read_replay_range(place.checkpoint, plan.rewound_to + 1, done.last)
 
 
-def _lost(place: Place, stores: Iterable[StoreState], done: Committed | None) -> list[Finding]:
+def _find_lost(place: Place, stores: Iterable[StoreState], done: Committed | None) -> list[Finding]:
     """Findings for stores without a commit of the committed version."""
     if done is None or done.version is None:
         return []

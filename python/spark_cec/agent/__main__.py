@@ -61,7 +61,7 @@ def main(stdin: IO[str], stdout: IO[str], arguments: Sequence[str] = ()) -> int:
     except ImportError as error:
         mend = "install spark-cec with its dependencies for this python"
         return _refuse(stdout, 3, f"{sys.executable}: {error}; {mend}")
-    options = _options(arguments)
+    options = _parse_options(arguments)
     try:
         calls = Calls(options.spool_path, options.inherit)
     except OSError as error:
@@ -105,7 +105,7 @@ def _tidy(tidy: Callable[[], None]) -> None:
             tidy()
 
 
-def _options(arguments: Sequence[str]) -> argparse.Namespace:
+def _parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m spark_cec.agent", description="Started by the Spark CEC shim.")
     parser.add_argument("--spool-path", help="where to make the spool directory")
     parser.add_argument("--inherit", nargs=2, default=(), help="the spool directories of an agent that died")

@@ -82,7 +82,7 @@ class Calls:
             with self._logs.serving():
                 return json.dumps(self._by_name[name](parsed), allow_nan=False)  # Jackson cannot parse NaN
         except Exception as error:  # the JVM must always get an answer
-            return _failure(error, _message(error))
+            return _encode_failure(error, _explain_error(error))
 
     def _hold(self, arguments: dict[str, Any]) -> Answer:
         """Takes the lease as `QueryCalls.hold`; if a run has lost its lease, calls for its checkpoint fail from now on.
@@ -114,7 +114,7 @@ class Calls:
         self.spool.close()
 
 
-def _message(error: Exception) -> str:
+def _explain_error(error: Exception) -> str:
     """One sentence with the remedy, if there is one; the traceback for an unforeseen error."""
     mend = mend_of(error)
     if isinstance(error, CecError):
@@ -124,5 +124,5 @@ def _message(error: Exception) -> str:
     return "".join(traceback.format_exception(error))
 
 
-def _failure(error: Exception, message: str) -> str:
+def _encode_failure(error: Exception, message: str) -> str:
     return json.dumps({"error": {"kind": type(error).__name__, "message": message}})

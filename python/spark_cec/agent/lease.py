@@ -30,8 +30,9 @@ _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.
 
 
 class CheckpointLeases:
-    """The leases of this process, by checkpoint: each has a lock file in the `cec` directory, and one beside an
-    external log.
+    """The leases of this process, by checkpoint.
+
+    Each has a lock file in the `cec` directory, and one beside an external log.
     """
 
     def __init__(self) -> None:

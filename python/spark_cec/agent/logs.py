@@ -173,7 +173,7 @@ class OpenLogs:
 
     def keep(self, home: str) -> None:
         """Keeps the log open until `close_log`."""
-        place = self._place(home)
+        place = self._find_place(home)
         with self._lock:
             log = self._logs.get(place)
             if log is not None:
@@ -181,7 +181,7 @@ class OpenLogs:
 
     def close_log(self, home: str) -> bool:
         """Closes the log after its last running call; answers whether it was open."""
-        place = self._place(home)
+        place = self._find_place(home)
         with self._lock:
             log = self._logs.pop(place, None)
             if log is not None:
@@ -209,14 +209,14 @@ class OpenLogs:
         If `log_id` is given, the log must exist with that id, else `LogLocationError`. Without `log_id`, a missing log
         is created.
         """
-        with self._turn(home) as place:
+        with self._lock_home(home) as place:
             log = self._find_open(home, place)
             if log is None:
                 storage = open_storage(home)
                 found = join_log(storage) if log_id is None else read_log_id(storage)
                 if found is None or log_id not in (None, found):
                     raise _not_shared(home, log_id, found)
-                log = self._open(place, settings, storage, found)
+                log = self._open_log(place, settings, storage, found)
             elif log_id not in (None, log.log_id):
                 raise _not_shared(home, log_id, log.log_id)
             log.settings, log.for_readers = settings, False
@@ -227,14 +227,14 @@ class OpenLogs:
 
         A log that was there within the last `trusted_s` seconds is not checked again.
         """
-        with self._turn(home) as place:
+        with self._lock_home(home) as place:
             log = self._find_open(home, place, trusted_s)
             if log is None:
                 storage = open_storage(home)
                 log_id = read_log_id(storage)
                 if log_id is None:
                     return None
-                log = self._open(place, settings, storage, log_id)
+                log = self._open_log(place, settings, storage, log_id)
                 log.for_readers = True
             return log
 
@@ -251,22 +251,22 @@ class OpenLogs:
             self._retire(self._logs.pop(idle.home))
 
     @contextmanager
-    def _turn(self, home: str) -> Iterator[str]:
+    def _lock_home(self, home: str) -> Iterator[str]:
         """Locks the opening of the log at `home`, and yields its place."""
-        place = self._place(home)
+        place = self._find_place(home)
         with self._lock:
             turn = self._turns.setdefault(place, threading.Lock())
         with turn:
             yield place
 
-    def _place(self, home: str) -> str:
+    def _find_place(self, home: str) -> str:
         """`place_of`, computed once, because every append asks."""
         place = self._places.get(home)
         if place is None:
             place = self._places[home] = place_of(home)
         return place
 
-    def _open(self, place: str, settings: Settings, storage: Storage, log_id: str) -> OpenLog:
+    def _open_log(self, place: str, settings: Settings, storage: Storage, log_id: str) -> OpenLog:
         """Opens a log and lends it to the call; the caller has the home's lock."""
         log = OpenLog(place, settings, storage, log_id)
         with self._lock:
@@ -312,7 +312,7 @@ class OpenLogs:
 
     def get_known(self, home: str) -> OpenLog:
         """The log at `home` with its query's settings; `UnknownLog` unless its query has opened it."""
-        place = self._place(home)
+        place = self._find_place(home)
         with self._lock:
             self.refuse_fenced(home)
             log = self._logs.get(place)

@@ -68,7 +68,7 @@ class OutputCalls:
         (names, in Spark's order) tell the batch's input. Raises `Fenced` if a later run has taken the output back.
         """
         log = self._logs.get_known(arguments["home"])
-        planned = _planned(str(arguments["checkpoint"]), int(arguments["batch"]))
+        planned = _read_planned(str(arguments["checkpoint"]), int(arguments["batch"]))
         wanted = manifest.Manifest(
             batch=int(arguments["batch"]),
             frames=tuple(arguments["frames"]),
@@ -76,19 +76,20 @@ class OutputCalls:
             schema_json=arguments["schema"],
             truncate=bool(arguments["truncate"]),
             generation=int(arguments["generation"]),
-            wall_ms=self._wall_ms(log, int(arguments["batch"])),
-            consumed=_consumed(str(arguments["checkpoint"]), [str(name) for name in arguments["sources"]], planned),
+            wall_ms=self._next_wall_ms(log, int(arguments["batch"])),
+            consumed=_describe_inputs(
+                str(arguments["checkpoint"]), [str(name) for name in arguments["sources"]], planned
+            ),
             boundary_ms=planned.watermark_ms if planned else None,
             piggyback=self._protocols.sends(str(arguments["checkpoint"]), int(arguments["batch"])),
         )
         counts = manifest.publish(log.storage, wanted, log.published.cuts)
         return {"first": counts == wanted}
 
-    def _wall_ms(self, log: OpenLog, batch: int) -> int:
-        """The wall clock, or the previous batch's time if the clock was set back: times in a log's output never
-        decrease.
+    def _next_wall_ms(self, log: OpenLog, batch: int) -> int:
+        """The wall clock, or the previous batch's time if the clock was set back.
 
-        Else a reader from a given time on would miss some batches.
+        So times in a log's output never decrease. Else a reader from a given time on would miss some batches.
         """
         newest = self._newest_ms.get(log.log_id)
         if newest is None:
@@ -99,9 +100,10 @@ class OutputCalls:
         return newest
 
 
-def _planned(checkpoint: str, batch: int) -> PlannedBatch | None:
-    """The planned batch; None if it is unreadable now: the rows are durable, and publication does not wait for
-    metadata.
+def _read_planned(checkpoint: str, batch: int) -> PlannedBatch | None:
+    """The planned batch; None if it is unreadable now.
+
+    The rows are durable, so their publication does not wait for metadata.
     """
     try:
         return read_planned(open_storage(checkpoint), batch)
@@ -110,19 +112,19 @@ def _planned(checkpoint: str, batch: int) -> PlannedBatch | None:
         return None
 
 
-def _consumed(
+def _describe_inputs(
     checkpoint: str, sources: Sequence[str], planned: PlannedBatch | None
 ) -> tuple[manifest.Consumed, ...]:
     """The input of a batch; empty if the offset log has another format or another number of sources."""
     if planned is None or len(planned.offsets) != len(sources):
         return ()
     return tuple(
-        manifest.Consumed(source, end, _files(checkpoint, end, len(sources)))
+        manifest.Consumed(source, end, _checksum_entries(checkpoint, end, len(sources)))
         for source, end in zip(sources, planned.offsets, strict=True)
     )
 
 
-def _files(checkpoint: str, end: str | None, sources: int) -> int | None:
+def _checksum_entries(checkpoint: str, end: str | None, sources: int) -> int | None:
     """The checksum of the file-source entries with the number in `end`; None for another kind of source.
 
     Spark does not sync these entries. It does not record which source has which directory, so the entries of all

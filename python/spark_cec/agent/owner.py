@@ -31,7 +31,7 @@ def refuse_if_owned(checkpoint: str, home: str) -> str | None:
     owner = _read_owner(log) if log is not None else None
     if log is None or owner is None or same_place(owner, checkpoint):
         return None
-    if _claims(owner, log):
+    if _claims_log(owner, log):
         raise UnsuitableCheckpoint(
             f"the log at {home} belongs to the checkpoint {owner}, of which {checkpoint} seems to be a copy: start the "
             f"query from {owner}, or give the copy a log of its own (a copy of {home}, by the sink's `path` or "
@@ -75,7 +75,7 @@ def _read_owner(log: Storage) -> str | None:
         return None
 
 
-def _claims(owner: str, log: Storage) -> bool:
+def _claims_log(owner: str, log: Storage) -> bool:
     """Whether a checkpoint's query uses this log; true if its files are unreadable, to be safe."""
     try:
         query = QUERY.read(open_storage(f"{owner.rstrip('/')}/cec"))

@@ -78,7 +78,7 @@ class ProtocolCalls:
         own = settings.protocol
         if own is None or not own.takes_part:
             return
-        pipeline = self._pipeline(own)
+        pipeline = self._find_pipeline(own)
         with pipeline.lock:
             at = pipeline.records[own.flow].newest
             if at.batch != committed:
@@ -143,7 +143,7 @@ class ProtocolCalls:
         own = settings.protocol
         if own is None:
             return None
-        pipeline, sender = self._pipeline(own), _parse_flow(own, channel)
+        pipeline, sender = self._find_pipeline(own), _parse_flow(own, channel)
         with pipeline.lock:
             if not own.takes_part:
                 return pipeline.line[sender].sent - 1 if sender in pipeline.line else None
@@ -160,7 +160,7 @@ class ProtocolCalls:
         own = settings.protocol
         if own is None or not own.takes_part:
             return
-        pipeline, sender = self._pipeline(own), _parse_flow(own, channel)
+        pipeline, sender = self._find_pipeline(own), _parse_flow(own, channel)
         added = _load_piggybacks(log, after + 1, last) if pipeline.drive.spec.protocol.adds_to_messages else {}
         with pipeline.lock:
             flow = pipeline.drive.flow(own.flow)
@@ -181,7 +181,7 @@ class ProtocolCalls:
         own = settings.protocol
         if own is None or not own.takes_part:
             return None
-        pipeline, sender = self._pipeline(own), _parse_flow(own, channel)
+        pipeline, sender = self._find_pipeline(own), _parse_flow(own, channel)
         with pipeline.lock:
             return pipeline.kept[own.flow].received.get(sender, 0) - 1
 
@@ -205,13 +205,13 @@ class ProtocolCalls:
             )
         return pipeline, flow, run
 
-    def _pipeline(self, own: ProtocolSettings) -> _Pipeline:
+    def _find_pipeline(self, own: ProtocolSettings) -> _Pipeline:
         """The pipeline's current run. A flow that only reads continues through several runs."""
         with self._lock:
             known = self._pipelines.get(own.home)
             run = known.drive.spec.run if known is not None else ""
             if known is None or (run != own.run if own.takes_part else run < own.run):
-                known = self._pipelines[own.home] = _open(own, known)
+                known = self._pipelines[own.home] = _open_pipeline(own, known)
             if own.takes_part and known.drive.spec.run != own.run:
                 raise RestartNeeded(f"flow {own.flow} is of a run of the pipeline at {own.home} that is over")
             return known
@@ -235,7 +235,7 @@ class ProtocolCalls:
         return _find_stores_without(self._logs.get_known(run.home), run, batch + 1)
 
 
-def _open(own: ProtocolSettings, known: _Pipeline | None) -> _Pipeline:
+def _open_pipeline(own: ProtocolSettings, known: _Pipeline | None) -> _Pipeline:
     spec = read_spec(open_storage(own.home))
     if spec is None:
         raise UnsuitableCheckpoint(f"the pipeline at {own.home} has no protocol.json: start it anew")
@@ -251,8 +251,7 @@ def _parse_flow(own: ProtocolSettings, channel: str) -> str:
 
 
 def _load_piggybacks(log: Storage, first: int, last: int) -> dict[int, Piggyback]:
-    """The protocol's data in the coming messages, by batch. If a message is unreadable, its batch stops when it is
-    read.
+    """The protocol's data in the coming messages, by batch; skips an unreadable message, which fails when it is read.
     """
     return {
         batch: each.piggyback

@@ -216,7 +216,7 @@ class QueryCalls:
         if arguments.get("named"):
             refuse_lost_commit(checkpoint, committed)
         if read_log_id(open_storage(arguments["home"])) is None:  # without a log there is nothing to plan
-            return _answer(nothing_to_replay(committed), after_run, [])
+            return _make_answer(nothing_to_replay(committed), after_run, [])
         log = self._logs.get(arguments["home"], parse_settings(conf_of(arguments)))
         log.catalog.refresh()
         refuse_unfinished_rewind(own, committed)
@@ -230,8 +230,8 @@ class QueryCalls:
             plan = make_plan(index, stores, committed, attempts.allows, fallback.version if fallback else None)
         refuse_forgotten_batches(checkpoint, plan)
         messages = describe_damage(log.home, log.catalog.damages)
-        messages += describe_lost_output(log.storage, index, _published(log, checkpoint.url, committed), committed)
-        return _answer(plan, after_run, messages)
+        messages += describe_lost_output(log.storage, index, _list_published(log, checkpoint.url, committed), committed)
+        return _make_answer(plan, after_run, messages)
 
     def sources_now(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """Compares the sources with a recovery's needs while the query runs.
@@ -250,8 +250,9 @@ class QueryCalls:
         return {"thin": thin and thin.why, "deletes": bool(thin and thin.deletes)}
 
     def batch_input(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Describes the input of some batches. Arguments: `checkpoint`, `first`, `last`, `sources` (names, in Spark's
-        order).
+        """Describes the input of some batches.
+
+        Arguments: `checkpoint`, `first`, `last`, `sources` (names, in Spark's order).
         """
         checkpoint, names = open_storage(str(arguments["checkpoint"])), [str(name) for name in arguments["sources"]]
         return {"words": describe_batches(checkpoint, int(arguments["first"]), int(arguments["last"]), names)}
@@ -395,9 +396,9 @@ class QueryCalls:
         retained = int(arguments["retained"]) if kept_from is None else max(REPAIRABLE_BATCHES, version - kept_from)
         first = max(version - retained, 1)
         horizon = TrimHorizon(
-            stores=_oldest_needed(log.catalog.index, first, version),
+            stores=_find_oldest_needed(log.catalog.index, first, version),
             generation=int(arguments["generation"]),
-            output_before=_output_before(log, version, kept_from),
+            output_before=_find_output_bound(log, version, kept_from),
             now_ms=int(time.time() * 1000),
         )
         return {"removed": trim(log.storage, log.catalog.index, horizon, log.summaries)}
@@ -415,7 +416,7 @@ def _is_reached_by_link(checkpoint: str, recorded: str, settings: Settings) -> b
     return owns(checkpoint, recorded) or recorded in [home_of(url, settings, None) for url in (real, f"file:{real}")]
 
 
-def _answer(plan: RecoveryPlan, after_run: int, messages: Sequence[StartMessage]) -> Mapping[str, Any]:
+def _make_answer(plan: RecoveryPlan, after_run: int, messages: Sequence[StartMessage]) -> Mapping[str, Any]:
     return {"plan": {**plan.to_json(), "after_run": after_run}, "said": [asdict(word) for word in messages]}
 
 
@@ -428,7 +429,7 @@ def _refuse_if_overtaken(checkpoint: str, own: Storage, generation: int, meanwhi
         )
 
 
-def _output_before(log: OpenLog, version: int, kept_from: int | None) -> int | None:
+def _find_output_bound(log: OpenLog, version: int, kept_from: int | None) -> int | None:
     """The batch before which output may be deleted, by the settings and the flow's line; None: all output stays."""
     readers, keep_batches = log.settings.output_readers, log.settings.retain_output_batches
     bounds = [slowest_reader(log.storage, log.log_id, readers)] if readers else []
@@ -436,7 +437,7 @@ def _output_before(log: OpenLog, version: int, kept_from: int | None) -> int | N
     return min(bounds + ([kept_from] if bounds and kept_from is not None else []), default=None)
 
 
-def _published(log: OpenLog, checkpoint: str, committed_batch: int) -> list[int]:
+def _list_published(log: OpenLog, checkpoint: str, committed_batch: int) -> list[int]:
     """The batches with output. Refuses a batch that Spark never ran: it would hide the rows of the query's next run."""
     batches = manifest.batches(log.storage)
     if batches and batches[-1] > committed_batch + 1:
@@ -448,7 +449,7 @@ def _published(log: OpenLog, checkpoint: str, committed_batch: int) -> list[int]
     return batches
 
 
-def _oldest_needed(index: Index, first: int, last: int) -> dict[StoreId, int]:
+def _find_oldest_needed(index: Index, first: int, last: int) -> dict[StoreId, int]:
     """The oldest version per store whose frame an EC at any version in `first`..`last` may read."""
     needed: dict[StoreId, int] = {}
     for store in index.stores():

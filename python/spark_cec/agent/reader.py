@@ -77,18 +77,19 @@ class ReaderCalls:
         self._trails: dict[tuple[str, str], ReaderTrail] = {}
         self._homes: dict[str, tuple[str, float]] = {}
 
-    def _log_or_none(self, arguments: Mapping[str, Any]) -> OpenLog | None:
-        """The log, for a look at its newest batch. None if its query has committed nothing and the reader says
-        `may_wait`.
+    def _find_log_or_none(self, arguments: Mapping[str, Any]) -> OpenLog | None:
+        """The log, for a look at its newest batch.
+
+        None if its query has committed nothing and the reader says `may_wait`.
         """
         try:
-            return self._log(arguments, TRUSTED_S)
+            return self._find_log(arguments, TRUSTED_S)
         except LogLocationError:
             if arguments.get("may_wait") and committed_batch(open_storage(str(arguments["path"]))) < 0:
                 return None
             raise
 
-    def _log(self, arguments: Mapping[str, Any], trusted_s: float = 0.0) -> OpenLog:
+    def _find_log(self, arguments: Mapping[str, Any], trusted_s: float = 0.0) -> OpenLog:
         """The log; it is not checked again within `trusted_s` seconds."""
         path = str(arguments["path"])
         home, looked_at = self._homes.get(path, ("", -math.inf))
@@ -110,10 +111,10 @@ class ReaderCalls:
 
         Argument: `path`. With `may_wait`, a log that does not exist yet has none, too.
         """
-        log = self._log_or_none(arguments)
+        log = self._find_log_or_none(arguments)
         if log is None:
             return {"schemas": []}
-        return {"schemas": _retry_once(lambda: _newest_and_oldest(log, bool(arguments.get("may_lose"))))}
+        return {"schemas": _retry_once(lambda: _read_outer_schemas(log, bool(arguments.get("may_lose"))))}
 
     def offsets(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """Answers the first batch since a time, and the newest; -1 for none.
@@ -126,7 +127,11 @@ class ReaderCalls:
         identifies `after`; `checked` says that an earlier call compared it. With `may_wait`, a log that does not exist
         yet has no batches. `source` distinguishes the sources of one query.
         """
-        log, since, after = self._log_or_none(arguments), arguments.get("starting_timestamp_ms"), arguments.get("after")
+        log, since, after = (
+            self._find_log_or_none(arguments),
+            arguments.get("starting_timestamp_ms"),
+            arguments.get("after"),
+        )
         bounds = log.published.bounds() if log is not None else None
         kept_from = manifest.retired_before(log.storage) if log is not None and bounds is None else 0
         # A rollback may leave a log without any manifest: the earlier ones were deleted.
@@ -147,7 +152,7 @@ class ReaderCalls:
             self._protocols.will_read(settings, channel, log.storage, int(after), last, up_to, source)
             if not _is_worth_reading(log.storage, last + 1, newest):
                 newest = last  # Else a reader that has read all rows would seem to lag.
-            of = _identity(log, last) if last > int(after) else None
+            of = _identify_batch(log, last) if last > int(after) else None
             return {"first": bounds[0], "last": last, "newest": newest, "of": of}
         if since is None:
             return {"first": bounds[0], "last": newest, "newest": newest}
@@ -164,7 +169,7 @@ class ReaderCalls:
         key = str(arguments["path"]), str(arguments["reader"])
         trail = self._trails.get(key)
         if trail is None:
-            log = self._log_or_none(arguments)
+            log = self._find_log_or_none(arguments)
             if log is None:  # there is nothing to keep, either
                 return {}
             trail = ReaderTrail(log.storage, log.log_id, key[1])
@@ -192,9 +197,9 @@ class ReaderCalls:
         view = arguments["view"]
         if view == "output" and int(arguments["last"]) < int(arguments["first"]):
             return {"splits": [], "lost": []}  # there may be no log yet
-        log = self._log(arguments)
+        log = self._find_log(arguments)
         # Read the manifests before the catalog, and no later ones: then the catalog has all their frames.
-        published = _published(log) if view == "output" else range(0)
+        published = _published_range(log) if view == "output" else range(0)
         log.catalog.refresh()
         if view == "output":
             if not arguments["whole"] and int(arguments["last"]) >= published.stop:
@@ -214,14 +219,14 @@ class ReaderCalls:
             begins = min((entry.meta.batch for entry in entries), default=0)
             pieces = [
                 {"frames": piece, "begins": begins}
-                for piece in _pack((e.location, e.meta.frame_id.hex()) for e in entries)
+                for piece in _pack_frames((e.location, e.meta.frame_id.hex()) for e in entries)
             ]
         elif view == "log":
             found = [e for s in sorted(log.catalog.index.stores()) for e in log.catalog.index.commits(s, 0, 1 << 62)]
-            pieces = [{"frames": piece} for piece in _pack((e.location, "") for e in found if e.meta.records)]
+            pieces = [{"frames": piece} for piece in _pack_frames((e.location, "") for e in found if e.meta.records)]
         else:
             store, version = str(arguments["store"]), arguments.get("version")
-            pieces = _window_pieces(log, int(arguments["operator"]), store, version)
+            pieces = _list_window_pieces(log, int(arguments["operator"]), store, version)
         splits = [{"view": view, "home": log.home, **piece} for piece in pieces]
         return {"splits": splits, "lost": [str(each) for each in losses]}
 
@@ -249,9 +254,9 @@ class ReaderCalls:
             else:
                 cached, exact = partial(self._output_cache.find, log.log_id), _is_case_sensitive(arguments)
                 rows = output_rows(log.storage, dict(frames), columns, cached, lost, exact)
-        return {"spool": self._write(rows), "rows": rows.num_rows, "lost": [str(each) for each in losses]}
+        return {"spool": self._write_spool(rows), "rows": rows.num_rows, "lost": [str(each) for each in losses]}
 
-    def _write(self, rows: pa.Table) -> str | None:
+    def _write_spool(self, rows: pa.Table) -> str | None:
         if not rows.num_rows:
             return None
         path = self._spool.new_file(rows.nbytes)
@@ -267,7 +272,7 @@ def _retry_once(look: Callable[[], _T]) -> _T:
         return look()
 
 
-def _newest_and_oldest(log: OpenLog, may_lose: bool) -> list[str]:
+def _read_outer_schemas(log: OpenLog, may_lose: bool) -> list[str]:
     bounds = log.published.bounds()
     if bounds is None:
         return []
@@ -306,7 +311,7 @@ def _find_since(log: OpenLog, wall_ms: int) -> tuple[int, int]:
     return first_published_since(log.storage, batches, wall_ms, hint), batches[-1]
 
 
-def _published(log: OpenLog) -> range:
+def _published_range(log: OpenLog) -> range:
     bounds = log.published.bounds()
     if bounds is None:
         kept_from = manifest.retired_before(log.storage)
@@ -327,7 +332,7 @@ def _choose_end(
         last = min(last, empty + int(arguments["max_batches"]))
     if "max_rows" in arguments:
         last = manifest.last_within(storage, empty + 1, last, int(arguments["max_rows"]))
-    changed = first_type_change(_schemas(storage, begin + 1, last), exact=_is_case_sensitive(arguments))
+    changed = first_type_change(_read_schemas(storage, begin + 1, last), exact=_is_case_sensitive(arguments))
     if changed is not None:  # earlier batches are read with the types that they were written with
         last = changed - 1
     return max(begin, last)
@@ -341,7 +346,7 @@ def _last_empty(storage: Storage, begin: int, last: int) -> int:
     return last
 
 
-def _schemas(storage: Storage, first: int, last: int) -> Iterator[tuple[int, str]]:
+def _read_schemas(storage: Storage, first: int, last: int) -> Iterator[tuple[int, str]]:
     """Batches with rows, and their schemas."""
     for batch, each in manifest.load_between(storage, first, last):
         if isinstance(each, manifest.Manifest) and each.frames:
@@ -362,7 +367,7 @@ def _is_worth_reading(storage: Storage, first: int, last: int) -> bool:
     return oldest_ms is not None and abs(time.time() * 1000 - oldest_ms) > EMPTY_WAIT_MS
 
 
-def _identity(log: OpenLog, batch: int) -> str | None:
+def _identify_batch(log: OpenLog, batch: int) -> str | None:
     """An identity for a batch beyond its number; without its second part if the manifest is missing or damaged.
 
     A manifest is missing if the batch is no longer kept. If it is damaged, the read of its rows raises the error.
@@ -378,7 +383,7 @@ def _identity(log: OpenLog, batch: int) -> str | None:
 def _refuse_other_batch(log: OpenLog, arguments: Mapping[str, Any], batch: int) -> None:
     """Raises an error if the stream's `seen` batch differs from the log's batch of that number."""
     seen = arguments.get("seen")
-    there = _identity(log, batch) if seen else None
+    there = _identify_batch(log, batch) if seen else None
     if seen and there and not seen.startswith(there) and not there.startswith(seen):
         raise _missing_batch(log, arguments, batch, batch)
 
@@ -391,7 +396,7 @@ def _missing_batch(log: OpenLog | None, arguments: Mapping[str, Any], batch: int
     return OutputBegunAnew(str(arguments["path"]), batch, newest)
 
 
-def _pack(frames: Iterable[tuple[Location, str]]) -> list[list[Sequence[Any]]]:
+def _pack_frames(frames: Iterable[tuple[Location, str]]) -> list[list[Sequence[Any]]]:
     """Places of frames with their ids, in pieces of about `SPLIT_BYTES`."""
     pieces: list[list[Sequence[Any]]] = []
     stored = SPLIT_BYTES
@@ -404,7 +409,7 @@ def _pack(frames: Iterable[tuple[Location, str]]) -> list[list[Sequence[Any]]]:
     return pieces
 
 
-def _window_pieces(log: OpenLog, operator: int, name: str, version: int | None) -> list[dict[str, Any]]:
+def _list_window_pieces(log: OpenLog, operator: int, name: str, version: int | None) -> list[dict[str, Any]]:
     index, cuts = log.catalog.index, read_cuts(log.storage).known
     stores = [store for store in sorted(index.stores()) if store.operator == operator and store.name == name]
     if not stores:

@@ -61,8 +61,8 @@ class Spool:
             for place in {parent, fallback}:
                 _remove_abandoned(place, prefix)
             directory, overflow = (*taken_over, None, None)[:2]
-            self.directory, self._lock = directory or _locked_directory(parent, prefix, undo)
-            self.overflow, self._overflow_lock = overflow or _locked_directory(fallback, prefix, undo)
+            self.directory, self._lock = directory or _make_locked_directory(parent, prefix, undo)
+            self.overflow, self._overflow_lock = overflow or _make_locked_directory(fallback, prefix, undo)
             undo.pop_all()
 
     def new_file(self, expected_bytes: int = 0) -> str:
@@ -104,7 +104,7 @@ def _take_over(directory: Path, undo: ExitStack) -> tuple[Path, int] | None:
     return directory, lock
 
 
-def _locked_directory(parent: Path, prefix: str, undo: ExitStack) -> tuple[Path, int]:
+def _make_locked_directory(parent: Path, prefix: str, undo: ExitStack) -> tuple[Path, int]:
     """A new directory with mode 0700, and the descriptor of the lock that marks it as used.
 
     It gets its final name after it is locked. Until then its name is not one that other agents remove.

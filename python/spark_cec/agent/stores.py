@@ -43,11 +43,11 @@ def store_of(arguments: Mapping[str, Any]) -> StoreId:
     return StoreId(int(operator), int(partition), str(name))
 
 
-def _id(text: str | None) -> bytes:
+def _decode_id(text: str | None) -> bytes:
     return bytes.fromhex(text) if text else NO_CHECKPOINT
 
 
-def _plan(plan: Plan) -> dict[str, Any]:
+def _encode_plan(plan: Plan) -> dict[str, Any]:
     """Copies by hand: `asdict` was an eighth of a commit without records."""
     answer: dict[str, Any] = {name: getattr(plan, name) for name in _PLAN_NUMBERS}
     answer["replay_steps"] = [(step.before, step.cost) for step in plan.replay_steps]
@@ -98,7 +98,11 @@ class StoreCalls:
         checkpoint_id = bytes.fromhex(arguments["checkpoint_id"]) if arguments.get("checkpoint_id") else None
         log.catalog.refresh()
         with log.catalog.naming_places():
-            store, version, allows = store_of(arguments), int(arguments["version"]), self._attempts(log, arguments)
+            store, version, allows = (
+                store_of(arguments),
+                int(arguments["version"]),
+                self._allowed_attempts(log, arguments),
+            )
             head = head_at(log.catalog.index, store, version, checkpoint_id, allows)
             checkpoint = rebuild(log.storage, log.catalog.index, head)
         meta = head.meta
@@ -108,15 +112,15 @@ class StoreCalls:
         forecast = Forecast.from_json(arguments.get("forecast"))
         calibration.scanned = checkpoint.scanned
         return {
-            "spool": self._write(checkpoint),
+            "spool": self._write_spool(checkpoint),
             "rows": checkpoint.records.num_rows,
             "scanned": checkpoint.scanned,
             "chain": len(checkpoint.chain),
-            **_footer(meta),
+            **_encode_footer(meta),
             "dirty_from": meta.dirty_from,
             "dirty_windows": meta.dirty_windows,
-            "inputs": _inputs(log.catalog.index, head),
-            "plan": _plan(calibration.plan(log.settings, forecast, ledger, int(arguments["retained"]))),
+            "inputs": _count_inputs(log.catalog.index, head),
+            "plan": _encode_plan(calibration.plan(log.settings, forecast, ledger, int(arguments["retained"]))),
             "recovery_estimate_ms": meta.recovery_estimate_ms,
             "agent_ms": (time.perf_counter() - started) * 1000,
         }
@@ -129,15 +133,15 @@ class StoreCalls:
         """
         log = self._logs.get_known(arguments["home"])
         log.catalog.refresh()
-        store, version, allows = store_of(arguments), int(arguments["version"]), self._attempts(log, arguments)
+        store, version, allows = store_of(arguments), int(arguments["version"]), self._allowed_attempts(log, arguments)
         try:
-            return {"lost": False, **_footer(head_at(log.catalog.index, store, version, allows=allows).meta)}
+            return {"lost": False, **_encode_footer(head_at(log.catalog.index, store, version, allows=allows).meta)}
         except DamagedLog:
             of_a_run = arguments.get("committed_batch") is not None
-            committed_id = self._attempts_of_run(log, arguments).committed_id(store, version) if of_a_run else None
+            committed_id = self._read_attempts(log, arguments).committed_id(store, version) if of_a_run else None
             return {"lost": True, "checkpoint_id": committed_id}
 
-    def _write(self, checkpoint: EventualCheckpoint) -> str | None:
+    def _write_spool(self, checkpoint: EventualCheckpoint) -> str | None:
         records = checkpoint.records
         if not records.num_rows:
             return None
@@ -153,10 +157,10 @@ class StoreCalls:
         """
         started = time.perf_counter_ns()
         log = self._logs.get_known(arguments["home"])
-        result = self._commit(log, _request(arguments), arguments)
+        result = self._commit(log, _parse_request(arguments), arguments)
         meta = result.entry.meta
         return {
-            "plan": _plan(result.plan),
+            "plan": _encode_plan(result.plan),
             "extent": meta.extent,
             "replay": meta.replay,
             "recovery_estimate_ms": meta.recovery_estimate_ms,
@@ -174,7 +178,7 @@ class StoreCalls:
                 writer=log.writer,
                 ledgers=log.ledgers,
             )
-        found = self._written_before(log, request) if arguments.get("retry") or request.live_is_whole else None
+        found = self._find_written(log, request) if arguments.get("retry") or request.live_is_whole else None
         if found is not None:
             if not request.live_is_whole:
                 raise LedgerMissing(
@@ -192,21 +196,21 @@ class StoreCalls:
             ledgers=log.ledgers,
         )
 
-    def _written_before(self, log: OpenLog, request: CommitRequest) -> CommitEntry | None:
+    def _find_written(self, log: OpenLog, request: CommitRequest) -> CommitEntry | None:
         log.catalog.refresh()
         meta = request.meta
         found = log.catalog.index.commit(meta.store, meta.version, meta.checkpoint_id)
         return found if found is not None and found.meta.generation == meta.generation else None
 
-    def _attempts(self, log: OpenLog, arguments: Mapping[str, Any]) -> Allows:
+    def _allowed_attempts(self, log: OpenLog, arguments: Mapping[str, Any]) -> Allows:
         if not arguments.get("checkpoint"):
             return lambda _: True
         if arguments.get("committed_batch") is None:  # a reader
             place = str(arguments["checkpoint"])
             return read_attempts(open_storage(place), cec_directory(place), log.storage).allows_read
-        return self._attempts_of_run(log, arguments).allows
+        return self._read_attempts(log, arguments).allows
 
-    def _attempts_of_run(self, log: OpenLog, arguments: Mapping[str, Any]) -> CommittedAttempts:
+    def _read_attempts(self, log: OpenLog, arguments: Mapping[str, Any]) -> CommittedAttempts:
         """The attempt rules of a run, cached for all its stores, because they read several small files."""
         place, committed = str(arguments["checkpoint"]), int(arguments["committed_batch"])
         run = (place, committed, int(arguments["generation"]))
@@ -230,7 +234,7 @@ class StoreCalls:
         return {}
 
 
-def _footer(meta: CommitMeta) -> dict[str, Any]:
+def _encode_footer(meta: CommitMeta) -> dict[str, Any]:
     return {
         "checkpoint_id": meta.checkpoint_id.hex(),
         "open_windows": meta.open_windows,
@@ -240,7 +244,7 @@ def _footer(meta: CommitMeta) -> dict[str, Any]:
     }
 
 
-def _inputs(index: Index, head: CommitEntry) -> dict[str, int]:
+def _count_inputs(index: Index, head: CommitEntry) -> dict[str, int]:
     """The input tuples of each version that a replay makes again, as far as the log has them."""
     meta = head.meta
     if meta.dirty_from >= meta.version:
@@ -258,13 +262,13 @@ def _read_spool(path: str | None) -> pa.Table | None:
         return stream.read_all()
 
 
-def _request(arguments: Mapping[str, Any]) -> CommitRequest:
+def _parse_request(arguments: Mapping[str, Any]) -> CommitRequest:
     version = int(arguments["version"])
     meta = CommitMeta(
         store=store_of(arguments),
         version=version,
-        checkpoint_id=_id(arguments["checkpoint_id"]),
-        base_checkpoint_id=_id(arguments["base_checkpoint_id"]),
+        checkpoint_id=_decode_id(arguments["checkpoint_id"]),
+        base_checkpoint_id=_decode_id(arguments["base_checkpoint_id"]),
         generation=int(arguments["generation"]),
         open_windows=int(arguments["open_windows"]),
         dirty_from=int(arguments["dirty_from"]),

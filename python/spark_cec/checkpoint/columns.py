@@ -41,8 +41,8 @@ def changed_columns(written: str, wanted: str, *, exact: bool = False) -> list[t
     """
     if wanted == written:
         return []
-    there, changed = _columns(written), []
-    for name, kind in _columns(wanted).items():
+    there, changed = _parse_columns(written), []
+    for name, kind in _parse_columns(wanted).items():
         before = find_column(name, there, exact=exact)
         if before is not None and there[before] != kind:
             changed.append((name, _sql_type(there[before]), _sql_type(kind)))
@@ -51,7 +51,7 @@ def changed_columns(written: str, wanted: str, *, exact: bool = False) -> list[t
 
 def column_names(schema_json: str) -> frozenset[str]:
     """The column names of a schema (Spark's JSON), case-folded."""
-    return frozenset(name.casefold() for name in _columns(schema_json))
+    return frozenset(name.casefold() for name in _parse_columns(schema_json))
 
 
 def with_former_columns(now: str, before: str) -> str:
@@ -75,7 +75,7 @@ def first_type_change(schemas: Iterable[tuple[int, str]], *, exact: bool = False
 
 
 @lru_cache(maxsize=256)
-def _columns(schema_json: str) -> dict[str, Any]:
+def _parse_columns(schema_json: str) -> dict[str, Any]:
     return {field["name"]: _strip_nullability(field["type"]) for field in json.loads(schema_json)["fields"]}
 
 

@@ -74,8 +74,8 @@ class StoreLedgers:
             self._calibrations[store].note_load(ms, forecast)
 
     def open_ledger(self, index: Index, request: CommitRequest) -> Footprints:
-        """The ledger as it was before this commit; if the shim sends the whole ledger, rebuilds the history from the
-        log.
+        """The ledger as it was before this commit; rebuilds the history from the log if the shim sends the whole
+        ledger.
         """
         meta = request.meta
         known_id, ledger = self._ledgers.pop(meta.store, (None, None))
@@ -85,7 +85,9 @@ class StoreLedgers:
             raise LedgerMissing(
                 f"store {meta.store} version {meta.version}: this process has no ledger of it; send the whole ledger"
             )
-        return Footprints.restore(_history(index, meta, request.live_changes), {}, meta.dirty_from, meta.dirty_windows)
+        return Footprints.restore(
+            _read_history(index, meta, request.live_changes), {}, meta.dirty_from, meta.dirty_windows
+        )
 
     def close_ledger(self, meta: CommitMeta, ledger: Footprints) -> None:
         """Keeps the ledger for the next commit."""
@@ -96,7 +98,7 @@ class StoreLedgers:
         self._ledgers.pop(store, None)
 
 
-def _history(index: Index, meta: CommitMeta, live: Mapping[int, int]) -> list[tuple[int, int, int]]:
+def _read_history(index: Index, meta: CommitMeta, live: Mapping[int, int]) -> list[tuple[int, int, int]]:
     """(version, records, inputs) of the commits that this one builds on, back to the oldest footprint or D."""
     if meta.base_checkpoint_id == NO_CHECKPOINT or meta.version <= 1:
         return []

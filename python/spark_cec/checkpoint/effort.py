@@ -70,12 +70,12 @@ class WriteCost:
         self.bytes_per_record = bytes_ / records
         if windows:
             self.rows_per_window = max(rows / windows, 1.0)
-        listed = self._listed(records) + _LISTED_US
+        listed = self._listed_us(records) + _LISTED_US
         self._seen.append(((max(us - _COMMIT_US, 0.0) + _LISTED_US) / listed, listed))
 
     def of(self, records: float) -> float:
         """The microseconds to write `records` records, above 0."""
-        return FIRST_US + self._listed(records) * max(self._factor, _LEAST_FACTOR)
+        return FIRST_US + self._listed_us(records) * max(self._factor, _LEAST_FACTOR)
 
     @property
     def _factor(self) -> float:
@@ -84,7 +84,7 @@ class WriteCost:
         sums = list(accumulate(weight for _, weight in seen))
         return seen[bisect_left(sums, sums[-1] / 2)][0]
 
-    def _listed(self, records: float) -> float:
+    def _listed_us(self, records: float) -> float:
         return records * (RECORD_US + BYTE_US * self.bytes_per_record)
 
 

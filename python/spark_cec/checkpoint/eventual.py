@@ -50,7 +50,7 @@ class EventualCheckpoint:
         """The number of open windows per footprint version."""
         if not self.records.num_rows:
             return {}
-        versions, counts = np.unique(_one_row_per_window(self.records)["footprint"].to_numpy(), return_counts=True)
+        versions, counts = np.unique(_keep_one_row(self.records)["footprint"].to_numpy(), return_counts=True)
         return dict(zip(versions.tolist(), counts.tolist(), strict=True))
 
 
@@ -93,10 +93,10 @@ def completed(index: Index, commit: CommitEntry) -> CommitEntry:
 
     A flush by an earlier run belongs to the frame that this commit replaced.
     """
-    return _completed(commit, index.frames(commit.meta.store, commit.meta.version, commit.meta.version))
+    return _find_flush(commit, index.frames(commit.meta.store, commit.meta.version, commit.meta.version))
 
 
-def _completed(commit: CommitEntry, frames: Sequence[CommitEntry]) -> CommitEntry:
+def _find_flush(commit: CommitEntry, frames: Sequence[CommitEntry]) -> CommitEntry:
     flush = first_of(frames, commit.meta.checkpoint_id, flush=True)
     return flush if flush is not None and flush.meta.generation >= commit.meta.generation else commit
 
@@ -142,7 +142,7 @@ def chain_of(index: Index, head: CommitEntry, oldest: int | None = None) -> list
                 -1,
                 f"the commit frame of version {version}, which version {above} rests on, is lost",
             )
-        flush = _completed(commit, frames)
+        flush = _find_flush(commit, frames)
         if on_flush and flush is commit:
             raise DamagedLog(
                 f"store {meta.store}",
@@ -168,14 +168,14 @@ def rebuild(storage: Storage, index: Index, head: CommitEntry) -> EventualCheckp
     wanted, found, scanned = head.meta.open_windows, 0, 0
     parts: list[pa.Table] = []
     decided: list[pa.Table] = []
-    for records in _newest_first(storage, chain):
+    for records in _read_newest_first(storage, chain):
         if found >= wanted:
             break
         scanned += records.num_rows
-        newest = _drop_decided(_newest_per_window(records), decided)
-        decided.append(_one_row_per_window(newest).select(_identity(newest)))
+        newest = _drop_decided(_keep_newest(records), decided)
+        decided.append(_keep_one_row(newest).select(_identity_columns(newest)))
         footprints = newest.filter(pc.not_equal(newest["kind"], int(RecordKind.CLOSE)))
-        found += _one_row_per_window(footprints).num_rows
+        found += _keep_one_row(footprints).num_rows
         parts.append(footprints.drop_columns(["kind"]))
     if found != wanted:
         raise DamagedLog(
@@ -187,9 +187,9 @@ def rebuild(storage: Storage, index: Index, head: CommitEntry) -> EventualCheckp
     return EventualCheckpoint(head, records, scanned, tuple(chain))
 
 
-def _newest_first(storage: Storage, chain: Sequence[CommitEntry]) -> Iterator[pa.Table]:
+def _read_newest_first(storage: Storage, chain: Sequence[CommitEntry]) -> Iterator[pa.Table]:
     """The chain's records in large pieces, newest frame first; the column `footprint` is the version of their frame."""
-    for piece in _pieces([entry for entry in chain if entry.meta.records]):
+    for piece in _split_chain([entry for entry in chain if entry.meta.records]):
         frames = read_many(storage, [entry.location for entry in piece])
         tables = [
             commit_records(frame).append_column(
@@ -200,7 +200,7 @@ def _newest_first(storage: Storage, chain: Sequence[CommitEntry]) -> Iterator[pa
         yield pa.concat_tables(tables)
 
 
-def _pieces(chain: Sequence[CommitEntry]) -> Iterator[list[CommitEntry]]:
+def _split_chain(chain: Sequence[CommitEntry]) -> Iterator[list[CommitEntry]]:
     piece: list[CommitEntry] = []
     stored = records = 0
     for entry in chain:
@@ -213,26 +213,26 @@ def _pieces(chain: Sequence[CommitEntry]) -> Iterator[list[CommitEntry]]:
         yield piece
 
 
-def _identity(records: pa.Table) -> list[str]:
+def _identity_columns(records: pa.Table) -> list[str]:
     return [name for name in ("family", "window") if name in records.column_names]
 
 
-def _window_codes(records: pa.Table) -> tuple[np.ndarray, int]:
+def _number_windows(records: pa.Table) -> tuple[np.ndarray, int]:
     """A number for each row's window, in order of first appearance, and the number of windows."""
     words = varying_words(records["window"])
     if words is not None and 0 < len(words) <= _MOST_WORDS:
-        codes, distinct = _codes(pa.array(words[0]))
+        codes, distinct = _encode_values(pa.array(words[0]))
         for word in words[1:]:
-            more, count = _codes(pa.array(word))
-            codes, distinct = _codes(pa.array(codes * count + more))
+            more, count = _encode_values(pa.array(word))
+            codes, distinct = _encode_values(pa.array(codes * count + more))
     else:
-        codes, distinct = _codes(records["window"])
+        codes, distinct = _encode_values(records["window"])
     if "family" in records.column_names:
-        return _codes(pa.array(records["family"].to_numpy().astype(np.int64) * distinct + codes))
+        return _encode_values(pa.array(records["family"].to_numpy().astype(np.int64) * distinct + codes))
     return codes, distinct
 
 
-def _first_rows(codes: np.ndarray) -> np.ndarray:
+def _mark_first_rows(codes: np.ndarray) -> np.ndarray:
     """Whether each row is the first of its window; `codes` number the windows in order of first appearance."""
     seen = np.maximum.accumulate(codes)
     first = np.ones(len(codes), dtype=bool)
@@ -240,7 +240,7 @@ def _first_rows(codes: np.ndarray) -> np.ndarray:
     return first
 
 
-def _codes(values: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, int]:
+def _encode_values(values: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, int]:
     encoded = values.dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
@@ -248,24 +248,24 @@ def _codes(values: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, int]:
     return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
 
 
-def _newest_per_window(records: pa.Table) -> pa.Table:
+def _keep_newest(records: pa.Table) -> pa.Table:
     """The rows of each window's newest version; `records` are newest first."""
     if not records.num_rows:
         return records
-    codes, _ = _window_codes(records)
-    first = _first_rows(codes)
+    codes, _ = _number_windows(records)
+    first = _mark_first_rows(codes)
     if "key" in records.column_names:  # a window has several rows, all in one frame
         versions = records["footprint"].to_numpy()
         first = versions == versions[first][codes]
     return records.filter(pa.array(first))
 
 
-def _one_row_per_window(records: pa.Table) -> pa.Table:
+def _keep_one_row(records: pa.Table) -> pa.Table:
     """Identity and footprint of each window's first row."""
     if "key" not in records.column_names or not records.num_rows:
         return records
-    codes, _ = _window_codes(records)
-    return records.select([*_identity(records), "footprint"]).filter(pa.array(_first_rows(codes)))
+    codes, _ = _number_windows(records)
+    return records.select([*_identity_columns(records), "footprint"]).filter(pa.array(_mark_first_rows(codes)))
 
 
 def _drop_decided(records: pa.Table, decided: Sequence[pa.Table]) -> pa.Table:
@@ -274,7 +274,7 @@ def _drop_decided(records: pa.Table, decided: Sequence[pa.Table]) -> pa.Table:
         if not newer.num_rows or not records.num_rows:
             continue
         if "family" in records.column_names:
-            records = records.join(newer, keys=_identity(records), join_type="left anti")
+            records = records.join(newer, keys=_identity_columns(records), join_type="left anti")
         else:
             records = records.filter(pc.invert(pc.is_in(records["window"], value_set=newer["window"].combine_chunks())))
     return records

@@ -82,21 +82,19 @@ def _thin_out(versions: Sequence[int]) -> list[int]:
 
 
 def _sum_from(counts: Mapping[int, int], befores: Sequence[int], *, inclusive: bool) -> list[int]:
-    """For each of the ascending `befores`, the sum of the counts of later versions, or with `inclusive` of later and
-    equal ones.
-    """
+    """For each of the ascending `befores`, the sum of the counts of later versions; `inclusive` adds equal ones."""
     versions = sorted(counts)
     suffix = [0, *accumulate(counts[version] for version in reversed(versions))]
     find = bisect_left if inclusive else bisect_right
     return [suffix[len(versions) - find(versions, before)] for before in befores]
 
 
-def _replay_steps(ledger: Footprints) -> tuple[Step, ...]:
+def _make_replay_steps(ledger: Footprints) -> tuple[Step, ...]:
     befores = _thin_out(range(ledger.dirty_from, ledger.version + 2))
     return tuple(map(Step, befores, _sum_from(ledger.inputs, befores, inclusive=False)))
 
 
-def _extent_steps(ledger: Footprints) -> tuple[Step, ...]:
+def _make_extent_steps(ledger: Footprints) -> tuple[Step, ...]:
     if not ledger.live:
         return ()
     befores = _thin_out([*sorted(ledger.live), ledger.version + 1])
@@ -142,6 +140,6 @@ def plan_after(ledger: Footprints, settings: Settings, retained_batches: int, wo
         - max(retained_batches - REPLAY_MARGIN - retained_batches // FALLBACK_SHARE, 0),
         rewrite_windows=_count_aged(ledger, settings.footprint_age),
         worth_bound=worth_bound,
-        replay_steps=_replay_steps(ledger),
-        extent_steps=_extent_steps(ledger),
+        replay_steps=_make_replay_steps(ledger),
+        extent_steps=_make_extent_steps(ledger),
     )

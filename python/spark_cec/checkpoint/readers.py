@@ -76,10 +76,10 @@ def output_batches(
     if wanted is not None:
         for each in counting:
             check_columns(storage.url, wanted, each.batch, each.schema_json, exact=exact)
-    return _frames_of(storage, catalog, counting, lost)
+    return _find_frames(storage, catalog, counting, lost)
 
 
-def _frames_of(
+def _find_frames(
     storage: Storage, catalog: Catalog, manifests: Sequence[manifest.Manifest], lost: LossHandler
 ) -> list[OutputEntry]:
     entries = []
@@ -151,7 +151,7 @@ def log_records(
 
 def _concat_tables(tables: Sequence[pa.Table], columns: Sequence[str] | None, exact: bool = False) -> pa.Table:
     # Project each table before: a column outside `columns` may have several types.
-    asked = tables if columns is None else [_project(table, columns, exact) for table in tables]
+    asked = tables if columns is None else [_project_columns(table, columns, exact) for table in tables]
     return pa.concat_tables(asked, promote_options="default") if asked else pa.table({})
 
 
@@ -170,10 +170,8 @@ def _read_sound(storage: Storage, locations: Sequence[Location], lost: LossHandl
     return found
 
 
-def _project(rows: pa.Table, columns: Sequence[str], exact: bool) -> pa.Table:
-    """The named columns; a column that the frames lack is null. Without columns, the table still has the number of
-    rows.
-    """
+def _project_columns(rows: pa.Table, columns: Sequence[str], exact: bool) -> pa.Table:
+    """The named columns, null if the frames lack them. Without columns, the table still has the number of rows."""
     if not columns:
         return pa.table({"": pa.nulls(rows.num_rows, pa.int8())})
     there = {name: find_column(name, rows.column_names, exact=exact) for name in columns}

@@ -157,9 +157,7 @@ class Calibration:
             self._idle_us += us
 
     def record_start(self, since_start_ms: float, forecast: Forecast) -> None:
-        """Records the time from the run's start to its first commit; it is the base until a recovery gives a better
-        one.
-        """
+        """Records the time from the run's start to its first commit: the base until a recovery gives a better one."""
         if forecast.base_ms is not None:
             self.base_ms = forecast.base_ms
         elif not self.base_ms:
@@ -193,10 +191,10 @@ class Calibration:
     def bounds(self, settings: Settings, forecast: Forecast, ledger: Footprints) -> Settings:
         """The settings with Q, U and CP as the recovery target and autotuning set them now."""
         if settings.recovery_target_ms is not None:
-            settings = self._for_target(settings, settings.recovery_target_ms, forecast, ledger)
-        return self._autotuned(settings, forecast, ledger) if settings.autotune else settings
+            settings = self._apply_target(settings, settings.recovery_target_ms, forecast, ledger)
+        return self._apply_autotune(settings, forecast, ledger) if settings.autotune else settings
 
-    def _for_target(self, settings: Settings, target_ms: float, forecast: Forecast, ledger: Footprints) -> Settings:
+    def _apply_target(self, settings: Settings, target_ms: float, forecast: Forecast, ledger: Footprints) -> Settings:
         """Gives the scan the time for two records per window, but at most half, and the replay the rest."""
         left_us = max(AIMED_SHARE * target_ms - self.base_ms, 0.0) * 1000
         least_us = self._load_us * ledger.open_windows
@@ -234,7 +232,7 @@ class Calibration:
         )
         return tuples if tuples < settings.replay_bound else None
 
-    def _autotuned(self, settings: Settings, forecast: Forecast, ledger: Footprints) -> Settings:
+    def _apply_autotune(self, settings: Settings, forecast: Forecast, ledger: Footprints) -> Settings:
         """Sets CP and U so that a store writes its changed windows once in T*, which takes the share c/T* of its time.
 
         c is the time to write the dirty windows and the windows that the newest commit checked. Clean windows need no

@@ -149,7 +149,7 @@ def inspect(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
             print_json(state_json(state))
         else:
             print_state(console(), state)
-        _end(any(finding.kind is not FindingKind.TORN for finding in state.findings))
+        _exit(any(finding.kind is not FindingKind.TORN for finding in state.findings))
 
 
 @app.command(help=_OUTPUTS, short_help="Show the newest batches of output, and what went into each.")
@@ -170,7 +170,7 @@ def outputs(
             print_json(outputs_json(found))
         else:
             print_outputs(console(), found)
-        _end(bool(found.findings))
+        _exit(bool(found.findings))
 
 
 @app.command(help=_VERIFY, short_help="Read every byte; say what is torn, corrupt or lost, and where.")
@@ -193,7 +193,7 @@ def verify(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
             print_json(verification_json(result))
         else:
             print_verification(console(), result)
-        _end(bool(result.findings))
+        _exit(bool(result.findings))
 
 
 @app.command(help=_REPAIR, short_help="Take damaged bytes out, and keep them aside. Stop the query first.")
@@ -240,7 +240,7 @@ def repair(
                 print_fallback(console(), fallback, dry_run=dry_run)
             print_lost_output(console(), lost)
         beyond = bool(lost) or (fallback is not None and fallback.cost is None)
-        _end(beyond or (dry_run and bool(report.removed or fallback or place.damage or kept_from is not None)))
+        _exit(beyond or (dry_run and bool(report.removed or fallback or place.damage or kept_from is not None)))
 
 
 @app.command(help=_FLUSH, short_help="Have a running query write what is dirty.")
@@ -271,7 +271,7 @@ def flush(
             print(f"all is written up to batch {answer.version - 1}, {when}")
         else:
             print("\n".join(f"not written: {line}" for line in failed))
-        _end(bool(failed))
+        _exit(bool(failed))
 
 
 migrate_commands.register(app)
@@ -293,7 +293,7 @@ def tune(context: typer.Context) -> None:
 add_commands(app)
 
 
-def _end(damaged: bool) -> None:
+def _exit(damaged: bool) -> None:
     # Flush while a closed pipe is still an error that we can explain.
     sys.stdout.flush()
     raise typer.Exit(ExitCode.DAMAGE if damaged else ExitCode.OK)

@@ -30,9 +30,7 @@ class ExitCode(IntEnum):
 
 @contextmanager
 def explain_errors(command: str, path: str, access: str = "read") -> Iterator[None]:
-    """Turns an error into one line on standard error and an exit code; `access` names the rights that the command
-    needs.
-    """
+    """Turns an error into one line on standard error and an exit code; `access` names the rights that it needed."""
     try:
         yield
     except (typer.Exit, typer.Abort, _WRONG_USAGE):
@@ -43,11 +41,11 @@ def explain_errors(command: str, path: str, access: str = "read") -> Iterator[No
     except KeyboardInterrupt:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     except Exception as error:
-        print(f"cec {command}: {' '.join(_line(error, path, access).split())}", file=sys.stderr)
+        print(f"cec {command}: {' '.join(_explain_error(error, path, access).split())}", file=sys.stderr)
         raise typer.Exit(ExitCode.DAMAGE if isinstance(error, DamagedLog) else ExitCode.UNREADABLE) from error
 
 
-def _line(error: Exception, path: str, access: str) -> str:
+def _explain_error(error: Exception, path: str, access: str) -> str:
     if isinstance(error, CecError):
         return str(error)
     if isinstance(error, OSError):

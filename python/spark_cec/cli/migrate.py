@@ -47,18 +47,18 @@ def migrate_and_show(command: str, request: Request, confs: Sequence[str], *, as
     _refuse_early(request)
     with _report_steps(command) as say:
         say("starting Spark")
-        with _session(command, pairs) as spark:
+        with _open_session(command, pairs) as spark:
             migrated = migrate_state(spark, request, say)
             version = str(spark.version)
     if as_json:
-        print_json(_json(request, migrated))
+        print_json(_result_json(request, migrated))
     else:
-        _print(console(), request, migrated, version)
+        _print_result(console(), request, migrated, version)
 
 
 def _refuse_early(request: Request) -> None:
     """Refuses what needs no Spark to see, because Spark starts slowly; the migration checks all of it again."""
-    source, target = _on_this_machine(request.source), _on_this_machine(request.target)
+    source, target = _local_path(request.source), _local_path(request.target)
     if source is not None:
         if not (source / PLANNED).is_dir():
             raise no_checkpoint(str(source))
@@ -71,7 +71,7 @@ def _refuse_early(request: Request) -> None:
         raise taken(str(target))
 
 
-def _on_this_machine(place: str) -> Path | None:
+def _local_path(place: str) -> Path | None:
     return Path(place) if "://" not in place and not place.startswith("file:") else None
 
 
@@ -105,7 +105,7 @@ def _parse_confs(confs: Sequence[str]) -> dict[str, str]:
 
 
 @contextmanager
-def _session(command: str, confs: dict[str, str]) -> Iterator[SparkSession]:
+def _open_session(command: str, confs: dict[str, str]) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
@@ -126,7 +126,7 @@ def _session(command: str, confs: dict[str, str]) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def _json(request: Request, migrated: Migrated) -> dict[str, Any]:
+def _result_json(request: Request, migrated: Migrated) -> dict[str, Any]:
     return {
         "from": request.source,
         "to": request.target,
@@ -141,7 +141,7 @@ def _json(request: Request, migrated: Migrated) -> dict[str, Any]:
     }
 
 
-def _print(out: Console, request: Request, migrated: Migrated, version: str) -> None:
+def _print_result(out: Console, request: Request, migrated: Migrated, version: str) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("operator", "kind", "store", "rows"):
         table.add_column(name, justify="right" if name == "rows" else "left")

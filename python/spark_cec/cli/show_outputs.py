@@ -43,13 +43,13 @@ def print_outputs(out: Console, found: Outputs) -> None:
         out.print("no batch of output is published: only the cec sink writes into the log")
     for cut in found.cuts:
         behind = f"all behind batch {cut.after}" if cut.after >= 0 else "all of it"
-        out.print(f"taken back by run {cut.generation}, {_time(cut.wall_ms)}: {behind}")
+        out.print(f"taken back by run {cut.generation}, {_format_time(cut.wall_ms)}: {behind}")
     for each in found.batches:
         batch = each.manifest
-        late = "" if batch.boundary_ms is None else f", watermark {_time(batch.boundary_ms)}"
+        late = "" if batch.boundary_ms is None else f", watermark {_format_time(batch.boundary_ms)}"
         whole = ", replaces all before" if batch.truncate else ""
         rows, frames = counted(batch.rows, "row"), counted(len(batch.frames), "frame")
-        out.print(f"batch {batch.batch}: {rows} in {frames}, published {_time(batch.wall_ms)}{late}{whole}")
+        out.print(f"batch {batch.batch}: {rows} in {frames}, published {_format_time(batch.wall_ms)}{late}{whole}")
         for read in each.inputs:
             begin = "" if read.start is None else f" from {_format_offset(read.start)}"
             out.print(f"    {read.source}{begin} to {_format_offset(read.end or 'nothing yet')}")
@@ -62,7 +62,7 @@ def _format_offset(offset: str) -> str:
         return offset[:_SHOWN_CHARACTERS]
 
 
-def _time(ms: int) -> str:
+def _format_time(ms: int) -> str:
     try:
         return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):  # users choose event times, also impossible ones

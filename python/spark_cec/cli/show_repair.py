@@ -118,12 +118,12 @@ def print_fallback(out: Console, fallback: FallbackPlan, *, dry_run: bool) -> No
     out.print(
         f"the log still has all stores at version {found.version}: the next start of the query "
         f"{'would begin' if dry_run else 'begins'} from there, and a replay of batches {found.replay_from} to "
-        f"{fallback.committed_batch} ({counted(cost.batches, 'batch', 'batches')}, {_input(cost)}) brings back what is "
-        f"lost"
+        f"{fallback.committed_batch} ({counted(cost.batches, 'batch', 'batches')}, {_format_input(cost)}) "
+        f"brings back what is lost"
     )
 
 
-def _input(cost: FallbackCost) -> str:
+def _format_input(cost: FallbackCost) -> str:
     if not cost.lost_footers:
         return f"about {counted(cost.inputs, 'input tuple')}"
     return f"how much input is not known: {counted(cost.lost_footers, 'commit')} of them left no count"

@@ -45,7 +45,7 @@ def _cost_json(way: WayBack) -> dict[str, Any]:
 def print_way_back(out: Console, way: WayBack) -> None:
     """Prints the rollback's plan and costs, a line each."""
     begun = "; a try before was cut short, and this one does the rest" if way.begun else ""
-    lines = [("back to", f"the end of batch {way.to}, from batch {way.newest}{begun}"), ("state", _state(way))]
+    lines = [("back to", f"the end of batch {way.to}, from batch {way.newest}{begun}"), ("state", _describe_state(way))]
     lines.append(
         ("input", f"needed {way.replay_range.describe_need(int(time.time() * 1000))}: what came since is read again")
     )
@@ -53,13 +53,13 @@ def print_way_back(out: Console, way: WayBack) -> None:
         more = f" and {len(way.gone) - 1:,} more" if len(way.gone) > 1 else ""
         lines.append(("gone", f"{way.gone[0]}{more}: what these files had is lost to the batches that run anew"))
     if way.output is not None:
-        what = f"{counted(way.output.rows, 'row')} of {_batches(way.output.first, way.output.last)}"
+        what = f"{counted(way.output.rows, 'row')} of {_format_batches(way.output.first, way.output.last)}"
         words = f"of the cec sink: {what} taken back; a stream that has read more than batch {way.to} stops by name"
         lines.append(("output", words))
     for name, read in way.readers.items():
         lines.append(("reader", f"{name} has read batch {read}, perhaps more: take it back, too, or begin it anew"))
     if way.newest > way.to:
-        lines.append(("other sinks", _OTHER_SINKS.format(_batches(way.to + 1, way.newest))))
+        lines.append(("other sinks", _OTHER_SINKS.format(_format_batches(way.to + 1, way.newest))))
     if not way.locks:
         lines.append(("lock", "this storage has none: nothing here tells whether the query runs; it must be stopped"))
     for label, value in lines:
@@ -68,20 +68,20 @@ def print_way_back(out: Console, way: WayBack) -> None:
 
 def print_done(out: Console, way: WayBack) -> None:
     """Says that the rollback is done, and what the next start does."""
-    replays = f"replays {_batches(way.replay_range.first, way.to)}, and " if way.replay_range.is_due else ""
+    replays = f"replays {_format_batches(way.replay_range.first, way.to)}, and " if way.replay_range.is_due else ""
     comes = f"its next start {replays}goes on with batch {way.to + 1}"
     out.print(f"the query is back at the end of batch {way.to}: {comes}")
 
 
-def _state(way: WayBack) -> str:
+def _describe_state(way: WayBack) -> str:
     if not way.stores:
         return "none in this log"
     whole = f"{counted(way.stores, 'store')}, whole in the log at version {way.to + 1}"
     if not way.replay_range.is_due:
         return f"{whole}; nothing is replayed"
-    batches = _batches(way.replay_range.first, way.to)
+    batches = _format_batches(way.replay_range.first, way.to)
     return f"{whole}; the next start replays {batches} ({counted(way.inputs, 'input tuple')})"
 
 
-def _batches(first: int, last: int) -> str:
+def _format_batches(first: int, last: int) -> str:
     return f"batch {first}" if first == last else f"batches {first} to {last}"

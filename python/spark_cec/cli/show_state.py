@@ -31,7 +31,7 @@ def state_json(state: LogState) -> dict[str, Any]:
     return {
         "log_home": state.place.home,
         "log_id": state.place.log_id,
-        "state_store": _state_store(state),
+        "state_store": _find_provider(state),
         "mode": query.get("mode"),
         "reason": query.get("reason"),
         "settings": query.get("settings"),
@@ -44,7 +44,7 @@ def state_json(state: LogState) -> dict[str, Any]:
         "recoveries": state.recoveries,
         "output_batches": state.output_batches,
         "stores": [_store_json(store) for store in state.stores],
-        "totals": {"stores": len(state.stores), **_totals(state)},
+        "totals": {"stores": len(state.stores), **_sum_totals(state)},
         "damages": [finding.to_json() for finding in state.findings],
         "fallback": fallback_json(state.decided),
     }
@@ -56,9 +56,9 @@ def print_state(out: Console, state: LogState) -> None:
         out.print(f"{label:12}{value}")
     out.print()
     if state.stores:
-        out.print(_table(state))
+        out.print(_make_table(state))
     else:
-        out.print(_without_stores(state))
+        out.print(_describe_no_stores(state))
     settings = state.place.settings
     if settings is not None and settings.recovery_target_ms is not None and state.stores:
         out.print("- Q and U follow from recoveryTarget: the writer sets them anew at every commit, as it measures")
@@ -72,7 +72,7 @@ def print_state(out: Console, state: LogState) -> None:
         out.print(describe_fallback(state.decided))
 
 
-def _state_store(state: LogState) -> str | None:
+def _find_provider(state: LogState) -> str | None:
     """The class of the state store provider; None if the query has no state, or only the log is known."""
     checkpoint = state.place.checkpoint
     if checkpoint is None or not has_state(checkpoint):
@@ -80,8 +80,8 @@ def _state_store(state: LogState) -> str | None:
     return recorded_conf(checkpoint).get(PROVIDER_KEY)
 
 
-def _without_stores(state: LogState) -> str:
-    provider = _state_store(state)
+def _describe_no_stores(state: LogState) -> str:
+    provider = _find_provider(state)
     if provider is not None and provider != PROVIDER:
         return f"the query's state is in {store_of(provider)}, not in this log; here is its output"
     if state.place.query is not None and not state.place.query.get("provider"):
@@ -117,54 +117,55 @@ def _header_lines(state: LogState) -> list[tuple[str, object]]:
     return lines
 
 
-def _table(state: LogState) -> Table:
+def _make_table(state: LogState) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", show_footer=len(state.stores) > 1, footer_style="bold")
-    totals = _totals(state)
+    totals = _sum_totals(state)
     feet = {
         "operator": "total", "partition": counted(len(state.stores), "store"), "N": f"{totals['open_windows']:,}",
-        "rows": _known(totals["state_rows"]),
+        "rows": _format_count(totals["state_rows"]),
         "q": f"{totals['extent_records']:,}", "u": f"{totals['replay_inputs']:,}",
         "dirty": f"{totals['dirty_windows']:,}", "bytes": size(totals["commit_bytes"]),
         "segments": f"{state.segments:,}",
     }  # fmt: skip
     for name in _COLUMNS:
         table.add_column(name, feet.get(name, ""), justify="left" if name == "store" else "right", no_wrap=True)
-    notes = [_note(store) for store in state.stores]
+    notes = [_explain_excess(store) for store in state.stores]
     if any(notes):
         table.add_column("", no_wrap=True)
     unknown = "?" if state.place.settings is None else "-"
     for store, note in zip(state.stores, notes, strict=True):
-        table.add_row(*_row(store, unknown), *([note] if any(notes) else []))
+        table.add_row(*_make_row(store, unknown), *([note] if any(notes) else []))
     return table
 
 
-def _row(state: StoreState, unknown: str) -> Sequence[Text | str]:
+def _make_row(state: StoreState, unknown: str) -> Sequence[Text | str]:
     meta = state.meta
     return [
         str(meta.store.operator), str(meta.store.partition), meta.store.name,
-        str(meta.version), str(state.newest_version), f"{meta.open_windows:,}", _known(meta.rows),
-        *_against(meta.extent, state.extent_bound, unknown), *_against(meta.replay, state.replay_bound, unknown),
+        str(meta.version), str(state.newest_version), f"{meta.open_windows:,}", _format_count(meta.rows),
+        *_format_bounded(meta.extent, state.extent_bound, unknown),
+        *_format_bounded(meta.replay, state.replay_bound, unknown),
         str(meta.dirty_from), f"{meta.dirty_windows:,}", size(state.stored_bytes), f"{state.segments:,}",
     ]  # fmt: skip
 
 
-def _known(count: int | None) -> str:
+def _format_count(count: int | None) -> str:
     return "?" if count is None else f"{count:,}"
 
 
-def _note(state: StoreState) -> str:
+def _explain_excess(state: StoreState) -> str:
     """Explains the `!` in a store's row."""
-    above = ["q is above Q"] if _over(state.meta.extent, state.extent_bound) else []
-    above += ["u is above U"] if _over(state.meta.replay, state.replay_bound) else []
+    above = ["q is above Q"] if _exceeds(state.meta.extent, state.extent_bound) else []
+    above += ["u is above U"] if _exceeds(state.meta.replay, state.replay_bound) else []
     return f"! {' and '.join(above)}: the next commits bring it down as far as CI/CP allows" if above else ""
 
 
-def _against(value: int, bound: int | None, unknown: str) -> list[Text | str]:
-    shown = Text(f"{value:,}!", "bold yellow") if _over(value, bound) else Text(f"{value:,}")
+def _format_bounded(value: int, bound: int | None, unknown: str) -> list[Text | str]:
+    shown = Text(f"{value:,}!", "bold yellow") if _exceeds(value, bound) else Text(f"{value:,}")
     return [shown, unknown if bound is None else f"{bound:,}"]
 
 
-def _over(value: int, bound: int | None) -> bool:
+def _exceeds(value: int, bound: int | None) -> bool:
     return bound is not None and value > bound
 
 
@@ -214,7 +215,7 @@ def _store_json(state: StoreState) -> dict[str, Any]:
     }
 
 
-def _totals(state: LogState) -> dict[str, Any]:
+def _sum_totals(state: LogState) -> dict[str, Any]:
     rows = [store.meta.rows for store in state.stores]
     metas = [store.meta for store in state.stores]
     return {

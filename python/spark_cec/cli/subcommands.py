@@ -34,7 +34,7 @@ def add_commands(app: typer.Typer, parent: str = "") -> None:
         above, _, name = point.name.rpartition(".")
         if above != parent:
             continue
-        if find_spec(_package(point)) is None:
+        if find_spec(_find_package(point)) is None:
             app.command(name, hidden=True, **HANDED_OVER)(_make_refuser(point))
         else:
             point.load()(app)
@@ -47,13 +47,13 @@ def hand_over(to: typer.Typer, context: typer.Context) -> NoReturn:
     raise typer.Exit(code if isinstance(code, int) else ExitCode.OK)
 
 
-def _package(point: EntryPoint) -> str:
+def _find_package(point: EntryPoint) -> str:
     return point.module.partition(".")[0]
 
 
 def _make_refuser(point: EntryPoint) -> Callable[[], None]:
     command = f"cec {point.name.replace('.', ' ')}"
-    mend = f"run it in a checkout of Spark CEC, where `make jar` installs {_package(point)}"
+    mend = f"run it in a checkout of Spark CEC, where `make jar` installs {_find_package(point)}"
 
     def refuse() -> None:
         """Name the package that has the command."""

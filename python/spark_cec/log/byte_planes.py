@@ -85,7 +85,7 @@ def varying_words(column: pa.ChunkedArray, most: int | None = None) -> list[np.n
     width = 0 if column.null_count else _value_width(column)
     if not width or width % 8 or width > MOST_BYTES:
         return None
-    chunks = [np.ascontiguousarray(_matrix(chunk, width)).view(np.uint64) for chunk in column.chunks if len(chunk)]
+    chunks = [np.ascontiguousarray(_read_matrix(chunk, width)).view(np.uint64) for chunk in column.chunks if len(chunk)]
     every = (np.concatenate([chunk[:, i] for chunk in chunks]) for i in range(width // 8))
     return list(islice((word for word in every if (word != word[0]).any()), most))
 
@@ -115,9 +115,9 @@ def _value_width(column: pa.ChunkedArray) -> int:
     """The length of every value, in bytes; 0 if the lengths differ or there is no value."""
     width = 0
     for chunk in column.chunks:
-        lengths = np.diff(_offsets(chunk))
+        lengths = np.diff(_read_offsets(chunk))
         if chunk.null_count:
-            lengths = lengths[_valid(chunk)]
+            lengths = lengths[_read_validity(chunk)]
         if not len(lengths):
             continue
         first = int(lengths[0])
@@ -128,7 +128,9 @@ def _value_width(column: pa.ChunkedArray) -> int:
 
 
 def _read_pieces(column: pa.ChunkedArray, width: int, order: np.ndarray | None, stepped: bool) -> list[_Chunk]:
-    pieces = [(_matrix(chunk, width), ~_valid(chunk) if chunk.null_count else None) for chunk in column.chunks]
+    pieces = [
+        (_read_matrix(chunk, width), ~_read_validity(chunk) if chunk.null_count else None) for chunk in column.chunks
+    ]
     if order is None:
         return pieces
     matrix = (pieces[0][0] if len(pieces) == 1 else np.concatenate([matrix for matrix, _ in pieces]))[order]
@@ -153,15 +155,15 @@ def _split_planes(name: str, pieces: list[_Chunk]) -> dict[pa.Field, pa.ChunkedA
     }
 
 
-def _matrix(chunk: pa.Array, width: int) -> np.ndarray:
+def _read_matrix(chunk: pa.Array, width: int) -> np.ndarray:
     """A row of `width` bytes for each value; zeros for nulls."""
-    offsets = _offsets(chunk)
+    offsets = _read_offsets(chunk)
     data = chunk.buffers()[2]
     whole = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, dtype=np.uint8)
     if not chunk.null_count:
         return whole[offsets[0] : offsets[0] + len(chunk) * width].reshape(len(chunk), width)
     matrix = np.zeros((len(chunk), width), dtype=np.uint8)
-    valid = _valid(chunk)
+    valid = _read_validity(chunk)
     matrix[valid] = whole[offsets[:-1][valid][:, None] + np.arange(width)]
     return matrix
 
@@ -191,12 +193,12 @@ def _join_planes(rows: pa.Table, name: str, width: int, stepped: bool) -> pa.Chu
     return pa.chunked_array([pa.Array.from_buffers(pa.binary(), rows.num_rows, buffers, null_count=nulls)])
 
 
-def _offsets(chunk: pa.Array) -> np.ndarray:
+def _read_offsets(chunk: pa.Array) -> np.ndarray:
     buffer = chunk.buffers()[1]
     whole = np.zeros(1, dtype=np.int32) if buffer is None else np.frombuffer(buffer, dtype=np.int32)
     return whole[chunk.offset : chunk.offset + len(chunk) + 1]
 
 
-def _valid(chunk: pa.Array) -> np.ndarray:
+def _read_validity(chunk: pa.Array) -> np.ndarray:
     valid: np.ndarray = chunk.is_valid().to_numpy(zero_copy_only=False)
     return valid

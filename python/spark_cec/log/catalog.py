@@ -87,7 +87,7 @@ class Catalog:
     def _refresh(self) -> None:
         files = list_segments(self._storage)
         if not self._checked:
-            self._check(files)
+            self._check_segments(files)
             self._checked = True
         covered = dict(self._index.covered())
         sizes = {file.name: file.size for file in files}
@@ -103,7 +103,7 @@ class Catalog:
         known = covered.get(file.name)
         return file.size != (known.end if known else 0) and self._judged.get(file.name) != file.size
 
-    def _check(self, files: Listing) -> None:
+    def _check_segments(self, files: Listing) -> None:
         sizes = {file.name: file.size for file in files}
         for segment, known in self._index.covered().items():
             if segment in sizes and not self._is_same(segment, sizes[segment], known):

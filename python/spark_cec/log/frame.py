@@ -172,7 +172,7 @@ def make_header(
     kind: FrameKind, meta: bytes, payload_length: int, flags: FrameFlags = FrameFlags.PLAIN
 ) -> FrameHeader:
     """The header that `encode_frame` writes for such a frame; the writer gives it to the index."""
-    return FrameHeader(kind, meta, payload_length, crc32c(_prelude_fields(kind, meta, payload_length, flags)), flags)
+    return FrameHeader(kind, meta, payload_length, crc32c(_encode_prelude(kind, meta, payload_length, flags)), flags)
 
 
 def encode_frame(
@@ -184,7 +184,7 @@ def encode_frame(
     """The buffers of a frame, in order; payload buffers are not copied."""
     parts: Sequence[Buffer] = payload if isinstance(payload, list | tuple) else [memoryview(payload)]
     length = sum(memoryview(part).nbytes for part in parts)
-    fields = _prelude_fields(kind, meta, length, flags)
+    fields = _encode_prelude(kind, meta, length, flags)
     crc = 0
     for part in parts:
         crc = crc32c(part, crc)
@@ -231,7 +231,7 @@ def read_trailer(buffer: Buffer) -> int:
     return int(_CRC.unpack(buffer)[0])
 
 
-def _prelude_fields(kind: FrameKind, meta: bytes, payload_length: int, flags: FrameFlags) -> bytes:
+def _encode_prelude(kind: FrameKind, meta: bytes, payload_length: int, flags: FrameFlags) -> bytes:
     return _PRELUDE.pack(MAGIC, FORMAT_VERSION, kind, flags, len(meta), payload_length, crc32c(meta), 0)[:-4]
 
 

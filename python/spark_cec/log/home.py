@@ -37,7 +37,7 @@ def join_log(storage: Storage, log_id: str | None = None) -> str:
     if found is not None:
         return found
     with contextlib.suppress(AlreadyExists):
-        storage.create(LOG_FILE, _text(log_id or new_id().hex()))
+        storage.create(LOG_FILE, _encode_log_file(log_id or new_id().hex()))
     begun = read_log_id(storage)
     assert begun is not None, "log.json was just created"
     return begun
@@ -45,10 +45,10 @@ def join_log(storage: Storage, log_id: str | None = None) -> str:
 
 def restore_log(storage: Storage, log_id: str) -> None:
     """Rewrites a lost or damaged `log.json` with a known id."""
-    storage.replace(LOG_FILE, _text(log_id))
+    storage.replace(LOG_FILE, _encode_log_file(log_id))
 
 
-def _text(log_id: str) -> bytes:
+def _encode_log_file(log_id: str) -> bytes:
     return json.dumps({"format_version": FORMAT_VERSION, "log_id": log_id}).encode()
 
 

@@ -165,7 +165,7 @@ class MemoryIndex(Index):
             for meta, location in entries:
                 self._drop(frames.get(location.offset))
                 frames[location.offset] = (meta, location)
-                for keys, key in self._rows(meta, location):
+                for keys, key in self._index_rows(meta, location):
                     insort(keys, key)
             if covered is not None:
                 self._covered[segment] = covered
@@ -224,8 +224,8 @@ class MemoryIndex(Index):
     def at(self, wall_ms: int) -> list[CommitEntry | OutputEntry]:
         """The first commit and the first output at or after a wall clock."""
         with self._lock:
-            commits = [self._commit(key) for key in _first_from(self._commit_times, wall_ms)]
-            return [*commits, *self._output_entries(_first_from(self._output_times, wall_ms))]
+            commits = [self._commit(key) for key in _slice_first(self._commit_times, wall_ms)]
+            return [*commits, *self._output_entries(_slice_first(self._output_times, wall_ms))]
 
     def close(self) -> None:
         """Does nothing: there is no resource."""
@@ -241,7 +241,7 @@ class MemoryIndex(Index):
             assert isinstance(meta, OutputMeta)
             yield OutputEntry(meta, location)
 
-    def _rows(self, meta: Meta, location: Location) -> list[tuple[list[_Key], _Key]]:
+    def _index_rows(self, meta: Meta, location: Location) -> list[tuple[list[_Key], _Key]]:
         place = (location.segment, location.offset)
         if isinstance(meta, CommitMeta):
             key = (meta.version, meta.generation, meta.wall_ms, *place)
@@ -258,10 +258,10 @@ class MemoryIndex(Index):
 
     def _drop(self, frame: tuple[Meta, Location] | None) -> None:
         if frame is not None:
-            for keys, key in self._rows(*frame):
+            for keys, key in self._index_rows(*frame):
                 del keys[bisect_left(keys, key)]
 
 
-def _first_from(keys: list[_Key], wall_ms: int) -> list[_Key]:
+def _slice_first(keys: list[_Key], wall_ms: int) -> list[_Key]:
     start = bisect_left(keys, (wall_ms,))
     return keys[start : start + 1]

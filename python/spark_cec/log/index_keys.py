@@ -46,7 +46,7 @@ def covered_row(segment: str, covered: Covered) -> tuple[bytes, bytes]:
 
 def covered_key(segment: str) -> bytes:
     """Key of `covered_row`."""
-    return COVERED + _segment(segment)
+    return COVERED + _encode_segment(segment)
 
 
 def read_covered(key: bytes, value: bytes) -> tuple[str, Covered]:
@@ -66,7 +66,7 @@ def frame_key(at: bytes) -> bytes:
 
 def frames_prefix(segment: str) -> bytes:
     """Common prefix of the keys of all frames of a segment."""
-    return _FRAME + _segment(segment)
+    return _FRAME + _encode_segment(segment)
 
 
 def offset(start: int) -> bytes:
@@ -84,7 +84,7 @@ def read_frame_row(key: bytes, value: bytes) -> tuple[Meta, Location]:
 
 def place(location: Location) -> bytes:
     """Segment and offset, of fixed length."""
-    return _segment(location.segment) + _NUMBER.pack(location.offset)
+    return _encode_segment(location.segment) + _NUMBER.pack(location.offset)
 
 
 def frame_pointers(meta: Meta, location: Location) -> list[bytes]:
@@ -144,7 +144,7 @@ def times_prefix(kind: FrameKind) -> bytes:
     return _TIMES + bytes([kind])
 
 
-def _segment(segment: str) -> bytes:
+def _encode_segment(segment: str) -> bytes:
     if SegmentName.parse(segment) is None:
         raise ValueError(f"{segment!r} is no segment's name")
     return segment.encode()

@@ -85,7 +85,7 @@ def publish(storage: Storage, manifest: Manifest, cuts: Cuts | None = None) -> M
             f"{storage.url}: run {cut.generation} has taken back the output behind batch {cut.after}, so that run "
             f"{manifest.generation} cannot publish batch {manifest.batch} any more: a later run of the query owns it"
         )
-    path, content = manifest_path(manifest.batch), _encode(manifest)
+    path, content = manifest_path(manifest.batch), _encode_manifest(manifest)
     try:
         storage.create(path, content)
     except AlreadyExists:
@@ -128,8 +128,7 @@ def _format_ends(ends: Sequence[str | None]) -> str:
 
 
 def take_back(storage: Storage, after: int, generation: int) -> Cut:
-    """Takes back the output behind batch `after` (-1: all of it), so that run `generation` and later ones write it
-    anew.
+    """Takes back the output behind batch `after` (-1: all), so that run `generation` and later ones write it anew.
 
     After a crash the same call completes it. Errors: `AlreadyExists` if another process cuts at the same moment,
     `DamagedLog`, `NewerFormat`. `ValueError` if the output of the next batch is no longer kept.
@@ -157,7 +156,7 @@ def _is_older(storage: Storage, batch: int, generation: int) -> bool:
 def load(storage: Storage, batch: int) -> Manifest:
     """The manifest of a batch. Errors: `FileNotFoundError` if there is none, `DamagedLog`, `NewerFormat`."""
     path = manifest_path(batch)
-    manifest = _decode(path, storage.read(path))
+    manifest = _decode_manifest(path, storage.read(path))
     if manifest.batch != batch:
         raise DamagedLog(path, 0, f"it is the manifest of batch {manifest.batch}")
     return manifest
@@ -167,7 +166,7 @@ def batches(storage: Storage, cuts: Cuts | None = None) -> list[int]:
     """The batches whose manifest counts, sorted; from one listing. `cuts`: the caller's `Cuts`, if it has them."""
     found = _list_batches(storage)
     known = read_cuts(storage) if cuts is None else cuts
-    while found and not _counts(storage, found[-1], known):
+    while found and not _is_counted(storage, found[-1], known):
         found.pop()
     return found
 
@@ -185,7 +184,7 @@ def _list_batches(storage: Storage) -> list[int]:
     return sorted(int(stem) for stem in stems if len(stem) == _DIGITS and stem.isascii() and stem.isdigit())
 
 
-def _counts(storage: Storage, batch: int, cuts: Cuts) -> bool:
+def _is_counted(storage: Storage, batch: int, cuts: Cuts) -> bool:
     """Whether no cut takes back the manifest of a batch.
 
     A damaged manifest counts: a reader of its batch gets the error. A manifest that was deleted since the listing does
@@ -224,18 +223,18 @@ class PublishedBatches:
             self.cuts.look()
             is_cut = len(self.cuts.known) != self._cuts_then
             if is_cut or self._bounds is None or not self._storage.exists(manifest_path(self._bounds[0])):
-                return self._list()
+                return self._list_bounds()
             first, newest = self._bounds
-            while self._storage.exists(manifest_path(newest + 1)) and _counts(self._storage, newest + 1, self.cuts):
+            while self._storage.exists(manifest_path(newest + 1)) and _is_counted(self._storage, newest + 1, self.cuts):
                 newest += 1
             if newest > self._bounds[1]:
                 self._bounds = first, newest
                 self._schedule_listing(RELIST_S)
             elif self._clock() >= self._list_at:
-                self._list()
+                self._list_bounds()
             return self._bounds
 
-    def _list(self) -> tuple[int, int] | None:
+    def _list_bounds(self) -> tuple[int, int] | None:
         self._cuts_then = len(self.cuts.known)
         known, found = self._bounds, batches(self._storage, self.cuts)
         self._bounds = (found[0], found[-1]) if found else None
@@ -338,7 +337,7 @@ def manifest_path(batch: int) -> str:
     return f"{MANIFESTS}/{batch:0{_DIGITS}d}{_SUFFIX}"
 
 
-def _encode(manifest: Manifest) -> bytes:
+def _encode_manifest(manifest: Manifest) -> bytes:
     fields = asdict(manifest)
     del fields["crc"]
     if manifest.piggyback is None:
@@ -346,7 +345,7 @@ def _encode(manifest: Manifest) -> bytes:
     return encode_object(fields)
 
 
-def _decode(path: str, data: bytes) -> Manifest:
+def _decode_manifest(path: str, data: bytes) -> Manifest:
     fields, crc = decode_object(path, data, "manifest")
     return Manifest(
         fields["batch"], tuple(fields["frames"]), fields["rows"], fields["schema_json"], fields["truncate"],

@@ -45,7 +45,7 @@ class Cuts:
         with self._lock:
             before = self._known
             while self._storage.exists(cut_path(len(self._known))):
-                self._known += (_load(self._storage, len(self._known)),)
+                self._known += (_load_cut(self._storage, len(self._known)),)
             return self._known != before
 
     @property
@@ -96,7 +96,7 @@ def cut_path(number: int) -> str:
     return f"{CUTS}/{number:0{_DIGITS}d}{_SUFFIX}"
 
 
-def _load(storage: Storage, number: int) -> Cut:
+def _load_cut(storage: Storage, number: int) -> Cut:
     path = cut_path(number)
     fields, _ = decode_object(path, storage.read(path), "cut")
     return Cut(number, int(fields["after"]), int(fields["generation"]), int(fields["wall_ms"]))

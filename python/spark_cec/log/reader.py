@@ -115,7 +115,7 @@ class VerifyReport:
 
 def verify(storage: Storage) -> VerifyReport:
     """Reads every byte of segments, cuts, manifests, the retirement note, and `log.json`. Errors: `NewerFormat`."""
-    segments = tuple(_verify(storage, file.name, file.size) for file in list_segments(storage))
+    segments = tuple(_verify_segment(storage, file.name, file.size) for file in list_segments(storage))
     batches, damaged_cuts = readable_batches(storage)
     files = [*damaged_cuts]
     checks: list[Callable[[], object]] = [
@@ -131,7 +131,7 @@ def verify(storage: Storage) -> VerifyReport:
     return VerifyReport(segments, tuple(files))
 
 
-def _verify(storage: Storage, segment: str, size: int) -> SegmentReport:
+def _verify_segment(storage: Storage, segment: str, size: int) -> SegmentReport:
     found = list(scan(storage, segment, size=size, headers_only=False))
     damages = tuple(item for item in found if not isinstance(item, FoundFrame))
     return SegmentReport(segment, size, len(found) - len(damages), damages)
@@ -160,10 +160,10 @@ def _read_run(storage: Storage, run: Sequence[Location]) -> list[tuple[Location,
         data = memoryview(storage.read(segment_path(first.segment), first.offset, last.end - first.offset))
     except FileNotFoundError as error:
         raise DamagedLog(first.segment, first.offset, "the segment is missing") from error
-    return [(location, _parse(data[location.offset - first.offset :], location)) for location in run]
+    return [(location, _parse_located(data[location.offset - first.offset :], location)) for location in run]
 
 
-def _parse(data: memoryview, location: Location) -> Frame:
+def _parse_located(data: memoryview, location: Location) -> Frame:
     parsed = parse_frame(data[: location.length])
     if isinstance(parsed, Newer):
         raise NewerFormat(f"{location.segment} at byte {location.offset}", parsed.found)

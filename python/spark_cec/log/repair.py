@@ -49,15 +49,15 @@ def repair(storage: Storage, dry_run: bool) -> RepairReport:
     removed: list[Removed] = []
     for report in verify(storage).segments:
         if report.damages:
-            removed += _plan(report) if dry_run else _repair(storage, report)
+            removed += _plan_removal(report) if dry_run else _repair_segment(storage, report)
     return RepairReport(dry_run, tuple(removed))
 
 
-def _plan(report: SegmentReport) -> list[Removed]:
+def _plan_removal(report: SegmentReport) -> list[Removed]:
     return [Removed(damage, _broken_path(damage)) for damage in report.damages]
 
 
-def _repair(storage: Storage, report: SegmentReport) -> list[Removed]:
+def _repair_segment(storage: Storage, report: SegmentReport) -> list[Removed]:
     path = segment_path(report.segment)
     data = memoryview(storage.read(path, 0, report.size))
     removed = [

@@ -37,9 +37,7 @@ class FoundFrame:
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """The segment ends short of a frame, or in zeros: after a crash, or before a write ends. No commit was
-    acknowledged.
-    """
+    """The segment ends short of a frame, or in zeros, after a crash or during a write. No commit was acknowledged."""
 
     segment: str
     offset: int
@@ -84,8 +82,8 @@ class Window:
         return memoryview(self._block)[start : start + length]
 
     def blocks(self, offset: int, end: int, overlap: int = 0) -> Iterator[tuple[int, memoryview]]:
-        """The bytes from `offset` to `end` as (place, bytes); each piece repeats the last `overlap` bytes of the
-        previous one.
+        """The bytes from `offset` to `end` as (place, bytes); each piece repeats the previous one's last `overlap`
+        bytes.
         """
         while offset < end:
             piece = self.get(offset, min(BLOCK_BYTES, end - offset))

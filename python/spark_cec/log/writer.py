@@ -133,13 +133,13 @@ class SegmentWriter:
         """Leaves the open segment if the next append would begin another one: its file need not stay open."""
         with self._lock:
             if self._open is not None and self._is_over(0, self._clock()):
-                self._leave()
+                self._leave_segment()
 
     def close(self) -> None:
         """Leaves the open segment; may be called again."""
         with self._lock:
             self._closed = True
-            self._leave()
+            self._leave_segment()
 
     def _write_waiting(self) -> None:
         """Writes this thread's frame, and all frames that have arrived since the last write."""
@@ -162,7 +162,7 @@ class SegmentWriter:
                 raise ValueError(f"writer {self.writer_id} is closed: open the log again")
             if not self._storage.can_append:
                 most_bytes = min(self._segment_bytes, _LARGEST_TOGETHER)
-                return self._create(frames[: _count_fitting(frames, most_bytes, SEGMENT_FRAMES)])
+                return self._create_object(frames[: _count_fitting(frames, most_bytes, SEGMENT_FRAMES)])
             return self._append(frames)
         except _Failed as failed:
             failed.error.__cause__ = failed.__cause__
@@ -184,9 +184,9 @@ class SegmentWriter:
         """Appends, and returns the number of frames in their places; 0 if the segment was deleted meanwhile."""
         now_ms = self._clock()
         if self._open is not None and self._is_over(frames[0].length, now_ms):
-            self._leave()
+            self._leave_segment()
         if self._open is None:
-            name, appender, lead = self._begin()
+            name, appender, lead = self._begin_segment()
         else:
             (name, appender), lead = self._open, []
         offset = self._end + _count_bytes(lead)
@@ -216,7 +216,7 @@ class SegmentWriter:
             or not 0 <= now_ms - self._appended_ms < LEFT_AFTER_IDLE_MS
         )
 
-    def _begin(self) -> tuple[SegmentName, Appender, list[Buffer]]:
+    def _begin_segment(self) -> tuple[SegmentName, Appender, list[Buffer]]:
         name = self._take_name()
         try:
             appender = self._storage.append_to_new(segment_path(str(name)))
@@ -225,7 +225,7 @@ class SegmentWriter:
         self._end = self._frames = 0
         return name, appender, encode_segment_frame(self._log_id, name, self._clock())
 
-    def _create(self, frames: list[_Frame]) -> int:
+    def _create_object(self, frames: list[_Frame]) -> int:
         name = self._take_name()
         lead = encode_segment_frame(self._log_id, name, self._clock())
         data = b"".join([*lead, *(buffer for frame in frames for buffer in frame.buffers)])
@@ -241,7 +241,7 @@ class SegmentWriter:
         self._next_seq += 1
         return name
 
-    def _leave(self) -> None:
+    def _leave_segment(self) -> None:
         if self._open is not None:
             _close_quietly(self._open[1])
         self._open = None

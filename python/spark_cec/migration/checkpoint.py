@@ -63,7 +63,7 @@ def inspect_checkpoint(files: HadoopFiles) -> Found:
         raise UnsuitableCheckpoint(f"the query of {files.root} has no state: nothing is to be carried")
     missing = {}
     for operator in operators:
-        metadata = _operator_metadata(files, operator)
+        metadata = _read_operator_metadata(files, operator)
         _refuse_transform_with_state(files, operator, metadata)
         missing[operator] = _find_missing_partitions(files, operator, metadata)
     for operator, partitions in missing.items():
@@ -103,13 +103,13 @@ def copy_all_but_state(source: HadoopFiles, target: HadoopFiles, found: Found, c
     for name in source.names():
         if name not in (METADATA, _STATE, _OWN):
             source.copy(name, target)
-    for path in _schema_paths(source):
+    for path in _list_schema_paths(source):
         source.copy(path, target)
     for batch in batches(source, PLANNED):
         if batch >= found.batch:
             _record_conf(target, batch, conf)
     if int(conf.get(PARTITIONS_KEY, found.partitions)) != found.partitions:
-        for path in _operator_files(target):
+        for path in _list_operator_files(target):
             _record_partitions(target, path, int(conf[PARTITIONS_KEY]))
 
 
@@ -130,12 +130,12 @@ def _read_conf(files: HadoopFiles, batch: int) -> dict[str, str]:
     for log in (PLANNED, COMMITTED):
         for each in batches(files, log):
             if each >= batch:
-                _json_line(files, f"{log}/{each}")
-    conf = _json_line(files, f"{PLANNED}/{batch}").get("conf") or {}
+                _read_json_line(files, f"{log}/{each}")
+    conf = _read_json_line(files, f"{PLANNED}/{batch}").get("conf") or {}
     return {str(key): str(value) for key, value in conf.items()}
 
 
-def _json_line(files: HadoopFiles, path: str) -> dict[str, Any]:
+def _read_json_line(files: HadoopFiles, path: str) -> dict[str, Any]:
     """The second line of one of Spark's files; the first is its version. `UnsuitableCheckpoint` if it is damaged."""
     lines = files.read(path).split("\n")
     try:
@@ -154,7 +154,7 @@ def _record_conf(files: HadoopFiles, batch: int, conf: Mapping[str, str]) -> Non
     files.write(f"{PLANNED}/{batch}", "\n".join([version, json.dumps(content, separators=(",", ":")), *rest]))
 
 
-def _schema_paths(files: HadoopFiles) -> list[str]:
+def _list_schema_paths(files: HadoopFiles) -> list[str]:
     """The paths of Spark's operator files and state schemas: beside partition 0, or beside the operator."""
     found = []
     for operator in files.names(_STATE):
@@ -164,7 +164,7 @@ def _schema_paths(files: HadoopFiles) -> list[str]:
     return [path for path in found if files.exists(path)]
 
 
-def _operator_files(files: HadoopFiles) -> list[str]:
+def _list_operator_files(files: HadoopFiles) -> list[str]:
     found = []
     for operator in files.names(_STATE):
         directory = f"{_STATE}/{operator}/_metadata"
@@ -187,15 +187,15 @@ def _find_missing_partitions(files: HadoopFiles, operator: str, metadata: Mappin
     return set(range(max(int(store["numPartitions"]) for store in metadata["stateStoreInfo"]))) - there
 
 
-def _operator_metadata(files: HadoopFiles, operator: str) -> dict[str, Any]:
+def _read_operator_metadata(files: HadoopFiles, operator: str) -> dict[str, Any]:
     """Spark's metadata of an operator and its stores."""
-    own = [path for path in _operator_files(files) if path.startswith(f"{_STATE}/{operator}/")]
+    own = [path for path in _list_operator_files(files) if path.startswith(f"{_STATE}/{operator}/")]
     if not own:
         raise UnsuitableCheckpoint(
             f"{files.root} does not say what operator {operator} is, as no release of Spark before 3.5 did: start its "
             f"query once with Spark 4.3, and stop it"
         )
-    return _json_line(files, own[-1])
+    return _read_json_line(files, own[-1])
 
 
 def _refuse_transform_with_state(files: HadoopFiles, operator: str, metadata: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ class HadoopFiles:
     @property
     def url(self) -> str:
         """The directory in Spark's form of a query's URL."""
-        return str(self._fs.makeQualified(self._path("")).toString())
+        return str(self._fs.makeQualified(self._hadoop_path("")).toString())
 
     @property
     def is_readable(self) -> bool:
@@ -30,19 +30,19 @@ class HadoopFiles:
 
     def names(self, directory: str = "") -> list[str]:
         """The names directly in a directory, without hidden files, sorted; empty if the directory is missing."""
-        return sorted(name for name, _ in self._list(directory))
+        return sorted(name for name, _ in self._list_files(directory))
 
     def newest_ms(self, directories: Iterable[str]) -> int:
         """The time of the newest file in these directories, in ms since 1970; 0 without files."""
-        return max((written for directory in directories for _, written in self._list(directory)), default=0)
+        return max((written for directory in directories for _, written in self._list_files(directory)), default=0)
 
     def exists(self, path: str) -> bool:
         """Whether the file or directory exists."""
-        return bool(self._fs.exists(self._path(path)))
+        return bool(self._fs.exists(self._hadoop_path(path)))
 
     def read(self, path: str) -> str:
         """Reads a small file."""
-        stream = self._fs.open(self._path(path))
+        stream = self._fs.open(self._hadoop_path(path))
         try:
             return str(self._jvm.java.lang.String(stream.readAllBytes(), "UTF-8"))
         finally:
@@ -50,7 +50,7 @@ class HadoopFiles:
 
     def write(self, path: str, text: str) -> None:
         """Creates or replaces a small file."""
-        stream = self._fs.create(self._path(path), True)
+        stream = self._fs.create(self._hadoop_path(path), True)
         try:
             stream.write(text.encode())
         finally:
@@ -59,7 +59,7 @@ class HadoopFiles:
     def copy(self, path: str, to: HadoopFiles) -> None:
         """Copies a file, or a directory with its content, to the same path below another directory."""
         if not self._jvm.org.apache.hadoop.fs.FileUtil.copy(
-            self._fs, self._path(path), to._fs, to._path(path), False, True, self._conf
+            self._fs, self._hadoop_path(path), to._fs, to._hadoop_path(path), False, True, self._conf
         ):
             raise OSError(f"{self.root}/{path} was not copied to {to.root}")
 
@@ -70,9 +70,9 @@ class HadoopFiles:
 
     def claim(self, path: str, text: str) -> bool:
         """Creates the directory, with one file in it; returns False, and changes nothing, if that file exists."""
-        self._fs.mkdirs(self._path(""))
+        self._fs.mkdirs(self._hadoop_path(""))
         try:
-            stream = self._fs.create(self._path(path), False)
+            stream = self._fs.create(self._hadoop_path(path), False)
         except Exception:
             if self.exists(path):
                 return False
@@ -85,18 +85,18 @@ class HadoopFiles:
 
     def remove(self, last: str) -> None:
         """Deletes the directory with its content; the file `last` after all others."""
-        for status in self._fs.listStatus(self._path("")):
+        for status in self._fs.listStatus(self._hadoop_path("")):
             if str(status.getPath().getName()) != last:
                 self._fs.delete(status.getPath(), True)
-        self._fs.delete(self._path(""), True)
+        self._fs.delete(self._hadoop_path(""), True)
 
-    def _list(self, directory: str) -> list[tuple[str, int]]:
+    def _list_files(self, directory: str) -> list[tuple[str, int]]:
         if not self.exists(directory):
             return []
-        found = self._fs.listStatus(self._path(directory))
+        found = self._fs.listStatus(self._hadoop_path(directory))
         every = [(str(file.getPath().getName()), int(file.getModificationTime())) for file in found]
         return [(name, written) for name, written in every if not name.startswith(".")]
 
-    def _path(self, path: str) -> Any:
+    def _hadoop_path(self, path: str) -> Any:
         root = self._jvm.org.apache.hadoop.fs.Path(self.root)
         return self._jvm.org.apache.hadoop.fs.Path(root, path) if path else root

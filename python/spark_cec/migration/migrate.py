@@ -85,14 +85,14 @@ def migrate_state(spark: SparkSession, request: Request, say: Callable[[str], No
     Raises `UnsuitableCheckpoint`, `LogLocationError` or `Fenced` with the remedy, and removes the unfinished target.
     """
     started = time.monotonic()
-    source, target = _files(spark, request.source), _files(spark, request.target)
+    source, target = _open_files(spark, request.source), _open_files(spark, request.target)
     for files in (source, target):
         if not files.is_readable:
             raise LogLocationError(
                 files.root, "Spark's reader of state does not find a name with spaces, % and the like: give one without"
             )
     found, ends = _refuse_pointless(request, inspect_checkpoint(source)), _read_ends(source)  # 1
-    home = home_of(target.url, parse_settings(_cec_conf(spark)), None) if request.provider == PROVIDER else None
+    home = home_of(target.url, parse_settings(_read_cec_conf(spark)), None) if request.provider == PROVIDER else None
     _refuse_taken_place(source, target, home)
     rewriter = StateRewriter(spark, source.url, target.url, found.batch)
     every = rewriter.stores()
@@ -127,7 +127,7 @@ def migrate_state(spark: SparkSession, request: Request, say: Callable[[str], No
     return Migrated(found, tuple(stores), time.monotonic() - started)
 
 
-def _files(spark: SparkSession, path: str) -> HadoopFiles:
+def _open_files(spark: SparkSession, path: str) -> HadoopFiles:
     jvm, conf = spark.sparkContext._jvm, spark._jsparkSession.sessionState().newHadoopConf()
     return HadoopFiles(jvm, conf, path)
 
@@ -235,11 +235,11 @@ def _begin_log(spark: SparkSession, checkpoint: str, home: str) -> None:
     decision = {"mode": "eager", "reason": _WHY, "provider": True, "operators": []}
     own, log, log_home = cec_directory(checkpoint), open_storage(home), relative_home(checkpoint, home)
     log.probe_writable()
-    begin_run(open_storage(checkpoint), own, log, log_home, _cec_conf(spark), decision, __version__, None)
+    begin_run(open_storage(checkpoint), own, log, log_home, _read_cec_conf(spark), decision, __version__, None)
     claim_log(checkpoint, home)
 
 
-def _cec_conf(spark: SparkSession) -> Mapping[str, str]:
+def _read_cec_conf(spark: SparkSession) -> Mapping[str, str]:
     return {key: value for key, value in spark.conf.getAll.items() if key.startswith(PREFIX)}
 
 

@@ -79,14 +79,14 @@ class StateRewriter:
 
     def has_keys(self, store: Store) -> bool:
         """Whether the store's rows have key columns to partition by."""
-        key = self._state(self._source, store).schema["key"].dataType
+        key = self._read_state(self._source, store).schema["key"].dataType
         return isinstance(key, StructType) and bool(key.fields)
 
     def write(
         self, store: Store, conf: Mapping[str, str], partitions: int | None
     ) -> tuple[StoreSums, list[str | None]]:
         """Writes a store of the target; returns its sums, and the checkpoint id of each partition."""
-        state = self._state(self._source, store)
+        state = self._read_state(self._source, store)
         if partitions is not None:
             state = _repartition(state, store, partitions)
         portions = self._migration.write(
@@ -106,10 +106,10 @@ class StateRewriter:
 
     def read_back(self, store: Store) -> StoreSums:
         """The sums of a store of the target."""
-        portion = self._migration.sums(self._state(self._target, store)._jdf)
+        portion = self._migration.sums(self._read_state(self._target, store)._jdf)
         return StoreSums(store, int(portion.rows()), int(portion.digest()))
 
-    def _state(self, checkpoint: str, store: Store) -> DataFrame:
+    def _read_state(self, checkpoint: str, store: Store) -> DataFrame:
         reader = self._spark.read.format("statestore")
         return reader.options(batchId=self._batch, operatorId=store.operator, storeName=store.name).load(checkpoint)
 

@@ -54,9 +54,7 @@ class CommittedAttempts:
         return ids[place] if place < len(ids) else None
 
     def allows_read(self, entry: CommitEntry) -> bool:
-        """As `allows`, for a reader outside the query: an attempt above V + 1 counts, because Spark may still commit
-        it.
-        """
+        """As `allows`, but for a reader: an attempt above V + 1 counts, because Spark may still commit it."""
         if entry.meta.version > self._committed + 1:
             return not is_rolled_back(entry, self._cuts)
         return self.allows(entry)

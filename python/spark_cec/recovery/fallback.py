@@ -31,9 +31,7 @@ from spark_cec.recovery.query_files import FALLBACK, Fallback
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The log cannot rebuild a store at some version: the frame of `version`, which is that version or an older one, is
-    lost.
-    """
+    """The log cannot rebuild a store at some version: the frame of `version`, that one or an older one, is lost."""
 
     store: StoreId
     version: int
@@ -115,7 +113,7 @@ def make_probe(storage: Storage, index: Index, allows: Allows) -> StoreProbe:
             head = head_at(index, store, version, allows=allows)
         except DamagedLog as error:
             return Loss(store, version, error.reason)
-        loss = _lost_frame(storage, index, head)
+        loss = _find_lost_frame(storage, index, head)
         if loss is not None:
             return loss
         try:
@@ -127,9 +125,9 @@ def make_probe(storage: Storage, index: Index, allows: Allows) -> StoreProbe:
     return probe
 
 
-def _lost_frame(storage: Storage, index: Index, head: CommitEntry) -> Loss | None:
+def _find_lost_frame(storage: Storage, index: Index, head: CommitEntry) -> Loss | None:
     """The newest frame of the head's chain that is missing or unreadable."""
-    meta, missing = head.meta, _missing_link(index, head)
+    meta, missing = head.meta, _find_missing_frame(index, head)
     for entry in chain_of(index, head, missing.version + 1 if missing else None):
         try:
             if entry.meta.records:
@@ -139,7 +137,7 @@ def _lost_frame(storage: Storage, index: Index, head: CommitEntry) -> Loss | Non
     return missing
 
 
-def _missing_link(index: Index, head: CommitEntry) -> Loss | None:
+def _find_missing_frame(index: Index, head: CommitEntry) -> Loss | None:
     """The newest version of the head's chain that has no frame."""
     whole, missing = head.meta.version, None
     least = max(head.meta.oldest_footprint, 1)

@@ -44,7 +44,7 @@ def unreadable_entries(checkpoint: Storage, batch: int) -> list[str]:
     """
     if checkpoint.local_path("") is None:  # an object store never shows an object without its content
         return []
-    return [path for folder in _folders(checkpoint, batch) for path in _list_unreadable(checkpoint, folder)]
+    return [path for folder in _list_folders(checkpoint, batch) for path in _list_unreadable(checkpoint, folder)]
 
 
 def unneeded_entries(checkpoint: Storage, batch: int) -> list[str]:
@@ -53,8 +53,8 @@ def unneeded_entries(checkpoint: Storage, batch: int) -> list[str]:
     The two newest compact entries stay: Spark derives the compaction interval from their distance.
     """
     found: list[str] = []
-    for folder in _folders(checkpoint, batch) if batch >= 0 else ():
-        entries = _entries(checkpoint, folder.number)
+    for folder in _list_folders(checkpoint, batch) if batch >= 0 else ():
+        entries = _list_entries(checkpoint, folder.number)
         whole = [number for number, name in entries if name.endswith(COMPACT) and number <= folder.least]
         if len(whole) > 1:
             found += [f"sources/{folder.number}/{name}" for number, name in entries if number < whole[-2]]
@@ -62,12 +62,10 @@ def unneeded_entries(checkpoint: Storage, batch: int) -> list[str]:
 
 
 def files_behind(checkpoint: Storage, batch: int) -> list[str]:
-    """The URLs of the files that file sources recorded behind `batch`; a query that goes back to `batch` reads them
-    again.
-    """
+    """The URLs of the files that file sources recorded behind `batch`; a rollback to `batch` reads them again."""
     found: list[str] = []
-    for folder in _folders(checkpoint, batch):
-        for number, name in _entries(checkpoint, folder.number):
+    for folder in _list_folders(checkpoint, batch):
+        for number, name in _list_entries(checkpoint, folder.number):
             data = checkpoint.read(f"sources/{folder.number}/{name}") if number > folder.most else b""
             if data.startswith(_ENTRY_PREFIX) and not _is_unreadable(data, is_of_files=True):
                 noted = [json.loads(line) for line in data.split(b"\n")[1:] if line]
@@ -75,7 +73,7 @@ def files_behind(checkpoint: Storage, batch: int) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _folders(checkpoint: Storage, batch: int) -> Iterator[_Folder]:
+def _list_folders(checkpoint: Storage, batch: int) -> Iterator[_Folder]:
     """The directories that may belong to file sources."""
     if batch < 0:
         empty = 0
@@ -104,9 +102,7 @@ def _folders(checkpoint: Storage, batch: int) -> Iterator[_Folder]:
 
 
 def _parse_entry_number(offset: str | None) -> int | None:
-    """The entry number in a file source's offset, -1 if the source has read no file yet, None for another kind of
-    offset.
-    """
+    """The entry number in a file source's offset; -1 before its first file, None for another kind of offset."""
     if offset is None:
         return -1
     try:
@@ -116,7 +112,7 @@ def _parse_entry_number(offset: str | None) -> int | None:
         return None
 
 
-def _entries(checkpoint: Storage, source: int) -> list[tuple[int, str]]:
+def _list_entries(checkpoint: Storage, source: int) -> list[tuple[int, str]]:
     """Numbers and names of a source's entries, oldest first."""
     names = [file.name for file in checkpoint.list(f"sources/{source}")]
     bare = [(each.removesuffix(COMPACT), each) for each in names]
@@ -124,10 +120,11 @@ def _entries(checkpoint: Storage, source: int) -> list[tuple[int, str]]:
 
 
 def _list_unreadable(checkpoint: Storage, folder: _Folder) -> list[str]:
-    """The unreadable entry and all later ones, newest first. A gap counts too: a file source reads entries without a
-    gap.
+    """The first unreadable entry and all later ones, newest first.
+
+    A gap counts as unreadable: a file source reads its entries without a gap.
     """
-    later = [(number, name) for number, name in _entries(checkpoint, folder.number) if number > folder.most]
+    later = [(number, name) for number, name in _list_entries(checkpoint, folder.number) if number > folder.most]
     for at, (number, name) in enumerate(later):
         is_behind_a_gap = folder.is_of_files and number != folder.most + 1 + at
         if is_behind_a_gap or _is_unreadable(checkpoint.read(f"sources/{folder.number}/{name}"), folder.is_of_files):

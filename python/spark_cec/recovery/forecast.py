@@ -28,8 +28,8 @@ def forecast(own: Storage, load_waves: float, *, autotune: bool) -> Forecast:
     λ is estimated only with `autotune`, which is its only user.
     """
     names = sorted(file.name for file in own.list("recoveries"))
-    base_ms, ratio = fit(_points(_newest_reports(own, names)))
-    return Forecast(base_ms, ratio, _failures_per_s(own, len(names)) if autotune else 0.0, load_waves)
+    base_ms, ratio = fit(_collect_points(_read_newest_reports(own, names)))
+    return Forecast(base_ms, ratio, _estimate_failures(own, len(names)) if autotune else 0.0, load_waves)
 
 
 def fit(points: Sequence[Point]) -> tuple[float | None, float]:
@@ -42,7 +42,7 @@ def fit(points: Sequence[Point]) -> tuple[float | None, float]:
     return (max(median(y - ratio * x for x, y in points), 0.0), ratio) if points else (None, 1.0)
 
 
-def _newest_reports(own: Storage, names: Sequence[str]) -> list[Mapping[str, Any]]:
+def _read_newest_reports(own: Storage, names: Sequence[str]) -> list[Mapping[str, Any]]:
     """The newest readable recovery reports, oldest first; reads no more than needed."""
     reports: list[Mapping[str, Any]] = []
     for name in reversed(names):
@@ -57,12 +57,12 @@ def _newest_reports(own: Storage, names: Sequence[str]) -> list[Mapping[str, Any
     return reports
 
 
-def _points(reports: Iterable[Mapping[str, Any]]) -> list[Point]:
+def _collect_points(reports: Iterable[Mapping[str, Any]]) -> list[Point]:
     numbers = [(report.get("predicted_work_ms"), report.get("duration_ms")) for report in reports]
     return [(float(x), float(y)) for x, y in numbers if isinstance(x, (int, float)) and isinstance(y, (int, float))]
 
 
-def _failures_per_s(own: Storage, failures: int) -> float:
+def _estimate_failures(own: Storage, failures: int) -> float:
     """λ from the number of restarts since the first run began; see `tuning.estimate.failure_rate`."""
     # Few queries use autotune, and scipy takes a while to load.
     from spark_cec.tuning.estimate import failure_rate

@@ -64,7 +64,7 @@ def next_generation(own: Storage) -> int:
     """Takes a number larger than all earlier ones; create-if-absent makes it unique."""
     known = known_generations(own)
     generation = max(known, default=0) + 1
-    while not (_create(own, generation) and _is_new(own, generation)):
+    while not (_create_file(own, generation) and _is_new(own, generation)):
         generation += 1
     with _release_on_failure(own, generation):
         for old in known[1:]:
@@ -73,7 +73,7 @@ def next_generation(own: Storage) -> int:
     return generation
 
 
-def _create(own: Storage, generation: int) -> bool:
+def _create_file(own: Storage, generation: int) -> bool:
     try:
         own.create(_path(generation), json.dumps({"started_unix_ms": int(time.time() * 1000)}).encode())
     except AlreadyExists:
@@ -82,8 +82,7 @@ def _create(own: Storage, generation: int) -> bool:
 
 
 def _is_new(own: Storage, generation: int) -> bool:
-    """False if so many runs have begun since the listing that the file of an earlier run with this number may be
-    deleted.
+    """False if so many runs have begun since the listing that this number may be an old run's, whose file was deleted.
     """
     with _release_on_failure(own, generation):
         if newest_generation(own) - generation < KEPT // 2:

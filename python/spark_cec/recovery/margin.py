@@ -37,8 +37,7 @@ class Needed:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMargin:
-    """A replay needs offsets `needed` inclusive to `end` exclusive of one partition; the source has them from
-    `earliest` on.
+    """A replay needs offsets `needed` inclusive to `end` exclusive; the source has them from `earliest` on.
 
     If a replay needs none, `needed` equals `end`. If the partition or its topic is gone, `exists` is false.
     """
@@ -53,9 +52,7 @@ class PartitionMargin:
 
     @property
     def spare(self) -> int:
-        """Offsets that the source has before the first needed one; a negative number counts needed offsets that are
-        gone.
-        """
+        """Offsets that the source has before the first needed one; negative if needed offsets are gone."""
         return self.needed - self.earliest
 
     @property
@@ -87,8 +84,7 @@ class Margin:
 
     @property
     def share(self) -> float:
-        """The smallest share over all partitions: spare offsets, divided by all offsets from the source's first one to
-        `end`.
+        """The smallest share over all partitions: spare offsets over all offsets from the source's first to `end`.
 
         1 means that a replay needs nothing. 0 means that retention deletes a needed record next, or has already deleted
         one.
@@ -96,7 +92,7 @@ class Margin:
         The setting `cec.sources.margin` is a bound on the share, because the share needs neither clock nor permission.
         If the share is small, retention is close to a needed record, and the stores should write their windows.
         """
-        return min((_share(each) for each in self.partitions), default=1.0)
+        return min((_compute_share(each) for each in self.partitions), default=1.0)
 
     @property
     def unread(self) -> Margin:
@@ -112,7 +108,7 @@ class Margin:
     def __str__(self) -> str:
         if self.lost:
             return f"input that a replay needs is gone: {'; '.join(self.gone)}"
-        nearest = min((p for p in self.partitions if p.needed < p.end), key=_share, default=None)
+        nearest = min((p for p in self.partitions if p.needed < p.end), key=_compute_share, default=None)
         if nearest is None:
             return "no input is needed"
         where = f"{nearest.topic}-{nearest.partition}"
@@ -124,7 +120,7 @@ def kafka_margin(available: Available, start: str, end: str) -> Margin:
 
     `start` and `end` as in `needed_partitions`. Raises `ValueError` if they are not Kafka offsets.
     """
-    return Margin(tuple(_partition(available.get(each.topic), each) for each in needed_partitions(start, end)))
+    return Margin(tuple(_make_margin(available.get(each.topic), each) for each in needed_partitions(start, end)))
 
 
 def needed_partitions(start: str, end: str) -> tuple[Needed, ...]:
@@ -133,7 +129,7 @@ def needed_partitions(start: str, end: str) -> tuple[Needed, ...]:
     `start` is the recorded end of batch D - 1, or `initial_offsets` if D is the first batch. `end` is the recorded end
     of the last committed batch. Raises `ValueError` if they are not Kafka offsets.
     """
-    begins, ends = _offsets(start), _offsets(end)
+    begins, ends = _parse_offsets(start), _parse_offsets(end)
     return tuple(
         Needed(topic, partition, begins.get((topic, partition), 0), until)
         for (topic, partition), until in sorted(ends.items())
@@ -165,13 +161,13 @@ def parse_available(answer: str) -> dict[str, Topic]:
         raise ValueError(f"not what Kafka has: {answer[:200]}") from error
 
 
-def _partition(topic: Topic | None, each: Needed) -> PartitionMargin:
+def _make_margin(topic: Topic | None, each: Needed) -> PartitionMargin:
     there = topic.partitions.get(each.partition) if topic else None
     earliest, latest = there or (0, 0)
     return PartitionMargin(each.topic, each.partition, each.offset, each.end, earliest, latest, there is not None)
 
 
-def _offsets(text: str) -> dict[tuple[str, int], int]:
+def _parse_offsets(text: str) -> dict[tuple[str, int], int]:
     try:
         return {
             (topic, int(partition)): int(offset)
@@ -182,7 +178,7 @@ def _offsets(text: str) -> dict[tuple[str, int], int]:
         raise ValueError(f"not offsets of Kafka: {text[:200]}") from error
 
 
-def _share(each: PartitionMargin) -> float:
+def _compute_share(each: PartitionMargin) -> float:
     if each.lost:
         return 0.0
     return 1.0 if each.needed >= each.end else each.spare / (each.end - each.earliest)

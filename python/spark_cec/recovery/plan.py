@@ -107,7 +107,7 @@ def refuse_later_history(index: Index, cuts: Iterable[Cut], committed: int, gene
     runs += [
         (meta.generation, f"has version {meta.version} of store {store} by run {meta.generation}")
         for store in index.stores()
-        for meta in (entry.meta for entry in _newest_frames(index, store, committed))
+        for meta in (entry.meta for entry in _find_newest_frames(index, store, committed))
     ]
     newest, what = max(runs, default=(0, ""))
     if newest > generation:
@@ -117,7 +117,7 @@ def refuse_later_history(index: Index, cuts: Iterable[Cut], committed: int, gene
         )
 
 
-def _newest_frames(index: Index, store: StoreId, committed: int) -> list[CommitEntry]:
+def _find_newest_frames(index: Index, store: StoreId, committed: int) -> list[CommitEntry]:
     """The store's frames behind the committed version, else its newest frames.
 
     A later run begins behind the committed version unless a rollback came between.

@@ -82,7 +82,7 @@ def densest_first(failure: Failure, free: float) -> Plan:
         started += flows
         chosen.append(query)
         weighing.take(query)
-    return _plan(failure, started, chosen)
+    return _make_plan(failure, started, chosen)
 
 
 def blocking(failure: Failure, free: float) -> Plan:
@@ -90,7 +90,7 @@ def blocking(failure: Failure, free: float) -> Plan:
     waiting = frozenset[str]().union(*(failure.waiting(query) for query in failure.queries))
     if failure.cost(waiting) > free + _ROUNDING * (1.0 + free):
         return Plan((), (), 0.0)
-    return _plan(failure, sorted(waiting), failure.queries)
+    return _make_plan(failure, sorted(waiting), failure.queries)
 
 
 class _DensityHeap:
@@ -106,7 +106,7 @@ class _DensityHeap:
                 self._sharers.setdefault(flow, set()).add(name)
         self._frequency = {flow: len(sharers) for flow, sharers in self._sharers.items()}
         self._turn = dict.fromkeys(self._queries, 0)
-        self._heap = [self._entry(name) for name in self._queries]
+        self._heap = [self._make_entry(name) for name in self._queries]
         heapq.heapify(self._heap)
 
     def pop_densest(self, free: float) -> Query | None:
@@ -132,16 +132,16 @@ class _DensityHeap:
                 cheaper.add(name)
         for name in cheaper:
             self._turn[name] += 1
-            heapq.heappush(self._heap, self._entry(name))
+            heapq.heappush(self._heap, self._make_entry(name))
 
-    def _entry(self, name: str) -> tuple[float, str, int]:
-        return -self._density(name), name, self._turn[name]
+    def _make_entry(self, name: str) -> tuple[float, str, int]:
+        return -self._compute_density(name), name, self._turn[name]
 
-    def _density(self, name: str) -> float:
+    def _compute_density(self, name: str) -> float:
         costs = self._failure.costs
         share = math.fsum(costs[flow] / self._frequency[flow] for flow in self.waiting[name])
         return self._queries[name].priority / share if share > 0 else math.inf
 
 
-def _plan(failure: Failure, flows: Sequence[str], queries: Collection[Query]) -> Plan:
+def _make_plan(failure: Failure, flows: Sequence[str], queries: Collection[Query]) -> Plan:
     return Plan(tuple(flows), tuple(query.name for query in queries), failure.cost(flows))

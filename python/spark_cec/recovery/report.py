@@ -16,8 +16,7 @@ from spark_cec.recovery.query_files import REPLAYING, ReplayProgress
 
 @dataclass(frozen=True, slots=True)
 class LoadedStore:
-    """The recovery of one store: EC load time in ms, digest verdict (None: not checked), and the number of held
-    mutations.
+    """The recovery of one store: EC load time in ms, digest verdict (None: not checked), number of held mutations.
 
     `unsure`: windows that may differ from the committed state, if the user accepts a diverging replay.
     """
@@ -69,20 +68,20 @@ def compose_report(plan: RecoveryPlan, loaded: Iterable[LoadedStore], started_ms
         "replayed_batches": plan.replayed_batches,
         "started_unix_ms": started_ms,
         "duration_ms": ended_ms - started_ms,
-        "predicted_ms": _predicted_ms(plan),
-        "predicted_work_ms": _predicted_work_ms(plan),
+        "predicted_ms": _predict_ms(plan),
+        "predicted_work_ms": _predict_work_ms(plan),
         "digest_ok": digest_ok,
         "stores": stores,
     }
 
 
-def _predicted_ms(plan: RecoveryPlan) -> float | None:
+def _predict_ms(plan: RecoveryPlan) -> float | None:
     """The slowest store's estimate in the footers at the crash, in ms; None if a footer has no estimate."""
     estimates = [head.recovery_estimate_ms for head in plan.heads]
     return max(estimates) if estimates and all(estimates) else None
 
 
-def _predicted_work_ms(plan: RecoveryPlan) -> float | None:
+def _predict_work_ms(plan: RecoveryPlan) -> float | None:
     """Load and replay in ms, each by its slowest store, at the pace in the footers; None if a pace is unknown."""
     heads = plan.heads
     if not heads or any(head.replay and not head.replay_us_per_tuple for head in heads):

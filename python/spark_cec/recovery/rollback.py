@@ -74,8 +74,9 @@ def refuse_out_of_reach(checkpoint: Storage, own: Storage, log: Storage, batch: 
 
 
 def is_at_batch(checkpoint: Storage, log: Storage, batch: int) -> bool:
-    """Whether the query has neither a plan nor output behind `batch`. A power loss can take the plan and leave the
-    output.
+    """Whether the query has neither a plan nor output behind `batch`.
+
+    A power loss can take the plan and leave the output.
     """
     if not committed_batch(checkpoint) == batch == max(planned_batches(checkpoint), default=-1):
         return False
@@ -88,7 +89,7 @@ def forget_batches(checkpoint: Storage, batch: int) -> None:
     Deletes the oldest first, so that a crash leaves no gap.
     """
     for name in ("commits", "offsets"):
-        for number in sorted(_numbers(checkpoint, name)):
+        for number in sorted(_list_batches(checkpoint, name)):
             if number < batch - 1:
                 _delete(checkpoint, f"{name}/{number}")
     for path in unneeded_entries(checkpoint, batch - 1):
@@ -171,18 +172,19 @@ def _refuse_forgotten_batch(checkpoint: Storage, log: Storage, batch: int) -> No
 
 def _delete_later_entries(checkpoint: Storage, name: str, batch: int) -> None:
     """Deletes the entries behind `batch`, newest first."""
-    for number in sorted(_numbers(checkpoint, name), reverse=True):
+    for number in sorted(_list_batches(checkpoint, name), reverse=True):
         if number > batch:
             _delete(checkpoint, f"{name}/{number}")
 
 
-def _numbers(checkpoint: Storage, name: str) -> list[int]:
+def _list_batches(checkpoint: Storage, name: str) -> list[int]:
     return [int(file.name) for file in checkpoint.list(name) if file.name.isascii() and file.name.isdigit()]
 
 
 def _delete(checkpoint: Storage, path: str) -> None:
-    """Deletes a file of Spark and its Hadoop checksum; a remaining checksum would keep Spark from writing the file
-    again.
+    """Deletes a file of Spark and its Hadoop checksum.
+
+    A remaining checksum would keep Spark from writing the file again.
     """
     directory, _, name = path.rpartition("/")
     # Delete the checksum first. If a crash came between and the file were gone, no retry would find the checksum.

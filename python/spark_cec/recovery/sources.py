@@ -73,7 +73,7 @@ def check_at_start(
     is due, some of its input is gone, and the user does not accept that.
     """
     if not replay.is_due:
-        return _without_replay(replay, sources, share, now_ms)
+        return _check_without_replay(replay, sources, share, now_ms)
     known = compare_margins(replay, sources)
     gone = [f"{source.name}: {_describe_gone(margin)}" for source, margin in known if margin.lost]
     what = f"input that the recovery of batch {replay.committed} needs, from batch {replay.first} on, is gone: "
@@ -87,10 +87,10 @@ def check_at_start(
     thin = [(source, margin) for source, margin in known if not margin.lost and margin.share < share]
     news += [f"{source.name} has little more than that: {margin}{source.retention_text}" for source, margin in thin]
     news += _describe_silent(sources, "the replay will tell whether it has all that")
-    return _start_message(replay, news, now_ms)
+    return _make_message(replay, news, now_ms)
 
 
-def _without_replay(replay: ReplayRange, sources: Sequence[Source], share: float, now_ms: int) -> StartMessage:
+def _check_without_replay(replay: ReplayRange, sources: Sequence[Source], share: float, now_ms: int) -> StartMessage:
     news = []
     for source, margin in compare_margins(replay, sources):
         unread = margin.unread
@@ -100,7 +100,7 @@ def _without_replay(replay: ReplayRange, sources: Sequence[Source], share: float
             news.append(
                 f"{source.name} has nearly lost input that the query has not read: {unread}{source.retention_text}"
             )
-    return _start_message(replay, [*news, *_describe_silent(sources, "the next batch will tell")], now_ms)
+    return _make_message(replay, [*news, *_describe_silent(sources, "the next batch will tell")], now_ms)
 
 
 def _describe_gone(margin: Margin) -> str:
@@ -117,7 +117,7 @@ def _describe_silent(sources: Iterable[Source], then: str) -> list[str]:
     ]
 
 
-def _start_message(replay: ReplayRange, news: Sequence[str], now_ms: int) -> StartMessage:
+def _make_message(replay: ReplayRange, news: Sequence[str], now_ms: int) -> StartMessage:
     return StartMessage("; ".join([replay.describe(now_ms), *news]), bool(news))
 
 

@@ -24,7 +24,7 @@ def committed_batch(checkpoint: Storage) -> int:
 
     Reads the commits first. If the query plans a newer batch meanwhile, the batch before that one is committed.
     """
-    committed = _batches(checkpoint, "commits")
+    committed = _list_batches(checkpoint, "commits")
     return batch_not_run_again(planned_batches(checkpoint), committed)
 
 
@@ -71,7 +71,7 @@ def all_stores(checkpoint: Storage | None, known: Iterable[StoreId]) -> list[Sto
 
 def planned_batches(checkpoint: Storage) -> list[int]:
     """The batches in Spark's offset log, in any order."""
-    return _batches(checkpoint, "offsets")
+    return _list_batches(checkpoint, "offsets")
 
 
 def has_state(checkpoint: Storage) -> bool:
@@ -94,26 +94,26 @@ def operator_files(checkpoint: Storage) -> Iterator[str]:
     """Spark's files on the query's operators and their state schemas, first to last."""
     for operator in count():
         of_operator = f"state/{operator}/_metadata"
-        found = [*_files(checkpoint, of_operator), *_files(checkpoint, f"{of_operator}/v2")]
+        found = [*_list_files(checkpoint, of_operator), *_list_files(checkpoint, f"{of_operator}/v2")]
         if not found:
             return
         yield from found
         for store in ("", *(f"/{name}" for name in STORES_OF_A_JOIN)):
-            yield from _files(checkpoint, f"state/{operator}/0{store}/_metadata")
+            yield from _list_files(checkpoint, f"state/{operator}/0{store}/_metadata")
 
 
 def source_files(checkpoint: Storage, sources: int) -> Iterator[str]:
     """The files of the first `sources` sources: where each began, and which files it read in which batch."""
     for source in range(sources):
-        yield from _files(checkpoint, f"sources/{source}")
+        yield from _list_files(checkpoint, f"sources/{source}")
 
 
-def _files(checkpoint: Storage, directory: str) -> list[str]:
+def _list_files(checkpoint: Storage, directory: str) -> list[str]:
     """The files of a directory, without Hadoop's checksums, which Hadoop can do without."""
     return [f"{directory}/{each.name}" for each in checkpoint.list(directory) if not each.name.startswith(".")]
 
 
-def _batches(checkpoint: Storage, log: str) -> list[int]:
+def _list_batches(checkpoint: Storage, log: str) -> list[int]:
     names = [file.name for file in checkpoint.list(log)]
     return [int(name) for name in names if name.isascii() and name.isdigit()]
 
@@ -124,7 +124,7 @@ def named_stores(checkpoint: Storage) -> Iterator[StoreId]:
         path = f"state/{operator}/_metadata/metadata"
         if not checkpoint.exists(path):
             return
-        yield from _stores_in(operator, checkpoint.read(path))
+        yield from _parse_stores(operator, checkpoint.read(path))
 
 
 def stores_without_version(checkpoint: Storage, version: int) -> list[StoreId]:
@@ -139,10 +139,8 @@ def stores_without_version(checkpoint: Storage, version: int) -> list[StoreId]:
     return missing
 
 
-def _stores_in(operator: int, metadata: bytes) -> list[StoreId]:
-    """The stores in a metadata file of Spark's version 1: a line with the version, then JSON. Empty for another
-    version.
-    """
+def _parse_stores(operator: int, metadata: bytes) -> list[StoreId]:
+    """The stores in a metadata file of Spark's version 1: a version line, then JSON. Empty for another version."""
     version, _, text = metadata.partition(b"\n")
     try:
         infos = json.loads(text)["stateStoreInfo"] if version == b"v1" else []

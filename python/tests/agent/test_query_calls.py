@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from spark_cec.agent.calls import Calls
-from spark_cec.agent.queries import _output_before
+from spark_cec.agent.queries import _find_output_bound
 from spark_cec.ids import StoreId
 from spark_cec.recovery.plan import RecoveryPlan
 from spark_cec.recovery.preconditions import UNFINISHED
@@ -483,7 +483,7 @@ def test_trimming_keeps_what_a_retained_version_may_need(tmp_path: Path) -> None
 def test_output_that_a_flow_may_go_back_to_is_kept(keep: int | None, kept_from: int | None, before: int | None) -> None:
     """Whatever its readers are through with: a rollback needs it whole."""
     log = SimpleNamespace(settings=Settings(retain_output_batches=keep))
-    assert _output_before(log, 50, kept_from) == before  # type: ignore[arg-type]
+    assert _find_output_bound(log, 50, kept_from) == before  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

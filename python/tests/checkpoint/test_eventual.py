@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 )
 
 from spark_cec.checkpoint import eventual
-from spark_cec.checkpoint.eventual import _window_codes, chain_of, head_at, rebuild
+from spark_cec.checkpoint.eventual import _number_windows, chain_of, head_at, rebuild
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
 from spark_cec.log.index import Index
@@ -250,7 +250,7 @@ def test_values_are_not_put_together_to_count_windows() -> None:
     rows = pa.table(
         {"window": [b"a", b"a", b"b"], "key": [b"1", b"2", b"3"], "value": [b"x"] * 3, "footprint": [1] * 3}
     )
-    first = eventual._one_row_per_window(rows)
+    first = eventual._keep_one_row(rows)
     assert first.to_pydict() == {"window": [b"a", b"b"], "footprint": [1, 1]}
 
 
@@ -270,7 +270,7 @@ def test_windows_are_told_apart_by_all_their_bytes(seed: int, families: bool) ->
         if families:
             columns["family"] = pa.array(rng.integers(0, 3, 300), pa.int16())
         table = pa.table(columns)
-        codes, distinct = _window_codes(table)
+        codes, distinct = _number_windows(table)
         wanted = list(zip(*table.to_pydict().values(), strict=True))
         same = dict(zip(wanted, codes.tolist(), strict=True))
         assert [same[each] for each in wanted] == codes.tolist(), f"seed {seed}, width {width}"
