@@ -10,10 +10,11 @@ from dataclasses import asdict
 
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.log.manifest import batches, retired_before, take_back
+from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.readers import forget_reads
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.file_sources import unneeded_entries, unreadable_entries
-from spark_cec.recovery.generations import next_generation, record_start
+from spark_cec.recovery.generations import newest_generation, next_generation, record_start
 from spark_cec.recovery.query_files import FALLBACK, QUERY, ROLLBACK, Rollback, is_under_protocol
 from spark_cec.recovery.spark_logs import committed_batch, operator_files, planned_batches
 
@@ -44,7 +45,7 @@ def roll_back(
     if not anew and pending is None and not ROLLBACK.is_in(own) and is_at_batch(checkpoint, log, batch):
         return None
     if pending is None or pending.batch != batch:
-        _refuse_later_target(own, pending, batch)  # 1
+        _refuse_later_target(own, log, pending, batch)  # 1
         _refuse_forgotten_batch(checkpoint, log, batch)
         pending = Rollback(batch, next_generation(own))  # 2
         ROLLBACK.write(own, asdict(pending))
@@ -69,7 +70,7 @@ def refuse_out_of_reach(checkpoint: Storage, own: Storage, log: Storage, batch: 
     """Raises `UnsuitableCheckpoint` if `roll_back` cannot go to `batch`."""
     pending = pending_rollback(own)
     if pending is None or pending.batch != batch:
-        _refuse_later_target(own, pending, batch)
+        _refuse_later_target(own, log, pending, batch)
         _refuse_forgotten_batch(checkpoint, log, batch)
 
 
@@ -140,14 +141,26 @@ def _name_finisher(own: Storage, batch: str) -> str:
     return f"run `cec rollback {own.url.removesuffix('/cec')} --to {batch}`"
 
 
-def _refuse_later_target(own: Storage, pending: Rollback | None, batch: int) -> None:
-    """Refuses `batch` if an unfinished rollback goes to an earlier batch and may already have deleted files of `batch`.
+def _refuse_later_target(own: Storage, log: Storage, pending: Rollback | None, batch: int) -> None:
+    """Refuses a target behind that of an unfinished rollback, which can have taken output back already.
+
+    If the note is unreadable, the newest cut of the log tells how far that rollback had come.
     """
+    if pending is None and ROLLBACK.is_in(own):
+        pending = _read_target_from_cut(own, log)
     if pending is not None and pending.batch < batch:
         raise UnsuitableCheckpoint(
             f"{own.url} has {ROLLBACK.name}: its query is being taken back to the end of batch {pending.batch}, which "
             f"is before batch {batch}: {_name_finisher(own, str(pending.batch))}, which does the rest"
         )
+
+
+def _read_target_from_cut(own: Storage, log: Storage) -> Rollback | None:
+    """The target of an unfinished rollback that has made its cut. No run begins behind it until it is finished."""
+    cuts = read_cuts(log).known if log.exists("log.json") else ()
+    if cuts and cuts[-1].generation == newest_generation(own):
+        return Rollback(cuts[-1].after, cuts[-1].generation)
+    return None
 
 
 def _refuse_forgotten_batch(checkpoint: Storage, log: Storage, batch: int) -> None:

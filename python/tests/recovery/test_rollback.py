@@ -208,6 +208,30 @@ def test_output_that_was_let_go_is_not_written_anew(tmp_path: Path) -> None:
     roll_back(*query.parts(), 3)
 
 
+@pytest.mark.parametrize("batch", [-1, 1])
+def test_behind_its_cut_a_rollback_whose_note_is_damaged_goes_no_less_far(batch: int, tmp_path: Path) -> None:
+    """The output behind the cut is gone: a start behind a later batch would leave out rows."""
+    whole = Query(tmp_path / "whole")
+    parts = whole.parts(1000)
+    roll_back(*parts, batch)
+    refused = 0
+    for crash in range(1000 - parts[0]._budget[0]):
+        query = Query(tmp_path / str(crash))
+        with pytest.raises(Crash):
+            roll_back(*query.parts(crash), batch)
+        if not query.own.exists(ROLLBACK.name):
+            continue
+        query.own.replace(ROLLBACK.name, b"{")
+        if read_cuts(query.log).known:
+            for check in (roll_back, refuse_out_of_reach):
+                with pytest.raises(UnsuitableCheckpoint, match=f"to the end of batch {batch}, which is before batch 3"):
+                    check(*query.parts(), 3)
+            refused += 1
+        roll_back(*query.parts(), batch)
+        query.is_back_at(batch)
+    assert refused > 5
+
+
 @pytest.mark.parametrize("batch", [3, 5])
 @pytest.mark.parametrize("note", [b"", json.dumps({"batch": "x"}).encode()])
 def test_a_damaged_note_is_named_and_overtaken(note: bytes, batch: int, tmp_path: Path) -> None:
