@@ -1,7 +1,7 @@
 """The `cec` directory of a checkpoint: every file that Spark CEC keeps for a query, except its log.
 
-Each file is a JSON object, and a write replaces it in one step. Only this module reads and writes the files of this
-table.
+Each file is a JSON object, and a write replaces it in one step. Only this module reads and writes these files, except
+`session.json` (`recovery.session_settings`).
 
 | file | content | written by | read by |
 |---|---|---|---|
@@ -13,7 +13,7 @@ table.
 | `left.json` | the query continues in another checkpoint | `cec export`, `rescale` | a start, which it refuses |
 | `flush.json` | a request to write the dirty windows | `cec flush` | the query |
 | `flushed.json` | the answer to the request | the query | `cec flush` |
-| `replaying.json` | the progress of a replay | a replay | people only |
+| `replaying.json` | the progress of a replay | a replay | people, `cec inspect` |
 | `replay.json` | release 0.1 has cut Spark's logs | release 0.1 | a start, which it may refuse |
 
 The directory also has `generations/` (`recovery.generations`), `recoveries/` (`recovery.report`) and `lock`

@@ -91,7 +91,7 @@ def _predict_work_ms(plan: RecoveryPlan) -> float | None:
 
 
 def note_progress(own: Storage, progress: ReplayProgress) -> None:
-    """Records the progress of a replay, for people; `own` is rooted at the checkpoint's `cec` directory."""
+    """Records the progress of a replay, for `cec inspect`; `own` is rooted at the checkpoint's `cec` directory."""
     if progress.over:
         REPLAYING.delete(own)
     else:

@@ -60,6 +60,6 @@ def test_nothing_is_said_of_a_query_that_defers() -> None:
 
 def test_the_kinds_are_those_of_the_shim() -> None:
     """A kind that has another name there would be said to cost something."""
-    code = (SHIM / "org/apache/spark/sql/cec/recovery/Stateful.scala").read_text()
+    code = (SHIM / "org/apache/spark/sql/cec/recovery/StatefulOperators.scala").read_text()
     kinds = set(re.findall(r'=> Some\("([^"]+)"\)', code))
     assert len(kinds) > 8 and start_messages._COSTS_NOTHING.keys() | start_messages._COSTS_LITTLE.keys() < kinds
