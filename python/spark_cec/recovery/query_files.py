@@ -48,10 +48,12 @@ class Note(Generic[T]):
 
     def read(self, own: Storage, mend: str | None = None) -> T | None:
         """The file's value; None if the file is missing. `UnsuitableCheckpoint`, with the mend, if it is unreadable."""
-        if not own.exists(self.name):
+        try:
+            data = own.read(self.name)
+        except FileNotFoundError:
             return None
         try:
-            return self.parse(json.loads(own.read(self.name)))
+            return self.parse(json.loads(data))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UnsuitableCheckpoint(
                 f"{own.url.rstrip('/')}/{self.name} cannot be read ({error}): {mend or self.mend}"
