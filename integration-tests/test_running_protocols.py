@@ -83,10 +83,6 @@ def test_the_agent_dies_and_all_go_back(spark: SparkSession, tmp_path: Path) -> 
         assert len(of_runs) == 1, "the windows of a run that is over are in nobody's way, nor in the memory"
     assert runs_with_stores(spark, tmp_path, "counts") == set()
     is_right(spark, tmp_path)
-    with running(counts(tmp_path, protocol="communication-induced"), spark):
-        newest = max((tmp_path / "home/rollbacks").iterdir(), key=lambda path: path.name)
-        told = json.loads(newest.read_text())["flows"]
-        assert all(flow["batches"] == 0 for flow in told.values()), "a stop in good order takes nothing back"
     piggybacks = [each.piggyback for each in manifests(tmp_path, "numbers")]
     assert all(each and {"lc", "ckpt", "taken", "greater"} <= each.keys() for each in piggybacks)
     assert cec("pipeline", "verify", f"{tmp_path}/home") == 0
@@ -196,9 +192,9 @@ def test_a_damaged_checkpoint_is_passed_over(
     assert "an older checkpoint is used" in caplog.text
 
 
-def words(home: Path) -> Pipeline:
+def words(home: Path, protocol: str) -> Pipeline:
     """texts, which are read from files, one in a batch -> counts of their lines, in all."""
-    made = Pipeline("words", f"{home}/home", protocol="uncoordinated", checkpoint_interval=0.4)
+    made = Pipeline("words", f"{home}/home", protocol=protocol, checkpoint_interval=0.4)
 
     @made.flow
     def texts(spark: SparkSession) -> DataFrame:
@@ -220,13 +216,19 @@ def put_files(home: Path, first: int, last: int) -> None:
 
 
 def has_counted(home: Path, files: int) -> bool | None:
-    """Whether the flow that counts is through with so many."""
-    if committed(home) < 0 or len(list((home / "home/flows/texts/commits").glob("[0-9]*"))) == 0:
+    """Whether all flows have committed batches of so many files. A source notes a file before Spark plans its batch."""
+    texts, counts = open_storage(f"{home}/home/flows/texts"), open_storage(f"{home}/home/flows/counts")
+    if min(committed_batch(texts), committed_batch(counts)) < 0:
         return None
-    published = batches(open_storage(f"{home}/home/flows/texts/cec/log"))
-    planned = (home / f"home/flows/counts/offsets/{committed(home)}").read_text().splitlines()[-1]
-    is_all = noted(home)[-1] == files - 1 and committed_batch(open_storage(f"{home}/home/flows/texts")) == published[-1]
-    return True if is_all and read_batch(planned) == published[-1] else None
+    sent = batches(open_storage(f"{home}/home/flows/texts/cec/log"))[-1]
+    has_read = json.loads(newest_offset(home, "texts"))["logOffset"] == files - 1 and committed_batch(texts) == sent
+    return True if has_read and read_batch(newest_offset(home, "counts")) == sent else None
+
+
+def newest_offset(home: Path, flow: str) -> str:
+    """The end of a flow's last committed batch in its only source."""
+    at = committed_batch(open_storage(f"{home}/home/flows/{flow}"))
+    return (home / f"home/flows/{flow}/offsets/{at}").read_text().splitlines()[-1]
 
 
 def are_counted(spark: SparkSession, home: Path, files: int) -> None:
@@ -241,11 +243,22 @@ def noted(home: Path) -> list[int]:
     return sorted(int(each.partition(".")[0]) for each in names)
 
 
-@pytest.mark.parametrize("files", [12, pytest.param(160, marks=pytest.mark.long)])
-def test_notes_of_files_that_a_power_loss_left_empty(spark: SparkSession, tmp_path: Path, files: int) -> None:
+def taken_back(home: Path) -> dict[str, int]:
+    """The number of batches by which the newest start has taken each flow back."""
+    newest = max((home / "home/rollbacks").iterdir(), key=lambda path: path.name)
+    return {flow: told["batches"] for flow, told in json.loads(newest.read_text())["flows"].items()}
+
+
+@pytest.mark.parametrize(
+    ("files", "protocol"),
+    [(12, "communication-induced"), pytest.param(160, "uncoordinated", marks=pytest.mark.long)],
+)
+def test_notes_of_files_that_a_power_loss_left_empty(
+    spark: SparkSession, tmp_path: Path, files: int, protocol: str
+) -> None:
     """Behind the line, as Spark syncs none of them; and none is kept for ever, with all before it in each tenth."""
     put_files(tmp_path, 0, files)
-    with running(words(tmp_path), spark):
+    with running(words(tmp_path, protocol), spark):
         eventually(lambda: has_counted(tmp_path, files), "all files", 60.0 + files)
     numbers = noted(tmp_path)
     assert numbers == list(range(numbers[0], files))
@@ -254,7 +267,8 @@ def test_notes_of_files_that_a_power_loss_left_empty(spark: SparkSession, tmp_pa
         name = f"{lost}.compact" if lost % 10 == 9 else str(lost)
         (tmp_path / "home/flows/texts/sources/0" / name).touch()
     put_files(tmp_path, files, files + 12)
-    with running(words(tmp_path), spark):
+    with running(words(tmp_path, protocol), spark):
+        assert taken_back(tmp_path) == {"texts": 0, "counts": 0}, "all flows were at rest when they were stopped"
         eventually(lambda: has_counted(tmp_path, files + 12), "all files, and the new ones", 60.0 + files)
     are_counted(spark, tmp_path, files + 12)
 
