@@ -36,13 +36,14 @@ FLOORS: Floors = (
     # 4 engine
     (
         *("checkpoint.eventual", "checkpoint.commit", "checkpoint.flush", "checkpoint.recovery_target"),
-        *("recovery.plan", "recovery.fallback", "recovery.generations", "recovery.report", "recovery.requests"),
+        *("recovery.plan", "recovery.decide", "recovery.facts", "recovery.fallback", "recovery.generations"),
+        *("recovery.report", "recovery.requests"),
         *("recovery.query_files", "recovery.start_messages"),
         *("recovery.forecast", "recovery.margin", "recovery.replay_range", "recovery.sources"),
         *("recovery.run", "recovery.rollback", "recovery.file_sources", "recovery.lost_output"),
         *("recovery.dirty_stores", "recovery.session_settings"),
         *("protocols.spec", "protocols.records", "protocols.driving"),
-        *("recovery.attempts", "recovery.migrated_away", "recovery.spark_logs", "recovery.preconditions"),
+        *("recovery.attempts", "recovery.migrated_away", "recovery.spark_logs", "recovery.unfinished_copy"),
         *("recovery.progressive", "checkpoint.readers", "tuning", "tuning.*"),
         *("pipeline.graph", "pipeline.status", "pipeline.draw", "pipeline.capacity"),
         *("pipeline.release", "pipeline.users_code"),
@@ -87,10 +88,12 @@ NEVER = (
     *((each, "log.writer") for each in ("admin.find_log", "admin.state", "admin.check")),
     *((each, "log.repair") for each in ("admin.find_log", "admin.state", "admin.check")),
     *((f"migration.{each}", "agent.queries") for each in ("migrate", "rewrite", "checkpoint")),
+    *(("recovery.decide", f"log.{each}") for each in ("storage", "index", "reader", "writer", "catalog", "manifest")),
 )
 """(importer, imported) pairs that the floors would allow.
 
-Reading and writing stay apart, reading never removes, and a call whose arguments have no types is for the JVM alone.
+Reading and writing stay apart, reading never removes, a call whose arguments have no types is for the JVM alone, and
+what decides a start neither reads nor writes.
 """
 
 LIBRARIES: dict[str, str] = {

@@ -14,7 +14,7 @@ from spark_cec.protocols.driving import line_of
 from spark_cec.protocols.records import checkpoints_of, read_records, records_in
 from spark_cec.protocols.spec import read_spec
 from spark_cec.recovery.attempts import CommittedAttempts, is_rolled_back
-from spark_cec.recovery.fallback import is_done
+from spark_cec.recovery.facts import is_fallback_done
 from spark_cec.recovery.plan import Allows
 from spark_cec.recovery.query_files import FALLBACK, QUERY, Fallback, ReplayProgress, is_under_protocol
 from spark_cec.recovery.report import read_progress
@@ -86,7 +86,7 @@ def decided_fallback(place: Place, index: Index, done: Committed | None) -> Fall
     decided = FALLBACK.read(_own_storage(place.checkpoint))
     if decided is None or done.last > decided.committed_batch:
         return None
-    return None if is_done(index, all_stores(place.checkpoint, index.stores()), decided) else decided
+    return None if is_fallback_done(index, all_stores(place.checkpoint, index.stores()), decided) else decided
 
 
 def committed_attempts(place: Place, done: Committed | None) -> Allows:

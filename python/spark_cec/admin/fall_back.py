@@ -13,9 +13,9 @@ from spark_cec.admin.state import open_catalog
 from spark_cec.agent.lease import CheckpointLeases
 from spark_cec.agent.owner import external_log, refuse_if_owned
 from spark_cec.log.storage import Storage
+from spark_cec.recovery.facts import read_plan
 from spark_cec.recovery.fallback import Base, FallbackCost, NoBase, estimate_cost, find_base, make_probe
 from spark_cec.recovery.generations import newest_generation
-from spark_cec.recovery.plan import make_plan
 from spark_cec.recovery.query_files import Fallback, read_carried, save_fallback
 from spark_cec.recovery.spark_logs import all_stores
 
@@ -60,7 +60,7 @@ def replay_due(place: Place) -> tuple[int, int] | None:
     catalog = open_catalog(place)
     catalog.refresh()
     stores = all_stores(place.checkpoint, catalog.index.stores())
-    plan = make_plan(catalog.index, stores, done.last, committed_attempts(place, done))
+    plan = read_plan(catalog.index, stores, done.last, committed_attempts(place, done))
     return (plan.rewound_to + 1, done.last) if plan.rewound_to < done.last else None
 
 

@@ -20,13 +20,14 @@ from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.readers import newest_reads
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import CommittedAttempts, newest_allowed
+from spark_cec.recovery.decide import refuse_forgotten_batches, refuse_later_history, refuse_unfinished_rewind
+from spark_cec.recovery.facts import read_latest, read_plan
 from spark_cec.recovery.fallback import Loss, make_probe
 from spark_cec.recovery.file_sources import files_behind
 from spark_cec.recovery.generations import newest_generation
 from spark_cec.recovery.migrated_away import refuse_if_migrated
-from spark_cec.recovery.plan import RecoveryPlan, make_plan, refuse_later_history, refuse_unfinished_rewind
-from spark_cec.recovery.preconditions import refuse_forgotten_batches
-from spark_cec.recovery.query_files import ROLLBACK, is_under_protocol, read_carried
+from spark_cec.recovery.plan import RecoveryPlan
+from spark_cec.recovery.query_files import REWIND, ROLLBACK, is_under_protocol, read_carried
 from spark_cec.recovery.replay_range import ReplayRange, read_replay_range
 from spark_cec.recovery.rollback import has_whole_batch, is_at_batch, pending_rollback, roll_back
 from spark_cec.recovery.spark_logs import all_stores, committed_batch, planned_batches, stores_without_version
@@ -98,8 +99,8 @@ def find_way_back(place: Place, batch: int, progress: ReadProgress) -> WayBack |
     catalog = open_catalog(place)
     catalog.refresh()
     index, committed = catalog.index, committed_batch(checkpoint)
-    refuse_unfinished_rewind(own, committed)
-    refuse_later_history(index, cuts, committed, newest_generation(own))
+    refuse_unfinished_rewind(REWIND.read(own), committed)
+    refuse_later_history(read_latest(index, committed), cuts, committed, newest_generation(own))
     newest = _find_newest_batch(place, checkpoint, index)
     if pending is not None and pending.batch != batch:
         raise UnsuitableCheckpoint(
@@ -200,8 +201,8 @@ def _try_plan(place: Place, checkpoint: Storage, index: Index, batch: int) -> tu
     try:
         allows = _read_attempts(place, checkpoint, batch).allows
         stores = all_stores(checkpoint, index.stores()) if (place.query or {}).get("provider") else []
-        plan = make_plan(index, stores, batch, allows)
-        refuse_forgotten_batches(checkpoint, plan)
+        plan = read_plan(index, stores, batch, allows)
+        refuse_forgotten_batches(checkpoint.url, planned_batches(checkpoint), plan)
     except DamagedLog as error:
         return None, f"the log has not all of the state that it left ({error.segment}: {error.reason})"
     except UnsuitableCheckpoint as error:

@@ -16,7 +16,8 @@ from spark_cec.log.index import CommitEntry, Index, MemoryIndex
 from spark_cec.log.meta import CommitMeta
 from spark_cec.log.segment import list_segments
 from spark_cec.recovery.attempts import newest_allowed
-from spark_cec.recovery.plan import ANY_VERSION, Allows, make_plan
+from spark_cec.recovery.facts import read_plan
+from spark_cec.recovery.plan import ANY_VERSION, Allows
 from spark_cec.recovery.query_files import Fallback
 from spark_cec.recovery.replay_range import ReplayRange, read_replay_range
 from spark_cec.recovery.spark_logs import all_stores
@@ -120,7 +121,7 @@ def _read_replay_range(place: Place, index: Index, done: Committed | None) -> Re
     if place.checkpoint is None or done is None or done.version is None or not index.stores():
         return None
     try:
-        plan = make_plan(index, index.stores(), done.last, committed_attempts(place, done))
+        plan = read_plan(index, index.stores(), done.last, committed_attempts(place, done))
     except DamagedLog:
         return None
     return read_replay_range(place.checkpoint, plan.rewound_to + 1, done.last)

@@ -17,14 +17,15 @@ from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.agent.queries import QueryCalls
 from spark_cec.agent.reader import ReaderCalls
 from spark_cec.agent.spool import Spool
+from spark_cec.agent.starts import StartCalls
 from spark_cec.agent.stores import StoreCalls
 from spark_cec.errors import CecError, mend_of
 
 Answer = Mapping[str, Any]
 
 
-_WITHOUT_LEASE = frozenset({"check", "hold", "release"})
-"""The calls of a start before it has the lease, and of an end after it may have lost the lease."""
+_WITHOUT_LEASE = frozenset({"check", "begin", "hold", "release"})
+"""The calls that take the lease, come before it, or come after it may have been lost."""
 
 
 class Calls:
@@ -34,20 +35,20 @@ class Calls:
         self.spool = Spool(spool_path, inherited)
         self._logs = OpenLogs()
         protocols = ProtocolCalls(self._logs)
-        self._driver = driver = QueryCalls(self._logs, protocols)
+        self._starts = starts = StartCalls(self._logs, protocols)
+        driver = QueryCalls(self._logs, protocols)
         stores = StoreCalls(self._logs, self.spool)
         output_cache = OutputCache()
         output = OutputCalls(self._logs, output_cache, protocols)
         readers = ReaderCalls(self._logs, self.spool, output_cache, protocols)
         self._by_name: dict[str, Callable[[dict[str, Any]], Answer]] = {
-            "check": driver.check,
-            "resolve": driver.resolve,
-            "hold": self._hold,
-            "release": driver.release,
-            "plan": driver.plan,
+            "check": starts.check,
+            "begin": starts.begin,
+            "hold": starts.hold,
+            "release": starts.release,
+            "resolve": starts.resolve,
             "sources_now": driver.sources_now,
             "batch_input": driver.batch_input,
-            "begin_run": driver.begin_run,
             "replay_settings": driver.replay_settings,
             "replaying": driver.replaying,
             "report": driver.report,
@@ -84,25 +85,6 @@ class Calls:
         except Exception as error:  # the JVM must always get an answer
             return _encode_failure(error, _explain_error(error))
 
-    def _hold(self, arguments: dict[str, Any]) -> Answer:
-        """Takes the lease as `QueryCalls.hold`; if a run has lost its lease, calls for its checkpoint fail from now on.
-
-        If the arguments say `runs`, calls for its log fail, too. A start has no generation yet, so it has no lease to
-        lose. If a start gets the lease, it ends the effect of an earlier loss.
-        """
-        checkpoint = str(arguments["checkpoint"])
-        try:
-            answer = self._driver.hold(arguments)
-        except Exception as error:
-            has_begun = arguments.get("generation") is not None
-            if has_begun and not self._driver.has_lease(
-                checkpoint
-            ):  # a later run here may have the lease
-                self._logs.fence(checkpoint, arguments["home"] if arguments.get("runs") else None, str(error))
-            raise
-        self._logs.unfence(checkpoint)
-        return answer
-
     def tidy(self) -> None:
         """Closes logs and files that are long unused; called at intervals."""
         self._logs.tidy()
@@ -110,7 +92,7 @@ class Calls:
     def close(self) -> None:
         """Closes all logs and deletes the spool."""
         self._logs.close()
-        self._driver.close()
+        self._starts.close()
         self.spool.close()
 
 

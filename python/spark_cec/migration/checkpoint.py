@@ -9,8 +9,8 @@ from typing import Any
 
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.migration.files import HadoopFiles
-from spark_cec.recovery.preconditions import METADATA
 from spark_cec.recovery.spark_logs import batch_not_run_again
+from spark_cec.recovery.unfinished_copy import METADATA
 from spark_cec.settings import PROVIDER_KEY
 
 PARTITIONS_KEY = "spark.sql.shuffle.partitions"

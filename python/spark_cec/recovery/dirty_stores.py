@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_cec.log.index import Index
-from spark_cec.recovery.plan import first_missed
+from spark_cec.recovery.facts import first_missed
 
 
 def name_dirty_stores(index: Index, version: int, generation: int) -> list[str]:

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from spark_cec.checkpoint.eventual import chain_of, head_at, rebuild
-from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
+from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
 from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.reader import read_frame
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.plan import Allows, first_missed
-from spark_cec.recovery.query_files import FALLBACK, Fallback
+from spark_cec.recovery.facts import first_missed
+from spark_cec.recovery.plan import Allows
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,45 +152,6 @@ def _find_missing_frame(index: Index, head: CommitEntry) -> Loss | None:
                 return None
             whole = version
     return missing
-
-
-def pending_fallback(
-    own: Storage, index: Index, stores: Sequence[StoreId], committed_batch: int
-) -> Fallback | None:
-    """The fallback that a start must carry out, or None; deletes the note of a finished fallback.
-
-    A fallback is finished if a later run has written every store whole at V+1. Until then every start repeats the
-    fallback from w. Raises `UnsuitableCheckpoint` if Spark's commit log ends before the batch of the note.
-    """
-    fallback = FALLBACK.read(own)
-    if fallback is None:
-        return None
-    if is_done(index, stores, fallback) or committed_batch > fallback.committed_batch:
-        FALLBACK.delete(own)
-        return None
-    if committed_batch < fallback.committed_batch:
-        raise UnsuitableCheckpoint(
-            f"cec/{FALLBACK.name} is for a checkpoint that ends at batch {fallback.committed_batch}, and this one ends "
-            f"at {committed_batch}: it was restored from a copy; delete cec/{FALLBACK.name} and run `cec repair` again"
-        )
-    return fallback
-
-
-def is_done(index: Index, stores: Sequence[StoreId], fallback: Fallback) -> bool:
-    """Whether a run after the damaged one has written every store whole at V+1.
-
-    `stores` are all stores that the query must have, with or without frames in the log.
-    """
-    version = fallback.committed_batch + 1
-    return all(
-        any(
-            entry.meta.generation > fallback.generation
-            and entry.meta.oldest_footprint == version
-            and not entry.meta.dirty_windows
-            for entry in index.frames(store, version, version)
-        )
-        for store in stores
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,15 @@ from spark_cec.log.home import read_log_id
 from spark_cec.settings import PREFIX
 from tests.checkpoint.support import Rows, Tip, record_table, request
 
-DECISION = {"mode": "deferred", "operators": [], "reason": "test"}
+DECISION = {"mode": "deferred", "operators": [], "reason": "test", "provider": False}
+
+WITH_STATE = {**DECISION, "provider": True}
+
+NO_STATE = {
+    "provider": False, "stateful": False, "planned": False, "recorded_provider": None,
+    "transform_with_state": False, "speculation": False,
+}
+"""A query without an operator that has state."""
 
 
 class Refused(Exception):
@@ -40,8 +48,9 @@ class Agent:
 
     def ask(self, name: str, **arguments: Any) -> dict[str, Any]:
         """One call; raises `Refused` if the answer is an error."""
-        known = {"home": self.home, "checkpoint": self.checkpoint, "path": self.checkpoint, "conf": self.conf}
-        known["session_settings"] = {}
+        known: dict[str, Any] = {"home": self.home, "checkpoint": self.checkpoint, "path": self.checkpoint}
+        known |= {"conf": self.conf, "session_settings": {}, "named": False, "load_waves": 1.0, "sink_path": None}
+        known |= NO_STATE
         answer = json.loads(self.calls.answer(name, json.dumps({**known, **arguments})))
         assert isinstance(answer, dict)
         if "error" in answer:
@@ -54,15 +63,18 @@ class Agent:
 
     def begin(self, committed: int = -1, **more: Any) -> dict[str, Any]:
         """The same; what the agent answers. A log that is there is one that `check` has found to be the query's."""
-        seen = read_log_id(open_storage(self.home))
-        known = {"plan": self.plan(committed), "log_seen": seen, "decision": DECISION}
-        return self.ask("begin_run", **{**known, **more})
+        known = {"committed_batch": committed, "log_seen": read_log_id(open_storage(self.home)), "decision": DECISION}
+        return self.ask("begin", **{**known, **more})
 
     def plan(self, committed: int = -1) -> dict[str, Any]:
-        """The plan of a start behind that batch."""
-        planned = self.ask("plan", committed_batch=committed)["plan"]
+        """The plan of a run that begins behind that batch."""
+        planned = self.begin(committed)["plan"]
         assert isinstance(planned, dict)
         return planned
+
+    def warnings(self, committed: int) -> list[str]:
+        """The warnings of a run that begins behind that batch."""
+        return [message["line"] for message in self.begin(committed)["said"] if message["warns"]]
 
     def spool(self, table: pa.Table | None) -> str | None:
         """A spool file with these rows."""

@@ -18,7 +18,7 @@ from spark_cec.agent.logs import IDLE_S, OpenLogs, UnknownLog
 from spark_cec.ids import StoreId
 from spark_cec.log.catalog import Catalog
 from spark_cec.settings import PREFIX, Settings, parse_settings
-from tests.agent.support import Agent, Refused, window
+from tests.agent.support import WITH_STATE, Agent, Refused, window
 from tests.checkpoint.support import Tip
 
 STORE = StoreId(0, 0)
@@ -154,14 +154,14 @@ def test_the_loss_of_a_lease_concerns_its_own_query_alone(tmp_path: Path) -> Non
     with pytest.raises(Refused, match=f"run {generation} of the query") as refused:
         ours.ask("hold", generation=1, runs=True)
     assert refused.value.kind == "Fenced"
-    for call in ("open_log", "trim", "plan", "begin_run"):
+    for call in ("open_log", "trim", "report"):
         with pytest.raises(Refused, match=f"run {generation} of the query") as refused:
-            ours.ask(call, version=1, generation=1, retained=1, commits=[], last_offset=-1, offsets={}, decision={})
+            ours.ask(call, version=1, generation=1, retained=1)
         assert refused.value.kind == "Fenced", call
     other.ask("hold", generation=1)
     other.append(STORE, Tip(), window(b"a"))
-    ours.ask("check", sink_path=None, committed_batch=-1)
-    ours.ask("hold")  # a new start in the application whose run has lost its lease
+    ours.ask("check", committed_batch=-1)
+    ours.begin_run(decision=WITH_STATE)  # a new start in the application whose run has lost its lease
     ours.append(STORE, Tip(), window(b"a"))
     for agent in (ours, elsewhere):
         agent.calls.close()
@@ -172,8 +172,8 @@ def test_a_start_that_is_refused_the_lease_leaves_nothing_behind(agent: Agent, t
     with (Path(agent.checkpoint) / "cec" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(Refused, match="is running already"):
-            agent.ask("hold", wait_s=0.0)
-    agent.ask("hold")
+            agent.begin(decision=WITH_STATE, wait_s=0.0)
+    assert agent.begin_run(decision=WITH_STATE) == 2, "the refused start has taken no number"
     agent.append(STORE, Tip(), window(b"a"))
 
 

@@ -39,9 +39,7 @@ class Query:
         agent.conf = {**agent.conf, **{PREFIX + key: value for key, value in self.conf.items()}}
         try:
             agent.home = agent.ask("check", sink_path=self.sink_path, committed_batch=committed)["home"]
-            agent.ask("hold", wait_s=0.0)
-            begun = agent.begin(committed, decision=WITH_STATE)
-            agent.ask("release")
+            begun = agent.begin(committed, decision=WITH_STATE, wait_s=0.0)
             agent.ask("hold", wait_s=0.0, generation=begun["generation"])
         except Refused:
             agent.calls.close()

@@ -19,9 +19,9 @@ from spark_cec.agent.calls import Calls
 from spark_cec.agent.queries import _find_output_bound
 from spark_cec.ids import StoreId
 from spark_cec.recovery.plan import RecoveryPlan
-from spark_cec.recovery.preconditions import UNFINISHED
+from spark_cec.recovery.unfinished_copy import UNFINISHED
 from spark_cec.settings import PREFIX, Settings
-from tests.agent.support import DECISION, Agent, Refused, window
+from tests.agent.support import WITH_STATE, Agent, Refused, window
 from tests.checkpoint.support import Tip
 
 STORES = (StoreId(0, 0), StoreId(0, 1))
@@ -219,8 +219,9 @@ def test_the_plan_rewinds_to_the_oldest_batch_that_a_window_misses(agent: Agent,
 
 def test_a_batch_that_spark_did_not_commit_does_not_count(agent: Agent) -> None:
     run_batches(agent, 1)
-    assert agent.plan(-1)["rewound_to"] == -1
-    run_batches(agent, 2)
+    begun = agent.begin(-1)
+    assert begun["plan"]["rewound_to"] == -1
+    run_batches(agent, 2, generation=begun["generation"])
     assert agent.plan(1)["committed_batch"] == 1
 
 
@@ -254,7 +255,7 @@ def test_a_store_whose_frame_is_missing_is_damage(agent: Agent) -> None:
     with pytest.raises(
         Refused, match="store 0/1/default: no commit frame of version 3; newest at or below it: 2"
     ) as refused:
-        agent.ask("plan", committed_batch=2)
+        agent.begin(2)
     assert refused.value.kind == "DamagedLog"
 
 
@@ -263,7 +264,7 @@ def test_output_that_spark_never_committed_is_refused(agent: Agent) -> None:
     agent.ask("publish", batch=2, frames=[], rows=0, schema="{}", truncate=False, generation=1, sources=[])
     words = "holds output of batch 2, but the checkpoint ends at batch 0: .* run `cec rollback .* --to 0`; or restore"
     with pytest.raises(Refused, match=words):
-        agent.ask("plan", committed_batch=0)
+        agent.begin(0)
 
 
 def test_the_report_waits_for_every_store(agent: Agent) -> None:
@@ -345,7 +346,7 @@ def kafka(agent: Agent, first: int) -> list[dict[str, Any]]:
 
 def test_a_start_says_what_it_needs_of_the_sources_or_that_it_is_gone(agent: Agent) -> None:
     run_batches(agent, 3)
-    begin = functools.partial(agent.begin, 2)
+    begin = functools.partial(agent.begin, 2, decision=WITH_STATE)
     query = Path(agent.checkpoint, "cec", "query.json").read_text()
     with pytest.raises(Refused, match="t-0 begins at offset 11, and is needed from 10 on") as refused:
         begin(sources=kafka(agent, 11))
@@ -374,26 +375,23 @@ class Successors:
 
 @pytest.mark.parametrize("gone", [True, False])
 def test_an_agent_that_dies_between_two_calls_of_a_start_changes_nothing(agent: Agent, gone: bool) -> None:
-    """What a replay needs is looked for all the same, the lines say so, and the recovery has its report."""
+    """The start still looks for the input of the replay, its messages say so, and the recovery has its report."""
     run_batches(agent, 3)
     sources, query = kafka(agent, 11 if gone else 0), Path(agent.checkpoint, "cec", "query.json")
     each, before = Successors(agent), query.read_text()
-    seen = each.ask("check", sink_path=None, committed_batch=2)["log_id"]
-    each.ask("hold")
-    plan = each.ask("plan", committed_batch=2)["plan"]
-    begin = functools.partial(each.ask, "begin_run", plan=plan, log_seen=seen, sources=sources)
-    decision = {**DECISION, "provider": True}
+    seen = each.ask("check", committed_batch=2)["log_id"]
+    begin = functools.partial(each.ask, "begin", committed_batch=2, log_seen=seen, sources=sources, decision=WITH_STATE)
     if gone:
         with pytest.raises(Refused, match="t-0 begins at offset 11, and is needed from 10 on"):
-            begin(decision=decision)
+            begin()
         assert query.read_text() == before
         return
-    begun = begin(decision=decision)
+    begun = begin()
     assert (begun["generation"], begun["log_id"]) == (2, seen)
     needs, how = (word["line"] for word in begun["said"])
     assert "would need input since batch 1" in needs and "last committed batch 2, replay from batch 1" in how
     each.ask("hold", generation=2)
-    report = functools.partial(each.ask, "report", generation=2, plan=plan, started_ms=7)
+    report = functools.partial(each.ask, "report", generation=2, plan=begun["plan"], started_ms=7)
     for store in STORES:
         assert report() == {"done": False}
         loaded = {"version": 3, "generation": 2, "ec_load_ms": 0.5, "digest_ok": True, "held": 0, "unsure": []}
@@ -403,42 +401,35 @@ def test_an_agent_that_dies_between_two_calls_of_a_start_changes_nothing(agent: 
     assert (written["replayed_batches"], len(written["stores"]), written["digest_ok"]) == (2, 2, True)
 
 
-@pytest.mark.parametrize("after", ["check", "hold", "plan"])
-def test_a_start_whose_agent_died_does_not_go_on_under_another_run(agent: Agent, after: str) -> None:
-    """Another driver had the lease in between, and has it no more: what was planned before that is no more true."""
+def test_a_start_whose_answer_is_lost_begins_again(agent: Agent) -> None:
+    """The shim calls a second time after the first agent has begun the run and died before its answer."""
     run_batches(agent, 3)
-    each, calls = Successors(agent), ("check", "hold", "plan")
+    each, arguments = Successors(agent), {"committed_batch": 2, "decision": WITH_STATE}
+    seen = each.ask("check", committed_batch=2)["log_id"]
+    lost, begun = (each.ask("begin", log_seen=seen, **arguments) for _ in range(2))
+    assert (lost["generation"], begun["generation"]) == (2, 3)
+    assert lost["plan"] == begun["plan"]
+    each.ask("hold", generation=3)
 
-    def elsewhere() -> int:
-        agent.calls.close()
-        agent.calls = Calls(str(agent.scratch / "spool"))
-        other = Agent(agent.scratch)
-        generation = other.begin_run(2, decision={**DECISION, "provider": True})
-        other.calls.close()
-        return generation
 
-    answers = {}
-    for call in calls:
-        answers[call] = each.ask(call, sink_path=None, committed_batch=2)
-        if call == after:
-            assert elsewhere() == 2
-    decision = {**DECISION, "provider": True}
-    begin = functools.partial(each.ask, "begin_run", log_seen=answers["check"]["log_id"], decision=decision)
-    if after != "plan":
-        assert begin(plan=answers["plan"]["plan"])["generation"] == 3
-        return
-    with pytest.raises(Refused, match=r"run 2 of the query .* began while this start was prepared") as refused:
-        begin(plan=answers["plan"]["plan"])
+def test_a_start_behind_which_another_driver_has_committed_is_refused(agent: Agent) -> None:
+    """Another driver had the lease after the caller read V, and has it no more."""
+    run_batches(agent, 3)
+    Path(agent.checkpoint, "commits").mkdir()
+    Path(agent.checkpoint, "commits", "3").touch()
+    with pytest.raises(Refused, match=r"batch 3 of the query .* was committed while this start was") as refused:
+        agent.begin(2, decision=WITH_STATE)
     assert refused.value.kind == "Fenced"
+    Path(agent.checkpoint, "commits", "3").unlink()
+    assert agent.begin_run(2, decision=WITH_STATE) == 2, "the refused start has taken no number"
 
 
-def test_a_start_whose_agent_died_wins_the_lease_again_or_is_refused(agent: Agent) -> None:
-    plan = agent.plan()
+def test_a_start_waits_for_the_lease_or_is_refused(agent: Agent) -> None:
     with (Path(agent.checkpoint) / "cec" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(Refused, match="is running already"):
-            agent.begin(plan=plan, decision={**DECISION, "provider": True}, wait_s=0.0)
-        assert agent.begin(plan=plan, wait_s=0.0)["generation"] == 2, "one without state has no lease"
+            agent.begin(decision=WITH_STATE, wait_s=0.0)
+        assert agent.begin(wait_s=0.0)["generation"] == 2, "one without state has no lease"
 
 
 def test_while_it_runs_a_thin_margin_is_a_reason_to_write(agent: Agent) -> None:
@@ -511,9 +502,9 @@ def test_a_checkpoint_that_was_deleted_begins_anew(agent: Agent, tmp_path: Path)
     """A user deletes the checkpoint and starts the query again in the same session: the same agent, another log."""
     run_batches(agent, 3)
     shutil.rmtree(agent.checkpoint)
-    generation = agent.begin_run()
-    assert agent.plan(-1)["stores"] == []
-    run_batches(agent, 2, generation=generation)
+    begun = agent.begin()
+    assert begun["plan"]["stores"] == []
+    run_batches(agent, 2, generation=begun["generation"])
     restarted = Agent(tmp_path)
     plan = restarted.plan(1)
     assert (plan["committed_batch"], len(plan["stores"])) == (1, 2)

@@ -272,21 +272,21 @@ def lose_the_frame_of(agent: Agent, batch: int) -> None:
 def test_a_start_finds_a_manifest_whose_frame_is_gone(agent: Agent) -> None:
     for batch in range(4):
         publish(agent, batch, write(agent, batch, batch))
-    assert agent.ask("plan", committed_batch=3)["said"] == []
+    assert agent.warnings(3) == []
     for batch in (1, 2):
         lose_the_frame_of(agent, batch)
-    (word,) = agent.ask("plan", committed_batch=3)["said"]
+    (line,) = agent.warnings(3)
     lost = "no segment holds 1 of the 1 frames of batch 1 (and so it is with 1 more)"
-    assert word["warns"] and word["line"].startswith(f"the log at {agent.home} has lost output: {lost}")
-    assert 'option("failOnDataLoss", "false")' in word["line"] and "`cec verify` names all" in word["line"]
+    assert line.startswith(f"the log at {agent.home} has lost output: {lost}")
+    assert 'option("failOnDataLoss", "false")' in line and "`cec verify` names all" in line
 
 
 def test_a_start_finds_a_manifest_that_is_damaged(agent: Agent) -> None:
     for batch in range(2):
         publish(agent, batch, write(agent, batch, batch))
     Path(agent.home, manifest_path(0)).write_bytes(b"{")
-    (word,) = agent.ask("plan", committed_batch=1)["said"]
-    assert "the manifest of batch 0 cannot be read" in word["line"]
+    (line,) = agent.warnings(1)
+    assert "the manifest of batch 0 cannot be read" in line
 
 
 @pytest.mark.parametrize("damage", ["frame", "manifest"])
@@ -302,10 +302,10 @@ def test_a_manifest_that_would_stand_for_a_batch_that_runs_again_is_named_with_i
     else:
         path.write_bytes(b"{")
     with pytest.raises(Refused, match=f"the batch is about to run again: delete {path}, and") as refused:
-        agent.ask("plan", committed_batch=0)
+        agent.begin(0)
     assert refused.value.kind == "UnsuitableCheckpoint"
     path.unlink()
-    assert agent.ask("plan", committed_batch=0)["said"] == []
+    assert agent.warnings(0) == []
     assert publish(agent, 1, write(agent, 1, 1))
     assert numbers(agent) == [0, 1]
 
@@ -314,13 +314,13 @@ def test_what_a_start_looks_at_is_bounded(agent: Agent, monkeypatch: pytest.Monk
     for batch in range(6):
         publish(agent, batch, *(write(agent, batch, row, partition=row) for row in range(3)))
     lose_the_frame_of(agent, 0)
-    assert len(agent.ask("plan", committed_batch=5)["said"]) == 1
+    assert len(agent.warnings(5)) == 1
     with monkeypatch.context() as fewer:
         fewer.setattr(lost_output, "MAX_MANIFESTS_LOCAL", 5)
-        assert agent.ask("plan", committed_batch=5)["said"] == []
+        assert agent.warnings(5) == []
     with monkeypatch.context() as fewer:
         fewer.setattr(lost_output, "MAX_FRAMES", 15)
-        assert agent.ask("plan", committed_batch=5)["said"] == []
+        assert agent.warnings(5) == []
 
 
 def test_a_clock_that_was_set_back_hides_nothing(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_cec.ids import StoreId
-from tests.agent.support import DECISION, Agent, Refused, window
+from tests.agent.support import WITH_STATE, Agent, Refused, window
 from tests.checkpoint.support import Tip
 
 STORE = StoreId(0, 0)
@@ -52,10 +52,8 @@ def descriptors_left(count: int) -> Iterator[None]:
 
 def start(agent: Agent) -> int:
     """What the shim asks at a start, up to the first commit."""
-    agent.ask("check", sink_path=None, committed_batch=-1)
-    agent.ask("hold")
-    generation = agent.begin_run(decision={**DECISION, "provider": True})
-    agent.ask("release")
+    agent.ask("check", committed_batch=-1)
+    generation = agent.begin_run(decision=WITH_STATE)
     agent.ask("hold", generation=generation)
     agent.ask("open_log")
     agent.append(STORE, Tip(), window(b"a"), generation=generation)
@@ -75,7 +73,7 @@ def test_too_few_descriptors_are_named_with_the_remedy(agent: Agent, left: int) 
         said = str(refused)
         assert "too many open files: raise `ulimit -n`" in said and "\n" not in said, said
         agent.ask("release")
-        agent.ask("close_log")
+        agent.ask("close_log", checkpoint=None)
         assert open_files() == before, "nothing is kept of what failed"
     else:
         assert left > 1
@@ -121,4 +119,4 @@ def test_other_wants_are_told_in_a_sentence(
 
 def test_what_nobody_has_thought_of_comes_with_its_place(agent: Agent) -> None:
     with pytest.raises(Refused, match=r"(?s)Traceback.*KeyError"):
-        agent.ask("begin_run", plan={})
+        agent.ask("begin", plan={})

@@ -10,7 +10,7 @@ import pytest
 
 from spark_cec.agent.logs import OpenLogs
 from spark_cec.agent.protocols import ProtocolCalls
-from spark_cec.agent.queries import QueryCalls
+from spark_cec.agent.starts import StartCalls
 from spark_cec.log.frame import FrameKind
 from spark_cec.log.meta import CommitFlags
 from spark_cec.recovery.query_files import QUERY
@@ -258,10 +258,8 @@ def test_the_bounds_are_those_that_the_driver_was_given(tmp_path: Path) -> None:
     decision = {"mode": "eager", "reason": "because", "provider": True, "operators": []}
     try:
         about = {"checkpoint": path, "home": f"file:{path}/cec/log", "conf": conf, "committed_batch": -1}
-        driver = QueryCalls(logs, ProtocolCalls(logs))
-        planned = driver.plan(about)["plan"]
-        about |= {"decision": decision, "plan": planned, "log_seen": None, "session_settings": {}}
-        driver.begin_run(about)
+        about |= {"decision": decision, "log_seen": None, "session_settings": {}, "named": False, "load_waves": 1.0}
+        StartCalls(logs, ProtocolCalls(logs)).begin(about)
     finally:
         logs.close()
     query = tmp_path / "checkpoint" / "cec" / QUERY.name

@@ -239,7 +239,7 @@ def test_people_are_asked(query: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_query_that_runs_is_refused(query: Run) -> None:
-    query.agent.ask("hold", wait_s=1)
+    query.agent.ask("hold", wait_s=1, generation=99)
     before = files(query.place)
     for arguments in (("--yes",), ("--dry-run",)):
         code, _, error = rollback(query, "--to", "5", *arguments)

@@ -14,6 +14,8 @@ from spark_cec.log.frame import FrameKind
 from spark_cec.log.index import MemoryIndex
 from spark_cec.log.record import RecordKind, encode_records
 from spark_cec.log.segment import Location, segment_path
+from spark_cec.recovery.decide import decide_fallback
+from spark_cec.recovery.facts import is_fallback_done
 from spark_cec.recovery.fallback import (
     Base,
     Loss,
@@ -23,9 +25,8 @@ from spark_cec.recovery.fallback import (
     estimate_cost,
     find_base,
     make_probe,
-    pending_fallback,
 )
-from spark_cec.recovery.query_files import CARRIED, FALLBACK, Fallback, read_carried, save_carried, save_fallback
+from spark_cec.recovery.query_files import CARRIED, FALLBACK, Fallback, read_carried, save_carried
 from tests.checkpoint.support import Log, record_table
 from tests.hold_rule_model import Run, random_run
 from tests.log.support import LOG_ID, commit_meta, memory_storage
@@ -231,21 +232,18 @@ OLD = [(FIRST, 10, 4, 3, 2), (SECOND, 10, 4, 3, 2)]
 def test_a_fallback_is_pending_until_every_store_has_been_written_whole(
     commits: list[tuple[StoreId, int, int, int, int]], committed: int, pending: bool
 ) -> None:
-    own, fallback = memory_storage(), Fallback(6, 9, 4)
-    save_fallback(own, fallback)
-    assert pending_fallback(own, done_entries(*commits), (FIRST, SECOND), committed) == (fallback if pending else None)
-    assert own.exists(FALLBACK.name) == pending
+    fallback = Fallback(6, 9, 4)
+    is_done = is_fallback_done(done_entries(*commits), (FIRST, SECOND), fallback)
+    assert decide_fallback(fallback, is_done, committed) == (fallback if pending else None)
 
 
 def test_nothing_is_pending_where_nothing_was_recorded() -> None:
-    assert pending_fallback(memory_storage(), done_entries(*OLD), (FIRST, SECOND), 9) is None
+    assert decide_fallback(None, False, 9) is None
 
 
 def test_a_fallback_of_another_copy_is_refused() -> None:
-    own = memory_storage()
-    save_fallback(own, Fallback(6, 9, 4))
     with pytest.raises(UnsuitableCheckpoint, match="ends at batch 9, and this one ends at 8"):
-        pending_fallback(own, done_entries(*OLD), (FIRST, SECOND), 8)
+        decide_fallback(Fallback(6, 9, 4), False, 8)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"version": 1, "committed_batch": "x", "generation": 2}'])

@@ -17,15 +17,11 @@ from spark_cec.log.index import Index
 from spark_cec.log.meta import CommitFlags
 from spark_cec.log.output_rollbacks import Cut
 from spark_cec.recovery.attempts import CommittedAttempts
+from spark_cec.recovery.decide import refuse_later_batches, refuse_later_history, refuse_unfinished_rewind
 from spark_cec.recovery.dirty_stores import name_dirty_stores
+from spark_cec.recovery.facts import read_ahead, read_latest, read_plan
 from spark_cec.recovery.generations import next_generation, record_start
-from spark_cec.recovery.plan import (
-    RecoveryPlan,
-    make_plan,
-    refuse_later_batches,
-    refuse_later_history,
-    refuse_unfinished_rewind,
-)
+from spark_cec.recovery.plan import Allows, RecoveryPlan
 from spark_cec.recovery.query_files import REWIND
 from tests.checkpoint.support import Log
 from tests.log.support import clear_memory, commit_meta, memory_storage
@@ -45,7 +41,11 @@ def index_of(*commits: tuple[StoreId, int, int, int]) -> Index:
 
 
 def planned(index: Index, committed: int) -> RecoveryPlan:
-    return make_plan(index, index.stores(), committed, lambda _: True)
+    return read_plan(index, index.stores(), committed, lambda _: True)
+
+
+def refuse_ahead(index: Index, committed: int, allows: Allows) -> None:
+    refuse_later_batches(read_ahead(index, committed, allows), "/checkpoint", committed)
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,10 @@ def test_what_release_0_1_has_cut_must_be_finished_with_it(committed: int, refus
     own = memory_storage()
     own.replace(REWIND.name, b'{"committed_batch": 9, "rewound_to": 5, "offsets": {}}')
     if not refused:
-        refuse_unfinished_rewind(own, committed)
+        refuse_unfinished_rewind(REWIND.read(own), committed)
         return
     with pytest.raises(UnsuitableCheckpoint, match="start the query with that release until it has committed batch 9"):
-        refuse_unfinished_rewind(own, committed)
+        refuse_unfinished_rewind(REWIND.read(own), committed)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "7", '{"rewound_to": 1}', '{"committed_batch": "x"}'])
@@ -120,11 +120,11 @@ def test_a_recording_of_release_0_1_that_cannot_be_read_is_refused(text: str) ->
     own = memory_storage()
     own.replace(REWIND.name, text.encode())
     with pytest.raises(UnsuitableCheckpoint, match=r"replay\.json cannot be read"):
-        refuse_unfinished_rewind(own, 4)
+        refuse_unfinished_rewind(REWIND.read(own), 4)
 
 
 def test_without_one_nothing_is_refused() -> None:
-    refuse_unfinished_rewind(memory_storage(), 4)
+    refuse_unfinished_rewind(None, 4)
 
 
 def random_runs(rng: random.Random) -> tuple[list[tuple[StoreId, int, int, int]], list[Copy]]:
@@ -168,8 +168,8 @@ class Copy:
             record_start(own, next_generation(own), committed)
         allows = CommittedAttempts(memory_storage(), own, cuts, self.committed).allows
         try:
-            refuse_later_history(index, cuts, self.committed, self.run)
-            refuse_later_batches(index, "/checkpoint", self.committed, allows)
+            refuse_later_history(read_latest(index, self.committed), cuts, self.committed, self.run)
+            refuse_ahead(index, self.committed, allows)
         except UnsuitableCheckpoint:
             return True
         return False
@@ -248,14 +248,14 @@ def test_batches_of_which_spark_knows_nothing_are_refused_with_the_way_back(idle
     for committed, refused in ((8, False), (7, False), (6, True)):
         allows = CommittedAttempts(memory_storage(), own, (), committed).allows
         if not refused:
-            refuse_later_batches(index, "/checkpoint", committed, allows)
+            refuse_ahead(index, committed, allows)
             continue
         words = "store 0/0/default has version 9, of batch 8, .*, run `cec rollback /checkpoint --to 6`; or restore"
         with pytest.raises(UnsuitableCheckpoint, match=words):
-            refuse_later_batches(index, "/checkpoint", committed, allows)
+            refuse_ahead(index, committed, allows)
         back = Cut(0, committed, idle_runs + 2, 0)
         allows = CommittedAttempts(memory_storage(), own, (back,), committed).allows
-        refuse_later_batches(index, "/checkpoint", committed, allows)
+        refuse_ahead(index, committed, allows)
 
 
 class CountingIndex:
@@ -279,8 +279,8 @@ class CountingIndex:
 def test_whether_a_log_is_ahead_does_not_take_longer_with_its_age() -> None:
     for versions in (3, 300):
         index: Any = CountingIndex(index_of(*((FIRST, version, version, 1) for version in range(1, versions + 1))))
-        refuse_later_history(index, (), versions - 1, 1)
-        refuse_later_batches(index, "/checkpoint", versions - 1, lambda _: True)
+        refuse_later_history(read_latest(index, versions - 1), (), versions - 1, 1)
+        refuse_ahead(index, versions - 1, lambda _: True)
         assert index.handed_out == 1, versions
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from spark_cec.ids import StoreId, new_id
 from spark_cec.log.frame import CommitFlags, FrameKind
-from spark_cec.recovery.plan import make_plan
+from spark_cec.recovery.facts import read_plan
 from tests.checkpoint.support import Log
 from tests.log.support import commit_meta
 
@@ -24,4 +24,4 @@ def test_stores_that_the_replay_had_flushed_when_it_was_killed(flushed: int, rew
         flush = int(CommitFlags.FLUSH)
         meta = commit_meta(3, store=store, dirty_from=3, generation=3, checkpoint_id=ids[store], flags=flush)
         log.catalog.note(*log.writer.append(FrameKind.COMMIT, meta))
-    assert make_plan(log.catalog.index, log.catalog.index.stores(), 2, lambda _: True).rewound_to == rewound_to
+    assert read_plan(log.catalog.index, log.catalog.index.stores(), 2, lambda _: True).rewound_to == rewound_to

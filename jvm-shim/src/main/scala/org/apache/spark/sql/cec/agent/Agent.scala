@@ -70,19 +70,15 @@ private[cec] object Agent extends Logging {
   private val leases = new Object
 
   /**
-   * Takes the lease of a query, which no other process may have then. Returns the turn that `release` needs.
+   * Takes the lease of a run, which no other process may have then. Returns the turn that `release` needs.
    *
-   * With the `generation` of a run that begins, it fails if a later run has begun. A successor of the agent wins the
-   * lease back on the same condition. If it fails, it refuses only the calls for the log at `home`.
+   * It fails if a run after this `generation` has begun. A successor of the agent wins the lease back on the same
+   * condition. If it fails, it refuses only the calls for the log at `home`.
    */
-  def hold(checkpoint: String, home: String, conf: Map[String, String], generation: Option[Long] = None): Long = leases.synchronized {
+  def hold(checkpoint: String, home: String, generation: Long, conf: Map[String, String]): Long = leases.synchronized {
     val arguments = makeHoldRequest(checkpoint, home, generation, conf)
     call("hold", arguments, conf)
-    if (generation.isEmpty) findIgnoredSettings(conf).foreach { case (key, used) =>
-      logWarning(s"$key=${conf.getOrElse(key, "(not set)")} is not heeded: the agents of this application run already, with ${used.getOrElse("its default")}, " +
-        "as its first query had it; it holds in another application")
-    }
-    heldLeases.put(checkpoint, arguments.deepCopy().put("runs", generation.isDefined))
+    heldLeases.put(checkpoint, arguments.deepCopy().put("runs", true))
     lastTurn += 1
     turns.put(checkpoint, lastTurn)
     lastTurn
@@ -90,19 +86,30 @@ private[cec] object Agent extends Logging {
 
   /** Fails if the run of this generation lost its lease, because another run may write now. */
   def confirm(checkpoint: String, home: String, generation: Long, conf: Map[String, String]): Unit =
-    call("hold", makeHoldRequest(checkpoint, home, Some(generation), conf), conf)
+    call("hold", makeHoldRequest(checkpoint, home, generation, conf), conf)
+
+  /** Warns a query that starts of its settings that the running agent cannot follow. */
+  def warnAboutIgnoredSettings(conf: Map[String, String]): Unit = {
+    runningAgent(conf)
+    findIgnoredSettings(conf).foreach { case (key, used) =>
+      logWarning(s"$key=${conf.getOrElse(key, "(not set)")} is not heeded: the agents of this application run already, with ${used.getOrElse("its default")}, " +
+        "as its first query had it; it holds in another application")
+    }
+  }
 
   /** The settings of the running agent that differ from this query's, and their values. */
   private def findIgnoredSettings(conf: Map[String, String]): Seq[(String, Option[String])] = synchronized {
     AgentProcess.Keys.filter(key => conf.get(key) != startSettings.get(key)).map(key => key -> startSettings.get(key))
   }
 
-  /** The agent must give up before this JVM's timeout. Else it could win the lease later, for a start that failed. */
-  private def makeHoldRequest(checkpoint: String, home: String, generation: Option[Long], conf: Map[String, String]): ObjectNode = {
-    val arguments = Json.obj().put("checkpoint", checkpoint).put("home", home).put("wait_s", timeoutMs(conf) / 3000.0)
-    generation.foreach(arguments.put("generation", _))
-    arguments
-  }
+  private def makeHoldRequest(checkpoint: String, home: String, generation: Long, conf: Map[String, String]): ObjectNode =
+    Json.obj().put("checkpoint", checkpoint).put("home", home).put("wait_s", leaseWaitS(conf)).put("generation", generation)
+
+  /**
+   * How long the agent may wait for a lease, in seconds. The agent must give up before this JVM's timeout. Else it
+   * could win the lease later, for a start that failed.
+   */
+  def leaseWaitS(conf: Map[String, String]): Double = timeoutMs(conf) / 3000.0
 
   /**
    * Gives the lease back, unless a later run in this JVM has it now. Never fails: if the agent is gone, its leases are

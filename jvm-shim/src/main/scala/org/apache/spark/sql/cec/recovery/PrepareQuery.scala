@@ -64,17 +64,18 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   private lazy val isStateful = write.inputQuery.exists(StatefulOperators.kind(_).isDefined)
 
   /**
-   * Prepares the query (docs/design.md, One recovery, steps 1 to 5):
+   * Prepares the query (docs/design.md, One recovery, steps 1 to 4):
    *
    *  1. Refuse settings that cannot work, before anything is written.
    *  1. Decide which operators may be deferred. From here on no other run of this query may be alive.
-   *  1. Plan the recovery: V, T. So far nothing is changed.
-   *  1. Begin the run, if the sources have the input that it needs: generation, `query.json`.
+   *  1. Report what is known of the query, and let the agent decide where it continues. The agent begins the run, or
+   *     refuses it and changes nothing.
    *  1. Wrap the sources and the sink. The first wrapped source begins the run and its replay, in the run's own
    *     thread.
    *
-   * Spark may still refuse the start, so this method gives the lease back. The run takes the lease again in its own
-   * thread. If another run began meanwhile, its generation is newer, and this run ends before it writes anything.
+   * Spark may still refuse the start, so the agent holds the lease only in step 3. The run takes the lease again in
+   * its own thread. If another run began meanwhile, its generation is newer, and this run ends before it writes
+   * anything.
    */
   def prepare(): WriteToStream = {
     if (!needsPreparation) return write
@@ -84,21 +85,14 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val home = checked.get("home").asText
     val decision = decide(checked) // 2
     stopActiveRun()
-    runWithLease(home) {
-      logs.sweep()
-      val plan = planRecovery(home) // 3
-      val run = beginRun(home, decision, plan, checked, startedMs) // 4
-      wrap(run, decision, plan, checked) // 5
-    }
+    if (usesCecState) Agent.warnAboutIgnoredSettings(conf)
+    val begun = askAgent("begin", describeStart(home, decision, checked)) // 3
+    val plan = RecoveryPlan(begun.get("plan"))
+    val run = RunContext(
+      checkpoint, home, begun.get("log_id").asText, begun.get("generation").asLong, plan.committed + 1, plan.base, decision.deferred,
+      decision.counted, checked.get("accept").asBoolean, silent = isUnderProtocol, startedMs, begun.get("forecast"))
+    wrap(run, decision, plan, checked) // 4
   }
-
-  /** A query with our state needs the lease to change its checkpoint. */
-  private def runWithLease(home: String)(start: => WriteToStream): WriteToStream =
-    if (!usesCecState) start
-    else {
-      val turn = Agent.hold(checkpoint, home, conf)
-      try start finally Agent.release(checkpoint, turn, conf)
-    }
 
   private def needsPreparation: Boolean =
     usesCecState || cecSink.isDefined || isUnderProtocol || (isStateful && logs.recordedProvider.contains(PrepareQuery.Provider))
@@ -138,29 +132,25 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     }
   }
 
-  private def planRecovery(home: String): RecoveryPlan = {
+  private def describeStart(home: String, decision: Decision, checked: JsonNode): ObjectNode = {
+    val committed = logs.lastCommitted
     val named = usesCecState && session.sessionState.conf.stateStoreCheckpointFormatVersion >= 2
-    RecoveryPlan(askAgent("plan", makeRequest().put("home", home).put("committed_batch", logs.lastCommitted).put("named", named)).get("plan"))
+    val request = makeRequest().put("home", home).put("committed_batch", committed).put("named", named).put("load_waves", loadWaves)
+      .put("wait_s", Agent.leaseWaitS(conf))
+    request.set[JsonNode]("log_seen", checked.get("log_id"))
+    request.set[JsonNode]("sources", if (usesCecState && committed >= 0) SourceProbe.once(write.inputQuery) else null)
+    request.set[JsonNode]("decision", describe(decision))
+    request.set[JsonNode]("session_settings", Json.map(SessionSettings.of(session.sessionState.conf)))
+    request
   }
 
-  private def beginRun(home: String, decision: Decision, plan: RecoveryPlan, checked: JsonNode, startedMs: Long): RunContext = {
-    val request = makeRequest().put("home", home).put("load_waves", loadWaves)
-    request.set[JsonNode]("plan", plan.asTold)
-    request.set[JsonNode]("log_seen", checked.get("log_id"))
-    if (usesCecState && plan.committed >= 0) { // a query without replay and deferred operators needs no old input
-      request.set[JsonNode]("sources", if (plan.isDue || decision.deferred.nonEmpty) SourceProbe.once(write.inputQuery) else Json.arr())
-    }
+  private def describe(decision: Decision): ObjectNode = {
     val content = Json.obj().put("mode", decision.mode).put("reason", decision.reason).put("provider", usesCecState)
     val operators = content.putArray("operators")
     decision.operators.foreach { op =>
       operators.addObject().put("operator", op.id).put("kind", op.kind).put("deferred", op.deferred).put("reason", op.reason)
     }
-    request.set[JsonNode]("decision", content)
-    request.set[JsonNode]("session_settings", Json.map(SessionSettings.of(session.sessionState.conf)))
-    val begun = askAgent("begin_run", request)
-    RunContext(
-      checkpoint, home, begun.get("log_id").asText, begun.get("generation").asLong, plan.committed + 1, plan.base, decision.deferred,
-      decision.counted, checked.get("accept").asBoolean, silent = isUnderProtocol, startedMs, begun.get("forecast"))
+    content
   }
 
   /** How many stores of an operator each core loads in sequence. */

@@ -60,7 +60,8 @@ private[recovery] final class StartedRun(
       endRun()
     })
     watch.follow(runId, this)
-    if (hasState) turn = Some(Agent.hold(run.checkpoint, run.home, conf, Some(run.generation)))
+    if (hasState) turn = Some(Agent.hold(run.checkpoint, run.home, run.generation, conf))
+    new SparkLogs(session, run.checkpoint).sweep()
     Agent.openLog(run.home, Some(run.logId), conf)
     isLogOpen = true
     run.announce(session.sparkContext)

@@ -1,0 +1,310 @@
+"""The calls of a query's start: `check` before anything is written, `begin` for a run, and the lease of a run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from spark_cec import __version__
+from spark_cec.adapters.fsspec_storage import open_storage, same_place
+from spark_cec.agent.lease import WAIT_S, CheckpointLeases
+from spark_cec.agent.logs import OpenLogs, cec_directory, conf_of, home_of, index_root
+from spark_cec.agent.owner import claim_log, external_log, owns, refuse_if_owned, refuse_if_taken_over
+from spark_cec.agent.protocols import ProtocolCalls
+from spark_cec.checkpoint.recovery_target import load_tuning
+from spark_cec.errors import Fenced
+from spark_cec.log.home import absolute_home, is_inside, read_log_id, relative_home
+from spark_cec.log.storage import Storage
+from spark_cec.recovery.decide import (
+    LogFacts,
+    QueryFacts,
+    StartOrders,
+    decide_start,
+    nothing_to_replay,
+    refuse_log,
+    refuse_provider,
+    refuse_under_protocol,
+)
+from spark_cec.recovery.facts import Places, read_start_facts
+from spark_cec.recovery.forecast import forecast
+from spark_cec.recovery.generations import has_committed, newest_generation
+from spark_cec.recovery.lost_output import describe_lost_output
+from spark_cec.recovery.migrated_away import refuse_if_migrated
+from spark_cec.recovery.plan import RecoveryPlan
+from spark_cec.recovery.query_files import FALLBACK, QUERY
+from spark_cec.recovery.replay_range import read_replay_range
+from spark_cec.recovery.rollback import refuse_if_under_way
+from spark_cec.recovery.run import begin_run
+from spark_cec.recovery.session_settings import record_settings
+from spark_cec.recovery.sources import check_at_start, parse_sources
+from spark_cec.recovery.spark_logs import committed_batch
+from spark_cec.recovery.start_messages import (
+    StartMessage,
+    describe_damage,
+    describe_eager_operators,
+    describe_new_owner,
+    describe_plan,
+)
+from spark_cec.recovery.unfinished_copy import refuse_if_unfinished
+from spark_cec.settings import Mode, Settings, parse_settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A start of the query: its settings, and its places, of which `home` is the log's URL."""
+
+    settings: Settings
+    checkpoint: str
+    home: str
+    places: Places
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> _Start:
+        checkpoint, home = str(arguments["checkpoint"]), str(arguments["home"])
+        places = Places(open_storage(checkpoint), cec_directory(checkpoint), open_storage(home))
+        return cls(parse_settings(conf_of(arguments)), checkpoint, home, places)
+
+
+class StartCalls:
+    """The calls of the analyzer rule, and the leases of the runs.
+
+    Between two calls of a start this class keeps nothing: the agent may die there. The caller passes the answer of
+    `check` to `begin`.
+    """
+
+    def __init__(self, logs: OpenLogs, protocols: ProtocolCalls) -> None:
+        self._logs = logs
+        self._protocols = protocols
+        self._leases = CheckpointLeases()
+
+    def check(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """Refuses a start that cannot work, before any write.
+
+        Arguments: `conf`, `checkpoint`, `sink_path`, `committed_batch` (V; -1 for none), and the fields of
+        `QueryFacts`. Answers the log's home, the id of the log there (None: no log), and the settings that the rule
+        needs.
+        """
+        settings = parse_settings(conf_of(arguments))
+        index_root(settings)
+        if settings.autotune:
+            load_tuning()
+        checkpoint = str(arguments["checkpoint"])
+        query, own = _parse_query(arguments), cec_directory(checkpoint)
+        refuse_if_unfinished(open_storage(checkpoint))
+        refuse_provider(query, open_storage(checkpoint).url)
+        if settings.protocol is not None and settings.protocol.takes_part:
+            refuse_under_protocol(query, settings.protocol.flow)
+        refuse_if_migrated(own)
+        refuse_if_under_way(own)
+        committed = int(arguments["committed_batch"])
+        facts = _read_log_facts(checkpoint, own, settings, arguments["sink_path"], query, committed)
+        refuse_log(facts)
+        refuse_if_owned(checkpoint, facts.home)
+        open_storage(facts.home).probe_writable()
+        return {
+            "home": facts.home,
+            "log_id": facts.found_id,
+            "mode": settings.mode.value,
+            "accept": settings.accepts_divergence,
+            "flush_at_stop": settings.flush_at_stop,
+            "sources_margin": settings.sources_margin,
+            "replayable_sources": list(settings.replayable_sources),
+            "order_free_functions": settings.order_free_functions,
+            "said": [asdict(StartMessage(warning)) for warning in settings.warnings],
+        }
+
+    def begin(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """Begins a run. Nothing is begun unless the query can continue exactly.
+
+        1. Take the lease, so that no other run writes. A query without state of ours has none.
+        2. Read the facts, and decide where the query continues.
+        3. Compare the input of the replay with the sources.
+        4. Take the run's number, write `query.json`, create the log if it is missing, and claim it.
+        5. Open the log, and announce the run to the protocol.
+
+        Arguments: `conf`, `checkpoint`, `home` and `log_seen` (as `check` answered them), `committed_batch` (V; -1 for
+        none), `named` (Spark records checkpoint ids), `decision`, `sources` (None, or as for `parse_sources`),
+        `session_settings`, `load_waves`, `wait_s`. Answers the run, the plan, and the forecast by earlier recoveries.
+
+        Raises `InputGone` if input of the replay is gone and the user does not accept that, and `Fenced` if another run
+        has the lease or has committed a batch meanwhile.
+        """
+        start, decision, committed = _Start.of(arguments), arguments["decision"], int(arguments["committed_batch"])
+        own, messages = start.places.own, list[StartMessage]()
+        with ExitStack() as leased:
+            if decision["provider"]:
+                leased.enter_context(self._hold_for_start(arguments))  # 1
+                _refuse_if_overtaken(start, committed)
+            former = refuse_if_owned(start.checkpoint, start.home)
+            if former is not None:
+                messages.append(describe_new_owner(start.home, former, start.checkpoint))
+            orders, found = self._decide(start, committed, named=bool(arguments["named"]))  # 2
+            plan = orders.plan
+            if _needs_input(plan, decision) and arguments.get("sources") is not None:
+                messages.append(_compare_input(start, plan, parse_sources(arguments["sources"])))  # 3
+            if orders.forgets_fallback:
+                FALLBACK.delete(own)
+            run = begin_run(
+                start.places.checkpoint, own, start.places.log, relative_home(start.checkpoint, start.home),
+                conf_of(arguments), decision, __version__, arguments["log_seen"],
+            )  # fmt: skip # 4
+            claim_log(start.checkpoint, start.home)
+            record_settings(own, committed, {str(k): str(v) for k, v in arguments["session_settings"].items()})
+        self._logs.get(start.home, start.settings)  # 5
+        self._protocols.begin(start.settings, start.checkpoint, start.home, run.generation, committed)
+        expected = forecast(own, float(arguments["load_waves"]), autotune=start.settings.autotune)
+        how = f"{decision['mode']} ({decision['reason']})"
+        messages += [*found, *describe_plan(plan, how, start.settings.describe(), start.home)]
+        messages += describe_eager_operators(decision["operators"], asked=start.settings.mode is Mode.EAGER)
+        said = [asdict(message) for message in messages]
+        return {**asdict(run), "plan": plan.to_json(), "forecast": asdict(expected), "said": said}
+
+    def _decide(self, start: _Start, committed: int, *, named: bool) -> tuple[StartOrders, list[StartMessage]]:
+        """The orders of a start behind batch `committed`, and messages on damage in the log."""
+        if read_log_id(start.places.log) is None:  # without a log there is nothing to plan
+            return StartOrders(nothing_to_replay(committed)), []
+        log = self._logs.get(start.home, start.settings)
+        log.catalog.refresh()
+        with log.catalog.naming_places():
+            facts = read_start_facts(start.places, log.home, log.catalog.index, committed, named=named)
+        orders = decide_start(facts)
+        messages = describe_damage(log.home, log.catalog.damages)
+        return orders, messages + describe_lost_output(log.storage, log.catalog.index, facts.published, committed)
+
+    @contextmanager
+    def _hold_for_start(self, arguments: Mapping[str, Any]) -> Iterator[None]:
+        """Holds the lease for the call. The run takes it again in its own thread, because Spark may refuse the start.
+
+        The call ends the effect of an earlier loss of the lease.
+        """
+        checkpoint = str(arguments["checkpoint"])
+        taken = self._take_lease(arguments)
+        try:
+            self._logs.unfence(checkpoint)
+            yield
+        finally:
+            if taken:
+                self._leases.release(checkpoint)
+
+    def hold(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """Takes the lease of a run that has begun; `Fenced` if another process has it.
+
+        Arguments: `checkpoint`, `home`, `generation`, `wait_s`, `runs`. The run begins its first batch, or its agent
+        died (`runs`). The call fails if a later run has begun since, or another checkpoint owns the log. It also fails
+        if the state was migrated, or a rollback is unfinished. Then calls for the checkpoint fail from now on. If the
+        run `runs`, calls for its log fail, too.
+        """
+        checkpoint, home = str(arguments["checkpoint"]), str(arguments["home"])
+        try:
+            self._hold(arguments, checkpoint, home, int(arguments["generation"]))
+        except Exception as error:
+            if not self._leases.has(checkpoint):  # a later run here may have the lease
+                self._logs.fence(checkpoint, home if arguments.get("runs") else None, str(error))
+            raise
+        self._logs.unfence(checkpoint)
+        return {}
+
+    def _hold(self, arguments: Mapping[str, Any], checkpoint: str, home: str, generation: int) -> None:
+        own = cec_directory(checkpoint)
+        if not self._leases.has(checkpoint):  # fail at once, without a wait for the lock
+            _refuse_if_later_run(checkpoint, own, generation)
+        with ExitStack() as undo:
+            if self._take_lease(arguments):  # else a later run in this application has the lease
+                undo.callback(self._leases.release, checkpoint)
+                refuse_if_taken_over(checkpoint, home)
+                refuse_if_migrated(own)
+                refuse_if_under_way(own)
+            _refuse_if_later_run(checkpoint, own, generation)
+            undo.pop_all()
+
+    def _take_lease(self, arguments: Mapping[str, Any]) -> bool:
+        checkpoint, wait_s = str(arguments["checkpoint"]), float(arguments.get("wait_s", WAIT_S))
+        log = external_log(checkpoint, str(arguments["home"]))
+        return self._leases.hold(checkpoint, cec_directory(checkpoint), wait_s, log)
+
+    def release(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """Releases the lease of `checkpoint`."""
+        self._leases.release(arguments["checkpoint"])
+        return {}
+
+    def resolve(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """Answers home, log and generation for a store that has no data from the rule.
+
+        Arguments: `checkpoint`, `conf`. `log_id` is None if no run of the query is known; then a log may be created.
+        """
+        query = QUERY.read(cec_directory(arguments["checkpoint"]))
+        if query is None:
+            home = home_of(arguments["checkpoint"], parse_settings(conf_of(arguments)), None)
+            return {"home": home, "log_id": None, "generation": 0}
+        home = absolute_home(arguments["checkpoint"], query["log_home"])
+        return {"home": home, "log_id": query["log_id"], "generation": query["generation"]}
+
+    def close(self) -> None:
+        """Releases all leases."""
+        self._leases.close()
+
+
+def _parse_query(arguments: Mapping[str, Any]) -> QueryFacts:
+    return QueryFacts(**{each.name: arguments[each.name] for each in fields(QueryFacts)})
+
+
+def _read_log_facts(
+    checkpoint: str, own: Storage, settings: Settings, sink_path: str | None, starting: QueryFacts, committed: int
+) -> LogFacts:
+    query = QUERY.read(own)
+    home = home_of(checkpoint, settings, sink_path)
+    recorded = None if query is None else absolute_home(checkpoint, query["log_home"])
+    if recorded not in (None, home) and not sink_path and _is_reached_by_link(checkpoint, str(recorded), settings):
+        home = str(recorded)
+    found = read_log_id(open_storage(home))
+    has_state = starting.provider and starting.stateful
+    had_log = found is None and committed >= 0 and (has_state or has_committed(own, committed))
+    recorded_id = None if query is None else query["log_id"]
+    return LogFacts(checkpoint, home, recorded, recorded_id, found, is_inside(checkpoint, home), committed, had_log)
+
+
+def _is_reached_by_link(checkpoint: str, recorded: str, settings: Settings) -> bool:
+    """Whether the log at `recorded`, under `cec.log.path`, belongs to this checkpoint by another path to it.
+
+    The name of such a log's directory comes from the checkpoint path of the query's first start.
+    """
+    if settings.log_path is None or not same_place(recorded.rpartition("/")[0], settings.log_path):
+        return False
+    place = open_storage(checkpoint).local_path("")
+    real = os.path.realpath(place) if place is not None else checkpoint
+    return owns(checkpoint, recorded) or recorded in [home_of(url, settings, None) for url in (real, f"file:{real}")]
+
+
+def _needs_input(plan: RecoveryPlan, decision: Mapping[str, Any]) -> bool:
+    """Whether the query replays now, or a later recovery of it may replay."""
+    may_replay = plan.replayed_batches > 0 or any(each["deferred"] for each in decision["operators"])
+    return bool(decision["provider"]) and plan.committed_batch >= 0 and may_replay
+
+
+def _compare_input(start: _Start, plan: RecoveryPlan, sources: Any) -> StartMessage:
+    replay = read_replay_range(start.places.checkpoint, plan.rewound_to + 1, plan.committed_batch)
+    settings, now_ms = start.settings, int(time.time() * 1000)
+    return check_at_start(replay, sources, settings.sources_margin, settings.accepts_divergence, now_ms)
+
+
+def _refuse_if_overtaken(start: _Start, committed: int) -> None:
+    """Refuses a start if another process has committed a batch since the caller read V."""
+    now = committed_batch(start.places.checkpoint)
+    if now > committed:
+        raise Fenced(
+            f"batch {now} of the query with checkpoint {start.checkpoint} was committed while this start was prepared "
+            f"behind batch {committed}: stop all runs of it, and start one"
+        )
+
+
+def _refuse_if_later_run(checkpoint: str, own: Storage, generation: int) -> None:
+    newest = newest_generation(own)
+    if newest > generation:
+        raise Fenced(
+            f"run {newest} of the query with checkpoint {checkpoint} began while run {generation} had no lease: stop "
+            f"all runs of it, and start one"
+        )

@@ -1,0 +1,24 @@
+"""Refuses a copy of a checkpoint that `cec import`, `export` or `rescale` did not finish."""
+
+from __future__ import annotations
+
+from spark_cec.errors import UnsuitableCheckpoint
+from spark_cec.log.storage import Storage
+
+METADATA = "metadata"
+UNFINISHED = "this_copy_was_not_finished__remove_the_directory_and_make_it_again"
+"""The content of a copy's `metadata` file until the copy is complete. Spark fails to read it, and shows this text."""
+
+
+def refuse_if_unfinished(checkpoint: Storage) -> None:
+    """Raises `UnsuitableCheckpoint` for a copy that was interrupted and so is incomplete."""
+    if not checkpoint.exists(METADATA):
+        return
+    text = checkpoint.read(METADATA).strip()
+    if not text or text.startswith(UNFINISHED.encode()):
+        why = f"its file {METADATA} {'says so' if text else 'is empty'}"
+        raise UnsuitableCheckpoint(
+            f"{checkpoint.url} is a copy of a checkpoint that was not finished ({why}): remove the directory and "
+            "make it again with the same `cec import`, `cec export` or `cec rescale`; what it was made from is as it "
+            "was"
+        )
