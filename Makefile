@@ -76,7 +76,7 @@ wheel: jar  ## build dist/spark_cec-*.whl with a jar for each release of Spark t
 	$(RUN) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:  ## remove what was built, but not .venv*
-	rm -rf python/spark_cec/jars build dist demo-output demo-kafka-output demo-pipeline-output bench-output soak-output .gradle .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf python/spark_cec/jars build dist demo-output* demo-kafka-output* demo-pipeline-output* bench-output soak-output .gradle .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find python integration-tests examples support -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## remove .venv and .venv-* too

@@ -239,6 +239,10 @@ def test_the_last_line_says_why(
         assert reason in line
 
 
+def test_the_last_line_gives_no_count_where_nothing_was_compared() -> None:
+    assert last_line(1, None, ["silence"]) == "demo: FAILED crashes=1, no row was compared: silence"
+
+
 def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.touch()
@@ -247,10 +251,12 @@ def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path: Path) -> No
     assert precious.exists()
 
 
-def test_a_layout_replaces_an_earlier_one(layout: Layout) -> None:
-    layout.fed.touch()
-    layout.create({})
-    assert not layout.fed.exists()
+def test_a_layout_replaces_an_earlier_one_and_keeps_the_newest_of_these(layout: Layout) -> None:
+    for run in ("first", "second"):
+        (layout.root / run).touch()
+        layout.create({})
+        assert not (layout.root / run).exists()
+        assert (layout.previous / run).exists()
 
 
 def test_the_verdict_on_a_target_sums_up_each_query() -> None:

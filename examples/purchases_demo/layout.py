@@ -79,15 +79,22 @@ class Layout:
         """Standard error of the process of that name."""
         return self.root / "logs" / f"{name}.log"
 
+    @property
+    def previous(self) -> Path:
+        """The layout of the run before, if it failed or was to be kept."""
+        return self.root.with_name(f"{self.root.name}.previous")
+
     def create(self, facts: dict[str, object]) -> None:
-        """Make an empty layout, replacing one that an earlier run left; `facts` go into its marker file.
+        """Make an empty layout; `facts` go into its marker file. Keeps what a failed run left, as `<root>.previous`.
 
         Raises `FileExistsError` if `root` holds anything that this example did not put there.
         """
         if self.root.exists() and any(self.root.iterdir()):
             if not (self.root / _MARKER).is_file():
                 raise FileExistsError(f"{self.root} is not empty and not from this example: choose another --output")
-            shutil.rmtree(self.root)
+            if self.previous.exists():
+                shutil.rmtree(self.previous)
+            self.root.rename(self.previous)
         for directory in (self.events, self.staging, self.scratch, self.root / "rows", self.root / "logs"):
             directory.mkdir(parents=True)
         (self.root / _MARKER).write_text(json.dumps(facts))

@@ -63,8 +63,10 @@ def complaints(rows: list[CrashRow], comparison: Comparison) -> list[str]:
     return reasons
 
 
-def last_line(crashes: int, comparison: Comparison, reasons: list[str]) -> str:
-    """`demo: OK …`, or `demo: FAILED …` with the reasons."""
+def last_line(crashes: int, comparison: Comparison | None, reasons: list[str]) -> str:
+    """`demo: OK …`, or `demo: FAILED …` with the reasons. `comparison` is None if no rows were compared."""
+    if comparison is None:
+        return f"demo: FAILED crashes={crashes}, no row was compared: {'; '.join(reasons)}"
     counts = (
         f"crashes={crashes} rows={comparison.rows} missing={comparison.missing} "
         f"duplicate={comparison.duplicate} different={comparison.different}"

@@ -82,7 +82,7 @@ class Supervisor:
     def run(self) -> bool:
         """Run the demo, print the table and the last line; whether the output was right."""
         begin = time.monotonic()
-        comparison = Comparison()
+        comparison: Comparison | None = None
         try:
             self._run_all()
             comparison = self._compare()
