@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession  # noqa: E402
 from cec_it import kafka_session  # noqa: E402
 from cec_it.class_archive import share_classes  # noqa: E402
 from cec_it.driver import session_builder  # noqa: E402
+from cec_it.long_tests import find_unknown, is_long  # noqa: E402
 from cec_it.references import References  # noqa: E402
 
 share_classes()
@@ -30,9 +31,14 @@ LONGEST = ("test_kill_matrix", "test_pipeline", "test_running_pipeline", "test_b
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What shares fixtures stays together: a file, of the kill matrix the queries of one driver."""
+    unknown = find_unknown(item.nodeid for item in items)
+    if unknown and not any("::" in argument for argument in config.args):
+        raise pytest.UsageError(f"cec_it.long_tests names {unknown[0]}, which no test is called")
     for item in items:
+        if is_long(item.nodeid):
+            item.add_marker(pytest.mark.long)
         params = getattr(getattr(item, "callspec", None), "params", {})
         part = params.get("group", "") if item.path.stem == "test_kill_matrix" else ""
         item.add_marker(pytest.mark.xdist_group(f"{item.path.relative_to(ROOT)} {part}".strip()))
