@@ -41,7 +41,7 @@ test-fast: $(INSTALLED)  ## the unit tests, without Spark and without Java: few 
 test-long: test-long-rest test-long-kafka test-long-cluster  ## all that takes long: Kafka, clusters
 
 test-long-rest: jar  ## the tests that `make test` leaves out; ROUNDS=20 kills each pipeline in more rounds
-	$(if $(ROUNDS),CEC_ROUNDS=$(ROUNDS)) $(RUN) -m pytest -q -m long integration-tests
+	$(if $(ROUNDS),CEC_ROUNDS=$(ROUNDS)) $(RUN) -m pytest -q -m long -n $(JOBS) --dist loadgroup --no-loadscope-reorder integration-tests
 
 test-long-kafka: jar  ## ten runs of queries on Kafka with five kills each; SEED=... repeats one; prints a table
 	PYTHONPATH=integration-tests:support:python $(RUN) -m cec_it.long_kafka $(if $(SEED),--seed $(SEED))
