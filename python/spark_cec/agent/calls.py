@@ -1,6 +1,7 @@
 """The agent's calls: names, JSON arguments, JSON answers.
 
-A failed call answers `{"error": {"kind": ..., "message": ...}}`; `kind` is the name of the exception's class.
+A failed call answers `{"error": {"kind": ..., "parents": [...], "message": ...}}`: `kind` is the name of the
+exception's class, `parents` are the names of its base classes.
 """
 
 from __future__ import annotations
@@ -107,4 +108,5 @@ def _explain_error(error: Exception) -> str:
 
 
 def _encode_failure(error: Exception, message: str) -> str:
-    return json.dumps({"error": {"kind": type(error).__name__, "message": message}})
+    parents = [each.__name__ for each in type(error).__mro__[1:] if issubclass(each, CecError)]
+    return json.dumps({"error": {"kind": type(error).__name__, "parents": parents, "message": message}})

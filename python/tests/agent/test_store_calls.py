@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from spark_cec.adapters.local_storage import LocalStorage
+from spark_cec.agent.calls import _encode_failure
+from spark_cec.errors import LostLog
 from spark_cec.ids import StoreId
 from spark_cec.settings import PREFIX
 from tests.agent.support import Agent, Refused, window
@@ -170,7 +172,7 @@ def test_whatever_is_sent_there_is_an_answer(agent: Agent, arguments: str) -> No
         "open_log",
         "load",
         "append",
-        "plan",
+        "begin",
         "check",
         "report",
         "trim",
@@ -180,7 +182,13 @@ def test_whatever_is_sent_there_is_an_answer(agent: Agent, arguments: str) -> No
         "",
     ):
         answer = json.loads(agent.calls.answer(name, arguments))
-        assert set(answer["error"]) == {"kind", "message"}
+        assert set(answer["error"]) == {"kind", "parents", "message"}
+
+
+def test_an_error_names_the_classes_that_it_is_of() -> None:
+    """The JVM treats a lost log as a damaged one, because it asks for the base class."""
+    error = json.loads(_encode_failure(LostLog("there"), "gone"))["error"]
+    assert (error["kind"], error["parents"][0]) == ("LostLog", "DamagedLog")
 
 
 def test_how_a_store_came_back_is_in_the_log(agent: Agent) -> None:

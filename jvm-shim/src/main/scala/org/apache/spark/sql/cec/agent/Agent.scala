@@ -170,7 +170,8 @@ private[cec] object Agent extends Logging {
 
   private def checkAnswer(answer: JsonNode): JsonNode = {
     val error = answer.get("error")
-    if (error != null) throw new CecException(error.get("kind").asText, error.get("message").asText)
+    if (error != null) throw new CecException(
+      error.get("kind").asText, error.get("message").asText, parents = error.get("parents").elements.asScala.map(_.asText).toSet)
     answer
   }
 

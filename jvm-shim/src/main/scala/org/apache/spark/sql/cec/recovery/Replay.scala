@@ -172,10 +172,10 @@ private[recovery] object Replay {
   private def explainFailure(batch: Long, last: Long, describeInput: Long => String, describeMissing: Long => String, first: Long, failure: Throwable): Throwable = {
     val causes = causesOf(failure)
     causes.collectFirst {
-      case divergence: CecException if divergence.kind == "Divergence" =>
+      case divergence: CecException if divergence.isA("Divergence") =>
         new CecException(divergence.kind, s"${describeMissing(first)}${divergence.getMessage} (${describeInput(first)})", failure)
     }.getOrElse {
-      val damaged = causes.exists { case ours: CecException => ours.kind == "DamagedLog" case _ => false }
+      val damaged = causes.exists { case ours: CecException => ours.isA("DamagedLog") case _ => false }
       val wayOut =
         if (damaged) "The log is damaged: stop the query and run cec repair, which finds the version to begin from and says what that costs"
         else "If that passes, start the query again. If the input is gone, spark.sql.streaming.stateStore.cec.onDivergence=accept takes the " +
@@ -189,12 +189,12 @@ private[recovery] object Replay {
   private def causesOf(failure: Throwable): Seq[Throwable] = Iterator.iterate(failure)(_.getCause).takeWhile(_ != null).take(20).toSeq
 
   private def isFenced(failure: Throwable): Boolean = failure match {
-    case ours: CecException => ours.kind == "Fenced"
+    case ours: CecException => ours.isA("Fenced")
     case _ => false
   }
 
   private def hasLostAStore(failure: Throwable): Boolean = causesOf(failure).exists {
-    case ours: CecException => ours.kind == "RestartNeeded"
+    case ours: CecException => ours.isA("RestartNeeded")
     case _ => false
   }
 

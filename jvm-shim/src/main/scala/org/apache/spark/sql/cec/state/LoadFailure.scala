@@ -30,8 +30,8 @@ private[cec] object LoadFailure {
    * version back. Another reader, such as Spark's reader of state, gets advice as well.
    */
   def orResult[T](checkpoint: String)(load: => T): T = try load catch {
-    case lost: CecException if lost.kind == "DamagedLog" => throw new LoadFailure(s"$Condition.UNCATEGORIZED", lost.getMessage, lost)
-    case dirty: CecException if dirty.kind == "RestartNeeded" =>
+    case lost: CecException if lost.isA("DamagedLog") => throw new LoadFailure(s"$Condition.UNCATEGORIZED", lost.getMessage, lost)
+    case dirty: CecException if dirty.isA("RestartNeeded") =>
       val advice =
         if (RunContext.ofTask(checkpoint).isDefined) ""
         else s". To read the state from outside of the query, run `cec flush $checkpoint` and read the newest batch after that"

@@ -46,7 +46,7 @@ private[cec] final class PartitionDirectory(id: StateStoreId, hadoopConf: Config
       .put("version", version)
     arguments.set[com.fasterxml.jackson.databind.JsonNode]("conf", Json.map(conf))
     try Agent.call("view_splits", arguments, conf).get("splits").size catch {
-      case unknown: CecException if unknown.kind == "LogLocationError" => 0 // the load reports the error
+      case unknown: CecException if unknown.isA("LogLocationError") => 0 // the load reports the error
     }
   }
 }

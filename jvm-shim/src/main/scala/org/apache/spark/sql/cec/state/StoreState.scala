@@ -276,7 +276,7 @@ private[cec] final class StoreState(
   private def append(proof: Verified, numbers: CommitNumbers, next: NextBooks, newId: String, file: Option[Path]): CommitAnswer = {
     liveIsWhole = true // until the agent answers, its ledger is uncertain
     val answer = try log.append(proof, numbers, newId, checkpointId, file) catch {
-      case missing: CecException if missing.kind == "LedgerMissing" =>
+      case missing: CecException if missing.isA("LedgerMissing") =>
         log.append(proof, numbers.copy(live = next.live(true), liveIsWhole = true), newId, checkpointId, file)
     }
     liveIsWhole = false
@@ -339,7 +339,7 @@ private[cec] final class StoreState(
     if (version == replayTo) endReplay(facts)
     version
   } catch {
-    case difference: CecException if difference.kind == ReplayCheck.Divergence =>
+    case difference: CecException if difference.isA(ReplayCheck.Divergence) =>
       reset(version)
       setStanding(new Standing.Refused(difference))
       throw difference
@@ -439,7 +439,7 @@ private[cec] final class StoreState(
     if (at > 0) {
       val startedNs = System.nanoTime()
       val checkpoint = try loadCheckpoint(at, wanted, if (replaying) None else uniqueId) catch {
-        case missing: CecException if unasked && missing.kind == "DamagedLog" => throw StoreState.dirtyElsewhere(id, wanted, "some")
+        case missing: CecException if unasked && missing.isA("DamagedLog") => throw StoreState.dirtyElsewhere(id, wanted, "some")
       }
       windows.expect(checkpoint.footer.openWindows)
       checkpoint.spool.foreach { file =>
