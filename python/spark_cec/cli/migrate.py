@@ -146,7 +146,7 @@ def _print_result(out: Console, request: Request, migrated: Migrated, version: s
     for name in ("operator", "kind", "store", "rows"):
         table.add_column(name, justify="right" if name == "rows" else "left")
     for each in migrated.stores:
-        table.add_row(str(each.store.operator), each.store.kind, each.store.name, f"{each.rows:,}")
+        table.add_row(str(each.store.operator), each.store.description, each.store.name, f"{each.rows:,}")
     out.print(table)
     rows, batch = sum(each.rows for each in migrated.stores), migrated.found.batch
     out.print(

@@ -110,14 +110,15 @@ def migrate_state(spark: SparkSession, request: Request, say: Callable[[str], No
         stores = []
         ids = dict[Store, list[str | None]]()
         for store in every:
-            say(f"rewriting operator {store.operator} ({store.kind}), store {store.name}")
+            say(f"rewriting operator {store.operator} ({store.description}), store {store.name}")
             written, ids[store] = rewriter.write(store, {**found.conf, **conf}, request.partitions)  # 5
             stores.append(written)
         names = collect_ids(ids)
         if names is not None:
             record_state_ids(target, found.batch, names)
         for wanted in stores:
-            say(f"reading back operator {wanted.store.operator} ({wanted.store.kind}), store {wanted.store.name}")
+            about = f"operator {wanted.store.operator} ({wanted.store.description})"
+            say(f"reading back {about}, store {wanted.store.name}")
             _refuse_difference(wanted, rewriter.read_back(wanted.store))  # 6
         if _read_ends(source) != ends:  # 7
             raise UnsuitableCheckpoint(f"the query of {source.root} runs: it has gone on meanwhile. Stop it first")

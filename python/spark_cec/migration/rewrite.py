@@ -28,6 +28,13 @@ _UNPARTITIONED_KEY_COLUMNS = {
 number counts the columns at the end of the key that do not decide a row's partition.
 """
 
+_DESCRIPTIONS = {
+    "stateStoreSave": "aggregation",
+    "dedupe": "deduplication",
+    "dedupeWithinWatermark": "deduplication within watermark",
+    "sessionWindowStateStoreSaveExec": "aggregation",
+    "symmetricHashJoin": "stream-stream join",
+}
 
 _PLACES = {name: place for place, name in enumerate(STORES_OF_A_JOIN)}
 
@@ -38,13 +45,18 @@ _PREFIX = "_numColsPrefixKey"
 class Store:
     """One store of one operator, over all partitions, from Spark's metadata.
 
-    `prefix_columns`: the key's columns for prefix scans.
+    `kind`: the operator's name there. `prefix_columns`: the key's columns for prefix scans.
     """
 
     operator: int
     kind: str
     name: str
     prefix_columns: int
+
+    @property
+    def description(self) -> str:
+        """The operator as `cec inspect` calls it."""
+        return _DESCRIPTIONS.get(self.kind, self.kind)
 
 
 @dataclass(frozen=True, slots=True)
