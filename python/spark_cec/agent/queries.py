@@ -26,7 +26,7 @@ from spark_cec.recovery.query_files import FLUSH, ReplayProgress
 from spark_cec.recovery.replay_range import describe_batches, read_replay_range
 from spark_cec.recovery.requests import answer_flush
 from spark_cec.recovery.session_settings import read_settings, split_batches
-from spark_cec.recovery.sources import check_while_running, parse_sources
+from spark_cec.recovery.sources import ThinMargin, check_while_running, parse_sources
 
 
 class QueryCalls:
@@ -36,21 +36,25 @@ class QueryCalls:
         self._logs = logs
         self._protocols = protocols
 
-    def sources_now(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Compares the sources with a recovery's needs while the query runs.
+    def between_batches(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """Answers why the stores must write their dirty windows now, if they must.
 
-        Arguments: `checkpoint`, `home`, `version` (committed by Spark, at least 1), `sources`. Answers the reason to
-        write the dirty windows (`thin`; None if there is none), and whether the source deletes records.
+        Arguments: `checkpoint`, `home`, `version` (committed by Spark, at least 1), `sources` (None, or as for
+        `parse_sources`). `request` names a pending request of `cec flush`, or is None. `thin` is the source that is
+        about to lose what a recovery needs, or None; `deletes` says whether that source deletes records.
         """
-        first = self.acknowledge(arguments)["dirty_from"]
+        request = FLUSH.read_if_sound(cec_directory(arguments["checkpoint"]))
+        thin = None if arguments["sources"] is None else self._compare_sources(arguments)
+        return {"request": request, "thin": thin and thin.why, "deletes": bool(thin and thin.deletes)}
+
+    def _compare_sources(self, arguments: Mapping[str, Any]) -> ThinMargin | None:
+        home, version = str(arguments["home"]), int(arguments["version"])
+        first = self._find_dirty_from(home, version)
         if first is None:
-            return {"thin": None, "deletes": False}
-        replay = read_replay_range(
-            open_storage(str(arguments["checkpoint"])), int(first), int(arguments["version"]) - 1
-        )
-        share = self._logs.get_known(arguments["home"]).settings.sources_margin
-        thin = check_while_running(replay, parse_sources(arguments["sources"]), share)
-        return {"thin": thin and thin.why, "deletes": bool(thin and thin.deletes)}
+            return None
+        replay = read_replay_range(open_storage(str(arguments["checkpoint"])), first, version - 1)
+        share = self._logs.get_known(home).settings.sources_margin
+        return check_while_running(replay, parse_sources(arguments["sources"]), share)
 
     def batch_input(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """Describes the input of some batches.
@@ -103,39 +107,43 @@ class QueryCalls:
         report.note_progress(cec_directory(arguments["checkpoint"]), ReplayProgress(*numbers))
         return {}
 
-    def flush_requested(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Answers the pending flush request of `checkpoint`, or None."""
-        return {"request": FLUSH.read_if_sound(cec_directory(arguments["checkpoint"]))}
+    def flushed(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """Compares a flush with the log, answers its request if there is one, and answers what is `unwritten`.
 
-    def flush_done(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Answers a flush request. Arguments: `checkpoint`, `request`, `version`, `failed`."""
-        own = cec_directory(arguments["checkpoint"])
-        answer_flush(own, str(arguments["request"]), int(arguments["version"]), [str(e) for e in arguments["failed"]])
-        return {}
-
-    def left_dirty(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """A line for each store with dirty windows at a version. Arguments: `home`, `version`, `generation`."""
-        log = self._logs.get_known(arguments["home"])
-        log.catalog.refresh()
-        version, generation = int(arguments["version"]), int(arguments["generation"])
-        return {"lines": name_dirty_stores(log.catalog.index, version, generation)}
+        Arguments: `checkpoint`, `home`, `version`, `generation`, `failed` (the errors of the executors), `request` or
+        None. The log decides: a lost or unknown executor sends no answer, and a late one may have had nothing to write.
+        """
+        version, failed = int(arguments["version"]), [str(each) for each in arguments["failed"]]
+        try:
+            log = self._logs.get_known(arguments["home"])
+            log.catalog.refresh()
+            left = name_dirty_stores(log.catalog.index, version, int(arguments["generation"]))
+        except (DamagedLog, OSError) as error:
+            left = [f"the log cannot be asked which stores are written: {error}"]
+        unwritten = [*left, *failed] if left else []
+        if arguments["request"] is not None:
+            answer_flush(cec_directory(arguments["checkpoint"]), str(arguments["request"]), version, unwritten)
+        return {"unwritten": unwritten}
 
     def acknowledge(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """Answers the lowest D of all stores at a version; no replay begins before that batch.
 
         Arguments: `home`, `version`. Under a protocol, answers the version to which the flow would go back now.
         """
-        kept_from = self._protocols.kept_from(arguments["home"])
+        return {"dirty_from": self._find_dirty_from(str(arguments["home"]), int(arguments["version"]))}
+
+    def _find_dirty_from(self, home: str, version: int) -> int | None:
+        kept_from = self._protocols.kept_from(home)
         if kept_from is not None:
-            return {"dirty_from": kept_from}
-        log = self._logs.get_known(arguments["home"])
+            return kept_from
+        log = self._logs.get_known(home)
         log.catalog.refresh()
-        index, version = log.catalog.index, int(arguments["version"])
+        index = log.catalog.index
         stores = index.stores()
         heads = [completed(index, attempts[-1]) for store in stores if (attempts := index.newest(store, version))]
         if not heads or len(heads) < len(stores) or any(head.meta.version != version for head in heads):
-            return {"dirty_from": None}
-        return {"dirty_from": min(first_missed(index, head) for head in heads)}
+            return None
+        return min(first_missed(index, head) for head in heads)
 
     def trim(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """Removes segments that no recovery, reader or setting needs.

@@ -87,9 +87,8 @@ def live(agent: Agent) -> None:
             agent.ask("acknowledge", version=committed + 1)
         agent.ask("trim", version=committed + 1, generation=generation, retained=2)
     FLUSH.write(open_storage(f"{agent.checkpoint}/cec"), {"request": "r"})
-    asked = agent.ask("flush_requested")["request"]
-    left = agent.ask("left_dirty", version=committed + 1, generation=2)["lines"]
-    agent.ask("flush_done", request=asked, version=committed + 1, failed=left)
+    asked = agent.ask("between_batches", version=committed + 1, sources=None)["request"]
+    agent.ask("flushed", request=asked, version=committed + 1, generation=2, failed=["an executor is lost"])
     agent.ask("release")
 
 

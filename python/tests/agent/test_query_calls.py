@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from spark_cec.agent import queries
 from spark_cec.agent.calls import Calls
 from spark_cec.agent.queries import _find_output_bound
+from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
 from spark_cec.recovery.plan import RecoveryPlan
 from spark_cec.recovery.unfinished_copy import UNFINISHED
@@ -359,6 +361,13 @@ def test_a_start_says_what_it_needs_of_the_sources_or_that_it_is_gone(agent: Age
     assert begin(sources=kafka(agent, 11), conf=accepting)["said"][0]["warns"] is True
 
 
+def fail_with(error: Exception) -> Callable[..., Any]:
+    def fail(*_: object) -> Any:
+        raise error
+
+    return fail
+
+
 class Successors:
     """An agent that dies before every call: another one is asked each time."""
 
@@ -434,10 +443,34 @@ def test_a_start_waits_for_the_lease_or_is_refused(agent: Agent) -> None:
 
 def test_while_it_runs_a_thin_margin_is_a_reason_to_write(agent: Agent) -> None:
     run_batches(agent, 3)
-    assert agent.ask("sources_now", version=3, sources=kafka(agent, 0)) == {"thin": None, "deletes": False}
-    answer = agent.ask("sources_now", version=3, sources=kafka(agent, 9))
+    look = functools.partial(agent.ask, "between_batches")
+    assert look(version=3, sources=kafka(agent, 0)) == {"request": None, "thin": None, "deletes": False}
+    answer = look(version=3, sources=kafka(agent, 9))
     assert "t-0 is needed from offset 10 on" in answer["thin"] and answer["deletes"]
-    assert agent.ask("sources_now", version=4, sources=kafka(agent, 9))["thin"] is None, "no store is there yet"
+    assert look(version=4, sources=kafka(agent, 9))["thin"] is None, "no store is there yet"
+    assert look(version=3, sources=None)["thin"] is None, "the sources have not answered"
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_flush_is_judged_by_the_log(agent: Agent, damaged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The executors' errors are told beside what the log lacks; alone they mean nothing."""
+    tips, own = run_batches(agent, 3), Path(agent.checkpoint, "cec")
+    (own / "flush.json").write_text('{"request": "r"}')
+    assert agent.ask("between_batches", version=3, sources=None)["request"] == "r"
+    tell = functools.partial(agent.ask, "flushed", generation=1, failed=["executor 1 does not answer"])
+    if damaged:
+        monkeypatch.setattr(queries, "name_dirty_stores", fail_with(DamagedLog("a segment", 7, "torn")))
+        words = [f"the log cannot be asked which stores are written: {DamagedLog('a segment', 7, 'torn')}"]
+    else:
+        words = ["store 0/0/default still needs a replay from batch 1 on"]
+    wanted = [*words, "executor 1 does not answer"]
+    assert tell(version=3, request="r")["unwritten"] == wanted
+    assert json.loads((own / "flushed.json").read_text()) == {"request": "r", "version": 3, "failed": wanted}
+    assert not (own / "flush.json").exists()
+    if not damaged:
+        agent.append(STORES[0], tips[STORES[0]], {}, {b"a"})
+        agent.append(STORES[1], tips[STORES[1]], {})
+        assert tell(version=4, request=None)["unwritten"] == []
 
 
 def test_what_a_batch_reads(agent: Agent) -> None:

@@ -3,6 +3,8 @@ package org.apache.spark.sql.cec.recovery
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
+import com.fasterxml.jackson.databind.JsonNode
+
 import org.apache.spark.sql.cec.RunContext
 import org.apache.spark.sql.cec.agent.{Agent, Json}
 import org.apache.spark.sql.cec.exchange.StoreLocations
@@ -13,21 +15,22 @@ import org.apache.spark.sql.cec.exchange.StoreLocations
  */
 private[recovery] object Flush {
   /**
-   * Flushes between two batches. Returns a line for each store that is not written up to `version`, then the errors of
-   * the executors.
+   * Flushes between two batches, and answers `request`. Returns a line for each store that is not written up to
+   * `version`, then the errors of the executors.
    */
-  def ask(run: RunContext, version: Long, conf: Map[String, String]): Seq[String] =
-    findUnwritten(run, version, conf, StoreLocations.flush(run.checkpoint, run.generation, version, Agent.timeoutMs(conf)))
+  def ask(run: RunContext, version: Long, request: Option[String], conf: Map[String, String]): Seq[String] =
+    report(run, version, request, conf, StoreLocations.flush(run.checkpoint, run.generation, version, Agent.timeoutMs(conf)))
 
   /** Flushes at the end of the run. The stores then drop their windows. */
   def end(run: RunContext, version: Long, conf: Map[String, String]): Seq[String] =
-    findUnwritten(run, version, conf, StoreLocations.end(run.checkpoint, run.generation, version, flush = true, Agent.timeoutMs(conf)))
+    report(run, version, None, conf, StoreLocations.end(run.checkpoint, run.generation, version, flush = true, Agent.timeoutMs(conf)))
 
-  private def findUnwritten(run: RunContext, version: Long, conf: Map[String, String], failed: Seq[String]): Seq[String] = {
-    val request = Json.obj().put("home", run.home).put("version", version).put("generation", run.generation)
-    val left = try Agent.call("left_dirty", request, conf).get("lines").elements.asScala.map(_.asText).toSeq catch {
-      case NonFatal(failure) => Seq(s"the log cannot be asked which stores are written: ${failure.getMessage}")
+  private def report(run: RunContext, version: Long, request: Option[String], conf: Map[String, String], failed: Seq[String]): Seq[String] = {
+    val facts = Json.obj().put("checkpoint", run.checkpoint).put("home", run.home).put("version", version).put("generation", run.generation)
+      .put("request", request.orNull)
+    facts.set[JsonNode]("failed", Json.strings(failed))
+    try Agent.call("flushed", facts, conf).get("unwritten").elements.asScala.map(_.asText).toSeq catch {
+      case NonFatal(failure) => s"the log cannot be asked which stores are written: ${failure.getMessage}" +: failed
     }
-    if (left.isEmpty) Nil else left ++ failed
   }
 }

@@ -58,29 +58,29 @@ private[recovery] final class QueryLifecycle(
     }
   }
 
-  /** Answers requests, in the stream's thread, before Spark plans the next batch. */
+  /** Does what the agent orders, in the stream's thread, before Spark plans the next batch. */
   def betweenBatches(): Unit = {
     checkpointIfDue()
     val now = System.nanoTime()
     if (now - lastLookNs > QueryLifecycle.LookEveryNs) {
       lastLookNs = now
-      try answerRequests() catch { case NonFatal(failure) => logWarning("Spark CEC: a request to flush is not answered", failure) }
-      try margin.foreach(_.keep(lastBatch + 1)) catch {
-        case NonFatal(failure) => logWarning("Spark CEC: what the sources still have is not compared with what a recovery needs", failure)
+      try followOrders() catch {
+        case NonFatal(failure) => logWarning("Spark CEC: requests to flush and the sources are looked at again after the next batch", failure)
       }
     }
   }
 
-  /** Does the flush that `cec flush` requested. Between two batches no store is ahead of Spark's commits. */
-  private def answerRequests(): Unit = {
-    val asked = Agent.call("flush_requested", Json.obj().put("checkpoint", run.checkpoint), conf).get("request")
-    Json.text(asked).foreach { request =>
-      val version = lastBatch + 1
-      val failed = Flush.ask(run, version, conf)
-      val answer = Json.obj().put("checkpoint", run.checkpoint).put("request", request).put("version", version)
-      answer.set[JsonNode]("failed", Json.strings(failed))
-      Agent.call("flush_done", answer, conf)
-    }
+  /**
+   * Asks the agent why the stores must write now, and makes them. Between two batches no store is ahead of Spark's
+   * commits.
+   */
+  private def followOrders(): Unit = {
+    val version = lastBatch + 1
+    val facts = Json.obj().put("checkpoint", run.checkpoint).put("home", run.home).put("version", version)
+    facts.set[JsonNode]("sources", margin.map(_.newest()).orNull)
+    val orders = Agent.call("between_batches", facts, conf)
+    Json.text(orders.get("request")).foreach(request => Flush.ask(run, version, Some(request), conf))
+    Json.text(orders.get("thin")).foreach(why => margin.foreach(_.follow(why, version, orders.get("deletes").asBoolean)))
   }
 
   /** The last batch that ran in this thread, by the property that Spark sets for its tasks. */

@@ -3,13 +3,10 @@ package org.apache.spark.sql.cec.recovery
 import java.util.concurrent.TimeUnit
 import java.util.concurrent.atomic.AtomicReference
 
-import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ArrayNode
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.cec.RunContext
-import org.apache.spark.sql.cec.agent.{Agent, Json}
-import org.apache.spark.sql.cec.exchange.StoreLocations
 
 /**
  * Asks the sources of a running query for their offsets, again and again. The watch has a thread of its own, so that
@@ -55,20 +52,21 @@ private[recovery] final class RetentionGuard(watch: SourceWatch, run: RunContext
     extends Logging {
   private var flushedNs, warnedNs: Option[Long] = None
 
+  /** The newest answer of the sources, once; null if there is none since the last call. */
+  def newest(): ArrayNode = watch.take().orNull
+
   /**
-   * Compares the newest answer, if there is one, with the needs of a recovery. Call it between two batches, after the
+   * Follows the agent's comparison of the sources with the needs of a recovery. Call it between two batches, after the
    * batch that made `version`.
+   *
+   * @param why a source is about to lose what a recovery needs
+   * @param deletes whether it has ever deleted a record; if not, its topic is new, which happens once
    */
-  def keep(version: Long): Unit = watch.take().foreach { sources =>
-    val request = Json.obj().put("checkpoint", run.checkpoint).put("home", run.home).put("version", version)
-    request.set[JsonNode]("sources", sources)
-    val answer = Agent.call("sources_now", request, conf)
-    val deletes = answer.get("deletes").asBoolean // if false, a topic is new, which happens once
-    Json.text(answer.get("thin")).foreach(why => if (isUnderProtocol) { if (deletes) warnAboutLine(why) } else flushStores(why, version, deletes))
-  }
+  def follow(why: String, version: Long, deletes: Boolean): Unit =
+    if (!isUnderProtocol) flushStores(why, version, deletes) else if (deletes) warnAboutLine(why)
 
   private def flushStores(why: String, version: Long, deletes: Boolean): Unit = {
-    val failed = Flush.ask(run, version, conf)
+    val failed = Flush.ask(run, version, None, conf)
     if (failed.isEmpty) logFlush(why, version, deletes)
     failed.foreach(failure => logWarning(s"Spark CEC: not written, so a recovery still needs old input: $failure"))
   }
