@@ -6,9 +6,12 @@ import fcntl
 import functools
 import hashlib
 import json
+import random
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -439,6 +442,27 @@ def test_a_start_waits_for_the_lease_or_is_refused(agent: Agent) -> None:
         with pytest.raises(Refused, match="is running already"):
             agent.begin(decision=WITH_STATE, wait_s=0.0)
         assert agent.begin(wait_s=0.0)["generation"] == 2, "one without state has no lease"
+
+
+def test_of_starts_that_race_the_last_one_goes_on(agent: Agent) -> None:
+    """Drivers begin runs at once, then take the lease in any order: only the one that began last gets it."""
+    run_batches(agent, 3)
+    seed = secrets.randbelow(1 << 32)
+    dice = random.Random(seed)
+    for _ in range(10):
+        drivers = [Agent(agent.scratch) for _ in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            begun = list(pool.map(lambda each: each.begin_run(2, decision=WITH_STATE), drivers))
+        assert len(set(begun)) == len(drivers), f"seed {seed}: each run has a number of its own"
+        dice.shuffle(drivers_and_runs := list(zip(drivers, begun, strict=True)))
+        holders = []
+        for driver, generation in drivers_and_runs:
+            with suppress(Refused):
+                driver.ask("hold", generation=generation, wait_s=0.0)
+                holders.append(generation)
+        assert holders == [max(begun)], f"seed {seed}"
+        for driver in drivers:
+            driver.calls.close()
 
 
 def test_while_it_runs_a_thin_margin_is_a_reason_to_write(agent: Agent) -> None:
