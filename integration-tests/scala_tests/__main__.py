@@ -68,7 +68,9 @@ def summary(outcome: Outcome) -> str:
     width = max((len(result.suite) for result in outcome.results), default=0)
     lines = [f"{one.suite:<{width}} {one.run:4} {one.seconds:6.1f} s" for one in outcome.results]
     lines += [
-        f"FAILED {one.suite}: {failure.test}\n    {failure.reason}" for one in outcome.results for failure in one.failures
+        f"FAILED {one.suite}: {failure.test}\n    {failure.reason}"
+        for one in outcome.results
+        for failure in one.failures
     ]
     if outcome.aborted:
         lines.append(f"ABORTED: {outcome.aborted}")

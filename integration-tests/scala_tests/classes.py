@@ -16,7 +16,7 @@ from spark_cec.toolchain import JAVAC_OPTIONS, SCALAC_OPTIONS, SparkJars, compil
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SOURCES = ROOT / "jvm-shim" / "src" / "test" / "scala"
-_SCALATEST = {"scalatest-core_2.13", "scalatest-compatible", "scalatest-funsuite_2.13", "scalactic_2.13"}
+SCALATEST = {"scalatest-core_2.13", "scalatest-compatible", "scalatest-funsuite_2.13", "scalactic_2.13"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def prepare(directory: Path) -> Classes:
     """
     product, spark = build(quiet=True), spark_jars()
     pins = read_pins(ROOT / "integration-tests" / "spark_suites" / "jars.toml")
-    library = tuple(fetch({artifact: digest for artifact, digest in pins.items() if artifact.name in _SCALATEST}))
+    library = tuple(fetch({artifact: digest for artifact, digest in pins.items() if artifact.name in SCALATEST}))
     jars = _WithLibraries(spark.directory, spark.version, spark.scala, (*library, product))
     return Classes(_compiled(jars, product, directory), library, product, spark.class_path)
 

@@ -23,7 +23,7 @@ class Counter:
     all: int
 
     def __str__(self) -> str:
-        share = f"{100 * self.covered / self.all:.0f} %" if self.all else "–"
+        share = f"{100 * self.covered / self.all:.0f} %" if self.all else "-"
         return f"{self.covered}/{self.all} {share:>6}"
 
 
@@ -69,11 +69,12 @@ def read(xml: Path) -> list[Coverage]:
 def files(xml: Path) -> list[Coverage]:
     """The source files of a report."""
     packages = ElementTree.parse(xml).getroot().iter("package")
-    return [
+    rows = [
         _coverage(f"{_short(package.get('name', '?'))}/{file.get('name')}", file)
         for package in packages
         for file in package.iter("sourcefile")
     ]
+    return sorted(rows, key=lambda row: row.name)
 
 
 def table(rows: list[Coverage], what: str = "package") -> str:

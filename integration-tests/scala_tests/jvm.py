@@ -67,7 +67,7 @@ def run(
 
 def judge(results: tuple[SuiteResult, ...], status: int, late: str, output: str) -> Outcome:
     """What a run with these results and this exit status is. A run without a test has not come to its end."""
-    whole = status == 0 or status == 1 and any(result.failures for result in results)
+    whole = status == 0 or (status == 1 and any(result.failures for result in results))
     broken = late or next((f"{result.suite}: {result.aborted}" for result in results if result.aborted), "")
     if not broken and "*** ABORTED ***" in output:
         broken = "a suite could not be made"
@@ -86,4 +86,3 @@ def _stop(process: subprocess.Popen[bytes]) -> int:
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait()
-
