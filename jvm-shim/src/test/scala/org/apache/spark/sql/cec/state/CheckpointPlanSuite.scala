@@ -52,13 +52,12 @@ class CheckpointPlanSuite extends CecSuite {
     }
     assert(asked.extentBefore(0, 10, rowsBefore(2L -> 4L, 6L -> 10L)) == 6)
     assert(askedFor == Seq(2L, 6L))
-    assert(plan(""""extent_records": 60""", """"extent_per_window": 0.0""", """"extent_steps": [[2, 60, 4]]""")
-      .extentBefore(0, 10, rowsBefore(2L -> 4L)) == 2)
-    // 60 - 4 + 8 + 0 > 60: a window of this store has two rows
-    assert(plan(""""extent_records": 60""", """"extent_per_window": 0.0""", """"extent_steps": [[2, 60, 4], [7, 0, 0]]""")
-      .extentBefore(0, 10, rowsBefore(2L -> 8L, 7L -> 0L)) == 7)
-    assert(plan(""""extent_records": 60""", """"extent_per_window": 0.0""", """"extent_steps": [[2, 60, 4], [7, 0, 0]]""")
-      .extentBefore(1, 10, rowsBefore(2L -> 4L, 7L -> 0L)) == 7)
+    def threshold(records: Int, rowsBefore: Long) =
+      plan(""""extent_records": 60""", """"extent_per_window": 0.0""", """"extent_steps": [[2, 60, 4], [7, 0, 0]]""")
+        .extentBefore(records, 10, version => if (version == 2) rowsBefore else 0L)
+    assert(threshold(records = 0, rowsBefore = 4) == 2) // 60 - 4 + 4
+    assert(threshold(records = 0, rowsBefore = 8) == 7) // a window of this store has two rows
+    assert(threshold(records = 1, rowsBefore = 4) == 7)
   }
 
   test("the limit of the extent is the largest of Q, Q for each row, and the rows") {

@@ -189,6 +189,20 @@ class CheckpointIndexSuite extends CecSuite {
     assert(index.withFootprintBefore(12).toSeq == Seq(touched))
   }
 
+  test("a touched window that is checked stays clean, though another one becomes dirty") {
+    val (checked, other) = (stamped(1, 3), stamped(2, 3))
+    val index = books(checked, other)
+    val changes = new BatchDelta
+    Seq(checked, other).foreach { window =>
+      window.isTouched = true
+      changes.newlyDirty.add(window)
+    }
+    changes.kept = 2
+    index.apply(10, changes, list(checked), index.after(10, changes, list(checked)))
+    assert((checked.isDirty, other.dirtySince, index.dirtyWindows) == ((false, 10L, 1L)))
+    assert(index.dirtyBefore(Long.MaxValue).toSeq == Seq(other))
+  }
+
   test("D is that of the oldest window that stays dirty") {
     val (old, young) = (stamped(1, 3, dirtySince = 4), stamped(2, 3, dirtySince = 7))
     assert(books(old, young).after(10, new BatchDelta, list()).dirtyFrom == 4)
