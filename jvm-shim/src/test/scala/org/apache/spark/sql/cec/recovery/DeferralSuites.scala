@@ -186,6 +186,7 @@ class DeterministicNodesSuite extends CecSuite {
     }
     assert(!DeterministicNodes.isStateless(Unheard(stream)))
     assert(DeterministicNodes.isStateless(LocalLimit(Literal(1), stream)))
+    assert(DeterministicNodes.isStateless(Sample(0.0, 0.5, withReplacement = false, 1L, stream)))
     assert(DeterministicNodes.isStateless(Project(Seq(key), stream)))
   }
 }
