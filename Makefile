@@ -9,13 +9,15 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+# Programs of the tests are packages of these folders.
+TESTS := PYTHONPATH=python:integration-tests:support
 ANY_PYTHON = $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
 
 # What the caller's environment says about Python and Spark must not reach into the virtual environment.
 unexport PYTHONPATH PYTHONHOME SPARK_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kafka demo-pipeline test test-fast test-long test-long-kafka test-long-cluster test-long-rest test-spark lint bench soak docs jar wheel clean distclean tools
+.PHONY: help demo demo-kafka demo-pipeline test test-fast test-scala coverage test-long test-long-kafka test-long-cluster test-long-rest test-spark lint bench soak docs jar wheel clean distclean tools
 .DELETE_ON_ERROR:
 
 help:  ## show this list
@@ -32,11 +34,22 @@ demo-pipeline: jar  ## a pipeline of seven flows: an executor and the driver are
 	$(RUN) examples/pipeline_purchases.py
 
 test: $(if $(filter 4.3,$(SPARK)),lint) jar  ## lint, then every test, on real Spark too; SPARK=4.2 for that release
-	@PYTHONPATH=integration-tests:support:python $(RUN) -m cec_it.class_archive
+	$(TESTS) $(RUN) -m scala_tests
+	@$(TESTS) $(RUN) -m cec_it.class_archive
 	$(RUN) -m pytest -q -n $(JOBS) --dist loadgroup --no-loadscope-reorder python/tests integration-tests
 
 test-fast: $(INSTALLED)  ## the unit tests, without Spark and without Java: few examples, few seeds
 	CEC_TESTS=fast $(RUN) -m pytest -q -n $(JOBS) --dist worksteal python/tests
+
+test-scala: jar  ## the unit tests of the Scala part, in one JVM without Python; SUITES="state.WindowTableSuite", SEED=...
+	$(TESTS) $(RUN) -m scala_tests $(SUITES:%=--suite %) $(if $(SEED),--seed $(SEED))
+
+coverage: jar  ## lines and branches that the unit tests run, by package: Scala (JaCoCo), then Python (coverage.py)
+	@mkdir -p build/coverage
+	$(TESTS) $(RUN) -m scala_tests --coverage
+	CEC_TESTS=fast $(RUN) -m pytest -q -n $(JOBS) --dist worksteal --cov=python/spark_cec --cov=python/spark_cec_lab --cov-branch \
+		--cov-report=json:build/coverage/python.json python/tests
+	@$(TESTS) $(RUN) -m cec_it.python_coverage build/coverage/python.json
 
 test-long: test-long-rest test-long-kafka test-long-cluster  ## all that takes long: Kafka, clusters
 
@@ -44,14 +57,14 @@ test-long-rest: jar  ## the tests that `make test` leaves out; ROUNDS=20 kills e
 	$(if $(ROUNDS),CEC_ROUNDS=$(ROUNDS)) $(RUN) -m pytest -q -m long -n $(JOBS) --dist loadgroup --no-loadscope-reorder integration-tests
 
 test-long-kafka: jar  ## ten runs of queries on Kafka with five kills each; SEED=... repeats one; prints a table
-	PYTHONPATH=integration-tests:support:python $(RUN) -m cec_it.long_kafka $(if $(SEED),--seed $(SEED))
+	$(TESTS) $(RUN) -m cec_it.long_kafka $(if $(SEED),--seed $(SEED))
 
 test-long-cluster: jar  ## what may befall a cluster, at length: a table; SEED=..., RUNS=... per scenario
 	PYTHONPATH=$(CURDIR)/python:$(CURDIR)/integration-tests:$(CURDIR)/support \
 		$(RUN) -m cec_it.cluster_campaign $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS))
 
 test-spark: jar  ## run Spark's own streaming suites on our provider (fetches its test jars; SUITES="A B" for some)
-	PYTHONPATH=python:integration-tests $(RUN) -m spark_suites $(SUITES:%=--suite %)
+	$(TESTS) $(RUN) -m spark_suites $(SUITES:%=--suite %)
 
 lint: $(INSTALLED)  ## ruff and mypy
 	$(RUN) -m ruff check python integration-tests examples support

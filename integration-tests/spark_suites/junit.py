@@ -34,10 +34,24 @@ class SuiteResult:
 
 def read(suite: str, directory: Path, seconds: float, aborted: str = "") -> SuiteResult:
     """The result of `suite` from the `TEST-*.xml` files below `directory`."""
+    return _result(suite, sorted(directory.glob("TEST-*.xml")), seconds, aborted)
+
+
+def read_all(directory: Path) -> list[SuiteResult]:
+    """The results of all suites with tests that have a `TEST-*.xml` file below `directory`, by their short names."""
+    results = []
+    for file in sorted(directory.glob("TEST-*.xml")):
+        root = ElementTree.parse(file).getroot()
+        name = root.get("name", file.stem).rsplit(".", 1)[-1]
+        results.append(_result(name, [file], float(root.get("time", "0"))))
+    return [result for result in results if result.run or result.skipped]
+
+
+def _result(suite: str, files: list[Path], seconds: float, aborted: str = "") -> SuiteResult:
     passed: list[str] = []
     failures: list[Failure] = []
     skipped: list[str] = []
-    for file in sorted(directory.glob("TEST-*.xml")):
+    for file in files:
         for case in ElementTree.parse(file).getroot().iter("testcase"):
             name = case.get("name", "?")
             problem = case.find("failure") if case.find("failure") is not None else case.find("error")

@@ -106,14 +106,14 @@ def command(launch: Launch, suite: str, home: Path) -> list[str]:
     chosen = [option for test in launch.tests for option in ("-t", test)]
     return [
         *(require_java(), _HEAP, *_JIT),
-        *_module_options(),
+        *module_options(),
         *(f"-D{key}={value}" for key, value in properties.items()),
         *("-cp", launch.classes.class_path, "org.scalatest.tools.Runner"),
         *("-R", str(launch.classes.own), "-s", suite, *chosen, "-oW", "-u", str(home / "junit")),
     ]
 
 
-def _module_options() -> list[str]:
+def module_options() -> list[str]:
     """What Spark's launcher opens to a JVM: the public constant of its `JavaModuleOptions`."""
     if not _MODULE_OPTIONS:
         jars = spark_jars().class_path

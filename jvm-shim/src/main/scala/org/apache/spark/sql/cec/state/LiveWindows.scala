@@ -132,6 +132,7 @@ private[cec] final class LiveWindows(
     cold.closeIterators()
     cold.give(table.iterator.filter(window => warm.get(Window.row(window.id, 0), window.hash) == null))
     table = warm
+    readOrder.clear() // a task may have read windows after its commit, and they may be cold now
     books.keep(warm.iterator)
   }
 

@@ -1,0 +1,131 @@
+package org.apache.spark.sql.cec.agent
+
+import java.io.{InputStream, IOException, OutputStream, PipedInputStream, PipedOutputStream}
+import java.nio.charset.StandardCharsets.UTF_8
+import java.util.concurrent.{CompletableFuture, TimeoutException}
+
+import org.apache.spark.sql.AnalysisException
+import org.apache.spark.sql.cec.CecSuite
+
+class JsonSuite extends CecSuite {
+  test("texts, long numbers and settings come back as they were") {
+    val texts = Seq("", "a\"b\\c\n\u0000", "é中\uD83D\uDE00", "null")
+    val numbers = Seq(0L, -1L, (1L << 53) + 1, Long.MaxValue, Long.MinValue)
+    val node = Json.obj()
+    node.set[com.fasterxml.jackson.databind.JsonNode]("texts", Json.strings(texts))
+    node.set[com.fasterxml.jackson.databind.JsonNode]("numbers", Json.longs(numbers))
+    node.set[com.fasterxml.jackson.databind.JsonNode]("conf", Json.map(Map("a.b" -> "1", "" -> "x y")))
+    val read = Json.parse(node.toString)
+    assert((0 until texts.size).map(read.get("texts").get(_).asText) == texts)
+    assert((0 until numbers.size).map(read.get("numbers").get(_).asLong) == numbers)
+    assert(read.get("numbers").get(3).isIntegralNumber)
+    assert(read.get("conf").get("a.b").asText == "1" && read.get("conf").get("").asText == "x y")
+  }
+
+  test("a text may be missing or null, and empty is a text") {
+    val node = Json.parse("""{"none": null, "empty": "", "number": 7}""")
+    assert(Json.text(node.get("none")).isEmpty && Json.text(node.get("other")).isEmpty)
+    assert(Json.text(node.get("empty")).contains("") && Json.text(node.get("number")).contains("7"))
+    assert(Json.arr().isEmpty && Json.obj().isEmpty && Json.strings(Nil).toString == "[]")
+  }
+}
+
+class QueryRefusedExceptionSuite extends CecSuite {
+  test("our error is one of analysis, with its message, and others pass") {
+    val cause = new CecException("SettingsError", "no such key")
+    val refused = intercept[AnalysisException](QueryRefusedException.orResult(throw cause))
+    assert(refused.getMessage.contains("no such key") && (refused.getCause eq cause))
+    assert(QueryRefusedException.orResult(5) == 5)
+    assertThrows[IllegalStateException](QueryRefusedException.orResult(throw new IllegalStateException))
+  }
+}
+
+class AgentOutputSuite extends CecSuite {
+  import AgentOutput._
+
+  private val PatientMs = 30000L
+
+  /** A process of which only the end matters. */
+  private final class Ending extends Process {
+    val end = new CompletableFuture[Process]
+    override def onExit(): CompletableFuture[Process] = end
+    override def getOutputStream: OutputStream = null
+    override def getInputStream: InputStream = null
+    override def getErrorStream: InputStream = null
+    override def waitFor(): Int = 0
+    override def exitValue(): Int = 0
+    override def destroy(): Unit = ()
+  }
+
+  private def pipe(): (PipedOutputStream, AgentOutput) = {
+    val stream = new PipedOutputStream
+    (stream, new AgentOutput(new PipedInputStream(stream)))
+  }
+
+  private def send(stream: OutputStream, text: String): Unit = {
+    stream.write(text.getBytes(UTF_8))
+    stream.flush()
+  }
+
+  private val greeting = Mark + "\"1.0\", \"name\": \"é\"}"
+
+  test("a greeting may come byte by byte, behind other text") {
+    val (stream, output) = pipe()
+    s"warning: é\n$greeting\n".getBytes(UTF_8).foreach { byte =>
+      stream.write(byte.toInt)
+      stream.flush()
+    }
+    assert(output.await(new Ending, PatientMs) == Greeted(greeting))
+    stream.close()
+  }
+
+  test("the greeting is the first whole line with the mark") {
+    val (stream, output) = pipe()
+    send(stream, s"x $greeting\n$Mark 2}\nmore")
+    assert(output.await(new Ending, PatientMs) == Greeted(greeting))
+    stream.close()
+  }
+
+  test("an output that ends before the greeting keeps its last words on one line") {
+    val (stream, output) = pipe()
+    send(stream, " Traceback:\r\n\n  no module \n")
+    stream.close()
+    assert(output.await(new Ending, PatientMs) == Ended)
+    assert(output.said == "Traceback: / no module")
+  }
+
+  test("half a greeting is none") {
+    val (stream, output) = pipe()
+    send(stream, greeting)
+    stream.close()
+    assert(output.await(new Ending, PatientMs) == Ended)
+  }
+
+  test("a flood without a greeting ends the wait") {
+    val text = new String(Array.fill(Most + 2)('x'))
+    val output = new AgentOutput(new java.io.ByteArrayInputStream(text.getBytes(UTF_8)))
+    assert(output.await(new Ending, PatientMs) == Flooded)
+    assert(output.said.length == 500)
+  }
+
+  test("an error of the stream is its end") {
+    val output = new AgentOutput(() => throw new IOException("closed"))
+    assert(output.await(new Ending, PatientMs) == Ended)
+  }
+
+  test("a process that ends while a child holds the output open has ended") {
+    val (stream, output) = pipe()
+    val process = new Ending
+    process.end.complete(process)
+    assert(output.await(process, PatientMs) == Ended)
+    stream.close()
+  }
+
+  test("a silent process is waited for no longer than asked") {
+    val (stream, output) = pipe()
+    assertThrows[TimeoutException](output.await(new Ending, 10L))
+    send(stream, greeting + "\n")
+    assert(output.await(new Ending, PatientMs) == Greeted(greeting))
+    stream.close()
+  }
+}

@@ -1,0 +1,74 @@
+package org.apache.spark.sql.cec.exchange
+
+import java.util.concurrent.{CountDownLatch, CyclicBarrier, TimeUnit}
+
+import scala.jdk.CollectionConverters._
+
+import com.fasterxml.jackson.databind.JsonNode
+
+import org.apache.spark.sql.cec.CecSuite
+import org.apache.spark.sql.cec.agent.Json
+import org.apache.spark.sql.execution.streaming.state.StateStoreId
+
+class MessageSuite extends CecSuite {
+  private val checkpoint = "/data/a \"b\"\\c/é"
+
+  private def fields(node: JsonNode): Set[String] = Json.parse(node.toString).fieldNames.asScala.toSet
+
+  test("an end and a flush name call, checkpoint, run and version") {
+    val end = Json.parse(Message.end(checkpoint, 3L, Long.MaxValue, flush = true).toString)
+    assert((end.get("call").asText, end.get("checkpoint").asText, end.get("generation").asLong, end.get("version").asLong, end.get("flush").asBoolean) ==
+      (("end", checkpoint, 3L, Long.MaxValue, true)))
+    assert(!Message.end(checkpoint, 3L, 4L, flush = false).get("flush").asBoolean)
+    assert(fields(Message.flush(checkpoint, 3L, 4L)) == Set("call", "checkpoint", "generation", "version"))
+    assert(Message.flush(checkpoint, 3L, 4L).get("call").asText == "flush")
+  }
+
+  test("a hand-over names the store and who asks, and a run that nobody announced by -1") {
+    val id = StateStoreId("/state", 1L << 40, 7, "left-keyToNumValues")
+    val asked = Json.parse(Message.handOver("exec-1", checkpoint, Some(2L), id, 9L, agentTimeoutMs = 1500).toString)
+    assert((asked.get("call").asText, asked.get("from").asText, asked.get("generation").asLong, asked.get("version").asLong) ==
+      (("hand_over", "exec-1", 2L, 9L)))
+    assert((asked.get("operator").asLong, asked.get("partition").asInt, asked.get("store").asText, asked.get("agent_timeout_ms").asInt) ==
+      ((1L << 40, 7, "left-keyToNumValues", 1500)))
+    assert(Message.handOver("e", checkpoint, None, id, 9L, 1).get("generation").asLong == -1)
+    assert(Message.handOver("e", checkpoint, Some(0L), id, 9L, 1).get("generation").asLong == 0)
+  }
+}
+
+class LocalStoresSuite extends CecSuite {
+  private def store(partition: Int)(onClose: => Unit): HostedStore = new HostedStore {
+    override def checkpoint: String = "/c"
+    override val stateStoreId: StateStoreId = StateStoreId("/c/state", 0L, partition)
+    override def generation: Option[Long] = Some(1L)
+    override def flush(version: Long): Unit = fail("flush")
+    override def handOver(version: Long): Boolean = fail("handOver")
+    override def agentTimeoutMs: Int = 1
+    override def end(version: Long, write: Boolean): Unit = fail("end")
+    override def close(): Unit = onClose
+  }
+
+  test("stores are closed at the same time") {
+    val all = new CyclicBarrier(3)
+    val stores = (0 until 3).map(store(_)(all.await(30, TimeUnit.SECONDS)))
+    assert(LocalStores.closeAll(stores, 60000L).isEmpty)
+    assert(!all.isBroken)
+  }
+
+  test("a store that fails is done, and one that does not end is left and interrupted") {
+    val (interrupted, closed) = (new CountDownLatch(1), new CountDownLatch(1))
+    val stuck = store(0)(try new CountDownLatch(1).await() catch { case _: InterruptedException => interrupted.countDown() })
+    val stores = Seq(stuck, store(1)(throw new IllegalStateException("no")), store(2)(closed.countDown()))
+    assert(LocalStores.closeAll(stores, 300L) == Seq(stuck))
+    assert(closed.await(30, TimeUnit.SECONDS) && interrupted.await(30, TimeUnit.SECONDS))
+  }
+
+  test("no store, no wait") {
+    assert(LocalStores.closeAll(Nil, 60000L).isEmpty)
+  }
+
+  test("a call waits a minute longer than the agent's own") {
+    assert(LocalStores.timeout(5000).duration.toMillis == 65000)
+    assert(LocalStores.timeout(Int.MaxValue).duration.toMillis == Int.MaxValue + 60000L)
+  }
+}

@@ -1,0 +1,278 @@
+package org.apache.spark.sql.cec.recovery
+
+import org.apache.spark.api.python.PythonEvalType
+import org.apache.spark.sql.catalyst.expressions._
+import org.apache.spark.sql.catalyst.expressions.aggregate._
+import org.apache.spark.sql.catalyst.plans.logical._
+import org.apache.spark.sql.cec.CecSuite
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.streaming.OutputMode
+import org.apache.spark.sql.types._
+
+import LogicalPlans._
+
+class DeterministicExpressionsSuite extends CecSuite {
+  private def of(expression: Expression): Option[String] = DeterministicExpressions.against(Project(Seq(named(expression)), rows()))
+
+  private def python(kind: Int, deterministic: Boolean = true): PythonUDF = PythonUDF("f", null, LongType, Seq(key), kind, deterministic)
+
+  test("plain expressions are deterministic") {
+    assert(of(Add(key, Literal(1L))).isEmpty)
+    assert(of(Coalesce(Seq(key, Literal(0L)))).isEmpty)
+    assert(DeterministicExpressions.against(rows()).isEmpty)
+  }
+
+  test("a random value is found wherever it is, and named") {
+    val random = Rand(Literal(1L))
+    val reason = Some("the plan is not deterministic: rand")
+    assert(of(random) == reason)
+    assert(of(Coalesce(Seq(Cast(key, DoubleType), Multiply(random, Literal(2.0))))) == reason)
+    assert(DeterministicExpressions.against(Filter(GreaterThan(random, Literal(0.5)), rows())) == reason)
+    assert(DeterministicExpressions.against(join(rows(), Filter(GreaterThan(random, Literal(0.5)), rows()))) == reason)
+    assert(of(ScalarSubquery(Project(Seq(named(random)), OneRowRelation()))).exists(_.startsWith("the plan is not deterministic")))
+    assert(of(Uuid(Some(1L))).exists(_.endsWith("uuid")))
+  }
+
+  test("the time of the batch is none of a replay's") {
+    for (now <- Seq(CurrentTimestamp(), CurrentDate(Some("UTC")), LocalTimestamp(Some("UTC")), Now())) {
+      assert(of(now).exists(_.startsWith("the plan is not deterministic")), now)
+      assert(of(Coalesce(Seq(Cast(now, StringType, Some("UTC")), Literal("x")))).nonEmpty, now)
+    }
+  }
+
+  test("what Spark rewrites is judged by what it becomes") {
+    assert(of(Uniform(Literal(1), Literal(9), Literal(3))).exists(_.contains("not deterministic")))
+    assert(of(new Nvl(key, Literal(1L))).isEmpty)
+    assert(of(new Nvl(Cast(key, DoubleType), Rand(Literal(1L)))).exists(_.endsWith("rand")))
+  }
+
+  test("of an aggregate only the arguments are judged") {
+    assert(DeterministicExpressions.against(groupBy(rows(), First(key, ignoreNulls = false), CollectList(key))).isEmpty)
+    assert(DeterministicExpressions.against(groupBy(rows(), Max(Rand(Literal(1L))))).exists(_.endsWith("rand")))
+  }
+
+  test("Python functions of one row are as good as they say, and those of many rows are not") {
+    assert(of(python(PythonEvalType.SQL_BATCHED_UDF)).isEmpty)
+    assert(of(python(PythonEvalType.SQL_ARROW_BATCHED_UDF)).isEmpty)
+    assert(of(python(PythonEvalType.SQL_MAP_PANDAS_ITER_UDF)).isEmpty)
+    assert(of(python(PythonEvalType.SQL_BATCHED_UDF, deterministic = false)).exists(_.contains("not deterministic")))
+    assert(of(python(PythonEvalType.SQL_SCALAR_PANDAS_UDF)).contains("'f' is a function of many rows at once, which come in any order"))
+    assert(of(Add(Literal(1L), python(PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF))).nonEmpty)
+  }
+}
+
+class OrderIndependentAggregatesSuite extends CecSuite {
+  private def of(function: AggregateFunction, distinct: Boolean = false): Option[String] =
+    OrderIndependentAggregates.against(aggregated(function, distinct))
+
+  private def decimal(precision: Int, scale: Int = 2) = column(DecimalType(precision, scale))
+  private val caseless = StringType("UTF8_LCASE")
+
+  test("counts, bits, registers, and sums of integers are independent of the order") {
+    for (function <- Seq(
+        Count(key), Sum(key), Sum(column(ShortType)), Min(key), Max(column(StringType)), Min(column(BinaryType)), Average(number), BitAndAgg(key),
+        BitOrAgg(key), BitXorAgg(key), HyperLogLogPlusPlus(key), Average(column(DayTimeIntervalType())))) {
+      assert(of(function).isEmpty, function)
+    }
+  }
+
+  test("whatever is not known is not independent") {
+    for (function <- Seq(First(key, ignoreNulls = true), Last(key, ignoreNulls = true), CollectList(key), CollectSet(key), StddevSamp(Cast(key, DoubleType)))) {
+      assert(of(function).exists(_.endsWith("is not known to be independent of the order of rows")), function)
+    }
+    assert(of(Count(key), distinct = true).exists(_.startsWith("count(DISTINCT …)")))
+  }
+
+  test("floating-point numbers round in the order in which they are added") {
+    for (kind <- Seq(FloatType, DoubleType)) {
+      assert(of(Sum(column(kind))).exists(_.contains("rounding")))
+      assert(of(Average(column(kind))).exists(_.contains("rounding")))
+      assert(of(Min(column(kind))).isEmpty && of(Max(column(kind))).isEmpty)
+    }
+    assert(of(Average(key)).exists(_.endsWith("; cast to int, or divide a sum by a count")))
+  }
+
+  test("decimals: a sum has ten more digits, and an average is of doubles up to eleven") {
+    assert(of(Sum(decimal(28))).isEmpty)
+    assert(of(Sum(decimal(29))).exists(_.contains("cast to at most 28 digits")))
+    assert(of(Average(decimal(11))).exists(_.endsWith("; cast to decimal(12,2) or more digits")))
+    assert(of(Average(decimal(12))).isEmpty)
+    assert(of(Average(decimal(28))).isEmpty)
+    assert(of(Average(decimal(29))).exists(_.contains("may overflow")))
+  }
+
+  test("a sum that is null after an overflow depends on the order") {
+    val context = Sum(key).evalContext.copy(evalMode = EvalMode.TRY)
+    assert(of(Sum(key, context)).contains("try_sum is null after an overflow, which depends on the order of rows"))
+    assert(of(Average(decimal(20), EvalMode.TRY)).exists(_.startsWith("try_avg")))
+    for (mode <- Seq(EvalMode.ANSI, EvalMode.LEGACY)) assert(of(Sum(key, context.copy(evalMode = mode))).isEmpty)
+  }
+
+  test("equal values of other bytes: the first one stays") {
+    assert(of(Min(column(caseless))).exists(_.contains("equal with other bytes")))
+    assert(of(Max(column(new StructType().add("x", DoubleType)))).exists(_.contains("0.0 and -0.0 are equal")))
+    assert(of(Max(column(new StructType().add("x", LongType)))).isEmpty)
+    assert(of(Max(column(ArrayType(FloatType)))).exists(_.contains("0.0 and -0.0 are equal")))
+  }
+
+  test("what Spark rewrites to a known function is known") {
+    assert(of(CountIf(EqualTo(key, Literal(1L)))).isEmpty)
+    assert(of(BoolAnd(EqualTo(key, Literal(1L)))).isEmpty)
+  }
+
+  test("keys of equal values with other bytes, and maps, are told") {
+    assert(OrderIndependentAggregates.againstKey(LongType).isEmpty)
+    assert(OrderIndependentAggregates.againstKey(DoubleType).isEmpty)
+    assert(OrderIndependentAggregates.againstKey(caseless).exists(_.contains("may be equal with other bytes")))
+    assert(OrderIndependentAggregates.againstKey(new StructType().add("x", ArrayType(caseless))).nonEmpty)
+    assert(OrderIndependentAggregates.againstKey(ArrayType(MapType(LongType, LongType))).contains("it has a map in its key"))
+  }
+}
+
+class StatefulOperatorsSuite extends CecSuite {
+  private val (stream, table) = (rows(), rows(streaming = false))
+
+  private def kinds(plan: LogicalPlan, mode: OutputMode = OutputMode.Update()): Seq[String] =
+    StatefulOperators.operatorsOf(plan, mode).flatMap(StatefulOperators.kind)
+
+  test("a node has state if its input is a stream") {
+    val made: Seq[(LogicalPlan => LogicalPlan, String)] = Seq(
+      ((child: LogicalPlan) => groupBy(child, Count(key)), "aggregation"),
+      ((child: LogicalPlan) => Deduplicate(Seq(key), child), "deduplication"),
+      ((child: LogicalPlan) => DeduplicateWithinWatermark(Seq(key), child), "deduplication within watermark"),
+      ((child: LogicalPlan) => Distinct(child), "distinct"),
+      ((child: LogicalPlan) => Except(child, table, isAll = false), "set operation"),
+      ((child: LogicalPlan) => Intersect(child, table, isAll = false), "set operation"),
+      ((child: LogicalPlan) => GlobalLimit(Literal(1), child), "limit"))
+    made.foreach { case (node, kind) =>
+      assert(StatefulOperators.kind(node(stream)).contains(kind))
+      assert(StatefulOperators.kind(node(table)).isEmpty, kind)
+    }
+    assert(StatefulOperators.kind(Project(Seq(key), stream)).isEmpty)
+  }
+
+  test("a join has state if both sides are streams") {
+    assert(StatefulOperators.kind(join(stream, rows())).contains("stream-stream join"))
+    assert(StatefulOperators.kind(join(stream, table)).isEmpty)
+    assert(StatefulOperators.kind(join(table, stream)).isEmpty)
+  }
+
+  test("ids go from the sink up, a parent before its children, the left one first") {
+    val plan = Distinct(join(Deduplicate(Seq(key), stream), groupBy(rows(), Count(key))))
+    assert(kinds(plan) == Seq("distinct", "stream-stream join", "deduplication", "aggregation"))
+  }
+
+  test("a limit counts rows in append mode, and in complete mode without an aggregation below it") {
+    val (plain, sorted) = (GlobalLimit(Literal(1), stream), GlobalLimit(Literal(1), Project(Seq(key), groupBy(stream, Count(key)))))
+    assert(kinds(plain, OutputMode.Append()) == Seq("limit"))
+    assert(kinds(plain, OutputMode.Update()).isEmpty)
+    assert(kinds(plain, OutputMode.Complete()) == Seq("limit"))
+    assert(kinds(sorted, OutputMode.Complete()) == Seq("aggregation"))
+    assert(kinds(sorted, OutputMode.Append()) == Seq("limit", "aggregation"))
+  }
+}
+
+class DeterministicNodesSuite extends CecSuite {
+  test("nodes that give the same rows are known, and others are named") {
+    val stream = rows()
+    for (node <- Seq[LogicalPlan](
+        stream, Project(Seq(key), stream), Filter(Literal(true), stream), Union(Seq(stream, stream)), join(stream, stream), Sort(Nil, global = true, stream),
+        Repartition(3, shuffle = true, stream), Generate(Explode(column(ArrayType(LongType))), Nil, outer = false, None, Nil, stream))) {
+      // a stream itself is none: the sources are judged elsewhere
+      assert(DeterministicNodes.against(node).isEmpty || (node eq stream), node.nodeName)
+    }
+    for (node <- Seq[LogicalPlan](Unheard(stream), Sample(0.0, 0.5, withReplacement = false, 1L, stream), LocalLimit(Literal(1), stream))) {
+      assert(DeterministicNodes.against(node).exists(_.contains(node.nodeName)))
+    }
+    assert(!DeterministicNodes.isStateless(Unheard(stream)))
+    assert(DeterministicNodes.isStateless(LocalLimit(Literal(1), stream)))
+    assert(DeterministicNodes.isStateless(Sample(0.0, 0.5, withReplacement = false, 1L, stream)))
+    assert(DeterministicNodes.isStateless(Project(Seq(key), stream)))
+  }
+}
+
+class DeferralAnalysisSuite extends CecSuite {
+  private def decide(
+      plan: LogicalPlan, conf: Map[String, String] = Map.empty, speculation: Boolean = false, mode: String = "auto", sources: Seq[String] = Nil): Decision = {
+    val settings = new SQLConf
+    conf.foreach { case (key, value) => settings.setConfString(key, value) }
+    new DeferralAnalysis(write(plan), settings, speculation, mode, Promises(sources, functionsAreOrderFree = false)).decide()
+  }
+
+  private def reason(decision: Decision): String = {
+    assert(decision.operators.nonEmpty && decision.deferred.isEmpty)
+    decision.operators.head.reason
+  }
+
+  private val counts = groupBy(source("rate"), Count(key), Sum(key))
+
+  test("counts and sums of a known source are deferred") {
+    val decision = decide(counts)
+    assert(decision.operators == Seq(OperatorDecision(0, "aggregation", deferred = true, "a replay gives the same state")))
+    assert((decision.mode, decision.deferred, decision.counted) == (("deferred", Set(0L), Set.empty[Long])))
+  }
+
+  test("sources are known by their names, and a user may vouch for more, in any case") {
+    assert(reason(decide(groupBy(source("socket"), Count(key)))).startsWith("source 'socket' is not known to be replayable"))
+    assert(decide(groupBy(source("Socket"), Count(key)), sources = Seq("sOCKET")).mode == "deferred")
+    for (name <- Seq("RATE", "filesource", "cec", "delta")) assert(decide(groupBy(source(name), Count(key))).mode == "deferred", name)
+    assert(reason(decide(groupBy(Union(Seq(source("rate"), source("socket"))), Count(key)))).contains("socket"))
+  }
+
+  test("the user's mode comes before all reasons") {
+    assert(reason(decide(counts, mode = "eager")) == "cec.mode=eager")
+  }
+
+  test("an operator's own function is told before what holds for the whole query") {
+    assert(reason(decide(groupBy(source("socket"), CollectList(key)))).startsWith("collect_list"))
+    assert(reason(decide(Deduplicate(Seq(column(StringType("UTF8_LCASE"))), source("rate")))).contains("other bytes"))
+    assert(reason(decide(DeduplicateWithinWatermark(Seq(key), source("rate")))).contains("a key's time"))
+    assert(decide(Deduplicate(Seq(key), source("rate"))).mode == "deferred")
+  }
+
+  test("an operator behind another one is eager, and the one before it is deferred") {
+    val decision = decide(Distinct(Project(Seq(named(key)), groupBy(source("rate"), Count(key)))))
+    assert(decision.operators.map(operator => (operator.id, operator.kind, operator.deferred)) ==
+      Seq((0L, "distinct", false), (1L, "aggregation", true)))
+    assert(decision.operators.head.reason == "it is fed by another stateful operator (aggregation)")
+    assert((decision.mode, decision.deferred) == (("mixed", Set(1L))))
+    assert(decision.reason.contains("operator 0 (distinct) eager: ") && decision.reason.contains("; operator 1 (aggregation) deferred: "))
+  }
+
+  test("an unknown node below an operator, or anywhere on the stream, makes it eager") {
+    assert(reason(decide(groupBy(Unheard(source("rate")), Count(key)))).startsWith("it is fed by Unheard"))
+    assert(reason(decide(Unheard(counts))) == "it is not known which stateful operators Unheard becomes")
+  }
+
+  test("a table beside the stream may change, but rows in the plan may not") {
+    assert(reason(decide(groupBy(join(source("rate"), LookedUp()), Count(key)))).contains("which may change between a crash and its replay (LookedUp)"))
+    assert(decide(groupBy(join(source("rate"), rows(streaming = false)), Count(key))).mode == "deferred")
+    assert(reason(decide(groupBy(Filter(Exists(LookedUp()), source("rate")), Count(key)))).contains("LookedUp"))
+  }
+
+  test("what is random above the operator makes it eager, too") {
+    assert(reason(decide(Filter(GreaterThan(Rand(Literal(1L)), Literal(0.5)), counts))).endsWith("rand"))
+  }
+
+  test("each conf that changes which batches run makes all operators eager") {
+    for (key <- Seq(
+        SQLConf.STATE_STORE_UNLOAD_ON_COMMIT.key, "spark.sql.streaming.useStreamlineAggregator", SQLConf.STREAMING_OPTIMIZE_ONE_ROW_PLAN_ENABLED.key,
+        SQLConf.ENABLE_STREAMING_SOURCE_EVOLUTION.key, SQLConf.ENABLE_STREAMING_SINK_EVOLUTION.key)) {
+      assert(decide(counts, Map(key -> "true")).mode == "eager", key)
+      assert(decide(counts, Map(key -> "false")).mode == "deferred", key)
+    }
+    assert(reason(decide(counts, speculation = true)).contains("spark.speculation"))
+  }
+
+  test("a query without state has nothing to decide") {
+    val decision = decide(Project(Seq(key), source("socket")))
+    assert((decision.mode, decision.reason, decision.deferred) == (("stateless", "no stateful operator", Set.empty[Long])))
+  }
+
+  test("only operators whose input Spark does not aggregate count their rows") {
+    val kinds = Seq("aggregation", "distinct", "set operation", "deduplication", "stream-stream join")
+    val decision = Decision(kinds.zipWithIndex.map { case (kind, id) => OperatorDecision(id, kind, deferred = false, "why") })
+    assert(decision.counted == Set(3L, 4L))
+    assert(decision.mode == "eager")
+  }
+}

@@ -1,0 +1,299 @@
+package org.apache.spark.sql.cec.state
+
+import org.apache.spark.sql.cec.CecSuite
+import org.apache.spark.sql.execution.streaming.state.StateStoreId
+import org.apache.spark.sql.types._
+
+class ReplayVisibilitySuite extends CecSuite {
+  import Rows._
+
+  test("a window is visible from D on, and from the batch behind its footprint on") {
+    val rule = new ReplayVisibility(4)
+    for (footprint <- 0L to 8L; batch <- 0L to 8L) {
+      assert(rule.visible(stamped(1, footprint), batch) == (batch >= 4 && batch >= footprint), s"footprint $footprint, batch $batch")
+    }
+    assert(rule.held == 0)
+  }
+
+  test("what the rule ignores is counted: a window that is not there, too") {
+    val rule = new ReplayVisibility(4)
+    assert(!rule.accepts(null, 9))
+    assert(!rule.accepts(stamped(1, 3), 3))
+    assert(!rule.accepts(stamped(1, 6), 5))
+    assert(rule.held == 3)
+    assert(rule.accepts(stamped(1, 4), 4))
+    assert(rule.held == 3)
+  }
+}
+
+class ReplayCheckSuite extends CecSuite {
+  import Rows._
+
+  private val id = StateStoreId("/checkpoint/state", 1L, 2)
+
+  private def check(counted: Boolean = true, accept: Boolean = false, digest: RowDigest = longs) =
+    new ReplayCheck(id, Recovery(10, 8, counted, accept), digest)
+
+  private val longs = new RowDigest(new StructType().add("v", LongType))
+  private val doubles = new RowDigest(new StructType().add("v", DoubleType))
+
+  private def windows(digest: RowDigest, rows: (Long, Any)*): LiveWindows = {
+    val made = new LiveWindows(1, 1, None, None, digest, null, new CheckpointIndex(null, _ => ()))
+    rows.foreach { case (key, value) => made.put(row(key), row(value)) }
+    made.version = 9
+    made
+  }
+
+  private def footer(of: LiveWindows, open: Long, change: Long = 0, kind: DigestKind.Value = DigestKind.OfBytes) =
+    Footer("id", open, of.sums.digest + change, kind)
+
+  test("equal windows are a proof of the version") {
+    val (checked, found) = (check(), windows(longs, 1L -> 1L, 2L -> 2L))
+    checked.compare(found, 2, footer(found, 2), Some((1L, 1L)))
+    assert(checked.end(10).map(_.version) == Right(10L))
+    assert(checked.end(10).map(_.next.version) == Right(11L))
+  }
+
+  test("another digest, another number of windows or of dirty windows is refused") {
+    val found = windows(longs, 1L -> 1L)
+    assert(refused("Divergence")(check().compare(found, 1, footer(found, 1, change = 1), None)).contains("onDivergence=accept"))
+    assert(refused("Divergence")(check().compare(found, 1, footer(found, 2), None)).contains("1 windows for 2"))
+    assert(refused("Divergence")(check().compare(found, 1, footer(found, 1), Some((3L, 4L)))).contains("3 dirty windows for 4"))
+  }
+
+  test("a difference that the user accepts is told at the end, until a new replay begins") {
+    val (checked, found) = (check(accept = true), windows(longs, 1L -> 1L))
+    checked.compare(found, 1, footer(found, 2), None)
+    checked.compare(found, 1, footer(found, 1), None)
+    checked.compare(found, 1, footer(found, 3), None)
+    val told = checked.end(10).swap.getOrElse("")
+    assert(told.contains("1 windows for 2") && told.contains("; ") && told.contains("1 windows for 3"))
+    checked.reset()
+    assert(checked.end(10).isRight)
+  }
+
+  test("another number of rows is refused where the number is certain") {
+    assert(refused("Divergence")(check().inputs(7, brought = 3, expected = Some(4))).contains("batch 7 brought store"))
+    check().inputs(7, brought = 4, expected = Some(4))
+    check().inputs(7, brought = 4, expected = None)
+    check().inputs(7, brought = 0, expected = Some(4)) // a part of a union that this store has nothing of
+    check(counted = false).inputs(7, brought = 3, expected = Some(4))
+    check(accept = true).inputs(7, brought = 3, expected = Some(4))
+  }
+
+  test("an uncertain number of rows is told beside a digest that differs, and alone is no difference") {
+    val (checked, found) = (check(counted = false), windows(longs, 1L -> 1L))
+    checked.inputs(7, brought = 3, expected = Some(4))
+    assert(checked.end(10).isRight)
+    assert(refused("Divergence")(checked.compare(found, 1, footer(found, 1, change = 1), None)).contains("brought store"))
+  }
+
+  test("a replay that would close a window of the end is refused") {
+    check().closes(7, 0)
+    assert(refused("Divergence")(check().closes(7, 2)).contains("would close 2 windows"))
+    check(accept = true).closes(7, 2)
+  }
+
+  test("an old commit's digest is computed anew, as that commit did") {
+    val found = windows(doubles, 1L -> 1.0, 2L -> -0.0)
+    val old = Seq((1L, 1.0), (2L, -0.0)).map { case (key, value) =>
+      doubles.hash(row(value).getBytes, doubles.seed(row(key)), DigestKind.WithoutNumbers)
+    }.sum
+    assert(old != found.sums.digest)
+    check(digest = doubles).compare(found, 2, Footer("id", 2, old, DigestKind.WithoutNumbers), None)
+    check(digest = doubles).compare(found, 2, footer(found, 2, kind = DigestKind.OfNumbers), None)
+    refused("Divergence")(check(digest = doubles).compare(found, 2, Footer("id", 2, old, DigestKind.OfNumbers), None))
+  }
+
+  test("a loaded checkpoint of another digest is damage") {
+    val found = windows(longs, 1L -> 1L)
+    def answer(change: Long) = CheckpointAnswer(9, footer(found, 1, change), None, 9, 0, Map.empty, 0, Plans.plan())
+    assert(check().loaded(found, answer(0)).version == 9)
+    assert(refused("DamagedLog")(check().loaded(found, answer(1))).contains("`cec verify`"))
+  }
+}
+
+class StoreVersionSuite extends CecSuite {
+  import Rows._
+
+  test("the next version names the one before it as its base, and keeps plan, rule and changes") {
+    val first = StoreVersion.unloaded.copy(
+      checkpointId = Some("a"), baseCheckpointId = Some("0"), plan = Some(Plans.plan()), hold = Some(new ReplayVisibility(1)),
+      unlogged = UnloggedChanges.since(3, "f"))
+    val next = first.next(Verified.empty(5), StateTotals(1, 2, 3), Some("b"), inputs = 7)
+    assert((next.checkpointId, next.baseCheckpointId, next.inputs, next.totals) == ((Some("b"), Some("a"), 7L, StateTotals(1, 2, 3))))
+    assert((next.plan, next.hold, next.unlogged) == ((first.plan, first.hold, first.unlogged)))
+    assert(next.standing.asInstanceOf[Verified].version == 5)
+  }
+
+  test("a store that loaded nothing has no version") {
+    assert(StoreVersion.unloaded.standing == Standing.Unloaded)
+    assert(StoreVersion.unloaded.checkpointId.isEmpty && StoreVersion.unloaded.totals == StateTotals())
+  }
+
+  test("the images of a version have its touched and its renewed windows as they are now") {
+    val (changed, renewed) = (stamped(1, 3), stamped(2, 4, dirtySince = 5))
+    val (touched, only) = (new UndoLog(0), new UndoStamps(0))
+    touched.add(changed)
+    only.add(renewed)
+    changed.footprint = 9
+    changed.close()
+    renewed.footprint = 9
+    renewed.dirtySince = Window.Clean
+    val images = new PreviousVersion(StoreVersion.unloaded, touched, only).imagesNow
+    assert(images.size == 2 && (images.window(0) eq changed) && (images.window(1) eq renewed))
+    assert(!images.wasOpen(0) && images.wasOpen(1))
+    Seq(changed, renewed).foreach(_.footprint = 1)
+    (0 until 2).foreach(images.restamp)
+    assert((changed.footprint, renewed.footprint, renewed.isDirty) == ((9L, 9L, false)))
+  }
+}
+
+class UnloggedChangesSuite extends CecSuite {
+  import Rows._
+
+  private def closing(windows: Window*): BatchDelta = {
+    val changes = new BatchDelta
+    windows.foreach(changes.closed.add)
+    changes
+  }
+
+  private def ids(changes: UnloggedChanges): Seq[Long] = changes.closedIds.map(id => long(Window.row(id, 1)))
+
+  test("only windows that the log has open count as closed") {
+    val since = UnloggedChanges.since(5, "frame")
+    val after = since.after(closing(stamped(1, 4), stamped(2, 5), stamped(3, 6)))
+    assert(ids(after).toSet == Set(1L, 2L))
+    assert((after.version, after.checkpointId) == ((5L, Some("frame"))))
+    assert(since.closedIds.isEmpty)
+  }
+
+  test("closed windows of several commits add up, until a frame has them") {
+    val after = UnloggedChanges.since(5, "frame").after(closing(stamped(1, 4))).after(new BatchDelta).after(closing(stamped(2, 4)))
+    assert(ids(after).toSet == Set(1L, 2L))
+    assert(UnloggedChanges.since(8, "next").closedIds.isEmpty)
+  }
+
+  test("a store without a frame has nothing to close") {
+    assert(UnloggedChanges.nothing.after(closing(stamped(1, 1))).closedIds.isEmpty)
+    assert(UnloggedChanges.nothing.checkpointId.isEmpty)
+  }
+}
+
+class ReadOrderCacheSuite extends CecSuite {
+  import Rows._
+
+  test("writes in the order of the reads find their windows") {
+    val (cache, windows) = (new ReadOrderCache, (0L until 100L).map(window(_)))
+    windows.foreach(cache.add)
+    windows.foreach(window => assert(cache.next(window.key(1)) eq window))
+    assert(cache.next(row(0L)) == null)
+  }
+
+  test("another id is no hit, and does not lose the place") {
+    val (cache, windows) = (new ReadOrderCache, (0L until 3L).map(window(_)))
+    windows.foreach(cache.add)
+    assert(cache.next(row(9L)) == null)
+    assert(cache.next(row(1L)) == null)
+    assert(cache.next(row(0L)) eq windows(0))
+  }
+
+  test("a write that passes over some reads goes on behind its window, if that is near") {
+    val (cache, windows) = (new ReadOrderCache, (0L until 40L).map(window(_)))
+    windows.foreach(cache.add)
+    cache.goOnAfter(windows(7))
+    assert(cache.next(row(8L)) eq windows(8))
+    cache.goOnAfter(windows(18)) // too far behind the place
+    assert(cache.next(row(9L)) eq windows(9))
+    cache.goOnAfter(null)
+    cache.goOnAfter(window(10L)) // equal, but not the window that was read
+    assert(cache.next(row(10L)) eq windows(10))
+    (11L until 40L).foreach(k => assert(cache.next(row(k)) eq windows(k.toInt)))
+    cache.goOnAfter(windows(39))
+    assert(cache.next(row(39L)) == null)
+  }
+
+  test("the end of a batch forgets its windows") {
+    val cache = new ReadOrderCache
+    cache.add(window(1L))
+    cache.clear()
+    assert(cache.next(row(1L)) == null)
+    val second = window(2L)
+    cache.add(second)
+    assert(cache.next(row(2L)) eq second)
+  }
+
+  testSeeds("a hit is always the window with the id, in the order of the reads") { random =>
+    val (cache, windows) = (new ReadOrderCache, (0L until 20L).map(window(_)))
+    val reads = Seq.fill(random.nextInt(60))(pick(random, windows))
+    reads.foreach(cache.add)
+    var position = 0
+    (0 until 200).foreach { _ =>
+      val wanted = pick(random, windows)
+      val hit = cache.next(wanted.key(1))
+      if (position < reads.size && (reads(position) eq wanted)) {
+        assert(hit eq wanted)
+        position += 1
+      } else {
+        assert(hit == null)
+        cache.goOnAfter(wanted)
+        val near = reads.indexWhere(_ eq wanted, position)
+        if (near >= 0 && near <= position + 8) position = near + 1
+      }
+    }
+  }
+}
+
+class RowLimitSuite extends CecSuite {
+  import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+
+  private def sized(bytes: Int): UnsafeRow = { // the bytes are not there, and nobody may read them
+    val made = new UnsafeRow(1)
+    made.pointTo(null, 0L, bytes)
+    made
+  }
+
+  test("keys and values up to the limit are taken, and larger ones are refused with both sizes") {
+    val (id, small, most, over) = (StateStoreId("/c", 0L, 0), sized(16), sized(RowLimit.Bytes), sized(RowLimit.Bytes + 8))
+    RowLimit.check(id, most, most)
+    assert(refused("TooLarge")(RowLimit.check(id, small, over)).contains(s"a value of ${RowLimit.Bytes + 8} bytes (its key has 16)"))
+    refused("TooLarge")(RowLimit.check(id, over, small))
+  }
+}
+
+class ExactAveragesSuite extends CecSuite {
+  import Rows._
+
+  private val average = new StructType().add("sum", DoubleType).add("count", LongType)
+
+  test("averages are known by their columns") {
+    assert(ExactAverages.of(average).isDefined)
+    assert(ExactAverages.of(new StructType().add("count", LongType).add("sum", DoubleType)).isEmpty)
+    assert(ExactAverages.of(new StructType().add("sum", LongType).add("count", LongType)).isEmpty)
+    assert(ExactAverages.of(new StructType().add("sum", DoubleType).add("count", IntegerType)).isEmpty)
+    assert(ExactAverages.of(new StructType().add("sum", DoubleType)).isEmpty)
+    assert(ExactAverages.of(new StructType()).isEmpty)
+  }
+
+  test("a window is exact up to the number of rows whose sum a double holds") {
+    val exact = ExactAverages.of(average).get
+    def of(count: Long) = exact.areExact(window(row("a long key"), 0, row(1.0, count)))
+    assert(of(0) && of(ExactAverages.MostRows) && !of(ExactAverages.MostRows + 1))
+    assert(ExactAverages.MostRows == (1L << 53) / (1L << 31))
+  }
+
+  test("each average of a value, and each row of a group, counts") {
+    val two = new StructType().add("max", LongType).add("sum", DoubleType).add("count", LongType).add("sum", DoubleType).add("count", LongType)
+    val exact = ExactAverages.of(two).get
+    val many = ExactAverages.MostRows + 1
+    assert(exact.areExact(window(row(1L), 0, row(many, 1.0, 1L, 1.0, 1L))))
+    assert(!exact.areExact(window(row(1L), 0, row(1L, 1.0, many, 1.0, 1L))))
+    assert(!exact.areExact(window(row(1L), 0, row(1L, 1.0, 1L, 1.0, many))))
+    val group = new GroupWindow(row(1L).getBytes, 0)
+    group.rows.put(row(1L, 1L), row(1L, 1.0, 1L, 1.0, 1L))
+    assert(exact.areExact(group))
+    group.rows.put(row(1L, 2L), row(1L, 1.0, many, 1.0, 1L))
+    group.rows.put(row(1L, 3L), row(1L, 1.0, 1L, 1.0, 1L))
+    assert(!exact.areExact(group))
+  }
+}

@@ -1,0 +1,187 @@
+package org.apache.spark.sql.cec.state
+
+import java.util.concurrent.{CountDownLatch, CyclicBarrier, TimeUnit}
+import java.util.concurrent.atomic.AtomicInteger
+
+import org.apache.spark.sql.cec.CecSuite
+import org.apache.spark.util.TaskCompletionListenerException
+
+class TaskLockSuite extends CecSuite {
+  import Tasks._
+
+  private val PatientMs = 60000L
+
+  private def acquire(lock: TaskLock, attempt: Long) = {
+    val task = make(attempt)
+    within(task)(lock.acquire())
+    task
+  }
+
+  test("a task that has the lock takes it again at once") {
+    val lock = new TaskLock("store", 0L)
+    val task = acquire(lock, 1)
+    within(task)(lock.acquire())
+    assertThrows[IllegalStateException](acquire(lock, 2))
+  }
+
+  test("another task waits until the first one ends, and a release does not end it") {
+    val lock = new TaskLock("store", PatientMs)
+    val first = acquire(lock, 1)
+    val second = make(2)
+    val waiting = new Running(within(second)(lock.acquire()))
+    waiting.untilItWaits()
+    within(first)(lock.release())
+    waiting.untilItWaits()
+    first.markTaskCompleted(None)
+    waiting.await()
+    within(second)(lock.acquire())
+  }
+
+  test("a wait ends with an error that names store, holder and time") {
+    val lock = new TaskLock("store 7", 5L)
+    acquire(lock, 3)
+    val error = intercept[IllegalStateException](lock.acquire())
+    assert(error.getMessage == "store store 7 is still in use by task 3 of stage 1, partition 3 after 5 ms")
+  }
+
+  test("a thread without a task keeps the lock until it releases it") {
+    val lock = new TaskLock("store", PatientMs)
+    lock.acquire()
+    lock.acquire()
+    val (got, leave) = (new CountDownLatch(1), new CountDownLatch(1))
+    val other = new Running({
+      lock.acquire()
+      got.countDown()
+      assert(leave.await(30, TimeUnit.SECONDS))
+      lock.release()
+    })
+    other.untilItWaits()
+    assert(got.getCount == 1)
+    lock.release()
+    assert(got.await(30, TimeUnit.SECONDS))
+    lock.release() // it is not ours
+    val again = new Running(lock.acquire())
+    again.untilItWaits()
+    leave.countDown()
+    Seq(other, again).foreach(_.await())
+  }
+
+  test("a task's end runs the action once, while the task still has the lock") {
+    val lock = new TaskLock("store", 0L)
+    val task = acquire(lock, 1)
+    val runs = new AtomicInteger
+    var refusedThen = false
+    lock.atEnd { () =>
+      runs.incrementAndGet()
+      refusedThen = try { acquire(lock, 9); false } catch { case _: IllegalStateException => true }
+    }
+    task.markTaskCompleted(None)
+    assert(runs.get == 1 && refusedThen)
+    acquire(lock, 2).markTaskCompleted(None)
+    assert(runs.get == 1)
+    lock.acquire()
+  }
+
+  test("an action that fails frees the lock") {
+    val lock = new TaskLock("store", 0L)
+    val task = acquire(lock, 1)
+    lock.atEnd(() => throw new IllegalStateException("no"))
+    assertThrows[TaskCompletionListenerException](task.markTaskCompleted(None))
+    acquire(lock, 2)
+  }
+
+  test("a release runs no action, and the next holder does not get it") {
+    val lock = new TaskLock("store", 0L)
+    lock.acquire()
+    var runs = 0
+    lock.atEnd(() => runs += 1)
+    lock.release()
+    acquire(lock, 1).markTaskCompleted(None)
+    assert(runs == 0)
+  }
+
+  test("a task that failed frees the lock, too") {
+    val lock = new TaskLock("store", 0L)
+    val task = acquire(lock, 1)
+    var ended = false
+    lock.atEnd(() => ended = true)
+    task.markTaskFailed(new IllegalStateException("the task"))
+    task.markTaskCompleted(Some(new IllegalStateException("the task")))
+    assert(ended)
+    lock.acquire()
+  }
+
+  test("of many threads one at a time has the lock, and each gets it") {
+    val lock = new TaskLock("store", PatientMs)
+    val (threads, turns) = (4, 300)
+    val (inside, most, begin) = (new AtomicInteger, new AtomicInteger, new CyclicBarrier(threads))
+    var count = 0 // no thread sees another's half of an addition
+    val all = (0 until threads).map(number => new Running({
+      begin.await(30, TimeUnit.SECONDS)
+      (0 until turns).foreach { turn =>
+        def work(): Unit = {
+          most.accumulateAndGet(inside.incrementAndGet(), Math.max(_, _))
+          count += 1
+          inside.decrementAndGet()
+        }
+        if (turn % 2 == 0) {
+          lock.acquire()
+          work()
+          lock.release()
+        } else {
+          val task = make(number * 1000L + turn)
+          within(task) {
+            lock.acquire()
+            work()
+          }
+          task.markTaskCompleted(None)
+        }
+      }
+    }))
+    all.foreach(_.await())
+    assert(most.get == 1)
+    assert(count == threads * turns)
+  }
+}
+
+class StoreTurnsSuite extends CecSuite {
+  import org.apache.spark.sql.execution.streaming.state.StateStoreId
+
+  private def turns() = new StoreTurns(StateStoreId("/checkpoint/state", 3L, 5))
+
+  test("an operator reads and writes in one turn") {
+    val store = turns()
+    val (read, again) = (store.beginRead(), store.beginRead())
+    val write = store.beginWrite()
+    assert(read == write && again == read)
+    Seq(read, again, write).foreach(store.verify)
+  }
+
+  test("a view behind a writer begins a turn, and the views before it fail") {
+    val store = turns()
+    val (read, write) = (store.beginRead(), store.beginWrite())
+    val next = store.beginRead()
+    assert(!store.isCurrent(read) && !store.isCurrent(write) && store.isCurrent(next))
+    val message = refused("Unsupported")(store.verify(write))
+    assert(message.contains("persist()") && message.contains("operatorId=3"))
+    store.verify(next)
+    assert(store.beginWrite() == next)
+    assert(store.beginWrite() != next)
+  }
+
+  test("the rows of a turn that is over fail at once, the first and the last") {
+    val store = turns()
+    val turn = store.beginWrite()
+    val rows = store.guard(turn, Iterator(1, 2, 3))
+    assert(rows.hasNext && rows.next() == 1)
+    store.beginRead()
+    refused("Unsupported")(rows.hasNext)
+    refused("Unsupported")(rows.next())
+    refused("Unsupported")(store.guard(turn, Iterator.empty[Int]).hasNext)
+  }
+
+  test("the rows of a turn that goes on are those of the iterator") {
+    val store = turns()
+    assert(store.guard(store.beginRead(), Iterator(1, 2, 3)).toSeq == Seq(1, 2, 3))
+  }
+}
