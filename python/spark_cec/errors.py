@@ -80,14 +80,21 @@ class SettingsError(CecError):
         self.value = value
 
 
+GONE = "the log is gone; has a file system been unmounted, or a directory deleted?"
+"""Why a location cannot be used whose log was there before."""
+
+
 class LogLocationError(CecError):
     """A log location cannot be used: fix the location or its permissions. Attribute: `url`."""
 
     consequence = Consequence.FIX
 
     def __init__(self, url: str, mend: str) -> None:
-        super().__init__(f"log location {url!r}: {mend}")
+        super().__init__(url, mend)
         self.url = url
+
+    def __str__(self) -> str:
+        return f"log location {self.url!r}: {self.args[1]}"
 
 
 class AlreadyExists(CecError):

@@ -32,18 +32,19 @@ _HADOOP_ONLY = frozenset({"hdfs", "viewfs", "webhdfs", "swebhdfs", "har", "ofs",
 _MEMORY_LOCK = threading.RLock()
 
 
-def open_storage(url: str) -> Storage:
+def open_storage(url: str, *, must_exist: bool = False) -> Storage:
     """The storage rooted at `url`: a path, `file:/x`, `file:///x`, `memory://x`, or another fsspec URL (s3a is s3).
 
-    Creates nothing. Raises `LogLocationError` if the protocol is unknown, its package missing, or the URL malformed.
+    Creates nothing. With `must_exist`, a write does not make a root directory that is missing: `LogLocationError`.
+    Raises `LogLocationError` if the protocol is unknown, its package missing, or the URL malformed.
     """
     protocol, separator, rest = url.partition(":")
     if not url.strip():
         raise LogLocationError(url, "it is empty; give a directory")
     if not separator or "/" in protocol or not rest.startswith("/"):
-        return LocalStorage(url, Path(url).absolute())
+        return LocalStorage(url, Path(url).absolute(), must_exist=must_exist)
     if protocol == "file":
-        return LocalStorage(url, _file_path(url, rest))
+        return LocalStorage(url, _file_path(url, rest), must_exist=must_exist)
     # Hadoop also writes a URL without a host as scheme:/path, which fsspec takes for a local path.
     location = rest if rest.startswith("//") else f"//{rest}"
     known = _ALIASES.get(protocol, protocol)

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from spark_cec.errors import AlreadyExists
+from spark_cec.errors import GONE, AlreadyExists, LogLocationError
 from spark_cec.log.frame import Buffer
 from spark_cec.log.storage import Appender, Listing, StoredFile, probe
 
@@ -24,9 +24,11 @@ class LocalStorage:
 
     can_append = True
 
-    def __init__(self, url: str, root: Path) -> None:
+    def __init__(self, url: str, root: Path, *, must_exist: bool = False) -> None:
+        """With `must_exist`, a write never makes the root: whoever took it away may give it back."""
         self.url = url
         self._root = root
+        self._must_exist = must_exist
 
     def create(self, path: str, data: Buffer) -> None:
         """Writes a temporary file, then links it: the name appears with the whole file or not at all."""
@@ -129,7 +131,10 @@ class LocalStorage:
 
     def _prepare_target(self, path: str) -> Path:
         target = self._full_path(path)
-        _make_directories(target.parent)
+        try:
+            _make_directories(target.parent, self._root if self._must_exist else None)
+        except FileNotFoundError as error:
+            raise LogLocationError(self.url, GONE) from error
         return target
 
     def _write_beside(self, target: Path, data: Buffer) -> Path:
@@ -138,9 +143,9 @@ class LocalStorage:
         try:
             _write_all(descriptor, [data])
             os.fsync(descriptor)
-        except OSError:
+        except OSError as error:
             beside.unlink()
-            raise
+            raise _with_path(error, target) from error
         finally:
             os.close(descriptor)
         return beside
@@ -154,9 +159,9 @@ class LocalStorage:
         try:
             _write_all(descriptor, [data])
             os.fsync(descriptor)
-        except OSError:
+        except OSError as error:
             target.unlink()
-            raise
+            raise _with_path(error, target) from error
         finally:
             os.close(descriptor)
 
@@ -195,11 +200,18 @@ def _write_all(descriptor: int, buffers: Sequence[Buffer]) -> None:
             views[0] = views[0][written:]
 
 
-def _make_directories(directory: Path) -> None:
-    """Creates the directory, if it is missing, and makes its name durable."""
+def _with_path(error: OSError, path: Path) -> OSError:
+    """The error with the path that it is about: a write to an open file does not tell that."""
+    return OSError(error.errno, error.strerror, str(path))
+
+
+def _make_directories(directory: Path, root: Path | None = None) -> None:
+    """Creates the directory, if it is missing, and makes its name durable. `FileNotFoundError` if `root` is missing."""
     if directory.is_dir():
         return
-    _make_directories(directory.parent)
+    if directory == root:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(root))
+    _make_directories(directory.parent, root)
     with contextlib.suppress(FileExistsError):
         directory.mkdir()
     _sync_directory(directory.parent)

@@ -17,7 +17,7 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.adapters.rocksdict_index import open_index
 from spark_cec.agent.private import is_writable_by_others, private_directory
 from spark_cec.checkpoint.commit import StoreLedgers
-from spark_cec.errors import CecError, Fenced, LogLocationError, SettingsError
+from spark_cec.errors import GONE, CecError, Fenced, LogLocationError, SettingsError
 from spark_cec.ids import new_writer_id
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.home import join_log, read_log_id
@@ -79,8 +79,14 @@ class OpenLog:
                 new_writer_id(now_ms),
                 lambda: int(time.time() * 1000),
                 self.settings.segment_bytes,
+                self.refuse_if_gone,
             )
         return self._writer
+
+    def refuse_if_gone(self) -> None:
+        """Raises `LogLocationError` if a directory without this log is in its place, such as an empty mount point."""
+        if self.storage.can_append and read_log_id(self.storage) != self.log_id:
+            raise LogLocationError(self.home, GONE)
 
     def leave_idle_segment(self) -> None:
         """Closes a segment's file if nothing was appended for long."""
@@ -216,7 +222,7 @@ class OpenLogs:
                 found = join_log(storage) if log_id is None else read_log_id(storage)
                 if found is None or log_id not in (None, found):
                     raise _not_shared(home, log_id, found)
-                log = self._open_log(place, settings, storage, found)
+                log = self._open_log(place, settings, open_storage(home, must_exist=True), found)
             elif log_id not in (None, log.log_id):
                 raise _not_shared(home, log_id, log.log_id)
             log.settings, log.for_readers = settings, False
@@ -234,7 +240,7 @@ class OpenLogs:
                 log_id = read_log_id(storage)
                 if log_id is None:
                     return None
-                log = self._open_log(place, settings, storage, log_id)
+                log = self._open_log(place, settings, open_storage(home, must_exist=True), log_id)
                 log.for_readers = True
             return log
 

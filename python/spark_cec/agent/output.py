@@ -83,6 +83,7 @@ class OutputCalls:
             boundary_ms=planned.watermark_ms if planned else None,
             piggyback=self._protocols.sends(str(arguments["checkpoint"]), int(arguments["batch"])),
         )
+        log.refuse_if_gone()
         counts = manifest.publish(log.storage, wanted, log.published.cuts)
         return {"first": counts == wanted}
 

@@ -18,7 +18,7 @@ from spark_cec.checkpoint.flush import flush_store
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.checkpoint.policy import Plan
 from spark_cec.checkpoint.recovery_target import Forecast, load_tuning
-from spark_cec.errors import DamagedLog, LogLocationError
+from spark_cec.errors import GONE, DamagedLog, LogLocationError
 from spark_cec.ids import NO_CHECKPOINT, StoreId
 from spark_cec.log.frame import CommitFlags, CommitMeta, FrameKind, LoadedMeta
 from spark_cec.log.index import CommitEntry, Index
@@ -74,7 +74,7 @@ class StoreCalls:
         if settings.autotune:
             load_tuning()
         if arguments.get("again") and self._logs.existing(home, settings) is None:
-            raise LogLocationError(home, "the log is gone; has a file system been unmounted, or a directory deleted?")
+            raise LogLocationError(home, GONE)
         log = self._logs.get(home, settings, log_id)
         if arguments.get("keep", True):
             self._logs.keep(home)
@@ -157,7 +157,11 @@ class StoreCalls:
         """
         started = time.perf_counter_ns()
         log = self._logs.get_known(arguments["home"])
-        result = self._commit(log, _parse_request(arguments), arguments)
+        try:
+            result = self._commit(log, _parse_request(arguments), arguments)
+        except DamagedLog:
+            log.refuse_if_gone()
+            raise
         meta = result.entry.meta
         return {
             "plan": _encode_plan(result.plan),

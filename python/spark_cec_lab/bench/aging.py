@@ -93,13 +93,14 @@ class Life:
         return answer
 
     def start(self) -> float:
-        """A start of the query: the plan, the run, the load of every store; ms."""
+        """A start of the query: the run, the load of every store; ms."""
         self._plan_batches()
         began = time.perf_counter()
-        committed = self.batch - 1
-        plan, log_seen = self.ask("plan", committed_batch=committed)["plan"], read_log_id(open_storage(self.home))
-        decision = {"mode": "deferred", "operators": [], "reason": "aging"}
-        begun = self.ask("begin_run", plan=plan, log_seen=log_seen, decision=decision, session_settings={})
+        begun = self.ask(
+            "begin", committed_batch=self.batch - 1, named=False, log_seen=read_log_id(open_storage(self.home)),
+            decision={"mode": "deferred", "operators": [], "reason": "aging", "provider": False}, load_waves=1.0,
+            session_settings={},
+        )  # fmt: skip
         self.generation = int(begun["generation"])
         self.ask("open_log")
         for store in self.stores if self.batch else ():

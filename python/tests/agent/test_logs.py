@@ -13,15 +13,19 @@ from pathlib import Path
 
 import pytest
 
+from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.adapters.rocksdict_index import RocksDictIndex
+from spark_cec.agent.calls import Calls
 from spark_cec.agent.logs import IDLE_S, OpenLogs, UnknownLog
 from spark_cec.ids import StoreId
 from spark_cec.log.catalog import Catalog
+from spark_cec.log.home import join_log
 from spark_cec.settings import PREFIX, Settings, parse_settings
 from tests.agent.support import WITH_STATE, Agent, Refused, window
 from tests.checkpoint.support import Tip
 
 STORE = StoreId(0, 0)
+KEY = [0, 0, "default"]
 
 
 @pytest.fixture
@@ -67,6 +71,42 @@ def test_a_log_that_is_gone_is_not_begun_anew(agent: Agent, tmp_path: Path) -> N
         agent.ask("open_log", again=True)
     assert refused.value.kind == "LogLocationError"
     assert not (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("instead", ["nothing", "an empty directory", "another log"])
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_log_that_goes_while_it_is_written_is_not_begun_anew(
+    agent: Agent, tmp_path: Path, instead: str, is_open: bool
+) -> None:
+    """No commit goes to another place, and the log goes on when it is given back.
+
+    `is_open`: the agent has a segment open. An agent that has none is new, and gets the whole ledger.
+    """
+    agent.begin_run()
+    tip, _ = agent.append(STORE, Tip(), window(b"a"))
+    if not is_open:
+        agent.calls.close()
+        agent.calls = Calls(str(agent.scratch / "spool"))
+        agent.ask("open_log")
+    home, away = Path(agent.home), tmp_path / "away"
+    home.rename(away)
+    if instead != "nothing":
+        home.mkdir()
+    if instead == "another log":
+        join_log(open_storage(agent.home))
+    before = sorted(home.rglob("*"))
+    with pytest.raises(Refused, match="the log is gone") as refused:
+        agent.append(STORE, tip, window(b"b"), whole=not is_open)
+    assert refused.value.kind == "LogLocationError"
+    with pytest.raises(Refused, match="the log is gone"):
+        agent.ask("publish", batch=1, frames=[], rows=0, schema="{}", truncate=False, generation=1, sources=[])
+    assert (sorted(home.rglob("*")), home.exists()) == (before, instead != "nothing")
+    shutil.rmtree(home, ignore_errors=True)
+    away.rename(home)
+    tip, _ = agent.append(STORE, tip, window(b"b"))
+    agent.ask("publish", batch=1, frames=[], rows=0, schema="{}", truncate=False, generation=1, sources=[])
+    found = agent.rows(agent.ask("load", store=KEY, version=2, checkpoint_id=None, retained=9))
+    assert sorted(row["window"] for row in found) == [b"a", b"b"]
 
 
 def test_a_log_that_cannot_be_opened_holds_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
