@@ -40,7 +40,7 @@ FLOORS: Floors = (
         *("recovery.report", "recovery.requests"),
         *("recovery.query_files", "recovery.start_messages"),
         *("recovery.forecast", "recovery.margin", "recovery.replay_range", "recovery.sources"),
-        *("recovery.run", "recovery.rollback", "recovery.file_sources", "recovery.lost_output"),
+        *("recovery.run", "recovery.rollback", "recovery.reach", "recovery.file_sources", "recovery.lost_output"),
         *("recovery.dirty_stores", "recovery.session_settings"),
         *("protocols.spec", "protocols.records", "protocols.driving"),
         *("recovery.attempts", "recovery.migrated_away", "recovery.spark_logs", "recovery.unfinished_copy"),
