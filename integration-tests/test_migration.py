@@ -22,8 +22,8 @@ from spark_cec.cli.failures import explain_errors
 from spark_cec.cli.migrate import PROVIDERS
 from spark_cec.errors import CecError
 from spark_cec.migration.migrate import Migrated, Request, migrate_state
-from spark_cec.recovery.unfinished_copy import UNFINISHED
 from spark_cec.recovery.query_files import LEFT, read_carried
+from spark_cec.recovery.unfinished_copy import UNFINISHED
 from spark_cec.settings import Settings
 from testbed.spark_logs import newest
 
