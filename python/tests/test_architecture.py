@@ -46,7 +46,7 @@ FLOORS: Floors = (
         *("recovery.attempts", "recovery.migrated_away", "recovery.spark_logs", "recovery.unfinished_copy"),
         *("recovery.progressive", "checkpoint.readers", "tuning", "tuning.*"),
         *("pipeline.graph", "pipeline.status", "pipeline.draw", "pipeline.capacity"),
-        *("pipeline.release", "pipeline.users_code"),
+        *("pipeline.release", "pipeline.users_code", "pipeline.checkpointing", "pipeline.decide", "pipeline.facts"),
     ),
     # 5 adapters
     ("adapters.*",),
@@ -56,7 +56,7 @@ FLOORS: Floors = (
     (
         *("admin", "admin.*"),
         *("pipeline.declare", "pipeline.load", "pipeline.home", "pipeline.flows", "pipeline.supervise"),
-        *("pipeline.cluster", "pipeline.protocol", "pipeline", "pipeline.running", "pipeline.runnable"),
+        *("pipeline.cluster", "pipeline.runs", "pipeline", "pipeline.running", "pipeline.runnable"),
         *("pipeline.watermarks", "pipeline.options"),
     ),
     # 8 migration of state
@@ -89,6 +89,8 @@ NEVER = (
     *((each, "log.repair") for each in ("admin.find_log", "admin.state", "admin.check")),
     *((f"migration.{each}", "agent.queries") for each in ("migrate", "rewrite", "checkpoint")),
     *(("recovery.decide", f"log.{each}") for each in ("storage", "index", "reader", "writer", "catalog", "manifest")),
+    *(("pipeline.decide", each) for each in ("log.storage", "log.manifest", "pipeline.facts", "recovery.rollback")),
+    *(("recovery.reach", each) for each in ("log.storage", "log.manifest", "recovery.rollback")),
 )
 """(importer, imported) pairs that the floors would allow.
 

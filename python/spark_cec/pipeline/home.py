@@ -14,8 +14,8 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import WAIT_S, CheckpointLeases
 from spark_cec.checkpoint.columns import column_names, with_former_columns
 from spark_cec.errors import CecError, Fenced, LogLocationError
+from spark_cec.pipeline.checkpointing import CEC, Checkpointing
 from spark_cec.pipeline.graph import Graph, GraphError, check_columns, check_recorded, to_json
-from spark_cec.pipeline.protocol import Checkpointing
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
 from spark_cec.recovery.query_files import PIPELINE_FILE
 
@@ -23,7 +23,6 @@ _LOG = logging.getLogger(__name__)
 
 STATUS_FILE = "status.json"
 PROTOCOL = "protocol"
-CEC = Checkpointing()
 
 
 class NoHome(CecError):

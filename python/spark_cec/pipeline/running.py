@@ -18,8 +18,8 @@ from spark_cec.pipeline.declare import Declaration
 from spark_cec.pipeline.flows import Flows
 from spark_cec.pipeline.graph import Graph, GraphError, nearest
 from spark_cec.pipeline.home import PipelineHome
-from spark_cec.pipeline.protocol import Lines
 from spark_cec.pipeline.release import keeps_up
+from spark_cec.pipeline.runs import ProtocolRuns
 from spark_cec.pipeline.status import CapacityStatus, PipelineStatus, starving
 from spark_cec.pipeline.supervise import Patience, Supervisor, batch_ms
 
@@ -71,7 +71,7 @@ class RunningPipeline:
         if not checkpointing.is_cec and self._chosen != frozenset(self._graph.nodes):
             only_all = f"under protocol={checkpointing.protocol.value!r} all flows run, or none"
             raise GraphError(self._graph.name, [f"{len(self._chosen)} of its flows were chosen: {only_all}"])
-        self._lines = None if checkpointing.is_cec else Lines(pipeline.home, self._graph, checkpointing)
+        self._lines = None if checkpointing.is_cec else ProtocolRuns(pipeline.home, self._graph, checkpointing)
         self._broken: set[str] = set()
         flows = Flows(spark, self._graph, pipeline.flows, self._home, self._lines)
         self._over = threading.Event()
@@ -103,7 +103,7 @@ class RunningPipeline:
             raise
         try:
             if self._lines is not None:
-                self._lines.go_back()
+                self._lines.begin_run()
             self._let_those_that_are_not_behind_go_first()
         except BaseException:
             self._home.release()
@@ -124,7 +124,7 @@ class RunningPipeline:
         return PipelineStatus(
             self._graph.name, self._home.home, os.getpid(), int(time.time() * 1000), starving(self._graph, told),
             None if standing is None else _capacity(standing),
-            *(("cec", 0) if self._lines is None else self._lines.told),
+            *(("cec", 0) if self._lines is None else (self._lines.checkpointing.protocol.value, self._lines.rollbacks)),
         )  # fmt: skip
 
     def queries(self) -> dict[str, StreamingQuery]:
@@ -150,7 +150,7 @@ class RunningPipeline:
         """Stops all flows, sinks first, and gives the home back; answers what they were at the end."""
         if self._lines is not None and not self._over.is_set():
             try:
-                self._lines.stop()
+                self._lines.note_stop()
             except Exception:  # of a storage: then the next start goes back to the last line
                 _LOG.warning("that pipeline %s stops in good order is not noted", self._graph.name, exc_info=True)
         for supervisor in reversed(self._supervisors.values()):
@@ -179,7 +179,7 @@ class RunningPipeline:
     def _look(self) -> None:
         if self._lines is not None:
             for name, newest in self.queries().items():
-                self._lines.warn_of_long_batches(name, batch_ms(newest))
+                self._lines.warn_of_long_batch(name, batch_ms(newest))
         ids = {query: name for name, each in self._supervisors.items() if (query := each.query_id()) is not None}
         self._let_those_that_are_not_behind_go_first()
         told = [each.status() for each in self._supervisors.values()]
@@ -221,7 +221,7 @@ class RunningPipeline:
             failed = frozenset(self._broken)
             try:
                 if all(each.is_alive() for each in together):
-                    lines.go_back(failed)
+                    lines.begin_run(failed)
                 else:  # one has failed for good: the others would wait for it
                     self._stop_all()
             except (UnsuitableCheckpoint, DamagedLog) as error:
