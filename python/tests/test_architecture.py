@@ -57,6 +57,7 @@ FLOORS: Floors = (
         *("admin", "admin.*"),
         *("pipeline.declare", "pipeline.load", "pipeline.home", "pipeline.flows", "pipeline.supervise"),
         *("pipeline.cluster", "pipeline.runs", "pipeline", "pipeline.running", "pipeline.runnable"),
+        *("pipeline.start", "pipeline.joint_recovery", "pipeline.capacity_keeper"),
         *("pipeline.watermarks", "pipeline.options"),
     ),
     # 8 migration of state
@@ -107,7 +108,7 @@ LIBRARIES: dict[str, str] = {
 
 _OF_PIPELINES = (
     *("pipeline.declare", "pipeline.runnable", "pipeline.flows", "pipeline.watermarks"),
-    *("pipeline.supervise", "pipeline.running", "pipeline_commands.run", "pipeline.cluster"),
+    *("pipeline.supervise", "pipeline.running", "pipeline.start", "pipeline_commands.run", "pipeline.cluster"),
 )
 
 SPARK_USERS = ("session", "operators", "cli.migrate", "migration.*", *_OF_PIPELINES)

@@ -95,7 +95,7 @@ class PipelineHome:
             _refuse_another_protocol(graph.name, self.home, recorded, checkpointing)
             self._new_flows(graph, recorded)
             starting = tuple(FlowStatus(name, State.STARTING) for name in graph.nodes if name in flows)
-            self.tell(PipelineStatus(graph.name, self.home, os.getpid(), int(time.time() * 1000), starting))
+            self.write_status(PipelineStatus(graph.name, self.home, os.getpid(), int(time.time() * 1000), starting))
         finally:
             if taken:
                 self.release()
@@ -134,7 +134,7 @@ class PipelineHome:
         """Gives the lease back."""
         self._leases.release(self.home)
 
-    def tell(self, status: PipelineStatus) -> None:
+    def write_status(self, status: PipelineStatus) -> None:
         """Writes the status."""
         self._storage.replace(STATUS_FILE, json.dumps(status.to_json()).encode())
 
