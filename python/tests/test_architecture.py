@@ -21,7 +21,7 @@ FLOORS: Floors = (
     ("errors", "extras", "ids", "settings", "version", "log", "checkpoint", "recovery", "adapters", "agent"),
     # 1 values
     (
-        *("protocols", "protocols.words", "protocols.choose", "protocols.coordinated", "protocols.uncoordinated"),
+        *("protocols", "protocols.messages", "protocols.choose", "protocols.coordinated", "protocols.uncoordinated"),
         *("protocols.communication_induced", "protocols.eventual", "protocols.none"),
         *("log.meta", "log.frame", "log.byte_planes", "log.record", "toolchain"),
         *("checkpoint.columns", "checkpoint.footprints", "checkpoint.policy", "checkpoint.effort"),
@@ -42,11 +42,12 @@ FLOORS: Floors = (
         *("recovery.forecast", "recovery.margin", "recovery.replay_range", "recovery.sources"),
         *("recovery.run", "recovery.rollback", "recovery.reach", "recovery.file_sources", "recovery.lost_output"),
         *("recovery.dirty_stores", "recovery.session_settings"),
-        *("protocols.spec", "protocols.records", "protocols.driving"),
+        *("protocols.spec", "protocols.records", "protocols.runtime"),
         *("recovery.attempts", "recovery.migrated_away", "recovery.spark_logs", "recovery.unfinished_copy"),
         *("recovery.progressive", "checkpoint.readers", "tuning", "tuning.*"),
         *("pipeline.graph", "pipeline.status", "pipeline.draw", "pipeline.capacity"),
-        *("pipeline.release", "pipeline.users_code", "pipeline.checkpointing", "pipeline.decide", "pipeline.facts"),
+        *("pipeline.release", "pipeline.callback_errors", "pipeline.checkpointing"),
+        *("pipeline.decide", "pipeline.facts"),
     ),
     # 5 adapters
     ("adapters.*",),

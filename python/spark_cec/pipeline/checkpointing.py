@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_cec.errors import SettingsError
 from spark_cec.pipeline.graph import Graph, GraphError
-from spark_cec.protocols.choose import Protocol, UnknownProtocol, check_inputs, protocol_of
+from spark_cec.protocols.choose import Protocol, UnknownProtocol, check_inputs, parse_protocol
 from spark_cec.protocols.coordinated import CycleRefused
 from spark_cec.settings import duration_ms
 
@@ -53,7 +53,7 @@ CEC = Checkpointing()
 def parse_checkpointing(pipeline: str, protocol: str, interval: str | float, release: str) -> Checkpointing:
     """Parses a user's settings. Raises `GraphError` for a wrong setting, and for settings that exclude each other."""
     try:
-        found = protocol_of(protocol)
+        found = parse_protocol(protocol)
         interval_s = float(interval) if isinstance(interval, int | float) else duration_ms("", interval) / 1000
     except UnknownProtocol as error:
         raise GraphError(pipeline, [f"protocol={protocol!r}: {error}"]) from None

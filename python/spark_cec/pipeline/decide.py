@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.protocols.choose import Protocol
-from spark_cec.protocols.driving import line_of
+from spark_cec.protocols.messages import Process
 from spark_cec.protocols.records import Record
-from spark_cec.protocols.words import Process
+from spark_cec.protocols.runtime import find_line
 from spark_cec.recovery.reach import Reach
 
 
@@ -92,7 +92,7 @@ def decide_line(facts: LineFacts) -> LineOrders:
         name: [each for each in flow.records if each not in lost[name]] or flow.records
         for name, flow in facts.flows.items()
     }
-    newest = line_of(facts.protocol, {name: [each.checkpoint for each in own] for name, own in usable.items()})
+    newest = find_line(facts.protocol, {name: [each.checkpoint for each in own] for name, own in usable.items()})
     line = _look_up(facts, {name: at.number for name, at in newest.items()})
     for name, flow in facts.flows.items():
         obstacle = flow.find_obstacle(line[name])

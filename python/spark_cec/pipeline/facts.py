@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from spark_cec.log.storage import Storage
 from spark_cec.pipeline.decide import BegunLine, FlowFacts, LineFacts
 from spark_cec.protocols.choose import Protocol
+from spark_cec.protocols.messages import Process
 from spark_cec.protocols.records import Records
-from spark_cec.protocols.words import Process
 from spark_cec.recovery.facts import Places
 from spark_cec.recovery.rollback import has_whole_batch, read_reach
 

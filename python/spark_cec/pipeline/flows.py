@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from spark_cec.pipeline.callback_errors import describe_callback_error
 from spark_cec.pipeline.declare import SESSION, Flow, FlowError
 from spark_cec.pipeline.graph import Graph, GraphError, Part, nearest
 from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.runs import RETAINED, RETAINED_KEY, ProtocolRuns
-from spark_cec.pipeline.users_code import said_by_users_code
 from spark_cec.pipeline.watermarks import refuse_common_watermarks
 from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY
 
@@ -128,7 +128,7 @@ class Flows:
         except Exception as error:
             code = getattr(flow.function, "__code__", None)  # what is callable need not be a function
             place = f" ({code.co_filename})" if code else ""
-            said = said_by_users_code(error, code.co_filename if code else "")
+            said = describe_callback_error(error, code.co_filename if code else "")
             raise FlowError(f"{'sink' if flow.node.is_sink else 'flow'} {name}: {said}{place}") from error
         wanted = DataStreamWriter if flow.node.is_sink else DataFrame
         if not isinstance(made, wanted) or (isinstance(made, DataFrame) and not made.isStreaming):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from spark_cec.errors import NoLine, UnsuitableCheckpoint
 from spark_cec.pipeline.decide import BegunLine, FlowFacts, LineFacts, decide_line
 from spark_cec.protocols.choose import Protocol
+from spark_cec.protocols.messages import Checkpoint, is_consistent
 from spark_cec.protocols.records import Record
-from spark_cec.protocols.words import Checkpoint, is_consistent
 from spark_cec.recovery.query_files import Rollback
 from spark_cec.recovery.reach import Reach
 

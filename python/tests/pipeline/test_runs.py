@@ -22,9 +22,9 @@ from spark_cec.pipeline.facts import ROLLBACK_FILE
 from spark_cec.pipeline.graph import Graph, Node
 from spark_cec.pipeline.runs import ProtocolRuns
 from spark_cec.protocols.choose import Protocol
+from spark_cec.protocols.messages import Checkpoint
 from spark_cec.protocols.records import Record, Records, read_records
 from spark_cec.protocols.spec import SPEC_FILE, Spec, read_spec, write_spec
-from spark_cec.protocols.words import Checkpoint
 from spark_cec.recovery.query_files import QUERY
 from spark_cec.recovery.spark_logs import committed_batch
 from tests.recovery.support import Crash, Crashing, Query
