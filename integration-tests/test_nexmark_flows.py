@@ -16,7 +16,7 @@ from cec_it.nexmark import flat, tables
 from spark_cec.admin.find_log import find_log
 from spark_cec.admin.outputs import read_outputs
 from spark_cec.log.manifest import read_batch
-from spark_cec.pipeline.running import RunningPipeline
+from spark_cec.pipeline.start import start_pipeline
 from spark_cec.pipeline.supervise import Patience
 from spark_cec_lab.nexmark.events import Nexmark
 from spark_cec_lab.nexmark.flows import FLOW_QUERIES, nexmark_pipeline
@@ -46,7 +46,7 @@ def test_its_rows_are_those_of_duckdb(name: str, instances: int, spark: SparkSes
     pipeline = nexmark_pipeline(query, str(tmp_path), STREAMS, numbers, instances)
     flows = [each for each in pipeline.flows if each.startswith(name)]
     assert len(flows) == instances
-    run = RunningPipeline(pipeline, spark, Patience(most=0))
+    run = start_pipeline(pipeline, spark, Patience(most=0))
     try:
         eventually(
             lambda: True if all((flow.batch or 0) >= BATCHES for flow in run.status().flows) else None, "some batches"

@@ -31,6 +31,7 @@ from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.graph import GraphError
 from spark_cec.pipeline.home import NoHome, PipelineHome
 from spark_cec.pipeline.running import PipelineFailed, RunningPipeline
+from spark_cec.pipeline.start import start_pipeline
 from spark_cec.pipeline.status import FlowStatus, State
 from spark_cec.pipeline.supervise import Patience
 
@@ -73,7 +74,7 @@ def running(
     pipeline: Pipeline, spark: SparkSession, patience: Patience | None = None, only: list[str] | None = None
 ) -> Iterator[RunningPipeline]:
     """Runs it, and stops it at the end; then nothing writes into its logs."""
-    run = RunningPipeline(pipeline, spark, patience, only)
+    run = start_pipeline(pipeline, spark, patience, only)
     try:
         yield run
     finally:
@@ -119,12 +120,12 @@ def test_a_second_driver_is_refused(spark: SparkSession, tmp_path: Path, monkeyp
     with running(line(tmp_path), spark):
         monkeypatch.setattr("spark_cec.agent.lease.WAIT_S", 0.0)
         with pytest.raises(Fenced, match=r"pipeline line at .* is running already"):
-            RunningPipeline(line(tmp_path), spark)
+            start_pipeline(line(tmp_path), spark)
 
 
 def test_some_flows_alone(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match="there is no flow numbrs: did you mean numbers"):
-        RunningPipeline(line(tmp_path), spark, only=["numbrs"])
+        start_pipeline(line(tmp_path), spark, only=["numbrs"])
     with running(line(tmp_path), spark, only=["tens"]) as run:
         assert [flow.name for flow in run.status().flows] == ["tens"]
         becomes(run, "tens", State.RUNNING)

@@ -23,6 +23,7 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.log.manifest import Manifest, batches, load_between, read_batch
 from spark_cec.pipeline import Pipeline
 from spark_cec.pipeline.running import PipelineFailed, RunningPipeline
+from spark_cec.pipeline.start import start_pipeline
 from spark_cec.pipeline.supervise import Patience
 from spark_cec.protocols.records import read_records
 from spark_cec.recovery.spark_logs import committed_batch
@@ -118,7 +119,7 @@ def manifests(home: Path, flow: str) -> list[Any]:
 
 
 def test_a_sink_that_would_pass_over_batches_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    run = RunningPipeline(counts(tmp_path, "parquet", protocol="uncoordinated", release="at-once"), spark)
+    run = start_pipeline(counts(tmp_path, "parquet", protocol="uncoordinated", release="at-once"), spark)
     with pytest.raises(PipelineFailed, match=r"flow out has failed: .*release='at-once' with the sink .*foreachBatch"):
         run.wait(60)
     run.stop()
@@ -128,7 +129,7 @@ def test_a_sink_that_would_pass_over_batches_is_refused(spark: SparkSession, tmp
 def test_a_flow_whose_state_is_elsewhere_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """No line would have it: the flow would be given up to its beginning, or go on with a state from after the line."""
     conf = {PROVIDER_KEY: "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"}
-    run = RunningPipeline(counts(tmp_path, protocol="uncoordinated", conf=conf), spark)
+    run = start_pipeline(counts(tmp_path, protocol="uncoordinated", conf=conf), spark)
     with pytest.raises(PipelineFailed, match="flow counts has its state with another provider, and takes part in a"):
         run.wait(60)
     run.stop()
@@ -152,14 +153,12 @@ def test_what_leaves_at_a_checkpoint_is_what_lines_hold(spark: SparkSession, tmp
 def test_an_interval_that_is_shorter_than_a_batch_is_told(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    warning = "Checkpoints come between batches, so they cannot come every 0.001 s"
     with (
-        caplog.at_level(logging.WARNING, logger="spark_cec.pipeline.protocol"),
+        caplog.at_level(logging.WARNING, logger="spark_cec.pipeline.runs"),
         running(counts(tmp_path, protocol="uncoordinated", checkpoint_interval="1ms"), spark),
     ):
-        eventually(
-            lambda: True if "checkpoints come between batches, and not every 0.001 s then" in caplog.text else None,
-            "a warning",
-        )
+        eventually(lambda: True if warning in caplog.text else None, "a warning")
 
 
 def test_a_damaged_frame_of_the_line_is_named_and_mended(spark: SparkSession, tmp_path: Path) -> None:
@@ -169,7 +168,7 @@ def test_a_damaged_frame_of_the_line_is_named_and_mended(spark: SparkSession, tm
         eventually(lambda: True if taken(tmp_path) >= 4 else None, "some rounds")
     before = taken(tmp_path)
     log.flip(flow, max((e for e in log.frames(flow) if e.meta.records), key=lambda e: e.meta.version), -6)
-    run = RunningPipeline(counts(tmp_path, protocol="coordinated"), spark, Patience(wait_s=0.1))
+    run = start_pipeline(counts(tmp_path, protocol="coordinated"), spark, Patience(wait_s=0.1))
     with pytest.raises(PipelineFailed, match="damaged log"):
         run.wait(60)
     run.stop()

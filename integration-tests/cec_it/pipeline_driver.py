@@ -22,6 +22,7 @@ from cec_it.local import eventually
 from cec_it.pipelines import CASES
 from spark_cec.pipeline import RecoveryPolicy
 from spark_cec.pipeline.running import RunningPipeline
+from spark_cec.pipeline.start import start_pipeline
 from spark_cec.pipeline.supervise import Patience
 
 LOOK_AGAIN_S = 0.25
@@ -65,7 +66,7 @@ def main(name: str, root: Path, master: str, fill: float, protocol: str = "cec",
     builder = session_builder(root / "scratch", master).config("spark.scheduler.mode", "FAIR")
     spark = builder.config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"]).getOrCreate()
     pipeline = case.declare(str(root), protocol=protocol, release=release, checkpoint_interval=INTERVAL_S)
-    running = RunningPipeline(pipeline, spark, PATIENCE, recovery=RecoveryPolicy(fill=fill))
+    running = start_pipeline(pipeline, spark, PATIENCE, recovery=RecoveryPolicy(fill=fill))
     ended = threading.Event()
     telling = threading.Thread(target=_tell, args=(running, ended), daemon=True)
     telling.start()

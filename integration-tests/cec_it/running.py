@@ -14,6 +14,7 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.log.storage import Storage
 from spark_cec.pipeline import Pipeline
 from spark_cec.pipeline.running import RunningPipeline
+from spark_cec.pipeline.start import start_pipeline
 from spark_cec.pipeline.supervise import Patience
 from spark_cec.protocols.records import read_records
 
@@ -21,7 +22,7 @@ from spark_cec.protocols.records import read_records
 @contextmanager
 def running(pipeline: Pipeline, spark: SparkSession) -> Iterator[RunningPipeline]:
     """Runs it, and stops it at the end."""
-    run = RunningPipeline(pipeline, spark, Patience(wait_s=0.1))
+    run = start_pipeline(pipeline, spark, Patience(wait_s=0.1))
     try:
         yield run
     finally:

@@ -21,7 +21,7 @@ FLOORS: Floors = (
     ("errors", "extras", "ids", "settings", "version", "log", "checkpoint", "recovery", "adapters", "agent"),
     # 1 values
     (
-        *("protocols", "protocols.words", "protocols.choose", "protocols.coordinated", "protocols.uncoordinated"),
+        *("protocols", "protocols.messages", "protocols.choose", "protocols.coordinated", "protocols.uncoordinated"),
         *("protocols.communication_induced", "protocols.eventual", "protocols.none"),
         *("log.meta", "log.frame", "log.byte_planes", "log.record", "toolchain"),
         *("checkpoint.columns", "checkpoint.footprints", "checkpoint.policy", "checkpoint.effort"),
@@ -40,13 +40,14 @@ FLOORS: Floors = (
         *("recovery.report", "recovery.requests"),
         *("recovery.query_files", "recovery.start_messages"),
         *("recovery.forecast", "recovery.margin", "recovery.replay_range", "recovery.sources"),
-        *("recovery.run", "recovery.rollback", "recovery.file_sources", "recovery.lost_output"),
+        *("recovery.run", "recovery.rollback", "recovery.reach", "recovery.file_sources", "recovery.lost_output"),
         *("recovery.dirty_stores", "recovery.session_settings"),
-        *("protocols.spec", "protocols.records", "protocols.driving"),
+        *("protocols.spec", "protocols.records", "protocols.runtime"),
         *("recovery.attempts", "recovery.migrated_away", "recovery.spark_logs", "recovery.unfinished_copy"),
         *("recovery.progressive", "checkpoint.readers", "tuning", "tuning.*"),
         *("pipeline.graph", "pipeline.status", "pipeline.draw", "pipeline.capacity"),
-        *("pipeline.release", "pipeline.users_code"),
+        *("pipeline.release", "pipeline.callback_errors", "pipeline.checkpointing"),
+        *("pipeline.decide", "pipeline.facts"),
     ),
     # 5 adapters
     ("adapters.*",),
@@ -56,7 +57,8 @@ FLOORS: Floors = (
     (
         *("admin", "admin.*"),
         *("pipeline.declare", "pipeline.load", "pipeline.home", "pipeline.flows", "pipeline.supervise"),
-        *("pipeline.cluster", "pipeline.protocol", "pipeline", "pipeline.running", "pipeline.runnable"),
+        *("pipeline.cluster", "pipeline.runs", "pipeline", "pipeline.running", "pipeline.runnable"),
+        *("pipeline.start", "pipeline.joint_recovery", "pipeline.capacity_keeper"),
         *("pipeline.watermarks", "pipeline.options"),
     ),
     # 8 migration of state
@@ -89,6 +91,8 @@ NEVER = (
     *((each, "log.repair") for each in ("admin.find_log", "admin.state", "admin.check")),
     *((f"migration.{each}", "agent.queries") for each in ("migrate", "rewrite", "checkpoint")),
     *(("recovery.decide", f"log.{each}") for each in ("storage", "index", "reader", "writer", "catalog", "manifest")),
+    *(("pipeline.decide", each) for each in ("log.storage", "log.manifest", "pipeline.facts", "recovery.rollback")),
+    *(("recovery.reach", each) for each in ("log.storage", "log.manifest", "recovery.rollback")),
 )
 """(importer, imported) pairs that the floors would allow.
 
@@ -105,7 +109,7 @@ LIBRARIES: dict[str, str] = {
 
 _OF_PIPELINES = (
     *("pipeline.declare", "pipeline.runnable", "pipeline.flows", "pipeline.watermarks"),
-    *("pipeline.supervise", "pipeline.running", "pipeline_commands.run", "pipeline.cluster"),
+    *("pipeline.supervise", "pipeline.running", "pipeline.start", "pipeline_commands.run", "pipeline.cluster"),
 )
 
 SPARK_USERS = ("session", "operators", "cli.migrate", "migration.*", *_OF_PIPELINES)

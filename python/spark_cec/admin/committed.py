@@ -10,8 +10,8 @@ from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
 from spark_cec.log.index import Index
 from spark_cec.log.output_rollbacks import Cut, read_cuts
 from spark_cec.log.storage import Storage
-from spark_cec.protocols.driving import line_of
 from spark_cec.protocols.records import checkpoints_of, read_records, records_in
+from spark_cec.protocols.runtime import find_line
 from spark_cec.protocols.spec import read_spec
 from spark_cec.recovery.attempts import CommittedAttempts, is_rolled_back
 from spark_cec.recovery.facts import is_fallback_done
@@ -67,7 +67,7 @@ def _read_protocol_batch(checkpoint: Storage) -> int | None:
             spec = read_spec(open_to_read(home)) if home else None
             if spec is None or flow not in spec.inputs:  # a copy of a flow alone
                 return read_records(_own_storage(checkpoint), flow, ()).newest.batch
-            line = line_of(spec.protocol, checkpoints_of(records_in(home, spec.inputs, open_to_read)))
+            line = find_line(spec.protocol, checkpoints_of(records_in(home, spec.inputs, open_to_read)))
             return line[flow].sent - 1
     return None
 

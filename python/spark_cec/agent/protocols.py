@@ -20,10 +20,10 @@ from spark_cec.ids import StoreId
 from spark_cec.log import manifest
 from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.storage import Storage
-from spark_cec.protocols.driving import Coming, Drive, DrivenFlow, line_before, line_of
+from spark_cec.protocols.messages import Line, Piggyback
 from spark_cec.protocols.records import Records, checkpoints_of, records_in
+from spark_cec.protocols.runtime import Coming, FlowRuntime, ProtocolRuntime, find_line, find_line_before
 from spark_cec.protocols.spec import is_stopping, read_spec
-from spark_cec.protocols.words import Line, Piggyback
 from spark_cec.recovery.attempts import CommittedAttempts
 from spark_cec.recovery.replay_range import read_planned
 from spark_cec.recovery.rollback import forget_batches, list_start_files
@@ -54,7 +54,7 @@ class _Run:
 class _Pipeline:
     """One run of a pipeline. `kept` is an earlier line, for the loss of a frame that the present line needs."""
 
-    drive: Drive
+    runtime: ProtocolRuntime
     records: dict[str, Records]
     line: Line
     kept: Line
@@ -86,7 +86,7 @@ class ProtocolCalls:
                     f"flow {own.flow} is at batch {committed}, and its last checkpoint at batch {at.batch}: all flows "
                     f"of the pipeline at {own.home} have to go back to one line; start the pipeline"
                 )
-            pipeline.drive.begin(own.flow, at)
+            pipeline.runtime.begin(own.flow, at)
         self._runs[checkpoint] = _Run(own, checkpoint, home, generation, committed)
         self._flows_of_logs[home] = own.home, own.flow
 
@@ -147,7 +147,7 @@ class ProtocolCalls:
         with pipeline.lock:
             if not own.takes_part:
                 return pipeline.line[sender].sent - 1 if sender in pipeline.line else None
-            flow = pipeline.drive.flow(own.flow)
+            flow = pipeline.runtime.flow(own.flow)
             return None if flow is None else flow.end_of(sender)
 
     def will_read(
@@ -161,9 +161,9 @@ class ProtocolCalls:
         if own is None or not own.takes_part:
             return
         pipeline, sender = self._find_pipeline(own), _parse_flow(own, channel)
-        added = _load_piggybacks(log, after + 1, last) if pipeline.drive.spec.protocol.adds_to_messages else {}
+        added = _load_piggybacks(log, after + 1, last) if pipeline.runtime.spec.protocol.adds_to_messages else {}
         with pipeline.lock:
-            flow = pipeline.drive.flow(own.flow)
+            flow = pipeline.runtime.flow(own.flow)
             if flow is not None:
                 flow.will_read(sender, Coming(after, last, added, up_to, source))
 
@@ -194,11 +194,11 @@ class ProtocolCalls:
         with pipeline.lock:
             return pipeline.kept[flow].sent
 
-    def _find_run(self, checkpoint: str) -> tuple[_Pipeline, DrivenFlow, _Run]:
+    def _find_run(self, checkpoint: str) -> tuple[_Pipeline, FlowRuntime, _Run]:
         run = self._runs.get(checkpoint)
         pipeline = self._pipelines.get(run.settings.home) if run else None
-        flow = pipeline.drive.flow(run.settings.flow) if pipeline and run else None
-        if run is None or pipeline is None or flow is None or pipeline.drive.spec.run != run.settings.run:
+        flow = pipeline.runtime.flow(run.settings.flow) if pipeline and run else None
+        if run is None or pipeline is None or flow is None or pipeline.runtime.spec.run != run.settings.run:
             raise RestartNeeded(
                 f"the agent that knew what the protocol has done for the flow with checkpoint {checkpoint} has ended: "
                 f"all flows of its pipeline go back to their last line"
@@ -209,20 +209,20 @@ class ProtocolCalls:
         """The pipeline's current run. A flow that only reads continues through several runs."""
         with self._lock:
             known = self._pipelines.get(own.home)
-            run = known.drive.spec.run if known is not None else ""
+            run = known.runtime.spec.run if known is not None else ""
             if known is None or (run != own.run if own.takes_part else run < own.run):
                 known = self._pipelines[own.home] = _open_pipeline(own, known)
-            if own.takes_part and known.drive.spec.run != own.run:
+            if own.takes_part and known.runtime.spec.run != own.run:
                 raise RestartNeeded(f"flow {own.flow} is of a run of the pipeline at {own.home} that is over")
             return known
 
     @staticmethod
     def _draw_line(pipeline: _Pipeline) -> None:
         """Computes the line anew, and forgets the checkpoints before the line before it."""
-        protocol, checkpoints = pipeline.drive.spec.protocol, checkpoints_of(pipeline.records)
-        pipeline.line = line_of(protocol, checkpoints)
+        protocol, checkpoints = pipeline.runtime.spec.protocol, checkpoints_of(pipeline.records)
+        pipeline.line = find_line(protocol, checkpoints)
         with suppress(NoLine):  # Without a line, forget nothing.
-            pipeline.kept = line_before(protocol, checkpoints, pipeline.line)
+            pipeline.kept = find_line_before(protocol, checkpoints, pipeline.line)
         for name, at in pipeline.kept.items():
             pipeline.records[name].forget_before(at.number)
 
@@ -239,11 +239,11 @@ def _open_pipeline(own: ProtocolSettings, known: _Pipeline | None) -> _Pipeline:
     spec = read_spec(open_storage(own.home))
     if spec is None:
         raise UnsuitableCheckpoint(f"the pipeline at {own.home} has no protocol.json: start it anew")
-    if known is not None and known.drive.spec.run == spec.run:
+    if known is not None and known.runtime.spec.run == spec.run:
         return known
     records = records_in(own.home, spec.inputs, open_storage)
     kept = {name: own.known[0].checkpoint for name, own in records.items()}
-    return _Pipeline(Drive(spec), records, line_of(spec.protocol, checkpoints_of(records)), kept)
+    return _Pipeline(ProtocolRuntime(spec), records, find_line(spec.protocol, checkpoints_of(records)), kept)
 
 
 def _parse_flow(own: ProtocolSettings, channel: str) -> str:
@@ -305,7 +305,7 @@ def _make_durable(checkpoint: Storage, batch: int, run: _Run) -> None:
     run.synced = noted | {"metadata"}
 
 
-def _verify_reads(checkpoint: Storage, batch: int, flow: DrivenFlow) -> None:
+def _verify_reads(checkpoint: Storage, batch: int, flow: FlowRuntime) -> None:
     """Checks the flow's reads against Spark's offset log, because a line depends on them."""
     planned = read_planned(checkpoint, batch)
     if planned is None:

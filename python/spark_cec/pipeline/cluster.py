@@ -20,13 +20,13 @@ class Cluster:
     """The cluster of one application, from when this is made."""
 
     def __init__(self, spark: SparkSession) -> None:
+        # Spark then asks for executors by the tasks that wait, and a stopped flow has no tasks.
+        self.is_elastic = str(spark.conf.get(DYNAMIC_KEY, "false")).lower() == "true"
         context = spark.sparkContext
         load: Any = context._jvm
         for name in _LOAD.split("."):
             load = getattr(load, name)
-        self._load = load.attach(context._jsc.sc())
-        # Executors come and go there by what waits to be done; and flows that were stopped have nothing waiting.
-        self.is_elastic = str(spark.conf.get(DYNAMIC_KEY, "false")).lower() == "true"
+        self._load = load.attach(context._jsc.sc())  # last, because a failure behind it would leave a listener
 
     def look(self, flow_of: Mapping[str, str]) -> Seen:
         """How it is now. `flow_of`: the flow of each query's id."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from spark_cec.errors import CecError
+from spark_cec.pipeline.checkpointing import check_flows, parse_checkpointing
 from spark_cec.pipeline.graph import Graph, GraphError, Node, Part, check_graph
 from spark_cec.pipeline.options import FLOW_OPTIONS, SINK_OPTIONS, check_names, check_options
-from spark_cec.pipeline.protocol import check_flows, checkpointing_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -71,7 +71,7 @@ class Declaration:
         self.name = name
         self.home = home.rstrip("/") or home
         self.cycles = cycles
-        self.checkpointing = checkpointing_of(name, protocol, checkpoint_interval, release)
+        self.checkpointing = parse_checkpointing(name, protocol, checkpoint_interval, release)
         self._flows: dict[str, Flow] = {}
 
     @property

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from spark_cec.pipeline.callback_errors import describe_callback_error
 from spark_cec.pipeline.declare import SESSION, Flow, FlowError
 from spark_cec.pipeline.graph import Graph, GraphError, Part, nearest
 from spark_cec.pipeline.home import PipelineHome
-from spark_cec.pipeline.protocol import RETAINED, RETAINED_KEY, Lines
-from spark_cec.pipeline.users_code import said_by_users_code
+from spark_cec.pipeline.runs import RETAINED, RETAINED_KEY, ProtocolRuns
 from spark_cec.pipeline.watermarks import refuse_common_watermarks
 from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY
 
@@ -40,7 +40,7 @@ class Flows:
 
     def __init__(
         self, spark: SparkSession, graph: Graph, declared: Mapping[str, Flow], home: PipelineHome,
-        lines: Lines | None = None,
+        runs: ProtocolRuns | None = None,
     ) -> None:  # fmt: skip
         """Makes the DataFrame of every flow once, which starts nothing, and learns the columns of every channel.
 
@@ -50,7 +50,7 @@ class Flows:
         self._graph = graph
         self._declared = declared
         self._home = home
-        self._lines = lines
+        self._runs = runs
         self._schemas: dict[str, StructType] = {}
         # One for each flow, through all its lives: Spark keeps a session that has started a query until it ends itself.
         self._sessions: dict[str, SparkSession] = {}
@@ -67,7 +67,7 @@ class Flows:
     def start(self, name: str) -> StreamingQuery:
         """Starts the query of a flow, in the calling thread's FAIR pool of its name. Raises what Spark raises."""
         flow = self._declared[name]
-        for key, value in self._lines.conf_of(name).items() if self._lines is not None else ():
+        for key, value in self._runs.make_conf(name).items() if self._runs is not None else ():
             self._sessions[name].conf.set(key, value)
         made = self._made(name)
         self._spark.sparkContext.setLocalProperty(POOL_KEY, name)
@@ -128,7 +128,7 @@ class Flows:
         except Exception as error:
             code = getattr(flow.function, "__code__", None)  # what is callable need not be a function
             place = f" ({code.co_filename})" if code else ""
-            said = said_by_users_code(error, code.co_filename if code else "")
+            said = describe_callback_error(error, code.co_filename if code else "")
             raise FlowError(f"{'sink' if flow.node.is_sink else 'flow'} {name}: {said}{place}") from error
         wanted = DataStreamWriter if flow.node.is_sink else DataFrame
         if not isinstance(made, wanted) or (isinstance(made, DataFrame) and not made.isStreaming):
@@ -145,7 +145,7 @@ class Flows:
         readers = self._graph.readers(flow.node.name)
         kept = {} if flow.node.kept or not readers else {PREFIX + "output.readers": ",".join(readers)}
         conf = {PROVIDER_KEY: PROVIDER, POLLING_KEY: POLLING, NEW_KEY: "false", **kept, **flow.conf}
-        if self._lines is not None and self._lines.takes_part(flow.node.name):
+        if self._runs is not None and self._runs.takes_part(flow.node.name):
             conf.setdefault(RETAINED_KEY, RETAINED)
         if flow.partitions is not None:
             conf["spark.sql.shuffle.partitions"] = str(flow.partitions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -153,6 +153,20 @@ def check_graph(graph: Graph, *, cycles: bool = True) -> None:
         ]
     if complaints:
         raise GraphError(graph.name, complaints)
+
+
+def choose_flows(graph: Graph, only: Collection[str] | None) -> frozenset[str]:
+    """The flows to run; all flows if `only` is None. The name of a flow in instances stands for all of them.
+
+    Raises `GraphError` for a name that no flow has, and for an empty choice.
+    """
+    if only is None:
+        return frozenset(graph.nodes)
+    known = frozenset[str]().union(*(node.is_called for node in graph.nodes.values()))
+    unknown = [f"there is no flow {name}: {nearest(name, known)}" for name in sorted(frozenset(only) - known)]
+    if unknown or not only:
+        raise GraphError(graph.name, unknown or ["no flow was chosen to run"])
+    return frozenset(node.name for node in graph.nodes.values() if node.is_called & frozenset(only))
 
 
 def to_json(graph: Graph) -> dict[str, Any]:

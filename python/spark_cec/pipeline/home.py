@@ -14,8 +14,8 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import WAIT_S, CheckpointLeases
 from spark_cec.checkpoint.columns import column_names, with_former_columns
 from spark_cec.errors import CecError, Fenced, LogLocationError
+from spark_cec.pipeline.checkpointing import CEC, Checkpointing
 from spark_cec.pipeline.graph import Graph, GraphError, check_columns, check_recorded, to_json
-from spark_cec.pipeline.protocol import Checkpointing
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
 from spark_cec.recovery.query_files import PIPELINE_FILE
 
@@ -23,7 +23,6 @@ _LOG = logging.getLogger(__name__)
 
 STATUS_FILE = "status.json"
 PROTOCOL = "protocol"
-CEC = Checkpointing()
 
 
 class NoHome(CecError):
@@ -96,7 +95,7 @@ class PipelineHome:
             _refuse_another_protocol(graph.name, self.home, recorded, checkpointing)
             self._new_flows(graph, recorded)
             starting = tuple(FlowStatus(name, State.STARTING) for name in graph.nodes if name in flows)
-            self.tell(PipelineStatus(graph.name, self.home, os.getpid(), int(time.time() * 1000), starting))
+            self.write_status(PipelineStatus(graph.name, self.home, os.getpid(), int(time.time() * 1000), starting))
         finally:
             if taken:
                 self.release()
@@ -135,7 +134,7 @@ class PipelineHome:
         """Gives the lease back."""
         self._leases.release(self.home)
 
-    def tell(self, status: PipelineStatus) -> None:
+    def write_status(self, status: PipelineStatus) -> None:
         """Writes the status."""
         self._storage.replace(STATUS_FILE, json.dumps(status.to_json()).encode())
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from spark_cec.errors import CecError
+from spark_cec.pipeline.callback_errors import describe_callback_error
 from spark_cec.pipeline.runnable import Pipeline
-from spark_cec.pipeline.users_code import said_by_users_code
 
 RUN_NAME = "__cec__"
 """The file's `__name__` while it is looked at: what stands behind `if __name__ == "__main__"` does not run."""
@@ -33,7 +33,7 @@ def load_pipeline(place: str) -> Pipeline:
     except CecError:
         raise
     except Exception as error:
-        raise NoPipeline(f"{path} cannot be run: {said_by_users_code(error, path)}") from error
+        raise NoPipeline(f"{path} cannot be run: {describe_callback_error(error, path)}") from error
     finally:
         sys.path.pop(0)
     pipelines = {name: value for name, value in found.items() if isinstance(value, Pipeline)}

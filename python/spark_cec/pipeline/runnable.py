@@ -44,9 +44,9 @@ class Pipeline(Declaration):
         started. Raises what these say: `GraphError`, `FlowError`, `Fenced`, `LogLocationError`, and what a function
         raises.
         """
-        from spark_cec.pipeline.running import RunningPipeline
+        from spark_cec.pipeline.start import start_pipeline
 
-        return RunningPipeline(self, spark, only=only, recovery=recovery)
+        return start_pipeline(self, spark, only=only, recovery=recovery)
 
     def run(
         self, spark: SparkSession, only: Collection[str] | None = None, recovery: RecoveryPolicy | None = None

@@ -110,7 +110,7 @@ class Supervisor(threading.Thread):
             self._may_run.notify_all()
             query = self._query
         if query is not None:
-            threading.Thread(target=_stop, args=(query,), name=f"{self.name}-stop", daemon=True).start()
+            _stop_aside(query, f"{self.name}-stop")
 
     def give_up(self, why: str) -> None:
         """As `stop`, and the flow has failed: the pipeline cannot go on with it."""
@@ -126,13 +126,19 @@ class Supervisor(threading.Thread):
             self._holds += 1
             query = self._query
         if query is not None:
-            threading.Thread(target=_stop, args=(query,), name=f"{self.name}-hold", daemon=True).start()
+            _stop_aside(query, f"{self.name}-hold")
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether no query of it runs, nor starts; once held it stays so until it is let go."""
+        """Whether no query of the flow runs or starts. A flow that is held stays at rest until it is let go."""
         with self._lock:
             return self._at_rest
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the flow never starts again. A flow at rest that is not over does so as soon as it may."""
+        with self._lock:
+            return self._status.state.is_over
 
     def let_go(self) -> None:
         """The opposite of `hold`."""
@@ -163,6 +169,8 @@ class Supervisor(threading.Thread):
         except FlowFailed as failure:
             if failure.fatal or self._stopping.is_set() or len(self._failures) > self._patience.most:
                 raise
+            with self._lock:
+                self._at_rest = True
             return False
         return True
 
@@ -174,13 +182,7 @@ class Supervisor(threading.Thread):
     def _run_once(self) -> bool:
         """Runs the query to its end; whether it was held back, and is to run again."""
         holds = self._wait_until_it_may()
-        if self._stopping.is_set():
-            return False
-        try:
-            return self._run_until_it_ends(holds)
-        finally:
-            with self._lock:
-                self._at_rest = True
+        return not self._stopping.is_set() and self._run_until_it_ends(holds)
 
     def _run_until_it_ends(self, holds: int) -> bool:
         try:
@@ -209,12 +211,13 @@ class Supervisor(threading.Thread):
         """Until the flow is not held back; answers how often it was so far."""
         with self._lock:
             waits = self._held and not self._stopping.is_set()
+            self._at_rest = waits
         if waits:
             self._become(State.WAITING)
         with self._lock:
             self._may_run.wait_for(lambda: self._stopping.is_set() or not self._held)
             holds = self._holds
-            self._at_rest = self._stopping.is_set()
+            self._at_rest = False
         if waits:
             self._become(State.STARTING)
         return holds
@@ -265,6 +268,7 @@ class Supervisor(threading.Thread):
     def _note(self, **fields: Any) -> FlowStatus:
         with self._lock:
             self._status = replace(self._status, **fields)
+            self._at_rest = self._at_rest or self._status.state.is_over
             return self._status
 
 
@@ -354,6 +358,14 @@ def _batches(end: str | None, latest: str | None, rows: int) -> int:
     except ValueError:
         return 0
     return math.ceil(left / rows) if rows > 0 else 0
+
+
+def _stop_aside(query: StreamingQuery, name: str) -> None:
+    """Stops the query in a thread of its own, because its task may take long; here, if no thread can start."""
+    try:
+        threading.Thread(target=_stop, args=(query,), name=name, daemon=True).start()
+    except RuntimeError:
+        _stop(query)
 
 
 def _stop(query: StreamingQuery) -> None:

@@ -22,10 +22,9 @@ from spark_cec.cli.show import counted
 from spark_cec.extras import need
 from spark_cec.pipeline.capacity import RecoveryMode, RecoveryPolicy
 from spark_cec.pipeline.declare import FlowError
-from spark_cec.pipeline.graph import Graph, GraphError
+from spark_cec.pipeline.graph import Graph, GraphError, choose_flows
 from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.load import load_pipeline
-from spark_cec.pipeline.running import chosen
 from spark_cec.pipeline.status import CapacityStatus, FlowStatus, PipelineStatus, State
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ def run(
 
 def _chosen(graph: Graph, only: list[str] | None) -> frozenset[str]:
     try:
-        return chosen(graph, only)
+        return choose_flows(graph, only)
     except GraphError as error:
         raise typer.BadParameter("; ".join(error.complaints), param_hint="--only") from None
 

@@ -5,10 +5,11 @@ compares the first three with no checkpoints at all; the last is this project's 
 
 - `coordinated`: markers, alignment, rounds (Chandy and Lamport, as in Flink)
 - `uncoordinated`: each process by its own clock; rollback propagation finds the line
-- `communication_induced`: the same, and checkpoints that messages force: HMNR, and BCS beside it
-- `none`: a failure takes everybody back to the beginning
-- `eventual`: every batch is durable, so that nobody goes back but who failed, and that one to its own last batch
+- `communication_induced`: as `uncoordinated`, and messages force checkpoints: HMNR, and BCS beside it
+- `none`: a failure takes all processes back to the beginning
+- `eventual`: every batch is durable, so only the process that failed goes back, to its own last batch
 
-Words are the literature's: a *process* is a flow, or one instance of it; a *message* is a batch in its channel. Whoever
-drives a machine (a pipeline on Spark, a simulator, a test) tells it what happens and does what it answers.
+The words are the literature's: a *process* is a flow, or one instance of it. A *message* is a batch in its channel. A
+runtime (a pipeline on Spark, a simulator, a test) gives a machine its events, and carries out the actions that the
+machine answers.
 """

@@ -1,4 +1,4 @@
-"""The protocols by name: the machine of each process, and the line that a failure takes everybody back to."""
+"""The protocols by name: the machine of each process, and the line to which a failure takes all processes back."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from enum import Enum
 from spark_cec.protocols import communication_induced, coordinated, eventual, none, uncoordinated
 from spark_cec.protocols.communication_induced import BCS, HMNR
 from spark_cec.protocols.coordinated import CoordinatedMachine, refuse_cycles
+from spark_cec.protocols.messages import Checkpoint, Line, Machine, Process
 from spark_cec.protocols.uncoordinated import UncoordinatedMachine
-from spark_cec.protocols.words import Checkpoint, Line, Machine, Process
 
 Inputs = Mapping[Process, Collection[Process]]
-"""What each process reads."""
+"""The processes that each process reads."""
 
 
 class Protocol(str, Enum):
-    """How the flows of a pipeline checkpoint. `CIC` is HMNR; BCS is what came before it."""
+    """How the flows of a pipeline checkpoint. `CIC` is HMNR; BCS is an earlier protocol of the same family."""
 
     CEC = "cec"
     COORDINATED = "coordinated"
@@ -28,17 +28,17 @@ class Protocol(str, Enum):
 
     @property
     def adds_to_messages(self) -> bool:
-        """Whether a message carries something of the protocol's, which its receiver has to read."""
+        """Whether a message carries data of the protocol, which its receiver must read."""
         return self in (Protocol.CIC, Protocol.BCS)
 
     @property
     def keeps_messages(self) -> bool:
-        """Whether what is sent is durable before it is read: else a failure takes back all who may have read it."""
+        """Whether a message is durable before it is read. Else a failure takes back all that may have read it."""
         return self not in (Protocol.COORDINATED, Protocol.NONE)
 
 
 class UnknownProtocol(ValueError):
-    """No protocol has that name: the message has the nearest one, or all."""
+    """No protocol has that name. The message has the nearest name, or all names."""
 
     def __init__(self, name: str) -> None:
         names = [each.value for each in Protocol]
@@ -48,7 +48,7 @@ class UnknownProtocol(ValueError):
         )
 
 
-def protocol_of(name: str) -> Protocol:
+def parse_protocol(name: str) -> Protocol:
     """The protocol of that name. Raises `UnknownProtocol`."""
     try:
         return Protocol(name)
@@ -57,13 +57,13 @@ def protocol_of(name: str) -> Protocol:
 
 
 def check_inputs(protocol: Protocol, inputs: Inputs) -> None:
-    """Raises `CycleRefused` where the protocol cannot be had on that graph."""
+    """Raises `CycleRefused` if the protocol cannot run on that graph."""
     if protocol is Protocol.COORDINATED:
         refuse_cycles(inputs)
 
 
-def machine_of(protocol: Protocol, process: Process, inputs: Inputs, readers: Iterable[Process]) -> Machine:
-    """A process's part. `readers`: to whom its messages go."""
+def make_machine(protocol: Protocol, process: Process, inputs: Inputs, readers: Iterable[Process]) -> Machine:
+    """Makes the machine of a process. `readers`: the processes that read its messages."""
     match protocol:
         case Protocol.COORDINATED:
             return CoordinatedMachine(inputs[process])
@@ -83,10 +83,11 @@ def recovery_line(
     protocol: Protocol, checkpoints: Mapping[Process, Sequence[Checkpoint]], now: Mapping[Process, Checkpoint],
     failed: Collection[Process],
 ) -> Line:  # fmt: skip
-    """What every process goes back to. `checkpoints`: the durable ones, oldest first; with CEC, the last batch.
+    """The checkpoint to which each process goes back.
 
-    `now`: the present states. All but CEC take back processes that have not failed, too: their states are not durable,
-    and the literature has them begin from checkpoints.
+    `checkpoints`: the durable ones, oldest first; with CEC, the last batch. `now`: the present states. All protocols
+    but CEC also take back processes that have not failed: their states are not durable, and in the literature they
+    begin from checkpoints.
     """
     match protocol:
         case Protocol.COORDINATED:

@@ -1,8 +1,8 @@
-"""Communication-induced: each process by its own clock, and messages force checkpoints that keep the others useful.
+"""Communication-induced: each process has its own clock, and messages force checkpoints so that none is useless.
 
 HMNR is the protocol of Hélary, Mostéfaoui, Netzer and Raynal ("Communication-based prevention of useless checkpoints in
 distributed computations", Distributed Computing 13, 2000), with its names; BCS that of Briatico, Ciuffoletti and
-Simoncini (1984), which knows the Lamport clock alone. The recovery line is found as without coordination.
+Simoncini (1984), which has the Lamport clock alone. The search for the recovery line is that of `uncoordinated`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from spark_cec.protocols.messages import Action, Machine, Piggyback, Process, TakeCheckpoint
 from spark_cec.protocols.uncoordinated import recovery_line
-from spark_cec.protocols.words import Action, Machine, Piggyback, Process, TakeCheckpoint
 
 __all__ = ["BCS", "HMNR", "Clocks", "recovery_line"]
 
 Names = Mapping[Process, int]
-"""The processes, and the place of each in the order of names."""
+"""Each process, with its place in the order of names."""
 
 Counts = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -30,20 +30,20 @@ _NOTHING: Sequence[Action] = ()
 
 
 class Clocks(Mapping[str, Any]):
-    """What HMNR adds to a message: the clocks of its sender, by the order of the processes' names.
+    """The clocks of a sender, which HMNR adds to a message, in the order of the processes' names.
 
-    As a mapping it is what JSON has of it: `lc`, `ckpt` by name, and the names of which `taken` and `greater` hold.
+    As a mapping it has the JSON's fields: `lc`, `ckpt` by name, and the names for which `taken` and `greater` hold.
     """
 
     __slots__ = ("ckpt", "greater", "lc", "names", "taken")
 
     def __init__(self, names: Names, lc: int, ckpt: Counts, taken: Flags, greater: Flags) -> None:
-        """Keeps these arrays: nobody may change them."""
+        """Keeps these arrays; no caller may change them."""
         self.names, self.lc, self.ckpt, self.taken, self.greater = names, lc, ckpt, taken, greater
 
     @classmethod
     def of(cls, added: Piggyback, names: Names) -> Clocks:
-        """From JSON; of a process that it does not know nothing has happened yet."""
+        """Parses JSON. A process that the JSON lacks has taken no checkpoint yet."""
         if isinstance(added, Clocks) and added.names is names:
             return added
         taken, greater, ckpt = frozenset(added["taken"]), frozenset(added["greater"]), added["ckpt"]
@@ -72,15 +72,15 @@ class Clocks(Mapping[str, Any]):
 class HMNR(Machine):
     """One process P_i.
 
-    `lc`: its Lamport clock. `ckpt[k]`: how many checkpoints P_k has taken, as far as it knows. `taken[k]`: whether a
-    causal path with a checkpoint on it leads from the last of these to its own next one. `greater[k]`: whether its
-    clock is greater than that of P_k, as far as it knows. `sent_to`: to whom it has sent since its last checkpoint.
-    All but the first are arrays in the order of the processes' names: with hundreds of processes, each of which reads
-    all others, they are most of what a run of the simulation does.
+    `lc`: its Lamport clock. `ckpt[k]`: how many checkpoints of P_k it knows. `taken[k]`: whether a causal path with a
+    checkpoint on it leads from the last of them to P_i's next checkpoint. `greater[k]`: whether its clock is greater
+    than that of P_k, as far as it knows. `sent_to`: the readers to which it has sent since its last checkpoint. All but
+    `lc` are arrays in the order of the processes' names, because a simulation of hundreds of processes spends most of
+    its time on them.
     """
 
     def __init__(self, process: Process, processes: Iterable[Process], readers: Iterable[Process]) -> None:
-        """`processes`: all of the pipeline; `readers`: to whom its messages go."""
+        """`processes`: all processes of the pipeline; `readers`: the processes that read its messages."""
         self._names = _in_order(frozenset(processes))
         self._own = self._names[process]
         self._others = np.ones(len(self._names), np.bool_)
@@ -90,27 +90,27 @@ class HMNR(Machine):
         self.lc = 0
         self.ckpt = np.zeros(len(self._names), np.int64)
         self.taken = self.greater = self.sent_to = np.zeros_like(self._others)
-        self._checkpoint()  # its beginning
+        self._checkpoint()  # the beginning
 
     def timer(self) -> Sequence[Action]:
         """See `Machine`."""
         return self._take(forced=False)
 
     def sends(self) -> Piggyback:
-        """The clocks, and the processes of which `taken` and `greater` hold."""
+        """The clocks of this process."""
         self.sent_to = self._readers
         return self.state()
 
     def force(self, *messages: tuple[Process, Piggyback]) -> Sequence[Action]:
-        """A checkpoint is forced where one of the messages would close a Z-cycle, or may.
+        """Forces a checkpoint if one of the messages can close a Z-cycle.
 
-        It comes before all of them: each is judged by the state before, in which the clock is no greater than it would
-        be behind the others, so that no force is missed.
+        The checkpoint comes before all messages, so each is judged by the state before them. There the clock is at most
+        as great as behind the other messages, so no forced checkpoint is missed.
         """
         return self._take(forced=True) if any(map(self._forces, self._clocks(messages))) else _NOTHING
 
     def learn(self, *messages: tuple[Process, Piggyback]) -> None:
-        """See `Machine`. In what order they are learnt makes no difference: they are learnt at once."""
+        """See `Machine`. The order of the messages makes no difference, so this learns all of them at once."""
         clocks = self._clocks(messages)
         if not clocks:
             return
@@ -128,7 +128,7 @@ class HMNR(Machine):
         self.ckpt = newest
 
     def state(self) -> Piggyback:
-        """As a message has it: since the checkpoint nothing was sent."""
+        """The clocks, as a message has them; after a checkpoint nothing has been sent."""
         return Clocks(self._names, self.lc, self.ckpt, self.taken, self.greater)
 
     def restore(self, state: Piggyback) -> None:
@@ -138,7 +138,7 @@ class HMNR(Machine):
         self.sent_to = np.zeros_like(self._others)
 
     def __deepcopy__(self, memo: object) -> HMNR:
-        return copy.copy(self)  # nothing in it is changed in place
+        return copy.copy(self)  # no array is changed in place
 
     def _clocks(self, messages: Iterable[tuple[Process, Piggyback]]) -> list[Clocks]:
         return [Clocks.of(added, self._names) for _, added in messages]
@@ -154,7 +154,7 @@ class HMNR(Machine):
 
     def _checkpoint(self) -> None:
         self.sent_to = np.zeros_like(self._others)
-        self.taken = self.greater = self._others  # arrays are never changed in place: messages have them
+        self.taken = self.greater = self._others  # no array is changed in place, because messages have them
         self.lc += 1
         self.ckpt = self.ckpt.copy()
         self.ckpt[self._own] += 1
@@ -162,12 +162,12 @@ class HMNR(Machine):
 
 @functools.cache
 def _in_order(processes: frozenset[Process]) -> Names:
-    """One and the same object for the same processes: by it clocks are known to be of them."""
+    """The same object for the same processes, so that `Clocks.of` compares identities."""
     return {name: place for place, name in enumerate(sorted(processes))}
 
 
 class BCS(Machine):
-    """One process: checkpoints with the same clock are a consistent line."""
+    """One process. Checkpoints with the same clock are a consistent line."""
 
     def __init__(self) -> None:
         self.lc = 0
@@ -190,7 +190,7 @@ class BCS(Machine):
         self.lc = int(state["lc"])
 
     def force(self, *messages: tuple[Process, Piggyback]) -> Sequence[Action]:
-        """A checkpoint is forced where a sender's clock is ahead."""
+        """Forces a checkpoint if a sender's clock is ahead."""
         ahead = max((int(added["lc"]) for _, added in messages), default=0)
         if ahead <= self.lc:
             return _NOTHING

@@ -1,4 +1,4 @@
-"""Coordinated, aligned: markers travel with the messages, and a round of checkpoints is a consistent line by itself.
+"""Coordinated, aligned: markers travel with the messages, and each round of checkpoints is a consistent line.
 
 Source: Chandy and Lamport (1985), as dataflow engines have it: CheckMate, section III-A.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from spark_cec.errors import NoLine
-from spark_cec.protocols.words import (
+from spark_cec.protocols.messages import (
     Action,
     Block,
     Checkpoint,
@@ -22,50 +22,50 @@ from spark_cec.protocols.words import (
 )
 
 _ROUNDS_OF_A_RUN = 1 << 40
-"""More than there are."""
+"""More rounds than a run can have."""
 
 
 class CycleRefused(ValueError):
-    """Markers would wait for themselves: the process at the head of a cycle blocks the input that its marker needs."""
+    """In a cycle, markers would wait for themselves: the first process blocks the input that its marker must pass."""
 
     def __init__(self, cycle: Sequence[Process]) -> None:
         way = " -> ".join([*cycle, cycle[0]])
         super().__init__(
-            f"coordinated checkpoints cannot be had where flows feed themselves ({way}): take another protocol, or "
-            "break the cycle"
+            f"coordinated checkpoints cannot run on a cycle of flows ({way}): choose another protocol, or break the "
+            "cycle"
         )
 
 
 class CoordinatedMachine(Machine):
-    """Blocks each input at its marker until all have come, checkpoints, and passes the marker on."""
+    """Blocks each input at its marker until all markers have come; then checkpoints, and passes the marker on."""
 
     def __init__(self, inputs: Iterable[Process]) -> None:
-        """`inputs`: the processes whose messages this one reads; none for a source, which begins the rounds."""
+        """`inputs`: the processes whose messages this one reads. A source has none, and begins the rounds."""
         self._inputs = frozenset(inputs)
         self._round = 0
         self._come: set[Process] = set()
 
     def timer(self) -> Sequence[Action]:
-        """A source begins a round; all others wait for markers."""
+        """Begins a round at a source; all other processes wait for markers."""
         if self._inputs:
             return ()
         self._round += 1
         return TakeCheckpoint(round=self._round), PassMarker(self._round)
 
     def stop(self, run: int) -> Sequence[Action]:
-        """A round of its own, above all before it, which needs no markers: nothing is sent any more."""
+        """Takes a checkpoint for a round above all earlier ones. It needs no markers, because nothing more is sent."""
         self._round, self._come = run * _ROUNDS_OF_A_RUN, set()
         return (TakeCheckpoint(round=self._round),)
 
     @property
     def round(self) -> int:
-        """The last one that it has checkpointed for."""
+        """The last round for which the process has checkpointed."""
         return self._round
 
     def force(self, *messages: tuple[Process, Piggyback]) -> Sequence[Action]:
-        """Of an input that is blocked no message may be processed."""
+        """Raises `ValueError` for a message of a blocked input."""
         for sender in {sender for sender, _ in messages} & self._come:
-            raise ValueError(f"a message of {sender} was processed although it is blocked for round {self._round + 1}")
+            raise ValueError(f"a message of {sender} was processed, but it is blocked for round {self._round + 1}")
         return ()
 
     def marker(self, sender: Process, round_: int) -> Sequence[Action]:
@@ -88,7 +88,7 @@ class CoordinatedMachine(Machine):
 
 
 def refuse_cycles(inputs: Mapping[Process, Iterable[Process]]) -> None:
-    """Raises `CycleRefused`, naming one. `inputs`: what each process reads."""
+    """Raises `CycleRefused` with the first cycle. `inputs`: the processes that each process reads."""
     done: set[Process] = set()
     path: list[Process] = []
 
@@ -107,9 +107,9 @@ def refuse_cycles(inputs: Mapping[Process, Iterable[Process]]) -> None:
 
 
 def recovery_line(checkpoints: Mapping[Process, Sequence[Checkpoint]]) -> Line:
-    """The checkpoints of the last round that all processes have completed; round 0 is their beginning.
+    """The checkpoints of the last round that all processes have completed; round 0 is the beginning.
 
-    `NoLine` where there is none: not all beginnings are given, and no round is whole.
+    Raises `NoLine` if no round is complete.
     """
     by_round = {
         process: {each.round if each.round is not None else 0: each for each in own}

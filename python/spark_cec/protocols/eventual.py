@@ -1,24 +1,24 @@
-"""Continuous eventual checkpointing: every batch is durable when it is told of, so nobody goes back but who failed.
+"""Continuous eventual checkpointing: every committed batch is durable, so only a process that failed goes back.
 
-Each process writes what it sent and how far it has read with every batch, and of its state so much that a replay of
-known input brings it back. The replay is exact (recorded offsets, the same rows): what a process had sent before its
-failure it sends again under the same number, which is a duplicate and never an orphan.
+With every batch a process writes its messages and its offsets, and so much of its state that a replay of known input
+brings the state back. The replay is exact (recorded offsets, the same rows). A message that the process had sent before
+its failure is sent again under the same number: it is a duplicate, and never an orphan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from spark_cec.protocols.words import Checkpoint, Line, Machine, Process
+from spark_cec.protocols.messages import Checkpoint, Line, Machine, Process
 
 EventualMachine = Machine
-"""Asks for nothing: the store decides by itself, at each batch, what it writes."""
+"""Asks for no checkpoint: at each batch the store decides which windows it writes."""
 
 
 def recovery_line(
     now: Mapping[Process, Checkpoint], durable: Mapping[Process, Checkpoint], failed: Collection[Process]
 ) -> Line:
-    """Who failed is as its last batch left it, everybody else as now.
+    """A failed process goes back to its last batch; all others stay as they are.
 
     `now`: the present states; `durable`: the last batch of each process.
     """

@@ -1,7 +1,7 @@
-"""The checkpoints of a flow that a protocol has taken: a small file each, `<checkpoint>/cec/checkpoints/<number>.json`.
+"""The checkpoints that a protocol has taken of a flow, each a small file `<checkpoint>/cec/checkpoints/<number>.json`.
 
-The state itself is in the flow's log, in the commit frames of that version, its messages in the log's manifests, and
-how far it had read in Spark's offset log: the file says that all of them are there, and what the protocol adds.
+The flow's log has the state, in the commit frames of that version, and the messages, in its manifests. Spark's offset
+log has the offsets. The file says that all of them are durable, and has the data that the protocol adds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from spark_cec.errors import DamagedLog
 from spark_cec.log.checked_json import decode_object, encode_object
 from spark_cec.log.storage import Storage
-from spark_cec.protocols.words import Checkpoint, Piggyback, Process
+from spark_cec.protocols.messages import Checkpoint, Piggyback, Process
 
 _LOG = logging.getLogger(__name__)
 
@@ -24,9 +24,9 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A checkpoint behind batch `batch` of its flow (-1: its beginning), and the state of its machine.
+    """A checkpoint behind batch `batch` of its flow (-1: the beginning), with the state of its machine.
 
-    `wall_ms`: when it was durable, since the epoch; `took_ms`: from when it was due until then.
+    `wall_ms`: when it became durable, since the epoch. `took_ms`: the time from its due moment until then.
     """
 
     checkpoint: Checkpoint
@@ -38,9 +38,9 @@ class Record:
 
 @dataclass(slots=True)
 class Records:
-    """The checkpoints of one flow, oldest first; the first one is never taken from the flow.
+    """The checkpoints of one flow, oldest first.
 
-    It is the beginning, or, where that cannot be needed any more, the oldest one that a line may still have.
+    The first one is the beginning, or the oldest that a line can still need.
     """
 
     process: Process
@@ -49,30 +49,26 @@ class Records:
 
     @property
     def newest(self) -> Record:
-        """The last one that was taken."""
+        """The newest checkpoint."""
         return self.known[-1]
 
-    def at(self, number: int) -> Record:
-        """The one with that number; `LookupError` where it is gone, or cannot be read."""
-        for each in self.known:
-            if each.checkpoint.number == number:
-                return each
-        raise LookupError(f"checkpoint {number} of flow {self.process} cannot be read")
-
     def add(self, record: Record) -> None:
-        """Writes one. Once this returns it is durable."""
+        """Writes a checkpoint; it is durable when this returns."""
         self._own.replace(_path(record.checkpoint.number), encode_object(_fields(record)))
         self.known.append(record)
 
     def forget_before(self, number: int) -> None:
-        """No line will have one of these again."""
+        """Deletes the checkpoints before `number`: no line needs them again."""
         for record in [each for each in self.known if each.checkpoint.number < number]:
             if not record.checkpoint.is_beginning:
                 self._own.delete(_path(record.checkpoint.number))
             self.known.remove(record)
 
     def forget_after(self, number: int) -> list[Record]:
-        """Those are of a history that is given up, also where they cannot be read: answers the known ones."""
+        """Deletes the checkpoints behind `number`, unreadable ones too; answers the readable ones.
+
+        A rollback has abandoned their history.
+        """
         for later in sorted(_numbers(self._own), reverse=True):
             if later > number:
                 self._own.delete(_path(later))
@@ -82,10 +78,10 @@ class Records:
 
 
 def read_records(own: Storage, process: Process, inputs: Collection[Process]) -> Records:
-    """All that are there. `own` is rooted at the flow's `cec` directory.
+    """Reads the checkpoints of a flow. `own` is rooted at the flow's `cec` directory.
 
-    One that cannot be read is none: a line with an older one is a line, too. The beginning is one as long as nothing
-    was forgotten. `DamagedLog` where something was, and what is left cannot be read: that is not the beginning.
+    Leaves an unreadable checkpoint out, because a line can have an older one. The beginning counts until a checkpoint
+    was deleted. Raises `DamagedLog` if the beginning does not count and no checkpoint is readable.
     """
     found: list[Record] = []
     numbers = sorted(_numbers(own))
@@ -93,7 +89,7 @@ def read_records(own: Storage, process: Process, inputs: Collection[Process]) ->
         try:
             fields, _ = decode_object(_path(number), own.read(_path(number)), "checkpoint of a protocol")
             found.append(_record(process, fields))
-        except FileNotFoundError:  # forgotten meanwhile, where the flow runs
+        except FileNotFoundError:  # a running flow has deleted it meanwhile
             continue
         except DamagedLog as damage:
             _LOG.warning("%s/%s: %s; an older checkpoint is used", own.url, _path(number), damage)
@@ -138,10 +134,10 @@ def _path(number: int) -> str:
 def records_in(
     home: str, inputs: Mapping[Process, Collection[Process]], open_at: Callable[[str], Storage]
 ) -> dict[Process, Records]:
-    """Those of all flows that take part, each as `read_records` has it. `open_at`: the storage at a place."""
+    """Reads the checkpoints of all flows that take part, as `read_records`. `open_at` opens the storage at a URL."""
     return {name: read_records(open_at(f"{home}/flows/{name}/cec"), name, read) for name, read in inputs.items()}
 
 
 def checkpoints_of(records: Mapping[Process, Records]) -> dict[Process, Sequence[Checkpoint]]:
-    """As the search for a line wants them."""
+    """The checkpoints in the form that the search for a line takes."""
     return {name: [each.checkpoint for each in own.known] for name, own in records.items()}

@@ -1,4 +1,5 @@
-"""What a pipeline's protocol is, as its driver tells the agent: `<home>/protocol.json`, written before flows start."""
+"""The protocol of a pipeline, in `<home>/protocol.json`. The driver writes it before flows start; the agent reads it.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +12,17 @@ from spark_cec.ids import new_id
 from spark_cec.log.checked_json import decode_object, encode_object
 from spark_cec.log.storage import Storage
 from spark_cec.protocols.choose import Protocol
-from spark_cec.protocols.words import Process
+from spark_cec.protocols.messages import Process
 
 SPEC_FILE = "protocol.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """`inputs`: the flows that take part, each with those of them that it reads. `interval_s`: between checkpoints.
+    """One run of the flows of a pipeline under a protocol.
 
-    `number` counts the times that all of them have gone back to a line and begun again from there, from 1 on; `run` is
-    a name that no other one has, in this home or in another one at its place: see `new_run`.
+    `inputs`: the flows that take part, each with the flows that it reads. `interval_s`: the time between checkpoints.
+    `number` counts the runs of the home from 1. `run` is a name that no other run has, also if the home is made anew.
     """
 
     protocol: Protocol
@@ -31,21 +32,21 @@ class Spec:
     run: str
 
     def readers(self, sender: Process) -> tuple[Process, ...]:
-        """Who reads a flow's messages, of those that take part."""
+        """The flows that take part and read this flow's messages."""
         return tuple(name for name, read in self.inputs.items() if sender in read)
 
 
 STOPPING_FILE = "stopping.json"
-"""That all flows of a run are being stopped in good order: what they leave then is a line."""
+"""Says that all flows of a run are being stopped in good order, so that they end at a line."""
 
 
 def note_stop(home: Storage, run: str) -> None:
-    """Before the first of them is stopped."""
+    """Notes the stop of a run, before its first flow is stopped."""
     home.replace(STOPPING_FILE, encode_object({"run": run}))
 
 
 def is_stopping(home: Storage, run: str) -> bool:
-    """Whether that run is. One that cannot be read says nothing: then the last line is one."""
+    """Whether that run is being stopped; false if the note is unreadable, because then the last line stays."""
     try:
         return bool(decode_object(STOPPING_FILE, home.read(STOPPING_FILE), "note of a stop")[0]["run"] == run)
     except (FileNotFoundError, DamagedLog):
@@ -53,7 +54,7 @@ def is_stopping(home: Storage, run: str) -> bool:
 
 
 def new_run() -> str:
-    """A name for a run of all flows; in order of time, as far as clocks are right."""
+    """Makes a name for a run of all flows. Names are in order of time if the clocks are right."""
     return f"{int(time.time() * 1000):013d}-{new_id().hex()[:8]}"
 
 
@@ -67,7 +68,7 @@ def write_spec(home: Storage, spec: Spec) -> None:
 
 
 def read_spec(home: Storage) -> Spec | None:
-    """None where no protocol has begun there. Errors: `DamagedLog`, `NewerFormat`."""
+    """Reads the file; None if no protocol has begun there. Errors: `DamagedLog`, `NewerFormat`."""
     if not home.exists(SPEC_FILE):
         return None
     fields, _ = decode_object(SPEC_FILE, home.read(SPEC_FILE), "protocol of a pipeline")

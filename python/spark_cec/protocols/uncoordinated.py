@@ -1,4 +1,4 @@
-"""Uncoordinated: each process checkpoints by its own clock, and the recovery line is looked for after a failure."""
+"""Uncoordinated: each process checkpoints by its own clock, and a search after a failure finds the recovery line."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from spark_cec.errors import NoLine
-from spark_cec.protocols.words import Action, Checkpoint, Line, Machine, Process, TakeCheckpoint
+from spark_cec.protocols.messages import Action, Checkpoint, Line, Machine, Process, TakeCheckpoint
 
 
 class UncoordinatedMachine(Machine):
-    """Checkpoints when its interval has passed, and asks nobody."""
+    """Checkpoints when its interval has passed, whatever the other processes do."""
 
     def timer(self) -> Sequence[Action]:
         """See `Machine`."""
@@ -19,16 +19,15 @@ class UncoordinatedMachine(Machine):
 
 
 Node = tuple[Process, int]
-"""A checkpoint in the graph: its process and number."""
+"""A checkpoint in the graph: its process and its number."""
 
 
 def checkpoint_graph(checkpoints: Mapping[Process, Sequence[Checkpoint]]) -> dict[Node, set[Node]]:
-    """The edges of the checkpoint graph, by where they begin.
+    """The edges of the checkpoint graph, by their first node. Source: CheckMate, section III-B.
 
-    From c(i, x) to c(j, y) where a message that i sent after c(i, x) was processed by j before c(j, y); and from each
-    checkpoint to the next one of its process. Of several such c(j, y) the first has the edge: the others are reached
-    from there, and their number would grow with the square of that of the checkpoints. Source: CheckMate, section
-    III-B.
+    An edge leads from c(i, x) to c(j, y) if j processed before c(j, y) a message that i sent after c(i, x). Another
+    leads from each checkpoint to the next one of its process. Of several such c(j, y) only the first has an edge,
+    because the others are reached from it. With all edges the graph would grow with the square of the checkpoints.
     """
     edges: dict[Node, set[Node]] = {}
     for process, own in checkpoints.items():
@@ -46,10 +45,10 @@ def checkpoint_graph(checkpoints: Mapping[Process, Sequence[Checkpoint]]) -> dic
 def recovery_line(checkpoints: Mapping[Process, Sequence[Checkpoint]]) -> Line:
     """The newest consistent line, by rollback propagation (CheckMate, Algorithm 1).
 
-    `checkpoints`: of each process, oldest first; the first is its beginning, which is consistent with everything, or
-    where that is not given any more, all the first ones are consistent with one another; `NoLine` if they are not. A
-    process that has not failed may give its present state as the newest one. A process that reads its own channel
-    never has an orphan there: what it received it had sent before.
+    `checkpoints`: of each process, oldest first. The first is the beginning, which is consistent with all others. If a
+    beginning was deleted, all first checkpoints must be consistent with one another; else `NoLine`. A process that has
+    not failed may give its present state as its newest checkpoint. A process that reads its own channel never has an
+    orphan there, because it had sent each message before it received it.
     """
     edges = checkpoint_graph(checkpoints)
     newest = {process: len(own) - 1 for process, own in checkpoints.items()}
@@ -63,14 +62,14 @@ def recovery_line(checkpoints: Mapping[Process, Sequence[Checkpoint]]) -> Line:
         for process, number in hit:
             at = known[process][number]
             while (process, checkpoints[process][at].number) in marked:
-                at -= 1  # the beginning is reached by nobody: nothing was received before it
+                at -= 1  # no edge leads to the beginning: nothing was received before it
                 if at < 0:
                     raise NoLine(checkpoints)
             newest[process] = at
 
 
 def _strictly_reachable(edges: Mapping[Node, set[Node]], roots: Iterable[Node]) -> set[Node]:
-    """All nodes to which a path of at least one edge leads from a root."""
+    """The nodes that a path of at least one edge reaches from a root."""
     found: set[Node] = set()
     open_nodes = list(roots)
     while open_nodes:

@@ -16,6 +16,7 @@ from spark_cec.log.storage import Storage
 from spark_cec.recovery.file_sources import unneeded_entries, unreadable_entries
 from spark_cec.recovery.generations import newest_generation, next_generation, record_start
 from spark_cec.recovery.query_files import FALLBACK, QUERY, ROLLBACK, Rollback, is_under_protocol
+from spark_cec.recovery.reach import Reach, name_finisher
 from spark_cec.recovery.spark_logs import committed_batch, operator_files, planned_batches
 
 
@@ -45,8 +46,7 @@ def roll_back(
     if not anew and pending is None and not ROLLBACK.is_in(own) and is_at_batch(checkpoint, log, batch):
         return None
     if pending is None or pending.batch != batch:
-        _refuse_later_target(own, log, pending, batch)  # 1
-        _refuse_forgotten_batch(checkpoint, log, batch)
+        refuse_out_of_reach(checkpoint, own, log, batch)  # 1
         pending = Rollback(batch, next_generation(own))  # 2
         ROLLBACK.write(own, asdict(pending))
     record_start(own, pending.generation, batch)
@@ -68,10 +68,29 @@ def roll_back(
 
 def refuse_out_of_reach(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> None:
     """Raises `UnsuitableCheckpoint` if `roll_back` cannot go to `batch`."""
-    pending = pending_rollback(own)
-    if pending is None or pending.batch != batch:
-        _refuse_later_target(own, log, pending, batch)
-        _refuse_forgotten_batch(checkpoint, log, batch)
+    reach = read_reach(checkpoint, own, log)
+    obstacle = reach.find_obstacle(batch, is_whole=batch >= 0 and has_whole_batch(checkpoint, batch))
+    if obstacle is not None:
+        raise UnsuitableCheckpoint(obstacle)
+
+
+def read_reach(checkpoint: Storage, own: Storage, log: Storage) -> Reach:
+    """The facts that bound a rollback of a query.
+
+    If the note of an unfinished rollback is unreadable, the newest cut of the log tells how far that rollback had come.
+    """
+    pending = begun = pending_rollback(own)
+    if pending is None and ROLLBACK.is_in(own):
+        begun = _read_target_from_cut(own, log)
+    return Reach(
+        checkpoint=checkpoint.url,
+        own=own.url,
+        planned=planned_batches(checkpoint),
+        kept_from=retired_before(log),
+        pending=pending,
+        begun=begun,
+        is_flow=begun is not None and is_under_protocol(QUERY.read(own)),
+    )
 
 
 def is_at_batch(checkpoint: Storage, log: Storage, batch: int) -> bool:
@@ -134,25 +153,7 @@ def _read_pending(own: Storage) -> Rollback | None:
 
 
 def _name_finisher(own: Storage, batch: str) -> str:
-    """Names the step that finishes the rollback: a pipeline's start for a flow under a protocol, else `cec rollback`.
-    """
-    if is_under_protocol(QUERY.read(own)):
-        return "start the pipeline that it belongs to"
-    return f"run `cec rollback {own.url.removesuffix('/cec')} --to {batch}`"
-
-
-def _refuse_later_target(own: Storage, log: Storage, pending: Rollback | None, batch: int) -> None:
-    """Refuses a target behind that of an unfinished rollback, which can have taken output back already.
-
-    If the note is unreadable, the newest cut of the log tells how far that rollback had come.
-    """
-    if pending is None and ROLLBACK.is_in(own):
-        pending = _read_target_from_cut(own, log)
-    if pending is not None and pending.batch < batch:
-        raise UnsuitableCheckpoint(
-            f"{own.url} has {ROLLBACK.name}: its query is being taken back to the end of batch {pending.batch}, which "
-            f"is before batch {batch}: {_name_finisher(own, str(pending.batch))}, which does the rest"
-        )
+    return name_finisher(own.url, batch, is_flow=is_under_protocol(QUERY.read(own)))
 
 
 def _read_target_from_cut(own: Storage, log: Storage) -> Rollback | None:
@@ -161,26 +162,6 @@ def _read_target_from_cut(own: Storage, log: Storage) -> Rollback | None:
     if cuts and cuts[-1].generation == newest_generation(own):
         return Rollback(cuts[-1].after, cuts[-1].generation)
     return None
-
-
-def _refuse_forgotten_batch(checkpoint: Storage, log: Storage, batch: int) -> None:
-    planned, kept_from = planned_batches(checkpoint), retired_before(log)
-    if batch < kept_from - 1:
-        raise UnsuitableCheckpoint(
-            f"{checkpoint.url} cannot be taken back to batch {batch}: its output is kept from batch {kept_from} on; "
-            f"begin the pipeline anew, in another home"
-        )
-    if batch < 0 < min(planned, default=0):
-        raise UnsuitableCheckpoint(
-            f"{checkpoint.url} cannot be taken back to its beginning: Spark keeps batches from {min(planned)} on. If "
-            f"files are missing in cec/checkpoints there, restore them; or begin the pipeline anew, in another home"
-        )
-    if batch >= 0 and not has_whole_batch(checkpoint, batch):
-        raise UnsuitableCheckpoint(
-            f"{checkpoint.url} cannot be taken back to batch {batch}: Spark keeps batches "
-            f"{min(planned, default=-1)} to {max(planned, default=-1)} of it; let it keep more, with "
-            f"spark.sql.streaming.minBatchesToRetain, or begin the pipeline anew, in another home"
-        )
 
 
 def _delete_later_entries(checkpoint: Storage, name: str, batch: int) -> None:

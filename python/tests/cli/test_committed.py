@@ -13,9 +13,9 @@ from spark_cec.admin.flush import flush_query
 from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
 from spark_cec.log.home import join_log
 from spark_cec.protocols.choose import Protocol
+from spark_cec.protocols.messages import Checkpoint
 from spark_cec.protocols.records import Record, read_records
 from spark_cec.protocols.spec import Spec, write_spec
-from spark_cec.protocols.words import Checkpoint
 from spark_cec.recovery.query_files import QUERY
 from spark_cec.settings import PREFIX
 

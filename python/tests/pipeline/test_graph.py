@@ -12,9 +12,17 @@ from typer.testing import CliRunner
 
 from spark_cec.pipeline import Pipeline
 from spark_cec.pipeline.draw import layers, to_dot
-from spark_cec.pipeline.graph import Graph, GraphError, Node, Part, check_graph, check_recorded, to_json
+from spark_cec.pipeline.graph import (
+    Graph,
+    GraphError,
+    Node,
+    Part,
+    check_graph,
+    check_recorded,
+    choose_flows,
+    to_json,
+)
 from spark_cec.pipeline.load import NoPipeline, load_pipeline
-from spark_cec.pipeline.running import chosen
 from spark_cec.pipeline_commands.app import make_app
 
 SHOP = """
@@ -204,10 +212,10 @@ def test_a_flow_in_instances_is_as_many() -> None:
     assert [flow.reads_of(each) for each in flow.parameters] == [("bids",)]
     assert in_instances().flows["out"].reads_of("counts") == graph.nodes["out"].inputs[:3]
     assert list(in_instances(1, None).graph().nodes) == ["bids", "counts", "out"]
-    assert chosen(graph, ["counts", "out"]) == {"counts-1-of-3", "counts-2-of-3", "counts-3-of-3", "out"}
-    assert chosen(graph, ["counts-2-of-3"]) == {"counts-2-of-3"}
+    assert choose_flows(graph, ["counts", "out"]) == {"counts-1-of-3", "counts-2-of-3", "counts-3-of-3", "out"}
+    assert choose_flows(graph, ["counts-2-of-3"]) == {"counts-2-of-3"}
     with pytest.raises(GraphError, match="there is no flow count: did you mean counts"):
-        chosen(graph, ["count"])
+        choose_flows(graph, ["count"])
 
 
 @pytest.mark.parametrize(

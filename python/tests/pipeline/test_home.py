@@ -93,7 +93,7 @@ def test_what_would_be_refused_is_known_before_anything_is_begun(tmp_path: Path)
     assert [(flow.name, flow.state) for flow in second.status().flows] == [("a", State.STARTING)]
     home.take(GRAPH, {})
     home.announce(GRAPH, GRAPH.nodes)
-    home.tell(status_of(tmp_path, FlowStatus("a", State.RUNNING)))
+    home.write_status(status_of(tmp_path, FlowStatus("a", State.RUNNING)))
     with pytest.raises(Fenced, match="is running already: stop that driver first"):
         second.announce(GRAPH, GRAPH.nodes, wait_s=0.0)
     assert [flow.state for flow in second.status().flows] == [State.RUNNING]
@@ -152,7 +152,7 @@ def test_a_record_that_is_none_is_named(tmp_path: Path, recorded: str) -> None:
 
 def test_status_shows_what_the_driver_has_written(tmp_path: Path) -> None:
     home = PipelineHome(str(tmp_path))
-    home.tell(status_of(tmp_path, FlowStatus("a", State.RUNNING, 12, 1), FlowStatus("out", State.RUNNING, 11)))
+    home.write_status(status_of(tmp_path, FlowStatus("a", State.RUNNING, 12, 1), FlowStatus("out", State.RUNNING, 11)))
     code, text = run("status", str(tmp_path))
     assert code == 0
     assert "pipeline shop" in text
@@ -165,15 +165,15 @@ def test_status_shows_what_the_driver_has_written(tmp_path: Path) -> None:
 
 def test_a_failed_flow_is_in_the_exit_code_and_so_is_a_driver_that_is_gone(tmp_path: Path) -> None:
     home = PipelineHome(str(tmp_path))
-    home.tell(status_of(tmp_path, FlowStatus("a", State.FAILED, 12, 1, "no brokers")))
+    home.write_status(status_of(tmp_path, FlowStatus("a", State.FAILED, 12, 1, "no brokers")))
     code, text = run("status", str(tmp_path))
     assert code == 1
     assert "no brokers" in text
-    home.tell(status_of(tmp_path, FlowStatus("a", State.RUNNING, 12), age_s=SILENT_S + 10))
+    home.write_status(status_of(tmp_path, FlowStatus("a", State.RUNNING, 12), age_s=SILENT_S + 10))
     code, text = run("status", str(tmp_path))
     assert code == 1
     assert "process 4711" in text
-    home.tell(status_of(tmp_path, FlowStatus("a", State.STOPPED, 12), age_s=SILENT_S + 10))
+    home.write_status(status_of(tmp_path, FlowStatus("a", State.STOPPED, 12), age_s=SILENT_S + 10))
     assert run("status", str(tmp_path))[0] == 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,68 +13,9 @@ from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.graph import Graph, Node
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State, starving
 from spark_cec.pipeline.supervise import Patience, Supervisor, is_fatal, java_error
+from tests.pipeline.support import WAIT_S, Java, Query, Source, becomes
 
 QUICK = Patience(most=3, window_s=100.0, wait_s=0.001)
-WAIT_S = 30.0
-
-
-class Java:
-    """A Java exception, as py4j shows it."""
-
-    def __init__(self, name: str, cause: Java | None = None, kind: str = "") -> None:
-        self._name, self._cause, self._kind = name, cause, kind
-
-    def getClass(self) -> Java:  # noqa: N802
-        return self
-
-    def getSimpleName(self) -> str:  # noqa: N802
-        return self._name
-
-    def getCause(self) -> Java | None:  # noqa: N802
-        return self._cause
-
-    def kind(self) -> str:
-        return self._kind
-
-
-class Query:
-    """A query that ends as it is told."""
-
-    def __init__(self, error: Exception | None = None, java: Java | None = None, lasts: bool = False) -> None:
-        self._error, self._java = error, java
-        self._ended = threading.Event()
-        if not lasts:
-            self._ended.set()
-        self._jsq = self
-        self.id = "0b1c"
-        self.batch: int | None = None
-        self.read: list[Source] = []
-
-    def awaitTermination(self) -> None:  # noqa: N802
-        assert self._ended.wait(WAIT_S)
-        if self._error is not None:
-            raise self._error
-
-    def stop(self) -> None:
-        self._ended.set()
-
-    def lastProgress(self) -> Any:  # noqa: N802
-        return None if self.batch is None else self
-
-    def sources(self) -> list[Source]:
-        return self.read
-
-    def batchId(self) -> int | None:  # noqa: N802
-        return self.batch
-
-    def exception(self) -> Query:
-        return self
-
-    def isDefined(self) -> bool:  # noqa: N802
-        return self._java is not None
-
-    def get(self) -> Java | None:
-        return self._java
 
 
 def life(start: Callable[[], Any], patience: Patience = QUICK, clock: Callable[[], float] = lambda: 0.0) -> Supervisor:
@@ -343,22 +283,6 @@ def test_a_session_that_ends_under_a_flow_fails_it() -> None:
     assert failed.error == "the JVM is gone"
 
 
-class Source:
-    """One of a query's sources, as its progress shows it."""
-
-    def __init__(self, end: str | None, latest: str | None, rows: int = 0) -> None:
-        self._end, self._latest, self._rows = end, latest, rows
-
-    def endOffset(self) -> str | None:  # noqa: N802
-        return self._end
-
-    def latestOffset(self) -> str | None:  # noqa: N802
-        return self._latest
-
-    def numInputRows(self) -> int:  # noqa: N802
-        return self._rows
-
-
 @pytest.mark.parametrize(
     ("sources", "behind"),
     [
@@ -382,14 +306,6 @@ def test_how_far_a_flow_is_behind(sources: list[Source], behind: int) -> None:
     assert supervisor.status().behind == behind
     supervisor.stop()
     assert ended(supervisor).behind == behind
-
-
-def becomes(supervisor: Supervisor, state: State) -> None:
-    """Waits for it."""
-    deadline = time.monotonic() + WAIT_S
-    while supervisor.status().state is not state:
-        assert time.monotonic() < deadline, supervisor.status()
-        time.sleep(0.001)
 
 
 def test_a_flow_that_is_held_as_it_fails_rests_until_it_is_let_go() -> None:

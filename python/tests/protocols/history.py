@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from spark_cec.protocols.words import (
+from spark_cec.protocols.messages import (
     Block,
     Checkpoint,
     Line,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_cec.protocols.words import Piggyback, Process
+from spark_cec.protocols.messages import Piggyback, Process
 
 
 class PlainHMNR:

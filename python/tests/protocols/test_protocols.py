@@ -11,8 +11,7 @@ import pytest
 from spark_cec.protocols import communication_induced, coordinated, eventual, none, uncoordinated
 from spark_cec.protocols.communication_induced import BCS, HMNR
 from spark_cec.protocols.coordinated import CoordinatedMachine, CycleRefused, refuse_cycles
-from spark_cec.protocols.uncoordinated import UncoordinatedMachine, checkpoint_graph
-from spark_cec.protocols.words import (
+from spark_cec.protocols.messages import (
     Block,
     Checkpoint,
     Machine,
@@ -24,6 +23,7 @@ from spark_cec.protocols.words import (
     is_consistent,
     orphans,
 )
+from spark_cec.protocols.uncoordinated import UncoordinatedMachine, checkpoint_graph
 from tests.protocols.history import History, Inputs, all_lines, newest_of, random_inputs
 from tests.protocols.plain_hmnr import PlainHMNR
 
@@ -177,7 +177,7 @@ def test_figure_3() -> None:
     assert CoordinatedMachine([]).timer() == (TakeCheckpoint(round=1), PassMarker(1))
     assert first.marker("S1", 1) == (TakeCheckpoint(round=1), PassMarker(1), Unblock())
     assert second.marker("S3", 1) == (Block("S3"),)
-    with pytest.raises(ValueError, match="S3 was processed although it is blocked"):
+    with pytest.raises(ValueError, match="S3 was processed, but it is blocked"):
         second.arrives(("S2", {}), ("S3", {}))
     assert last.marker("J1", 1) == (Block("J1"),)
     assert second.arrives(("S2", {})) == ()

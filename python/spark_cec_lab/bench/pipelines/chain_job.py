@@ -124,7 +124,6 @@ def _left(unique: DataFrame) -> DataStreamWriter:
 
 def _pipeline(spark: SparkSession, spec: ChainSpec) -> Any:
     from spark_cec.pipeline import Pipeline
-    from spark_cec.pipeline.running import RunningPipeline
 
     made = Pipeline("chain", f"{spec.home}/pipeline")
 
@@ -140,7 +139,7 @@ def _pipeline(spark: SparkSession, spec: ChainSpec) -> Any:
     def left(unique: DataFrame) -> DataStreamWriter:
         return _left(unique)
 
-    running = RunningPipeline(made, spark)
+    running = made.start(spark)
 
     def newest() -> StreamingQuery | None:
         for flow in running.status().failed:

@@ -78,11 +78,11 @@ class DriverSpec:
 
 def run(spec: DriverSpec) -> None:
     """Runs the pipeline until the process ends."""
-    from spark_cec.pipeline.running import RunningPipeline
+    from spark_cec.pipeline.start import start_pipeline
 
     spark = session_of(spec.spark_conf())
     spark._jsparkSession.udf().registerJava(WORK, WORK_CLASS, None)
-    running = RunningPipeline(topology(spec.home, spec.load), spark, recovery=RecoveryPolicy(spec.mode))
+    running = start_pipeline(topology(spec.home, spec.load), spark, recovery=RecoveryPolicy(spec.mode))
     told: dict[str, tuple[str, int]] = {}  # run and batch of each sink's newest line
     while not running.is_over:
         for name, query in running.queries().items():

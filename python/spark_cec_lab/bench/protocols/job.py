@@ -69,7 +69,7 @@ class Running:
 
     def __init__(self, spark: SparkSession, spec: RunSpec) -> None:
         """Starts it."""
-        from spark_cec.pipeline.running import RunningPipeline
+        from spark_cec.pipeline.start import start_pipeline
 
         self.spec = spec
         root = Path(spec.home)
@@ -81,7 +81,7 @@ class Running:
         self.sources = [name for name in self.flows if not pipeline.flows[name].node.inputs]
         self.query = [name for name in self.flows if name not in self.sources]
         self._spark = spark
-        self._running: RunningPipeline = RunningPipeline(pipeline, spark, Patience(wait_s=0.0))
+        self._running: RunningPipeline = start_pipeline(pipeline, spark, Patience(wait_s=0.0))
         self._progress = Progress(f"{root}/home", self.sources, self.query)
         self._checkpoints = Checkpoints(f"{root}/home", self.flows, self.began)
         self._done: list[Done] = []

@@ -17,8 +17,8 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from spark_cec.protocols.choose import Inputs, Protocol, check_inputs, machine_of, recovery_line
-from spark_cec.protocols.words import (
+from spark_cec.protocols.choose import Inputs, Protocol, check_inputs, make_machine, recovery_line
+from spark_cec.protocols.messages import (
     Action,
     Block,
     Checkpoint,
@@ -52,7 +52,7 @@ class Simulation:
         self._order = {each.name: place for place, each in enumerate(dataflow.operators)}
         self._processes = {
             name: Simulated(
-                name, operators[_operator(name)], _worker(name), machine_of(protocol, name, inputs, readers[name]),
+                name, operators[_operator(name)], _worker(name), make_machine(protocol, name, inputs, readers[name]),
                 tuple(inputs[name]), (0,) * (dataflow.hops + 1),
             )
             for name in inputs

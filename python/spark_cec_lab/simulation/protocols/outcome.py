@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_cec.protocols.words import Process
+from spark_cec.protocols.messages import Process
 
 
 @dataclass(frozen=True, slots=True)

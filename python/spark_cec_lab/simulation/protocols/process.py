@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spark_cec.protocols.words import Checkpoint, Machine, Piggyback, Process
+from spark_cec.protocols.messages import Checkpoint, Machine, Piggyback, Process
 from spark_cec_lab.simulation.protocols.dataflow import Operator
 
 Payload = tuple[tuple[float, int], ...]

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from spark_cec.protocols import choose
-from spark_cec.protocols.choose import Protocol, UnknownProtocol, protocol_of
+from spark_cec.protocols.choose import Protocol, UnknownProtocol, parse_protocol
 from spark_cec.protocols.coordinated import CycleRefused
-from spark_cec.protocols.words import Checkpoint
+from spark_cec.protocols.messages import Checkpoint
 from spark_cec_lab.simulation.protocols import engine
 from spark_cec_lab.simulation.protocols.dataflow import QUERIES, UnknownQuery, dataflow_of, part_of
 from spark_cec_lab.simulation.protocols.engine import Simulation
@@ -124,12 +124,12 @@ def test_parts_make_up_the_whole() -> None:
 
 def test_names_that_are_none() -> None:
     with pytest.raises(UnknownProtocol, match=r"no protocol 'coordinate': did you mean coordinated\?"):
-        protocol_of("coordinate")
+        parse_protocol("coordinate")
     with pytest.raises(UnknownProtocol, match="cec, coordinated, uncoordinated, communication-induced, bcs, none"):
-        protocol_of("paxos")
+        parse_protocol("paxos")
     with pytest.raises(UnknownQuery, match="no query 'reachabilty': did you mean reachability"):
         dataflow_of("reachabilty")
-    assert protocol_of("cec") is choose.Protocol.CEC
+    assert parse_protocol("cec") is choose.Protocol.CEC
 
 
 QUICK = Course(seconds=16.0, warm_up_s=2.0, fails_s=6.0, interval_s=2.0)

@@ -9,10 +9,10 @@ import pytest
 
 from spark_cec.errors import NoLine
 from spark_cec.protocols.choose import Protocol
-from spark_cec.protocols.driving import Coming, Drive, line_before, line_of
+from spark_cec.protocols.messages import Checkpoint, Piggyback, Process, is_consistent
 from spark_cec.protocols.records import Record
+from spark_cec.protocols.runtime import Coming, ProtocolRuntime, find_line, find_line_before
 from spark_cec.protocols.spec import Spec
-from spark_cec.protocols.words import Checkpoint, Piggyback, Process, is_consistent
 from tests.protocols.history import all_lines, random_inputs
 
 INTERVAL_S = 5.0
@@ -54,7 +54,7 @@ class Run:
 
     def begin(self) -> None:
         """All flows start from their newest checkpoints, in any order, some of them late."""
-        self.drive = Drive(self.spec, lambda: self.now)
+        self.runtime = ProtocolRuntime(self.spec, lambda: self.now)
         self.late = list(self.flows)
         self.rng.shuffle(self.late)
         for flow in self.flows.values():
@@ -66,11 +66,11 @@ class Run:
         self.now += self.rng.random()
         if self.late and self.rng.random() < 0.5:
             name = self.late.pop()
-            self.drive.begin(name, self.flows[name].records[-1])
+            self.runtime.begin(name, self.flows[name].records[-1])
         name = self.rng.choice(list(self.flows))
-        if self.drive.flow(name) is None or self.rng.random() < 0.2:
+        if self.runtime.flow(name) is None or self.rng.random() < 0.2:
             return
-        flow, own = self.drive.flow(name), self.flows[name]
+        flow, own = self.runtime.flow(name), self.flows[name]
         assert flow is not None
         batch, planned = len(own.channel) - 1, dict(own.place)
         news = not self.spec.inputs[name] or self.rng.random() < 0.1  # of a source of its own
@@ -91,7 +91,7 @@ class Run:
 
     def look(self, name: Process, sender: Process, source: str) -> int:
         """As a source does that is asked for its latest offset."""
-        flow, channel = self.drive.flow(name), self.flows[sender].channel
+        flow, channel = self.runtime.flow(name), self.flows[sender].channel
         assert flow is not None
         after, newest = self.flows[name].place[sender, source], len(channel) - 1
         up_to = flow.end_of(sender)
@@ -101,7 +101,7 @@ class Run:
         return last
 
     def checkpoint(self, name: Process, batch: int) -> None:
-        flow = self.drive.flow(name)
+        flow = self.runtime.flow(name)
         assert flow is not None
         while flow.is_due(batch):
             record = flow.taken(int(self.now))
@@ -114,7 +114,7 @@ class Run:
 
     def go_back(self) -> None:
         """A failure."""
-        line = line_of(self.spec.protocol, self.known())
+        line = find_line(self.spec.protocol, self.known())
         assert is_consistent(line)
         for name, at in line.items():
             flow = self.flows[name]
@@ -132,7 +132,7 @@ def test_lines_are_consistent_through_failures(protocol: Protocol, seed: int) ->
         run.step()
         if run.rng.random() < 0.02:
             run.go_back()
-    assert is_consistent(line_of(protocol, run.known()))
+    assert is_consistent(find_line(protocol, run.known()))
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -145,9 +145,9 @@ def test_with_all_of_the_newest_line_damaged_there_is_one(protocol: Protocol, se
     for _ in range(400):
         run.step()
         known = run.known()
-        line = line_of(protocol, known)
+        line = find_line(protocol, known)
         assert is_consistent(line)
-        kept = line_before(protocol, known, line)
+        kept = find_line_before(protocol, known, line)
         for name, flow in run.flows.items():
             forgotten += flow.records[0].checkpoint.number < kept[name].number
             flow.records = [each for each in flow.records if each.checkpoint.number >= kept[name].number]
@@ -157,7 +157,7 @@ def test_with_all_of_the_newest_line_damaged_there_is_one(protocol: Protocol, se
             for name, own in run.known().items()
         }
         assert all(left.values()), (damaged, left)
-        older = line_of(protocol, left)
+        older = find_line(protocol, left)
         assert is_consistent(older)
         if run.rng.random() < 0.02:
             run.go_back()
@@ -168,10 +168,10 @@ def test_without_an_older_one_there_is_none() -> None:
     """As after more damage than that: said, and not found somewhere else."""
     ahead = {"a": [Checkpoint("a", 4, 8)], "b": [Checkpoint("b", 7, 5, {"a": 9})]}
     with pytest.raises(NoLine, match="a, b make no consistent line"):
-        line_of(Protocol.UNCOORDINATED, ahead)
+        find_line(Protocol.UNCOORDINATED, ahead)
     rounds = {"a": [Checkpoint("a", 4, 8, round=5)], "b": [Checkpoint("b", 7, 5, {"a": 9}, round=6)]}
     with pytest.raises(NoLine):
-        line_of(Protocol.COORDINATED, rounds)
+        find_line(Protocol.COORDINATED, rounds)
 
 
 @pytest.mark.parametrize("protocol", [Protocol.COORDINATED, Protocol.CIC, Protocol.BCS])
@@ -180,7 +180,7 @@ def test_lines_get_on(protocol: Protocol) -> None:
     run = Run(protocol, seed=3, processes=4)
     for _ in range(3000):
         run.step()
-    line = line_of(protocol, run.known())
+    line = find_line(protocol, run.known())
     sent = {name: len(flow.channel) for name, flow in run.flows.items()}
     assert all(at.sent > 0.8 * sent[name] > 100 for name, at in line.items()), (line, sent)
 
@@ -192,7 +192,7 @@ def test_a_round_is_aligned(seed: int) -> None:
     run = Run(Protocol.COORDINATED, seed)
     for _ in range(600):
         run.step()
-    line = line_of(Protocol.COORDINATED, run.known())
+    line = find_line(Protocol.COORDINATED, run.known())
     for at in line.values():
         assert all(line[sender].sent == received for sender, received in at.received.items())
 
@@ -208,7 +208,7 @@ def test_no_checkpoint_is_useless(protocol: Protocol, seed: int) -> None:
             run.go_back()
     known = run.known()
     for name, own in known.items():
-        flow = run.drive.flow(name)
+        flow = run.runtime.flow(name)
         if flow is not None:
             received = {sender: batch + 1 for sender, batch in flow.reads.items()}
             own.append(Checkpoint(name, own[-1].number + 1, len(run.flows[name].channel), received))
@@ -225,9 +225,9 @@ def test_flows_that_are_stopped_in_good_order_leave_a_line(protocol: Protocol, s
     for _ in range(200):
         run.step()
     for name in run.late:
-        run.drive.begin(name, run.flows[name].records[-1])
+        run.runtime.begin(name, run.flows[name].records[-1])
     for name, own in run.flows.items():
-        flow = run.drive.flow(name)
+        flow = run.runtime.flow(name)
         assert flow is not None
         if flow.batch == len(own.channel) - 1:  # it has sent a batch, and Spark has not committed it
             assert not flow.is_due_at_the_end(flow.batch - 1)
@@ -235,14 +235,14 @@ def test_flows_that_are_stopped_in_good_order_leave_a_line(protocol: Protocol, s
             own.records.append(flow.taken(int(run.now)))
             own.places[own.records[-1].checkpoint.number] = dict(own.place)
             flow.go_on()
-    line = line_of(protocol, run.known())
+    line = find_line(protocol, run.known())
     assert all(at.sent == len(run.flows[name].channel) for name, at in line.items())
     run.spec = replace(run.spec, number=2)
     for _ in range(3):
         run.go_back()
         for _ in range(150):
             run.step()
-    assert is_consistent(line_of(protocol, run.known()))
+    assert is_consistent(find_line(protocol, run.known()))
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -257,20 +257,20 @@ def test_a_round_waits_for_the_one_before(seed: int) -> None:
     others = [name for name in run.flows if name != lagging]
     assert all(run.flows[name].records[-1].checkpoint.number <= 1 for name in others)
     for name in others:
-        flow = run.drive.flow(name)
+        flow = run.runtime.flow(name)
         assert flow is not None and len(flow.markers) <= 1
-    run.drive.begin(lagging, run.flows[lagging].records[-1])
+    run.runtime.begin(lagging, run.flows[lagging].records[-1])
     for _ in range(1200):
         run.step()
     assert all(len(flow.records) > 5 for flow in run.flows.values())
-    flows = [run.drive.flow(name) for name in run.flows]
+    flows = [run.runtime.flow(name) for name in run.flows]
     assert all(flow is not None and len(flow.markers) <= 1 for flow in flows)
 
 
 def test_a_round_waits_until_the_one_before_is_recorded() -> None:
     now = [0.0]
-    drive = Drive(Spec(Protocol.COORDINATED, INTERVAL_S, {"a": (), "b": ("a",)}, 1, "run"), lambda: now[0])
-    a, b = (drive.begin(name, Record(Checkpoint(name, 0, 0, received, round=0)))
+    runtime = ProtocolRuntime(Spec(Protocol.COORDINATED, INTERVAL_S, {"a": (), "b": ("a",)}, 1, "run"), lambda: now[0])
+    a, b = (runtime.begin(name, Record(Checkpoint(name, 0, 0, received, round=0)))
             for name, received in (("a", {}), ("b", {"a": 0})))  # fmt: skip
     now[0] = INTERVAL_S
     assert a.is_due(0)
@@ -300,7 +300,7 @@ def test_messages_force_checkpoints() -> None:
 def test_who_reads_from_another_place_than_it_was_is_stopped() -> None:
     run = Run(Protocol.UNCOORDINATED, seed=0)
     name, read = next((name, read) for name, read in run.spec.inputs.items() if read)
-    flow = run.drive.begin(name, run.flows[name].records[0])
+    flow = run.runtime.begin(name, run.flows[name].records[0])
     flow.will_read(read[0], Coming(-1, 2))
     flow.has_run(0)
     with pytest.raises(ValueError, match=f"{name} reads {read[0]} behind batch 4, and has read up to 2"):

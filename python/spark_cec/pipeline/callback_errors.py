@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 
 
-def said_by_users_code(error: Exception, path: str) -> str:
+def describe_callback_error(error: Exception, path: str) -> str:
     """What went wrong in a user's file, and in which line of it, as one line of text."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}"

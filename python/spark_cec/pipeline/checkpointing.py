@@ -1,0 +1,86 @@
+"""The settings of a pipeline's checkpoints: the protocol, the interval, and when rows leave the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_cec.errors import SettingsError
+from spark_cec.pipeline.graph import Graph, GraphError
+from spark_cec.protocols.choose import Protocol, UnknownProtocol, check_inputs, parse_protocol
+from spark_cec.protocols.coordinated import CycleRefused
+from spark_cec.settings import duration_ms
+
+RELEASES = ("checkpoint", "at-once")
+_ENDING_TRIGGERS = frozenset({"availableNow", "once", "continuous", "realTime"})
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointing:
+    """How a pipeline is checkpointed.
+
+    `interval_s`: the time between two checkpoints of a flow; CEC has a checkpoint at every batch, and ignores it.
+    `at_once`: rows leave the pipeline with their batch, and leave it again if a failure takes the batch back. Otherwise
+    rows leave when no failure can take their batch back.
+    """
+
+    protocol: Protocol = Protocol.CEC
+    interval_s: float = 5.0
+    at_once: bool = False
+
+    @property
+    def is_cec(self) -> bool:
+        """Whether each flow recovers by itself."""
+        return self.protocol is Protocol.CEC
+
+    def list_participants(self, graph: Graph) -> dict[str, tuple[str, ...]]:
+        """The flows that a failure takes back together, each with the flows that it reads.
+
+        A sink takes part if its rows leave the pipeline at once.
+        """
+        members = [node for node in graph.nodes.values() if self.at_once or not node.is_sink]
+        return {node.name: tuple(dict.fromkeys(node.inputs)) for node in members}
+
+    def to_json(self) -> dict[str, Any]:
+        """The part that a home records, because it must not change."""
+        return {"name": self.protocol.value, "release": RELEASES[1] if self.at_once else RELEASES[0]}
+
+
+CEC = Checkpointing()
+
+
+def parse_checkpointing(pipeline: str, protocol: str, interval: str | float, release: str) -> Checkpointing:
+    """Parses a user's settings. Raises `GraphError` for a wrong setting, and for settings that exclude each other."""
+    try:
+        found = parse_protocol(protocol)
+        interval_s = float(interval) if isinstance(interval, int | float) else duration_ms("", interval) / 1000
+    except UnknownProtocol as error:
+        raise GraphError(pipeline, [f"protocol={protocol!r}: {error}"]) from None
+    except SettingsError:
+        raise GraphError(
+            pipeline, [f"checkpoint_interval={interval!r}: give a duration such as 5s, or a number of seconds"]
+        ) from None
+    if not interval_s > 0:
+        raise GraphError(pipeline, [f"checkpoint_interval={interval!r}: give more than 0"])
+    if release not in RELEASES:
+        raise GraphError(pipeline, [f"release={release!r}: give {' or '.join(RELEASES)}"])
+    if found is Protocol.NONE and release != "at-once":
+        mend = "without checkpoints a failure can take back every row: give release='at-once'"
+        raise GraphError(pipeline, [f"protocol='none' has release={release!r}: {mend}"])
+    return Checkpointing(found, interval_s, release == "at-once")
+
+
+def check_flows(graph: Graph, checkpointing: Checkpointing, triggers: Mapping[str, Mapping[str, Any] | None]) -> None:
+    """Raises `GraphError` if a graph, or the trigger of a flow, cannot run under the protocol."""
+    if checkpointing.is_cec:
+        return
+    try:
+        check_inputs(checkpointing.protocol, checkpointing.list_participants(graph))
+    except CycleRefused as error:
+        raise GraphError(graph.name, [str(error)]) from None
+    ending = [name for name, trigger in triggers.items() if _ENDING_TRIGGERS & (trigger or {}).keys()]
+    if ending:
+        why = f"under protocol={checkpointing.protocol.value!r} a failure can take any flow back, so no flow may end"
+        mend = "leave the trigger out, or give processingTime"
+        raise GraphError(graph.name, [f"{name} has trigger={triggers[name]!r}: {why}; {mend}" for name in ending])

@@ -1,0 +1,92 @@
+"""Starts a pipeline: one function, which reads as the steps of docs/design.md."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from spark_cec.pipeline.capacity import Capacity, RecoveryMode, RecoveryPolicy
+from spark_cec.pipeline.capacity_keeper import CapacityKeeper
+from spark_cec.pipeline.checkpointing import Checkpointing
+from spark_cec.pipeline.cluster import Cluster
+from spark_cec.pipeline.declare import Declaration
+from spark_cec.pipeline.flows import Flows
+from spark_cec.pipeline.graph import Graph, GraphError, choose_flows
+from spark_cec.pipeline.home import PipelineHome
+from spark_cec.pipeline.joint_recovery import JointRecovery
+from spark_cec.pipeline.running import RunningPipeline
+from spark_cec.pipeline.runs import ProtocolRuns
+from spark_cec.pipeline.supervise import Patience, Supervisor
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def start_pipeline(
+    declared: Declaration, spark: SparkSession, patience: Patience | None = None,
+    only: Collection[str] | None = None, recovery: RecoveryPolicy | None = None,
+) -> RunningPipeline:  # fmt: skip
+    """Starts the chosen flows of a pipeline, or nothing.
+
+    1. Check the graph, and choose the flows.
+    2. Make the DataFrame of every flow, which tells the columns of every channel.
+    3. Attach to the executors of the application.
+    4. Take the home: its lease, and the comparison with the graph that it was begun with.
+    5. Under a protocol, begin a run: take all flows back to one line.
+    6. Start a thread for each flow, and the threads that watch the flows.
+
+    If a step fails, the steps before it are undone. Arguments and errors: see `Pipeline.start`.
+    """
+    graph, checkpointing = declared.graph(), declared.checkpointing  # 1
+    chosen = choose_flows(graph, only)
+    _refuse_choice_under_protocol(graph, chosen, checkpointing)
+    home = PipelineHome(declared.home)
+    runs = None if checkpointing.is_cec else ProtocolRuns(declared.home, graph, checkpointing)
+    flows = Flows(spark, graph, declared.flows, home, runs)  # 2
+    with ExitStack() as undo:
+        cluster = Cluster(spark)  # 3
+        undo.callback(cluster.detach)
+        home.take(graph, flows.schemas(), checkpointing)  # 4
+        undo.callback(home.release)
+        if runs is not None:
+            runs.begin_run()  # 5
+        policy = recovery or RecoveryPolicy()
+        running = _assemble(graph, chosen, home, flows, cluster, patience or Patience(), policy, runs)
+        running.start_threads()  # 6
+        undo.pop_all()
+    return running
+
+
+def _refuse_choice_under_protocol(graph: Graph, chosen: frozenset[str], checkpointing: Checkpointing) -> None:
+    if not checkpointing.is_cec and chosen != frozenset(graph.nodes):
+        why = f"under protocol={checkpointing.protocol.value!r} all flows run, or none"
+        raise GraphError(graph.name, [f"{len(chosen)} of its flows were chosen: {why}"])
+
+
+def _assemble(
+    graph: Graph, chosen: frozenset[str], home: PipelineHome, flows: Flows, cluster: Cluster, patience: Patience,
+    policy: RecoveryPolicy, runs: ProtocolRuns | None,
+) -> RunningPipeline:  # fmt: skip
+    """Makes the threads of a pipeline, and starts none."""
+    news, supervisors = threading.Event(), dict[str, Supervisor]()
+    recovery = None if runs is None else JointRecovery(graph.name, supervisors, runs)
+    note_failure = _ignore_failure if recovery is None else recovery.note_failure
+    for members in graph.order():
+        for name in members:
+            if name in chosen:
+                start = partial(flows.start, name)
+                supervisors[name] = Supervisor(name, start, patience, news.set, failed=note_failure)
+    prioritizes = policy.mode is not RecoveryMode.AT_ONCE
+    if cluster.is_elastic or runs is not None:
+        policy = replace(policy, mode=RecoveryMode.AT_ONCE)
+    capacity = Capacity(graph, chosen, policy)
+    keeper = CapacityKeeper(graph.name, cluster, capacity, supervisors, news, prioritizes=prioritizes)
+    return RunningPipeline(graph, home, supervisors, keeper, news, runs, recovery)
+
+
+def _ignore_failure(_: str) -> None:
+    """A flow that recovers by itself concerns no other flow."""

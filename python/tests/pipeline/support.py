@@ -1,0 +1,95 @@
+"""Queries and Java exceptions as a supervisor sees them, scripted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from spark_cec.pipeline.status import State
+from spark_cec.pipeline.supervise import Supervisor
+
+WAIT_S = 30.0
+
+
+class Java:
+    """A Java exception, as py4j shows it."""
+
+    def __init__(self, name: str, cause: Java | None = None, kind: str = "") -> None:
+        self._name, self._cause, self._kind = name, cause, kind
+
+    def getClass(self) -> Java:  # noqa: N802
+        return self
+
+    def getSimpleName(self) -> str:  # noqa: N802
+        return self._name
+
+    def getCause(self) -> Java | None:  # noqa: N802
+        return self._cause
+
+    def kind(self) -> str:
+        return self._kind
+
+
+class Query:
+    """A query that ends as it is told."""
+
+    def __init__(self, error: Exception | None = None, java: Java | None = None, lasts: bool = False) -> None:
+        self._error, self._java = error, java
+        self._ended = threading.Event()
+        if not lasts:
+            self._ended.set()
+        self._jsq = self
+        self.id = "0b1c"
+        self.batch: int | None = None
+        self.read: list[Source] = []
+
+    def awaitTermination(self) -> None:  # noqa: N802
+        assert self._ended.wait(WAIT_S)
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def lastProgress(self) -> Any:  # noqa: N802
+        return None if self.batch is None else self
+
+    def sources(self) -> list[Source]:
+        return self.read
+
+    def batchId(self) -> int | None:  # noqa: N802
+        return self.batch
+
+    def exception(self) -> Query:
+        return self
+
+    def isDefined(self) -> bool:  # noqa: N802
+        return self._java is not None
+
+    def get(self) -> Java | None:
+        return self._java
+
+
+class Source:
+    """One of a query's sources, as its progress shows it."""
+
+    def __init__(self, end: str | None, latest: str | None, rows: int = 0) -> None:
+        self._end, self._latest, self._rows = end, latest, rows
+
+    def endOffset(self) -> str | None:  # noqa: N802
+        return self._end
+
+    def latestOffset(self) -> str | None:  # noqa: N802
+        return self._latest
+
+    def numInputRows(self) -> int:  # noqa: N802
+        return self._rows
+
+
+def becomes(supervisor: Supervisor, state: State) -> None:
+    """Waits for it."""
+    deadline = time.monotonic() + WAIT_S
+    while supervisor.status().state is not state:
+        assert time.monotonic() < deadline, supervisor.status()
+        time.sleep(0.001)

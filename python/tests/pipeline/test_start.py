@@ -1,0 +1,145 @@
+"""A start of a pipeline: all flows run, or nothing is left of it. No Spark here: queries are scripted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_cec.pipeline import start
+from spark_cec.pipeline.capacity import Seen
+from spark_cec.pipeline.capacity_keeper import CapacityKeeper
+from spark_cec.pipeline.declare import Declaration
+from spark_cec.pipeline.graph import GraphError
+from spark_cec.pipeline.home import PipelineHome
+from spark_cec.pipeline.running import RunningPipeline
+from spark_cec.pipeline.runs import ProtocolRuns
+from spark_cec.pipeline.start import start_pipeline
+from spark_cec.pipeline.status import State
+from spark_cec.pipeline.supervise import Supervisor
+from tests.pipeline.support import Query, becomes
+
+
+class Cluster:
+    """One executor, in `attached` until nobody looks any more."""
+
+    is_elastic = False
+
+    def __init__(self, attached: list[Cluster]) -> None:
+        self._attached = attached
+        attached.append(self)
+
+    def look(self, _: Mapping[str, str]) -> Seen:
+        return Seen(time.monotonic(), {"1": 4}, {})
+
+    def precede(self, flow: str, others: bool) -> None:
+        pass
+
+    def detach(self) -> None:
+        if self in self._attached:
+            self._attached.remove(self)
+
+
+class Application:
+    """An application without Spark: the queries that were started, and who looks at its executors."""
+
+    def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.home = str(home)
+        self.queries: list[Query] = []
+        self.attached: list[Cluster] = []
+        self.supervisors: list[Supervisor] = []
+        monkeypatch.setattr(start, "Cluster", lambda _: Cluster(self.attached))
+        monkeypatch.setattr(start, "Flows", lambda *_: self)
+        made = Supervisor.__init__
+
+        def make(supervisor: Supervisor, *arguments: Any, **named: Any) -> None:
+            made(supervisor, *arguments, **named)
+            self.supervisors.append(supervisor)
+
+        monkeypatch.setattr(Supervisor, "__init__", make)
+
+    def schemas(self) -> dict[str, str]:
+        return {}
+
+    def start(self, _: str) -> Query:
+        self.queries.append(Query(lasts=True))
+        return self.queries[-1]
+
+    def start_pipeline(self, protocol: str = "cec", **how: Any) -> RunningPipeline:
+        made = Declaration("shop", self.home, protocol=protocol)
+        made.flow(name="a")(lambda spark: spark)
+        made.sink(name="out")(lambda a: a)
+        return start_pipeline(made, None, **how)  # type: ignore[arg-type]
+
+    def has_nothing_left(self) -> bool:
+        """Whether no query runs, nobody looks at the executors, and another driver can have the home."""
+        other = PipelineHome(self.home)
+        is_free = other._leases.hold(self.home, other._storage, wait_s=0.0)
+        other.release()
+        ended = all(query._ended.is_set() for query in self.queries)
+        return is_free and ended and not self.attached and not any(each.is_alive() for each in self.supervisors)
+
+
+@pytest.fixture
+def application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Application:
+    return Application(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("protocol", ["cec", "uncoordinated"])
+def test_all_flows_run_until_they_are_stopped(protocol: str, application: Application) -> None:
+    running = application.start_pipeline(protocol)
+    for supervisor in application.supervisors:
+        becomes(supervisor, State.RUNNING)
+    assert not running.is_over and application.attached
+    assert [flow.state for flow in running.stop().flows] == [State.STOPPED, State.STOPPED]
+    assert running.is_over and application.has_nothing_left()
+    assert running.status().protocol == protocol
+
+
+@pytest.mark.parametrize("failing", [
+    (start, "Cluster"), (PipelineHome, "take"), (ProtocolRuns, "begin_run"), (start, "Capacity"),
+    (CapacityKeeper, "prioritize_caught_up_flows"),
+], ids=lambda failing: failing[1])  # fmt: skip
+def test_a_step_that_fails_undoes_the_steps_before(
+    failing: tuple[Any, str], application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("the step fails")
+
+    monkeypatch.setattr(*failing, fail)
+    with pytest.raises(OSError, match="the step fails"):
+        application.start_pipeline("uncoordinated")
+    assert application.has_nothing_left()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("started", range(5))
+def test_a_thread_that_cannot_start_stops_the_flows_that_run(
+    started: int, error: BaseException, application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller has nothing with which to stop them, and the next driver would be refused."""
+    begin, begun, raised = threading.Thread.start, list[threading.Thread](), list[BaseException]()
+
+    def begin_some(thread: threading.Thread) -> None:
+        if len(begun) == started and not (raised and isinstance(error, KeyboardInterrupt)):
+            raised.append(error)
+            raise error
+        begun.append(thread)
+        begin(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", begin_some)
+        with pytest.raises(type(error)):
+            application.start_pipeline("uncoordinated")
+    assert application.has_nothing_left()
+    running = application.start_pipeline("uncoordinated")
+    running.stop()
+
+
+def test_a_protocol_runs_all_flows_or_none(application: Application) -> None:
+    with pytest.raises(GraphError, match="1 of its flows were chosen: under protocol='uncoordinated' all flows run"):
+        application.start_pipeline("uncoordinated", only=["a"])
