@@ -1,4 +1,4 @@
-"""Pipelines: streaming queries joined by logs, each of which fails and comes back alone."""
+"""Pipelines: streaming queries joined by logs. Each query fails and recovers alone."""
 from __future__ import annotations
 
 from spark_cec.pipeline.capacity import RecoveryMode, RecoveryPolicy

@@ -1,4 +1,4 @@
-"""Errors of users' functions and files, told as theirs."""
+"""Describes errors of users' functions and files by their own lines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import traceback
 
 
 def describe_callback_error(error: Exception, path: str) -> str:
-    """What went wrong in a user's file, and in which line of it, as one line of text."""
+    """The error in a user's file, with its line there, as one line of text."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]

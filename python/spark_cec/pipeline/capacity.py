@@ -1,7 +1,7 @@
-"""Which flows may run on what a cluster has: all of them, until many executors are lost at once (progressive recovery).
+"""Decides which flows may run on a cluster: all, until it loses many executors at once (progressive recovery).
 
-Pure: it is told what the executors are and how long the tasks of each flow have taken, and answers which flows run. The
-pipeline that runs, and the tests, drive it alike. Capacity and costs are in busy cores: tasks that run at once.
+Pure: takes the executors and the task time of each flow, and answers which flows run. A running pipeline and the tests
+call it alike. Capacity and costs are in busy cores: tasks that run at once.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from spark_cec.pipeline.graph import Graph
 from spark_cec.pipeline.release import ABREAST, Release
 from spark_cec.recovery.progressive import Failure, Plan, Planner, Query, blocking, densest_first
 
-_LAST = 1e-9
+_LOWEST = 1e-9
 
 LEAST_COST = 0.01
-"""Busy cores of a flow that seems to need none: it has tasks all the same."""
+"""The cost of a flow that seems to need no core: it has tasks all the same."""
 
 MEMORY_S = 30.0
-"""Costs are means over the last so many seconds, older ones counting for less and less."""
+"""The time over which costs are means; older task time counts less and less."""
 
 
 class RecoveryMode(str, Enum):
-    """Who is started when many executors were lost: the densest queries that fit, all once all fit, or all at once."""
+    """The flows that start after a loss of many executors: the densest that fit, all once all fit, or all at once."""
 
     PROGRESSIVE = "progressive"
     BLOCKING = "blocking"
@@ -35,12 +35,12 @@ class RecoveryMode(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPolicy:
-    """When executors are lost in numbers, and what is done then.
+    """When a loss of executors begins a recovery, and how the recovery goes.
 
-    That is: `lost` or more of them, and `share` of all, within `within_s`; and what is left, of which flows may keep
-    the share `fill` busy, cannot carry all flows. One query runs whether it fits or not. Flows that wait are started,
-    whether they fit or not, when no core has been gained for `patience_s`: then the cluster is what it is. No more than
-    `abreast` queries catch up with their inputs at a time (not so where all wait for all).
+    It begins if `lost` or more executors, and the share `share` of all, are lost within `within_s`, and the rest cannot
+    carry all flows. Flows may keep the share `fill` of the cores busy. One query runs even if it does not fit. If the
+    cluster gains no core for `patience_s`, all flows start. At most `abreast` queries catch up with their inputs at a
+    time, except in mode `BLOCKING`.
     """
 
     mode: RecoveryMode = RecoveryMode.PROGRESSIVE
@@ -53,13 +53,13 @@ class RecoveryPolicy:
 
     @property
     def planner(self) -> Planner:
-        """Which flows come first."""
+        """The planner that orders the queries."""
         return blocking if self.mode is RecoveryMode.BLOCKING else densest_first
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A look at the cluster: tasks that each executor runs at once, and each flow's task time so far, in seconds."""
+    """A look at the cluster: how many tasks each executor runs at once, and each flow's task time so far."""
 
     at_s: float
     executors: Mapping[str, int]
@@ -67,12 +67,12 @@ class Seen:
 
     @property
     def cores(self) -> int:
-        """Of all executors."""
+        """The cores of all executors."""
         return sum(self.executors.values())
 
 
 class Costs:
-    """C_k of each flow: its task time per second, as a mean over `MEMORY_S` that forgets exponentially."""
+    """C_k of each flow: its task time per second, an exponential mean over `MEMORY_S`."""
 
     def __init__(self) -> None:
         self._last: Seen | None = None
@@ -80,7 +80,7 @@ class Costs:
         self._weight = 0.0
 
     def note(self, seen: Seen) -> None:
-        """Learns from a look that was later than the last."""
+        """Adds a look; ignores one that is not later than the last."""
         last, self._last = self._last, seen
         if last is None or seen.at_s <= last.at_s:
             return
@@ -91,20 +91,20 @@ class Costs:
             busy = max(now - last.task_s.get(flow, 0.0), 0.0) / passed
             self._sums[flow] = self._sums.get(flow, 0.0) * keep + busy * (1 - keep)
 
-    def pass_over(self, seen: Seen) -> None:
-        """What lies between the last look and this one is not as it is on other days."""
+    def skip(self, seen: Seen) -> None:
+        """Leaves out the time between the last look and this one, in which executors were lost."""
         self._last = seen
 
     def of(self, flows: Iterable[str]) -> dict[str, float]:
-        """C_k of these."""
+        """C_k of these flows."""
         return {flow: max(self._sums.get(flow, 0.0) / (self._weight or 1.0), LEAST_COST) for flow in flows}
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How it stands: the executors and their cores, busy cores that all flows want, and, in a recovery, what waits.
+    """The executors and their cores, the busy cores that all flows want, the costs, and the flows that wait.
 
-    `since_s` is when the executors were lost, None when nothing waits; `coming` are the queries that one more executor
+    `since_s`: when the executors were lost, None outside a recovery. `coming`: the queries that one more executor
     brings back.
     """
 
@@ -118,10 +118,10 @@ class Standing:
 
 
 class Capacity:
-    """Told of the cluster now and then, decides which flows run."""
+    """Decides after each look at the cluster which flows run."""
 
     def __init__(self, graph: Graph, flows: Collection[str], policy: RecoveryPolicy) -> None:
-        """`flows`: those of the graph that were chosen to run."""
+        """`flows`: the flows of the graph that were chosen to run."""
         self._queries = queries_of(graph, flows)
         self._flows = frozenset(flows)
         self._policy = policy
@@ -135,9 +135,9 @@ class Capacity:
         self._release = Release(self._flows, policy.abreast)
 
     def look(self, seen: Seen, up: Collection[str], over: Collection[str] = ()) -> Standing:
-        """The next look; what is not `waiting` in the answer is to run.
+        """Takes the next look into account; all flows that are not `waiting` in the answer must run.
 
-        `up`: flows that keep up with their inputs; `over`: those that have ended, or failed.
+        `up`: the flows that keep up with their inputs. `over`: the flows that have ended or failed.
         """
         before = self._recent[-1] if self._recent else None
         changed = before is None or before.executors.keys() != seen.executors.keys() or self._over != frozenset(over)
@@ -150,61 +150,61 @@ class Capacity:
         if self._lost_at_s is None:
             self._notice(seen)
         elif seen.at_s - self._grew_at_s > self._policy.patience_s:
-            self._running = self._flows  # whatever changes meanwhile, as where executors come and go for ever
+            self._running = self._flows  # whatever changes meanwhile: executors may come and go for ever
         elif changed:
             self._plan(seen)
         if self._lost_at_s is not None:
-            self._let_go(seen, up)
+            self._release_flows(seen, up)
         return self._standing(seen)
 
     def _notice(self, seen: Seen) -> None:
-        """Begins a recovery if executors were lost in numbers; else learns what flows cost."""
+        """Begins a recovery if many executors were lost; else learns the costs of the flows."""
         most = max(self._recent, key=lambda each: each.cores)
         lost = frozenset().union(*(each.executors for each in self._recent)) - seen.executors.keys()
         if lost:
-            self._measured.pass_over(seen)
+            self._measured.skip(seen)
         else:
             self._measured.note(seen)
         costs = self._measured.of(self._flows)
-        # Flows that kept all cores busy, catching up, want what there was: else they would wait for ever.
+        # Flows that caught up kept all cores busy. They want at most the cores of then, or they would wait for ever.
         room_then = self._policy.fill * most.cores
         wanted = math.fsum(costs.values())
         self._costs = {flow: cost * min(1.0, room_then / wanted) for flow, cost in costs.items()} if wanted else costs
-        in_numbers = len(lost) >= self._policy.lost and len(lost) >= self._policy.share * len(most.executors)
-        if in_numbers and self._policy.mode is not RecoveryMode.AT_ONCE and self._lack(seen):
+        is_large = len(lost) >= self._policy.lost and len(lost) >= self._policy.share * len(most.executors)
+        if is_large and self._policy.mode is not RecoveryMode.AT_ONCE and self._lacks_room(seen):
             self._lost_at_s = seen.at_s
             self._most_cores, self._grew_at_s = seen.cores, seen.at_s
             self._plan(seen)
 
     def _plan(self, seen: Seen) -> None:
-        """Who runs goes on if there is room for all of them; then the best of those that wait."""
+        """Lets running flows go on if all fit, else the best of them; then adds the best flows that wait and fit."""
         room = self._room(seen.cores)
         self._costs.update(dict.fromkeys(self._over, 0.0))
-        self._running = self._release.let_go | self._over
+        self._running = self._release.released | self._over
         if self._failure().cost(self._running) > room:
             back = [query for query in self._weighed() if query.flows <= self._running]
             kept = self._policy.planner(Failure(self._costs, back, self._over), room)
             self._running = self._over | frozenset(kept.flows)
         self._running |= frozenset(self._more(room).flows)
         if self._running <= self._over and seen.cores and self._policy.mode is RecoveryMode.PROGRESSIVE:
-            # More than there is room for is better than cores that have nothing to do.
+            # A query that does not fit is better than idle cores.
             first = self._more(math.inf).queries[:1]
             self._running |= frozenset().union(*(each.flows for each in self._queries if each.name in first))
 
-    def _let_go(self, seen: Seen, up: Collection[str]) -> None:
-        """Of those that there is room for; when all run, it is over."""
+    def _release_flows(self, seen: Seen, up: Collection[str]) -> None:
+        """Releases flows that fit; ends the recovery when all run."""
         self._release.hold_all_but(self._running)
-        waiting = self._best_first(self._running, self._release.let_go)
+        waiting = self._best_first(self._running, self._release.released)
         if self._policy.mode is RecoveryMode.PROGRESSIVE:
             while self._release.next(seen.at_s, waiting, up):
-                waiting = self._best_first(self._running, self._release.let_go)
+                waiting = self._best_first(self._running, self._release.released)
         else:
-            self._release.let_go = self._running
-        if self._release.let_go >= self._flows:
+            self._release.released = self._running
+        if self._release.released >= self._flows:
             self._end(seen)
 
     def _best_first(self, among: frozenset[str], running: frozenset[str]) -> list[Query]:
-        """The queries of these flows that do not run yet, in the order of the plan."""
+        """The queries among these flows that do not run yet, in the order of the plan."""
         queries = [query for query in self._weighed() if query.flows <= among and not query.flows <= running]
         order = self._policy.planner(Failure(self._costs, queries, running), math.inf).queries
         return sorted(queries, key=lambda query: order.index(query.name))
@@ -214,13 +214,13 @@ class Capacity:
         return self._policy.planner(failure, room - failure.cost(self._running))
 
     def _end(self, seen: Seen) -> None:
-        """All run: costs are learned from here on."""
+        """Ends the recovery: all flows run, and costs are learned again."""
         self._running = self._flows
         self._lost_at_s = None
         self._recent = deque([seen])
-        self._measured.pass_over(seen)
+        self._measured.skip(seen)
 
-    def _lack(self, seen: Seen) -> bool:
+    def _lacks_room(self, seen: Seen) -> bool:
         return math.fsum(self._costs.values()) > self._room(seen.cores)
 
     def _room(self, cores: float) -> float:
@@ -231,8 +231,8 @@ class Capacity:
         return Failure(self._costs, waiting, self._running)
 
     def _weighed(self) -> list[Query]:
-        """The queries; those whose sink is over come last, for what feeds it."""
-        return [replace(q, priority=q.priority * _LAST) if q.name in self._over else q for q in self._queries]
+        """The queries. A query whose sink is over comes last; its other flows may still feed channels."""
+        return [replace(q, priority=q.priority * _LOWEST) if q.name in self._over else q for q in self._queries]
 
     def _standing(self, seen: Seen) -> Standing:
         coming: tuple[str, ...] = ()
@@ -242,12 +242,12 @@ class Capacity:
         wanted = math.fsum(self._costs.values())
         return Standing(
             len(seen.executors), seen.cores, wanted, dict(self._costs), self._lost_at_s,
-            self._flows - self._release.let_go, coming,
+            self._flows - self._release.released, coming,
         )  # fmt: skip
 
 
 def queries_of(graph: Graph, flows: Collection[str]) -> list[Query]:
-    """The queries among some of a graph's flows; one of its own for a flow that belongs to none."""
+    """The queries among the chosen flows. A flow that belongs to no query gets one of its own."""
     chosen = frozenset(flows)
     found = [Query(each.name, each.flows & chosen, each.priority) for each in graph.queries() if each.name in chosen]
     covered = frozenset[str]().union(*(query.flows for query in found))

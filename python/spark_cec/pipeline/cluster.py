@@ -1,4 +1,4 @@
-"""What Spark tells of its executors, and of the time that the tasks of its streaming queries have taken."""
+"""Reads from Spark the executors of an application, and the task time of its streaming queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOAD = "org.apache.spark.sql.cec.pipeline.ClusterLoad"
 
 
 class Cluster:
-    """The cluster of one application, from when this is made."""
+    """The cluster of one application; counts task time from the moment that this is made."""
 
     def __init__(self, spark: SparkSession) -> None:
         # Spark then asks for executors by the tasks that wait, and a stopped flow has no tasks.
@@ -29,16 +29,16 @@ class Cluster:
         self._load = load.attach(context._jsc.sc())  # last, because a failure behind it would leave a listener
 
     def look(self, flow_of: Mapping[str, str]) -> Seen:
-        """How it is now. `flow_of`: the flow of each query's id."""
-        told = json.loads(self._load.look())
-        spent = told["task_ms"]
+        """Looks at the cluster now. `flow_of`: the flow of each query's id."""
+        found = json.loads(self._load.look())
+        spent = found["task_ms"]
         task_s = {flow: spent[query] / 1000 for query, flow in flow_of.items() if query in spent}
-        return Seen(time.monotonic(), told["executors"], task_s)
+        return Seen(time.monotonic(), found["executors"], task_s)
 
     def precede(self, flow: str, others: bool) -> None:
-        """Whether the flow's tasks get the next core before those of flows that were not told so."""
+        """Sets whether tasks of this flow get the next core before tasks of other flows."""
         self._load.precede(flow, others)
 
     def detach(self) -> None:
-        """Looks no more."""
+        """Removes the listener from the application."""
         self._load.detach()

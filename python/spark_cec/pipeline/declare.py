@@ -1,4 +1,4 @@
-"""How a user says what a pipeline is: functions, decorated, whose parameters name the flows that they read."""
+"""Declares a pipeline: decorated functions, whose parameters name the flows that they read."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 SESSION = "spark"
-"""The parameter that is the Spark session, and no flow."""
+"""The name of the parameter that takes the Spark session instead of a flow."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 
 
 class FlowError(CecError):
-    """The function of a flow fails, or does not answer what it should: the message says what."""
+    """The function of a flow fails, or answers a wrong value: see the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A declared flow or sink: its node, its function, and how its query runs.
+    """A declared flow or sink: its node, its function, and the options of its query.
 
-    `function` takes, as `parameters`, the session and a streaming DataFrame for each input; a flow answers a streaming
-    DataFrame, a sink a DataStreamWriter. `trigger` are the keywords of Spark's `trigger`, `partitions` of its state,
-    `reads` options of the reads of its inputs; `schema` are a flow's columns, which only a cycle needs to be told.
-    A flow of several `instances` is made into as many, each of which takes the rows of some keys: `key` is the column,
-    of each input. `channels`: by parameter, the channels that are read there, where they are not that of its name.
-    `watermarks`: by parameter, a column and a delay, for each channel by itself.
+    `function` takes, by `parameters`, the session and a streaming DataFrame for each input. A flow answers a streaming
+    DataFrame, a sink a DataStreamWriter. `trigger`: the keywords of Spark's `trigger`. `partitions`: of the state.
+    `reads`: options of the reads of its inputs. `schema`: the flow's columns, which only a cycle must declare.
+    `instances`: the number of queries, each on the rows of some keys. `key`: by input, the column with the key.
+    `channels`: by parameter, the channels of a flow in instances. `watermarks`: by parameter, a column and a delay for
+    each channel.
     """
 
     node: Node
@@ -54,19 +54,19 @@ class Flow:
     watermarks: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     channels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def reads_of(self, parameter: str) -> tuple[str, ...]:
-        """The channels of a parameter."""
+    def list_channels(self, parameter: str) -> tuple[str, ...]:
+        """The channels that a parameter reads."""
         return self.channels.get(parameter, (parameter,))
 
 
 class Declaration:
-    """What a pipeline is made of; `spark_cec.pipeline.Pipeline` is one that can be run."""
+    """The flows of a pipeline and its settings; `spark_cec.pipeline.Pipeline` can also run it."""
 
     def __init__(
         self, name: str, home: str, *, cycles: bool = True, protocol: str = "cec",
         checkpoint_interval: str | float = "5s", release: str = "checkpoint",
     ) -> None:  # fmt: skip
-        """Raises `GraphError` for a name that cannot be that of a directory, and for a protocol that there is not."""
+        """Raises `GraphError` for a name that no directory can have, and for an unknown protocol."""
         _check_name(name, name)
         self.name = name
         self.home = home.rstrip("/") or home
@@ -76,8 +76,8 @@ class Declaration:
 
     @property
     def flows(self) -> Mapping[str, Flow]:
-        """What was declared, by name; of a flow of several instances, each of these."""
-        return _in_instances(self._flows)
+        """The declared flows by name; a flow in instances is replaced by its instances."""
+        return _expand_instances(self._flows)
 
     @overload
     def flow(self, function: _Function) -> _Function: ...
@@ -92,15 +92,15 @@ class Declaration:
     ) -> Callable[[_Function], _Function]: ...  # fmt: skip
 
     def flow(self, function: _Function | None = None, *, kept: bool = False, **options: Any) -> Any:
-        """Declares a flow: a function of flows, and of the session where it reads a source, that answers a DataFrame.
+        """Declares a flow: a function of flows, or of the session to read a source, that answers a DataFrame.
 
-        `kept`: its channel is read from outside. `reads`: options of its reads of other flows, `maxRowsPerTrigger` and
-        `maxBatchesPerTrigger`. `schema`, where the flow feeds itself: its columns, as a StructType or
-        as text, `id BIGINT, name STRING`. `instances`: as how many queries it runs, each with a checkpoint, a watermark
-        and a channel of its own, on the rows of some keys; `key`: the column that says which, of all inputs, or by the
-        name of each. `watermarks`: of a flow that is read, a column and a delay, as for Spark's `withWatermark`: what
-        reads several instances needs it there, where the slowest of them counts. Raises `GraphError` for a second flow
-        of one name.
+        `kept`: its channel has readers outside the pipeline. `reads`: options of its reads of other flows,
+        `maxRowsPerTrigger`, `maxBatchesPerTrigger` and `failOnDataLoss`. `schema`: the columns of a flow in a cycle, as
+        a StructType or as text, `id BIGINT, name STRING`. `instances`: the number of queries as which it runs, each
+        with a checkpoint, a watermark and a channel of its own, on the rows of some keys. `key`: the column with the
+        key, for all inputs, or by the name of each input. `watermarks`: by input, a column and a delay, as for Spark's
+        `withWatermark`; a flow that reads instances needs it, and the slowest instance counts. Raises `GraphError` for
+        a second flow of one name.
         """
         check_names(self.name, "flow", options, FLOW_OPTIONS)
 
@@ -120,9 +120,9 @@ class Declaration:
     ) -> Callable[[_Function], _Function]: ...  # fmt: skip
 
     def sink(self, function: _Function | None = None, *, priority: float = 1.0, **options: Any) -> Any:
-        """Declares a sink: a function of flows that answers a DataStreamWriter; its rows leave the pipeline.
+        """Declares a sink: a function of flows that answers a DataStreamWriter. Its rows leave the pipeline.
 
-        `priority`: what the query that it ends is worth after a failure, above 0. Raises `GraphError`.
+        `priority`: the worth, after a failure, of the query that it ends, above 0. Raises `GraphError`.
         """
         check_names(self.name, "sink", options, SINK_OPTIONS)
 
@@ -132,7 +132,7 @@ class Declaration:
         return declare if function is None else declare(function)
 
     def graph(self) -> Graph:
-        """The graph, checked. Raises `GraphError` with all that is wrong."""
+        """Checks the graph, and answers it. Raises `GraphError` with all faults."""
         check_graph(Graph(self.name, {name: flow.node for name, flow in self._flows.items()}), cycles=self.cycles)
         graph = Graph(self.name, {name: flow.node for name, flow in self.flows.items()})
         check_flows(graph, self.checkpointing, {name: flow.trigger for name, flow in self.flows.items()})
@@ -148,12 +148,12 @@ class Declaration:
         own = name or function.__name__
         _check_name(self.name, own)
         if own in self._flows:
-            raise GraphError(self.name, [f"there are two flows of the name {own}: give one another, with name="])
+            raise GraphError(self.name, [f"there are two flows of the name {own}: give one another name, with name="])
         if not (isinstance(priority, int | float) and priority > 0):
             raise GraphError(self.name, [f"sink {own} has priority={priority!r}: give a number above 0"])
         if partitions is not None and not (isinstance(partitions, int) and partitions >= 1):
             raise GraphError(self.name, [f"{own} has partitions={partitions!r}: give 1 or more"])
-        parameters = _parameters(self.name, own, function)
+        parameters = _list_parameters(self.name, own, function)
         inputs = tuple(each for each in parameters if each != SESSION)
         if is_sink and not inputs:
             raise GraphError(self.name, [f"sink {own} reads no flow: name one as a parameter of its function"])
@@ -162,16 +162,16 @@ class Declaration:
                 self.name, [f"flow {own} has no parameter: take {SESSION} to read a source, or name flows to read"]
             )
         for read in sorted((watermarks or {}).keys() - set(inputs)):
-            raise GraphError(self.name, [f"{own} has a watermark of {read}, which it does not read: it reads {inputs}"])
+            raise GraphError(self.name, [f"{own} has a watermark of {read}, but it reads {inputs}"])
         check_options(self.name, own, trigger, output_mode, conf, reads)
-        keys = _keys(self.name, own, inputs, instances, key)
+        keys = _parse_key(self.name, own, inputs, instances, key)
         node = Node(own, inputs, is_sink, priority, kept)
         made = Flow(
             node, function, parameters, trigger, output_mode, dict(conf or {}), partitions, dict(reads or {}), schema,
             instances, keys, dict(watermarks or {}),
         )  # fmt: skip
-        taken = {each for flow in self._flows.values() for each in _names(flow)}
-        for each in _names(made):
+        taken = {each for flow in self._flows.values() for each in _list_names(flow)}
+        for each in _list_names(made):
             _check_name(self.name, each)
             if each in taken:
                 raise GraphError(self.name, [f"an instance and a flow are both called {each}: give one another name"])
@@ -179,28 +179,29 @@ class Declaration:
         return function
 
 
-def _keys(
+def _parse_key(
     pipeline: str, name: str, inputs: tuple[str, ...], instances: int, key: str | Mapping[str, str] | None
 ) -> dict[str, str]:
-    """The column of each input by which its rows are shared out; of one instance none."""
+    """The key column of each input; none for a flow that runs as one query."""
     if not isinstance(instances, int) or instances < 1:
         raise GraphError(pipeline, [f"{name} has instances={instances}: give 1 or more"])
     if instances == 1:
         return {}
     if not inputs:
-        raise GraphError(pipeline, [f"{name} reads a source, and cannot run in instances: let a flow that reads it"])
+        mend = "let another flow read it, and run that flow in instances"
+        raise GraphError(pipeline, [f"{name} reads a source, so it cannot run in instances: {mend}"])
     found = dict.fromkeys(inputs, key) if isinstance(key, str) else dict(key or {})
     wrong = sorted(set(inputs) ^ found.keys())
     if wrong:
         each = f"key={{{', '.join(f'{read!r}: ...' for read in inputs)}}}"
-        mend = f"say which of them a row goes to, key='column', or by a column for each of its inputs, {each}"
+        mend = f"give the column that assigns its rows, key='column', or a column for each input, {each}"
         raise GraphError(pipeline, [f"{name} runs in {instances} instances: {mend}"])
     return found
 
 
-def _in_instances(flows: Mapping[str, Flow]) -> dict[str, Flow]:
-    """The flows that run, what they read being what runs, too."""
-    parts = {name: _parts(flow) for name, flow in flows.items()}
+def _expand_instances(flows: Mapping[str, Flow]) -> dict[str, Flow]:
+    """Replaces flows in instances by their instances, as flows and as inputs."""
+    parts = {name: _make_parts(flow) for name, flow in flows.items()}
     channels = {name: tuple(each.name for each in made) for name, made in parts.items() if made}
     found = {}
     for name, flow in flows.items():
@@ -212,19 +213,19 @@ def _in_instances(flows: Mapping[str, Flow]) -> dict[str, Flow]:
     return found
 
 
-def _names(flow: Flow) -> list[str]:
-    """Of the queries that run for it."""
-    return [each.name for each in _parts(flow)] or [flow.node.name]
+def _list_names(flow: Flow) -> list[str]:
+    """The names of the queries that run for a flow."""
+    return [each.name for each in _make_parts(flow)] or [flow.node.name]
 
 
-def _parts(flow: Flow) -> tuple[Part, ...]:
+def _make_parts(flow: Flow) -> tuple[Part, ...]:
     if flow.instances == 1:
         return ()
     key = ", ".join(f"{read}.{column}" for read, column in sorted(flow.key.items()))
     return tuple(Part(flow.node.name, number + 1, flow.instances, key) for number in range(flow.instances))
 
 
-def _parameters(pipeline: str, name: str, function: Callable[..., Any]) -> tuple[str, ...]:
+def _list_parameters(pipeline: str, name: str, function: Callable[..., Any]) -> tuple[str, ...]:
     found = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):

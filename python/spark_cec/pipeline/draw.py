@@ -1,4 +1,4 @@
-"""The graph of a pipeline as a picture: in DOT, and as a PNG."""
+"""Draws the graph of a pipeline: as DOT, and as a PNG."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DPI = 100
 
 
 def to_dot(graph: Graph) -> str:
-    """The graph for Graphviz: sinks as boxes, what feeds itself dashed."""
+    """The graph for Graphviz: sinks are boxes, and edges of cycles are dashed."""
     in_cycles = {name for cycle in graph.cycles() for name in cycle}
     lines = [f'digraph "{graph.name}" {{', "  rankdir=LR;"]
     for node in graph.nodes.values():
@@ -25,7 +25,7 @@ def to_dot(graph: Graph) -> str:
 
 
 def layers(graph: Graph) -> dict[str, int]:
-    """How far from the sources each flow is drawn: one further than the furthest that it reads, outside its cycle."""
+    """The column of each flow: one behind the last column of its inputs outside its cycle."""
     depth: dict[str, int] = {}
     for members in graph.order():
         outside = {read for name in members for read in graph.nodes[name].inputs} - set(members)
@@ -36,7 +36,7 @@ def layers(graph: Graph) -> dict[str, int]:
 
 
 def save_png(graph: Graph, target: Path) -> None:
-    """Draws the graph from left to right. Raises `OSError` where the file cannot be written."""
+    """Draws the graph from left to right. Raises `OSError` if the file cannot be written."""
     from matplotlib.figure import Figure
 
     depth = layers(graph)

@@ -1,4 +1,4 @@
-"""The home of a pipeline: where its flows' checkpoints are, the graph it was begun with, its lease, its status."""
+"""The home of a pipeline: its flows' checkpoints, the graph that it was begun with, its lease, and its status."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ PROTOCOL = "protocol"
 
 
 class NoHome(CecError):
-    """There is no pipeline at a place, or its files cannot be read: the message says which."""
+    """A place is no home of a pipeline, or its files are unreadable: see the message."""
 
 
 class PipelineHome:
     """`<home>/pipeline.json`, `<home>/status.json`, and `<home>/flows/<flow>`: a checkpoint with the flow's channel."""
 
     def __init__(self, home: str) -> None:
-        """Raises `LogLocationError` for a place that cannot be used."""
+        """Raises `LogLocationError` for an unusable place."""
         self.home = home
         self._storage = open_storage(home)
         self._leases = CheckpointLeases()
@@ -45,32 +45,33 @@ class PipelineHome:
     def take(
         self, graph: Graph, schemas: Mapping[str, str], checkpointing: Checkpointing = CEC, wait_s: float = WAIT_S
     ) -> list[str]:
-        """The lease, then the graph is compared with the recorded one, and recorded; answers the flows that are new.
+        """Takes the lease, compares the graph with the recorded one, and records it; answers the new flows.
 
-        `schemas`: the columns of each flow, as Spark's JSON. A driver that was just killed is waited for.
+        `schemas`: the columns of each flow, as Spark's JSON. Waits at most `wait_s` for the end of a killed driver. If
+        the call fails, it gives the lease back.
 
-        Raises `Fenced` if another driver has the pipeline, `GraphError` if it is another graph, or a flow's column of
-        another type, `LogLocationError` if the place cannot hold one.
+        Raises `Fenced` if another driver has the pipeline, `GraphError` if the graph or the type of a column changed,
+        `LogLocationError` if the place cannot be a home.
         """
         self._hold(graph, wait_s)
         try:
             recorded = self._read(PIPELINE_FILE)
             _refuse_another_protocol(graph.name, self.home, recorded, checkpointing)
-            new = self._new_flows(graph, recorded, schemas)
+            new = self._compare_graph(graph, recorded, schemas)
             if recorded is not None and new and not checkpointing.is_cec:
                 how = f"under protocol={checkpointing.protocol.value!r} flows cannot be added"
-                mend = "since they have no place in its lines; give the pipeline another home"
+                mend = "because its lines have no checkpoint of them; give the pipeline another home"
                 raise GraphError(graph.name, [f"{self.home} was begun without {' and '.join(new)}: {how}, {mend}"])
             before = (recorded or {}).get("schemas", {})
-            # Whether a flow's folder is there is asked of the storage only where it matters.
+            # Ask the storage whether a flow's folder exists only if the answer matters.
             known = {name: with_former_columns(each, before[name]) for name, each in schemas.items()
                      if name not in new and before.get(name, each) != each and not self._is_gone(name)}  # fmt: skip
             for name in known:
                 gone = sorted(column_names(before[name]) - column_names(schemas[name]))
                 if gone and graph.readers(name):
                     _LOG.warning(
-                        "flow %s of pipeline %s has no column %s any more: in rows that are read after this, it is "
-                        "gone, and columns that are new are null in those that were written before",
+                        "flow %s of pipeline %s no longer has the column %s: its readers do not get the column any "
+                        "more, and new columns are null in the rows that were written before",
                         name, graph.name, " and ".join(gone),
                     )  # fmt: skip
             wanted = {**to_json(graph), "schemas": {**schemas, **known}, PROTOCOL: checkpointing.to_json()}
@@ -84,16 +85,15 @@ class PipelineHome:
     def announce(
         self, graph: Graph, flows: Collection[str], checkpointing: Checkpointing = CEC, wait_s: float = WAIT_S
     ) -> None:
-        """What `take` would refuse is refused before Spark is started; else the status says that these are starting.
+        """Checks the home before Spark starts, and writes a status that says that these flows are starting.
 
-        Raises `Fenced` if another driver has the pipeline, `GraphError` if the home was begun with another graph,
-        `LogLocationError` if the place cannot hold one.
+        Raises the errors of `take`, except those that need the columns.
         """
         taken = self._hold(graph, wait_s)
         try:
             recorded = self._read(PIPELINE_FILE)
             _refuse_another_protocol(graph.name, self.home, recorded, checkpointing)
-            self._new_flows(graph, recorded)
+            self._compare_graph(graph, recorded)
             starting = tuple(FlowStatus(name, State.STARTING) for name in graph.nodes if name in flows)
             self.write_status(PipelineStatus(graph.name, self.home, os.getpid(), int(time.time() * 1000), starting))
         finally:
@@ -101,7 +101,7 @@ class PipelineHome:
                 self.release()
 
     def _hold(self, graph: Graph, wait_s: float) -> bool:
-        """Whether this call took the lease."""
+        """Takes the lease; answers whether this call took it."""
         self._storage.probe_writable()
         try:
             return self._leases.hold(self.home, self._storage, wait_s)
@@ -112,7 +112,7 @@ class PipelineHome:
                 f"{f', process {holder[1]}' if holder else ''}; a pipeline has one driver at a time"
             ) from None
 
-    def _new_flows(
+    def _compare_graph(
         self, graph: Graph, recorded: dict[str, Any] | None, schemas: Mapping[str, str] | None = None
     ) -> list[str]:
         if recorded is None:
@@ -131,7 +131,7 @@ class PipelineHome:
         return not place.list("") and not place.list("cec/log")
 
     def release(self) -> None:
-        """Gives the lease back."""
+        """Gives the lease back, if this object has it."""
         self._leases.release(self.home)
 
     def write_status(self, status: PipelineStatus) -> None:
@@ -139,7 +139,7 @@ class PipelineHome:
         self._storage.replace(STATUS_FILE, json.dumps(status.to_json()).encode())
 
     def status(self) -> PipelineStatus:
-        """The newest status. Raises `NoHome`."""
+        """Reads the newest status. Raises `NoHome`."""
         fields = self._read(STATUS_FILE)
         if fields is None:
             raise NoHome(f"{self.home} is no home of a pipeline that was ever started: it has no {STATUS_FILE}")
@@ -149,7 +149,7 @@ class PipelineHome:
             raise NoHome(f"{self.home}/{STATUS_FILE} cannot be read: {error!r}") from error
 
     def recorded_flows(self) -> list[str]:
-        """The names of the flows and sinks of the graph that it was begun with. Raises `NoHome`."""
+        """The names of the flows and sinks of the recorded graph. Raises `NoHome`."""
         fields = self._read(PIPELINE_FILE)
         if fields is None:
             raise NoHome(f"{self.home} is no home of a pipeline that was ever started: it has no {PIPELINE_FILE}")
@@ -172,10 +172,10 @@ class PipelineHome:
 def _refuse_another_protocol(
     pipeline: str, home: str, recorded: Mapping[str, Any] | None, checkpointing: Checkpointing
 ) -> None:
-    """What one protocol has written another one cannot go back to."""
+    """Raises `GraphError` for another protocol: it cannot go back to the checkpoints of the recorded one."""
     then = (recorded or {}).get(PROTOCOL, CEC.to_json()) if recorded is not None else checkpointing.to_json()
     for what, name in (("protocol", "name"), ("release", "release")):
         now = checkpointing.to_json()
         if then.get(name) != now[name] and not (name == "release" and checkpointing.is_cec):
             begun = f"{home} was begun with {what}={then.get(name)!r}, and is to go on with {what}={now[name]!r}"
-            raise GraphError(pipeline, [f"{begun}: say that again, or give the pipeline another home"])
+            raise GraphError(pipeline, [f"{begun}: give the former value, or give the pipeline another home"])

@@ -1,4 +1,4 @@
-"""Finding a pipeline in a Python file: `shop.py`, or `shop.py:name` where it has several."""
+"""Finds a pipeline in a Python file: `shop.py`, or `shop.py:name` if the file has several."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from spark_cec.pipeline.callback_errors import describe_callback_error
 from spark_cec.pipeline.runnable import Pipeline
 
 RUN_NAME = "__cec__"
-"""The file's `__name__` while it is looked at: what stands behind `if __name__ == "__main__"` does not run."""
+"""The file's `__name__` while it is read, so that the part behind `if __name__ == "__main__"` does not run."""
 
 
 class NoPipeline(CecError):
-    """A file does not have the pipeline that is meant: the message says what it has."""
+    """A file lacks the wanted pipeline. The message names the pipelines that it has."""
 
 
 def load_pipeline(place: str) -> Pipeline:
-    """The pipeline at `FILE[:name]`, `name` being a variable of the file. Raises `NoPipeline`, and `GraphError` for
-    what cannot be declared."""
+    """The pipeline at `FILE[:name]`; `name` is a variable of the file.
+
+    Raises `NoPipeline`, and `GraphError` if the declaration is wrong.
+    """
     path, colon, variable = place.rpartition(":")
     if not colon or not path.endswith(".py"):
         path, variable = place, ""

@@ -1,10 +1,9 @@
-"""What may be said of a flow, looked at before anything starts: a query that cannot run so would be tried in vain."""
+"""Checks the options of a flow at its declaration, because a query with a wrong one would fail in every run."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from spark_cec.errors import SettingsError
 from spark_cec.pipeline.graph import GraphError, nearest
@@ -17,17 +16,17 @@ SINK_OPTIONS = frozenset({*_BOTH, "priority"})
 MODES = ("append", "update", "complete")
 TRIGGERS = ("processingTime", "once", "availableNow", "continuous", "realTime")
 READ_OPTIONS = frozenset({"maxRowsPerTrigger", "maxBatchesPerTrigger", "failOnDataLoss"})
-"""What a flow may say of how it reads others."""
+"""The options of a flow's reads of other flows."""
 
 _GO_TOGETHER = ("CI", "CP", "recoveryTarget")
-"""What the other one is may be said of the whole session."""
+"""Settings that exclude or need one another. The session may have the other one, so each is not checked alone."""
 
 _UNITS = "nanosecond|microsecond|millisecond|second|minute|hour|day|week"
 _INTERVAL = re.compile(rf"(interval\s+)?(\d+(\.\d+)?\s*({_UNITS})s?\s*)+", re.IGNORECASE)
 
 
 def check_names(pipeline: str, kind: str, given: Collection[str], known: Collection[str]) -> None:
-    """`GraphError` for an option that there is not."""
+    """Raises `GraphError` for an unknown option."""
     for option in given:
         if option not in known:
             raise GraphError(pipeline, [f"@{kind}({option}=...): there is no such option; {nearest(option, known)}"])
@@ -36,30 +35,30 @@ def check_names(pipeline: str, kind: str, given: Collection[str], known: Collect
 def check_options(
     pipeline: str, flow: str, trigger: object, output_mode: object, conf: object, reads: object
 ) -> None:
-    """`GraphError` for a value that Spark, or we, would refuse in every run of the flow."""
+    """Raises `GraphError` for a value that Spark or Spark CEC would refuse in every run of the flow."""
     wrong = [
-        *([] if output_mode in (None, *MODES) else [f"output_mode={output_mode!r}: give {_or(MODES)}"]),
-        *_of_trigger(trigger),
-        *_of_conf(conf),
-        *_of_reads(reads),
+        *([] if output_mode in (None, *MODES) else [f"output_mode={output_mode!r}: give {join_or(MODES)}"]),
+        *_check_trigger(trigger),
+        *_check_conf(conf),
+        *_check_reads(reads),
     ]
     if wrong:
         raise GraphError(pipeline, [f"{flow} has {each}" for each in wrong])
 
 
-def _of_trigger(trigger: object) -> list[str]:
+def _check_trigger(trigger: object) -> list[str]:
     if trigger is None:
         return []
     if not isinstance(trigger, Mapping) or len(trigger) != 1 or not set(trigger) <= set(TRIGGERS):
-        mend = "give one of Spark's, {'processingTime': '10 seconds'} or {'availableNow': True}"
+        mend = "give a trigger of Spark, {'processingTime': '10 seconds'} or {'availableNow': True}"
         return [f"trigger={trigger!r}: {mend}"]
     ((kind, value),) = trigger.items()
     if kind in ("processingTime", "continuous", "realTime") and not _INTERVAL.fullmatch(str(value).strip()):
-        return [f"trigger={dict(trigger)!r}: give an interval, as '10 seconds'"]
+        return [f"trigger={dict(trigger)!r}: give an interval such as '10 seconds'"]
     return []
 
 
-def _of_conf(conf: object) -> list[str]:
+def _check_conf(conf: object) -> list[str]:
     if conf is None:
         return []
     if not isinstance(conf, Mapping):
@@ -71,11 +70,11 @@ def _of_conf(conf: object) -> list[str]:
         try:
             parse_settings({str(key): str(value)})
         except SettingsError as error:
-            found.append(f"conf of ours that is wrong: {error}")
+            found.append(f"a wrong Spark CEC setting in conf: {error}")
     return found
 
 
-def _of_reads(reads: object) -> list[str]:
+def _check_reads(reads: object) -> list[str]:
     if reads is None:
         return []
     if not isinstance(reads, Mapping) or not set(reads) <= READ_OPTIONS:
@@ -90,6 +89,6 @@ def _of_reads(reads: object) -> list[str]:
     return found
 
 
-def _or(names: Collection[str]) -> str:
-    each: list[Any] = list(names)
+def join_or(names: Collection[str]) -> str:
+    each = list(names)
     return f"{', '.join(each[:-1])} or {each[-1]}"

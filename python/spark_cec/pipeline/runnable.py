@@ -1,4 +1,4 @@
-"""The class that a user makes: a pipeline that is declared, and run."""
+"""The class of users: a pipeline that they declare and run."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 
 class Pipeline(Declaration):
-    """A graph of flows: each a streaming query of its own, joined by the logs that they write.
+    """A graph of flows: streaming queries, which their logs join.
 
-    `home`: the directory, a path or a URL, for the checkpoints and channels of all flows. `cycles`: whether flows may
-    feed themselves. `protocol`: how they are checkpointed (docs/protocols.md), of which `cec` lets each flow come back
-    by itself, and the others take all of them back to a line of checkpoints, every `checkpoint_interval`; then
-    `release` says when rows leave the pipeline, with a `checkpoint`, after which nothing takes them back, or `at-once`.
+    `home`: the directory, a path or a URL, for the checkpoints and channels of all flows. `cycles`: whether the graph
+    may have cycles. `protocol`: the checkpointing protocol (docs/protocols.md). With `cec` each flow recovers by
+    itself. Any other protocol takes a checkpoint every `checkpoint_interval`, and a failure takes all flows back to a
+    line of checkpoints. Then rows leave the pipeline with a `checkpoint`, when no failure can take them back, or
+    `at-once` (`release`).
 
         shop = Pipeline("shop", home="/data/shop")
 
@@ -35,14 +36,13 @@ class Pipeline(Declaration):
     def start(
         self, spark: SparkSession, only: Collection[str] | None = None, recovery: RecoveryPolicy | None = None
     ) -> RunningPipeline:
-        """Starts all flows in the application of `spark`, which has our jar; answers what looks after them.
+        """Starts all flows in the application of `spark`, which has the jar of Spark CEC; answers the running pipeline.
 
-        With `only`, these flows alone: they read what is in the channels of the others. `recovery` says what is done
-        when many executors are lost at once.
+        `only`: start these flows alone; they read the present channels of the others. `recovery`: the policy for a loss
+        of many executors at once.
 
-        The graph is checked first, then every function is called, then the home is taken: up to there nothing has
-        started. Raises what these say: `GraphError`, `FlowError`, `Fenced`, `LogLocationError`, and what a function
-        raises.
+        Nothing starts before all checks: of the graph, of the functions, which this calls, and of the home. Raises
+        `GraphError`, `FlowError`, `Fenced`, `LogLocationError`, and the errors of the functions.
         """
         from spark_cec.pipeline.start import start_pipeline
 
@@ -51,7 +51,7 @@ class Pipeline(Declaration):
     def run(
         self, spark: SparkSession, only: Collection[str] | None = None, recovery: RecoveryPolicy | None = None
     ) -> PipelineStatus:
-        """`start`, and waits until nothing runs any more: for good, unless all flows end by themselves or fail.
+        """Starts all flows as `start`, and waits until all are over; most pipelines run until they are stopped.
 
         An interruption stops all flows. Raises `PipelineFailed` if a flow has failed.
         """

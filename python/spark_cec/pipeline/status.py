@@ -1,4 +1,4 @@
-"""What a pipeline is doing, flow by flow: what the driver writes into its home, and anybody may read there."""
+"""The status of a pipeline, flow by flow. The driver writes it into the home, and every process may read it there."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from spark_cec.pipeline.graph import Graph
 
 
 class State(str, Enum):
-    """Of a flow.
+    """The state of a flow.
 
-    `REPLAYING`: it runs, and is not yet where it was before it was started again. `WAITING`: for executors, see
-    `capacity`. `STARVING`: it runs, but one that feeds it has failed. `ENDED`: its trigger was for what is there.
+    `REPLAYING`: it runs again, and has not yet reached its newest batch. `WAITING`: for executors, see `capacity`, or
+    for the other flows of a protocol. `STARVING`: it runs, but a flow that feeds it has failed. `ENDED`: its trigger
+    was for the input that was there.
     """
 
     STARTING = "starting"
@@ -29,16 +30,16 @@ class State(str, Enum):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes of the flow by itself."""
+        """Whether the flow never runs again by itself."""
         return self in (State.FAILED, State.ENDED, State.STOPPED)
 
 
 @dataclass(frozen=True, slots=True)
 class FlowStatus:
-    """One flow: its newest batch (None before the first), how often it was started again, and the newest error.
+    """One flow: its newest batch (None before the first), the number of its restarts, and its newest error.
 
-    `cores` is what it keeps busy, a mean of the last half minute; `behind`, how many batches of its inputs it left for
-    later, None before its first batch and where that is not told.
+    `starves_for`: the failed flows that feed it. `cores`: the cores that it keeps busy, a mean of the last half minute.
+    `behind`: how many batches of its inputs it left for later, None if that is unknown, as before its first batch.
     """
 
     name: str
@@ -53,10 +54,10 @@ class FlowStatus:
 
 @dataclass(frozen=True, slots=True)
 class CapacityStatus:
-    """The executors, the cores that they have, and those that all flows want.
+    """The executors, their cores, and the cores that all flows want.
 
-    `recovering_s`: for how long flows have been waiting for executors, None if none does; `coming`: the sinks that one
-    more executor brings back.
+    `recovering_s`: the time for which flows have waited for executors, None if no flow waits. `coming`: the sinks that
+    one more executor brings back.
     """
 
     executors: int
@@ -68,9 +69,9 @@ class CapacityStatus:
 
 @dataclass(frozen=True, slots=True)
 class PipelineStatus:
-    """The whole; `wall_ms` is when this was so, `pid` the process of the driver.
+    """A whole pipeline. `wall_ms`: the time of the status. `pid`: the process of the driver.
 
-    `protocol` by which it is checkpointed, and how often this driver has taken all flows back to a line: `rollbacks`.
+    `protocol`: its checkpointing protocol. `rollbacks`: how often this driver has taken all flows back to a line.
     """
 
     name: str
@@ -84,16 +85,16 @@ class PipelineStatus:
 
     @property
     def failed(self) -> tuple[FlowStatus, ...]:
-        """The flows that will not be started again."""
+        """The flows that have failed for good."""
         return tuple(flow for flow in self.flows if flow.state is State.FAILED)
 
     @property
     def is_over(self) -> bool:
-        """Whether no flow runs, nor will."""
+        """Whether all flows are over."""
         return all(flow.state.is_over for flow in self.flows)
 
     def to_json(self) -> dict[str, Any]:
-        """Of plain values."""
+        """The status as plain values."""
         flows = [{**asdict(flow), "state": flow.state.value} for flow in self.flows]
         capacity = None if self.capacity is None else asdict(self.capacity)
         return {
@@ -103,7 +104,7 @@ class PipelineStatus:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> PipelineStatus:
-        """The inverse of `to_json`. Raises `KeyError`, `ValueError` or `TypeError` for what is none."""
+        """The inverse of `to_json`. Raises `KeyError`, `ValueError` or `TypeError` for other values."""
         flows = tuple(
             FlowStatus(
                 str(each["name"]), State(each["state"]), each["batch"], int(each["restarts"]), each["error"],
@@ -111,16 +112,16 @@ class PipelineStatus:
             )
             for each in fields["flows"]
         )  # fmt: skip
-        told = fields.get("capacity")
-        capacity = None if told is None else CapacityStatus(**{**told, "coming": tuple(told["coming"])})
+        found = fields.get("capacity")
+        capacity = None if found is None else CapacityStatus(**{**found, "coming": tuple(found["coming"])})
         return cls(
             str(fields["name"]), str(fields["home"]), int(fields["pid"]), int(fields["wall_ms"]), flows, capacity,
             str(fields.get("protocol", "cec")), int(fields.get("rollbacks", 0)),
         )  # fmt: skip
 
 
-def starving(graph: Graph, flows: Sequence[FlowStatus]) -> tuple[FlowStatus, ...]:
-    """The same flows; those that run and are fed by failed ones starve for these."""
+def mark_starving(graph: Graph, flows: Sequence[FlowStatus]) -> tuple[FlowStatus, ...]:
+    """Marks the running flows that failed flows feed."""
     failed = {flow.name for flow in flows if flow.state is State.FAILED}
     found = []
     for flow in flows:

@@ -1,6 +1,6 @@
-"""One flow's life: started, started again after failures that a restart may mend, given up after too many of them.
+"""Supervises one flow: starts it, starts it again after a failure that a restart may mend, and gives it up at last.
 
-It may be held back in between, as where there are too few executors for all flows.
+A flow can be held meanwhile, for example if the executors do not suffice for all flows.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-_REFUSED = ("AnalysisException", "ParseException")
-"""What Spark calls a query that cannot run as it is."""
+_NEVER_RUNS = ("AnalysisException", "ParseException")
+"""Spark's exceptions for a query that can never run."""
 
 _FIRST_WAIT_S = 0.5
 _MOST_DOUBLINGS = 32
@@ -37,7 +37,7 @@ _ERROR_CHARS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """A flow is given up after more than `most` failures within `window_s`; waits between them grow to `wait_s`."""
+    """The supervisor gives a flow up after more than `most` failures within `window_s`; waits grow up to `wait_s`."""
 
     most: int = 5
     window_s: float = 600.0
@@ -53,15 +53,15 @@ class FlowFailed(Exception):
 
 
 class Supervisor(threading.Thread):
-    """Runs one flow in a thread of its own, which Spark's local properties (the pool, our word to the stores) go by."""
+    """Runs one flow in a thread of its own, because Spark's local properties (as the pool) belong to a thread."""
 
     def __init__(
         self, name: str, start: Callable[[], StreamingQuery], patience: Patience, changed: Callable[[], None],
         clock: Callable[[], float] = time.monotonic, failed: Callable[[str], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        """`start` starts the query; `changed` is called when the status is another one.
+        """`start` starts the query. This calls `changed` at each new state.
 
-        `failed` is called in the thread of the flow, with its name, before it is tried again.
+        It calls `failed`, in the thread of the flow and with its name, before the flow starts again.
         """
         super().__init__(name=f"cec-flow-{name}", daemon=True)
         self._start_query = start
@@ -84,7 +84,7 @@ class Supervisor(threading.Thread):
         self._failures: deque[float] = deque()
 
     def status(self) -> FlowStatus:
-        """As it is now, with the newest batch."""
+        """The present status, with the newest batch."""
         with self._lock:
             query, status = self._query, self._status
         if query is None or status.state is not State.RUNNING:
@@ -94,17 +94,17 @@ class Supervisor(threading.Thread):
         return replace(status, state=State.REPLAYING) if replays else status
 
     def query(self) -> StreamingQuery | None:
-        """The newest query; None before the first."""
+        """The newest query; None before the first one."""
         with self._lock:
             return self._query
 
     def query_id(self) -> str | None:
-        """The id of the query, the same in all its lives; None before its first."""
+        """The id of the query, the same after each restart; None before the first start."""
         with self._lock:
             return self._query_id
 
     def stop(self) -> None:
-        """Ends the query, and does not start it again; does not wait for it: it may be in the middle of a long task."""
+        """Ends the query for good. Does not wait for its end, because a task may take long."""
         with self._lock:
             self._stopping.set()
             self._may_run.notify_all()
@@ -112,13 +112,13 @@ class Supervisor(threading.Thread):
         if query is not None:
             _stop_aside(query, f"{self.name}-stop")
 
-    def give_up(self, why: str) -> None:
-        """As `stop`, and the flow has failed: the pipeline cannot go on with it."""
-        self._given_up = why
+    def give_up(self, reason: str) -> None:
+        """As `stop`; the flow then counts as failed, for that reason."""
+        self._given_up = reason
         self.stop()
 
     def hold(self) -> None:
-        """Ends the query until `let_go`; does not wait for its end, which may take long where a task does not stop."""
+        """Ends the query until `let_go`. Does not wait for its end, because a task may take long."""
         with self._lock:
             if self._held:
                 return
@@ -141,27 +141,27 @@ class Supervisor(threading.Thread):
             return self._status.state.is_over
 
     def let_go(self) -> None:
-        """The opposite of `hold`."""
+        """Lets a held flow run again."""
         with self._lock:
             self._held = False
             self._may_run.notify_all()
 
     def run(self) -> None:
-        """The life: see the class."""
+        """Runs the query until the flow is over."""
         try:
-            while not self._runs_to_its_end():
+            while not self._run_to_its_end():
                 self._stopping.wait(self._wait_s())
             self._end(State.ENDED)
         except FlowFailed as failure:
             self._end(State.FAILED, str(failure))
         except Exception as error:  # the session has ended under the query
             _LOG.warning("flow %s", self._status.name, exc_info=True)
-            self._end(State.FAILED, _told(error))
+            self._end(State.FAILED, error_text(error))
 
-    def _runs_to_its_end(self) -> bool:
-        """Runs the query; answers False if it has failed, and a restart may mend that.
+    def _run_to_its_end(self) -> bool:
+        """Runs the query to its end; answers False if it has failed and a restart may mend that.
 
-        Raises `FlowFailed` for any other failure, for one too many, and for one while the flow is stopped.
+        Raises `FlowFailed` for any other failure, for one too many, and for a failure of a flow that is being stopped.
         """
         try:
             while self._run_once() and not self._stopping.is_set():
@@ -175,22 +175,22 @@ class Supervisor(threading.Thread):
         return True
 
     def _wait_s(self) -> float:
-        """A random time before the next start, whose limit doubles with each failure within the window, in seconds."""
+        """A random wait before the next start, in seconds. Its limit doubles with each failure within the window."""
         doublings = min(max(len(self._failures) - 1, 0), _MOST_DOUBLINGS)
         return random.uniform(0.0, min(_FIRST_WAIT_S * 2**doublings, self._patience.wait_s))
 
     def _run_once(self) -> bool:
-        """Runs the query to its end; whether it was held back, and is to run again."""
-        holds = self._wait_until_it_may()
-        return not self._stopping.is_set() and self._run_until_it_ends(holds)
+        """Runs the query once; answers whether the flow was held meanwhile, and must run again."""
+        holds = self._wait_while_held()
+        return not self._stopping.is_set() and self._start_and_await(holds)
 
-    def _run_until_it_ends(self, holds: int) -> bool:
+    def _start_and_await(self, holds: int) -> bool:
         try:
             query = self._start_query()
         except Exception as error:
             if self._was_held_since(holds):
                 return True
-            raise self._failed(error, java_error(error)) from error
+            raise self._note_failure(error, java_error(error)) from error
         with self._lock:
             self._query, self._query_id = query, str(query.id)
             unwanted = self._held or self._stopping.is_set()
@@ -200,15 +200,15 @@ class Supervisor(threading.Thread):
         try:
             query.awaitTermination()
         except Exception as error:
-            # What has ended with an error as it was held back is asked again when it runs.
+            # Ignore the error of a query that we stopped ourselves.
             if not self._stopping.is_set() and not self._was_held_since(holds):
-                raise self._failed(error, java_error_of(query) or java_error(error)) from error
+                raise self._note_failure(error, java_error_of(query) or java_error(error)) from error
         finally:
             self._note_batch(query)
         return self._was_held_since(holds)
 
-    def _wait_until_it_may(self) -> int:
-        """Until the flow is not held back; answers how often it was so far."""
+    def _wait_while_held(self) -> int:
+        """Waits until the flow is not held; answers how often it was held so far."""
         with self._lock:
             waits = self._held and not self._stopping.is_set()
             self._at_rest = waits
@@ -227,27 +227,27 @@ class Supervisor(threading.Thread):
             return self._holds != holds
 
     def _note_batch(self, query: StreamingQuery) -> FlowStatus:
-        """The newest batch; a query that was started again begins with earlier ones."""
+        """Notes the newest batch in the status. After a restart that may be an earlier batch."""
         batch = _last_batch(query)
         with self._lock:
             known = self._looked_at == (query, batch)
         if not known:
-            found = {"behind": None} if batch is None else {"batch": batch, "behind": _left(query)}
+            found = {"behind": None} if batch is None else {"batch": batch, "behind": _count_left(query)}
             self._note(**found)
         with self._lock:
             self._looked_at = query, batch
             self._reached = max(self._reached, -1 if batch is None else batch)
             return self._status
 
-    def _failed(self, error: Exception, java: Any) -> FlowFailed:
-        """Notes a failure."""
+    def _note_failure(self, error: Exception, java: Any) -> FlowFailed:
+        """Counts a failure, and reports it."""
         now = self._clock()
         self._failures.append(now)
         while now - self._failures[0] > self._patience.window_s:
             self._failures.popleft()
         if is_due_to_lost_executors(java):
-            self._failures.clear()  # whatever was lost, a restart has it again; how often that is, is the cluster's
-        failure = FlowFailed(_told(error), fatal=is_fatal(java, error))
+            self._failures.clear()  # a restart brings the state back each time, so such failures do not count
+        failure = FlowFailed(error_text(error), fatal=is_fatal(java, error))
         self._on_failure(self._status.name)
         if not failure.fatal and len(self._failures) <= self._patience.most:
             self._note(restarts=self._status.restarts + 1)
@@ -273,11 +273,11 @@ class Supervisor(threading.Thread):
 
 
 def is_fatal(java: Any, error: BaseException) -> bool:
-    """Whether a restart would end as this run has. `java`: the Java exception behind it, or None."""
-    for each in _causes(java):  # all of them: that a replay has failed is no reason, and why is behind it
-        if each.getClass().getSimpleName() in _REFUSED or _consequence(each) is Consequence.FIX:
+    """Whether a restart would end with the same error. `java`: the Java exception behind it, or None."""
+    for each in _causes(java):  # all causes: the reason why a replay failed is behind its failure
+        if each.getClass().getSimpleName() in _NEVER_RUNS or _consequence(each) is Consequence.FIX:
             return True
-    # A function of the user's that fails before its query has started.
+    # The function of a user can fail before its query has started.
     own = error.__cause__ if isinstance(error, FlowError) else error
     if isinstance(own, CecError):
         return own.consequence is Consequence.FIX
@@ -285,18 +285,18 @@ def is_fatal(java: Any, error: BaseException) -> bool:
 
 
 def is_due_to_lost_executors(java: Any) -> bool:
-    """Whether a query has ended as executors were lost with state that a restart has again. `java` as in `is_fatal`."""
+    """Whether lost executors have ended a query; a restart brings their state back. `java` as in `is_fatal`."""
     return any(_consequence(each) is Consequence.RESTART for each in _causes(java))
 
 
 def _consequence(java: Any) -> Consequence | None:
-    """The consequence of an exception of our JVM part; None for another's."""
+    """The consequence of an exception of the shim; None for another exception."""
     return consequence_of(str(java.kind())) if java.getClass().getSimpleName() == "CecException" else None
 
 
 def _causes(java: Any) -> Iterator[Any]:
-    """A Java exception and those behind it; none for None."""
-    for _ in range(_MOST_CAUSES):  # a cycle of causes has no end
+    """A Java exception and its causes; nothing for None."""
+    for _ in range(_MOST_CAUSES):  # causes can form a cycle
         if java is None:
             return
         yield java
@@ -304,13 +304,13 @@ def _causes(java: Any) -> Iterator[Any]:
 
 
 def java_error(error: BaseException) -> Any:
-    """The Java exception that pyspark has made this one, or the one behind it, of; None if there is none."""
+    """The Java exception from which pyspark made this error or its cause; None if there is none."""
     own = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     return own if own is not None or error.__cause__ is None else java_error(error.__cause__)
 
 
 def java_error_of(query: StreamingQuery) -> Any:
-    """The Java exception that has ended a query; None if none has."""
+    """The Java exception that has ended a query; None if there is none."""
     try:
         found = query._jsq.exception()
         return found.get() if found.isDefined() else None
@@ -319,7 +319,7 @@ def java_error_of(query: StreamingQuery) -> Any:
 
 
 def _last_batch(query: StreamingQuery) -> int | None:
-    """The newest batch; None before the first one of this life."""
+    """The newest batch; None before the first one since the start."""
     try:
         progress = query._jsq.lastProgress()
         return None if progress is None else int(progress.batchId())
@@ -328,7 +328,7 @@ def _last_batch(query: StreamingQuery) -> int | None:
 
 
 def batch_ms(query: StreamingQuery) -> float | None:
-    """How long the newest batch of a query has taken; None before the first one of this life."""
+    """The time that the newest batch of a query took; None before the first one since the start."""
     try:
         progress = query._jsq.lastProgress()
         return None if progress is None else float(progress.durationMs().get("triggerExecution"))
@@ -336,17 +336,17 @@ def batch_ms(query: StreamingQuery) -> float | None:
         return None
 
 
-def _left(query: StreamingQuery) -> int | None:
-    """How many batches the newest one has left for later: of a channel its own, of a topic such ones as it was."""
+def _count_left(query: StreamingQuery) -> int | None:
+    """How many batches the newest batch left for later: of a channel, or of its own size."""
     try:
         sources = query._jsq.lastProgress().sources()
-        return max([*(_batches(s.endOffset(), s.latestOffset(), s.numInputRows()) for s in sources), 0])
+        return max([*(_count_batches(s.endOffset(), s.latestOffset(), s.numInputRows()) for s in sources), 0])
     except Exception:  # the session has ended
         return None
 
 
-def _batches(end: str | None, latest: str | None, rows: int) -> int:
-    """From one offset of a source to another: channels count batches, topics count rows, and others say nothing."""
+def _count_batches(end: str | None, latest: str | None, rows: int) -> int:
+    """The batches between two offsets of a source, 0 for a source that counts neither batches nor rows."""
     if end is None or latest is None:
         return 0
     try:
@@ -369,13 +369,14 @@ def _stop_aside(query: StreamingQuery, name: str) -> None:
 
 
 def _stop(query: StreamingQuery) -> None:
-    """Asks the query to end; where that fails, as when its session is gone, its end is waited for all the same."""
+    """Asks the query to end. If that fails, as when its session is gone, the caller still waits for its end."""
     try:
         query.stop()
     except Exception:
         _LOG.warning("query %s was not stopped in good order", query.name, exc_info=True)
 
 
-def _told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
+    """The message of an error, shortened if it is very long."""
     text = str(error).strip() or repr(error)
     return text if len(text) <= _ERROR_CHARS else text[:_ERROR_CHARS] + " …"

@@ -1,6 +1,6 @@
-"""Watermarks over several instances of a flow: that of the slowest counts, so each channel has one of its own.
+"""Refuses one watermark over several instances of a flow: each channel needs its own, and the slowest counts.
 
-One watermark over all of them would follow the fastest, and what the others bring would be late, and dropped.
+One watermark over all instances would follow the fastest. The rows of the others would be late, and dropped.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ _MERGE = "Union"
 
 
 def refuse_common_watermarks(flow: Flow, made: DataFrame) -> None:
-    """`FlowError` where a watermark stands above a union of streams, in a flow that reads several instances.
+    """Raises `FlowError` if a flow that reads several instances has a watermark above a union of streams.
 
-    Which union is ours and which the user's the plan does not tell, and both have the flaw.
+    The plan does not tell our union from the user's; both have the flaw.
     """
     above = [each for each in _nodes(made._jdf.queryExecution().analyzed()) if _name(each) == _WATERMARK]
     if any(_name(below) == _MERGE for each in above for below in _nodes(each)):
         read = ", ".join(flow.channels)
         raise FlowError(
-            f"flow {flow.node.name} has a watermark over the instances of {read}, which would follow the fastest of "
-            f"them, so that rows of the others would be late and dropped: give each its own, "
-            f"watermarks={{{next(iter(flow.channels))!r}: ('<column>', '<delay>')}}, in the place of withWatermark"
+            f"flow {flow.node.name} has one watermark over the instances of {read}. It would follow the fastest "
+            f"instance, and the rows of the others would be late and dropped: replace withWatermark by a watermark for "
+            f"each instance, watermarks={{{next(iter(flow.channels))!r}: ('<column>', '<delay>')}}"
         )
 
 
 def _nodes(plan: Any) -> Iterator[Any]:
-    """A node of Spark's plan, and all below it."""
+    """A node of Spark's plan, and all nodes below it."""
     left = [plan]
     while left:
         node = left.pop()

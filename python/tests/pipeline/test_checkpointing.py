@@ -63,7 +63,8 @@ def test_flows_that_end_are_refused(trigger: dict[str, Any], tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("then", "now", "message"), [
     ("uncoordinated", "coordinated", "with protocol='uncoordinated', and is to go on with protocol='coordinated'"),
-    ("cec", "none", "begun with protocol='cec'"), ("coordinated", "cec", "with protocol='cec': say that again, or"),
+    ("cec", "none", "begun with protocol='cec'"),
+    ("coordinated", "cec", "with protocol='cec': give the former value, or"),
 ])  # fmt: skip
 def test_a_home_keeps_its_protocol(then: str, now: str, message: str, tmp_path: Path) -> None:
     home = PipelineHome(str(tmp_path))

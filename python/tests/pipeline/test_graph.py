@@ -78,10 +78,10 @@ def test_parameters_are_inputs(tmp_path: Path) -> None:
     ("graph", "says"),
     [
         (graph_of(), ["it has no flow"]),
-        (graph_of(bids="", S="bid"), ["reads bid, which is no flow: did you mean bids?", "nobody reads flow bids"]),
-        (graph_of(a="", SINK="zzz"), ["reads zzz, which is no flow: there are a", "nobody reads flow a"]),
+        (graph_of(bids="", S="bid"), ["reads bid, which is no flow: did you mean bids?", "no flow reads flow bids"]),
+        (graph_of(a="", SINK="zzz"), ["reads zzz, which is no flow: there are a", "no flow reads flow a"]),
         (graph_of(a="", S="a", T="S"), ["S is a sink, whose rows leave the pipeline, and is read by T"]),
-        (graph_of(a="a"), ["nobody reads flow a"]),
+        (graph_of(a="a"), ["no flow reads flow a"]),
     ],
 )
 def test_what_is_wrong_is_said_all_at_once(graph: Graph, says: list[str]) -> None:
@@ -135,15 +135,15 @@ def test_a_graph_that_was_recorded_may_grow_but_not_change() -> None:
         check_recorded(graph_of(a="", b="", S="b"), recorded, "/home")
     assert list(found.value.complaints) == [
         (
-            "b was rewired, from a flow of a to a flow of a source: give what it is now another name, or delete "
-            "/home/flows/b to begin it anew (and those of the flows that read it, which would not know it, with the "
-            "files that sinks among them have written)"
+            "b was rewired, from a flow of a to a flow of a source: give the new one another name, or delete "
+            "/home/flows/b to begin it anew (and the folders of the flows that read it, because they have read the old "
+            "channel, with the files that sinks among them have written)"
         )
     ]
     with pytest.raises(
         GraphError,
-        match=r"sink S was removed: bring it back \(if its function was renamed, say @sink\(name='S'\)\), or delete "
-        r"/home/flows/S, with .* and the files that it has written",
+        match=r"sink S was removed: bring it back \(if its function was renamed, declare @sink\(name='S'\)\), or "
+        r"delete /home/flows/S, with .* and the files that it has written",
     ):
         check_recorded(graph_of(a="", b="a"), recorded, "/home")
     with pytest.raises(GraphError, match="is the home of pipeline p: give each a home of its own"):
@@ -209,8 +209,8 @@ def test_a_flow_in_instances_is_as_many() -> None:
     assert graph.readers("bids") == ("counts-1-of-3", "counts-2-of-3", "counts-3-of-3", "out")
     flow = in_instances().flows["counts-2-of-3"]
     assert flow.node.part == Part("counts", 2, 3, "bids.k")
-    assert [flow.reads_of(each) for each in flow.parameters] == [("bids",)]
-    assert in_instances().flows["out"].reads_of("counts") == graph.nodes["out"].inputs[:3]
+    assert [flow.list_channels(each) for each in flow.parameters] == [("bids",)]
+    assert in_instances().flows["out"].list_channels("counts") == graph.nodes["out"].inputs[:3]
     assert list(in_instances(1, None).graph().nodes) == ["bids", "counts", "out"]
     assert choose_flows(graph, ["counts", "out"]) == {"counts-1-of-3", "counts-2-of-3", "counts-3-of-3", "out"}
     assert choose_flows(graph, ["counts-2-of-3"]) == {"counts-2-of-3"}
@@ -222,8 +222,8 @@ def test_a_flow_in_instances_is_as_many() -> None:
     ("count", "key", "says"),
     [
         (0, "k", "counts has instances=0: give 1 or more"),
-        (2, None, r"counts runs in 2 instances: say which .*, key='column', or by .*, key={'bids': \.\.\.}"),
-        (2, {"bid": "k"}, "counts runs in 2 instances: say which"),
+        (2, None, r"counts runs in 2 instances: give the column .*, key='column', or .*, key={'bids': \.\.\.}"),
+        (2, {"bid": "k"}, "counts runs in 2 instances: give the column"),
     ],
 )
 def test_instances_that_cannot_be(count: int, key: Any, says: str) -> None:
@@ -251,14 +251,14 @@ def test_names_of_instances_are_taken(first: str) -> None:
         ({"keep": True}, r"@flow\(keep=\.\.\.\): there is no such option; did you mean kept"),
         ({"priority": 2}, r"@flow\(priority=\.\.\.\): there is no such option; "),
         ({"output_mode": "appnd"}, "counts has output_mode='appnd': give append, update or complete"),
-        ({"trigger": "2 seconds"}, r"counts has trigger='2 seconds': give one of Spark's, {'processingTime': "),
-        ({"trigger": {"processing_time": "2 seconds"}}, r"counts has trigger={'processing_time': .*: give one of"),
-        ({"trigger": {"processingTime": "two seconds"}}, "give an interval, as '10 seconds'"),
+        ({"trigger": "2 seconds"}, r"counts has trigger='2 seconds': give a trigger of Spark, {'processingTime': "),
+        ({"trigger": {"processing_time": "2 seconds"}}, r"counts has trigger={'processing_time': .*: give a trigger"),
+        ({"trigger": {"processingTime": "two seconds"}}, "give an interval such as '10 seconds'"),
         ({"reads": {"maxRowsPerTrigger": "many"}}, "'maxRowsPerTrigger': 'many'}: give a whole number from 1 on"),
         ({"reads": {"maxRows": "1"}}, "the options of a read are failOnDataLoss, maxBatchesPerTrigger, maxRowsPer"),
         ({"reads": {"failOnDataLoss": "no"}}, "give 'true' or 'false'"),
         ({"conf": ["a"]}, r"counts has conf=\['a'\]: give a dict"),
-        ({"conf": {"spark.sql.streaming.stateStore.cec.Qq": "1"}}, "conf of ours that is wrong: .*cec.Qq.*did you"),
+        ({"conf": {"spark.sql.streaming.stateStore.cec.Qq": "1"}}, "a wrong Spark CEC setting in conf: .*Qq.*did you"),
         ({"partitions": "two"}, "counts has partitions='two': give 1 or more"),
     ],
 )
@@ -286,7 +286,7 @@ def test_options_that_are_fine(options: dict[str, Any]) -> None:
 
 def test_a_source_has_one_instance() -> None:
     made = Pipeline("p", "/home")
-    with pytest.raises(GraphError, match="bids reads a source, and cannot run in instances: let a flow that reads it"):
+    with pytest.raises(GraphError, match="bids reads a source, so it cannot run in instances: let another flow"):
         made.flow(name="bids", instances=2, key="k")(lambda spark: None)
 
 

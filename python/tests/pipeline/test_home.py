@@ -76,7 +76,7 @@ def test_a_column_that_changes_its_type_is_refused(tmp_path: Path) -> None:
     home.release()
     (tmp_path / "flows" / "a").mkdir(parents=True)
     (tmp_path / "flows" / "a" / "metadata").write_text("{}")
-    with pytest.raises(GraphError, match=r"column n of flow a was BIGINT, and is TIMESTAMP: give it another name, or"):
+    with pytest.raises(GraphError, match=r"column n of flow a was BIGINT, and is TIMESTAMP: give the new one another"):
         home.take(GRAPH, {"a": columns(n="timestamp")})
     home.take(GRAPH, {"a": columns(n="long", k="string")})
     home.release()

@@ -11,7 +11,7 @@ import pytest
 from spark_cec.errors import TransientError, Unsupported
 from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.graph import Graph, Node
-from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State, starving
+from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State, mark_starving
 from spark_cec.pipeline.supervise import Patience, Supervisor, is_fatal, java_error
 from tests.pipeline.support import WAIT_S, Java, Query, Source, becomes
 
@@ -168,7 +168,7 @@ def test_those_that_a_failed_flow_feeds_starve() -> None:
     })  # fmt: skip
     flows = [FlowStatus("a", State.RUNNING), FlowStatus("b", State.FAILED), FlowStatus("c", State.RUNNING),
              FlowStatus("d", State.RUNNING)]  # fmt: skip
-    assert [(flow.state, flow.starves_for) for flow in starving(graph, flows)] == [
+    assert [(flow.state, flow.starves_for) for flow in mark_starving(graph, flows)] == [
         (State.RUNNING, ()), (State.FAILED, ()), (State.STARVING, ("b",)), (State.RUNNING, ()),
     ]  # fmt: skip
 
