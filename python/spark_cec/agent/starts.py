@@ -292,12 +292,19 @@ def _compare_input(start: _Start, plan: RecoveryPlan, sources: Any) -> StartMess
 
 
 def _refuse_if_overtaken(start: _Start, committed: int) -> None:
-    """Refuses a start if another process has committed a batch since the caller read V."""
+    """Refuses a start if the query was changed since the caller read V: another run went on, or it was taken back."""
+    refuse_if_migrated(start.places.own)
+    refuse_if_under_way(start.places.own)
     now = committed_batch(start.places.checkpoint)
     if now > committed:
         raise Fenced(
             f"batch {now} of the query with checkpoint {start.checkpoint} was committed while this start was prepared "
             f"behind batch {committed}: stop all runs of it, and start one"
+        )
+    if now < committed:
+        raise Fenced(
+            f"the query with checkpoint {start.checkpoint} was taken back from batch {committed} to batch {now} while "
+            f"this start was prepared: start it again"
         )
 
 

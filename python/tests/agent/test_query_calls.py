@@ -436,6 +436,18 @@ def test_a_start_behind_which_another_driver_has_committed_is_refused(agent: Age
     assert agent.begin_run(2, decision=WITH_STATE) == 2, "the refused start has taken no number"
 
 
+def test_a_start_whose_query_was_taken_back_meanwhile_is_refused(agent: Agent) -> None:
+    """A rollback had the lease after the caller read V: the log is sound, and no repair is called for."""
+    run_batches(agent, 3)
+    Path(agent.checkpoint, "offsets", "3").unlink()
+    with pytest.raises(Refused, match=r"was taken back from batch 2 to batch 1 while .*: start it again") as refused:
+        agent.begin(2, decision=WITH_STATE)
+    assert refused.value.kind == "Fenced"
+    Path(agent.checkpoint, "cec", "rollback.json").write_text('{"batch": 1, "generation": 1}')
+    with pytest.raises(Refused, match="which was not finished"):
+        agent.begin(2, decision=WITH_STATE)
+
+
 def test_a_start_waits_for_the_lease_or_is_refused(agent: Agent) -> None:
     with (Path(agent.checkpoint) / "cec" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
