@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spark_cec.errors import CecError
-from spark_cec.pipeline.capacity import Standing
+from spark_cec.pipeline.capacity import CapacityStanding
 from spark_cec.pipeline.capacity_keeper import CapacityKeeper
 from spark_cec.pipeline.graph import Graph
 from spark_cec.pipeline.home import PipelineHome
@@ -45,7 +45,7 @@ class RunningPipeline:
         self, graph: Graph, home: PipelineHome, supervisors: Mapping[str, Supervisor], keeper: CapacityKeeper,
         news: threading.Event, runs: ProtocolRuns | None = None, recovery: JointRecovery | None = None,
     ) -> None:  # fmt: skip
-        """Starts nothing. `supervisors`: what feeds before what is fed. `news`: set when the status changes.
+        """Starts nothing. `supervisors`: each behind those that feed it. `news`: set when the status changes.
 
         `runs` and `recovery`: None if each flow recovers by itself.
         """
@@ -153,7 +153,7 @@ class RunningPipeline:
                 self._runs.warn_of_long_batch(name, batch_ms(query))
 
 
-def _describe_capacity(standing: Standing) -> CapacityStatus:
+def _describe_capacity(standing: CapacityStanding) -> CapacityStatus:
     since = standing.since_s
     recovering = None if since is None else round(time.monotonic() - since, 1)
     return CapacityStatus(

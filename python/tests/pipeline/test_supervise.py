@@ -344,3 +344,20 @@ def test_a_flow_that_is_given_up_has_failed_and_says_why() -> None:
     supervisor.start()
     status = ended(supervisor)
     assert (status.state, status.error) == (State.FAILED, "no line")
+
+
+def test_a_flow_that_fails_for_good_is_not_at_rest_before_it_is_over() -> None:
+    """Else the other flows of a protocol would be taken back, and would go on without it."""
+    before_the_end: list[tuple[bool, bool]] = []
+
+    class Watched(Supervisor):
+        def _end(self, state: State, error: str | None = None) -> None:
+            before_the_end.append((self.is_at_rest, self.is_over))
+            super()._end(state, error)
+
+    start: Callable[[], Any] = lambda: Query(RuntimeError("x"), Java("AnalysisException"))  # noqa: E731
+    supervisor = Watched("counts", start, QUICK, lambda: None)
+    supervisor.start()
+    assert ended(supervisor).state is State.FAILED
+    assert before_the_end == [(False, False)]
+    assert supervisor.is_at_rest and supervisor.is_over
