@@ -95,7 +95,7 @@ class Costs:
         """Leaves out the time between the last look and this one, in which executors were lost."""
         self._last = seen
 
-    def of(self, flows: Iterable[str]) -> dict[str, float]:
+    def estimate(self, flows: Iterable[str]) -> dict[str, float]:
         """C_k of these flows."""
         return {flow: max(self._sums.get(flow, 0.0) / (self._weight or 1.0), LEAST_COST) for flow in flows}
 
@@ -122,7 +122,7 @@ class Capacity:
 
     def __init__(self, graph: Graph, flows: Collection[str], policy: RecoveryPolicy) -> None:
         """`flows`: the flows of the graph that were chosen to run."""
-        self._queries = queries_of(graph, flows)
+        self._queries = find_queries(graph, flows)
         self._flows = frozenset(flows)
         self._policy = policy
         self._measured = Costs()
@@ -165,7 +165,7 @@ class Capacity:
             self._measured.skip(seen)
         else:
             self._measured.note(seen)
-        costs = self._measured.of(self._flows)
+        costs = self._measured.estimate(self._flows)
         # Flows that caught up kept all cores busy. They want at most the cores of then, or they would wait for ever.
         room_then = self._policy.fill * most.cores
         wanted = math.fsum(costs.values())
@@ -246,7 +246,7 @@ class Capacity:
         )  # fmt: skip
 
 
-def queries_of(graph: Graph, flows: Collection[str]) -> list[Query]:
+def find_queries(graph: Graph, flows: Collection[str]) -> list[Query]:
     """The queries among the chosen flows. A flow that belongs to no query gets one of its own."""
     chosen = frozenset(flows)
     found = [Query(each.name, each.flows & chosen, each.priority) for each in graph.queries() if each.name in chosen]

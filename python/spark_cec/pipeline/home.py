@@ -50,8 +50,8 @@ class PipelineHome:
         `schemas`: the columns of each flow, as Spark's JSON. Waits at most `wait_s` for the end of a killed driver. If
         the call fails, it gives the lease back.
 
-        Raises `Fenced` if another driver has the pipeline, `GraphError` if the graph or the type of a column changed,
-        `LogLocationError` if the place cannot be a home.
+        Raises `Fenced` if another driver has the pipeline, `GraphError` if the graph or a column's type changed, and
+        `LogLocationError` for an unusable place.
         """
         self._hold(graph, wait_s)
         try:
