@@ -16,9 +16,10 @@ from spark_cec.pipeline.capacity_keeper import CapacityKeeper
 from spark_cec.pipeline.graph import Graph
 from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.joint_recovery import JointRecovery
+from spark_cec.pipeline.query_progress import batch_ms
 from spark_cec.pipeline.runs import ProtocolRuns
 from spark_cec.pipeline.status import CapacityStatus, PipelineStatus, mark_starving
-from spark_cec.pipeline.supervise import Supervisor, batch_ms
+from spark_cec.pipeline.supervise import Supervisor
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -11,8 +11,9 @@ import pytest
 from spark_cec.errors import TransientError, Unsupported
 from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.graph import Graph, Node
+from spark_cec.pipeline.query_errors import is_fatal, java_error
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State, mark_starving
-from spark_cec.pipeline.supervise import Patience, Supervisor, is_fatal, java_error
+from spark_cec.pipeline.supervise import Patience, Supervisor
 from tests.pipeline.support import WAIT_S, Java, Query, Source, becomes
 
 QUICK = Patience(most=3, window_s=100.0, wait_s=0.001)
