@@ -59,6 +59,7 @@ FLOORS: Floors = (
         *("pipeline.declare", "pipeline.load", "pipeline.home", "pipeline.flows", "pipeline.supervise"),
         *("pipeline.cluster", "pipeline.runs", "pipeline", "pipeline.running", "pipeline.runnable"),
         *("pipeline.start", "pipeline.joint_recovery", "pipeline.capacity_keeper"),
+        *("pipeline.query_errors", "pipeline.query_progress"),
         *("pipeline.watermarks", "pipeline.options"),
     ),
     # 8 migration of state
@@ -110,6 +111,7 @@ LIBRARIES: dict[str, str] = {
 _OF_PIPELINES = (
     *("pipeline.declare", "pipeline.runnable", "pipeline.flows", "pipeline.watermarks"),
     *("pipeline.supervise", "pipeline.running", "pipeline.start", "pipeline_commands.run", "pipeline.cluster"),
+    *("pipeline.query_errors", "pipeline.query_progress"),
 )
 
 SPARK_USERS = ("session", "operators", "cli.migrate", "migration.*", *_OF_PIPELINES)

@@ -58,7 +58,7 @@ class RecoveryPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ClusterLook:
     """A look at the cluster: how many tasks each executor runs at once, and each flow's task time so far."""
 
     at_s: float
@@ -75,11 +75,11 @@ class Costs:
     """C_k of each flow: its task time per second, an exponential mean over `MEMORY_S`."""
 
     def __init__(self) -> None:
-        self._last: Seen | None = None
+        self._last: ClusterLook | None = None
         self._sums: dict[str, float] = {}
         self._weight = 0.0
 
-    def note(self, seen: Seen) -> None:
+    def note(self, seen: ClusterLook) -> None:
         """Adds a look; ignores one that is not later than the last."""
         last, self._last = self._last, seen
         if last is None or seen.at_s <= last.at_s:
@@ -91,17 +91,17 @@ class Costs:
             busy = max(now - last.task_s.get(flow, 0.0), 0.0) / passed
             self._sums[flow] = self._sums.get(flow, 0.0) * keep + busy * (1 - keep)
 
-    def skip(self, seen: Seen) -> None:
+    def skip(self, seen: ClusterLook) -> None:
         """Leaves out the time between the last look and this one, in which executors were lost."""
         self._last = seen
 
-    def of(self, flows: Iterable[str]) -> dict[str, float]:
+    def estimate(self, flows: Iterable[str]) -> dict[str, float]:
         """C_k of these flows."""
         return {flow: max(self._sums.get(flow, 0.0) / (self._weight or 1.0), LEAST_COST) for flow in flows}
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CapacityStanding:
     """The executors and their cores, the busy cores that all flows want, the costs, and the flows that wait.
 
     `since_s`: when the executors were lost, None outside a recovery. `coming`: the queries that one more executor
@@ -122,11 +122,11 @@ class Capacity:
 
     def __init__(self, graph: Graph, flows: Collection[str], policy: RecoveryPolicy) -> None:
         """`flows`: the flows of the graph that were chosen to run."""
-        self._queries = queries_of(graph, flows)
+        self._queries = find_queries(graph, flows)
         self._flows = frozenset(flows)
         self._policy = policy
         self._measured = Costs()
-        self._recent: deque[Seen] = deque()
+        self._recent: deque[ClusterLook] = deque()
         self._running = self._flows
         self._costs: dict[str, float] = {}
         self._lost_at_s: float | None = None
@@ -134,7 +134,7 @@ class Capacity:
         self._over = frozenset[str]()
         self._release = Release(self._flows, policy.abreast)
 
-    def look(self, seen: Seen, up: Collection[str], over: Collection[str] = ()) -> Standing:
+    def look(self, seen: ClusterLook, up: Collection[str], over: Collection[str] = ()) -> CapacityStanding:
         """Takes the next look into account; all flows that are not `waiting` in the answer must run.
 
         `up`: the flows that keep up with their inputs. `over`: the flows that have ended or failed.
@@ -157,7 +157,7 @@ class Capacity:
             self._release_flows(seen, up)
         return self._standing(seen)
 
-    def _notice(self, seen: Seen) -> None:
+    def _notice(self, seen: ClusterLook) -> None:
         """Begins a recovery if many executors were lost; else learns the costs of the flows."""
         most = max(self._recent, key=lambda each: each.cores)
         lost = frozenset().union(*(each.executors for each in self._recent)) - seen.executors.keys()
@@ -165,7 +165,7 @@ class Capacity:
             self._measured.skip(seen)
         else:
             self._measured.note(seen)
-        costs = self._measured.of(self._flows)
+        costs = self._measured.estimate(self._flows)
         # Flows that caught up kept all cores busy. They want at most the cores of then, or they would wait for ever.
         room_then = self._policy.fill * most.cores
         wanted = math.fsum(costs.values())
@@ -176,7 +176,7 @@ class Capacity:
             self._most_cores, self._grew_at_s = seen.cores, seen.at_s
             self._plan(seen)
 
-    def _plan(self, seen: Seen) -> None:
+    def _plan(self, seen: ClusterLook) -> None:
         """Lets running flows go on if all fit, else the best of them; then adds the best flows that wait and fit."""
         room = self._room(seen.cores)
         self._costs.update(dict.fromkeys(self._over, 0.0))
@@ -191,7 +191,7 @@ class Capacity:
             first = self._more(math.inf).queries[:1]
             self._running |= frozenset().union(*(each.flows for each in self._queries if each.name in first))
 
-    def _release_flows(self, seen: Seen, up: Collection[str]) -> None:
+    def _release_flows(self, seen: ClusterLook, up: Collection[str]) -> None:
         """Releases flows that fit; ends the recovery when all run."""
         self._release.hold_all_but(self._running)
         waiting = self._best_first(self._running, self._release.released)
@@ -213,14 +213,14 @@ class Capacity:
         failure = self._failure()
         return self._policy.planner(failure, room - failure.cost(self._running))
 
-    def _end(self, seen: Seen) -> None:
+    def _end(self, seen: ClusterLook) -> None:
         """Ends the recovery: all flows run, and costs are learned again."""
         self._running = self._flows
         self._lost_at_s = None
         self._recent = deque([seen])
         self._measured.skip(seen)
 
-    def _lacks_room(self, seen: Seen) -> bool:
+    def _lacks_room(self, seen: ClusterLook) -> bool:
         return math.fsum(self._costs.values()) > self._room(seen.cores)
 
     def _room(self, cores: float) -> float:
@@ -234,19 +234,19 @@ class Capacity:
         """The queries. A query whose sink is over comes last; its other flows may still feed channels."""
         return [replace(q, priority=q.priority * _LOWEST) if q.name in self._over else q for q in self._queries]
 
-    def _standing(self, seen: Seen) -> Standing:
+    def _standing(self, seen: ClusterLook) -> CapacityStanding:
         coming: tuple[str, ...] = ()
         if self._lost_at_s is not None:
             one = seen.cores / len(seen.executors) if seen.executors else 1.0
             coming = self._more(self._room(seen.cores + one)).queries
         wanted = math.fsum(self._costs.values())
-        return Standing(
+        return CapacityStanding(
             len(seen.executors), seen.cores, wanted, dict(self._costs), self._lost_at_s,
             self._flows - self._release.released, coming,
         )  # fmt: skip
 
 
-def queries_of(graph: Graph, flows: Collection[str]) -> list[Query]:
+def find_queries(graph: Graph, flows: Collection[str]) -> list[Query]:
     """The queries among the chosen flows. A flow that belongs to no query gets one of its own."""
     chosen = frozenset(flows)
     found = [Query(each.name, each.flows & chosen, each.priority) for each in graph.queries() if each.name in chosen]

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Mapping
 
-from spark_cec.pipeline.capacity import Capacity, Standing
+from spark_cec.pipeline.capacity import Capacity, CapacityStanding
 from spark_cec.pipeline.cluster import Cluster
 from spark_cec.pipeline.release import keeps_up
 from spark_cec.pipeline.supervise import Supervisor
@@ -27,7 +27,7 @@ class CapacityKeeper(threading.Thread):
         self, pipeline: str, cluster: Cluster, capacity: Capacity, supervisors: Mapping[str, Supervisor],
         news: threading.Event, *, prioritizes: bool,
     ) -> None:  # fmt: skip
-        """`pipeline`: the name, for messages. `supervisors`: what feeds before what is fed. `news`: set at a change."""
+        """`pipeline`: its name. `supervisors`: each behind those that feed it. `news`: this sets it at a change."""
         super().__init__(name="cec-pipeline-capacity", daemon=True)
         self._pipeline = pipeline
         self._cluster = cluster
@@ -36,11 +36,11 @@ class CapacityKeeper(threading.Thread):
         self._news = news
         self._prioritizes = prioritizes
         self._prior: dict[str, bool] = {}
-        self._standing: Standing | None = None
+        self._standing: CapacityStanding | None = None
         self._ending = threading.Event()
 
     @property
-    def standing(self) -> Standing | None:
+    def standing(self) -> CapacityStanding | None:
         """How the executors stood at the last look; None before the first one."""
         return self._standing
 
@@ -94,7 +94,7 @@ class CapacityKeeper(threading.Thread):
                 self._cluster.precede(name, is_prior)
 
 
-def _describe(standing: Standing) -> str:
+def _describe(standing: CapacityStanding) -> str:
     has = f"{standing.executors} executors with {standing.cores} cores, {standing.wanted:.1f} wanted"
     if not standing.waiting:
         return f"{has}: all flows run"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from spark_cec.pipeline.capacity import Seen
+from spark_cec.pipeline.capacity import ClusterLook
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,12 +28,12 @@ class Cluster:
             load = getattr(load, name)
         self._load = load.attach(context._jsc.sc())  # last, because a failure behind it would leave a listener
 
-    def look(self, flow_of: Mapping[str, str]) -> Seen:
+    def look(self, flow_of: Mapping[str, str]) -> ClusterLook:
         """Looks at the cluster now. `flow_of`: the flow of each query's id."""
         found = json.loads(self._load.look())
         spent = found["task_ms"]
         task_s = {flow: spent[query] / 1000 for query, flow in flow_of.items() if query in spent}
-        return Seen(time.monotonic(), found["executors"], task_s)
+        return ClusterLook(time.monotonic(), found["executors"], task_s)
 
     def precede(self, flow: str, others: bool) -> None:
         """Sets whether tasks of this flow get the next core before tasks of other flows."""

@@ -96,8 +96,8 @@ class Declaration:
 
         `kept`: its channel has readers outside the pipeline. `reads`: options of its reads of other flows,
         `maxRowsPerTrigger`, `maxBatchesPerTrigger` and `failOnDataLoss`. `schema`: the columns of a flow in a cycle, as
-        a StructType or as text, `id BIGINT, name STRING`. `instances`: the number of queries as which it runs, each
-        with a checkpoint, a watermark and a channel of its own, on the rows of some keys. `key`: the column with the
+        a StructType or as text, `id BIGINT, name STRING`. `instances`: the number of queries as which it runs, each on
+        the rows of some keys. Each has a checkpoint, a watermark and a channel of its own. `key`: the column with the
         key, for all inputs, or by the name of each input. `watermarks`: by input, a column and a delay, as for Spark's
         `withWatermark`; a flow that reads instances needs it, and the slowest instance counts. Raises `GraphError` for
         a second flow of one name.

@@ -72,14 +72,14 @@ class Flows:
             self._sessions[name].conf.set(key, value)
         made = self._call_function(name)
         self._spark.sparkContext.setLocalProperty(POOL_KEY, name)
-        writer = self._writer_of(name, made).option("checkpointLocation", self._home.flow(name))
+        writer = self._make_writer(name, made).option("checkpointLocation", self._home.flow(name))
         if flow.output_mode is not None:
             writer = writer.outputMode(flow.output_mode)
         if flow.trigger is not None:
             writer = writer.trigger(**dict(flow.trigger))
         return writer.start()
 
-    def _writer_of(self, name: str, made: DataFrame | DataStreamWriter) -> DataStreamWriter:
+    def _make_writer(self, name: str, made: DataFrame | DataStreamWriter) -> DataStreamWriter:
         from pyspark.sql import DataFrame
 
         return made.writeStream.format(FORMAT).queryName(name) if isinstance(made, DataFrame) else made

@@ -50,18 +50,13 @@ class PipelineHome:
         `schemas`: the columns of each flow, as Spark's JSON. Waits at most `wait_s` for the end of a killed driver. If
         the call fails, it gives the lease back.
 
-        Raises `Fenced` if another driver has the pipeline, `GraphError` if the graph or the type of a column changed,
-        `LogLocationError` if the place cannot be a home.
+        Raises `Fenced` if another driver has the pipeline, `GraphError` if the graph or a column's type changed, and
+        `LogLocationError` for an unusable place.
         """
         self._hold(graph, wait_s)
         try:
             recorded = self._read(PIPELINE_FILE)
-            _refuse_another_protocol(graph.name, self.home, recorded, checkpointing)
-            new = self._compare_graph(graph, recorded, schemas)
-            if recorded is not None and new and not checkpointing.is_cec:
-                how = f"under protocol={checkpointing.protocol.value!r} flows cannot be added"
-                mend = "because its lines have no checkpoint of them; give the pipeline another home"
-                raise GraphError(graph.name, [f"{self.home} was begun without {' and '.join(new)}: {how}, {mend}"])
+            new = self._compare_graph(graph, recorded, checkpointing, schemas)
             before = (recorded or {}).get("schemas", {})
             # Ask the storage whether a flow's folder exists only if the answer matters.
             known = {name: with_former_columns(each, before[name]) for name, each in schemas.items()
@@ -92,8 +87,7 @@ class PipelineHome:
         taken = self._hold(graph, wait_s)
         try:
             recorded = self._read(PIPELINE_FILE)
-            _refuse_another_protocol(graph.name, self.home, recorded, checkpointing)
-            self._compare_graph(graph, recorded)
+            self._compare_graph(graph, recorded, checkpointing)
             starting = tuple(FlowStatus(name, State.STARTING) for name in graph.nodes if name in flows)
             self.write_status(PipelineStatus(graph.name, self.home, os.getpid(), int(time.time() * 1000), starting))
         finally:
@@ -113,18 +107,25 @@ class PipelineHome:
             ) from None
 
     def _compare_graph(
-        self, graph: Graph, recorded: dict[str, Any] | None, schemas: Mapping[str, str] | None = None
-    ) -> list[str]:
+        self, graph: Graph, recorded: dict[str, Any] | None, checkpointing: Checkpointing,
+        schemas: Mapping[str, str] | None = None,
+    ) -> list[str]:  # fmt: skip
+        """Compares graph and protocol with the recorded ones; answers the new flows."""
         if recorded is None:
             return list(graph.nodes)
+        _refuse_another_protocol(graph.name, self.home, recorded, checkpointing)
         try:
             new = check_recorded(graph, recorded, self.home, self._is_gone)
             check_columns(graph, recorded.get("schemas", {}), schemas or {}, self.home, self._is_gone)
-            return new
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise LogLocationError(
                 f"{self.home}/{PIPELINE_FILE}", f"holds no graph ({error!r}); restore it from a copy"
             ) from error
+        if new and not checkpointing.is_cec:
+            how = f"under protocol={checkpointing.protocol.value!r} flows cannot be added"
+            mend = "because its lines have no checkpoint of them; give the pipeline another home"
+            raise GraphError(graph.name, [f"{self.home} was begun without {' and '.join(new)}: {how}, {mend}"])
+        return new
 
     def _is_gone(self, flow: str) -> bool:
         place = open_storage(self.flow(flow))
@@ -170,12 +171,11 @@ class PipelineHome:
 
 
 def _refuse_another_protocol(
-    pipeline: str, home: str, recorded: Mapping[str, Any] | None, checkpointing: Checkpointing
+    pipeline: str, home: str, recorded: Mapping[str, Any], checkpointing: Checkpointing
 ) -> None:
     """Raises `GraphError` for another protocol: it cannot go back to the checkpoints of the recorded one."""
-    then = (recorded or {}).get(PROTOCOL, CEC.to_json()) if recorded is not None else checkpointing.to_json()
+    then, now = recorded.get(PROTOCOL, CEC.to_json()), checkpointing.to_json()
     for what, name in (("protocol", "name"), ("release", "release")):
-        now = checkpointing.to_json()
         if then.get(name) != now[name] and not (name == "release" and checkpointing.is_cec):
             begun = f"{home} was begun with {what}={then.get(name)!r}, and is to go on with {what}={now[name]!r}"
             raise GraphError(pipeline, [f"{begun}: give the former value, or give the pipeline another home"])

@@ -29,7 +29,7 @@ class JointRecovery(threading.Thread):
     """
 
     def __init__(self, pipeline: str, supervisors: Mapping[str, Supervisor], runs: ProtocolRuns) -> None:
-        """`pipeline`: the name, for messages. `supervisors`: those of all flows, what feeds before what is fed."""
+        """`pipeline`: the name, for messages. `supervisors`: those of all flows, each behind the flows that feed it."""
         super().__init__(name="cec-pipeline-recovery", daemon=True)
         self._pipeline = pipeline
         self._supervisors = supervisors
@@ -48,8 +48,8 @@ class JointRecovery(threading.Thread):
             self._failed.add(flow)
 
     def run(self) -> None:
-        """Recovers after each failure, until all flows that take part are over."""
-        while any(each.is_alive() for each in self._list_members()):
+        """Recovers after each failure, until all flows are over."""
+        while any(each.is_alive() for each in self._supervisors.values()):
             time.sleep(POLL_S)
             with self._lock:
                 failed = frozenset(self._failed)

@@ -11,14 +11,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spark_cec.errors import CecError
-from spark_cec.pipeline.capacity import Standing
+from spark_cec.pipeline.capacity import CapacityStanding
 from spark_cec.pipeline.capacity_keeper import CapacityKeeper
 from spark_cec.pipeline.graph import Graph
 from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.joint_recovery import JointRecovery
+from spark_cec.pipeline.query_progress import batch_ms
 from spark_cec.pipeline.runs import ProtocolRuns
 from spark_cec.pipeline.status import CapacityStatus, PipelineStatus, mark_starving
-from spark_cec.pipeline.supervise import Supervisor, batch_ms
+from spark_cec.pipeline.supervise import Supervisor
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -45,7 +46,7 @@ class RunningPipeline:
         self, graph: Graph, home: PipelineHome, supervisors: Mapping[str, Supervisor], keeper: CapacityKeeper,
         news: threading.Event, runs: ProtocolRuns | None = None, recovery: JointRecovery | None = None,
     ) -> None:  # fmt: skip
-        """Starts nothing. `supervisors`: what feeds before what is fed. `news`: set when the status changes.
+        """Starts nothing. `supervisors`: each behind those that feed it. `news`: set when the status changes.
 
         `runs` and `recovery`: None if each flow recovers by itself.
         """
@@ -153,7 +154,7 @@ class RunningPipeline:
                 self._runs.warn_of_long_batch(name, batch_ms(query))
 
 
-def _describe_capacity(standing: Standing) -> CapacityStatus:
+def _describe_capacity(standing: CapacityStanding) -> CapacityStatus:
     since = standing.since_s
     recovering = None if since is None else round(time.monotonic() - since, 1)
     return CapacityStatus(

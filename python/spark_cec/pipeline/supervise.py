@@ -6,33 +6,25 @@ A flow can be held meanwhile, for example if the executors do not suffice for al
 from __future__ import annotations
 
 import logging
-import math
 import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from spark_cec.errors import CecError, Consequence, consequence_of
-from spark_cec.log.manifest import read_batch
-from spark_cec.pipeline.declare import FlowError
+from spark_cec.pipeline.query_errors import error_text, is_due_to_lost_executors, is_fatal, java_error, java_error_of
+from spark_cec.pipeline.query_progress import count_left, last_batch
 from spark_cec.pipeline.status import FlowStatus, State
-from spark_cec.recovery.margin import needed_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _LOG = logging.getLogger(__name__)
 
-_NEVER_RUNS = ("AnalysisException", "ParseException")
-"""Spark's exceptions for a query that can never run."""
-
 _FIRST_WAIT_S = 0.5
 _MOST_DOUBLINGS = 32
-_MOST_CAUSES = 50
-_ERROR_CHARS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +220,11 @@ class Supervisor(threading.Thread):
 
     def _note_batch(self, query: StreamingQuery) -> FlowStatus:
         """Notes the newest batch in the status. After a restart that may be an earlier batch."""
-        batch = _last_batch(query)
+        batch = last_batch(query)
         with self._lock:
             known = self._looked_at == (query, batch)
         if not known:
-            found = {"behind": None} if batch is None else {"batch": batch, "behind": _count_left(query)}
+            found = {"behind": None} if batch is None else {"batch": batch, "behind": count_left(query)}
             self._note(**found)
         with self._lock:
             self._looked_at = query, batch
@@ -272,94 +264,6 @@ class Supervisor(threading.Thread):
             return self._status
 
 
-def is_fatal(java: Any, error: BaseException) -> bool:
-    """Whether a restart would end with the same error. `java`: the Java exception behind it, or None."""
-    for each in _causes(java):  # all causes: the reason why a replay failed is behind its failure
-        if each.getClass().getSimpleName() in _NEVER_RUNS or _consequence(each) is Consequence.FIX:
-            return True
-    # The function of a user can fail before its query has started.
-    own = error.__cause__ if isinstance(error, FlowError) else error
-    if isinstance(own, CecError):
-        return own.consequence is Consequence.FIX
-    return isinstance(own, TypeError | NameError | AttributeError | SyntaxError | ImportError)
-
-
-def is_due_to_lost_executors(java: Any) -> bool:
-    """Whether lost executors have ended a query; a restart brings their state back. `java` as in `is_fatal`."""
-    return any(_consequence(each) is Consequence.RESTART for each in _causes(java))
-
-
-def _consequence(java: Any) -> Consequence | None:
-    """The consequence of an exception of the shim; None for another exception."""
-    return consequence_of(str(java.kind())) if java.getClass().getSimpleName() == "CecException" else None
-
-
-def _causes(java: Any) -> Iterator[Any]:
-    """A Java exception and its causes; nothing for None."""
-    for _ in range(_MOST_CAUSES):  # causes can form a cycle
-        if java is None:
-            return
-        yield java
-        java = java.getCause()
-
-
-def java_error(error: BaseException) -> Any:
-    """The Java exception from which pyspark made this error or its cause; None if there is none."""
-    own = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
-    return own if own is not None or error.__cause__ is None else java_error(error.__cause__)
-
-
-def java_error_of(query: StreamingQuery) -> Any:
-    """The Java exception that has ended a query; None if there is none."""
-    try:
-        found = query._jsq.exception()
-        return found.get() if found.isDefined() else None
-    except Exception:  # the JVM has ended
-        return None
-
-
-def _last_batch(query: StreamingQuery) -> int | None:
-    """The newest batch; None before the first one since the start."""
-    try:
-        progress = query._jsq.lastProgress()
-        return None if progress is None else int(progress.batchId())
-    except Exception:  # the session has ended
-        return None
-
-
-def batch_ms(query: StreamingQuery) -> float | None:
-    """The time that the newest batch of a query took; None before the first one since the start."""
-    try:
-        progress = query._jsq.lastProgress()
-        return None if progress is None else float(progress.durationMs().get("triggerExecution"))
-    except Exception:  # the session has ended
-        return None
-
-
-def _count_left(query: StreamingQuery) -> int | None:
-    """How many batches the newest batch left for later: of a channel, or of its own size."""
-    try:
-        sources = query._jsq.lastProgress().sources()
-        return max([*(_count_batches(s.endOffset(), s.latestOffset(), s.numInputRows()) for s in sources), 0])
-    except Exception:  # the session has ended
-        return None
-
-
-def _count_batches(end: str | None, latest: str | None, rows: int) -> int:
-    """The batches between two offsets of a source, 0 for a source that counts neither batches nor rows."""
-    if end is None or latest is None:
-        return 0
-    try:
-        return read_batch(latest) - read_batch(end)
-    except ValueError:
-        pass
-    try:
-        left = sum(max(each.end - each.offset, 0) for each in needed_partitions(end, latest))
-    except ValueError:
-        return 0
-    return math.ceil(left / rows) if rows > 0 else 0
-
-
 def _stop_aside(query: StreamingQuery, name: str) -> None:
     """Stops the query in a thread of its own, because its task may take long; here, if no thread can start."""
     try:
@@ -374,9 +278,3 @@ def _stop(query: StreamingQuery) -> None:
         query.stop()
     except Exception:
         _LOG.warning("query %s was not stopped in good order", query.name, exc_info=True)
-
-
-def error_text(error: BaseException) -> str:
-    """The message of an error, shortened if it is very long."""
-    text = str(error).strip() or repr(error)
-    return text if len(text) <= _ERROR_CHARS else text[:_ERROR_CHARS] + " …"

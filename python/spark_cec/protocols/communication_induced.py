@@ -75,8 +75,8 @@ class HMNR(Machine):
     `lc`: its Lamport clock. `ckpt[k]`: how many checkpoints of P_k it knows. `taken[k]`: whether a causal path with a
     checkpoint on it leads from the last of them to P_i's next checkpoint. `greater[k]`: whether its clock is greater
     than that of P_k, as far as it knows. `sent_to`: the readers to which it has sent since its last checkpoint. All but
-    `lc` are arrays in the order of the processes' names, because a simulation of hundreds of processes spends most of
-    its time on them.
+    `lc` are arrays in the order of the processes' names. A simulation of hundreds of processes spends most of its time
+    on them.
     """
 
     def __init__(self, process: Process, processes: Iterable[Process], readers: Iterable[Process]) -> None:

@@ -1,8 +1,8 @@
 """Continuous eventual checkpointing: every committed batch is durable, so only a process that failed goes back.
 
-With every batch a process writes its messages and its offsets, and so much of its state that a replay of known input
-brings the state back. The replay is exact (recorded offsets, the same rows). A message that the process had sent before
-its failure is sent again under the same number: it is a duplicate, and never an orphan.
+With every batch a process writes its messages, its offsets, and a part of its state. A replay of known input brings
+the rest of the state back. The replay is exact (recorded offsets, the same rows). A message that the process had sent
+before its failure is sent again under the same number: it is a duplicate, and never an orphan.
 """
 
 from __future__ import annotations

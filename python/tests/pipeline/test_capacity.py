@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_cec.pipeline.capacity import Capacity, RecoveryMode, RecoveryPolicy, Seen, Standing
+from spark_cec.pipeline.capacity import Capacity, CapacityStanding, ClusterLook, RecoveryMode, RecoveryPolicy
 from spark_cec.pipeline.graph import Graph, Node
 from spark_cec.pipeline.release import AT_MOST_S, keeps_up
 from spark_cec.pipeline.status import FlowStatus, State
@@ -53,13 +53,13 @@ class Driven:
         self.task_s = dict.fromkeys(flows, 0.0)
         self.waiting = frozenset[str]()
 
-    def look(self, executors: Iterable[str], seconds: int = 1, over: Iterable[str] = ()) -> Standing:
+    def look(self, executors: Iterable[str], seconds: int = 1, over: Iterable[str] = ()) -> CapacityStanding:
         slots = dict.fromkeys(executors, 1)
         for _ in range(seconds):
             self.at_s += 1.0
             for flow in self.task_s.keys() - self.waiting:
                 self.task_s[flow] += self.costs[flow]
-            seen = Seen(self.at_s, slots, dict(self.task_s))
+            seen = ClusterLook(self.at_s, slots, dict(self.task_s))
             standing = self.capacity.look(seen, self.up(), list(over))
             while standing.waiting != self.waiting:
                 self.waiting = standing.waiting

@@ -82,8 +82,9 @@ def test_a_home_keeps_its_release_and_its_flows(tmp_path: Path) -> None:
     with pytest.raises(GraphError, match="release='checkpoint', and is to go on with release='at-once'"):
         home.take(GRAPH, {}, Checkpointing(Protocol.UNCOORDINATED, at_once=True))
     more = Graph("shop", {**GRAPH.nodes, "new": Node("new", ("b",), kept=True)})
-    with pytest.raises(GraphError, match="begun without new: under protocol='uncoordinated' flows cannot be added"):
-        home.take(more, {}, UNC)
+    for check in (home.take, lambda *how: home.announce(how[0], (), how[2])):
+        with pytest.raises(GraphError, match="begun without new: under protocol='uncoordinated' flows cannot be added"):
+            check(more, {}, UNC)
     home.take(GRAPH, {}, UNC)
 
 

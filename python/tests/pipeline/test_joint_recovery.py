@@ -173,3 +173,12 @@ def test_a_flow_that_fails_while_the_others_are_let_go_holds_them(monkeypatch: p
     for name in ("a", "b"):
         becomes(flows[name], State.RUNNING)
     flows.end()
+
+
+def test_sinks_stop_with_the_only_flow_that_takes_part() -> None:
+    """They would wait for rows for ever, and so would the pipeline's driver."""
+    flows = Flows(Runs(), a=scripted(Query(RuntimeError("no such column"), Java("AnalysisException"))), sink=lasting)
+    flows.start()
+    eventually(lambda: not any(each.is_alive() for each in flows.supervisors.values()))
+    assert [flows[name].status().state for name in ("a", "sink")] == [State.FAILED, State.STOPPED]
+    flows.end()

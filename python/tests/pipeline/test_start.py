@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_cec.pipeline import start
-from spark_cec.pipeline.capacity import Seen
+from spark_cec.pipeline.capacity import ClusterLook
 from spark_cec.pipeline.capacity_keeper import CapacityKeeper
 from spark_cec.pipeline.declare import Declaration
 from spark_cec.pipeline.graph import GraphError
@@ -33,8 +33,8 @@ class Cluster:
         self._attached = attached
         attached.append(self)
 
-    def look(self, _: Mapping[str, str]) -> Seen:
-        return Seen(time.monotonic(), {"1": 4}, {})
+    def look(self, _: Mapping[str, str]) -> ClusterLook:
+        return ClusterLook(time.monotonic(), {"1": 4}, {})
 
     def precede(self, flow: str, others: bool) -> None:
         pass

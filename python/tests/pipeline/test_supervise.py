@@ -11,8 +11,9 @@ import pytest
 from spark_cec.errors import TransientError, Unsupported
 from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.graph import Graph, Node
+from spark_cec.pipeline.query_errors import is_fatal, java_error
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State, mark_starving
-from spark_cec.pipeline.supervise import Patience, Supervisor, is_fatal, java_error
+from spark_cec.pipeline.supervise import Patience, Supervisor
 from tests.pipeline.support import WAIT_S, Java, Query, Source, becomes
 
 QUICK = Patience(most=3, window_s=100.0, wait_s=0.001)
@@ -344,3 +345,20 @@ def test_a_flow_that_is_given_up_has_failed_and_says_why() -> None:
     supervisor.start()
     status = ended(supervisor)
     assert (status.state, status.error) == (State.FAILED, "no line")
+
+
+def test_a_flow_that_fails_for_good_is_not_at_rest_before_it_is_over() -> None:
+    """Else the other flows of a protocol would be taken back, and would go on without it."""
+    before_the_end: list[tuple[bool, bool]] = []
+
+    class Watched(Supervisor):
+        def _end(self, state: State, error: str | None = None) -> None:
+            before_the_end.append((self.is_at_rest, self.is_over))
+            super()._end(state, error)
+
+    start: Callable[[], Any] = lambda: Query(RuntimeError("x"), Java("AnalysisException"))  # noqa: E731
+    supervisor = Watched("counts", start, QUICK, lambda: None)
+    supervisor.start()
+    assert ended(supervisor).state is State.FAILED
+    assert before_the_end == [(False, False)]
+    assert supervisor.is_at_rest and supervisor.is_over

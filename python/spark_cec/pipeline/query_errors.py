@@ -1,0 +1,70 @@
+"""Judges the error that has ended a flow's query: whether a restart may mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from spark_cec.errors import CecError, Consequence, consequence_of
+from spark_cec.pipeline.declare import FlowError
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_NEVER_RUNS = ("AnalysisException", "ParseException")
+"""Spark's exceptions for a query that can never run."""
+
+_MOST_CAUSES = 50
+_ERROR_CHARS = 2000
+
+
+def is_fatal(java: Any, error: BaseException) -> bool:
+    """Whether a restart would end with the same error. `java`: the Java exception behind it, or None."""
+    for each in _causes(java):  # all causes: the reason why a replay failed is behind its failure
+        if each.getClass().getSimpleName() in _NEVER_RUNS or _consequence(each) is Consequence.FIX:
+            return True
+    # The function of a user can fail before its query has started.
+    own = error.__cause__ if isinstance(error, FlowError) else error
+    if isinstance(own, CecError):
+        return own.consequence is Consequence.FIX
+    return isinstance(own, TypeError | NameError | AttributeError | SyntaxError | ImportError)
+
+
+def is_due_to_lost_executors(java: Any) -> bool:
+    """Whether lost executors have ended a query; a restart brings their state back. `java` as in `is_fatal`."""
+    return any(_consequence(each) is Consequence.RESTART for each in _causes(java))
+
+
+def _consequence(java: Any) -> Consequence | None:
+    """The consequence of an exception of the shim; None for another exception."""
+    return consequence_of(str(java.kind())) if java.getClass().getSimpleName() == "CecException" else None
+
+
+def _causes(java: Any) -> Iterator[Any]:
+    """A Java exception and its causes; nothing for None."""
+    for _ in range(_MOST_CAUSES):  # causes can form a cycle
+        if java is None:
+            return
+        yield java
+        java = java.getCause()
+
+
+def java_error(error: BaseException) -> Any:
+    """The Java exception from which pyspark made this error or its cause; None if there is none."""
+    own = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    return own if own is not None or error.__cause__ is None else java_error(error.__cause__)
+
+
+def java_error_of(query: StreamingQuery) -> Any:
+    """The Java exception that has ended a query; None if there is none."""
+    try:
+        found = query._jsq.exception()
+        return found.get() if found.isDefined() else None
+    except Exception:  # the JVM has ended
+        return None
+
+
+def error_text(error: BaseException) -> str:
+    """The message of an error, shortened if it is very long."""
+    text = str(error).strip() or repr(error)
+    return text if len(text) <= _ERROR_CHARS else text[:_ERROR_CHARS] + " …"
