@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +16,7 @@ from cec_it.local import eventually
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.spark_logs import committed_batch
-from testbed.processes import ProcessTree
+from testbed.processes import Child
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS_PER_KEY = 10
@@ -31,23 +28,9 @@ def blocks(page: str, language: str) -> list[str]:
     return [code for named, code in found if named == language]
 
 
-@contextmanager
-def running(program: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The program in a session of its own; all its processes are killed at the end."""
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
-    with (program.parent / "log").open("ab") as log:
-        command = [sys.executable, program]
-        started = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
-    try:
-        yield started
-    finally:
-        ProcessTree(started.pid).kill()
-        started.wait(60)
-
-
-def has_committed(checkpoint: Storage, batch: int, process: subprocess.Popen[bytes]) -> bool | None:
+def has_committed(checkpoint: Storage, batch: int, program: Child) -> bool | None:
     """Whether that batch is committed; fails if the program has ended."""
-    assert process.poll() is None, "the program has ended"
+    assert not program.ends_within(0), f"the program has ended; see {program.log}"
     return True if committed_batch(checkpoint) >= batch else None
 
 
@@ -60,8 +43,11 @@ def test_the_first_query_runs_and_comes_back_as_its_page_says(spark: SparkSessio
     file.write_text(program.replace("/tmp/first/checkpoint", str(checkpoint)))
     storage, reached = open_storage(str(checkpoint)), -1
     for _ in range(2):
-        with running(file) as process:
-            eventually(partial(has_committed, storage, reached + 3, process), f"batches; see {tmp_path}/log", 120)
+        child = Child([sys.executable, str(file)], tmp_path / "log", {"SPARK_LOCAL_IP": "127.0.0.1"})
+        try:
+            eventually(partial(has_committed, storage, reached + 3, child), f"batches; see {child.log}", 120)
+        finally:
+            child.kill()
         reached = committed_batch(storage)
     for line in commands.replace("/tmp/first/checkpoint", str(checkpoint)).splitlines():
         command = line.partition("#")[0].split()

@@ -23,7 +23,7 @@ def start(spark: SparkSession, checkpoint: Path, number: str, sink: str) -> Stre
     return writer.option("checkpointLocation", str(checkpoint)).start()
 
 
-@pytest.mark.parametrize(("number", "sink"), [("long", "cec"), ("double", "noop")])
+@pytest.mark.parametrize(("number", "sink"), [("long", "cec"), ("double", "cec"), ("long", "noop")])
 def test_a_query_ends_by_name_and_goes_on_when_the_log_is_back(
     number: str, sink: str, spark: SparkSession, tmp_path: Path
 ) -> None:

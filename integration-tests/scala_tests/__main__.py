@@ -11,9 +11,10 @@ from pathlib import Path
 
 from cec_it.maven import FetchError
 from scala_tests import jacoco
-from scala_tests.classes import ROOT, Classes, prepare
+from scala_tests.classes import ROOT, prepare
 from scala_tests.jvm import Outcome, run
 from spark_cec.toolchain import BuildError
+from spark_suites.classes import Classes
 
 _PACKAGE = "org.apache.spark.sql.cec"
 

@@ -4,34 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from cec_it.maven import fetch, read_pins
 from spark_cec.build import build, read_properties
 from spark_cec.toolchain import JAVAC_OPTIONS, SCALAC_OPTIONS, SparkJars, compile_sources, spark_jars
+from spark_suites.classes import Classes, compile_once
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SOURCES = ROOT / "jvm-shim" / "src" / "test" / "scala"
 SCALATEST = {"scalatest-core_2.13", "scalatest-compatible", "scalatest-funsuite_2.13", "scalactic_2.13"}
-
-
-@dataclass(frozen=True, slots=True)
-class Classes:
-    """What the tests' JVM loads."""
-
-    own: Path
-    library: tuple[Path, ...]
-    product: Path
-    spark: str
-
-    @property
-    def class_path(self) -> str:
-        """For `java -cp`."""
-        return os.pathsep.join([str(self.own), *map(str, self.library), str(self.product), self.spark])
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +47,6 @@ def _compiled(jars: _WithLibraries, product: Path, directory: Path) -> Path:
     sha = hashlib.sha256(made_from.encode())
     for source in sources:
         sha.update(f"\0{source.relative_to(SOURCES)}\0".encode() + source.read_bytes())
-    target = directory / f"classes-{sha.hexdigest()[:16]}"
-    if not target.is_dir():
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".compile-", dir=directory) as scratch:
-            classes = Path(scratch, "classes")
-            classes.mkdir()
-            compile_sources(jars, sources, [], classes, quiet=True)
-            for old in directory.glob("classes-*"):
-                shutil.rmtree(old)
-            classes.rename(target)
-    return target
+    return compile_once(
+        directory, sha.hexdigest(), lambda classes: compile_sources(jars, sources, [], classes, quiet=True)
+    )

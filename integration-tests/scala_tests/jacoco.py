@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cec_it.maven import FetchError, fetch, read_pins
-from scala_tests.classes import HERE, Classes
+from scala_tests.classes import HERE
 from spark_cec.toolchain import require_java
+from spark_suites.classes import Classes
 
 _PACKAGES = "org.apache.spark.sql.cec"
 _TOP = "(top)"
@@ -17,7 +18,7 @@ _TOP = "(top)"
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """Of so many lines or branches so many were run."""
+    """Lines or branches: how many ran (`covered`), of how many."""
 
     covered: int
     all: int
@@ -29,7 +30,7 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What was run of one package, or of one source file."""
+    """The lines and branches of a package, or of a source file."""
 
     name: str
     lines: Counter
@@ -37,18 +38,18 @@ class Coverage:
 
 
 def tools() -> tuple[Path, Path]:
-    """The jars of JaCoCo's agent and of its command line. Raises `FetchError` if they cannot be had."""
+    """The jars of JaCoCo's agent and of its command line. Raises `FetchError` if a download fails."""
     agent, command_line = fetch(read_pins(HERE / "jars.toml"))
     return agent, command_line
 
 
 def options(agent: Path, data: Path) -> list[str]:
-    """The options of a JVM that writes to `data` what it has run."""
+    """The options of a JVM that records in `data` which code ran."""
     return [f"-javaagent:{agent}=destfile={data},includes={_PACKAGES}.*,excludes=*Suite*"]
 
 
 def report(command_line: Path, data: Path, classes: Classes, xml: Path) -> list[Coverage]:
-    """What `data` says of the classes in our jar, by package. Raises `FetchError` if JaCoCo cannot read it."""
+    """The coverage of the classes in our jar by `data`, by package. Raises `FetchError` if JaCoCo cannot read it."""
     command = [
         *(require_java(), "-jar", str(command_line), "report", str(data), "--quiet"),
         *("--classfiles", str(classes.product), "--xml", str(xml)),

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scala_tests.classes import ROOT, Classes
+from scala_tests.classes import ROOT
 from spark_cec.toolchain import require_java
+from spark_suites.classes import Classes
 from spark_suites.junit import SuiteResult, read_all
 from spark_suites.jvm import module_options
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,17 +24,17 @@ _SQL_TESTS = "spark-sql_2.13"
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """What a suite's JVM loads."""
+    """The class path of a JVM that runs tests: the `own` classes, the jars beside them, our jar, Spark's jars."""
 
     own: Path
-    tests: tuple[Path, ...]
+    libraries: tuple[Path, ...]
     product: Path
     spark: str
 
     @property
     def class_path(self) -> str:
         """For `java -cp`."""
-        return os.pathsep.join([str(self.own), *map(str, self.tests), str(self.product), self.spark])
+        return os.pathsep.join([str(self.own), *map(str, self.libraries), str(self.product), self.spark])
 
 
 def prepare(directory: Path, jar: Path | None = None) -> Classes:
@@ -66,15 +67,8 @@ def _compiled(class_path: list[str], directory: Path) -> Path:
     """
     sources = sorted(_OWN.glob("*.scala"))
     digest = hashlib.sha256("\0".join([*class_path, *(source.read_text("utf-8") for source in sources)]).encode())
-    target = directory / f"classes-{digest.hexdigest()[:16]}"
-    if target.is_dir():
-        return target
-    directory.mkdir(parents=True, exist_ok=True)
-    for old in directory.glob("classes-*"):
-        shutil.rmtree(old)
-    with tempfile.TemporaryDirectory(prefix=".compile-", dir=directory) as scratch:
-        classes = Path(scratch, "classes")
-        classes.mkdir()
+
+    def compile_suites(classes: Path) -> None:
         command = [
             *(require_java(), "-Xss4m", "-cp", os.pathsep.join(class_path), "scala.tools.nsc.Main"),
             *(*SCALAC_OPTIONS, "-nowarn", "-d", str(classes), *map(str, sources)),
@@ -82,5 +76,21 @@ def _compiled(class_path: list[str], directory: Path) -> Path:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if done.returncode:
             raise BuildError(f"the suites of {_OWN} do not compile:\n{done.stdout}")
+
+    return compile_once(directory, digest.hexdigest(), compile_suites)
+
+
+def compile_once(directory: Path, digest: str, compile_into: Callable[[Path], None]) -> Path:
+    """The classes below `directory` for this digest; compiles them if they are not there, and removes older ones."""
+    target = directory / f"classes-{digest[:16]}"
+    if target.is_dir():
+        return target
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".compile-", dir=directory) as scratch:
+        classes = Path(scratch, "classes")
+        classes.mkdir()
+        compile_into(classes)
+        for old in directory.glob("classes-*"):
+            shutil.rmtree(old)
         classes.rename(target)
     return target

@@ -25,7 +25,7 @@ class LocalStorage:
     can_append = True
 
     def __init__(self, url: str, root: Path, *, must_exist: bool = False) -> None:
-        """With `must_exist`, a write never makes the root: whoever took it away may give it back."""
+        """With `must_exist`, a write does not make a missing root again: it may have been unmounted or moved."""
         self.url = url
         self._root = root
         self._must_exist = must_exist
@@ -43,7 +43,7 @@ class LocalStorage:
                 raise
             self._create_without_links(path, target, data)
         finally:
-            beside.unlink()
+            beside.unlink(missing_ok=True)  # its directory may have been moved meanwhile
         _sync_directory(target.parent)
 
     def replace(self, path: str, data: Buffer) -> None:
@@ -53,7 +53,7 @@ class LocalStorage:
         try:
             beside.replace(target)
         except OSError:
-            beside.unlink()
+            beside.unlink(missing_ok=True)
             raise
         _sync_directory(target.parent)
 
@@ -144,7 +144,7 @@ class LocalStorage:
             _write_all(descriptor, [data])
             os.fsync(descriptor)
         except OSError as error:
-            beside.unlink()
+            beside.unlink(missing_ok=True)
             raise _with_path(error, target) from error
         finally:
             os.close(descriptor)
@@ -160,7 +160,7 @@ class LocalStorage:
             _write_all(descriptor, [data])
             os.fsync(descriptor)
         except OSError as error:
-            target.unlink()
+            target.unlink(missing_ok=True)
             raise _with_path(error, target) from error
         finally:
             os.close(descriptor)
@@ -201,7 +201,7 @@ def _write_all(descriptor: int, buffers: Sequence[Buffer]) -> None:
 
 
 def _with_path(error: OSError, path: Path) -> OSError:
-    """The error with the path that it is about: a write to an open file does not tell that."""
+    """The error with its path, which an error of a write to a descriptor lacks."""
     return OSError(error.errno, error.strerror, str(path))
 
 

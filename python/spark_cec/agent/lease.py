@@ -1,7 +1,7 @@
 """Leases: at most one living run of a query per checkpoint, and per log, as far as the storage can tell.
 
-A recovery cuts Spark's commit log and offset log. If the query still ran elsewhere, the recovery would destroy its
-files. On a local or mounted file system a file lock refuses the second run. The lock ends with its process.
+Two runs of one query would write one log and one output, and `cec rollback` deletes entries of Spark's logs. On a local
+or mounted file system a file lock refuses the second run. The lock ends with its process.
 """
 
 from __future__ import annotations

@@ -89,9 +89,9 @@ class StartCalls:
         needs.
         """
         settings = parse_settings(conf_of(arguments))
-        index_root(settings)
+        index_root(settings)  # raises if its place cannot be used
         if settings.autotune:
-            load_tuning()
+            load_tuning()  # raises without its libraries
         checkpoint = str(arguments["checkpoint"])
         query, own = _parse_query(arguments), cec_directory(checkpoint)
         refuse_if_unfinished(open_storage(checkpoint))
@@ -118,7 +118,7 @@ class StartCalls:
         }
 
     def begin(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Begins a run. Nothing is begun unless the query can continue exactly.
+        """Begins a run. Writes nothing before step 4, and so nothing unless the query can continue exactly.
 
         1. Take the lease, so that no other run writes. A query without state of ours has none.
         2. Read the facts, and decide where the query continues.
@@ -130,8 +130,8 @@ class StartCalls:
         none), `named` (Spark records checkpoint ids), `decision`, `sources` (None, or as for `parse_sources`),
         `session_settings`, `load_waves`, `wait_s`. Answers the run, the plan, and the forecast by earlier recoveries.
 
-        Raises `InputGone` if input of the replay is gone and the user does not accept that, and `Fenced` if another run
-        has the lease or has committed a batch meanwhile.
+        Raises `InputGone` if input of the replay is gone and the user does not accept that. Raises `Fenced` if another
+        run has the lease, or if V has changed meanwhile. Step 5 raises `RestartNeeded` if a flow is not at its line.
         """
         start, decision, committed = _Start.of(arguments), arguments["decision"], int(arguments["committed_batch"])
         own, messages = start.places.own, list[StartMessage]()
@@ -146,15 +146,15 @@ class StartCalls:
             plan = orders.plan
             if _needs_input(plan, decision) and arguments.get("sources") is not None:
                 messages.append(_compare_input(start, plan, parse_sources(arguments["sources"])))  # 3
-            if orders.forgets_fallback:
-                FALLBACK.delete(own)
             run = begin_run(
                 start.places.checkpoint, own, start.places.log, relative_home(start.checkpoint, start.home),
                 conf_of(arguments), decision, __version__, arguments["log_seen"],
             )  # fmt: skip # 4
             claim_log(start.checkpoint, start.home)
+            if orders.forgets_fallback:
+                FALLBACK.delete(own)
             record_settings(own, committed, {str(k): str(v) for k, v in arguments["session_settings"].items()})
-        self._logs.get(start.home, start.settings)  # 5
+        self._logs.get(start.home, start.settings, run.log_id)  # 5
         self._protocols.begin(start.settings, start.checkpoint, start.home, run.generation, committed)
         expected = forecast(own, float(arguments["load_waves"]), autotune=start.settings.autotune)
         how = f"{decision['mode']} ({decision['reason']})"
@@ -164,10 +164,11 @@ class StartCalls:
         return {**asdict(run), "plan": plan.to_json(), "forecast": asdict(expected), "said": said}
 
     def _decide(self, start: _Start, committed: int, *, named: bool) -> tuple[StartOrders, list[StartMessage]]:
-        """The orders of a start behind batch `committed`, and messages on damage in the log."""
-        if read_log_id(start.places.log) is None:  # without a log there is nothing to plan
+        """The orders of a start after batch `committed`, and messages on damage in the log."""
+        log_id = read_log_id(start.places.log)
+        if log_id is None:  # without a log there is nothing to plan
             return StartOrders(nothing_to_replay(committed)), []
-        log = self._logs.get(start.home, start.settings)
+        log = self._logs.get(start.home, start.settings, log_id)
         log.catalog.refresh()
         with log.catalog.naming_places():
             facts = read_start_facts(start.places, log.home, log.catalog.index, committed, named=named)
@@ -262,9 +263,9 @@ def _read_log_facts(
         home = str(recorded)
     found = read_log_id(open_storage(home))
     has_state = starting.provider and starting.stateful
-    had_log = found is None and committed >= 0 and (has_state or has_committed(own, committed))
-    recorded_id = None if query is None else query["log_id"]
-    return LogFacts(checkpoint, home, recorded, recorded_id, found, is_inside(checkpoint, home), committed, had_log)
+    must_have_log = found is None and committed >= 0 and (has_state or has_committed(own, committed))
+    recorded_id, inside = None if query is None else query["log_id"], is_inside(checkpoint, home)
+    return LogFacts(checkpoint, home, recorded, recorded_id, found, inside, committed, must_have_log)
 
 
 def _is_reached_by_link(checkpoint: str, recorded: str, settings: Settings) -> bool:
@@ -299,7 +300,7 @@ def _refuse_if_overtaken(start: _Start, committed: int) -> None:
     if now > committed:
         raise Fenced(
             f"batch {now} of the query with checkpoint {start.checkpoint} was committed while this start was prepared "
-            f"behind batch {committed}: stop all runs of it, and start one"
+            f"after batch {committed}: stop all runs of it, and start one"
         )
     if now < committed:
         raise Fenced(

@@ -96,7 +96,8 @@ class LogFacts:
 
     `home`: where this start looks for the log. `recorded_home` and `recorded_id`: the log in `query.json`, None without
     that file. `found_id`: the id of the log at `home`, None without a log. `is_inside`: `home` is in the checkpoint.
-    `committed`: V. `had_log`: the query has had a log so far, or must have had one, because it has state of ours.
+    `committed`: V. `must_have_log`: the query has state of ours, or one of our runs has committed a batch; only read if
+    there is no log at `home`.
     """
 
     checkpoint: str
@@ -106,7 +107,7 @@ class LogFacts:
     found_id: str | None
     is_inside: bool
     committed: int
-    had_log: bool
+    must_have_log: bool
 
 
 def refuse_log(facts: LogFacts) -> None:
@@ -129,7 +130,7 @@ def refuse_log(facts: LogFacts) -> None:
             f"{facts.home} holds the log of another query (id {facts.found_id}): give this query a log location of its "
             f"own, or start it from the checkpoint that the log belongs to"
         )
-    if facts.found_id is None and facts.committed >= 0 and facts.had_log:
+    if facts.found_id is None and facts.committed >= 0 and facts.must_have_log:
         other = "" if facts.recorded_home is not None else ", or it holds state of another provider"
         raise UnsuitableCheckpoint(
             f"the checkpoint {facts.checkpoint} has committed batches but no Spark CEC log at {facts.home}: its log is "
@@ -137,20 +138,22 @@ def refuse_log(facts: LogFacts) -> None:
         )
 
 
-def decide_fallback(fallback: Fallback | None, is_done: bool, committed: int) -> Fallback | None:
-    """The fallback that a start at V must carry out, None if there is none or it `is_done`.
+def choose_base(fallback: Fallback | None, is_done: bool, committed: int) -> int:
+    """The version from which the stores begin at a start after V: that of the fallback if it must be carried out.
 
-    A fallback is done if a later run has written every store whole at V+1. Until then every start repeats it. Raises
-    `UnsuitableCheckpoint` if Spark's commit log ends before the batch of the note.
+    A fallback is done if a later run has written every store whole at V+1. Until then every start repeats it.
     """
-    if fallback is None or is_done or committed > fallback.committed_batch:
-        return None
-    if committed < fallback.committed_batch:
+    is_due = fallback is not None and not is_done and committed == fallback.committed_batch
+    return fallback.version if is_due and fallback is not None else committed + 1
+
+
+def refuse_foreign_fallback(fallback: Fallback | None, is_done: bool, committed: int) -> None:
+    """Raises `UnsuitableCheckpoint` if Spark's commit log ends before the batch of a fallback that is not done."""
+    if fallback is not None and not is_done and committed < fallback.committed_batch:
         raise UnsuitableCheckpoint(
             f"cec/{FALLBACK.name} is for a checkpoint that ends at batch {fallback.committed_batch}, and this one ends "
             f"at {committed}: it was restored from a copy; delete cec/{FALLBACK.name} and run `cec repair` again"
         )
-    return fallback
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +199,10 @@ class StartFacts:
     `checkpoint` and `home`: URLs of the checkpoint and the log. `committed`: V. `newest_run`: the checkpoint's newest
     run. `lacks_commit`: Spark names state by checkpoint ids, and the entry of V is gone. `unfinished_rewind`: the batch
     that release 0.1 was recovering, None if it finished. `planned`: the batches in Spark's offset log. `cuts`: the
-    rollbacks in the log. `latest`: each store's newest frames, behind V if there are some. `ahead`: each store's newest
-    commit above V+2 that no rollback took back. `published`: the batches with output, ascending. `base`: the
-    version from which the stores begin. `stores`: at that version. `fallback_is_over`: the note of a finished
-    fallback is still there.
+    rollbacks in the log. `latest`: each store's frames of versions above V+1, or of its newest version if there are
+    none. `ahead`: each store's newest commit above version V+2 that no rollback took back. `published`: the batches
+    with output, ascending. `base`: the version from which the stores begin. `stores`: at that version. `fallback`: the
+    note of `cec repair`, None without one. `fallback_is_done`: a later run has carried it out.
     """
 
     checkpoint: str
@@ -215,7 +218,8 @@ class StartFacts:
     published: Sequence[int]
     base: int
     stores: Sequence[StoreFacts]
-    fallback_is_over: bool = False
+    fallback: Fallback | None = None
+    fallback_is_done: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,10 +241,12 @@ def decide_start(facts: StartFacts) -> StartOrders:
     refuse_unfinished_rewind(facts.unfinished_rewind, facts.committed)
     refuse_later_history(facts.latest, facts.cuts, facts.committed, facts.newest_run)
     refuse_later_batches(facts.ahead, facts.checkpoint, facts.committed)
+    refuse_foreign_fallback(facts.fallback, facts.fallback_is_done, facts.committed)
     _refuse_later_output(facts)
     plan = plan_replay(facts.committed, facts.base, facts.stores)
     refuse_forgotten_batches(facts.checkpoint, facts.planned, plan)
-    return StartOrders(plan, facts.fallback_is_over)
+    note = facts.fallback
+    return StartOrders(plan, note is not None and (facts.fallback_is_done or note.committed_batch < facts.committed))
 
 
 def _lost_commit(checkpoint: str, committed: int) -> UnsuitableCheckpoint:
@@ -287,10 +293,11 @@ def refuse_later_batches(ahead: Iterable[CommitMeta], checkpoint: str, committed
 
     Then a person or a power loss has deleted the newest entries of Spark's logs.
     """
-    for meta in ahead:
+    first = next(iter(ahead), None)
+    if first is not None:
         raise UnsuitableCheckpoint(
-            f"the log is ahead of the checkpoint: store {meta.store} has version {meta.version}, of batch "
-            f"{meta.version - 1}, but the checkpoint ends at batch {committed}: entries of its offsets and "
+            f"the log is ahead of the checkpoint: store {first.store} has version {first.version}, of batch "
+            f"{first.version - 1}, but the checkpoint ends at batch {committed}: entries of its offsets and "
             f"commits are gone. {way_back(checkpoint, committed)}; or restore these entries, or the checkpoint "
             "with its log from one copy"
         )
@@ -321,7 +328,7 @@ def refuse_forgotten_batches(checkpoint: str, planned: Collection[int], plan: Re
 
 
 def way_back(checkpoint: str, batch: int) -> str:
-    """Tells the user what to do if entries of Spark's logs behind `batch` were deleted."""
+    """Tells the user what to do if entries of Spark's logs after `batch` were deleted."""
     if batch < 0:
         return "To begin anew, give the query a new checkpoint, with a log of its own"
     return f"To go back to batch {batch}, run `cec rollback {checkpoint.rstrip('/')} --to {batch}`"

@@ -14,7 +14,7 @@ from spark_cec.log.meta import CommitMeta
 from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import CommittedAttempts
-from spark_cec.recovery.decide import StartFacts, StoreFacts, decide_fallback, plan_replay
+from spark_cec.recovery.decide import StartFacts, StoreFacts, choose_base, plan_replay
 from spark_cec.recovery.generations import newest_generation
 from spark_cec.recovery.plan import ANY_VERSION, Allows, RecoveryPlan
 from spark_cec.recovery.query_files import FALLBACK, REWIND, Fallback
@@ -42,8 +42,7 @@ def read_start_facts(places: Places, home: str, index: Index, committed: int, *,
     stores = all_stores(checkpoint, index.stores())
     fallback = FALLBACK.read(own)
     is_done = fallback is not None and is_fallback_done(index, stores, fallback)
-    pending = decide_fallback(fallback, is_done, committed)
-    base = committed + 1 if pending is None else pending.version
+    base = choose_base(fallback, is_done, committed)
     return StartFacts(
         checkpoint=checkpoint.url,
         home=home,
@@ -58,14 +57,15 @@ def read_start_facts(places: Places, home: str, index: Index, committed: int, *,
         published=manifest.batches(places.log),
         base=base,
         stores=read_stores(index, stores, base, allows),
-        fallback_is_over=fallback is not None and pending is None,
+        fallback=fallback,
+        fallback_is_done=is_done,
     )
 
 
 def read_latest(index: Index, committed: int) -> list[CommitMeta]:
-    """Each store's frames behind V+1, else its newest frames.
+    """Each store's frames of versions above V+1, or of its newest version if there is none.
 
-    A later run begins behind the committed version unless a rollback came between.
+    A later run writes above V+1. If a rollback came between, it may have begun again below, with its newest frames.
     """
     return [
         entry.meta

@@ -24,6 +24,7 @@ from spark_cec.recovery.decide import (
     refuse_provider,
 )
 from spark_cec.recovery.plan import RecoveryPlan
+from spark_cec.recovery.query_files import Fallback
 from spark_cec.settings import PROVIDER
 from tests.log.support import commit_meta
 
@@ -53,7 +54,21 @@ SOUND = StartFacts(
 def test_a_start_replays_from_the_lowest_d() -> None:
     heads = tuple(each.head for each in SOUND.stores if each.head is not None)
     assert decide_start(SOUND) == StartOrders(RecoveryPlan(4, 2, 5, (FIRST, SECOND), heads))
-    assert decide_start(replace(SOUND, fallback_is_over=True)).forgets_fallback
+
+
+@pytest.mark.parametrize(
+    ("batch", "is_done", "forgets"), [(4, False, False), (4, True, True), (3, False, True), (5, True, True)]
+)
+def test_the_note_of_a_fallback_goes_once_it_is_carried_out(batch: int, is_done: bool, forgets: bool) -> None:
+    facts = replace(SOUND, fallback=Fallback(2, batch, 1), fallback_is_done=is_done)
+    assert decide_start(facts).forgets_fallback is forgets
+
+
+def test_a_copy_that_is_behind_its_log_is_not_sent_to_repair() -> None:
+    """Its fallback is foreign, too, but a repair would not mend it."""
+    facts = replace(SOUND, fallback=Fallback(2, 9, 1), latest=[by_run(3)])
+    with pytest.raises(UnsuitableCheckpoint, match="ahead of the checkpoint"):
+        decide_start(facts)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +79,7 @@ def test_a_start_replays_from_the_lowest_d() -> None:
         ({"latest": [by_run(3)]}, UnsuitableCheckpoint, "it has version 5 of store .* by run 3"),
         ({"cuts": [Cut(0, 1, 3, 0)]}, UnsuitableCheckpoint, "it was cut behind batch 1 by run 3"),
         ({"ahead": [by_run(2, version=7)]}, UnsuitableCheckpoint, "version 7, of batch 6, .*rollback file:/c --to 4`"),
+        ({"fallback": Fallback(2, 9, 1)}, UnsuitableCheckpoint, "ends at batch 9, and this one ends at 4"),
         ({"published": [6]}, UnsuitableCheckpoint, "output of batch 6, but the checkpoint ends at batch 4"),
         ({"stores": [at(FIRST, 5, 3), lost(SECOND)]}, DamagedLog, "store 0/1/default"),
         ({"planned": [3, 4, 5]}, UnsuitableCheckpoint, "no longer has batch 2, .* replays from batch 3"),
@@ -124,10 +140,10 @@ OUTSIDE = replace(INSIDE, home="file:/log", recorded_home="file:/log", is_inside
         (replace(INSIDE, recorded_home=None, recorded_id=None), ""),
         (replace(OUTSIDE, recorded_home=None, recorded_id=None), "holds the log of another query"),
         (replace(OUTSIDE, found_id="b"), "holds the log of another query"),
-        (replace(INSIDE, found_id=None, had_log=True), "its log is gone. Restore"),
-        (replace(INSIDE, found_id=None, had_log=True, recorded_home=None), "of another provider"),
-        (replace(INSIDE, found_id=None, had_log=False), ""),
-        (replace(INSIDE, found_id=None, had_log=True, committed=-1), ""),
+        (replace(INSIDE, found_id=None, must_have_log=True), "its log is gone. Restore"),
+        (replace(INSIDE, found_id=None, must_have_log=True, recorded_home=None), "of another provider"),
+        (replace(INSIDE, found_id=None, must_have_log=False), ""),
+        (replace(INSIDE, found_id=None, must_have_log=True, committed=-1), ""),
         (replace(OUTSIDE, home="file:/new"), ""),
         (replace(OUTSIDE, home="file:/new", found_id=None), "settings place it at file:/new"),
         (replace(OUTSIDE, home="file:/new", found_id=None, committed=-1), ""),

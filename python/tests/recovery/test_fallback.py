@@ -14,7 +14,7 @@ from spark_cec.log.frame import FrameKind
 from spark_cec.log.index import MemoryIndex
 from spark_cec.log.record import RecordKind, encode_records
 from spark_cec.log.segment import Location, segment_path
-from spark_cec.recovery.decide import decide_fallback
+from spark_cec.recovery.decide import choose_base, refuse_foreign_fallback
 from spark_cec.recovery.facts import is_fallback_done
 from spark_cec.recovery.fallback import (
     Base,
@@ -234,16 +234,16 @@ def test_a_fallback_is_pending_until_every_store_has_been_written_whole(
 ) -> None:
     fallback = Fallback(6, 9, 4)
     is_done = is_fallback_done(done_entries(*commits), (FIRST, SECOND), fallback)
-    assert decide_fallback(fallback, is_done, committed) == (fallback if pending else None)
+    assert choose_base(fallback, is_done, committed) == (fallback.version if pending else committed + 1)
 
 
 def test_nothing_is_pending_where_nothing_was_recorded() -> None:
-    assert decide_fallback(None, False, 9) is None
+    assert choose_base(None, False, 9) == 10
 
 
 def test_a_fallback_of_another_copy_is_refused() -> None:
     with pytest.raises(UnsuitableCheckpoint, match="ends at batch 9, and this one ends at 8"):
-        decide_fallback(Fallback(6, 9, 4), False, 8)
+        refuse_foreign_fallback(Fallback(6, 9, 4), False, 8)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"version": 1, "committed_batch": "x", "generation": 2}'])

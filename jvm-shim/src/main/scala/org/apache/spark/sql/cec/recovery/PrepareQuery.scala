@@ -67,10 +67,11 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
    * Prepares the query (docs/design.md, One recovery, steps 1 to 4):
    *
    *  1. Refuse settings that cannot work, before anything is written.
-   *  1. Decide which operators may be deferred. From here on no other run of this query may be alive.
-   *  1. Report what is known of the query, and let the agent decide where it continues. The agent begins the run, or
-   *     refuses it and changes nothing.
-   *  1. Wrap the sources and the sink. The first wrapped source begins the run and its replay, in the run's own
+   *  1. Decide which operators may be deferred. Then stop a run of the query in this process; the lease keeps other
+   *     processes out.
+   *  1. Report the facts of the query, and let the agent decide where it continues. The agent numbers and records the
+   *     run, or refuses it.
+   *  1. Wrap the sources and the sink. The first wrapped source starts the run and its replay, in the run's own
    *     thread.
    *
    * Spark may still refuse the start, so the agent holds the lease only in step 3. The run takes the lease again in
@@ -205,7 +206,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
  * The plan of a recovery.
  *
  * @param committed V, the last committed batch
- * @param rewoundTo T, the last batch that all stores have in the log
+ * @param rewoundTo T, the batch before the first one to replay
  * @param base the version that the stores load: V + 1, or an older one if a frame is lost
  * @param asTold the agent's plan, which later calls send back because the agent keeps none
  */

@@ -77,7 +77,7 @@ private[recovery] final class QueryLifecycle(
   private def followOrders(): Unit = {
     val version = lastBatch + 1
     val facts = Json.obj().put("checkpoint", run.checkpoint).put("home", run.home).put("version", version)
-    facts.set[JsonNode]("sources", margin.map(_.newest()).orNull)
+    facts.set[JsonNode]("sources", margin.flatMap(_.takeAnswer()).orNull)
     val orders = Agent.call("between_batches", facts, conf)
     Json.text(orders.get("request")).foreach(request => Flush.ask(run, version, Some(request), conf))
     Json.text(orders.get("thin")).foreach(why => margin.foreach(_.follow(why, version, orders.get("deletes").asBoolean)))
@@ -125,6 +125,6 @@ private[recovery] final class QueryLifecycle(
 }
 
 private object QueryLifecycle {
-  /** The longest time that a request waits. */
+  /** The shortest time between two looks. */
   private val LookEveryNs = 1000000000L
 }

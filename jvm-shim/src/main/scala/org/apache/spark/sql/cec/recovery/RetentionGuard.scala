@@ -52,8 +52,8 @@ private[recovery] final class RetentionGuard(watch: SourceWatch, run: RunContext
     extends Logging {
   private var flushedNs, warnedNs: Option[Long] = None
 
-  /** The newest answer of the sources, once; null if there is none since the last call. */
-  def newest(): ArrayNode = watch.take().orNull
+  /** The newest answer of the sources, once; None if there is none since the last call. */
+  def takeAnswer(): Option[ArrayNode] = watch.take()
 
   /**
    * Follows the agent's comparison of the sources with the needs of a recovery. Call it between two batches, after the

@@ -15,8 +15,8 @@ private[recovery] final class SparkLogs(session: SparkSession, checkpoint: Strin
    * V, the newest batch that Spark will not run again; -1 if there is none.
    *
    * The rule is Spark's own at a start. If the newest batch of the offset log is also the newest commit, V is that
-   * batch. Else V is the batch before it. `committed_batch` in the agent's package is the same rule for the command
-   * line.
+   * batch. Else V is the batch before it. `committed_batch` in the Python package (`recovery/spark_logs.py`) is the
+   * same rule; the agent compares both at a start.
    */
   def lastCommitted: Long = if (commits.getLatestBatchId().contains(lastOffset)) lastOffset else Math.max(lastOffset - 1, -1L)
 

@@ -120,7 +120,7 @@ class OrderIndependentAggregatesSuite extends CecSuite {
     assert(of(BoolAnd(EqualTo(key, Literal(1L)))).isEmpty)
   }
 
-  test("keys of equal values with other bytes, and maps, are told") {
+  test("the reason names keys of equal values with other bytes, and maps") {
     assert(OrderIndependentAggregates.againstKey(LongType).isEmpty)
     assert(OrderIndependentAggregates.againstKey(DoubleType).isEmpty)
     assert(OrderIndependentAggregates.againstKey(caseless).exists(_.contains("may be equal with other bytes")))
@@ -223,7 +223,7 @@ class DeferralAnalysisSuite extends CecSuite {
     assert(reason(decide(counts, mode = "eager")) == "cec.mode=eager")
   }
 
-  test("an operator's own function is told before what holds for the whole query") {
+  test("the reason names an operator's own function before that of the whole query") {
     assert(reason(decide(groupBy(source("socket"), CollectList(key)))).startsWith("collect_list"))
     assert(reason(decide(Deduplicate(Seq(column(StringType("UTF8_LCASE"))), source("rate")))).contains("other bytes"))
     assert(reason(decide(DeduplicateWithinWatermark(Seq(key), source("rate")))).contains("a key's time"))
@@ -250,7 +250,7 @@ class DeferralAnalysisSuite extends CecSuite {
     assert(reason(decide(groupBy(Filter(Exists(LookedUp()), source("rate")), Count(key)))).contains("LookedUp"))
   }
 
-  test("what is random above the operator makes it eager, too") {
+  test("a random expression above the operator makes it eager, too") {
     assert(reason(decide(Filter(GreaterThan(Rand(Literal(1L)), Literal(0.5)), counts))).endsWith("rand"))
   }
 

@@ -58,7 +58,7 @@ class CheckpointSelectorSuite extends CecSuite {
     assert(new Setup(deferred = true, windows).choose(None, changes) == Seq(windows(1)))
   }
 
-  test("what is forced is checked without budget, up to the version and not with it") {
+  test("a forced check needs no budget, and takes windows of versions below the given one") {
     val windows = Seq(stamped(a, 1, dirtySince = 9), stamped(b, 2, dirtySince = 10), stamped(c, 3, dirtySince = 11))
     assert(new Setup(deferred = true, windows).choose(Some(plan(""""forced_before": 10"""))) == Seq(windows(0)))
     assert(new Setup(deferred = true, windows).choose(Some(plan(""""forced_before": 12"""))) == windows)

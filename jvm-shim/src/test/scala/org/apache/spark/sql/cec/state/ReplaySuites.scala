@@ -61,7 +61,7 @@ class ReplayCheckSuite extends CecSuite {
     assert(refused("Divergence")(check().compare(found, 1, footer(found, 1), Some((3L, 4L)))).contains("3 dirty windows for 4"))
   }
 
-  test("a difference that the user accepts is told at the end, until a new replay begins") {
+  test("the end of a replay reports a difference that the user accepts, and a new replay forgets it") {
     val (checked, found) = (check(accept = true), windows(longs, 1L -> 1L))
     checked.compare(found, 1, footer(found, 2), None)
     checked.compare(found, 1, footer(found, 1), None)
@@ -81,7 +81,7 @@ class ReplayCheckSuite extends CecSuite {
     check(accept = true).inputs(7, brought = 3, expected = Some(4))
   }
 
-  test("an uncertain number of rows is told beside a digest that differs, and alone is no difference") {
+  test("an uncertain number of rows is no difference by itself, and a report of another digest has it") {
     val (checked, found) = (check(counted = false), windows(longs, 1L -> 1L))
     checked.inputs(7, brought = 3, expected = Some(4))
     assert(checked.end(10).isRight)

@@ -61,7 +61,7 @@ class VersionBucketsSuite extends CecSuite {
     assert(books.counts.toSeq == Seq(4L -> 1))
   }
 
-  test("what is taken from a version and given to it at once changes nothing") {
+  test("a window that leaves a version and returns at once changes nothing") {
     val books = buckets()
     enter(books, 4, window(1L))
     books.count(tally(4L -> 1, 4L -> -1, 9L -> 0))
@@ -104,7 +104,7 @@ class VersionBucketsSuite extends CecSuite {
     assert(books.below(3).size == 2)
   }
 
-  test("what is kept is found, and the counts stay") {
+  test("the buckets find each window that they keep, and the counts stay") {
     val books = buckets()
     val windows = (0L until 4L).map(window(_))
     windows.foreach(window => enter(books, 10 + window.hash.abs % 3, window))
