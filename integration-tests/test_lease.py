@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException, StreamingQueryException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -15,6 +19,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from cec_it import feeds, local
 from cec_it.sparklogs import cut
 from testbed.spark_logs import newest
+
+RACES = 4
+"""Rounds of a test in which two starts race."""
+
+Rows = dict[int, list[tuple[object, ...]]]
+"""The rows of each batch."""
 
 
 def start(spark: SparkSession, checkpoint: Path, **conf: str) -> StreamingQuery:
@@ -112,6 +122,59 @@ def test_a_batch_that_ended_under_a_later_run_is_not_committed(spark: SparkSessi
     finally:
         streaming.stop()
     assert newest(tmp_path / "commits") == 2
+
+
+@pytest.mark.parametrize("stops", ["true", "false"])
+@pytest.mark.parametrize("settings", [{"mode": "eager"}, local.OPENINGS_ONLY], ids=["eager", "deferred"])
+def test_of_two_starts_at_once_one_goes_on(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, str], stops: str
+) -> None:
+    """Two threads of one application start a query at once. Spark stops one of the two, or refuses one."""
+    expected, batches = Rows(), Rows()
+
+    def start_query(name: str, into: Rows) -> StreamingQuery:
+        own = local.session(spark, settings, **{"spark.sql.streaming.stopActiveRunOnRestart": stops})
+        totals = feeds.read_rate(own, "left", local.BATCHES, local.ROWS).groupBy("key").agg(f.sum("amount"))
+        writer = totals.writeStream.foreachBatch(local.in_memory(into)).outputMode("update")
+        return writer.option("checkpointLocation", str(tmp_path / name)).start()
+
+    def try_to_start(together: threading.Barrier) -> StreamingQuery | Exception:
+        together.wait(60)
+        try:
+            return start_query("raced", batches)
+        except (PySparkException, Py4JJavaError) as refused:
+            return refused
+
+    for _ in range(RACES):
+        wanted = newest(tmp_path / "raced" / "commits") + 2
+        with ThreadPoolExecutor(2) as pool:
+            ends = list(pool.map(try_to_start, [threading.Barrier(2)] * 2))
+        started = [each for each in ends if not isinstance(each, Exception)]
+        try:
+            local.eventually(functools.partial(has_run, wanted, started, ends), f"one of the two runs batch {wanted}")
+        finally:
+            for each in started:
+                each.stop()
+    undisturbed = start_query("undisturbed", expected)
+    try:
+        local.wait_for(undisturbed, max(batches))
+    finally:
+        undisturbed.stop()
+    assert {batch: expected[batch] for batch in batches} == batches
+
+
+def has_run(batch: int, started: list[StreamingQuery], ends: list[StreamingQuery | Exception]) -> bool | None:
+    """Whether a query has run the batch. Fails if none is left that could.
+
+    One case remains: Spark stops the one run for the other after the one has committed.
+    """
+    if any((each.lastProgress or {"batchId": -1})["batchId"] >= batch for each in started):
+        return True
+    if any(each.isActive for each in started):
+        return None
+    failures = [each if isinstance(each, Exception) else each.exception() for each in ends]
+    assert any("and another run has gone on to batch" in str(each) for each in failures), f"none goes on: {failures}"
+    return True
 
 
 def test_a_start_that_is_refused_the_lease_says_so_and_takes_it_never(spark: SparkSession, tmp_path: Path) -> None:

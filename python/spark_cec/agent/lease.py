@@ -32,23 +32,31 @@ _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.
 class CheckpointLeases:
     """The leases of this process, by checkpoint.
 
-    Each has a lock file in the `cec` directory, and one beside an external log.
+    Each has a lock file in the `cec` directory, and one beside an external log. A start has the lease for one call, and
+    then no run has it. Runs of one process may share it: Spark begins a run when the run before has stopped, which may
+    give the lease back a little later.
     """
 
     def __init__(self) -> None:
         self._held: dict[str, ExitStack] = {}
+        self._runs: dict[str, int] = {}
 
-    def hold(self, checkpoint: str, own: Storage, wait_s: float = WAIT_S, log: Storage | None = None) -> bool:
-        """Takes the lease, and answers whether this call took it; `Fenced` if another process has it.
+    def hold(
+        self, checkpoint: str, own: Storage, wait_s: float = WAIT_S, log: Storage | None = None, *, alone: bool = False
+    ) -> bool:
+        """Takes the lease, and answers whether this call took it; `Fenced` if another process or a start has it.
 
-        Takes none if this process has the lease already, or the storage has no locks. `log` is the home of a log
-        outside the checkpoint, which has its own lock. Waits at most `wait_s` and at most `WAIT_S`, so that the caller
-        still waits for the answer. Raises `LogLocationError` if the file system cannot lock files.
+        Takes none if a run of this process has the lease already, or the storage has no locks. `alone`: waits for that
+        run, too. `log` is the home of a log outside the checkpoint, which has its own lock. Waits at most `wait_s` and
+        at most `WAIT_S`, so that the caller still waits for the answer. Raises `LogLocationError` if the file system
+        cannot lock files.
         """
         places = [each for each in (own, log) if each is not None and each.local_path(LOCK_FILE) is not None]
+        deadline = time.monotonic() + min(wait_s, WAIT_S)
+        while checkpoint in self._held and (alone or self.run_of(checkpoint) is None):
+            _wait(deadline, f"the query with checkpoint {checkpoint}", str(os.getpid()))
         if checkpoint in self._held or not places:
             return False
-        deadline = time.monotonic() + min(wait_s, WAIT_S)
         with ExitStack() as taken:
             for place in places:
                 whose = f"the query with checkpoint {checkpoint}" if place is own else f"a query with log {place.url}"
@@ -60,8 +68,17 @@ class CheckpointLeases:
         """Whether this process holds the lease."""
         return checkpoint in self._held
 
+    def note_run(self, checkpoint: str, generation: int) -> None:
+        """Notes the run for which this process holds the lease."""
+        self._runs[checkpoint] = generation
+
+    def run_of(self, checkpoint: str) -> int | None:
+        """The newest run for which this process holds the lease; None without the lease, or while a start has it."""
+        return self._runs.get(checkpoint)
+
     def release(self, checkpoint: str) -> None:
         """Releases the lease, if this process holds it."""
+        self._runs.pop(checkpoint, None)
         taken = self._held.pop(checkpoint, None)
         if taken is not None:
             taken.close()
@@ -99,12 +116,7 @@ def _hold_lock(place: Storage, whose: str, deadline: float) -> Iterator[None]:
     with _open_file(path, os.O_CREAT | os.O_RDWR) as descriptor:
         try:
             while not _is_locked_now(descriptor):
-                if time.monotonic() > deadline:
-                    raise Fenced(
-                        f"{whose} is running already (agent process {_read_holder(descriptor) or 'unknown'}): "
-                        f"stop that run first; a query has one run at a time"
-                    )
-                time.sleep(_POLL_S)
+                _wait(deadline, whose, _read_holder(descriptor) or "unknown")
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
@@ -115,6 +127,15 @@ def _hold_lock(place: Storage, whose: str, deadline: float) -> Iterator[None]:
             ) from error
         _note_holder(descriptor)
         yield
+
+
+def _wait(deadline: float, whose: str, holder: str) -> None:
+    """Lets a moment pass. `Fenced` behind the deadline; the error names `whose` lease it is, and its holder."""
+    if time.monotonic() > deadline:
+        raise Fenced(
+            f"{whose} is running already (agent process {holder}): stop that run first; a query has one run at a time"
+        )
+    time.sleep(_POLL_S)
 
 
 @contextlib.contextmanager

@@ -90,6 +90,12 @@ class ProtocolCalls:
         self._runs[checkpoint] = _Run(own, checkpoint, home, generation, committed)
         self._flows_of_logs[home] = own.home, own.flow
 
+    def continue_run(self, checkpoint: str, generation: int) -> None:
+        """Names the run of a flow that goes on, after a later start was given up."""
+        run = self._runs.get(checkpoint)
+        if run is not None:
+            run.generation = generation
+
     def due(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """Answers whether the flow must write all its stores now, behind its last committed batch.
 

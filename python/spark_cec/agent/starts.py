@@ -31,15 +31,14 @@ from spark_cec.recovery.decide import (
 )
 from spark_cec.recovery.facts import Places, read_start_facts
 from spark_cec.recovery.forecast import forecast
-from spark_cec.recovery.generations import has_committed, newest_generation
+from spark_cec.recovery.generations import has_committed
 from spark_cec.recovery.lost_output import describe_lost_output
 from spark_cec.recovery.migrated_away import refuse_if_migrated
 from spark_cec.recovery.plan import RecoveryPlan
 from spark_cec.recovery.query_files import FALLBACK, QUERY
 from spark_cec.recovery.replay_range import read_replay_range
 from spark_cec.recovery.rollback import refuse_if_under_way
-from spark_cec.recovery.run import begin_run
-from spark_cec.recovery.session_settings import record_settings
+from spark_cec.recovery.run import begin_run, hold_run, refuse_if_replaced
 from spark_cec.recovery.sources import check_at_start, parse_sources
 from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.recovery.start_messages import (
@@ -149,11 +148,11 @@ class StartCalls:
             run = begin_run(
                 start.places.checkpoint, own, start.places.log, relative_home(start.checkpoint, start.home),
                 conf_of(arguments), decision, __version__, arguments["log_seen"],
+                {str(key): str(value) for key, value in arguments["session_settings"].items()},
             )  # fmt: skip # 4
             claim_log(start.checkpoint, start.home)
             if orders.forgets_fallback:
                 FALLBACK.delete(own)
-            record_settings(own, committed, {str(k): str(v) for k, v in arguments["session_settings"].items()})
         self._logs.get(start.home, start.settings, run.log_id)  # 5
         self._protocols.begin(start.settings, start.checkpoint, start.home, run.generation, committed)
         expected = forecast(own, float(arguments["load_waves"]), autotune=start.settings.autotune)
@@ -183,7 +182,7 @@ class StartCalls:
         The call ends the effect of an earlier loss of the lease.
         """
         checkpoint = str(arguments["checkpoint"])
-        taken = self._take_lease(arguments)
+        taken = self._take_lease(arguments, alone=True)
         try:
             self._logs.unfence(checkpoint)
             yield
@@ -195,9 +194,10 @@ class StartCalls:
         """Takes the lease of a run that has begun; `Fenced` if another process has it.
 
         Arguments: `checkpoint`, `home`, `generation`, `wait_s`, `runs`. The run begins its first batch, or its agent
-        died (`runs`). The call fails if a later run has begun since, or another checkpoint owns the log. It also fails
-        if the state was migrated, or a rollback is unfinished. Then calls for the checkpoint fail from now on. If the
-        run `runs`, calls for its log fail, too.
+        died (`runs`). The call fails if a later run took the lease, another run has committed since this one began, or
+        another checkpoint owns the log. It also fails if the state was migrated, or a rollback is unfinished. Then
+        calls for the checkpoint fail from now on. If the run `runs`, calls for its log fail, too. Later runs that never
+        took the lease are given up.
         """
         checkpoint, home = str(arguments["checkpoint"]), str(arguments["home"])
         try:
@@ -211,21 +211,27 @@ class StartCalls:
 
     def _hold(self, arguments: Mapping[str, Any], checkpoint: str, home: str, generation: int) -> None:
         own = cec_directory(checkpoint)
-        if not self._leases.has(checkpoint):  # fail at once, without a wait for the lock
-            _refuse_if_later_run(checkpoint, own, generation)
+        refuse_if_replaced(own, checkpoint, generation)  # fail at once, without a wait for the lock
+        if self._leases.run_of(checkpoint) == generation:
+            return
         with ExitStack() as undo:
-            if self._take_lease(arguments):  # else a later run in this application has the lease
+            if self._take_lease(arguments):
                 undo.callback(self._leases.release, checkpoint)
                 refuse_if_taken_over(checkpoint, home)
                 refuse_if_migrated(own)
                 refuse_if_under_way(own)
-            _refuse_if_later_run(checkpoint, own, generation)
+            if self._leases.has(checkpoint):
+                hold_run(open_storage(checkpoint), own, generation)
+                self._leases.note_run(checkpoint, generation)
+                self._protocols.continue_run(checkpoint, generation)
+            else:
+                refuse_if_replaced(own, checkpoint, generation, by_begun=True)
             undo.pop_all()
 
-    def _take_lease(self, arguments: Mapping[str, Any]) -> bool:
+    def _take_lease(self, arguments: Mapping[str, Any], *, alone: bool = False) -> bool:
         checkpoint, wait_s = str(arguments["checkpoint"]), float(arguments.get("wait_s", WAIT_S))
         log = external_log(checkpoint, str(arguments["home"]))
-        return self._leases.hold(checkpoint, cec_directory(checkpoint), wait_s, log)
+        return self._leases.hold(checkpoint, cec_directory(checkpoint), wait_s, log, alone=alone)
 
     def release(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """Releases the lease of `checkpoint`."""
@@ -306,13 +312,4 @@ def _refuse_if_overtaken(start: _Start, committed: int) -> None:
         raise Fenced(
             f"the query with checkpoint {start.checkpoint} was taken back from batch {committed} to batch {now} while "
             f"this start was prepared: start it again"
-        )
-
-
-def _refuse_if_later_run(checkpoint: str, own: Storage, generation: int) -> None:
-    newest = newest_generation(own)
-    if newest > generation:
-        raise Fenced(
-            f"run {newest} of the query with checkpoint {checkpoint} began while run {generation} had no lease: stop "
-            f"all runs of it, and start one"
         )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
 
 from spark_cec.errors import AlreadyExists
 from spark_cec.log.storage import Storage
@@ -14,6 +16,20 @@ DIRECTORY = "generations"
 
 KEPT = 32
 """The number of newest run files to keep. The first run's file stays too: it tells since when the query is observed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """How far a run came. `has_held` is false until the run takes the lease in its own thread.
+
+    `given_up`: an earlier run took the lease first. `began_after` is the batch of `record_start`, None for unknown.
+    `intent` is the content of `note_intent`, None without one.
+    """
+
+    has_held: bool
+    given_up: bool
+    began_after: int | None
+    intent: Mapping[str, Any] | None
 
 
 def newest_generation(own: Storage) -> int:
@@ -29,28 +45,55 @@ def known_generations(own: Storage) -> list[int]:
 def begin_generation(own: Storage, committed: Callable[[], int]) -> int:
     """Takes the next run number, then calls `committed` and records its answer with `record_start`.
 
-    If the record fails, the number is released.
+    The run has not held the lease yet. If the record fails, the number is released.
     """
     generation = next_generation(own)
     with _release_on_failure(own, generation):
-        record_start(own, generation, committed())
+        _change(own, generation, committed_batch=committed(), held=False)
     return generation
 
 
 def record_start(own: Storage, generation: int, committed: int) -> None:
     """Records the last batch that Spark had committed when the run began, -1 for none. The number must be taken before.
     """
-    raw = json.loads(own.read(_path(generation)))
-    own.replace(_path(generation), json.dumps({**raw, "committed_batch": committed}).encode())
+    _change(own, generation, committed_batch=committed)
+
+
+def note_intent(own: Storage, generation: int, intent: Mapping[str, Any]) -> None:
+    """Records what the run needs to write again, if another run begins before it takes the lease."""
+    _change(own, generation, intent=intent)
+
+
+def note_held(own: Storage, generation: int) -> None:
+    """Records that the run has the lease."""
+    _change(own, generation, held=True, given_up=False)
+
+
+def give_up(own: Storage, generation: int) -> None:
+    """Records that an earlier run goes on instead. The number stays taken."""
+    _change(own, generation, given_up=True)
+
+
+def read_state(own: Storage, generation: int) -> RunState | None:
+    """How far the run came; None if it has no file. If the file does not tell, the run counts as one with the lease."""
+    try:
+        raw = json.loads(own.read(_path(generation)))
+        began = raw.get("committed_batch")
+        after = began if isinstance(began, int) else None
+        return RunState(raw.get("held") is not False, raw.get("given_up") is True, after, raw.get("intent"))
+    except FileNotFoundError:
+        return None
+    except (ValueError, AttributeError):
+        return RunState(has_held=True, given_up=False, began_after=None, intent=None)
 
 
 def read_start(own: Storage, generation: int) -> int | None:
-    """The batch that `record_start` recorded; None if it recorded none, as in earlier releases."""
-    try:
-        committed = json.loads(own.read(_path(generation))).get("committed_batch")
-    except (FileNotFoundError, ValueError):
-        return None
-    return committed if isinstance(committed, int) else None
+    """The batch that `record_start` recorded; None if it recorded none, as in earlier releases.
+
+    None for a run that was given up, too, because it wrote no batch.
+    """
+    state = read_state(own, generation)
+    return None if state is None or state.given_up else state.began_after
 
 
 def has_committed(own: Storage, committed: int) -> bool:
@@ -89,6 +132,11 @@ def _is_new(own: Storage, generation: int) -> bool:
             return True
     own.delete(_path(generation))
     return False
+
+
+def _change(own: Storage, generation: int, **fields: object) -> None:
+    raw = json.loads(own.read(_path(generation)))
+    own.replace(_path(generation), json.dumps({**raw, **fields}).encode())
 
 
 @contextmanager

@@ -183,7 +183,7 @@ def test_what_a_log_keeps_is_not_said_by_who_reads_it(tmp_path: Path) -> None:
 
 
 def test_the_loss_of_a_lease_concerns_its_own_query_alone(tmp_path: Path) -> None:
-    """An agent that took over from one that died: a later run of one of its queries has begun elsewhere."""
+    """An agent that took over from one that died: meanwhile a later run of one of its queries ran elsewhere."""
     ours, other = (Agent(tmp_path, tmp_path / name) for name in ("ours", "other"))
     other.calls, calls = ours.calls, other.calls
     calls.close()
@@ -191,6 +191,8 @@ def test_the_loss_of_a_lease_concerns_its_own_query_alone(tmp_path: Path) -> Non
         agent.begin_run()
     elsewhere = Agent(tmp_path, tmp_path / "ours")
     generation = elsewhere.begin_run()
+    elsewhere.ask("hold", generation=generation)
+    elsewhere.ask("release")
     with pytest.raises(Refused, match=f"run {generation} of the query") as refused:
         ours.ask("hold", generation=1, runs=True)
     assert refused.value.kind == "Fenced"

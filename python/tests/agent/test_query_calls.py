@@ -9,6 +9,7 @@ import json
 import random
 import secrets
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
@@ -18,11 +19,15 @@ from typing import Any
 
 import pytest
 
-from spark_cec.agent import queries
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent import queries, starts
 from spark_cec.agent.calls import Calls
 from spark_cec.agent.queries import _find_output_bound
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
+from spark_cec.log.storage import Storage
+from spark_cec.recovery.attempts import CommittedAttempts
+from spark_cec.recovery.decide import StartFacts, StartOrders, decide_start
 from spark_cec.recovery.plan import RecoveryPlan
 from spark_cec.recovery.unfinished_copy import UNFINISHED
 from spark_cec.settings import PREFIX, Settings
@@ -43,6 +48,11 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 def check(agent: Agent, committed: int = 0, **settings: str) -> dict[str, Any]:
     conf = {**agent.conf, **{PREFIX + key.replace("__", "."): value for key, value in settings.items()}}
     return agent.ask("check", conf=conf, sink_path=None, committed_batch=committed)
+
+
+def places(agent: Agent) -> tuple[Storage, Storage]:
+    """The checkpoint, and its `cec` directory."""
+    return open_storage(agent.checkpoint), open_storage(f"{agent.checkpoint}/cec")
 
 
 def run_batches(agent: Agent, batches: int, tips: dict[StoreId, Tip] | None = None, **more: Any) -> dict[StoreId, Tip]:
@@ -456,25 +466,119 @@ def test_a_start_waits_for_the_lease_or_is_refused(agent: Agent) -> None:
         assert agent.begin(wait_s=0.0)["generation"] == 2, "one without state has no lease"
 
 
-def test_of_starts_that_race_the_last_one_goes_on(agent: Agent) -> None:
-    """Drivers begin runs at once, then take the lease in any order: only the one that began last gets it."""
-    run_batches(agent, 3)
+def test_of_starts_that_race_exactly_one_goes_on(agent: Agent) -> None:
+    """Drivers begin runs at once, then take the lease in any order; Spark refuses some before they do.
+
+    The run that takes the lease first goes on, and the files of the query are its own.
+    """
+    tips = run_batches(agent, 1)
     seed = secrets.randbelow(1 << 32)
     dice = random.Random(seed)
-    for _ in range(10):
+    for round_ in range(10):
         drivers = [Agent(agent.scratch) for _ in range(4)]
+
+        def begin(driver: Agent, named: str, batch: int = round_) -> int:
+            settings = {"spark.sql.session.timeZone": named}
+            return driver.begin_run(batch, decision={**WITH_STATE, "reason": named}, session_settings=settings)
+
+        names = [f"UTC+{number}" for number in range(len(drivers))]
         with ThreadPoolExecutor(4) as pool:
-            begun = list(pool.map(lambda each: each.begin_run(2, decision=WITH_STATE), drivers))
+            begun = list(pool.map(begin, drivers, names))
         assert len(set(begun)) == len(drivers), f"seed {seed}: each run has a number of its own"
-        dice.shuffle(drivers_and_runs := list(zip(drivers, begun, strict=True)))
+        dice.shuffle(order := list(zip(drivers, begun, names, strict=True)))
+        order = order[: dice.randint(1, 4)]
         holders = []
-        for driver, generation in drivers_and_runs:
+        for driver, generation, name in order:
             with suppress(Refused):
                 driver.ask("hold", generation=generation, wait_s=0.0)
-                holders.append(generation)
-        assert holders == [max(begun)], f"seed {seed}"
-        for driver in drivers:
-            driver.calls.close()
+                holders.append((driver, generation, name))
+        assert holders == order[:1], f"seed {seed}"
+        driver, generation, name = holders[0]
+        query = json.loads(Path(agent.checkpoint, "cec", "query.json").read_text())
+        assert (query["generation"], query["reason"]) == (generation, name), f"seed {seed}"
+        (span,) = agent.ask("replay_settings", first=round_ + 1, last=round_ + 1)["spans"]
+        assert span["settings"] == {"spark.sql.session.timeZone": name}, f"seed {seed}"
+        tips = run_batches(driver, 1, tips, generation=generation)
+        driver.ask("hold", generation=generation)  # as before each commit
+        for each in drivers:  # ends the run, and later a start that was paused goes on
+            each.calls.close()
+        late = Agent(agent.scratch)
+        for _, refused, _ in order[1:]:
+            with pytest.raises(Refused, match="stop all runs of it, and start one") as why:
+                late.ask("hold", generation=refused)
+            assert why.value.kind == "Fenced"
+        plan = late.plan(round_ + 1)
+        assert (plan["committed_batch"], plan["base"]) == (round_ + 1, round_ + 2), f"seed {seed}: nothing is lost"
+        late.calls.close()
+
+
+def test_a_start_that_spark_refuses_does_not_end_the_run_that_it_accepts(agent: Agent) -> None:
+    """Two threads of one session start the query at once. One agent serves both."""
+    run_batches(agent, 3)
+    accepted, refused = (agent.begin_run(2, decision=WITH_STATE) for _ in range(2))
+    agent.ask("hold", generation=accepted)
+    agent.ask("hold", generation=accepted)
+    agent.append(STORES[0], Tip(), window(b"a"))  # the accepted run is not fenced
+    with pytest.raises(Refused, match="is running already"):
+        agent.begin(2, decision=WITH_STATE, wait_s=0.0)
+    agent.ask("release")
+    following = agent.begin_run(2, decision=WITH_STATE)
+    assert following > refused, "a number that was given up is not given again"
+    agent.ask("hold", generation=following)
+
+
+def test_a_start_for_which_spark_stops_the_run_goes_on(agent: Agent) -> None:
+    """`stopActiveRunOnRestart`: the other run took the lease after this start began, and committed nothing."""
+    tips = run_batches(agent, 3)
+    first, second, third = (agent.begin_run(2, decision=WITH_STATE) for _ in range(3))
+    agent.ask("hold", generation=first)
+    agent.ask("hold", generation=second)
+    for stopped in (first, first):
+        with pytest.raises(Refused, match=f"run {second} of the query .* began while run {stopped} had no lease"):
+            agent.ask("hold", generation=stopped)
+    run_batches(agent, 1, tips, generation=second)
+    assert CommittedAttempts(*places(agent), (), 3).least_generation(4) == second
+    with pytest.raises(Refused, match=f"run {third} .* began after batch 2, and another run has gone on to batch 3"):
+        agent.ask("hold", generation=third)
+    agent.ask("release")
+    assert agent.plan(3)["base"] == 4, "nothing is lost"
+
+
+def test_a_run_waits_for_the_lease_of_a_start_and_does_not_share_it(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start gives the lease back at the end of its call, so a run that shared the lease would run without one."""
+    run_batches(agent, 3)
+    first = agent.begin_run(2, decision=WITH_STATE)
+    planning, may_go_on = threading.Event(), threading.Event()
+    decide = decide_start
+
+    def slow(facts: StartFacts) -> StartOrders:
+        planning.set()
+        assert may_go_on.wait(30)
+        return decide(facts)
+
+    monkeypatch.setattr(starts, "decide_start", slow)
+    with ThreadPoolExecutor(2) as pool:
+        second = pool.submit(agent.begin_run, 2, decision=WITH_STATE)
+        assert planning.wait(30)
+        holds = pool.submit(agent.ask, "hold", generation=first)
+        with pytest.raises(TimeoutError):
+            holds.result(0.2)
+        may_go_on.set()
+        assert (second.result(30), holds.result(30)) == (first + 1, {})
+    lock = Path(agent.checkpoint, "cec", "lock")
+    with lock.open("r+") as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_run_whose_number_is_unreadable_counts_as_one_with_the_lease(agent: Agent) -> None:
+    """What is not known to be safe is not done: such a run may have written."""
+    run_batches(agent, 3)
+    first, second = (agent.begin_run(2, decision=WITH_STATE) for _ in range(2))
+    Path(agent.checkpoint, "cec", "generations", f"{second:010d}.json").write_text("{")
+    with pytest.raises(Refused, match=f"run {second} of the query .* began while run {first} had no lease"):
+        agent.ask("hold", generation=first)
 
 
 def test_while_it_runs_a_thin_margin_is_a_reason_to_write(agent: Agent) -> None:
