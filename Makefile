@@ -17,7 +17,7 @@ ANY_PYTHON = $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
 unexport PYTHONPATH PYTHONHOME SPARK_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kafka demo-pipeline test test-fast test-scala coverage test-long test-long-kafka test-long-cluster test-long-rest test-spark lint bench soak docs jar wheel clean distclean tools
+.PHONY: help demo demo-kafka demo-pipeline test test-fast test-scala coverage test-long test-long-kafka test-long-cluster test-long-rest test-spark messages lint bench soak docs jar wheel clean distclean tools
 .DELETE_ON_ERROR:
 
 help:  ## show this list
@@ -65,6 +65,9 @@ test-long-cluster: jar  ## what may befall a cluster, at length: a table; SEED=.
 
 test-spark: jar  ## run Spark's own streaming suites on our provider (fetches its test jars; SUITES="A B" for some)
 	$(TESTS) $(RUN) -m spark_suites $(SUITES:%=--suite %)
+
+messages: $(INSTALLED)  ## write the Scala classes of the agent's messages from python/spark_cec/agent/messages.py
+	PYTHONPATH=python:support $(RUN) -m shim_messages
 
 lint: $(INSTALLED)  ## ruff and mypy
 	$(RUN) -m ruff check python integration-tests examples support

@@ -39,7 +39,7 @@ FLOORS: Floors = (
         *("recovery.plan", "recovery.decide", "recovery.facts", "recovery.fallback", "recovery.generations"),
         *("recovery.report", "recovery.requests"),
         *("recovery.query_files", "recovery.start_messages"),
-        *("recovery.forecast", "recovery.margin", "recovery.replay_range", "recovery.sources"),
+        *("recovery.forecast", "recovery.margin", "recovery.replay_input", "recovery.sources"),
         *("recovery.run", "recovery.rollback", "recovery.reach", "recovery.file_sources", "recovery.lost_output"),
         *("recovery.dirty_stores", "recovery.session_settings"),
         *("protocols.spec", "protocols.records", "protocols.runtime"),
@@ -97,8 +97,8 @@ NEVER = (
 )
 """(importer, imported) pairs that the floors would allow.
 
-Reading and writing stay apart, reading never removes, a call whose arguments have no types is for the JVM alone, and
-what decides a start neither reads nor writes.
+Reading and writing stay apart, reading never removes, the agent's calls are for the JVM alone, and what decides a
+start neither reads nor writes.
 """
 
 LIBRARIES: dict[str, str] = {

@@ -28,7 +28,7 @@ from spark_cec.recovery.generations import newest_generation
 from spark_cec.recovery.migrated_away import refuse_if_migrated
 from spark_cec.recovery.plan import RecoveryPlan
 from spark_cec.recovery.query_files import REWIND, ROLLBACK, is_under_protocol, read_carried
-from spark_cec.recovery.replay_range import ReplayRange, read_replay_range
+from spark_cec.recovery.replay_input import ReplayInput, read_replay_input
 from spark_cec.recovery.rollback import has_whole_batch, is_at_batch, pending_rollback, roll_back
 from spark_cec.recovery.spark_logs import all_stores, committed_batch, planned_batches, stores_without_version
 
@@ -55,7 +55,7 @@ class WayBack:
     """The plan and the costs of a rollback to the end of batch `to`.
 
     `newest`: the last batch that left any trace. `stores`: stores that are whole in the log at version `to` + 1. `plan`
-    and `inputs`: the replay of the next start; `replay_range`: its input. `readers`: streams that have read the output
+    and `inputs`: the replay of the next start; `replay_input`: its input. `readers`: streams that have read the output
     that is taken back, and the last batch that each has read. `gone`: missing input files of the batches behind `to`.
     `begun`: an earlier attempt was interrupted. `locks`: the storage has locks, which tell whether a run is alive.
     """
@@ -66,7 +66,7 @@ class WayBack:
     stores: int
     plan: RecoveryPlan
     inputs: int
-    replay_range: ReplayRange
+    replay_input: ReplayInput
     output: TakenBack | None
     readers: dict[str, int]
     gone: tuple[str, ...]
@@ -127,7 +127,7 @@ def find_way_back(place: Place, batch: int, progress: ReadProgress) -> WayBack |
         stores=len(plan.stores),
         plan=plan,
         inputs=_count_inputs(index, _read_attempts(place, checkpoint, batch), plan),
-        replay_range=read_replay_range(checkpoint, plan.rewound_to + 1, batch),
+        replay_input=read_replay_input(checkpoint, plan.rewound_to + 1, batch),
         output=_find_output_behind(place.storage, batch),
         readers={name: read for name, read in sorted(newest_reads(place.storage).items()) if read > batch},
         gone=tuple(gone),

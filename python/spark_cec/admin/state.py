@@ -19,7 +19,7 @@ from spark_cec.recovery.attempts import newest_allowed
 from spark_cec.recovery.facts import read_plan
 from spark_cec.recovery.plan import ANY_VERSION, Allows
 from spark_cec.recovery.query_files import Fallback
-from spark_cec.recovery.replay_range import ReplayRange, read_replay_range
+from spark_cec.recovery.replay_input import ReplayInput, read_replay_input
 from spark_cec.recovery.spark_logs import all_stores
 from spark_cec.settings import Settings
 
@@ -46,7 +46,7 @@ class StoreState:
 class LogState:
     """A whole log. `stored_bytes`: of all segments. `output_batches`: batches that have a manifest.
 
-    `replay_range`: the input that a recovery needs. It is None without a checkpoint, a committed batch or a store, or
+    `replay_input`: the input that a recovery needs. It is None without a checkpoint, a committed batch or a store, or
     if a store has lost its commit. `decided`: the fallback that `cec repair` has decided for the next start.
     """
 
@@ -58,7 +58,7 @@ class LogState:
     stored_bytes: int
     output_batches: int
     findings: tuple[Finding, ...]
-    replay_range: ReplayRange | None
+    replay_input: ReplayInput | None
     decided: Fallback | None
 
 
@@ -90,7 +90,7 @@ def read_state(place: Place) -> LogState:
         stored_bytes=sum(file.size for file in files),
         output_batches=len(batches),
         findings=(*findings, *_find_lost(place, stores, done)),
-        replay_range=_read_replay_range(place, index, done),
+        replay_input=_read_replay_input(place, index, done),
         decided=decided_fallback(place, index, done),
     )
 
@@ -117,14 +117,14 @@ def _read_store_state(
     )
 
 
-def _read_replay_range(place: Place, index: Index, done: Committed | None) -> ReplayRange | None:
+def _read_replay_input(place: Place, index: Index, done: Committed | None) -> ReplayInput | None:
     if place.checkpoint is None or done is None or done.version is None or not index.stores():
         return None
     try:
         plan = read_plan(index, index.stores(), done.last, committed_attempts(place, done))
     except DamagedLog:
         return None
-    return read_replay_range(place.checkpoint, plan.rewound_to + 1, done.last)
+    return read_replay_input(place.checkpoint, plan.rewound_to + 1, done.last)
 
 
 def _find_lost(place: Place, stores: Iterable[StoreState], done: Committed | None) -> list[Finding]:

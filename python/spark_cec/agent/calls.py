@@ -1,4 +1,4 @@
-"""The agent's calls: names, JSON arguments, JSON answers.
+"""The agent's calls, by the names and messages of `agent.messages`.
 
 A failed call answers `{"error": {"kind": ..., "parents": [...], "message": ...}}`: `kind` is the name of the
 exception's class, `parents` are the names of its base classes.
@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
+from spark_cec.agent import messages
 from spark_cec.agent.logs import OpenLogs
 from spark_cec.agent.output import OutputCalls
 from spark_cec.agent.output_cache import OutputCache
@@ -21,9 +24,6 @@ from spark_cec.agent.spool import Spool
 from spark_cec.agent.starts import StartCalls
 from spark_cec.agent.stores import StoreCalls
 from spark_cec.errors import CecError, mend_of
-
-Answer = Mapping[str, Any]
-
 
 _WITHOUT_LEASE = frozenset({"check", "begin", "hold", "release"})
 """The calls that take the lease, come before it, or come after it may have been lost."""
@@ -42,45 +42,21 @@ class Calls:
         output_cache = OutputCache()
         output = OutputCalls(self._logs, output_cache, protocols)
         readers = ReaderCalls(self._logs, self.spool, output_cache, protocols)
-        self._by_name: dict[str, Callable[[dict[str, Any]], Answer]] = {
-            "check": starts.check,
-            "begin": starts.begin,
-            "hold": starts.hold,
-            "release": starts.release,
-            "resolve": starts.resolve,
-            "batch_input": driver.batch_input,
-            "replay_settings": driver.replay_settings,
-            "replaying": driver.replaying,
-            "report": driver.report,
-            "between_batches": driver.between_batches,
-            "flushed": driver.flushed,
-            "checkpoint_due": protocols.due,
-            "checkpoint_taken": protocols.taken,
-            "acknowledge": driver.acknowledge,
-            "trim": driver.trim,
-            "open_log": stores.open_log,
-            "close_log": stores.close_log,
-            "load": stores.load,
-            "footer": stores.footer,
-            "append": stores.append,
-            "loaded": stores.loaded,
-            "write_output": output.write,
-            "publish": output.publish,
-            "view_schema": readers.schema,
-            "view_splits": readers.splits,
-            "view_offsets": readers.offsets,
-            "note_reader": readers.note,
-            "read_split": readers.read_split,
+        self._by_name = {
+            call.call(): (msgspec.json.Decoder(call), handler)
+            for call, handler in _list_handlers(starts, driver, protocols, stores, output, readers).items()
         }
 
     def answer(self, name: str, arguments: str) -> str:
         """Answers one call; never raises."""
         try:
-            parsed = json.loads(arguments)
+            decoder, handler = self._by_name[name]
+            request = decoder.decode(arguments)
             if name not in _WITHOUT_LEASE:
-                self._logs.refuse_fenced(parsed.get("checkpoint"))
+                self._logs.refuse_fenced(getattr(request, "checkpoint", None))
             with self._logs.serving():
-                return json.dumps(self._by_name[name](parsed), allow_nan=False)  # Jackson cannot parse NaN
+                # `msgspec.json` would write NaN as null, which is another number for the shim.
+                return json.dumps(msgspec.to_builtins(handler(request)), allow_nan=False)
         except Exception as error:  # the JVM must always get an answer
             return _encode_failure(error, _explain_error(error))
 
@@ -93,6 +69,46 @@ class Calls:
         self._logs.close()
         self._starts.close()
         self.spool.close()
+
+
+def _list_handlers(
+    starts: StartCalls,
+    driver: QueryCalls,
+    protocols: ProtocolCalls,
+    stores: StoreCalls,
+    output: OutputCalls,
+    readers: ReaderCalls,
+) -> dict[type[messages.Request], Callable[[Any], messages.Message]]:
+    return {
+        messages.CheckRequest: starts.check,
+        messages.BeginRequest: starts.begin,
+        messages.HoldRequest: starts.hold,
+        messages.ReleaseRequest: starts.release,
+        messages.ResolveRequest: starts.resolve,
+        messages.BatchInputRequest: driver.batch_input,
+        messages.ReplaySettingsRequest: driver.replay_settings,
+        messages.ReplayingRequest: driver.replaying,
+        messages.ReportRequest: driver.report,
+        messages.BetweenBatchesRequest: driver.between_batches,
+        messages.FlushedRequest: driver.flushed,
+        messages.CheckpointDueRequest: protocols.due,
+        messages.CheckpointTakenRequest: protocols.taken,
+        messages.AcknowledgeRequest: driver.acknowledge,
+        messages.TrimRequest: driver.trim,
+        messages.OpenLogRequest: stores.open_log,
+        messages.CloseLogRequest: stores.close_log,
+        messages.LoadRequest: stores.load,
+        messages.FooterRequest: stores.footer,
+        messages.AppendRequest: stores.append,
+        messages.LoadedRequest: stores.loaded,
+        messages.WriteOutputRequest: output.write,
+        messages.PublishRequest: output.publish,
+        messages.ViewSchemaRequest: readers.schema,
+        messages.ViewSplitsRequest: readers.splits,
+        messages.ViewOffsetsRequest: readers.offsets,
+        messages.NoteReaderRequest: readers.note,
+        messages.ReadSplitRequest: readers.read_split,
+    }
 
 
 def _explain_error(error: Exception) -> str:

@@ -32,28 +32,29 @@ _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.
 class CheckpointLeases:
     """The leases of this process, by checkpoint.
 
-    Each has a lock file in the `cec` directory, and one beside an external log. A start has the lease for one call, and
-    then no run has it. Runs of one process may share it: Spark begins a run when the run before has stopped, which may
-    give the lease back a little later.
+    Each has a lock file in the `cec` directory, and one beside an external log. Runs of one process may share a lease:
+    Spark begins a run when the run before has stopped, which may give the lease back a little later. A start has the
+    lease alone, for one call.
     """
 
     def __init__(self) -> None:
         self._held: dict[str, ExitStack] = {}
+        self._alone: set[str] = set()
         self._runs: dict[str, int] = {}
 
     def hold(
         self, checkpoint: str, own: Storage, wait_s: float = WAIT_S, log: Storage | None = None, *, alone: bool = False
     ) -> bool:
-        """Takes the lease, and answers whether this call took it; `Fenced` if another process or a start has it.
+        """Takes the lease, and answers whether this call took it; `Fenced` if another process has it.
 
-        Takes none if a run of this process has the lease already, or the storage has no locks. `alone`: waits for that
-        run, too. `log` is the home of a log outside the checkpoint, which has its own lock. Waits at most `wait_s` and
+        Takes none if this process shares the lease already, or the storage has no locks. `alone`: shares it with no
+        other caller of this process. `log` is the home of a log outside the checkpoint, which has its own lock. Waits at most `wait_s` and
         at most `WAIT_S`, so that the caller still waits for the answer. Raises `LogLocationError` if the file system
         cannot lock files.
         """
         places = [each for each in (own, log) if each is not None and each.local_path(LOCK_FILE) is not None]
         deadline = time.monotonic() + min(wait_s, WAIT_S)
-        while checkpoint in self._held and (alone or self.run_of(checkpoint) is None):
+        while checkpoint in self._held and (alone or checkpoint in self._alone):
             _wait(deadline, f"the query with checkpoint {checkpoint}", str(os.getpid()))
         if checkpoint in self._held or not places:
             return False
@@ -61,6 +62,8 @@ class CheckpointLeases:
             for place in places:
                 whose = f"the query with checkpoint {checkpoint}" if place is own else f"a query with log {place.url}"
                 taken.enter_context(_hold_lock(place, whose, deadline))
+            if alone:
+                self._alone.add(checkpoint)
             self._held[checkpoint] = taken.pop_all()
         return True
 
@@ -73,13 +76,14 @@ class CheckpointLeases:
         self._runs[checkpoint] = generation
 
     def run_of(self, checkpoint: str) -> int | None:
-        """The newest run for which this process holds the lease; None without the lease, or while a start has it."""
+        """The newest run for which this process holds the lease; None for no run."""
         return self._runs.get(checkpoint)
 
     def release(self, checkpoint: str) -> None:
         """Releases the lease, if this process holds it."""
         self._runs.pop(checkpoint, None)
         taken = self._held.pop(checkpoint, None)
+        self._alone.discard(checkpoint)  # later, so that nobody shares the lease meanwhile
         if taken is not None:
             taken.close()
 

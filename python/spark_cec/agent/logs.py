@@ -9,7 +9,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -345,10 +345,3 @@ def _not_shared(home: str, wanted: str | None, found: str | None) -> LogLocation
         f"it. Else the location is not the same on every machine: mount one place there on all of them; or, for a "
         f"query that has committed nothing yet, set cec.log.path to storage that the driver and all executors share",
     )
-
-
-def conf_of(arguments: Mapping[str, object]) -> dict[str, str]:
-    """The `conf` argument of a call."""
-    conf = arguments.get("conf", {})
-    assert isinstance(conf, dict)
-    return {str(key): str(value) for key, value in conf.items()}

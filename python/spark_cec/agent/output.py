@@ -6,20 +6,20 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pyarrow as pa
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs
+from spark_cec.agent.messages import PublishAnswer, PublishRequest, WriteOutputAnswer, WriteOutputRequest
 from spark_cec.agent.output_cache import OutputCache
 from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.ids import new_id
 from spark_cec.log import manifest
 from spark_cec.log.frame import FrameKind, OutputMeta, crc32c
 from spark_cec.log.record import encode_table
-from spark_cec.recovery.replay_range import PlannedBatch, read_planned
+from spark_cec.recovery.replay_input import PlannedBatch, read_planned
 
 _LOG = logging.getLogger(__name__)
 _NUMBER_OF_FILES = re.compile(r'\{"logOffset":(\d+)\}')
@@ -34,24 +34,20 @@ class OutputCalls:
         self._output_cache = output_cache
         self._newest_ms: dict[str, int] = {}
 
-    def write(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Writes one output frame, durable when this returns, but invisible until a manifest names it.
-
-        Arguments: `home`, `batch`, `partition`, `attempt`, `generation`, `spool`. Answers the frame's id (hex) and its
-        number of rows; without rows, no id.
-        """
-        log = self._logs.get_known(arguments["home"])
-        with pa.memory_map(arguments["spool"]) as file, pa.ipc.open_stream(file) as stream:
+    def write(self, request: WriteOutputRequest) -> WriteOutputAnswer:
+        """Writes one output frame, durable when this returns, but invisible until a manifest names it."""
+        log = self._logs.get_known(request.home)
+        with pa.memory_map(request.spool) as file, pa.ipc.open_stream(file) as stream:
             rows = stream.read_all()
         if not rows.num_rows:
-            return {"frame": None, "rows": 0}
+            return WriteOutputAnswer(frame=None, rows=0)
         frame_id = new_id()
         meta = OutputMeta(
             frame_id=frame_id,
-            batch=int(arguments["batch"]),
-            partition=int(arguments["partition"]),
-            attempt=int(arguments["attempt"]),
-            generation=int(arguments["generation"]),
+            batch=request.batch,
+            partition=request.partition,
+            attempt=request.attempt,
+            generation=request.generation,
             rows=rows.num_rows,
             wall_ms=int(time.time() * 1000),
         )
@@ -59,33 +55,30 @@ class OutputCalls:
         header, location = log.writer.append(FrameKind.OUTPUT, meta, payload)
         log.catalog.note(header, location)
         self._output_cache.note(log.log_id, frame_id, payload)
-        return {"frame": frame_id.hex(), "rows": rows.num_rows}
+        return WriteOutputAnswer(frame=frame_id.hex(), rows=rows.num_rows)
 
-    def publish(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+    def publish(self, request: PublishRequest) -> PublishAnswer:
         """Makes a batch visible in one step, and answers whether this manifest was the batch's first, which wins.
 
-        Arguments: `home`, `batch`, `frames`, `rows`, `schema`, `truncate`, `generation`. `checkpoint` and `sources`
-        (names, in Spark's order) tell the batch's input. Raises `Fenced` if a later run has taken the output back.
+        Raises `Fenced` if a later run has taken the output back.
         """
-        log = self._logs.get_known(arguments["home"])
-        planned = _read_planned(str(arguments["checkpoint"]), int(arguments["batch"]))
+        log, checkpoint = self._logs.get_known(request.home), request.checkpoint
+        planned = _read_planned(checkpoint, request.batch)
         wanted = manifest.Manifest(
-            batch=int(arguments["batch"]),
-            frames=tuple(arguments["frames"]),
-            rows=int(arguments["rows"]),
-            schema_json=arguments["schema"],
-            truncate=bool(arguments["truncate"]),
-            generation=int(arguments["generation"]),
-            wall_ms=self._next_wall_ms(log, int(arguments["batch"])),
-            consumed=_describe_inputs(
-                str(arguments["checkpoint"]), [str(name) for name in arguments["sources"]], planned
-            ),
+            batch=request.batch,
+            frames=request.frames,
+            rows=request.rows,
+            schema_json=request.schema,
+            truncate=request.truncate,
+            generation=request.generation,
+            wall_ms=self._next_wall_ms(log, request.batch),
+            consumed=_describe_inputs(checkpoint, request.sources, planned),
             boundary_ms=planned.watermark_ms if planned else None,
-            piggyback=self._protocols.sends(str(arguments["checkpoint"]), int(arguments["batch"])),
+            piggyback=self._protocols.sends(checkpoint, request.batch),
         )
         log.refuse_if_gone()
         counts = manifest.publish(log.storage, wanted, log.published.cuts)
-        return {"first": counts == wanted}
+        return PublishAnswer(first=counts == wanted)
 
     def _next_wall_ms(self, log: OpenLog, batch: int) -> int:
         """The wall clock, or the previous batch's time if the clock was set back.

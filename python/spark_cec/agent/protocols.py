@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
+from spark_cec.agent.messages import CheckpointDueAnswer, CheckpointDueRequest, CheckpointTakenRequest, Done
 from spark_cec.errors import CheckpointFailed, DamagedLog, NoLine, RestartNeeded, UnsuitableCheckpoint, Unsupported
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
@@ -25,7 +24,7 @@ from spark_cec.protocols.records import Records, checkpoints_of, records_in
 from spark_cec.protocols.runtime import Coming, FlowRuntime, ProtocolRuntime, find_line, find_line_before
 from spark_cec.protocols.spec import is_stopping, read_spec
 from spark_cec.recovery.attempts import CommittedAttempts
-from spark_cec.recovery.replay_range import read_planned
+from spark_cec.recovery.replay_input import read_planned
 from spark_cec.recovery.rollback import forget_batches, list_start_files
 from spark_cec.recovery.spark_logs import all_stores, named_stores, operator_files, source_files
 from spark_cec.settings import ProtocolSettings, Settings
@@ -96,28 +95,26 @@ class ProtocolCalls:
         if run is not None:
             run.generation = generation
 
-    def due(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Answers whether the flow must write all its stores now, behind its last committed batch.
+    def due(self, request: CheckpointDueRequest) -> CheckpointDueAnswer:
+        """Answers whether the flow must write all its stores now, after its last committed batch.
 
-        Arguments: `checkpoint`, `batch` (the last committed one), `stopping`: the query has ended. If the pipeline
-        stops in good order, the end is a checkpoint.
+        If the pipeline stops in good order, the end is a checkpoint.
         """
-        pipeline, flow, run = self._find_run(str(arguments["checkpoint"]))
-        batch, own = int(arguments["batch"]), run.settings
-        if arguments["stopping"] and not is_stopping(open_storage(own.home), own.run):
-            return {"due": False}
+        pipeline, flow, run = self._find_run(request.checkpoint)
+        batch, own = request.batch, run.settings
+        if request.stopping and not is_stopping(open_storage(own.home), own.run):
+            return CheckpointDueAnswer(due=False)
         with pipeline.lock:
-            return {"due": flow.is_due_at_the_end(batch) if arguments["stopping"] else flow.is_due(batch)}
+            due = flow.is_due_at_the_end(batch) if request.stopping else flow.is_due(batch)
+            return CheckpointDueAnswer(due=due)
 
-    def taken(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+    def taken(self, request: CheckpointTakenRequest) -> Done:
         """Records a checkpoint after the stores have written.
 
-        Arguments: `checkpoint`, `batch`, `home`, `failed`. Raises `CheckpointFailed` if a store could not write,
-        `RestartNeeded` if a store is gone.
+        Raises `CheckpointFailed` if a store could not write, `RestartNeeded` if a store is gone.
         """
-        checkpoint, batch = str(arguments["checkpoint"]), int(arguments["batch"])
+        checkpoint, batch, failed = request.checkpoint, request.batch, request.failed
         pipeline, flow, run = self._find_run(checkpoint)
-        failed = [str(each) for each in arguments["failed"]]
         missing, is_sure = self._find_unwritten(run, batch) if batch > run.began_at else ([], False)
         if failed and (missing or not is_sure):
             raise CheckpointFailed(f"flow {flow.name} cannot be checkpointed behind batch {batch}: {'; '.join(failed)}")
@@ -139,7 +136,7 @@ class ProtocolCalls:
             needed = min(pipeline.records[flow.name].known[0].batch, batch - REPAIRABLE_BATCHES)
             self._draw_line(pipeline)
         forget_batches(storage, needed)
-        return {}
+        return Done()
 
     def end_of(self, settings: Settings, channel: str) -> int | None:
         """The last batch of a channel that the flow with these settings may read now; None if it may read all.

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Sequence
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
+from spark_cec.agent.messages import (
+    AcknowledgeAnswer,
+    AcknowledgeRequest,
+    BatchInputAnswer,
+    BatchInputRequest,
+    BetweenBatchesAnswer,
+    BetweenBatchesRequest,
+    Done,
+    FlushedAnswer,
+    FlushedRequest,
+    ReplayingRequest,
+    ReplaySettingsAnswer,
+    ReplaySettingsRequest,
+    ReportAnswer,
+    ReportRequest,
+    SourceState,
+    TrimAnswer,
+    TrimRequest,
+)
 from spark_cec.agent.protocols import REPAIRABLE_BATCHES, ProtocolCalls
 from spark_cec.checkpoint.eventual import completed
 from spark_cec.errors import DamagedLog
@@ -23,7 +40,7 @@ from spark_cec.recovery.dirty_stores import name_dirty_stores
 from spark_cec.recovery.facts import first_missed
 from spark_cec.recovery.plan import RecoveryPlan
 from spark_cec.recovery.query_files import FLUSH, ReplayProgress
-from spark_cec.recovery.replay_range import describe_batches, read_replay_range
+from spark_cec.recovery.replay_input import describe_batches, read_replay_input
 from spark_cec.recovery.requests import answer_flush
 from spark_cec.recovery.session_settings import read_settings, split_batches
 from spark_cec.recovery.sources import ThinMargin, check_while_running, parse_sources
@@ -36,53 +53,39 @@ class QueryCalls:
         self._logs = logs
         self._protocols = protocols
 
-    def between_batches(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Answers why the stores must write their dirty windows now, if they must.
+    def between_batches(self, request: BetweenBatchesRequest) -> BetweenBatchesAnswer:
+        """Answers why the stores must write their dirty windows now, if they must."""
+        asked = FLUSH.read_if_sound(cec_directory(request.checkpoint))
+        thin = None if request.sources is None else self._compare_sources(request, request.sources)
+        if thin is None:
+            return BetweenBatchesAnswer(request=asked, thin=None, deletes=False)
+        return BetweenBatchesAnswer(request=asked, thin=thin.why, deletes=thin.deletes)
 
-        Arguments: `checkpoint`, `home`, `version` (committed by Spark, at least 1), `sources` (None, or as for
-        `parse_sources`). `request` names a pending request of `cec flush`, or is None. `thin` is the source that is
-        about to lose what a recovery needs, or None; `deletes` says whether that source deletes records.
-        """
-        request = FLUSH.read_if_sound(cec_directory(arguments["checkpoint"]))
-        thin = None if arguments["sources"] is None else self._compare_sources(arguments)
-        return {"request": request, "thin": thin and thin.why, "deletes": bool(thin and thin.deletes)}
-
-    def _compare_sources(self, arguments: Mapping[str, Any]) -> ThinMargin | None:
-        home, version = str(arguments["home"]), int(arguments["version"])
-        first = self._find_dirty_from(home, version)
+    def _compare_sources(self, request: BetweenBatchesRequest, states: Sequence[SourceState]) -> ThinMargin | None:
+        first = self._find_dirty_from(request.home, request.version)
         if first is None:
             return None
-        replay = read_replay_range(open_storage(str(arguments["checkpoint"])), first, version - 1)
-        share = self._logs.get_known(home).settings.sources_margin
-        return check_while_running(replay, parse_sources(arguments["sources"]), share)
+        replay = read_replay_input(open_storage(request.checkpoint), first, request.version - 1)
+        share = self._logs.get_known(request.home).settings.sources_margin
+        sources = parse_sources((each.name, each.available, each.error) for each in states)
+        return check_while_running(replay, sources, share)
 
-    def batch_input(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Describes the input of some batches.
+    def batch_input(self, request: BatchInputRequest) -> BatchInputAnswer:
+        """Describes the input of some batches."""
+        checkpoint = open_storage(request.checkpoint)
+        return BatchInputAnswer(words=describe_batches(checkpoint, request.first, request.last, request.sources))
 
-        Arguments: `checkpoint`, `first`, `last`, `sources` (names, in Spark's order).
-        """
-        checkpoint, names = open_storage(str(arguments["checkpoint"])), [str(name) for name in arguments["sources"]]
-        return {"words": describe_batches(checkpoint, int(arguments["first"]), int(arguments["last"]), names)}
+    def replay_settings(self, request: ReplaySettingsRequest) -> ReplaySettingsAnswer:
+        """Answers the session settings of some batches."""
+        entries = read_settings(cec_directory(request.checkpoint)) or ()
+        return ReplaySettingsAnswer(spans=split_batches(entries, request.first, request.last))
 
-    def replay_settings(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Answers the session settings of some batches, in spans with `first`, `last` and `settings`.
-
-        Arguments: `checkpoint`, `first`, `last`. `settings` is None if they are unknown.
-        """
-        entries = read_settings(cec_directory(arguments["checkpoint"])) or ()
-        spans = split_batches(entries, int(arguments["first"]), int(arguments["last"]))
-        return {"spans": [asdict(span) for span in spans]}
-
-    def report(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Writes the recovery report once all stores are loaded.
-
-        Arguments: `checkpoint`, `home`, `generation`, `plan`, `started_ms`: the wall clock of the call of `start()`.
-        `done` is false while a store is missing; then the caller asks again after the next batch.
-        """
-        plan = RecoveryPlan.from_json(arguments["plan"])
-        log = self._logs.get_known(arguments["home"])
+    def report(self, request: ReportRequest) -> ReportAnswer:
+        """Writes the recovery report once all stores are loaded; before, the caller asks again after the next batch."""
+        plan = RecoveryPlan.from_json(request.plan)
+        log = self._logs.get_known(request.home)
         log.catalog.refresh()
-        entries = log.catalog.index.loaded(int(arguments["generation"]))
+        entries = log.catalog.index.loaded(request.generation)
         loaded = [
             report.LoadedStore(
                 e.meta.store,
@@ -97,40 +100,38 @@ class QueryCalls:
             for payload in [json.loads(bytes(read_frame(log.storage, e.location).payload))]
         ]
         if set(plan.stores) - {each.store for each in loaded}:
-            return {"done": False}
-        written = report.compose_report(plan, loaded, int(arguments["started_ms"]))
-        return {"done": True, "path": report.write_report(cec_directory(arguments["checkpoint"]), written)}
+            return ReportAnswer(done=False)
+        written = report.compose_report(plan, loaded, request.started_ms)
+        return ReportAnswer(done=True, path=report.write_report(cec_directory(request.checkpoint), written))
 
-    def replaying(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Records the progress of a replay. Arguments: `checkpoint`, `generation`, `first`, `last`, `done`."""
-        numbers = (int(arguments[name]) for name in ("generation", "first", "last", "done"))
-        report.note_progress(cec_directory(arguments["checkpoint"]), ReplayProgress(*numbers))
-        return {}
+    def replaying(self, request: ReplayingRequest) -> Done:
+        """Records the progress of a replay."""
+        progress = ReplayProgress(request.generation, request.first, request.last, request.done)
+        report.note_progress(cec_directory(request.checkpoint), progress)
+        return Done()
 
-    def flushed(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Compares a flush with the log, answers its request if there is one, and answers what is `unwritten`.
+    def flushed(self, request: FlushedRequest) -> FlushedAnswer:
+        """Compares a flush with the log, answers its request if there is one, and answers what is unwritten.
 
-        Arguments: `checkpoint`, `home`, `version`, `generation`, `failed` (the errors of the executors), `request` or
-        None. The log decides: a lost or unknown executor sends no answer, and a late one may have had nothing to write.
+        The log decides: a lost or unknown executor sends no answer, and a late one may have had nothing to write.
         """
-        version, failed = int(arguments["version"]), [str(each) for each in arguments["failed"]]
         try:
-            log = self._logs.get_known(arguments["home"])
+            log = self._logs.get_known(request.home)
             log.catalog.refresh()
-            left = name_dirty_stores(log.catalog.index, version, int(arguments["generation"]))
+            left = name_dirty_stores(log.catalog.index, request.version, request.generation)
         except (DamagedLog, OSError) as error:
             left = [f"the log cannot be asked which stores are written: {error}"]
-        unwritten = [*left, *failed] if left else []
-        if arguments["request"] is not None:
-            answer_flush(cec_directory(arguments["checkpoint"]), str(arguments["request"]), version, unwritten)
-        return {"unwritten": unwritten}
+        unwritten = [*left, *request.failed] if left else []
+        if request.request is not None:
+            answer_flush(cec_directory(request.checkpoint), request.request, request.version, unwritten)
+        return FlushedAnswer(unwritten=tuple(unwritten))
 
-    def acknowledge(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+    def acknowledge(self, request: AcknowledgeRequest) -> AcknowledgeAnswer:
         """Answers the lowest D of all stores at a version; no replay begins before that batch.
 
-        Arguments: `home`, `version`. Under a protocol, answers the version to which the flow would go back now.
+        Under a protocol, answers the version to which the flow would go back now.
         """
-        return {"dirty_from": self._find_dirty_from(str(arguments["home"]), int(arguments["version"]))}
+        return AcknowledgeAnswer(dirty_from=self._find_dirty_from(request.home, request.version))
 
     def _find_dirty_from(self, home: str, version: int) -> int | None:
         kept_from = self._protocols.kept_from(home)
@@ -145,26 +146,23 @@ class QueryCalls:
             return None
         return min(first_missed(index, head) for head in heads)
 
-    def trim(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Removes segments that no recovery, reader or setting needs.
-
-        Arguments: `home`, `version` (committed by Spark), `generation`, `retained`.
-        """
-        log = self._logs.get_known(arguments["home"])
+    def trim(self, request: TrimRequest) -> TrimAnswer:
+        """Removes segments that no recovery, reader or setting needs."""
+        log = self._logs.get_known(request.home)
         log.catalog.refresh()
-        version, kept_from = int(arguments["version"]), self._protocols.kept_from(arguments["home"])
+        version, kept_from = request.version, self._protocols.kept_from(request.home)
         if kept_from == 0:  # the flow would go back to its beginning, and write everything again
-            return {"removed": []}
+            return TrimAnswer(removed=())
         # Under a protocol Spark keeps all batches, and the flow's checkpoints release those that no line needs.
-        retained = int(arguments["retained"]) if kept_from is None else max(REPAIRABLE_BATCHES, version - kept_from)
+        retained = request.retained if kept_from is None else max(REPAIRABLE_BATCHES, version - kept_from)
         first = max(version - retained, 1)
         horizon = TrimHorizon(
             stores=_find_oldest_needed(log.catalog.index, first, version),
-            generation=int(arguments["generation"]),
+            generation=request.generation,
             output_before=_find_output_bound(log, version, kept_from),
             now_ms=int(time.time() * 1000),
         )
-        return {"removed": trim(log.storage, log.catalog.index, horizon, log.summaries)}
+        return TrimAnswer(removed=tuple(trim(log.storage, log.catalog.index, horizon, log.summaries)))
 
 
 def _find_output_bound(log: OpenLog, version: int, kept_from: int | None) -> int | None:

@@ -7,12 +7,24 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import pyarrow as pa
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory, conf_of
+from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
+from spark_cec.agent.messages import (
+    Done,
+    NoteReaderRequest,
+    ReadSplitAnswer,
+    ReadSplitRequest,
+    ViewOffsetsAnswer,
+    ViewOffsetsRequest,
+    ViewSchemaAnswer,
+    ViewSchemaRequest,
+    ViewSplitsAnswer,
+    ViewSplitsRequest,
+)
 from spark_cec.agent.output_cache import OutputCache
 from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.agent.spool import Spool, write_rows
@@ -54,6 +66,23 @@ SPLIT_BYTES = 32 << 20
 """The stored bytes of one read task."""
 
 
+class _Look(Protocol):
+    """The fields of a request that looks into a log."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def conf(self) -> dict[str, str]: ...
+
+
+class _PatientLook(_Look, Protocol):
+    """One that may wait for a log that does not exist yet."""
+
+    @property
+    def may_wait(self) -> bool: ...
+
+
 def _allowed_attempts(path: str, log: OpenLog) -> Allows:
     """Tells which attempts may be the committed ones.
 
@@ -77,28 +106,28 @@ class ReaderCalls:
         self._trails: dict[tuple[str, str], ReaderTrail] = {}
         self._homes: dict[str, tuple[str, float]] = {}
 
-    def _find_log_or_none(self, arguments: Mapping[str, Any]) -> OpenLog | None:
+    def _find_log_or_none(self, request: _PatientLook) -> OpenLog | None:
         """The log, for a look at its newest batch.
 
         None if its query has committed nothing and the reader says `may_wait`.
         """
         try:
-            return self._find_log(arguments, TRUSTED_S)
+            return self._find_log(request, TRUSTED_S)
         except LogLocationError:
-            if arguments.get("may_wait") and committed_batch(open_storage(str(arguments["path"]))) < 0:
+            if request.may_wait and committed_batch(open_storage(request.path)) < 0:
                 return None
             raise
 
-    def _find_log(self, arguments: Mapping[str, Any], trusted_s: float = 0.0) -> OpenLog:
+    def _find_log(self, request: _Look, trusted_s: float = 0.0) -> OpenLog:
         """The log; it is not checked again within `trusted_s` seconds."""
-        path = str(arguments["path"])
+        path = request.path
         home, looked_at = self._homes.get(path, ("", -math.inf))
         now = time.monotonic()
         if now - looked_at >= trusted_s:
             query = QUERY.read(cec_directory(path))
             home = absolute_home(path, query["log_home"]) if query else path
             self._homes[path] = home, now
-        log = self._logs.existing(home, parse_settings(conf_of(arguments)), trusted_s)
+        log = self._logs.existing(home, parse_settings(request.conf), trusted_s)
         if log is None:
             self._homes.pop(path, None)  # another reader of the channel may have got the same answer
             raise LogLocationError(
@@ -106,118 +135,90 @@ class ReaderCalls:
             )
         return log
 
-    def schema(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Answers the schemas (Spark's JSON) of the newest and the oldest batch; none before the first batch.
-
-        Argument: `path`. With `may_wait`, a log that does not exist yet has none, too.
-        """
-        log = self._find_log_or_none(arguments)
+    def schema(self, request: ViewSchemaRequest) -> ViewSchemaAnswer:
+        """Answers the schemas (Spark's JSON) of the newest and the oldest batch; none before the first batch."""
+        log = self._find_log_or_none(request)
         if log is None:
-            return {"schemas": []}
-        return {"schemas": _retry_once(lambda: _read_outer_schemas(log, bool(arguments.get("may_lose"))))}
+            return ViewSchemaAnswer(schemas=())
+        return ViewSchemaAnswer(schemas=tuple(_retry_once(lambda: _read_outer_schemas(log, request.may_lose))))
 
-    def offsets(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Answers the first batch since a time, and the newest; -1 for none.
-
-        Arguments: `path`, `starting_timestamp_ms` or None. With `after`, a batch, `last` ends the next batch of a
-        stream that has read up to `after`. `up_to`, `max_batches` and `max_rows` bound it. With `may_lose`, it skips
-        batches that are no longer kept.
-
-        `newest` is the newest batch worth reading. `of` identifies the last batch beyond its number. `seen`, if given,
-        identifies `after`; `checked` says that an earlier call compared it. With `may_wait`, a log that does not exist
-        yet has no batches. `source` distinguishes the sources of one query.
-        """
-        log, since, after = (
-            self._find_log_or_none(arguments),
-            arguments.get("starting_timestamp_ms"),
-            arguments.get("after"),
-        )
+    def offsets(self, request: ViewOffsetsRequest) -> ViewOffsetsAnswer:
+        """Answers the first batch since a time, and the newest; -1 for none. With `after`, the end of a next batch."""
+        log, since, after = self._find_log_or_none(request), request.starting_timestamp_ms, request.after
         bounds = log.published.bounds() if log is not None else None
         kept_from = manifest.retired_before(log.storage) if log is not None and bounds is None else 0
         # A rollback may leave a log without any manifest: the earlier ones were deleted.
         newest = kept_from - 1 if bounds is None else bounds[1]
-        if after is not None and int(after) > newest:
-            raise _missing_batch(log, arguments, int(after), newest)
+        if after is not None and after > newest:
+            raise _missing_batch(log, request, after, newest)
         if bounds is None:
-            return {"first": kept_from, "last": newest, "newest": newest}
+            return ViewOffsetsAnswer(first=kept_from, last=newest, newest=newest)
         assert log is not None
         if after is not None:
-            if not arguments.get("checked") or log.published.cuts.known:
-                _refuse_other_batch(log, arguments, int(after))
-            settings, channel = parse_settings(conf_of(arguments)), str(arguments["path"])
+            if not request.checked or log.published.cuts.known:
+                _refuse_other_batch(log, request, after)
+            settings, channel = parse_settings(request.conf), request.path
             # Ask after the bounds are read: a batch published later may be behind a marker.
             up_to = self._protocols.end_of(settings, channel)
-            last = _choose_end(log.storage, int(after), bounds, arguments, up_to)
-            source = str(arguments.get("source", ""))
-            self._protocols.will_read(settings, channel, log.storage, int(after), last, up_to, source)
+            last = _choose_end(log.storage, after, bounds, request, up_to)
+            self._protocols.will_read(settings, channel, log.storage, after, last, up_to, request.source)
             if not _is_worth_reading(log.storage, last + 1, newest):
                 newest = last  # Else a reader that has read all rows would seem to lag.
-            of = _identify_batch(log, last) if last > int(after) else None
-            return {"first": bounds[0], "last": last, "newest": newest, "of": of}
+            of = _identify_batch(log, last) if last > after else None
+            return ViewOffsetsAnswer(first=bounds[0], last=last, newest=newest, of=of)
         if since is None:
-            return {"first": bounds[0], "last": newest, "newest": newest}
-        first, newest = _retry_once(lambda: _find_since(log, int(since)))
-        return {"first": first, "last": newest, "newest": newest}
+            return ViewOffsetsAnswer(first=bounds[0], last=newest, newest=newest)
+        first, newest = _retry_once(lambda: _find_since(log, since))
+        return ViewOffsetsAnswer(first=first, last=newest, newest=newest)
 
-    def note(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Records a stream's progress, so that the log can delete output that no reader needs.
-
-        Arguments: `path`, `reader`, and one event. `begins`: the stream begins behind a batch, whatever an earlier
-        stream of that name has read. `ends`: one of its batches ends with a batch of the log; Spark may run the newest
-        `retained` ones again. Without either, its run is over.
-        """
-        key = str(arguments["path"]), str(arguments["reader"])
+    def note(self, request: NoteReaderRequest) -> Done:
+        """Records a stream's progress, so that the log can delete output that no reader needs."""
+        key = request.path, request.reader
         trail = self._trails.get(key)
         if trail is None:
-            log = self._find_log_or_none(arguments)
+            log = self._find_log_or_none(request)
             if log is None:  # there is nothing to keep, either
-                return {}
+                return Done()
             trail = ReaderTrail(log.storage, log.log_id, key[1])
-        if "begins" in arguments:
-            trail.begin(int(arguments["begins"]))
-        elif "ends" in arguments:
-            again = self._protocols.read_again_from(parse_settings(conf_of(arguments)), key[0])
-            trail.add(int(arguments["ends"]), int(arguments["retained"]), again)
+        if request.begins is not None:
+            trail.begin(request.begins)
+        elif request.ends is not None:
+            again = self._protocols.read_again_from(parse_settings(request.conf), key[0])
+            trail.add(request.ends, request.retained, again)
         else:
             trail.save()
             self._trails.pop(key, None)
-            return {}
+            return Done()
         self._trails[key] = trail
-        return {}
+        return Done()
 
-    def splits(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Answers a read's pieces of work, each a JSON object for `read_split`.
-
-        Arguments: `path`, `view`, and bounds. Bounds for `output`: `first` and `last` batch; for `windows`: `operator`,
-        `store`, `version` (or None). With `may_lose`, the answer's `lost` names the lost output, and the read skips it.
-        `seen`, as in `offsets`, identifies the last batch at the first planning of the read. `schema` (Spark's JSON) is
-        the reader's.
-        """
+    def splits(self, request: ViewSplitsRequest) -> ViewSplitsAnswer:
+        """Answers a read's pieces of work, each a JSON object for `read_split`."""
         losses: list[CecError] = []
-        view = arguments["view"]
-        if view == "output" and int(arguments["last"]) < int(arguments["first"]):
-            return {"splits": [], "lost": []}  # there may be no log yet
-        log = self._find_log(arguments)
+        view = request.view
+        if view == "output" and request.last < request.first:
+            return ViewSplitsAnswer(splits=(), lost=())  # there may be no log yet
+        log = self._find_log(request)
         # Read the manifests before the catalog, and no later ones: then the catalog has all their frames.
         published = _published_range(log) if view == "output" else range(0)
         log.catalog.refresh()
         if view == "output":
-            if not arguments["whole"] and int(arguments["last"]) >= published.stop:
-                raise _missing_batch(log, arguments, int(arguments["last"]), published.stop - 1)
-            _refuse_other_batch(log, arguments, int(arguments["last"]))
+            if not request.whole and request.last >= published.stop:
+                raise _missing_batch(log, request, request.last, published.stop - 1)
+            _refuse_other_batch(log, request, request.last)
             entries = output_batches(
                 log.storage,
                 log.catalog,
-                int(arguments["first"]),
-                min(int(arguments["last"]), published.stop - 1),
-                bool(arguments["whole"]),
+                request.first,
+                min(request.last, published.stop - 1),
+                request.whole,
                 published,
-                losses.append if arguments.get("may_lose") else raise_loss,
-                arguments.get("schema"),
-                _is_case_sensitive(arguments),
+                losses.append if request.may_lose else raise_loss,
+                request.schema,
+                _is_case_sensitive(request),
             )
             begins = min((entry.meta.batch for entry in entries), default=0)
-            pieces = [
+            pieces: list[dict[str, Any]] = [
                 {"frames": piece, "begins": begins}
                 for piece in _pack_frames((e.location, e.meta.frame_id.hex()) for e in entries)
             ]
@@ -225,36 +226,33 @@ class ReaderCalls:
             found = [e for s in sorted(log.catalog.index.stores()) for e in log.catalog.index.commits(s, 0, 1 << 62)]
             pieces = [{"frames": piece} for piece in _pack_frames((e.location, "") for e in found if e.meta.records)]
         else:
-            store, version = str(arguments["store"]), arguments.get("version")
-            pieces = _list_window_pieces(log, int(arguments["operator"]), store, version)
-        splits = [{"view": view, "home": log.home, **piece} for piece in pieces]
-        return {"splits": splits, "lost": [str(each) for each in losses]}
+            pieces = _list_window_pieces(log, request.operator, request.store, request.version)
+        splits = tuple({"view": view, "home": log.home, **piece} for piece in pieces)
+        return ViewSplitsAnswer(splits=splits, lost=tuple(str(each) for each in losses))
 
-    def read_split(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Answers the rows as an Arrow IPC stream in a spool file, which the caller deletes.
-
-        Arguments: `split`, `columns`, `conf`. `may_lose` and `lost` as in `splits`.
-        """
-        split, losses = arguments["split"], list[CecError]()
-        log = self._logs.existing(split["home"], parse_settings(conf_of(arguments)))
+    def read_split(self, request: ReadSplitRequest) -> ReadSplitAnswer:
+        """Answers the rows as an Arrow IPC stream in a spool file, which the caller deletes."""
+        split, losses = request.split, list[CecError]()
+        log = self._logs.existing(split["home"], parse_settings(request.conf))
         if log is None:
             raise LogLocationError(split["home"], "the log is gone")
         if split["view"] == "windows":
             log.catalog.refresh()
             store = StoreId(int(split["operator"]), int(split["partition"]), split["store"])
-            allows = _allowed_attempts(str(arguments["path"]), log)
+            allows = _allowed_attempts(request.path, log)
             head = head_at(log.catalog.index, store, int(split["version"]), allows=allows)
             rows = window_rows(rebuild(log.storage, log.catalog.index, head))
         else:
             frames = [(bytes.fromhex(frame), Location(*place)) for *place, frame in split["frames"]]
-            lost = losses.append if arguments.get("may_lose") else partial(_fail_to_read, log.storage, split)
-            columns = arguments.get("columns")
+            lost = losses.append if request.may_lose else partial(_fail_to_read, log.storage, split)
+            columns = request.columns
             if split["view"] == "log":
                 rows = log_records(log.storage, [location for _, location in frames], columns, lost)
             else:
-                cached, exact = partial(self._output_cache.find, log.log_id), _is_case_sensitive(arguments)
+                cached, exact = partial(self._output_cache.find, log.log_id), _is_case_sensitive(request)
                 rows = output_rows(log.storage, dict(frames), columns, cached, lost, exact)
-        return {"spool": self._write_spool(rows), "rows": rows.num_rows, "lost": [str(each) for each in losses]}
+        lost_words = tuple(str(each) for each in losses)
+        return ReadSplitAnswer(spool=self._write_spool(rows), rows=rows.num_rows, lost=lost_words)
 
     def _write_spool(self, rows: pa.Table) -> str | None:
         if not rows.num_rows:
@@ -291,9 +289,9 @@ def _first_readable(storage: Storage, batches: Iterable[int]) -> manifest.Manife
     return None
 
 
-def _is_case_sensitive(arguments: Mapping[str, Any]) -> bool:
+def _is_case_sensitive(request: _Look) -> bool:
     """Whether the reader's session distinguishes column names by case."""
-    return conf_of(arguments).get("spark.sql.caseSensitive") == "true"
+    return request.conf.get("spark.sql.caseSensitive") == "true"
 
 
 def _fail_to_read(storage: Storage, split: Mapping[str, Any], lost: CecError) -> NoReturn:
@@ -320,19 +318,19 @@ def _published_range(log: OpenLog) -> range:
 
 
 def _choose_end(
-    storage: Storage, after: int, bounds: tuple[int, int], arguments: Mapping[str, Any], up_to: int | None
+    storage: Storage, after: int, bounds: tuple[int, int], request: ViewOffsetsRequest, up_to: int | None
 ) -> int:
     # Else a bound would count batches that are no longer kept.
-    begin = max(after, bounds[0] - 1) if arguments.get("may_lose") else after
-    last = min(bounds[1], int(arguments.get("up_to", bounds[1])), bounds[1] if up_to is None else up_to)
+    begin = max(after, bounds[0] - 1) if request.may_lose else after
+    last = min(bound for bound in (bounds[1], request.up_to, up_to) if bound is not None)
     if not _is_worth_reading(storage, begin + 1, last):
         return begin
     empty = _last_empty(storage, begin, last)  # batches without rows come along, outside the bounds
-    if "max_batches" in arguments:
-        last = min(last, empty + int(arguments["max_batches"]))
-    if "max_rows" in arguments:
-        last = manifest.last_within(storage, empty + 1, last, int(arguments["max_rows"]))
-    changed = first_type_change(_read_schemas(storage, begin + 1, last), exact=_is_case_sensitive(arguments))
+    if request.max_batches is not None:
+        last = min(last, empty + request.max_batches)
+    if request.max_rows is not None:
+        last = manifest.last_within(storage, empty + 1, last, request.max_rows)
+    changed = first_type_change(_read_schemas(storage, begin + 1, last), exact=_is_case_sensitive(request))
     if changed is not None:  # earlier batches are read with the types that they were written with
         last = changed - 1
     return max(begin, last)
@@ -380,20 +378,20 @@ def _identify_batch(log: OpenLog, batch: int) -> str | None:
         return f"{log.log_id[:8]}-"
 
 
-def _refuse_other_batch(log: OpenLog, arguments: Mapping[str, Any], batch: int) -> None:
+def _refuse_other_batch(log: OpenLog, request: ViewOffsetsRequest | ViewSplitsRequest, batch: int) -> None:
     """Raises an error if the stream's `seen` batch differs from the log's batch of that number."""
-    seen = arguments.get("seen")
+    seen = request.seen
     there = _identify_batch(log, batch) if seen else None
     if seen and there and not seen.startswith(there) and not there.startswith(seen):
-        raise _missing_batch(log, arguments, batch, batch)
+        raise _missing_batch(log, request, batch, batch)
 
 
-def _missing_batch(log: OpenLog | None, arguments: Mapping[str, Any], batch: int, newest: int) -> CecError:
+def _missing_batch(log: OpenLog | None, request: _Look, batch: int, newest: int) -> CecError:
     """Explains a missing batch: a rollback took it back, or the output is another one."""
     for cut in reversed(log.published.cuts.known) if log is not None else ():
         if cut.after < batch:
-            return OutputTakenBack(str(arguments["path"]), batch, cut.after, cut.generation)
-    return OutputBegunAnew(str(arguments["path"]), batch, newest)
+            return OutputTakenBack(request.path, batch, cut.after, cut.generation)
+    return OutputBegunAnew(request.path, batch, newest)
 
 
 def _pack_frames(frames: Iterable[tuple[Location, str]]) -> list[list[Sequence[Any]]]:

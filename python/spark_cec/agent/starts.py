@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass
 
 from spark_cec import __version__
 from spark_cec.adapters.fsspec_storage import open_storage, same_place
-from spark_cec.agent.lease import WAIT_S, CheckpointLeases
-from spark_cec.agent.logs import OpenLogs, cec_directory, conf_of, home_of, index_root
+from spark_cec.agent.lease import CheckpointLeases
+from spark_cec.agent.logs import OpenLogs, cec_directory, home_of, index_root
+from spark_cec.agent.messages import (
+    BeginAnswer,
+    BeginRequest,
+    CheckAnswer,
+    CheckRequest,
+    Done,
+    HoldRequest,
+    ReleaseRequest,
+    ResolveAnswer,
+    ResolveRequest,
+    SourceState,
+)
 from spark_cec.agent.owner import claim_log, external_log, owns, refuse_if_owned, refuse_if_taken_over
 from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.checkpoint.recovery_target import load_tuning
@@ -21,6 +32,7 @@ from spark_cec.log.home import absolute_home, is_inside, read_log_id, relative_h
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.decide import (
     LogFacts,
+    QueryDecision,
     QueryFacts,
     StartOrders,
     decide_start,
@@ -36,7 +48,7 @@ from spark_cec.recovery.lost_output import describe_lost_output
 from spark_cec.recovery.migrated_away import refuse_if_migrated
 from spark_cec.recovery.plan import RecoveryPlan
 from spark_cec.recovery.query_files import FALLBACK, QUERY
-from spark_cec.recovery.replay_range import read_replay_range
+from spark_cec.recovery.replay_input import read_replay_input
 from spark_cec.recovery.rollback import refuse_if_under_way
 from spark_cec.recovery.run import begin_run, hold_run, refuse_if_replaced
 from spark_cec.recovery.sources import check_at_start, parse_sources
@@ -62,10 +74,10 @@ class _Start:
     places: Places
 
     @classmethod
-    def of(cls, arguments: Mapping[str, Any]) -> _Start:
-        checkpoint, home = str(arguments["checkpoint"]), str(arguments["home"])
+    def of(cls, request: BeginRequest) -> _Start:
+        checkpoint, home = request.checkpoint, request.home
         places = Places(open_storage(checkpoint), cec_directory(checkpoint), open_storage(home))
-        return cls(parse_settings(conf_of(arguments)), checkpoint, home, places)
+        return cls(parse_settings(request.conf), checkpoint, home, places)
 
 
 class StartCalls:
@@ -80,43 +92,37 @@ class StartCalls:
         self._protocols = protocols
         self._leases = CheckpointLeases()
 
-    def check(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Refuses a start that cannot work, before any write.
-
-        Arguments: `conf`, `checkpoint`, `sink_path`, `committed_batch` (V; -1 for none), and the fields of
-        `QueryFacts`. Answers the log's home, the id of the log there (None: no log), and the settings that the rule
-        needs.
-        """
-        settings = parse_settings(conf_of(arguments))
+    def check(self, request: CheckRequest) -> CheckAnswer:
+        """Refuses a start that cannot work, before any write."""
+        settings = parse_settings(request.conf)
         index_root(settings)  # raises if its place cannot be used
         if settings.autotune:
             load_tuning()  # raises without its libraries
-        checkpoint = str(arguments["checkpoint"])
-        query, own = _parse_query(arguments), cec_directory(checkpoint)
+        checkpoint, query = request.checkpoint, request.query
+        own = cec_directory(checkpoint)
         refuse_if_unfinished(open_storage(checkpoint))
         refuse_provider(query, open_storage(checkpoint).url)
         if settings.protocol is not None and settings.protocol.takes_part:
             refuse_under_protocol(query, settings.protocol.flow)
         refuse_if_migrated(own)
         refuse_if_under_way(own)
-        committed = int(arguments["committed_batch"])
-        facts = _read_log_facts(checkpoint, own, settings, arguments["sink_path"], query, committed)
+        facts = _read_log_facts(checkpoint, own, settings, request.sink_path, query, request.committed_batch)
         refuse_log(facts)
         refuse_if_owned(checkpoint, facts.home)
         open_storage(facts.home).probe_writable()
-        return {
-            "home": facts.home,
-            "log_id": facts.found_id,
-            "mode": settings.mode.value,
-            "accept": settings.accepts_divergence,
-            "flush_at_stop": settings.flush_at_stop,
-            "sources_margin": settings.sources_margin,
-            "replayable_sources": list(settings.replayable_sources),
-            "order_free_functions": settings.order_free_functions,
-            "said": [asdict(StartMessage(warning)) for warning in settings.warnings],
-        }
+        return CheckAnswer(
+            home=facts.home,
+            log_id=facts.found_id,
+            mode=settings.mode.value,
+            accept=settings.accepts_divergence,
+            flush_at_stop=settings.flush_at_stop,
+            sources_margin=settings.sources_margin,
+            replayable_sources=tuple(settings.replayable_sources),
+            order_free_functions=settings.order_free_functions,
+            said=tuple(StartMessage(warning) for warning in settings.warnings),
+        )
 
-    def begin(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+    def begin(self, request: BeginRequest) -> BeginAnswer:
         """Begins a run. Writes nothing before step 4, and so nothing unless the query can continue exactly.
 
         1. Take the lease, so that no other run writes. A query without state of ours has none.
@@ -125,42 +131,45 @@ class StartCalls:
         4. Take the run's number, write `query.json`, create the log if it is missing, and claim it.
         5. Open the log, and announce the run to the protocol.
 
-        Arguments: `conf`, `checkpoint`, `home` and `log_seen` (as `check` answered them), `committed_batch` (V; -1 for
-        none), `named` (Spark records checkpoint ids), `decision`, `sources` (None, or as for `parse_sources`),
-        `session_settings`, `load_waves`, `wait_s`. Answers the run, the plan, and the forecast by earlier recoveries.
-
         Raises `InputGone` if input of the replay is gone and the user does not accept that. Raises `Fenced` if another
         run has the lease, or if V has changed meanwhile. Step 5 raises `RestartNeeded` if a flow is not at its line.
         """
-        start, decision, committed = _Start.of(arguments), arguments["decision"], int(arguments["committed_batch"])
+        start, decision, committed = _Start.of(request), request.decision, request.committed_batch
         own, messages = start.places.own, list[StartMessage]()
         with ExitStack() as leased:
-            if decision["provider"]:
-                leased.enter_context(self._hold_for_start(arguments))  # 1
+            if decision.provider:
+                leased.enter_context(self._hold_for_start(request))  # 1
                 _refuse_if_overtaken(start, committed)
             former = refuse_if_owned(start.checkpoint, start.home)
             if former is not None:
                 messages.append(describe_new_owner(start.home, former, start.checkpoint))
-            orders, found = self._decide(start, committed, named=bool(arguments["named"]))  # 2
+            orders, found = self._decide(start, committed, named=request.named)  # 2
             plan = orders.plan
-            if _needs_input(plan, decision) and arguments.get("sources") is not None:
-                messages.append(_compare_input(start, plan, parse_sources(arguments["sources"])))  # 3
+            if _needs_input(plan, decision) and request.sources is not None:
+                messages.append(_compare_input(start, plan, request.sources))  # 3
             run = begin_run(
                 start.places.checkpoint, own, start.places.log, relative_home(start.checkpoint, start.home),
-                conf_of(arguments), decision, __version__, arguments["log_seen"],
-                {str(key): str(value) for key, value in arguments["session_settings"].items()},
+                request.conf, asdict(decision), __version__, request.log_seen, request.session_settings,
             )  # fmt: skip # 4
             claim_log(start.checkpoint, start.home)
             if orders.forgets_fallback:
                 FALLBACK.delete(own)
         self._logs.get(start.home, start.settings, run.log_id)  # 5
         self._protocols.begin(start.settings, start.checkpoint, start.home, run.generation, committed)
-        expected = forecast(own, float(arguments["load_waves"]), autotune=start.settings.autotune)
-        how = f"{decision['mode']} ({decision['reason']})"
+        expected = forecast(own, request.load_waves, autotune=start.settings.autotune)
+        how = f"{decision.mode} ({decision.reason})"
         messages += [*found, *describe_plan(plan, how, start.settings.describe(), start.home)]
-        messages += describe_eager_operators(decision["operators"], asked=start.settings.mode is Mode.EAGER)
-        said = [asdict(message) for message in messages]
-        return {**asdict(run), "plan": plan.to_json(), "forecast": asdict(expected), "said": said}
+        messages += describe_eager_operators(decision.operators, asked=start.settings.mode is Mode.EAGER)
+        return BeginAnswer(
+            generation=run.generation,
+            log_id=run.log_id,
+            committed_batch=plan.committed_batch,
+            rewound_to=plan.rewound_to,
+            base=plan.base,
+            plan=plan.to_json(),
+            forecast=asdict(expected),
+            said=tuple(messages),
+        )
 
     def _decide(self, start: _Start, committed: int, *, named: bool) -> tuple[StartOrders, list[StartMessage]]:
         """The orders of a start after batch `committed`, and messages on damage in the log."""
@@ -176,46 +185,44 @@ class StartCalls:
         return orders, messages + describe_lost_output(log.storage, log.catalog.index, facts.published, committed)
 
     @contextmanager
-    def _hold_for_start(self, arguments: Mapping[str, Any]) -> Iterator[None]:
+    def _hold_for_start(self, request: BeginRequest) -> Iterator[None]:
         """Holds the lease for the call. The run takes it again in its own thread, because Spark may refuse the start.
 
         The call ends the effect of an earlier loss of the lease.
         """
-        checkpoint = str(arguments["checkpoint"])
-        taken = self._take_lease(arguments, alone=True)
+        taken = self._take_lease(request.checkpoint, request.home, request.wait_s, alone=True)
         try:
-            self._logs.unfence(checkpoint)
+            self._logs.unfence(request.checkpoint)
             yield
         finally:
             if taken:
-                self._leases.release(checkpoint)
+                self._leases.release(request.checkpoint)
 
-    def hold(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+    def hold(self, request: HoldRequest) -> Done:
         """Takes the lease of a run that has begun; `Fenced` if another process has it.
 
-        Arguments: `checkpoint`, `home`, `generation`, `wait_s`, `runs`. The run begins its first batch, or its agent
-        died (`runs`). The call fails if a later run took the lease, another run has committed since this one began, or
-        another checkpoint owns the log. It also fails if the state was migrated, or a rollback is unfinished. Then
-        calls for the checkpoint fail from now on. If the run `runs`, calls for its log fail, too. Later runs that never
-        took the lease are given up.
+        The run begins its first batch, or its agent died (`runs`). The call fails if a later run took the lease, if
+        another run has committed since this one began, or if another checkpoint owns the log. It also fails if the
+        state was migrated, or a rollback is unfinished. Then calls for the checkpoint fail from now on. If the run
+        `runs`, calls for its log fail, too. Later runs that never took the lease are given up.
         """
-        checkpoint, home = str(arguments["checkpoint"]), str(arguments["home"])
+        checkpoint = request.checkpoint
         try:
-            self._hold(arguments, checkpoint, home, int(arguments["generation"]))
+            self._hold(checkpoint, request.home, request.generation, request.wait_s)
         except Exception as error:
             if not self._leases.has(checkpoint):  # a later run here may have the lease
-                self._logs.fence(checkpoint, home if arguments.get("runs") else None, str(error))
+                self._logs.fence(checkpoint, request.home if request.runs else None, str(error))
             raise
         self._logs.unfence(checkpoint)
-        return {}
+        return Done()
 
-    def _hold(self, arguments: Mapping[str, Any], checkpoint: str, home: str, generation: int) -> None:
+    def _hold(self, checkpoint: str, home: str, generation: int, wait_s: float) -> None:
         own = cec_directory(checkpoint)
         refuse_if_replaced(own, checkpoint, generation)  # fail at once, without a wait for the lock
         if self._leases.run_of(checkpoint) == generation:
             return
         with ExitStack() as undo:
-            if self._take_lease(arguments):
+            if self._take_lease(checkpoint, home, wait_s):
                 undo.callback(self._leases.release, checkpoint)
                 refuse_if_taken_over(checkpoint, home)
                 refuse_if_migrated(own)
@@ -228,35 +235,27 @@ class StartCalls:
                 refuse_if_replaced(own, checkpoint, generation, by_begun=True)
             undo.pop_all()
 
-    def _take_lease(self, arguments: Mapping[str, Any], *, alone: bool = False) -> bool:
-        checkpoint, wait_s = str(arguments["checkpoint"]), float(arguments.get("wait_s", WAIT_S))
-        log = external_log(checkpoint, str(arguments["home"]))
+    def _take_lease(self, checkpoint: str, home: str, wait_s: float, *, alone: bool = False) -> bool:
+        log = external_log(checkpoint, home)
         return self._leases.hold(checkpoint, cec_directory(checkpoint), wait_s, log, alone=alone)
 
-    def release(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Releases the lease of `checkpoint`."""
-        self._leases.release(arguments["checkpoint"])
-        return {}
+    def release(self, request: ReleaseRequest) -> Done:
+        """Releases the lease of a query."""
+        self._leases.release(request.checkpoint)
+        return Done()
 
-    def resolve(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        """Answers home, log and generation for a store that has no data from the rule.
-
-        Arguments: `checkpoint`, `conf`. `log_id` is None if no run of the query is known; then a log may be created.
-        """
-        query = QUERY.read(cec_directory(arguments["checkpoint"]))
+    def resolve(self, request: ResolveRequest) -> ResolveAnswer:
+        """Answers home, log and generation for a store that has no data from the rule."""
+        query = QUERY.read(cec_directory(request.checkpoint))
         if query is None:
-            home = home_of(arguments["checkpoint"], parse_settings(conf_of(arguments)), None)
-            return {"home": home, "log_id": None, "generation": 0}
-        home = absolute_home(arguments["checkpoint"], query["log_home"])
-        return {"home": home, "log_id": query["log_id"], "generation": query["generation"]}
+            home = home_of(request.checkpoint, parse_settings(request.conf), None)
+            return ResolveAnswer(home=home, log_id=None, generation=0)
+        home = absolute_home(request.checkpoint, query["log_home"])
+        return ResolveAnswer(home=home, log_id=query["log_id"], generation=query["generation"])
 
     def close(self) -> None:
         """Releases all leases."""
         self._leases.close()
-
-
-def _parse_query(arguments: Mapping[str, Any]) -> QueryFacts:
-    return QueryFacts(**{each.name: arguments[each.name] for each in fields(QueryFacts)})
 
 
 def _read_log_facts(
@@ -286,15 +285,16 @@ def _is_reached_by_link(checkpoint: str, recorded: str, settings: Settings) -> b
     return owns(checkpoint, recorded) or recorded in [home_of(url, settings, None) for url in (real, f"file:{real}")]
 
 
-def _needs_input(plan: RecoveryPlan, decision: Mapping[str, Any]) -> bool:
+def _needs_input(plan: RecoveryPlan, decision: QueryDecision) -> bool:
     """Whether the query replays now, or a later recovery of it may replay."""
-    may_replay = plan.replayed_batches > 0 or any(each["deferred"] for each in decision["operators"])
-    return bool(decision["provider"]) and plan.committed_batch >= 0 and may_replay
+    may_replay = plan.replayed_batches > 0 or any(each.deferred for each in decision.operators)
+    return decision.provider and plan.committed_batch >= 0 and may_replay
 
 
-def _compare_input(start: _Start, plan: RecoveryPlan, sources: Any) -> StartMessage:
-    replay = read_replay_range(start.places.checkpoint, plan.rewound_to + 1, plan.committed_batch)
+def _compare_input(start: _Start, plan: RecoveryPlan, states: Sequence[SourceState]) -> StartMessage:
+    replay = read_replay_input(start.places.checkpoint, plan.rewound_to + 1, plan.committed_batch)
     settings, now_ms = start.settings, int(time.time() * 1000)
+    sources = parse_sources((each.name, each.available, each.error) for each in states)
     return check_at_start(replay, sources, settings.sources_margin, settings.accepts_divergence, now_ms)
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from spark_cec.admin.find_log import Place
 from spark_cec.admin.roll_back import WayBack
 from spark_cec.cli.show import counted, place_json
-from spark_cec.cli.show_state import replay_range_json
+from spark_cec.cli.show_state import replay_input_json
 
 _OTHER_SINKS = (
     "have {} already: rows come again, in batches that may be cut otherwise; one that knows batches by their numbers "
@@ -29,11 +29,11 @@ def rollback_json(place: Place, batch: int, way: WayBack | None, generation: int
 
 
 def _cost_json(way: WayBack) -> dict[str, Any]:
-    replay = {"first": way.replay_range.first, "last": way.to, "input_tuples": way.inputs}
+    replay = {"first": way.replay_input.first, "last": way.to, "input_tuples": way.inputs}
     return {
         "stores": way.stores,
-        "replay": replay if way.replay_range.is_due else None,
-        "needs_input": replay_range_json(way.replay_range),
+        "replay": replay if way.replay_input.is_due else None,
+        "needs_input": replay_input_json(way.replay_input),
         "output": asdict(way.output) if way.output else None,
         "readers": way.readers,
         "gone_files": list(way.gone),
@@ -47,7 +47,7 @@ def print_way_back(out: Console, way: WayBack) -> None:
     begun = "; a try before was cut short, and this one does the rest" if way.begun else ""
     lines = [("back to", f"the end of batch {way.to}, from batch {way.newest}{begun}"), ("state", _describe_state(way))]
     lines.append(
-        ("input", f"needed {way.replay_range.describe_need(int(time.time() * 1000))}: what came since is read again")
+        ("input", f"needed {way.replay_input.describe_need(int(time.time() * 1000))}: what came since is read again")
     )
     if way.gone:
         more = f" and {len(way.gone) - 1:,} more" if len(way.gone) > 1 else ""
@@ -68,7 +68,7 @@ def print_way_back(out: Console, way: WayBack) -> None:
 
 def print_done(out: Console, way: WayBack) -> None:
     """Says that the rollback is done, and what the next start does."""
-    replays = f"replays {_format_batches(way.replay_range.first, way.to)}, and " if way.replay_range.is_due else ""
+    replays = f"replays {_format_batches(way.replay_input.first, way.to)}, and " if way.replay_input.is_due else ""
     comes = f"its next start {replays}goes on with batch {way.to + 1}"
     out.print(f"the query is back at the end of batch {way.to}: {comes}")
 
@@ -77,9 +77,9 @@ def _describe_state(way: WayBack) -> str:
     if not way.stores:
         return "none in this log"
     whole = f"{counted(way.stores, 'store')}, whole in the log at version {way.to + 1}"
-    if not way.replay_range.is_due:
+    if not way.replay_input.is_due:
         return f"{whole}; nothing is replayed"
-    batches = _format_batches(way.replay_range.first, way.to)
+    batches = _format_batches(way.replay_input.first, way.to)
     return f"{whole}; the next start replays {batches} ({counted(way.inputs, 'input tuple')})"
 
 

@@ -15,7 +15,7 @@ from spark_cec.admin.find_log import store_of
 from spark_cec.admin.state import LogState, StoreState
 from spark_cec.cli.show import counted, describe_fallback, fallback_json, print_findings, size, store_json
 from spark_cec.log.meta import CommitFlags
-from spark_cec.recovery.replay_range import ReplayRange
+from spark_cec.recovery.replay_input import ReplayInput
 from spark_cec.recovery.spark_logs import has_state, recorded_conf
 from spark_cec.settings import PROVIDER, PROVIDER_KEY
 
@@ -40,7 +40,7 @@ def state_json(state: LogState) -> dict[str, Any]:
         "committed_batch": done.batch if done else None,
         "replay": asdict(done.replay) if done and done.replay else None,
         "rollback": done.under_way if done else None,
-        "needs_input": replay_range_json(state.replay_range) if state.replay_range else None,
+        "needs_input": replay_input_json(state.replay_input) if state.replay_input else None,
         "recoveries": state.recoveries,
         "output_batches": state.output_batches,
         "stores": [_store_json(store) for store in state.stores],
@@ -110,8 +110,8 @@ def _header_lines(state: LogState) -> list[tuple[str, object]]:
     if done is not None and done.under_way is not None:
         rest = f"`cec rollback` with --to {done.under_way} does the rest"
         lines.append(("rollback", f"to batch {done.under_way}, not finished: {rest}"))
-    if state.replay_range is not None:
-        lines.append(("input", state.replay_range.describe(int(time.time() * 1000))))
+    if state.replay_input is not None:
+        lines.append(("input", state.replay_input.describe(int(time.time() * 1000))))
     lines.append(("recoveries", state.recoveries))
     lines.append(("output", counted(state.output_batches, "batch", "batches")))
     return lines
@@ -169,12 +169,12 @@ def _exceeds(value: int, bound: int | None) -> bool:
     return bound is not None and value > bound
 
 
-def replay_range_json(replay_range: ReplayRange) -> dict[str, Any]:
+def replay_input_json(replay_input: ReplayInput) -> dict[str, Any]:
     """`since_batch` is D. `from` and `to` have the source's own form; `offsets` are for Kafka's form."""
     return {
-        "since_batch": replay_range.first,
-        "batches": max(replay_range.committed + 1 - replay_range.first, 0),
-        "since_unix_ms": replay_range.timestamp_ms,
+        "since_batch": replay_input.first,
+        "batches": max(replay_input.committed + 1 - replay_input.first, 0),
+        "since_unix_ms": replay_input.timestamp_ms,
         "sources": [
             {
                 "from": source.start,
@@ -186,7 +186,7 @@ def replay_range_json(replay_range: ReplayRange) -> dict[str, Any]:
                     for each in source.partitions
                 ],
             }
-            for source in replay_range.sources
+            for source in replay_input.sources
         ],
     }
 

@@ -39,6 +39,26 @@ class QueryFacts:
     speculation: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class OperatorDecision:
+    """Whether the commits of a stateful operator are deferred, and the reason. `kind` is in words."""
+
+    operator: int
+    kind: str
+    deferred: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueryDecision:
+    """The decision for a query. `provider`: the query has state, and its provider is ours."""
+
+    mode: str
+    reason: str
+    provider: bool
+    operators: tuple[OperatorDecision, ...]
+
+
 def refuse_provider(query: QueryFacts, checkpoint: str) -> None:
     """Refuses a query whose checkpoint at that URL began with another provider, or whose operators we cannot run.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.replay_range import read_planned
+from spark_cec.recovery.replay_input import read_planned
 
 COMPACT = ".compact"
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from spark_cec.errors import InputGone
 from spark_cec.recovery.margin import Available, Margin, kafka_margin, parse_available
-from spark_cec.recovery.replay_range import SHOWN, ReplayRange
+from spark_cec.recovery.replay_input import SHOWN, ReplayInput
 from spark_cec.recovery.start_messages import StartMessage
 from spark_cec.settings import PREFIX
 
@@ -34,22 +33,18 @@ class Source:
         return f" (retention.ms={', '.join(map(str, times))})" if times else ""
 
 
-def parse_sources(raw: Iterable[Mapping[str, Any]]) -> tuple[Source, ...]:
-    """Parses the sources from the shim: `name`, and `available` (JSON as text) or `error` or neither.
+def parse_sources(states: Iterable[tuple[str, str | None, str | None]]) -> tuple[Source, ...]:
+    """Parses the states of sources: the name, what is available (JSON as text; None: unknown), and the error.
 
-    Raises `ValueError` if the input has another form.
+    Raises `ValueError` if the JSON has another form.
     """
     return tuple(
-        Source(
-            str(each["name"]),
-            None if each.get("available") is None else parse_available(each["available"]),
-            each.get("error"),
-        )
-        for each in raw
+        Source(name, None if available is None else parse_available(available), error)
+        for name, available, error in states
     )
 
 
-def compare_margins(replay: ReplayRange, sources: Sequence[Source]) -> tuple[tuple[Source, Margin], ...]:
+def compare_margins(replay: ReplayInput, sources: Sequence[Source]) -> tuple[tuple[Source, Margin], ...]:
     """Each source's margin, for the sources whose needed and available offsets are both known.
 
     `sources` are in Spark's order. If their number differs from the offset log's, the query has changed, and the result
@@ -65,7 +60,7 @@ def compare_margins(replay: ReplayRange, sources: Sequence[Source]) -> tuple[tup
 
 
 def check_at_start(
-    replay: ReplayRange, sources: Sequence[Source], share: float, accepts: bool, now_ms: int
+    replay: ReplayInput, sources: Sequence[Source], share: float, accepts: bool, now_ms: int
 ) -> StartMessage:
     """Checks the sources at a start, before a replay, and returns the message on them.
 
@@ -90,7 +85,7 @@ def check_at_start(
     return _make_message(replay, news, now_ms)
 
 
-def _check_without_replay(replay: ReplayRange, sources: Sequence[Source], share: float, now_ms: int) -> StartMessage:
+def _check_without_replay(replay: ReplayInput, sources: Sequence[Source], share: float, now_ms: int) -> StartMessage:
     news = []
     for source, margin in compare_margins(replay, sources):
         unread = margin.unread
@@ -117,7 +112,7 @@ def _describe_silent(sources: Iterable[Source], then: str) -> list[str]:
     ]
 
 
-def _make_message(replay: ReplayRange, news: Sequence[str], now_ms: int) -> StartMessage:
+def _make_message(replay: ReplayInput, news: Sequence[str], now_ms: int) -> StartMessage:
     return StartMessage("; ".join([replay.describe(now_ms), *news]), bool(news))
 
 
@@ -132,7 +127,7 @@ class ThinMargin:
     deletes: bool
 
 
-def check_while_running(replay: ReplayRange, sources: Sequence[Source], share: float) -> ThinMargin | None:
+def check_while_running(replay: ReplayInput, sources: Sequence[Source], share: float) -> ThinMargin | None:
     """The source with the smallest margin below `share`; None if no source is below."""
     thin = [
         (margin.share, source, margin) for source, margin in compare_margins(replay, sources) if margin.share < share

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from spark_cec.log.scan import Corrupt
+from spark_cec.recovery.decide import OperatorDecision
 from spark_cec.recovery.plan import RecoveryPlan
 
 
@@ -47,19 +47,15 @@ _COSTS_NOTHING = {
 _COSTS_LITTLE = {"stream-stream join": "it writes each row once in any case, and with it how many rows its key has"}
 
 
-def describe_eager_operators(operators: Sequence[Mapping[str, Any]], asked: bool) -> list[StartMessage]:
+def describe_eager_operators(operators: Sequence[OperatorDecision], asked: bool) -> list[StartMessage]:
     """A message on the eager operators, with reasons and costs; empty if no operator is eager.
 
-    `operators` as in the decision (`operator`, `kind`, `deferred`, `reason`). `asked`: the user set the eager mode, so
-    the message is no warning.
+    `asked`: the user set the eager mode, so the message is no warning.
     """
-    eager = [each for each in operators if not each["deferred"]]
+    eager = [each for each in operators if not each.deferred]
     if not eager:
         return []
-    which = [
-        f"operator {each['operator']} ({each['kind']}), {_describe_cost(each['kind'], each['reason'])}"
-        for each in eager
-    ]
+    which = [f"operator {each.operator} ({each.kind}), {_describe_cost(each.kind, each.reason)}" for each in eager]
     return [
         StartMessage(
             f"eager, so that every commit writes all that its batch touched: {'; '.join(which)}", warns=not asked

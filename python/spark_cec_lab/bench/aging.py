@@ -20,14 +20,28 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.calls import Calls
+from spark_cec.agent.messages import (
+    AcknowledgeRequest,
+    AppendAnswer,
+    BeginRequest,
+    LoadAnswer,
+    LoadRequest,
+    OpenLogRequest,
+    PublishRequest,
+    Request,
+    TrimRequest,
+    WriteOutputRequest,
+)
 from spark_cec.errors import CecError
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.home import read_log_id
 from spark_cec.log.index import MemoryIndex
+from spark_cec.recovery.decide import QueryDecision
 from spark_cec.settings import PREFIX
 from spark_cec_lab.bench.aging_store import AgingStore, Busy, Passing, Quiet
 
@@ -83,28 +97,27 @@ class Life:
         self.calls = Calls(str(self.scratch / "spool"))
         self.start()
 
-    def ask(self, call: str, calls: Calls | None = None, **arguments: Any) -> dict[str, Any]:
-        """One call; raises `CecError` if the answer is an error."""
-        known = {"home": self.home, "checkpoint": self.checkpoint, "path": self.checkpoint, "conf": self.settings}
-        answer = json.loads((calls or self.calls).answer(call, json.dumps({**known, **arguments})))
-        assert isinstance(answer, dict)
-        if "error" in answer:
-            raise CecError(f"{call}: {answer['error']['message']}")
-        return answer
+    def ask(self, request: Request, calls: Calls | None = None) -> Any:
+        """The answer of one call; raises `CecError` if it is an error."""
+        text = (calls or self.calls).answer(request.call(), msgspec.json.encode(request).decode())
+        if "error" in (answer := json.loads(text)):
+            raise CecError(f"{request.call()}: {answer['error']['message']}")
+        return msgspec.convert(answer, request.answer)
 
     def start(self) -> float:
         """A start of the query: the run, the load of every store; ms."""
         self._plan_batches()
         began = time.perf_counter()
-        begun = self.ask(
-            "begin", committed_batch=self.batch - 1, named=False, log_seen=read_log_id(open_storage(self.home)),
-            decision={"mode": "deferred", "operators": [], "reason": "aging", "provider": False}, load_waves=1.0,
-            session_settings={},
-        )  # fmt: skip
-        self.generation = int(begun["generation"])
-        self.ask("open_log")
+        begun = self.ask(BeginRequest(
+            checkpoint=self.checkpoint, conf=self.settings, home=self.home,
+            log_seen=read_log_id(open_storage(self.home)), committed_batch=self.batch - 1, named=False,
+            decision=QueryDecision("deferred", "aging", provider=False, operators=()), sources=None,
+            session_settings={}, load_waves=1.0, wait_s=0.0,
+        ))  # fmt: skip
+        self.generation, self.log_id = begun.generation, begun.log_id
+        self.ask(OpenLogRequest(home=self.home, conf=self.settings, log_id=self.log_id))
         for store in self.stores if self.batch else ():
-            store.plan = self._load(store, self.calls)["plan"]
+            store.plan = self._load(store, self.calls).plan
             store.whole = True
         return (time.perf_counter() - began) * 1000
 
@@ -115,10 +128,14 @@ class Life:
         for batch in range(max(self.batch - RETAINED, 0), self.batch + 1):
             offsets.joinpath(str(batch)).write_text("v1\n{}\n-")
 
-    def _load(self, store: AgingStore, calls: Calls) -> dict[str, Any]:
-        answer = self.ask("load", calls, store=store.id, version=self.batch, checkpoint_id=None, retained=RETAINED)
-        if answer["spool"]:
-            Path(answer["spool"]).unlink()
+    def _load(self, store: AgingStore, calls: Calls) -> LoadAnswer:
+        answer: LoadAnswer = self.ask(LoadRequest(
+            home=self.home, conf=self.settings, log_id=self.log_id, store=store.id, version=self.batch,
+            checkpoint_id=None, checkpoint=self.checkpoint, committed_batch=None, generation=self.generation,
+            retained=RETAINED, forecast=None,
+        ), calls)  # fmt: skip
+        if answer.spool is not None:
+            Path(answer.spool).unlink()
         return answer
 
     def restart(self) -> float:
@@ -145,38 +162,45 @@ class Life:
         """So many batches: commits, output, the acknowledgement, and now and then the trimming."""
         for _ in range(batches):
             for store in self.stores:
-                arguments, table = store.commit(self.generation, RETAINED)
-                arguments["spool"] = self._spool(table)
+                request, table = store.commit(self.home, self.generation, RETAINED)
+                request = msgspec.structs.replace(request, spool=self._spool(table))
                 began = time.perf_counter()
-                answer = self.ask("append", **arguments)
+                answer: AppendAnswer = self.ask(request)
                 self.commit_ms.append((time.perf_counter() - began) * 1000)
                 self.records += table.num_rows if table is not None else 0
-                store.plan = answer["plan"]
+                store.plan = answer.plan
             if self.output:
                 self._publish()
             began = time.perf_counter()
-            self.ask("acknowledge", version=self.batch + 1)
+            version = self.batch + 1
+            self.ask(AcknowledgeRequest(home=self.home, version=version))
             if self.batch % TRIM_EVERY == TRIM_EVERY - 1:
-                self.ask("trim", version=self.batch + 1, generation=self.generation, retained=RETAINED)
+                self.ask(TrimRequest(
+                    home=self.home, version=version, generation=self.generation, retained=RETAINED
+                ))  # fmt: skip
             self.driver_ms.append((time.perf_counter() - began) * 1000)
             self.batch += 1
 
     def _publish(self) -> None:
         table = pa.table({"n": [self.batch]})
-        written = self.ask("write_output", batch=self.batch, partition=0, attempt=0, generation=self.generation,
-                           spool=self._spool(table, keep=True))  # fmt: skip
-        Path(self._spooled).unlink()
-        self.ask("publish", batch=self.batch, frames=[written["frame"]], rows=1, schema="{}", truncate=False,
-                 generation=self.generation, sources=["rate"])  # fmt: skip
+        spool = self._write_spool(table)
+        written = self.ask(WriteOutputRequest(
+            home=self.home, log_id=self.log_id, batch=self.batch, partition=0, attempt=0, generation=self.generation,
+            spool=spool,
+        ))  # fmt: skip
+        Path(spool).unlink()
+        self.ask(PublishRequest(
+            checkpoint=self.checkpoint, home=self.home, batch=self.batch, frames=(written.frame,), rows=1, schema="{}",
+            truncate=False, generation=self.generation, sources=("rate",),
+        ))  # fmt: skip
 
-    def _spool(self, table: pa.Table | None, *, keep: bool = False) -> str | None:
-        if table is None:
-            return None
+    def _spool(self, table: pa.Table | None) -> str | None:
+        return None if table is None else self._write_spool(table)
+
+    def _write_spool(self, table: pa.Table) -> str:
         path = self.calls.spool.new_file(table.nbytes)
         with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
             stream.write_table(table)
-        if keep:
-            self._spooled = path
         return path
 
     def sample(self) -> Sample:
@@ -186,7 +210,7 @@ class Life:
         since, self._sampled = getattr(self, "_sampled", 0), self.batch
         start_ms = self.restart()
         rows = _index_rows(self.home)
-        chains = [int(self._load(store, self.calls)["chain"]) for store in self.stores]
+        chains = [self._load(store, self.calls).chain for store in self.stores]
         ledgers = [store.ledger_span for store in self.stores]
         return Sample(
             batches=self.batch,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
-from spark_cec.ids import new_id
+from spark_cec.agent.messages import AppendRequest, CommitPlan, ExtentStep, ReplayStep
+from spark_cec.ids import StoreId, new_id
 from spark_cec.log.record import PLAIN_SCHEMA, RecordKind
 
 _CLEAN = 1 << 62
@@ -57,22 +59,22 @@ class AgingStore:
     version: int = 0
     footprint: dict[int, int] = field(default_factory=dict)
     dirty: dict[int, int] = field(default_factory=dict)
-    plan: dict[str, Any] | None = None
+    plan: CommitPlan | None = None
     whole: bool = True
     base_id: str | None = None
 
     @property
-    def id(self) -> list[Any]:
+    def id(self) -> StoreId:
         """As calls name it."""
-        return [0, self.partition, "default"]
+        return StoreId(0, self.partition)
 
     @property
     def ledger_span(self) -> int:
         """Versions that the agent's ledger of this store has to know."""
         return self.version - min([*self.footprint.values(), *self.dirty.values()], default=self.version) + 1
 
-    def commit(self, generation: int, retained: int) -> tuple[dict[str, Any], pa.Table | None]:
-        """The next batch: arguments of `append`, and its records."""
+    def commit(self, home: str, generation: int, retained: int) -> tuple[AppendRequest, pa.Table | None]:
+        """The next batch: its request, without a spool file, and its records."""
         opened, touched, closed = self.workload.batch(self.version)
         before, version = dict(self.footprint), self.version + 1
         for window in touched:
@@ -86,17 +88,16 @@ class AgingStore:
             self.footprint[window] = version
             self.dirty.pop(window, None)
         checkpoint_id = new_id().hex()
-        arguments = {
-            "store": self.id, "version": version, "generation": generation, "retained": retained,
-            "checkpoint_id": checkpoint_id, "base_checkpoint_id": self.base_id, "live": self._live(before),
-            "live_is_whole": self.whole, "digest": "0", "flags": 0, "open_windows": len(self.footprint),
-            "state_rows": len(self.footprint),
-            "dirty_from": min(self.dirty.values(), default=version), "dirty_windows": len(self.dirty),
-            "opened": len(opened), "checked": len(checked), "closed": len(closed), "inputs": inputs,
-            "elapsed_us": 100,
-        }  # fmt: skip
+        request = AppendRequest(
+            home=home, store=self.id, version=version, generation=generation, retained=retained, forecast=None,
+            checkpoint_id=checkpoint_id, base_checkpoint_id=self.base_id, spool=None, live=tuple(self._live(before)),
+            live_is_whole=self.whole, digest="0", flags=0, open_windows=len(self.footprint),
+            state_rows=len(self.footprint),
+            dirty_from=min(self.dirty.values(), default=version), dirty_windows=len(self.dirty),
+            opened=len(opened), checked=len(checked), closed=len(closed), inputs=inputs, elapsed_us=100,
+        )  # fmt: skip
         self.version, self.base_id, self.whole = version, checkpoint_id, False
-        return arguments, _records(opened, checked, closed)
+        return request, _records(opened, checked, closed)
 
     def _live(self, before: dict[int, int]) -> list[tuple[int, int]]:
         changes: dict[int, int] = {}
@@ -110,20 +111,20 @@ class AgingStore:
         plan = self.plan
         if plan is None:
             return []
-        replay = _look_up(plan["replay_steps"], plan["replay_bound"] - inputs)
-        limit = max(plan["extent_records"], int(plan["extent_per_window"] * len(self.footprint)), len(self.footprint))
-        extent = _look_up(plan["extent_steps"], limit - records)
+        replay = _look_up(plan.replay_steps, plan.replay_bound - inputs)
+        limit = max(plan.extent_records, int(plan.extent_per_window * len(self.footprint)), len(self.footprint))
+        extent = _look_up(plan.extent_steps, limit - records)
         oldest = sorted(self.footprint, key=self.footprint.__getitem__)
-        due = max(plan["forced_before"], replay)
+        due = max(plan.forced_before, replay)
         return [
             window
             for rank, window in enumerate(oldest)
-            if rank < plan["rewrite_windows"] or self.dirty.get(window, _CLEAN) < due or self.footprint[window] < extent
+            if rank < plan.rewrite_windows or self.dirty.get(window, _CLEAN) < due or self.footprint[window] < extent
         ]
 
 
-def _look_up(steps: list[list[int]], enough: int) -> int:
-    return next((step[0] for step in steps if step[1] <= enough), steps[-1][0] if steps else -1)
+def _look_up(steps: Sequence[ReplayStep | ExtentStep], enough: int) -> int:
+    return next((step.before for step in steps if step.cost <= enough), steps[-1].before if steps else -1)
 
 
 def _records(opened: list[int], checked: list[int], closed: list[int]) -> pa.Table | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Set as AbstractSet
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.calls import Calls
+from spark_cec.agent.messages import REQUESTS
 from spark_cec.ids import NO_CHECKPOINT, StoreId
 from spark_cec.log.home import read_log_id
 from spark_cec.settings import PREFIX
@@ -25,6 +27,13 @@ NO_STATE = {
     "transform_with_state": False, "speculation": False,
 }
 """A query without an operator that has state."""
+
+NOTHING_KNOWN: dict[str, Any] = {
+    **dict.fromkeys(("sink_path", "log_id", "forecast", "committed_batch", "checkpoint_id", "sources", "request")),
+    "session_settings": {}, "named": False, "load_waves": 1.0, "generation": 1, "retained": 100, "may_wait": False,
+    "may_lose": False, "runs": False, "stopping": False,
+}  # fmt: skip
+"""What a request says of a query of which the shim knows nothing."""
 
 
 class Refused(Exception):
@@ -49,9 +58,15 @@ class Agent:
     def ask(self, name: str, **arguments: Any) -> dict[str, Any]:
         """One call; raises `Refused` if the answer is an error."""
         known: dict[str, Any] = {"home": self.home, "checkpoint": self.checkpoint, "path": self.checkpoint}
-        known |= {"conf": self.conf, "session_settings": {}, "named": False, "load_waves": 1.0, "sink_path": None}
-        known |= NO_STATE
-        answer = json.loads(self.calls.answer(name, json.dumps({**known, **arguments})))
+        known |= {"conf": self.conf, "wait_s": 15.0, **NOTHING_KNOWN}
+        known["query"] = {**NO_STATE, **{key: arguments.pop(key) for key in NO_STATE if key in arguments}}
+        if name == "write_output":
+            known["log_id"] = read_log_id(open_storage(self.home))
+        if isinstance(store := arguments.get("store"), StoreId | list):
+            arguments["store"] = asdict(store if isinstance(store, StoreId) else StoreId(*store))
+        fields = REQUESTS[name].__struct_fields__
+        sent = {**{key: value for key, value in known.items() if key in fields}, **arguments}
+        answer = json.loads(self.calls.answer(name, json.dumps(sent)))
         assert isinstance(answer, dict)
         if "error" in answer:
             raise Refused(answer["error"]["kind"], answer["error"]["message"])
@@ -107,7 +122,7 @@ class Agent:
         meta = sent.meta
         base = None if meta.base_checkpoint_id == NO_CHECKPOINT else meta.base_checkpoint_id.hex()
         arguments = {
-            "store": [store.operator, store.partition, store.name],
+            "store": asdict(store),
             "version": meta.version,
             "generation": generation,
             "retained": 100,

@@ -41,7 +41,7 @@ class Shim(Agent):
         if len(self.made) == self._dies_before:
             self._succeed()
         self.made.append(name)
-        if name == "check":  # of another driver, after a crash
+        if name == "release":
             self._held = None
         elif name == "hold":
             self._held = {**arguments, "runs": True}
@@ -86,10 +86,10 @@ def live(agent: Agent) -> None:
             Path(agent.checkpoint, "commits", str(committed)).write_text("v1\n{}")
             agent.ask("acknowledge", version=committed + 1)
         agent.ask("trim", version=committed + 1, generation=generation, retained=2)
+        agent.ask("release")
     FLUSH.write(open_storage(f"{agent.checkpoint}/cec"), {"request": "r"})
     asked = agent.ask("between_batches", version=committed + 1, sources=None)["request"]
     agent.ask("flushed", request=asked, version=committed + 1, generation=2, failed=["an executor is lost"])
-    agent.ask("release")
 
 
 def plan_batch(agent: Agent, batch: int) -> None:

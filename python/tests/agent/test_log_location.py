@@ -50,7 +50,7 @@ def test_the_runs_own_log_is_opened(driver: Agent) -> None:
     assert driver.ask("open_log", log_id=log_id) == {"log_id": log_id}
     tip, _ = driver.append(STORE, Tip(), window(b"a"))
     answer = driver.ask("load", store=KEY, version=tip.version, checkpoint_id=None, retained=100, log_id=log_id)
-    assert answer["open_windows"] == 1
+    assert answer["footer"]["open_windows"] == 1
 
 
 def test_a_machine_without_the_log_begins_none(driver: Agent, executor: Agent) -> None:
@@ -79,7 +79,7 @@ def test_a_load_reads_no_other_log(driver: Agent, executor: Agent) -> None:
     wanted, found = begun(driver), begun(executor)
     tip, _ = executor.append(STORE, Tip(), window(b"a"))
     arguments = {"store": KEY, "version": tip.version, "checkpoint_id": None, "retained": 100}
-    assert executor.ask("load", **arguments, log_id=found)["open_windows"] == 1
+    assert executor.ask("load", **arguments, log_id=found)["footer"]["open_windows"] == 1
     said = refusal(executor, "load", **arguments, log_id=wanted)
     assert wanted in said and found in said
 

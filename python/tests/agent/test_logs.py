@@ -10,6 +10,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -196,9 +197,10 @@ def test_the_loss_of_a_lease_concerns_its_own_query_alone(tmp_path: Path) -> Non
     with pytest.raises(Refused, match=f"run {generation} of the query") as refused:
         ours.ask("hold", generation=1, runs=True)
     assert refused.value.kind == "Fenced"
-    for call in ("open_log", "trim", "report"):
+    asks: dict[str, dict[str, Any]] = {"open_log": {}, "trim": {"version": 1}, "report": {"plan": {}, "started_ms": 1}}
+    for call, arguments in asks.items():
         with pytest.raises(Refused, match=f"run {generation} of the query") as refused:
-            ours.ask(call, version=1, generation=1, retained=1)
+            ours.ask(call, **arguments)
         assert refused.value.kind == "Fenced", call
     other.ask("hold", generation=1)
     other.append(STORE, Tip(), window(b"a"))

@@ -12,6 +12,7 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent import protocols
+from spark_cec.agent.messages import CheckpointDueRequest, CheckpointTakenRequest
 from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.errors import CheckpointFailed, RestartNeeded, Unsupported
 from spark_cec.ids import StoreId
@@ -73,11 +74,12 @@ class Flows:
 
     def looks(self, name: str, **taken: Any) -> bool:
         """The flow plans its next batch: whether a checkpoint was due."""
-        about = {"checkpoint": self.place(name), "batch": self.newest[name], "stopping": False}
-        due = self.calls.due(about)["due"]
+        checkpoint, batch = self.place(name), self.newest[name]
+        due = self.calls.due(CheckpointDueRequest(checkpoint=checkpoint, batch=batch, stopping=False)).due
         if due:
-            self.calls.taken({"failed": [], **about, **taken})
-        return bool(due)
+            known = {"checkpoint": checkpoint, "home": f"{checkpoint}/cec/log", "batch": batch, "failed": ()}
+            self.calls.taken(CheckpointTakenRequest(**{**known, **taken}))
+        return due
 
     def reads(self, name: str, after: int, last: int) -> None:
         """b's next batch reads that of a."""

@@ -285,9 +285,9 @@ def test_output_that_spark_never_committed_is_refused(agent: Agent) -> None:
 def test_the_report_waits_for_every_store(agent: Agent) -> None:
     run_batches(agent, 3)
     arguments = {"generation": 2, "plan": agent.plan(2), "started_ms": 1_000}
-    assert agent.ask("report", **arguments) == {"done": False}
+    assert agent.ask("report", **arguments) == {"done": False, "path": None}
     for partition, ok in ((0, True), (1, False)):
-        assert agent.ask("report", **arguments) == {"done": False}
+        assert agent.ask("report", **arguments) == {"done": False, "path": None}
         agent.ask(
             "loaded",
             store=[0, partition, "default"],
@@ -323,7 +323,7 @@ def test_the_word_of_another_run_does_not_end_the_wait(agent: Agent) -> None:
             held=0,
             unsure=[],
         )
-    assert agent.ask("report", generation=2, plan=plan, started_ms=1) == {"done": False}
+    assert agent.ask("report", generation=2, plan=plan, started_ms=1) == {"done": False, "path": None}
 
 
 def test_acknowledged_is_what_no_replay_will_ask_for(agent: Agent) -> None:
@@ -415,7 +415,7 @@ def test_an_agent_that_dies_between_two_calls_of_a_start_changes_nothing(agent: 
     each.ask("hold", generation=2)
     report = functools.partial(each.ask, "report", generation=2, plan=begun["plan"], started_ms=7)
     for store in STORES:
-        assert report() == {"done": False}
+        assert report() == {"done": False, "path": None}
         loaded = {"version": 3, "generation": 2, "ec_load_ms": 0.5, "digest_ok": True, "held": 0, "unsure": []}
         each.ask("loaded", store=[store.operator, store.partition, store.name], **loaded)
     done = report()

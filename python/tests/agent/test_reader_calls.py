@@ -70,7 +70,7 @@ def numbers(agent: Agent, first: int = 0, last: int = 99, *, whole: bool = True)
 def test_output_is_invisible_until_its_batch_is_published(agent: Agent) -> None:
     frames = [write(agent, 0, 1, 2), write(agent, 0, 3, partition=1)]
     assert agent.ask("view_schema")["schemas"] == []
-    assert agent.ask("view_offsets", starting_timestamp_ms=None) == {"first": 0, "last": -1, "newest": -1}
+    assert agent.ask("view_offsets", starting_timestamp_ms=None) == {"first": 0, "last": -1, "newest": -1, "of": None}
     assert numbers(agent) == []
     assert publish(agent, 0, *frames)
     assert numbers(agent) == [1, 2, 3]
@@ -78,7 +78,7 @@ def test_output_is_invisible_until_its_batch_is_published(agent: Agent) -> None:
 
 
 def test_where_a_streams_next_batch_ends(agent: Agent) -> None:
-    assert agent.ask("view_offsets", after=-1) == {"first": 0, "last": -1, "newest": -1}
+    assert agent.ask("view_offsets", after=-1) == {"first": 0, "last": -1, "newest": -1, "of": None}
     for batch in range(6):
         publish(agent, batch, write(agent, batch, batch))
 
@@ -219,7 +219,7 @@ def test_no_rows_are_no_frame_but_a_batch(agent: Agent) -> None:
     assert write(agent, 0) is None
     publish(agent, 0)
     publish(agent, 1, write(agent, 1, 5))
-    assert agent.ask("view_offsets", starting_timestamp_ms=None) == {"first": 0, "last": 1, "newest": 1}
+    assert agent.ask("view_offsets", starting_timestamp_ms=None) == {"first": 0, "last": 1, "newest": 1, "of": None}
     assert numbers(agent) == [5]
     assert numbers(agent, 0, 0) == []
 
@@ -246,7 +246,7 @@ def test_a_read_starts_where_the_clock_says(agent: Agent, monkeypatch: pytest.Mo
         publish(agent, batch, write(agent, batch, batch))
     for since_ms, first in ((0, 0), (1_000_000, 0), (1_000_001, 1), (1_002_500, 3), (1_003_001, 4)):
         found = agent.ask("view_offsets", starting_timestamp_ms=since_ms)
-        assert found == {"first": first, "last": 3, "newest": 3}, since_ms
+        assert found == {"first": first, "last": 3, "newest": 3, "of": None}, since_ms
 
 
 def test_a_late_frame_of_an_old_batch_does_not_turn_back_the_clock(
@@ -258,7 +258,8 @@ def test_a_late_frame_of_an_old_batch_does_not_turn_back_the_clock(
         publish(agent, batch, write(agent, batch, batch))
     monkeypatch.setattr(time, "time", lambda: 1_025.0)
     write(agent, 0, 77)
-    assert agent.ask("view_offsets", starting_timestamp_ms=1_024_000) == {"first": 3, "last": 3, "newest": 3}
+    found = agent.ask("view_offsets", starting_timestamp_ms=1_024_000)
+    assert found == {"first": 3, "last": 3, "newest": 3, "of": None}
 
 
 def lose_the_frame_of(agent: Agent, batch: int) -> None:
@@ -339,8 +340,10 @@ def test_a_clock_that_was_set_back_hides_nothing(
     later.calls.close()
 
 
-@pytest.mark.parametrize("asked", ["view_schema", "view_offsets"])
-def test_a_batch_is_let_go_while_a_read_is_planned(agent: Agent, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("asked", "since"), [("view_schema", {}), ("view_offsets", {"starting_timestamp_ms": 0})])
+def test_a_batch_is_let_go_while_a_read_is_planned(
+    agent: Agent, asked: str, since: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for batch in range(4):
         publish(agent, batch, write(agent, batch, batch))
     storage, load_one = open_storage(agent.home), manifest.load
@@ -353,8 +356,8 @@ def test_a_batch_is_let_go_while_a_read_is_planned(agent: Agent, asked: str, mon
 
     agent.ask("view_schema")
     monkeypatch.setattr(manifest, "load", late)
-    answer = agent.ask(asked, starting_timestamp_ms=0)
-    assert answer in ({"schemas": [SCHEMA, SCHEMA]}, {"first": 2, "last": 3, "newest": 3})
+    answer = agent.ask(asked, **since)
+    assert answer in ({"schemas": [SCHEMA, SCHEMA]}, {"first": 2, "last": 3, "newest": 3, "of": None})
     assert not due and manifest.batches(storage) == [2, 3]
 
 
@@ -364,7 +367,7 @@ def test_a_cut_leaves_nothing_that_is_still_kept(agent: Agent) -> None:
         publish(agent, batch, write(agent, batch, batch))
     retire(open_storage(agent.home), 4)
     take_back(open_storage(agent.home), 3, 2)
-    nothing = {"first": 4, "last": 3, "newest": 3}
+    nothing = {"first": 4, "last": 3, "newest": 3, "of": None}
     assert agent.ask("view_offsets") == nothing
     assert agent.ask("view_offsets", after=3) == nothing
     assert agent.ask("view_splits", view="output", first=4, last=3, whole=False)["splits"] == []
@@ -625,7 +628,7 @@ def test_reading_begins_no_log(tmp_path: Path) -> None:
         with pytest.raises(
             Refused, match="there is no log here: give the checkpoint of a query, or the `path` of its sink"
         ) as refused:
-            agent.ask(name, view="log")
+            agent.ask(name, **({"view": "log"} if name == "view_splits" else {}))
         assert refused.value.kind == "LogLocationError"
     assert not Path(agent.checkpoint).exists()
     agent.calls.close()

@@ -12,6 +12,7 @@ import pytest
 
 from spark_cec.adapters.local_storage import LocalStorage
 from spark_cec.agent.calls import _encode_failure
+from spark_cec.agent.messages import REQUESTS, Message
 from spark_cec.errors import LostLog
 from spark_cec.ids import StoreId
 from spark_cec.settings import PREFIX
@@ -42,11 +43,11 @@ def test_what_was_appended_is_loaded(agent: Agent) -> None:
     for tip in tips[1:]:
         answer = agent.ask("load", store=KEY, version=tip.version, checkpoint_id=None, retained=100)
         assert {row["window"]: row["footprint"] for row in agent.rows(answer)} == tip.footprints
-        assert answer["open_windows"] == len(tip.state)
+        assert answer["footer"]["open_windows"] == len(tip.state)
         assert answer["dirty_windows"] == len(tip.dirty)
         assert answer["dirty_from"] == min(tip.dirty.values(), default=tip.version)
-        assert answer["digest"] == "17"
-        assert answer["checkpoint_id"] == tip.checkpoint_id.hex()
+        assert answer["footer"]["digest"] == "17"
+        assert answer["footer"]["checkpoint_id"] == tip.checkpoint_id.hex()
 
 
 def test_a_load_plans_as_the_append_did(agent: Agent) -> None:
@@ -63,7 +64,7 @@ def test_a_store_without_windows_has_no_spool_file(agent: Agent) -> None:
     tip, _ = agent.append(STORE, Tip(), {})
     answer = agent.ask("load", store=KEY, version=1, checkpoint_id=tip.checkpoint_id.hex(), retained=100)
     assert answer["spool"] is None
-    assert (answer["rows"], answer["open_windows"]) == (0, 0)
+    assert (answer["rows"], answer["footer"]["open_windows"]) == (0, 0)
 
 
 def test_groups_keep_their_rows(agent: Agent) -> None:
@@ -124,9 +125,14 @@ def test_a_frame_that_is_found_is_made_durable_before_it_counts(
     successor.calls.close()
 
 
+class Answer(Message, frozen=True, kw_only=True):
+    number: float
+
+
 def test_an_answer_that_json_does_not_have_is_an_error(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """The JVM would take it for an agent that has died."""
-    monkeypatch.setitem(agent.calls._by_name, "open_log", lambda _: {"log_id": math.inf})
+    decoder, _ = agent.calls._by_name["open_log"]
+    monkeypatch.setitem(agent.calls._by_name, "open_log", (decoder, lambda _: Answer(number=math.inf)))
     with pytest.raises(Refused, match="Out of range float values"):
         agent.ask("open_log")
 
@@ -153,7 +159,6 @@ def test_the_spool_file_stays_the_shims(agent: Agent) -> None:
         ("load", {"conf": {PREFIX + "Q": "none"}}, "SettingsError", "Q='none'"),
         ("append", {"home": "/not/open"}, "UnknownLog", "log '/not/open' is not open in this agent"),
         ("loaded", {"home": "/not/open"}, "UnknownLog", "not open"),
-        ("no such call", {}, "KeyError", "no such call"),
     ],
 )
 def test_refusals_have_a_kind_and_say_what_is_wrong(
@@ -161,9 +166,25 @@ def test_refusals_have_a_kind_and_say_what_is_wrong(
 ) -> None:
     tip, arguments = agent.append_arguments(STORE, Tip(), window(b"a"))
     agent.ask("append", **arguments)
+    loaded = {"ec_load_ms": 1.5, "digest_ok": True, "held": 0, "unsure": []}
+    known = {**arguments, **loaded, "checkpoint_id": tip.checkpoint_id.hex()}
+    fields = REQUESTS[name].__struct_fields__
     with pytest.raises(Refused, match=says) as refused:
-        agent.ask(name, **{**arguments, "checkpoint_id": tip.checkpoint_id.hex(), **change})
+        agent.ask(name, **{**{key: value for key, value in known.items() if key in fields}, **change})
     assert refused.value.kind == kind
+
+
+def test_a_call_that_there_is_not_has_an_answer(agent: Agent) -> None:
+    answer = json.loads(agent.calls.answer("no such call", "{}"))["error"]
+    assert answer["kind"] == "KeyError" and "no such call" in answer["message"]
+
+
+def test_a_field_that_there_is_not_is_refused(agent: Agent) -> None:
+    """A shim and an agent of two releases must not take a field for another one."""
+    for call, request in REQUESTS.items():
+        answer = json.loads(agent.calls.answer(call, '{"of another release": 1}'))["error"]
+        assert answer["kind"] == "ValidationError", call
+        assert request.__struct_fields__, call
 
 
 @pytest.mark.parametrize("arguments", ["", "[]", "{", "null", '"x"', "{}"])

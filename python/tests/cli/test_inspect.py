@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from spark_cec.agent.logs import OpenLogs
+from spark_cec.agent.messages import BeginRequest
 from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.agent.starts import StartCalls
 from spark_cec.log.frame import FrameKind
 from spark_cec.log.meta import CommitFlags
+from spark_cec.recovery.decide import QueryDecision
 from spark_cec.recovery.query_files import QUERY
 from spark_cec.settings import PREFIX
 from tests.cli.support import CONF, STORES, Checkpoint, answer, files, make_checkpoint, query_json, run, write_log
@@ -255,11 +257,13 @@ def test_under_a_recovery_target_no_bound_is_fixed_and_the_estimate_is_shown(che
 def test_the_bounds_are_those_that_the_driver_was_given(tmp_path: Path) -> None:
     path, logs = str(tmp_path / "checkpoint"), OpenLogs()
     conf = {**CONF, PREFIX + "index.path": str(tmp_path / "index"), "spark.app.name": "not ours"}
-    decision = {"mode": "eager", "reason": "because", "provider": True, "operators": []}
+    request = BeginRequest(
+        checkpoint=path, conf=conf, home=f"file:{path}/cec/log", log_seen=None, committed_batch=-1, named=False,
+        decision=QueryDecision("eager", "because", provider=True, operators=()), sources=None, session_settings={},
+        load_waves=1.0, wait_s=1.0,
+    )  # fmt: skip
     try:
-        about = {"checkpoint": path, "home": f"file:{path}/cec/log", "conf": conf, "committed_batch": -1}
-        about |= {"decision": decision, "log_seen": None, "session_settings": {}, "named": False, "load_waves": 1.0}
-        StartCalls(logs, ProtocolCalls(logs)).begin(about)
+        StartCalls(logs, ProtocolCalls(logs)).begin(request)
     finally:
         logs.close()
     query = tmp_path / "checkpoint" / "cec" / QUERY.name

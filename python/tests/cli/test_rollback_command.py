@@ -100,7 +100,7 @@ class Run:
             committed = committed_batch(open_storage(self.path))
             agent.ask("check", sink_path=None, committed_batch=committed, provider=True, stateful=True)
             plan = agent.plan(committed)
-            generation = agent.begin_run(committed, plan=plan, decision=PROVIDED)
+            generation = agent.begin_run(committed, decision=PROVIDED)
             about = {"committed_batch": committed, "generation": generation, "retained": 100}
             found = {}
             for store in STORES:
@@ -239,7 +239,8 @@ def test_people_are_asked(query: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_query_that_runs_is_refused(query: Run) -> None:
-    query.agent.ask("hold", wait_s=1, generation=99)
+    committed = committed_batch(open_storage(query.path))
+    query.agent.ask("hold", wait_s=1, generation=query.agent.begin_run(committed, decision=PROVIDED))
     before = files(query.place)
     for arguments in (("--yes",), ("--dry-run",)):
         code, _, error = rollback(query, "--to", "5", *arguments)

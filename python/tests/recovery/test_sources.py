@@ -8,7 +8,7 @@ import pytest
 
 from spark_cec.errors import InputGone
 from spark_cec.recovery.margin import Topic, needed_partitions
-from spark_cec.recovery.replay_range import ReplayRange, SourceRange
+from spark_cec.recovery.replay_input import ReplayInput, SourceRange
 from spark_cec.recovery.sources import (
     ACCEPT,
     Source,
@@ -31,8 +31,8 @@ def read(start: str, end: str) -> SourceRange:
     return SourceRange(start, end, needed_partitions(start, end))
 
 
-DUE = ReplayRange(5, 8, NOW - 240_000, (RATE, read(START, END)))
-NOT_DUE = ReplayRange(9, 8, None, (RATE, read(END, END)))
+DUE = ReplayInput(5, 8, NOW - 240_000, (RATE, read(START, END)))
+NOT_DUE = ReplayInput(9, 8, None, (RATE, read(END, END)))
 LINE = "a recovery now would need input since batch 5 (t-0 from offset 30), 4 minutes ago"
 QUIET = "a recovery now would replay nothing: it goes on with batch 9 (t-0 from offset 60)"
 
@@ -41,18 +41,18 @@ def having(first: int, end: int = 100) -> tuple[Source, ...]:
     return Source("rate"), Source(NAME, {"t": Topic({0: (first, end)})})
 
 
-def say(replay: ReplayRange, sources: tuple[Source, ...], share: float = 0.1, accepts: bool = False) -> StartMessage:
+def say(replay: ReplayInput, sources: tuple[Source, ...], share: float = 0.1, accepts: bool = False) -> StartMessage:
     return check_at_start(replay, sources, share, accepts, NOW)
 
 
-def why(replay: ReplayRange, sources: tuple[Source, ...], share: float) -> str:
+def why(replay: ReplayInput, sources: tuple[Source, ...], share: float) -> str:
     """Why what is dirty should be written now; nothing if it should not."""
     thin = check_while_running(replay, sources, share)
     return thin.why if thin else ""
 
 
 @pytest.mark.parametrize(("replay", "line"), [(DUE, LINE), (NOT_DUE, QUIET)])
-def test_one_line_where_all_is_well(replay: ReplayRange, line: str) -> None:
+def test_one_line_where_all_is_well(replay: ReplayInput, line: str) -> None:
     assert say(replay, having(0)) == StartMessage(line, False)
     assert say(replay, having(0)[:1]) == StartMessage(line, False), "a query with other sources is not judged"
     assert say(replay, (Source("rate"), Source("files"))) == StartMessage(line, False)
@@ -117,7 +117,7 @@ def test_while_it_runs_the_share_decides() -> None:
 
 def test_a_topic_of_which_nothing_was_ever_deleted_is_known_as_such() -> None:
     """A query that reads it from its first record has no margin, and yet the topic does not keep too little."""
-    first = ReplayRange(0, 3, None, (RATE, read('{"t":{"0":0}}', END),))
+    first = ReplayInput(0, 3, None, (RATE, read('{"t":{"0":0}}', END),))
     assert check_while_running(first, having(0), 0.1) == ThinMargin(
         f"{NAME}: t-0 is needed from offset 0 on, and the source has it from 0 on", deletes=False
     )
@@ -131,13 +131,13 @@ def test_a_known_retention_is_named() -> None:
 
 def test_of_many_partitions_some_are_named() -> None:
     numbers = {str(n): 1 for n in range(9)}
-    replay = ReplayRange(1, 1, None, (read(json.dumps({"t": numbers}), json.dumps({"t": dict.fromkeys(numbers, 5)})),))
+    replay = ReplayInput(1, 1, None, (read(json.dumps({"t": numbers}), json.dumps({"t": dict.fromkeys(numbers, 5)})),))
     with pytest.raises(InputGone, match=r"t-2 begins at offset 3, [^;]*; and the same of 6 more partitions\. Nothing"):
         say(replay, (Source("K", {"t": Topic(dict.fromkeys(range(9), (3, 9)))}),))
 
 
 def test_of_several_sources_the_worst_is_named() -> None:
-    replay = ReplayRange(5, 8, None, (read(START, END), read('{"u":{"0":30}}', '{"u":{"0":60}}')))
+    replay = ReplayInput(5, 8, None, (read(START, END), read('{"u":{"0":30}}', '{"u":{"0":60}}')))
     sources = Source("A", {"t": Topic({0: (29, 99)})}), Source("B", {"u": Topic({0: (30, 99)})})
     assert [source.name for source, _ in compare_margins(replay, sources)] == ["A", "B"]
     assert why(replay, sources, 0.5).startswith("B: u-0")
@@ -145,7 +145,7 @@ def test_of_several_sources_the_worst_is_named() -> None:
 
 def test_the_word_of_the_shim() -> None:
     available = {"t": {"retention_ms": None, "partitions": {"0": [3, 9]}}}
-    raw = [{"name": "rate"}, {"name": "K", "available": json.dumps(available)}, {"name": "L", "error": "why"}]
-    assert parse_sources(raw) == (
+    states = [("rate", None, None), ("K", json.dumps(available), None), ("L", None, "why")]
+    assert parse_sources(states) == (
         Source("rate"), Source("K", {"t": Topic({0: (3, 9)})}), Source("L", error="why"),
     )  # fmt: skip

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from spark_cec.recovery import start_messages
+from spark_cec.recovery.decide import OperatorDecision
 from spark_cec.recovery.start_messages import StartMessage, describe_eager_operators
 
 SHIM = Path(__file__).resolve().parents[3] / "jvm-shim" / "src" / "main" / "scala"
@@ -17,8 +17,8 @@ SHIM = Path(__file__).resolve().parents[3] / "jvm-shim" / "src" / "main" / "scal
 JOIN = "little, since it writes each row once in any case, and with it how many rows its key has"
 
 
-def operator(number: int, kind: str, reason: str | None) -> dict[str, Any]:
-    return {"operator": number, "kind": kind, "deferred": reason is None, "reason": reason or "a replay gives the same"}
+def operator(number: int, kind: str, reason: str | None) -> OperatorDecision:
+    return OperatorDecision(number, kind, reason is None, reason or "a replay gives the same")
 
 
 @pytest.mark.parametrize(

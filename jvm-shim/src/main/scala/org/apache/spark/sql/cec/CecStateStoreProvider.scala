@@ -6,7 +6,7 @@ import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.CatalystTypeConverters
 import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjection, UnsafeRow}
-import org.apache.spark.sql.cec.agent.{Agent, CecException, Json}
+import org.apache.spark.sql.cec.agent.{Agent, CecException, ResolveRequest}
 import org.apache.spark.sql.cec.exchange.{DurableVersions, HostedStore, LocalStores}
 import org.apache.spark.sql.cec.state.{
   ExactAverages, LoadFailure, PartitionDirectory, RangeOrder, Recovery, RowDigest, AgentStoreClient, StoreMetrics, StoreState, StoreTurns, TaskLock}
@@ -157,10 +157,8 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
     directory.verifyAll(checkpoint, version, conf)
     run = RunContext.ofTask(checkpoint)
     val (home, logId, generation) = run.map(r => (r.home, Option(r.logId), r.generation)).getOrElse {
-      val arguments = Json.obj().put("checkpoint", checkpoint)
-      arguments.set[com.fasterxml.jackson.databind.JsonNode]("conf", Json.map(conf))
-      val answer = Agent.call("resolve", arguments, conf)
-      (answer.get("home").asText, Json.text(answer.get("log_id")), answer.get("generation").asLong)
+      val known = Agent.call(ResolveRequest(checkpoint, conf), conf)
+      (known.home, known.logId, known.generation)
     }
     val prefix = encoder match {
       case spec: PrefixKeyScanStateEncoderSpec => Some((spec.numColsPrefixKey, prefixOf(spec)))

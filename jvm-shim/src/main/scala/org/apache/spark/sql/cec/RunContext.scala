@@ -4,7 +4,7 @@ import com.fasterxml.jackson.databind.JsonNode
 import scala.jdk.CollectionConverters._
 
 import org.apache.spark.{SparkContext, TaskContext}
-import org.apache.spark.sql.cec.agent.Json
+import org.apache.spark.sql.cec.agent.{Json, TimedBatch}
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 
 /**
@@ -56,11 +56,12 @@ private[cec] object RunContext {
   val Property = "spark.sql.cec.run"
 
   /** The property for the newest batch that Spark timed, and its time in ms. */
-  val TimedBatch = "spark.sql.cec.timedBatch"
+  val TimedBatchProperty = "spark.sql.cec.timedBatch"
 
   /** The newest timed batch, from this task's property: [batch, ms]. */
-  def timedBatch: Option[JsonNode] =
-    Option(TaskContext.get()).flatMap(task => Option(task.getLocalProperty(TimedBatch))).map(Json.parse)
+  def timedBatch: Option[TimedBatch] =
+    Option(TaskContext.get()).flatMap(task => Option(task.getLocalProperty(TimedBatchProperty))).map(Json.parse)
+      .map(timed => TimedBatch(timed.get(0).asLong, timed.get(1).asLong))
 
   /**
    * The run of the query with this checkpoint, if this task belongs to the query. Threads that a stream's thread

@@ -8,7 +8,6 @@ import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.JsonNode
-import com.fasterxml.jackson.databind.node.ObjectNode
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.cec.metrics.AgentSource
@@ -30,8 +29,8 @@ private[cec] object Agent extends Logging {
   /** The settings that the running agent started with. */
   private var startSettings = Map.empty[String, String]
 
-  /** By checkpoint, the arguments of the call `hold` by which a successor wins the lease back. */
-  private val heldLeases = new ConcurrentHashMap[String, ObjectNode]()
+  /** By checkpoint, the request by which a successor wins the lease back. */
+  private val heldLeases = new ConcurrentHashMap[String, HoldRequest]()
 
   /** By home, how often this JVM opened the log and did not close it, and the log's id if it is known. */
   private val openCounts = new ConcurrentHashMap[String, (Int, Option[String])]()
@@ -41,7 +40,7 @@ private[cec] object Agent extends Logging {
    * none. Call [[closeLog]] once for each call.
    */
   def openLog(home: String, logId: Option[String], conf: Map[String, String]): Unit = {
-    call("open_log", makeOpenRequest(home, logId, conf), conf)
+    call(OpenLogRequest(home, conf, logId), conf)
     openCounts.merge(home, (1, logId), (before, more) => (before._1 + more._1, more._2.orElse(before._2)))
   }
 
@@ -49,7 +48,8 @@ private[cec] object Agent extends Logging {
   def closeLog(home: String): Unit = if (openCounts.containsKey(home)) {
     val left = openCounts.computeIfPresent(home, (_, known) => if (known._1 > 1) (known._1 - 1, known._2) else null)
     if (left == null) synchronized(Option(process).filter(_.isAlive)).foreach { agent =>
-      try agent.call("close_log", Json.obj().put("home", home).toString) catch {
+      val request = CloseLogRequest(home)
+      try agent.call(request.call, request.toJson.toString) catch {
         case NonFatal(e) => logWarning(s"the agent did not close the log at $home", e)
       }
     }
@@ -57,12 +57,6 @@ private[cec] object Agent extends Logging {
 
   /** The homes of open logs, for tests and tools that watch them. */
   def openLogs: Set[String] = openCounts.keySet.asScala.toSet
-
-  private def makeOpenRequest(home: String, logId: Option[String], conf: Map[String, String]): ObjectNode = {
-    val arguments = Json.obj().put("home", home).put("log_id", logId.orNull)
-    arguments.set[JsonNode]("conf", Json.map(conf))
-    arguments
-  }
 
   /** By checkpoint, the turn of the latest run that asked for the lease. */
   private val turns = new ConcurrentHashMap[String, java.lang.Long]()
@@ -72,13 +66,14 @@ private[cec] object Agent extends Logging {
   /**
    * Takes the lease of a run, which no other process may have then. Returns the turn that `release` needs.
    *
-   * It fails if a run after this `generation` has begun. A successor of the agent wins the lease back on the same
-   * condition. If it fails, it refuses only the calls for the log at `home`.
+   * It fails if a run after this `generation` took the lease, or if another run has committed since this run began. A
+   * successor of the agent wins the lease back on the same condition. If it fails, it refuses only the calls for the log
+   * at `home`.
    */
   def hold(checkpoint: String, home: String, generation: Long, conf: Map[String, String]): Long = leases.synchronized {
-    val arguments = makeHoldRequest(checkpoint, home, generation, conf)
-    call("hold", arguments, conf)
-    heldLeases.put(checkpoint, arguments.deepCopy().put("runs", true))
+    val request = HoldRequest(checkpoint, home, generation, leaseWaitS(conf))
+    call(request, conf)
+    heldLeases.put(checkpoint, request.copy(runs = true))
     lastTurn += 1
     turns.put(checkpoint, lastTurn)
     lastTurn
@@ -86,7 +81,7 @@ private[cec] object Agent extends Logging {
 
   /** Fails if the run of this generation lost its lease, because another run may write now. */
   def confirm(checkpoint: String, home: String, generation: Long, conf: Map[String, String]): Unit =
-    call("hold", makeHoldRequest(checkpoint, home, generation, conf), conf)
+    call(HoldRequest(checkpoint, home, generation, leaseWaitS(conf)), conf)
 
   /** Warns a query that starts of its settings that the running agent cannot follow. */
   def warnAboutIgnoredSettings(conf: Map[String, String]): Unit = {
@@ -102,9 +97,6 @@ private[cec] object Agent extends Logging {
     AgentProcess.Keys.filter(key => conf.get(key) != startSettings.get(key)).map(key => key -> startSettings.get(key))
   }
 
-  private def makeHoldRequest(checkpoint: String, home: String, generation: Long, conf: Map[String, String]): ObjectNode =
-    Json.obj().put("checkpoint", checkpoint).put("home", home).put("wait_s", leaseWaitS(conf)).put("generation", generation)
-
   /**
    * How long the agent may wait for a lease, in seconds. The agent must give up before this JVM's timeout. Else it
    * could win the lease later, for a start that failed.
@@ -118,43 +110,44 @@ private[cec] object Agent extends Logging {
   def release(checkpoint: String, turn: Long, conf: Map[String, String]): Unit = leases.synchronized {
     if (turns.remove(checkpoint, turn)) {
       heldLeases.remove(checkpoint)
-      try call("release", Json.obj().put("checkpoint", checkpoint), conf) catch {
+      try call(ReleaseRequest(checkpoint), conf) catch {
         case NonFatal(e) => logWarning(s"the agent did not give back the lease of $checkpoint", e)
       }
     }
   }
 
   /** Makes one call. Throws [[CecException]] with the agent's message if it fails. */
-  def call(name: String, arguments: ObjectNode, conf: Map[String, String]): JsonNode = {
+  def call(request: AgentRequest, conf: Map[String, String]): request.Answer = {
     val agent = runningAgent(conf)
-    val answer = try callOnce(agent, name, arguments, conf) catch {
+    val answer = try callOnce(agent, request, isRetry = false, conf) catch {
       case refused: CecException => throw refused
       case NonFatal(first) =>
-        logWarning(s"the agent did not answer '$name'; starting another", first)
-        try callOnce(startSuccessor(agent, conf), name, arguments.deepCopy().put("retry", true), conf) catch {
+        logWarning(s"the agent did not answer '${request.call}'; starting another", first)
+        try callOnce(startSuccessor(agent, conf), request, isRetry = true, conf) catch {
           case refused: CecException => throw refused
           case NonFatal(second) =>
             second.addSuppressed(first)
             throw new CecException("AgentUnavailable",
-              s"the agent did not answer '$name', nor did the one started in its place: see the errors of " +
+              s"the agent did not answer '${request.call}', nor did the one started in its place: see the errors of " +
                 s"${AgentProcess.pythonOf(conf)} -m spark_cec.agent on standard error", second)
         }
     }
-    checkAnswer(answer)
+    request.parse(checkAnswer(answer))
   }
 
   /** Makes one call to this agent. If the agent does not have the log open, opens it and calls again. */
-  private def callOnce(agent: AgentProcess, name: String, arguments: ObjectNode, conf: Map[String, String]): JsonNode = {
-    val answer = Json.parse(agent.call(name, arguments.toString))
+  private def callOnce(agent: AgentProcess, request: AgentRequest, isRetry: Boolean, conf: Map[String, String]): JsonNode = {
+    val arguments = request.toJson.put("retry", isRetry)
+    val answer = Json.parse(agent.call(request.call, arguments.toString))
     if (answer.path("error").path("kind").asText != "UnknownLog" || !arguments.hasNonNull("home")) answer
     else {
       val home = arguments.get("home").asText
       val known = Option(openCounts.get(home))
       val logId = known.flatMap(_._2).orElse(Json.text(arguments.get("log_id")))
       // If this JVM never opened the log, its absence is no loss: it may be on another machine.
-      val again = makeOpenRequest(home, logId, conf).put("again", known.isDefined || logId.isEmpty).put("keep", known.isDefined)
-      checkAnswer(Json.parse(agent.call("open_log", again.toString)))
-      Json.parse(agent.call(name, arguments.toString))
+      val again = OpenLogRequest(home, conf, logId, again = known.isDefined || logId.isEmpty, keep = known.isDefined)
+      checkAnswer(Json.parse(agent.call(again.call, again.toJson.toString)))
+      Json.parse(agent.call(request.call, arguments.toString))
     }
   }
 
@@ -190,8 +183,8 @@ private[cec] object Agent extends Logging {
     // A dead agent still has connections, and a silent agent may still live.
     Option(process).foreach(_.destroy())
     process = AgentProcess.start(AgentProcess.pythonOf(conf), AgentProcess.keyOf(conf), spool, timeoutMs(conf)) { agent =>
-      heldLeases.asScala.foreach { case (checkpoint, arguments) =>
-        val answer = Json.parse(agent.call("hold", arguments.toString))
+      heldLeases.asScala.foreach { case (checkpoint, request) =>
+        val answer = Json.parse(agent.call(request.call, request.toJson.toString))
         // The agent then refuses the calls of that query alone.
         if (answer.has("error")) logWarning(s"the lease of $checkpoint was not won back: ${answer.get("error").get("message").asText}")
       }

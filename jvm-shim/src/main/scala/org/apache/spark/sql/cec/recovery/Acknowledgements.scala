@@ -5,7 +5,7 @@ import java.util.ArrayDeque
 import scala.util.control.NonFatal
 
 import org.apache.spark.internal.Logging
-import org.apache.spark.sql.cec.agent.{Agent, Json}
+import org.apache.spark.sql.cec.agent.{AcknowledgeRequest, Agent}
 
 /**
  * Holds acknowledgements to the sources back while a recovery may need their batches. After an acknowledgement a
@@ -38,10 +38,8 @@ private[recovery] final class Acknowledgements(home: String, conf: Map[String, S
   }
 
   /** Asks for D over all stores at a version whose commits are in the log. No replay begins before D. */
-  private def readDirtyFrom(version: Long): Long = {
-    val answer = Agent.call("acknowledge", Json.obj().put("home", home).put("version", version), conf)
-    Json.text(answer.get("dirty_from")).map(_.toLong).getOrElse(-1L)
-  }
+  private def readDirtyFrom(version: Long): Long =
+    Agent.call(AcknowledgeRequest(home, version), conf).dirtyFrom.getOrElse(-1L)
 }
 
 private final class HeldAcknowledgement(val batch: Long, val acknowledge: () => Unit)

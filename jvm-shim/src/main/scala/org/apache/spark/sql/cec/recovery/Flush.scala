@@ -1,12 +1,9 @@
 package org.apache.spark.sql.cec.recovery
 
-import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
-import com.fasterxml.jackson.databind.JsonNode
-
 import org.apache.spark.sql.cec.RunContext
-import org.apache.spark.sql.cec.agent.{Agent, Json}
+import org.apache.spark.sql.cec.agent.{Agent, FlushedRequest}
 import org.apache.spark.sql.cec.exchange.StoreLocations
 
 /**
@@ -26,10 +23,8 @@ private[recovery] object Flush {
     report(run, version, None, conf, StoreLocations.end(run.checkpoint, run.generation, version, flush = true, Agent.timeoutMs(conf)))
 
   private def report(run: RunContext, version: Long, request: Option[String], conf: Map[String, String], failed: Seq[String]): Seq[String] = {
-    val facts = Json.obj().put("checkpoint", run.checkpoint).put("home", run.home).put("version", version).put("generation", run.generation)
-      .put("request", request.orNull)
-    facts.set[JsonNode]("failed", Json.strings(failed))
-    try Agent.call("flushed", facts, conf).get("unwritten").elements.asScala.map(_.asText).toSeq catch {
+    val facts = FlushedRequest(run.checkpoint, run.home, version, run.generation, failed, request)
+    try Agent.call(facts, conf).unwritten catch {
       case NonFatal(failure) => s"the log cannot be asked which stores are written: ${failure.getMessage}" +: failed
     }
   }

@@ -1,7 +1,5 @@
 package org.apache.spark.sql.cec.recovery
 
-import com.fasterxml.jackson.databind.JsonNode
-import com.fasterxml.jackson.databind.node.ObjectNode
 import scala.jdk.CollectionConverters._
 
 import org.apache.spark.internal.Logging
@@ -11,7 +9,7 @@ import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.catalyst.streaming.WriteToStream
 import org.apache.spark.sql.catalyst.trees.TreeNodeTag
 import org.apache.spark.sql.cec.{CecStateStoreProvider, RunContext}
-import org.apache.spark.sql.cec.agent.{Agent, CecException, Json, QueryRefusedException}
+import org.apache.spark.sql.cec.agent._
 import org.apache.spark.sql.cec.source.{CecTable, SinkTarget}
 import org.apache.spark.sql.execution.streaming.Sink
 import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
@@ -83,32 +81,33 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val startedMs = System.currentTimeMillis()
     if (isUnderProtocol) FencedSinks.refuseForgetful(write.sink)
     val checked = check() // 1
-    val home = checked.get("home").asText
     val decision = decide(checked) // 2
     stopActiveRun()
     if (usesCecState) Agent.warnAboutIgnoredSettings(conf)
-    val begun = askAgent("begin", describeStart(home, decision, checked)) // 3
-    val plan = RecoveryPlan(begun.get("plan"))
+    val begun = begin(decision, checked) // 3
     val run = RunContext(
-      checkpoint, home, begun.get("log_id").asText, begun.get("generation").asLong, plan.committed + 1, plan.base, decision.deferred,
-      decision.counted, checked.get("accept").asBoolean, silent = isUnderProtocol, startedMs, begun.get("forecast"))
-    wrap(run, decision, plan, checked) // 4
+      checkpoint, checked.home, begun.logId, begun.generation, begun.committedBatch + 1, begun.base, decision.deferred,
+      decision.counted, checked.accept, silent = isUnderProtocol, startedMs, begun.forecast)
+    wrap(run, decision, begun, checked) // 4
   }
 
   private def needsPreparation: Boolean =
     usesCecState || cecSink.isDefined || isUnderProtocol || (isStateful && logs.recordedProvider.contains(PrepareQuery.Provider))
 
-  private def check(): JsonNode = askAgent("check", makeRequest()
-    .put("sink_path", cecSink.flatMap(_.path).orNull).put("recorded_provider", logs.recordedProvider.orNull)
-    .put("committed_batch", logs.lastCommitted).put("planned", logs.lastOffset >= 0).put("provider", usesProvider).put("stateful", isStateful)
-    .put("transform_with_state", write.inputQuery.exists(StatefulOperators.isTransformWithState(_))).put("speculation", speculation))
+  private def check(): CheckAnswer = {
+    val query = QueryFacts(
+      usesProvider, isStateful, planned = logs.lastOffset >= 0, logs.recordedProvider,
+      write.inputQuery.exists(StatefulOperators.isTransformWithState(_)), speculation)
+    val checked = Agent.call(CheckRequest(checkpoint, conf, cecSink.flatMap(_.path), logs.lastCommitted, query), conf)
+    report(checked.said)
+    checked
+  }
 
   private def usesCecState: Boolean = usesProvider && isStateful
 
-  private def decide(checked: JsonNode): Decision = {
-    val mode = checked.get("mode").asText
-    val promises = Promises(
-      checked.get("replayable_sources").elements.asScala.map(_.asText).toSeq, checked.get("order_free_functions").asBoolean)
+  private def decide(checked: CheckAnswer): Decision = {
+    val mode = checked.mode
+    val promises = Promises(checked.replayableSources, checked.orderFreeFunctions)
     val decision =
       if (usesCecState) new DeferralAnalysis(write, session.sessionState.conf, speculation, mode, promises).decide()
       else Decision(Nil)
@@ -133,35 +132,43 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     }
   }
 
-  private def describeStart(home: String, decision: Decision, checked: JsonNode): ObjectNode = {
+  private def begin(decision: Decision, checked: CheckAnswer): BeginAnswer = {
     val committed = logs.lastCommitted
-    val named = usesCecState && session.sessionState.conf.stateStoreCheckpointFormatVersion >= 2
-    val request = makeRequest().put("home", home).put("committed_batch", committed).put("named", named).put("load_waves", loadWaves)
-      .put("wait_s", Agent.leaseWaitS(conf))
-    request.set[JsonNode]("log_seen", checked.get("log_id"))
-    request.set[JsonNode]("sources", if (usesCecState && committed >= 0) SourceProbe.once(write.inputQuery) else null)
-    request.set[JsonNode]("decision", describe(decision))
-    request.set[JsonNode]("session_settings", Json.map(SessionSettings.of(session.sessionState.conf)))
-    request
+    val begun = Agent.call(BeginRequest(
+      checkpoint,
+      conf,
+      checked.home,
+      checked.logId,
+      committed,
+      named = usesCecState && session.sessionState.conf.stateStoreCheckpointFormatVersion >= 2,
+      describe(decision),
+      Option.when(usesCecState && committed >= 0)(SourceProbe.once(write.inputQuery)),
+      SessionSettings.of(session.sessionState.conf),
+      loadWaves,
+      Agent.leaseWaitS(conf)), conf)
+    report(begun.said)
+    begun
   }
 
-  private def describe(decision: Decision): ObjectNode = {
-    val content = Json.obj().put("mode", decision.mode).put("reason", decision.reason).put("provider", usesCecState)
-    val operators = content.putArray("operators")
-    decision.operators.foreach { op =>
-      operators.addObject().put("operator", op.id).put("kind", op.kind).put("deferred", op.deferred).put("reason", op.reason)
-    }
-    content
+  private def describe(decision: Decision): QueryDecision = QueryDecision(
+    decision.mode, decision.reason, usesCecState,
+    decision.operators.map(op => OperatorDecision(op.id, op.kind, op.deferred, op.reason)))
+
+  /** Logs the messages of the agent. */
+  private def report(said: Seq[StartMessage]): Unit = said.foreach { message =>
+    if (message.warns) logWarning(s"Spark CEC: ${message.line}") else logInfo(s"Spark CEC: ${message.line}")
   }
 
   /** How many stores of an operator each core loads in sequence. */
   private def loadWaves: Double =
     Math.max(1.0, session.sessionState.conf.numShufflePartitions.toDouble / Math.max(session.sparkContext.defaultParallelism, 1))
 
-  private def wrap(run: RunContext, decision: Decision, plan: RecoveryPlan, checked: JsonNode): WriteToStream = {
+  private def wrap(run: RunContext, decision: Decision, begun: BeginAnswer, checked: CheckAnswer): WriteToStream = {
+    val committed = begun.committedBatch
+    val isReplayDue = begun.rewoundTo < committed
     val sink = cecSink.fold(write.sink)(table =>
       table.writingTo(SinkTarget(checkpoint, run.home, run.logId, run.generation, SourceProbe.names(write.inputQuery))))
-    val defers = decision.deferred.nonEmpty || plan.isDue || isUnderProtocol
+    val defers = decision.deferred.nonEmpty || isReplayDue || isUnderProtocol
     // Spark would record the class of the wrapper in its commit log. A V1 sink is wrapped nevertheless, because it may
     // skip a batch.
     val recorded = session.sessionState.conf.enableStreamingSinkEvolution && !sink.isInstanceOf[Sink]
@@ -170,52 +177,19 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val read =
       if (!defers) write.inputQuery
       else {
-        val replay = Option.when(plan.isDue)(new Replay(session.asInstanceOf[ClassicSession], write, run, conf, plan.replayFrom, plan.committed))
-        val looksBack = (decision.deferred.nonEmpty || isUnderProtocol) && checked.get("sources_margin").asDouble > 0
+        val replay = Option.when(isReplayDue)(
+          new Replay(session.asInstanceOf[ClassicSession], write, run, conf, begun.rewoundTo + 1, committed))
+        val looksBack = (decision.deferred.nonEmpty || isUnderProtocol) && checked.sourcesMargin > 0
         val watch = Option.when(looksBack)(new SourceProbe(write.inputQuery)).filter(_.canBeAsked).map(new SourceWatch(_))
         val hooks = new QueryLifecycle(
-          session, run, conf, plan.committed, replay, new Acknowledgements(run.home, conf),
-          watch.map(new RetentionGuard(_, run, conf, isUnderProtocol)), flushes = checked.get("flush_at_stop").asBoolean && !isUnderProtocol, isUnderProtocol)
+          session, run, conf, committed, replay, new Acknowledgements(run.home, conf),
+          watch.map(new ThinMarginGuard(_, run, conf, isUnderProtocol)), flushes = checked.flushAtStop && !isUnderProtocol, isUnderProtocol)
         WrappedSources.wrap(write.inputQuery, hooks)
       }
     val started = new StartedRun(
-      session, run, conf, decision, plan.asTold, Option(write.name), session.sessionState.conf.minBatchesToRetain, usesCecState)
+      session, run, conf, decision, begun.plan, Option(write.name), session.sessionState.conf.minBatchesToRetain, usesCecState)
     val prepared = write.copy(sink = confirmed, inputQuery = started.gate(read))
     prepared.setTagValue(PrepareQuery.Done, true)
     prepared
   }
-
-  /** Calls the agent and logs the messages of its answer. */
-  private def askAgent(call: String, request: ObjectNode): JsonNode = {
-    val answer = Agent.call(call, request, conf)
-    answer.get("said").elements.asScala.foreach { word =>
-      val line = s"Spark CEC: ${word.get("line").asText}"
-      if (word.get("warns").asBoolean) logWarning(line) else logInfo(line)
-    }
-    answer
-  }
-
-  private def makeRequest(): ObjectNode = {
-    val node = Json.obj().put("checkpoint", checkpoint)
-    node.set[JsonNode]("conf", Json.map(conf))
-    node
-  }
-}
-
-/**
- * The plan of a recovery.
- *
- * @param committed V, the last committed batch
- * @param rewoundTo T, the batch before the first one to replay
- * @param base the version that the stores load: V + 1, or an older one if a frame is lost
- * @param asTold the agent's plan, which later calls send back because the agent keeps none
- */
-private final case class RecoveryPlan(committed: Long, rewoundTo: Long, base: Long, asTold: JsonNode) {
-  def isDue: Boolean = rewoundTo < committed
-  def replayFrom: Long = rewoundTo + 1
-}
-
-private object RecoveryPlan {
-  def apply(told: JsonNode): RecoveryPlan =
-    RecoveryPlan(told.get("committed_batch").asLong, told.get("rewound_to").asLong, told.get("base").asLong, told)
 }

@@ -4,12 +4,10 @@ import java.util.concurrent.atomic.AtomicBoolean
 
 import scala.util.control.NonFatal
 
-import com.fasterxml.jackson.databind.JsonNode
-
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.cec.RunContext
-import org.apache.spark.sql.cec.agent.{Agent, Json}
+import org.apache.spark.sql.cec.agent.{Agent, BetweenBatchesRequest, CheckpointDueRequest, CheckpointTakenRequest, Json}
 import org.apache.spark.sql.cec.exchange.StoreLocations
 import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, StreamExecution}
 
@@ -29,7 +27,7 @@ private[recovery] final class QueryLifecycle(
     committed: Long,
     replay: Option[Replay],
     acknowledgements: Acknowledgements,
-    margin: Option[RetentionGuard],
+    margin: Option[ThinMarginGuard],
     flushes: Boolean,
     asksForCheckpoints: Boolean)
     extends Logging {
@@ -49,12 +47,9 @@ private[recovery] final class QueryLifecycle(
   def checkpointIfDue(): Unit = if (asksForCheckpoints) takeCheckpoint(lastBatch, stopping = false)
 
   private def takeCheckpoint(batch: Long, stopping: Boolean): Unit = {
-    def asked = Json.obj().put("checkpoint", run.checkpoint).put("batch", batch)
-    if (Agent.call("checkpoint_due", asked.put("stopping", stopping), conf).get("due").asBoolean) {
+    if (Agent.call(CheckpointDueRequest(run.checkpoint, batch, stopping), conf).due) {
       val failed = StoreLocations.flush(run.checkpoint, run.generation, batch + 1, Agent.timeoutMs(conf))
-      val taken = asked.put("home", run.home)
-      taken.set[JsonNode]("failed", Json.strings(failed))
-      Agent.call("checkpoint_taken", taken, conf)
+      Agent.call(CheckpointTakenRequest(run.checkpoint, run.home, batch, failed), conf)
     }
   }
 
@@ -76,11 +71,9 @@ private[recovery] final class QueryLifecycle(
    */
   private def followOrders(): Unit = {
     val version = lastBatch + 1
-    val facts = Json.obj().put("checkpoint", run.checkpoint).put("home", run.home).put("version", version)
-    facts.set[JsonNode]("sources", margin.flatMap(_.takeAnswer()).orNull)
-    val orders = Agent.call("between_batches", facts, conf)
-    Json.text(orders.get("request")).foreach(request => Flush.ask(run, version, Some(request), conf))
-    Json.text(orders.get("thin")).foreach(why => margin.foreach(_.follow(why, version, orders.get("deletes").asBoolean)))
+    val orders = Agent.call(BetweenBatchesRequest(run.checkpoint, run.home, version, margin.flatMap(_.takeAnswer())), conf)
+    orders.request.foreach(request => Flush.ask(run, version, Some(request), conf))
+    orders.thin.foreach(why => margin.foreach(_.follow(why, version, orders.deletes)))
   }
 
   /** The last batch that ran in this thread, by the property that Spark sets for its tasks. */
@@ -103,7 +96,7 @@ private[recovery] final class QueryLifecycle(
       query <- Option(session.streams.get(id))
       progress <- Option(query.lastProgress)
       ms <- Option(progress.durationMs.get("triggerExecution"))
-    } session.sparkContext.setLocalProperty(RunContext.TimedBatch, Json.arr().add(progress.batchId).add(ms.longValue).toString)
+    } session.sparkContext.setLocalProperty(RunContext.TimedBatchProperty, Json.arr().add(progress.batchId).add(ms.longValue).toString)
 
   /**
    * Runs when the query has ended, before its sources stop. A clean stop is a checkpoint: all stores write their dirty

@@ -5,12 +5,10 @@ import java.util.UUID
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
-import com.fasterxml.jackson.databind.JsonNode
-
 import org.apache.spark.SparkContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.cec.RunContext
-import org.apache.spark.sql.cec.agent.{Agent, CecException, Json}
+import org.apache.spark.sql.cec.agent.{Agent, BatchInputRequest, CecException, ReplayingRequest, ReplaySettingsRequest}
 import org.apache.spark.sql.cec.metrics.QuerySource
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.streaming.{StreamingRelationV2, WriteToStream}
@@ -94,13 +92,11 @@ private[recovery] final class Replay(
 
   /** Groups the batches by the settings that they ran with the first time. */
   private def readSpans: Seq[ReplaySpan] = {
-    val request = Json.obj().put("checkpoint", run.checkpoint).put("first", first).put("last", last)
-    Agent.call("replay_settings", request, conf).get("spans").elements.asScala.toSeq.map { span =>
-      val recorded = Option(span.get("settings")).filterNot(_.isNull).map(_.properties.asScala.map(each => each.getKey -> each.getValue.asText).toMap)
-      val restored = recorded.map(RestoredSettings(SessionSettings.of(session.sessionState.conf), _)).getOrElse(RestoredSettings.none)
-      if (restored.differ) logWarning(s"Spark CEC: $name replays ${nameBatches(span.get("first").asLong, span.get("last").asLong)} with the settings that " +
+    Agent.call(ReplaySettingsRequest(run.checkpoint, first, last), conf).spans.map { span =>
+      val restored = span.settings.map(RestoredSettings(SessionSettings.of(session.sessionState.conf), _)).getOrElse(RestoredSettings.none)
+      if (restored.differ) logWarning(s"Spark CEC: $name replays ${nameBatches(span.first, span.last)} with the settings that " +
         s"its session had then: ${restored.words}")
-      ReplaySpan(span.get("first").asLong, span.get("last").asLong, restored)
+      ReplaySpan(span.first, span.last, restored)
     }
   }
 
@@ -110,8 +106,7 @@ private[recovery] final class Replay(
    */
   private def noteProgress(done: Long): Unit = {
     QuerySource.replaying(run.checkpoint, last - done)
-    val progress = Json.obj().put("checkpoint", run.checkpoint).put("generation", run.generation)
-    try Agent.call("replaying", progress.put("first", first).put("last", last).put("done", done), conf) catch {
+    try Agent.call(ReplayingRequest(run.checkpoint, run.generation, first, last, done), conf) catch {
       case NonFatal(failure) if !Replay.isFenced(failure) =>
         if (areNotesWorking) logWarning(s"Spark CEC: how far the replay of $name is cannot be noted in the checkpoint", failure)
         areNotesWorking = false
@@ -120,11 +115,7 @@ private[recovery] final class Replay(
 
   /** Describes the input of batches. A failure here must not hide why a batch failed. */
   private def describeInput(first: Long, last: Long, sources: Seq[String]): String =
-    try {
-      val request = Json.obj().put("checkpoint", run.checkpoint).put("first", first).put("last", last)
-      request.set[JsonNode]("sources", Json.strings(sources))
-      Agent.call("batch_input", request, conf).get("words").asText
-    } catch {
+    try Agent.call(BatchInputRequest(run.checkpoint, first, last, sources), conf).words catch {
       case NonFatal(failure) =>
         logInfo(s"Spark CEC: it cannot be said what ${nameBatches(first, last)} read", failure)
         s"it reads ${sources.mkString(", ")}"

@@ -4,11 +4,9 @@ import java.util.concurrent.{ExecutionException, FutureTask, TimeoutException, T
 
 import scala.util.control.NonFatal
 
-import com.fasterxml.jackson.databind.node.ArrayNode
-
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2
-import org.apache.spark.sql.cec.agent.Json
+import org.apache.spark.sql.cec.agent.SourceState
 import org.apache.spark.sql.cec.source.CecTable
 import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
 
@@ -24,8 +22,8 @@ private[recovery] final class SourceProbe(plan: LogicalPlan) {
   /** Whether some source can be asked. */
   def canBeAsked: Boolean = topics.nonEmpty
 
-  /** Asks the sources and returns `[{"name", "available" or "error"}]` for the agent. Waits until they answer. */
-  def ask(): ArrayNode = {
+  /** Asks the sources, and waits until they answer. */
+  def ask(): Seq[SourceState] = {
     val answers = topics.map { case (relation, kafka) =>
       relation -> (try Right(kafka.available().toString) catch { case NonFatal(failure) => Left(KafkaTopics.words(failure)) })
     }
@@ -33,17 +31,13 @@ private[recovery] final class SourceProbe(plan: LogicalPlan) {
   }
 
   /** The same list for sources that do not answer. */
-  def silent(why: String): ArrayNode = describe(topics.map { case (relation, _) => relation -> Left(why) })
+  def silent(why: String): Seq[SourceState] = describe(topics.map { case (relation, _) => relation -> Left(why) })
 
   def close(): Unit = topics.values.foreach(_.close())
 
-  private def describe(answers: Map[LogicalPlan, Either[String, String]]): ArrayNode = {
-    val node = Json.arr()
-    relations.foreach { relation =>
-      val source = node.addObject().put("name", name(relation))
-      answers.get(relation).foreach(_.fold(source.put("error", _), source.put("available", _)))
-    }
-    node
+  private def describe(answers: Map[LogicalPlan, Either[String, String]]): Seq[SourceState] = relations.map { relation =>
+    val answer = answers.get(relation)
+    SourceState(name(relation), answer.flatMap(_.toOption), answer.flatMap(_.left.toOption))
   }
 
   private def name(relation: LogicalPlan): String = relation match {
@@ -65,11 +59,11 @@ private[recovery] object SourceProbe {
   }
 
   /** Asks the sources once, with a time limit. A source without an answer in time does not stop the start. */
-  def once(plan: LogicalPlan): ArrayNode = {
+  def once(plan: LogicalPlan): Seq[SourceState] = {
     val sources = new SourceProbe(plan)
     if (!sources.canBeAsked) sources.ask()
     else {
-      val asking = new FutureTask[ArrayNode](() => try sources.ask() finally sources.close())
+      val asking = new FutureTask[Seq[SourceState]](() => try sources.ask() finally sources.close())
       start("cec-sources", asking)
       try asking.get(WaitSeconds, TimeUnit.SECONDS) catch {
         case _: TimeoutException => new SourceProbe(plan).silent(s"no answer within $WaitSeconds s")

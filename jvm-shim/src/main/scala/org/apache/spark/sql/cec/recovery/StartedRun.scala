@@ -14,7 +14,7 @@ import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2
 import org.apache.spark.sql.cec.RunContext
-import org.apache.spark.sql.cec.agent.{Agent, Json}
+import org.apache.spark.sql.cec.agent.{Agent, ReportRequest, TrimRequest}
 import org.apache.spark.sql.cec.exchange.StoreLocations
 import org.apache.spark.sql.cec.metrics.QuerySource
 import org.apache.spark.sql.connector.catalog.{SupportsRead, Table}
@@ -90,18 +90,12 @@ private[recovery] final class StartedRun(
     if (progress.batchId % StartedRun.TrimEvery == StartedRun.TrimEvery - 1) trim(progress.batchId)
   }
 
-  private def trim(batch: Long): Unit = {
-    val arguments = Json.obj().put("home", run.home).put("version", batch + 1).put("generation", run.generation).put("retained", retained)
-    Agent.call("trim", arguments, conf)
-  }
+  private def trim(batch: Long): Unit = Agent.call(TrimRequest(run.home, batch + 1, run.generation, retained), conf)
 
   /** Makes the agent write the recovery's report, once all stores are back. */
   private def report(): Unit = synchronized {
     if (isLogOpen && !isReported) {
-      val arguments = Json.obj()
-        .put("checkpoint", run.checkpoint).put("home", run.home).put("generation", run.generation).put("started_ms", run.startedMs)
-      arguments.set[JsonNode]("plan", plan)
-      isReported = Agent.call("report", arguments, conf).get("done").asBoolean
+      isReported = Agent.call(ReportRequest(run.checkpoint, run.home, run.generation, plan, run.startedMs), conf).done
     }
   }
 

@@ -149,7 +149,7 @@ private final class CecStream(view: OutputView, schema: StructType, retained: In
    */
   override def initialOffset(): Offset = {
     val begin = view.first - 1
-    view.note("begins" -> begin)
+    view.note(begins = Some(begin))
     BatchOffset(begin)
   }
 
@@ -178,13 +178,13 @@ private final class CecStream(view: OutputView, schema: StructType, retained: In
 
   override def createReaderFactory(): PartitionReaderFactory = new CecReaderFactory(view, schema)
 
-  override def commit(end: Offset): Unit = note("ends" -> end.asInstanceOf[BatchOffset].batch, "retained" -> retained.toLong)
+  override def commit(end: Offset): Unit = note(Some(end.asInstanceOf[BatchOffset].batch))
 
-  override def stop(): Unit = note()
+  override def stop(): Unit = note(None)
 
   override def toString: String = s"cec ${view.path}"
 
-  private def note(what: (String, Long)*): Unit = try view.note(what: _*) catch {
+  private def note(ends: Option[Long]): Unit = try view.note(ends = ends, retained = retained) catch {
     case NonFatal(failure) => logWarning(s"Spark CEC: how far the stream from ${view.path} is was not noted, so more of that is kept", failure)
   }
 }

@@ -9,7 +9,7 @@ import org.apache.arrow.vector.ipc.ArrowStreamWriter
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.cec.Acquired
-import org.apache.spark.sql.cec.agent.{Agent, CecException, Json}
+import org.apache.spark.sql.cec.agent.{Agent, CecException, PublishRequest, WriteOutputRequest}
 import org.apache.spark.sql.cec.state.RowLimit
 import org.apache.spark.sql.connector.write._
 import org.apache.spark.sql.connector.write.streaming.{StreamingDataWriterFactory, StreamingWrite}
@@ -49,12 +49,9 @@ private final class CecStreamingWrite(target: SinkTarget, schema: StructType, tr
 
   override def commit(epochId: Long, messages: Array[WriterCommitMessage]): Unit = {
     val written = messages.collect { case message: FrameWritten => message }
-    val arguments = Json.obj()
-      .put("checkpoint", target.checkpoint).put("home", target.home).put("batch", epochId).put("rows", written.map(_.rows).sum)
-      .put("schema", schema.json).put("truncate", truncate).put("generation", target.generation)
-    arguments.set[com.fasterxml.jackson.databind.JsonNode]("sources", Json.strings(target.sources))
-    arguments.set[com.fasterxml.jackson.databind.JsonNode]("frames", Json.strings(written.flatMap(_.frame)))
-    Agent.call("publish", arguments, conf)
+    Agent.call(PublishRequest(
+      target.checkpoint, target.home, epochId, written.flatMap(_.frame).toSeq, written.map(_.rows).sum, schema.json, truncate,
+      target.generation, target.sources), conf)
   }
 
   /** Frames without a manifest are invisible, so an abort removes nothing. */
@@ -81,11 +78,9 @@ private final class CecDataWriter(
     if (spool == null) FrameWritten(None, 0)
     else {
       spool.finish()
-      val arguments = Json.obj()
-        .put("home", target.home).put("batch", batch).put("partition", partition).put("attempt", attempt)
-        .put("generation", target.generation).put("log_id", target.logId).put("spool", spool.file.toString)
-      val answer = Agent.call("write_output", arguments, conf)
-      FrameWritten(Json.text(answer.get("frame")), answer.get("rows").asLong)
+      val answer = Agent.call(WriteOutputRequest(
+        target.home, target.logId, batch, partition, attempt, target.generation, spool.file.toString), conf)
+      FrameWritten(answer.frame, answer.rows)
     }
 
   override def abort(): Unit = close()

@@ -2,14 +2,12 @@ package org.apache.spark.sql.cec.source
 
 import java.util.UUID
 
-import com.fasterxml.jackson.databind.JsonNode
-import com.fasterxml.jackson.databind.node.ObjectNode
 import scala.jdk.CollectionConverters._
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.catalyst.util.DateTimeUtils
-import org.apache.spark.sql.cec.agent.{Agent, Json}
+import org.apache.spark.sql.cec.agent._
 import org.apache.spark.sql.execution.streaming.state.{StateSchemaCompatibilityChecker, StateStoreId, StateStoreProviderId}
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types._
@@ -50,37 +48,28 @@ private[source] sealed trait View extends Serializable with Logging {
    * @param seen the identity of the last batch when the read was first planned
    */
   def splits(as: StructType, first: Long, last: Long, whole: Boolean, seen: Option[String] = None): Seq[String] = {
-    val arguments = about.put("view", name).put("schema", as.json).put("first", first).put("last", last).put("whole", whole).put("seen", seen.orNull)
-    bounds(arguments)
-    val answer = call("view_splits", arguments)
-    warn(answer)
-    answer.get("splits").elements.asScala.map(_.toString).toSeq
+    val request = ViewSplitsRequest(path, conf, name, first, last, whole, mayLose, seen, Some(as.json))
+    val answer = Agent.call(bound(request), conf)
+    warn(answer.lost)
+    answer.splits.map(_.toString)
   }
 
   /** Reads one split into a spool file; None if it has no rows. */
   def read(split: String, columns: Seq[String]): Option[String] = {
-    val arguments = about
-    arguments.set[JsonNode]("split", Json.parse(split))
-    arguments.set[JsonNode]("columns", Json.strings(columns))
-    bounds(arguments)
-    val answer = call("read_split", arguments)
-    warn(answer)
-    Json.text(answer.get("spool"))
+    val answer = Agent.call(ReadSplitRequest(path, conf, Json.parse(split), Some(columns), mayLose), conf)
+    warn(answer.lost)
+    answer.spool
   }
 
   /** Warns of lost output that the reader skipped, because the user allowed it. */
-  private def warn(answer: JsonNode): Unit =
-    answer.get("lost").elements.asScala.foreach(lost => logWarning(s"Spark CEC: $path, passed over because of failOnDataLoss=false: ${lost.asText}"))
+  private def warn(losses: Seq[String]): Unit =
+    losses.foreach(lost => logWarning(s"Spark CEC: $path, passed over because of failOnDataLoss=false: $lost"))
 
-  protected def bounds(arguments: ObjectNode): Unit = ()
+  /** Whether damaged or expired output is skipped. */
+  protected def mayLose: Boolean
 
-  protected def about: ObjectNode = {
-    val arguments = Json.obj().put("path", path)
-    arguments.set[JsonNode]("conf", Json.map(conf))
-    arguments
-  }
-
-  protected def call(name: String, arguments: ObjectNode): JsonNode = Agent.call(name, arguments, conf)
+  /** Adds the bounds of this view. */
+  protected def bound(request: ViewSplitsRequest): ViewSplitsRequest = request
 }
 
 /** The last batch of a stream's next batch, its identity, and the newest batch in the log. */
@@ -103,14 +92,10 @@ private[source] final case class OutputView(
   override def name: String = "output"
 
   /** The first batch to read. */
-  def first: Long = {
-    val arguments = about
-    startingMs.foreach(arguments.put("starting_timestamp_ms", _))
-    offsets(arguments).get("first").asLong
-  }
+  def first: Long = Agent.call(ViewOffsetsRequest(path, conf, mayWait, startingTimestampMs = startingMs), conf).first
 
   /** The newest batch with output; -1 if there is none. */
-  def newest: Long = offsets(about).get("last").asLong
+  def newest: Long = Agent.call(ViewOffsetsRequest(path, conf, mayWait), conf).last
 
   /**
    * Asks where the stream's next batch ends, which begins after `batch` and goes no further than `upTo`.
@@ -120,23 +105,20 @@ private[source] final case class OutputView(
    * @param source which of the query's sources asks
    */
   def endAfter(batch: Long, seen: Option[String], checked: Boolean, upTo: Option[Long], source: String): NextEnd = {
-    val arguments = about.put("source", source).put("after", batch).put("may_lose", mayLose).put("seen", seen.orNull).put("checked", checked)
-    for ((name, bound) <- Seq("up_to" -> upTo, "max_batches" -> maxBatches, "max_rows" -> maxRows); value <- bound) arguments.put(name, value)
-    val answer = offsets(arguments)
-    NextEnd(answer.get("last").asLong, Json.text(answer.get("of")), answer.get("newest").asLong)
+    val answer = Agent.call(ViewOffsetsRequest(
+      path, conf, mayWait, mayLose, None, Some(batch), upTo, maxBatches, maxRows, seen, checked, source), conf)
+    NextEnd(answer.last, answer.of, answer.newest)
   }
 
   /**
-   * Notes the progress of a stream with a name: the batch that it begins after, or the last batch of a finished one.
-   * Without either, the run is over.
+   * Notes the progress of a stream with a name.
+   *
+   * @param begins the batch that the stream begins after
+   * @param ends the last batch of a finished batch of the stream; without either, the run is over
+   * @param retained the batches that Spark may run again
    */
-  def note(what: (String, Long)*): Unit = reader.foreach { name =>
-    val arguments = about.put("reader", name).put("may_wait", mayWait)
-    what.foreach { case (key, value) => arguments.put(key, value) }
-    call("note_reader", arguments)
-  }
-
-  private def offsets(arguments: ObjectNode): JsonNode = call("view_offsets", arguments.put("may_wait", mayWait))
+  def note(begins: Option[Long] = None, ends: Option[Long] = None, retained: Long = 0L): Unit =
+    reader.foreach(name => Agent.call(NoteReaderRequest(path, conf, name, mayWait, begins, ends, retained), conf))
 
   override def schema(): StructType = schemas.headOption.getOrElse(throw new IllegalArgumentException(
     s"$path holds no output: if its query writes with the cec sink, wait for the first batch or give the schema; other sinks' rows are not in it"))
@@ -145,16 +127,15 @@ private[source] final case class OutputView(
 
   override protected def believesSchema: Boolean = newColumns
 
-  override protected def bounds(arguments: ObjectNode): Unit = arguments.put("may_lose", mayLose)
-
   /** The schemas of the newest and the oldest batch, because the query's columns may have changed between them. */
   private def schemas: Seq[StructType] =
-    call("view_schema", about.put("may_wait", mayWait).put("may_lose", mayLose)).get("schemas").elements.asScala.map(json => DataType.fromJson(json.asText).asInstanceOf[StructType].asNullable).toSeq
+    Agent.call(ViewSchemaRequest(path, conf, mayWait, mayLose), conf).schemas.map(DataType.fromJson(_).asInstanceOf[StructType].asNullable)
 }
 
 /** The raw control records. */
 private[source] final case class LogView(path: String, conf: Map[String, String]) extends View {
   override def name: String = "log"
+  override protected def mayLose: Boolean = false
   override def schema(): StructType = new StructType()
     .add("segment", StringType).add("offset", LongType).add("operator", LongType).add("partition", IntegerType).add("store", StringType)
     .add("version", LongType).add("kind", StringType).add("window", BinaryType).add("key", BinaryType).add("value", BinaryType)
@@ -165,15 +146,14 @@ private[source] final case class WindowsView(
     path: String, conf: Map[String, String], operator: Long, store: String, version: Option[Long], key: StructType, value: StructType)
     extends View {
   override def name: String = "windows"
+  override protected def mayLose: Boolean = false
   /** The columns that the agent gives, with rows of state still encoded. */
   def stored: StructType = new StructType()
     .add("key", BinaryType).add("value", BinaryType).add("partition", IntegerType).add("footprint_version", LongType).add("dirty", BooleanType)
   override def schema(): StructType = new StructType()
     .add("key", key).add("value", value).add("partition", IntegerType).add("footprint_version", LongType).add("dirty", BooleanType)
-  override protected def bounds(arguments: ObjectNode): Unit = {
-    arguments.put("operator", operator).put("store", store)
-    version.foreach(arguments.put("version", _))
-  }
+  override protected def bound(request: ViewSplitsRequest): ViewSplitsRequest =
+    request.copy(operator = operator, store = store, version = version)
 }
 
 private[source] object View {

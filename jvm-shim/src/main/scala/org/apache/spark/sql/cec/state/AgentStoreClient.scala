@@ -3,13 +3,8 @@ package org.apache.spark.sql.cec.state
 import java.nio.file.{Files, Path, Paths}
 import java.util.UUID
 
-import scala.jdk.CollectionConverters._
-
-import com.fasterxml.jackson.databind.JsonNode
-import com.fasterxml.jackson.databind.node.ObjectNode
-
 import org.apache.spark.sql.cec.{RunContext, StoreConfs}
-import org.apache.spark.sql.cec.agent.{Agent, Json}
+import org.apache.spark.sql.cec.agent._
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
 /**
@@ -50,10 +45,10 @@ private[cec] final case class CommitAnswer(
 private[cec] final case class Footer(checkpointId: String, openWindows: Long, digest: Long, digestKind: DigestKind.Value)
 
 private object Footer {
-  def of(answer: JsonNode): Footer = Footer(
-    answer.get("checkpoint_id").asText, answer.get("open_windows").asLong, java.lang.Long.parseUnsignedLong(answer.get("digest").asText),
-    if (answer.get("normalized").asBoolean) DigestKind.OfNumbers
-    else if (answer.get("sketched").asBoolean) DigestKind.WithoutNumbers
+  def of(numbers: FooterNumbers): Footer = Footer(
+    numbers.checkpointId, numbers.openWindows, java.lang.Long.parseUnsignedLong(numbers.digest),
+    if (numbers.normalized) DigestKind.OfNumbers
+    else if (numbers.sketched) DigestKind.WithoutNumbers
     else DigestKind.OfBytes)
 }
 
@@ -102,34 +97,30 @@ private[cec] final class AgentStoreClient(
 
   /** Loads EC(`version`) of the commit with this checkpoint id; None: of the newest commit. */
   def load(version: Long, checkpointId: Option[String]): CheckpointAnswer = {
-    val arguments = makeArguments(version).put("checkpoint_id", checkpointId.orNull)
-    logId.foreach(arguments.put("log_id", _))
-    arguments.set[JsonNode]("conf", Json.map(conf))
-    val answer = Agent.call("load", addCommitted(arguments), conf)
+    val answer = Agent.call(LoadRequest(
+      home, conf, logId, store, version, checkpointId, checkpoint, committedBatch, generation, retained, forecast), conf)
     CheckpointAnswer(
       version,
-      Footer.of(answer),
-      Json.text(answer.get("spool")).map(Paths.get(_)),
-      answer.get("dirty_from").asLong,
-      answer.get("dirty_windows").asLong,
-      answer.get("inputs").properties.asScala.map(entry => entry.getKey.toLong -> entry.getValue.asLong).toMap,
-      answer.get("recovery_estimate_ms").asDouble.round,
-      new CheckpointPlan(answer.get("plan")))
+      Footer.of(answer.footer),
+      answer.spool.map(Paths.get(_)),
+      answer.dirtyFrom,
+      answer.dirtyWindows,
+      answer.inputs.map { case (version, count) => version.toLong -> count },
+      answer.recoveryEstimateMs.round,
+      new CheckpointPlan(answer.plan))
   }
 
   /**
    * Tells the agent which batches Spark has committed. Else the agent could take a commit of an earlier run for a lost
    * frame.
    */
-  private def addCommitted(arguments: ObjectNode): ObjectNode = {
-    run.foreach(known => arguments.put("committed_batch", known.replayTo - 1))
-    arguments.put("checkpoint", StoreConfs.checkpointOf(id))
-  }
+  private def committedBatch: Option[Long] = run.map(_.replayTo - 1)
+  private def checkpoint: Option[String] = Some(StoreConfs.checkpointOf(id))
 
   /** Reads the part that the log still has of Spark's commit of `version`. */
   def remains(version: Long): Remains = {
-    val answer = Agent.call("footer", addCommitted(makeArguments(version)), conf)
-    Remains(Json.text(answer.get("checkpoint_id")), Option.when(!answer.get("lost").asBoolean)(Footer.of(answer)))
+    val answer = Agent.call(FooterRequest(home, store, version, checkpoint, committedBatch, generation), conf)
+    Remains(answer.checkpointId, answer.footer.map(Footer.of))
   }
 
   /**
@@ -138,30 +129,33 @@ private[cec] final class AgentStoreClient(
    * @param proof that the windows are the query's state at this version
    */
   def append(proof: Verified, numbers: CommitNumbers, checkpointId: String, baseId: Option[String], spool: Option[Path]): CommitAnswer = {
-    val arguments = makeArguments(numbers.version)
-      .put("checkpoint_id", checkpointId)
-      .put("base_checkpoint_id", baseId.orNull)
-      .put("spool", spool.map(_.toString).orNull)
-      .put("open_windows", numbers.openWindows)
-      .put("dirty_from", numbers.dirtyFrom)
-      .put("dirty_windows", numbers.dirtyWindows)
-      .put("opened", numbers.opened)
-      .put("checked", numbers.checked)
-      .put("closed", numbers.closed)
-      .put("inputs", numbers.inputs)
-      .put("digest", java.lang.Long.toUnsignedString(numbers.sums.digest))
-      .put("state_rows", numbers.sums.rows)
-      .put("elapsed_us", numbers.elapsedUs)
-      .put("flags", AgentStoreClient.flags(numbers, grouped))
-      .put("live_is_whole", numbers.liveIsWhole)
-    val live = arguments.putArray("live")
-    RunContext.timedBatch.foreach(arguments.set[JsonNode]("timed_batch", _))
-    run.foreach(context => arguments.put("since_start_ms", Math.max(System.currentTimeMillis() - context.startedMs, 0L)))
-    numbers.live.foreach { case (at, count) => live.addArray().add(at).add(count) }
-    val answer = Agent.call("append", arguments, conf)
+    val answer = Agent.call(AppendRequest(
+      home,
+      store,
+      numbers.version,
+      generation,
+      retained,
+      forecast,
+      checkpointId,
+      baseId,
+      spool.map(_.toString),
+      numbers.openWindows,
+      numbers.dirtyFrom,
+      numbers.dirtyWindows,
+      numbers.opened,
+      numbers.checked,
+      numbers.closed,
+      numbers.inputs,
+      java.lang.Long.toUnsignedString(numbers.sums.digest),
+      numbers.sums.rows,
+      numbers.elapsedUs,
+      AgentStoreClient.flags(numbers, grouped),
+      numbers.liveIsWhole,
+      numbers.live.map { case (at, count) => (at, count.toLong) }.toSeq,
+      RunContext.timedBatch,
+      run.fold(0L)(context => Math.max(System.currentTimeMillis() - context.startedMs, 0L))), conf)
     CommitAnswer(
-      new CheckpointPlan(answer.get("plan")), answer.get("extent").asLong, answer.get("replay").asLong,
-      answer.get("recovery_estimate_ms").asDouble.round, answer.get("bytes").asLong, answer.get("agent_us").asLong)
+      new CheckpointPlan(answer.plan), answer.extent, answer.replay, answer.recoveryEstimateMs.round, answer.bytes, answer.agentUs)
   }
 
   /**
@@ -170,25 +164,14 @@ private[cec] final class AgentStoreClient(
    * @param held mutations that the hold rule ignored
    * @param unsure the windows that may differ, if the user accepts a divergence
    */
-  def loaded(version: Long, ecLoadMs: Double, digestOk: Option[Boolean], held: Long, unsure: Seq[String]): Unit = {
-    val arguments = makeArguments(version).put("ec_load_ms", ecLoadMs).put("held", held)
-    arguments.set[JsonNode]("unsure", Json.strings(unsure))
-    digestOk match {
-      case Some(ok) => arguments.put("digest_ok", ok)
-      case None => arguments.putNull("digest_ok")
-    }
-    Agent.call("loaded", arguments, conf)
-  }
+  def loaded(version: Long, ecLoadMs: Double, digestOk: Option[Boolean], held: Long, unsure: Seq[String]): Unit =
+    Agent.call(LoadedRequest(home, store, version, generation, forecast, ecLoadMs, digestOk, held, unsure), conf)
 
   /** Tells the agent that this store no longer needs the log. */
   def close(): Unit = Agent.closeLog(home)
 
-  private def makeArguments(version: Long): ObjectNode = {
-    val arguments = Json.obj().put("home", home).put("version", version).put("generation", generation).put("retained", retained)
-    run.foreach(context => arguments.set[JsonNode]("forecast", context.forecast))
-    arguments.putArray("store").add(id.operatorId).add(id.partitionId).add(id.storeName)
-    arguments
-  }
+  private val store = StoreId(id.operatorId, id.partitionId, id.storeName)
+  private val forecast = run.map(_.forecast)
 }
 
 private object AgentStoreClient {

@@ -6,7 +6,7 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 
 import org.apache.spark.TaskContext
-import org.apache.spark.sql.cec.agent.{Agent, CecException, Json}
+import org.apache.spark.sql.cec.agent.{Agent, CecException, ViewSplitsRequest}
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
@@ -42,10 +42,8 @@ private[cec] final class PartitionDirectory(id: StateStoreId, hadoopConf: Config
     }
 
   private def countPartitions(checkpoint: String, version: Long, conf: Map[String, String]): Int = {
-    val arguments = Json.obj().put("path", checkpoint).put("view", "windows").put("operator", id.operatorId).put("store", id.storeName)
-      .put("version", version)
-    arguments.set[com.fasterxml.jackson.databind.JsonNode]("conf", Json.map(conf))
-    try Agent.call("view_splits", arguments, conf).get("splits").size catch {
+    val request = ViewSplitsRequest(checkpoint, conf, "windows", operator = id.operatorId, store = id.storeName, version = Some(version))
+    try Agent.call(request, conf).splits.size catch {
       case unknown: CecException if unknown.isA("LogLocationError") => 0 // the load reports the error
     }
   }

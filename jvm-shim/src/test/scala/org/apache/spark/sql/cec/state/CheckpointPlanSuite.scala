@@ -1,25 +1,24 @@
 package org.apache.spark.sql.cec.state
 
 import org.apache.spark.sql.cec.CecSuite
-import org.apache.spark.sql.cec.agent.Json
+import org.apache.spark.sql.cec.agent.{CommitPlan, ExtentStep, ReplayStep}
 
 private[state] object Plans {
-  /** A plan of the agent that asks for nothing, with these fields in place of its own. */
-  def plan(fields: String*): CheckpointPlan = {
-    val text = Seq(
-      """"replay_bound": 100""", """"extent_records": 0""", """"extent_per_window": 2.0""", """"replay_steps": []""", """"extent_steps": []""",
-      """"forced_before": -1""", """"share": 0.0""", """"floor_ms": 0.0""")
-    new CheckpointPlan(Json.parse((text ++ fields).mkString("{", ",", "}"))) // the last one of equal fields counts
-  }
+  /** A plan of the agent that asks for nothing. */
+  val Nothing: CommitPlan = CommitPlan(
+    replayBound = 100, extentRecords = 0, extentPerWindow = 2.0, share = 0.0, floorMs = 0.0, forcedBefore = -1, rewriteWindows = 0,
+    worthBound = None, replaySteps = Nil, extentSteps = Nil)
+
+  def plan(change: CommitPlan => CommitPlan = identity): CheckpointPlan = new CheckpointPlan(change(Nothing))
 }
 
 class CheckpointPlanSuite extends CecSuite {
   import Plans.plan
 
-  private val steps = """"replay_steps": [[3, 90], [5, 60], [9, 10]]"""
+  private val steps = Seq(ReplayStep(3, 90), ReplayStep(5, 60), ReplayStep(9, 10))
 
   test("the first step that is cheap enough with the new input is the threshold") {
-    val asked = plan(steps)
+    val asked = plan(_.copy(replaySteps = steps))
     assert(asked.replayBefore(0) == 3)
     assert(asked.replayBefore(10) == 3)
     assert(asked.replayBefore(11) == 5)
@@ -28,23 +27,22 @@ class CheckpointPlanSuite extends CecSuite {
   }
 
   test("the last step is the threshold if none is cheap enough, and no step asks for nothing") {
-    assert(plan(steps).replayBefore(1000000) == 9)
+    assert(plan(_.copy(replaySteps = steps)).replayBefore(1000000) == 9)
     assert(plan().replayBefore(0) == Long.MinValue)
     assert(plan().extentBefore(0, 0, _ => 0L) == Long.MinValue)
   }
 
   test("checks that are worth their time have a bound of their own, and may have none") {
-    assert(plan(steps).worthBefore(0) == Long.MinValue)
-    assert(plan(steps, """"worth_bound": null""").worthBefore(0) == Long.MinValue)
-    val asked = plan(steps, """"worth_bound": 15""")
-    assert(asked.worthBefore(0) == 9)
-    assert(asked.worthBefore(5) == 9)
-    assert(plan(steps, """"worth_bound": 95""").worthBefore(5) == 3)
-    assert(plan(steps, """"worth_bound": 0""").worthBefore(0) == 9)
+    def worthBefore(bound: Option[Long], inputs: Long) = plan(_.copy(replaySteps = steps, worthBound = bound)).worthBefore(inputs)
+    assert(worthBefore(None, 0) == Long.MinValue)
+    assert(worthBefore(Some(15), 0) == 9)
+    assert(worthBefore(Some(15), 5) == 9)
+    assert(worthBefore(Some(95), 5) == 3)
+    assert(worthBefore(Some(0), 0) == 9)
   }
 
   test("the extent counts records after the commit: the steps' cost, rows for their windows, and this commit's") {
-    val asked = plan(""""extent_records": 50""", """"extent_per_window": 0.0""", """"extent_steps": [[2, 60, 4], [6, 20, 10]]""")
+    val asked = plan(_.copy(extentRecords = 50, extentPerWindow = 0.0, extentSteps = Seq(ExtentStep(2, 60, 4), ExtentStep(6, 20, 10))))
     var askedFor = Seq.empty[Long]
     def rowsBefore(rows: (Long, Long)*): Long => Long = version => {
       askedFor :+= version
@@ -53,7 +51,7 @@ class CheckpointPlanSuite extends CecSuite {
     assert(asked.extentBefore(0, 10, rowsBefore(2L -> 4L, 6L -> 10L)) == 6)
     assert(askedFor == Seq(2L, 6L))
     def threshold(records: Int, rowsBefore: Long) =
-      plan(""""extent_records": 60""", """"extent_per_window": 0.0""", """"extent_steps": [[2, 60, 4], [7, 0, 0]]""")
+      plan(_.copy(extentRecords = 60, extentPerWindow = 0.0, extentSteps = Seq(ExtentStep(2, 60, 4), ExtentStep(7, 0, 0))))
         .extentBefore(records, 10, version => if (version == 2) rowsBefore else 0L)
     assert(threshold(records = 0, rowsBefore = 4) == 2) // 60 - 4 + 4
     assert(threshold(records = 0, rowsBefore = 8) == 7) // a window of this store has two rows
@@ -62,20 +60,13 @@ class CheckpointPlanSuite extends CecSuite {
 
   test("the limit of the extent is the largest of Q, Q for each row, and the rows") {
     def threshold(records: Int, perWindow: Double, rows: Long) =
-      plan(s""""extent_records": $records""", s""""extent_per_window": $perWindow""", """"extent_steps": [[1, 30, 0], [2, 0, 0]]""")
+      plan(_.copy(extentRecords = records, extentPerWindow = perWindow, extentSteps = Seq(ExtentStep(1, 30, 0), ExtentStep(2, 0, 0))))
         .extentBefore(0, rows, _ => 0L)
     assert(threshold(30, 0.0, 0) == 1)
     assert(threshold(29, 0.0, 0) == 2)
     assert(threshold(0, 1.5, 20) == 1)
     assert(threshold(0, 1.5, 19) == 2)
     assert(threshold(0, 0.5, 30) == 1)
-  }
-
-  test("fields of later agents may lack") {
-    assert(plan().rewriteWindows == 0)
-    assert(plan(""""rewrite_windows": 7""").rewriteWindows == 7)
-    val asked = plan(""""forced_before": 12""", """"share": 0.2""", """"floor_ms": 20.5""")
-    assert((asked.forcedBefore, asked.share, asked.floorMs) == ((12L, 0.2, 20.5)))
   }
 }
 

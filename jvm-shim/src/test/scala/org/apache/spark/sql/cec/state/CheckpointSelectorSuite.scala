@@ -6,13 +6,14 @@ import java.util.ArrayList
 import scala.jdk.CollectionConverters._
 
 import org.apache.spark.sql.cec.CecSuite
+import org.apache.spark.sql.cec.agent.{CommitPlan, ExtentStep, ReplayStep}
 
 class CheckpointSelectorSuite extends CecSuite {
   import Plans.plan
   import Rows._
 
   private val Version = 20L
-  private val generous = Seq(""""share": 1.0""", """"floor_ms": 60000.0""")
+  private val generous = (_: CommitPlan).copy(share = 1.0, floorMs = 60000.0)
 
   /** Books with these windows, and a selector over them. */
   private final class Setup(deferred: Boolean, windows: Seq[Window], grouped: Boolean = false) {
@@ -60,43 +61,43 @@ class CheckpointSelectorSuite extends CecSuite {
 
   test("a forced check needs no budget, and takes windows of versions below the given one") {
     val windows = Seq(stamped(a, 1, dirtySince = 9), stamped(b, 2, dirtySince = 10), stamped(c, 3, dirtySince = 11))
-    assert(new Setup(deferred = true, windows).choose(Some(plan(""""forced_before": 10"""))) == Seq(windows(0)))
-    assert(new Setup(deferred = true, windows).choose(Some(plan(""""forced_before": 12"""))) == windows)
+    assert(new Setup(deferred = true, windows).choose(Some(plan(_.copy(forcedBefore = 10)))) == Seq(windows(0)))
+    assert(new Setup(deferred = true, windows).choose(Some(plan(_.copy(forcedBefore = 12)))) == windows)
   }
 
   test("the batch's own dirty windows are asked for only by a version behind it") {
     val now = stamped(a, 1)
-    assert(new Setup(deferred = true, Seq(now)).choose(Some(plan(s""""forced_before": $Version""")), touched(now)).isEmpty)
-    assert(new Setup(deferred = true, Seq(now)).choose(Some(plan(s""""forced_before": ${Version + 1}""")), touched(now)) == Seq(now))
+    assert(new Setup(deferred = true, Seq(now)).choose(Some(plan(_.copy(forcedBefore = Version))), touched(now)).isEmpty)
+    assert(new Setup(deferred = true, Seq(now)).choose(Some(plan(_.copy(forcedBefore = Version + 1))), touched(now)) == Seq(now))
   }
 
   test("the oldest footprints are written again, as many as the plan says, dirty or not") {
     val windows = Seq(stamped(a, 7), stamped(b, 3, dirtySince = 8), stamped(c, 5), stamped(d, 9))
-    assert(new Setup(deferred = true, windows).choose(Some(plan(""""rewrite_windows": 2"""))) == Seq(windows(1), windows(2)))
-    assert(new Setup(deferred = true, windows).choose(Some(plan(""""rewrite_windows": 99"""))).size == 4)
+    assert(new Setup(deferred = true, windows).choose(Some(plan(_.copy(rewriteWindows = 2)))) == Seq(windows(1), windows(2)))
+    assert(new Setup(deferred = true, windows).choose(Some(plan(_.copy(rewriteWindows = 99)))).size == 4)
   }
 
   test("replay and extent are brought down within the budget only") {
     val windows = Seq(stamped(a, 7, dirtySince = 8), stamped(b, 3, dirtySince = 12), stamped(c, 5))
-    val replay = Seq(""""replay_steps": [[10, 500]]""", """"replay_bound": 600""")
-    val extent = Seq(""""extent_steps": [[6, 0, 0]]""")
-    assert(new Setup(deferred = true, windows).choose(Some(plan(replay ++ generous: _*))) == Seq(windows(0)))
-    assert(new Setup(deferred = true, windows).choose(Some(plan(replay: _*))).isEmpty)
-    assert(new Setup(deferred = true, windows).choose(Some(plan(extent ++ generous: _*))) == Seq(windows(1), windows(2)))
-    assert(new Setup(deferred = true, windows).choose(Some(plan(extent: _*))).isEmpty)
-    assert(new Setup(deferred = true, windows).choose(Some(plan(extent ++ replay ++ generous: _*))) == Seq(windows(0), windows(1), windows(2)))
+    val replay = (_: CommitPlan).copy(replaySteps = Seq(ReplayStep(10, 500)), replayBound = 600)
+    val extent = (_: CommitPlan).copy(extentSteps = Seq(ExtentStep(6, 0, 0)))
+    assert(new Setup(deferred = true, windows).choose(Some(plan(replay andThen generous))) == Seq(windows(0)))
+    assert(new Setup(deferred = true, windows).choose(Some(plan(replay))).isEmpty)
+    assert(new Setup(deferred = true, windows).choose(Some(plan(extent andThen generous))) == Seq(windows(1), windows(2)))
+    assert(new Setup(deferred = true, windows).choose(Some(plan(extent))).isEmpty)
+    assert(new Setup(deferred = true, windows).choose(Some(plan(extent andThen replay andThen generous))) == Seq(windows(0), windows(1), windows(2)))
   }
 
   test("a store without task time has no budget") {
     val windows = Seq(stamped(a, 3))
-    val asked = plan(Seq(""""extent_steps": [[6, 0, 0]]""") ++ generous: _*)
+    val asked = plan(generous(_).copy(extentSteps = Seq(ExtentStep(6, 0, 0))))
     assert(new Setup(deferred = true, windows).choose(Some(asked), taskNs = 0L).isEmpty)
   }
 
   test("a window that two reasons ask for is checked once, and again in the next commit") {
     val windows = Seq(stamped(a, 3, dirtySince = 4))
     val setup = new Setup(deferred = true, windows)
-    val asked = plan(Seq(""""forced_before": 12""", """"rewrite_windows": 5""", """"extent_steps": [[6, 0, 0]]""") ++ generous: _*)
+    val asked = plan(generous(_).copy(forcedBefore = 12, rewriteWindows = 5, extentSteps = Seq(ExtentStep(6, 0, 0))))
     assert(setup.choose(Some(asked)) == windows)
     assert(setup.choose(Some(asked)) == windows)
   }
@@ -109,10 +110,11 @@ class CheckpointSelectorSuite extends CecSuite {
       made
     }
     val windows = Seq(group(1, 1, rows = 10), group(2, 4, rows = 1))
-    val fields = Seq(""""extent_steps": [[2, 10, 1], [5, 0, 0]]""", """"extent_per_window": 0.0""") ++ generous
+    def limited(records: Long) = plan(generous(_).copy(
+      extentSteps = Seq(ExtentStep(2, 10, 1), ExtentStep(5, 0, 0)), extentPerWindow = 0.0, extentRecords = records))
     // 10 - 1 + 10 = 19 records
-    assert(new Setup(deferred = true, windows, grouped = true).choose(Some(plan(fields :+ """"extent_records": 19""": _*))) == windows.take(1))
-    assert(new Setup(deferred = true, windows, grouped = true).choose(Some(plan(fields :+ """"extent_records": 18""": _*))) == windows)
+    assert(new Setup(deferred = true, windows, grouped = true).choose(Some(limited(19))) == windows.take(1))
+    assert(new Setup(deferred = true, windows, grouped = true).choose(Some(limited(18))) == windows)
   }
 
   testSeeds("without a limit of time, a plan's thresholds are kept exactly") { random =>
@@ -121,7 +123,7 @@ class CheckpointSelectorSuite extends CecSuite {
       stamped(key, footprint, if (random.nextBoolean()) Window.Clean else footprint + random.nextInt(19 - footprint.toInt + 1))
     }
     val (forced, rewrite) = (random.nextInt(22).toLong, random.nextInt(6))
-    val chosen = new Setup(deferred = true, windows).choose(Some(plan(s""""forced_before": $forced""", s""""rewrite_windows": $rewrite"""))).toSet
+    val chosen = new Setup(deferred = true, windows).choose(Some(plan(_.copy(forcedBefore = forced, rewriteWindows = rewrite)))).toSet
     val due = windows.filter(_.dirtySince < forced).toSet[Window]
     assert(due.subsetOf(chosen))
     val oldest = windows.map(_.footprint).sorted.take(rewrite)

@@ -3,22 +3,21 @@ package org.apache.spark.sql.cec.recovery
 import java.util.concurrent.TimeUnit
 import java.util.concurrent.atomic.AtomicReference
 
-import com.fasterxml.jackson.databind.node.ArrayNode
-
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.cec.RunContext
+import org.apache.spark.sql.cec.agent.SourceState
 
 /**
  * Asks the sources of a running query for their offsets, again and again. The watch has a thread of its own, so that
  * batches do not wait.
  */
 private[recovery] final class SourceWatch(sources: SourceProbe) {
-  private val newest = new AtomicReference[ArrayNode]()
+  private val newest = new AtomicReference[Seq[SourceState]]()
   private var thread: Option[Thread] = None
   @volatile private var stopped = false
 
   /** Returns the newest answer once. The first call starts the thread. Only one thread may call it. */
-  def take(): Option[ArrayNode] = {
+  def take(): Option[Seq[SourceState]] = {
     if (thread.isEmpty) thread = Some(SourceProbe.start("cec-source-watch", () => pollSources()))
     Option(newest.getAndSet(null))
   }
@@ -48,12 +47,12 @@ private object SourceWatch {
  *
  * A flow under a protocol shares its line with other flows. So the guard only warns.
  */
-private[recovery] final class RetentionGuard(watch: SourceWatch, run: RunContext, conf: Map[String, String], isUnderProtocol: Boolean)
+private[recovery] final class ThinMarginGuard(watch: SourceWatch, run: RunContext, conf: Map[String, String], isUnderProtocol: Boolean)
     extends Logging {
   private var flushedNs, warnedNs: Option[Long] = None
 
   /** The newest answer of the sources, once; None if there is none since the last call. */
-  def takeAnswer(): Option[ArrayNode] = watch.take()
+  def takeAnswer(): Option[Seq[SourceState]] = watch.take()
 
   /**
    * Follows the agent's comparison of the sources with the needs of a recovery. Call it between two batches, after the

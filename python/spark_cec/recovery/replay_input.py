@@ -47,7 +47,7 @@ class SourceRange:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayRange:
+class ReplayInput:
     """The replay of a recovery: batches `first` to `committed`, none if `first` is above `committed`.
 
     `timestamp_ms`: wall clock of the planning of batch `first`, None if Spark's offset log lacks the batch. `sources`:
@@ -88,7 +88,7 @@ class ReplayRange:
         return f" ({named}{f' and {len(needed) - SHOWN} more' if len(needed) > SHOWN else ''})"
 
 
-def read_replay_range(checkpoint: Storage, first: int, committed: int) -> ReplayRange:
+def read_replay_input(checkpoint: Storage, first: int, committed: int) -> ReplayInput:
     """The replay of a recovery of batch `committed` (at least 0), from batch `first` (D) on.
 
     `checkpoint` is rooted at Spark's checkpoint. Missing entries and entries of another form are left out. Errors:
@@ -99,7 +99,7 @@ def read_replay_range(checkpoint: Storage, first: int, committed: int) -> Replay
     sources: tuple[SourceRange, ...] = ()
     if begin is not None and end is not None:
         sources = tuple(_read_source_range(checkpoint, n, begin.offsets, last) for n, last in enumerate(end.offsets))
-    return ReplayRange(first, committed, planned.timestamp_ms if planned else None, sources)
+    return ReplayInput(first, committed, planned.timestamp_ms if planned else None, sources)
 
 
 def read_planned(checkpoint: Storage, batch: int) -> PlannedBatch | None:
@@ -124,7 +124,7 @@ def describe_batches(checkpoint: Storage, first: int, last: int, names: Sequence
     are no rows.
     """
     batches = f"batch {last} reads" if first == last else f"batches {first} to {last} read"
-    known = read_replay_range(checkpoint, first, last).sources
+    known = read_replay_input(checkpoint, first, last).sources
     if len(known) != len(names):
         return f"{batches} {', '.join(names)}"
     return f"{batches} {'; '.join(map(_describe_source, names, known))}"

@@ -1,0 +1,896 @@
+// `make messages` writes this file from python/spark_cec/agent/messages.py, which explains the fields. Do not edit it.
+package org.apache.spark.sql.cec.agent
+
+import com.fasterxml.jackson.databind.JsonNode
+import com.fasterxml.jackson.databind.node.ObjectNode
+
+/** A request to the agent: the name of its call, its fields, and how its answer is read. */
+private[cec] sealed abstract class AgentRequest(val call: String) {
+  type Answer
+  def toJson: ObjectNode
+  def parse(answer: JsonNode): Answer
+}
+
+/** Refuses a start that cannot work, before any write. `sink_path` is the path of the `cec` sink. */
+private[cec] final case class CheckRequest(
+    checkpoint: String, conf: Map[String, String], sinkPath: Option[String], committedBatch: Long, query: QueryFacts)
+    extends AgentRequest("check") {
+  override type Answer = CheckAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("checkpoint", checkpoint)
+    node.set[JsonNode]("conf", Json.map(conf))
+    node.set[JsonNode]("sink_path", Json.orNull(sinkPath)(value => Json.node(value)))
+    node.put("committed_batch", committedBatch)
+    node.set[JsonNode]("query", query.toJson)
+    node
+  }
+  override def parse(answer: JsonNode): CheckAnswer = CheckAnswer.of(answer)
+}
+
+/** Begins a run, if the query can continue exactly. */
+private[cec] final case class BeginRequest(
+    checkpoint: String, conf: Map[String, String], home: String, logSeen: Option[String], committedBatch: Long,
+    named: Boolean, decision: QueryDecision, sources: Option[Seq[SourceState]], sessionSettings: Map[String, String],
+    loadWaves: Double, waitS: Double)
+    extends AgentRequest("begin") {
+  override type Answer = BeginAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("checkpoint", checkpoint)
+    node.set[JsonNode]("conf", Json.map(conf))
+    node.put("home", home)
+    node.set[JsonNode]("log_seen", Json.orNull(logSeen)(value => Json.node(value)))
+    node.put("committed_batch", committedBatch)
+    node.put("named", named)
+    node.set[JsonNode]("decision", decision.toJson)
+    node.set[JsonNode]("sources", Json.orNull(sources)(value => Json.list(value)(each => each.toJson)))
+    node.set[JsonNode]("session_settings", Json.map(sessionSettings))
+    node.put("load_waves", loadWaves)
+    node.put("wait_s", waitS)
+    node
+  }
+  override def parse(answer: JsonNode): BeginAnswer = BeginAnswer.of(answer)
+}
+
+/** Takes the lease for a run that has begun. `runs`: the run had the lease, and its agent died. */
+private[cec] final case class HoldRequest(checkpoint: String, home: String, generation: Long, waitS: Double, runs: Boolean = false)
+    extends AgentRequest("hold") {
+  override type Answer = Unit
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("checkpoint", checkpoint)
+    node.put("home", home)
+    node.put("generation", generation)
+    node.put("wait_s", waitS)
+    node.put("runs", runs)
+    node
+  }
+  override def parse(answer: JsonNode): Unit = ()
+}
+
+/** Releases the lease of a query. */
+private[cec] final case class ReleaseRequest(checkpoint: String)
+    extends AgentRequest("release") {
+  override type Answer = Unit
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("checkpoint", checkpoint)
+    node
+  }
+  override def parse(answer: JsonNode): Unit = ()
+}
+
+/** Finds the log of a store that no analyzer rule has prepared. */
+private[cec] final case class ResolveRequest(checkpoint: String, conf: Map[String, String])
+    extends AgentRequest("resolve") {
+  override type Answer = ResolveAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("checkpoint", checkpoint)
+    node.set[JsonNode]("conf", Json.map(conf))
+    node
+  }
+  override def parse(answer: JsonNode): ResolveAnswer = ResolveAnswer.of(answer)
+}
+
+/** Describes the input of batches `first` to `last`. `sources` are names, in the order of Spark's offset log. */
+private[cec] final case class BatchInputRequest(checkpoint: String, first: Long, last: Long, sources: Seq[String])
+    extends AgentRequest("batch_input") {
+  override type Answer = BatchInputAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("checkpoint", checkpoint)
+    node.put("first", first)
+    node.put("last", last)
+    node.set[JsonNode]("sources", Json.strings(sources))
+    node
+  }
+  override def parse(answer: JsonNode): BatchInputAnswer = BatchInputAnswer.of(answer)
+}
+
+/** Asks for the session settings of batches `first` to `last`. */
+private[cec] final case class ReplaySettingsRequest(checkpoint: String, first: Long, last: Long)
+    extends AgentRequest("replay_settings") {
+  override type Answer = ReplaySettingsAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("checkpoint", checkpoint)
+    node.put("first", first)
+    node.put("last", last)
+    node
+  }
+  override def parse(answer: JsonNode): ReplaySettingsAnswer = ReplaySettingsAnswer.of(answer)
+}
+
+/** Records the progress of a replay of batches `first` to `last`. `done` is the newest replayed batch. */
+private[cec] final case class ReplayingRequest(checkpoint: String, generation: Long, first: Long, last: Long, done: Long)
+    extends AgentRequest("replaying") {
+  override type Answer = Unit
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("checkpoint", checkpoint)
+    node.put("generation", generation)
+    node.put("first", first)
+    node.put("last", last)
+    node.put("done", done)
+    node
+  }
+  override def parse(answer: JsonNode): Unit = ()
+}
+
+/** Writes the recovery report once all stores are loaded. `started_ms`: the wall clock at the call of `start()`. */
+private[cec] final case class ReportRequest(checkpoint: String, home: String, generation: Long, plan: JsonNode, startedMs: Long)
+    extends AgentRequest("report") {
+  override type Answer = ReportAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("checkpoint", checkpoint)
+    node.put("home", home)
+    node.put("generation", generation)
+    node.set[JsonNode]("plan", plan)
+    node.put("started_ms", startedMs)
+    node
+  }
+  override def parse(answer: JsonNode): ReportAnswer = ReportAnswer.of(answer)
+}
+
+/** Asks for orders between two batches. `version` is committed by Spark. `sources`: None if nothing was asked. */
+private[cec] final case class BetweenBatchesRequest(checkpoint: String, home: String, version: Long, sources: Option[Seq[SourceState]])
+    extends AgentRequest("between_batches") {
+  override type Answer = BetweenBatchesAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("checkpoint", checkpoint)
+    node.put("home", home)
+    node.put("version", version)
+    node.set[JsonNode]("sources", Json.orNull(sources)(value => Json.list(value)(each => each.toJson)))
+    node
+  }
+  override def parse(answer: JsonNode): BetweenBatchesAnswer = BetweenBatchesAnswer.of(answer)
+}
+
+/** Compares a flush with the log, and answers the request of `cec flush`, if there is one. */
+private[cec] final case class FlushedRequest(
+    checkpoint: String, home: String, version: Long, generation: Long, failed: Seq[String], request: Option[String])
+    extends AgentRequest("flushed") {
+  override type Answer = FlushedAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("checkpoint", checkpoint)
+    node.put("home", home)
+    node.put("version", version)
+    node.put("generation", generation)
+    node.set[JsonNode]("failed", Json.strings(failed))
+    node.set[JsonNode]("request", Json.orNull(request)(value => Json.node(value)))
+    node
+  }
+  override def parse(answer: JsonNode): FlushedAnswer = FlushedAnswer.of(answer)
+}
+
+/** Asks the protocol of a pipeline whether a flow checkpoints after `batch`. `stopping`: the query has ended. */
+private[cec] final case class CheckpointDueRequest(checkpoint: String, batch: Long, stopping: Boolean)
+    extends AgentRequest("checkpoint_due") {
+  override type Answer = CheckpointDueAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("checkpoint", checkpoint)
+    node.put("batch", batch)
+    node.put("stopping", stopping)
+    node
+  }
+  override def parse(answer: JsonNode): CheckpointDueAnswer = CheckpointDueAnswer.of(answer)
+}
+
+/** Records a flow's checkpoint after `batch`. `failed`: the errors of stores. */
+private[cec] final case class CheckpointTakenRequest(checkpoint: String, home: String, batch: Long, failed: Seq[String])
+    extends AgentRequest("checkpoint_taken") {
+  override type Answer = Unit
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("checkpoint", checkpoint)
+    node.put("home", home)
+    node.put("batch", batch)
+    node.set[JsonNode]("failed", Json.strings(failed))
+    node
+  }
+  override def parse(answer: JsonNode): Unit = ()
+}
+
+/** Asks before which batch no replay begins, once `version` is committed. */
+private[cec] final case class AcknowledgeRequest(home: String, version: Long)
+    extends AgentRequest("acknowledge") {
+  override type Answer = AcknowledgeAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("home", home)
+    node.put("version", version)
+    node
+  }
+  override def parse(answer: JsonNode): AcknowledgeAnswer = AcknowledgeAnswer.of(answer)
+}
+
+/** Removes segments that no recovery, reader or setting needs. `retained`: the batches that Spark keeps. */
+private[cec] final case class TrimRequest(home: String, version: Long, generation: Long, retained: Long)
+    extends AgentRequest("trim") {
+  override type Answer = TrimAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("home", home)
+    node.put("version", version)
+    node.put("generation", generation)
+    node.put("retained", retained)
+    node
+  }
+  override def parse(answer: JsonNode): TrimAnswer = TrimAnswer.of(answer)
+}
+
+/** Opens the log. */
+private[cec] final case class OpenLogRequest(
+    home: String, conf: Map[String, String], logId: Option[String], again: Boolean = false, keep: Boolean = true)
+    extends AgentRequest("open_log") {
+  override type Answer = OpenLogAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("home", home)
+    node.set[JsonNode]("conf", Json.map(conf))
+    node.set[JsonNode]("log_id", Json.orNull(logId)(value => Json.node(value)))
+    node.put("again", again)
+    node.put("keep", keep)
+    node
+  }
+  override def parse(answer: JsonNode): OpenLogAnswer = OpenLogAnswer.of(answer)
+}
+
+/** Closes the log for this JVM. */
+private[cec] final case class CloseLogRequest(home: String)
+    extends AgentRequest("close_log") {
+  override type Answer = CloseLogAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("home", home)
+    node
+  }
+  override def parse(answer: JsonNode): CloseLogAnswer = CloseLogAnswer.of(answer)
+}
+
+/** Loads the eventual checkpoint of a store at a version. */
+private[cec] final case class LoadRequest(
+    home: String, conf: Map[String, String], logId: Option[String], store: StoreId, version: Long,
+    checkpointId: Option[String], checkpoint: Option[String], committedBatch: Option[Long], generation: Long,
+    retained: Long, forecast: Option[JsonNode])
+    extends AgentRequest("load") {
+  override type Answer = LoadAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("home", home)
+    node.set[JsonNode]("conf", Json.map(conf))
+    node.set[JsonNode]("log_id", Json.orNull(logId)(value => Json.node(value)))
+    node.set[JsonNode]("store", store.toJson)
+    node.put("version", version)
+    node.set[JsonNode]("checkpoint_id", Json.orNull(checkpointId)(value => Json.node(value)))
+    node.set[JsonNode]("checkpoint", Json.orNull(checkpoint)(value => Json.node(value)))
+    node.set[JsonNode]("committed_batch", Json.orNull(committedBatch)(value => Json.node(value)))
+    node.put("generation", generation)
+    node.put("retained", retained)
+    node.set[JsonNode]("forecast", Json.orNull(forecast)(value => value))
+    node
+  }
+  override def parse(answer: JsonNode): LoadAnswer = LoadAnswer.of(answer)
+}
+
+/** Asks for the footer of a store's frame, whose records may be damaged; the fields are those of `load`. */
+private[cec] final case class FooterRequest(
+    home: String, store: StoreId, version: Long, checkpoint: Option[String], committedBatch: Option[Long],
+    generation: Long)
+    extends AgentRequest("footer") {
+  override type Answer = FooterAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("home", home)
+    node.set[JsonNode]("store", store.toJson)
+    node.put("version", version)
+    node.set[JsonNode]("checkpoint", Json.orNull(checkpoint)(value => Json.node(value)))
+    node.set[JsonNode]("committed_batch", Json.orNull(committedBatch)(value => Json.node(value)))
+    node.put("generation", generation)
+    node
+  }
+  override def parse(answer: JsonNode): FooterAnswer = FooterAnswer.of(answer)
+}
+
+/** Commits one version of one store; the counts are those of `log.meta.CommitMeta`. */
+private[cec] final case class AppendRequest(
+    home: String, store: StoreId, version: Long, generation: Long, retained: Long, forecast: Option[JsonNode],
+    checkpointId: String, baseCheckpointId: Option[String], spool: Option[String], openWindows: Long, dirtyFrom: Long,
+    dirtyWindows: Long, opened: Long, checked: Long, closed: Long, inputs: Long, digest: String, stateRows: Long,
+    elapsedUs: Long, flags: Long, liveIsWhole: Boolean, live: Seq[(Long, Long)], timedBatch: Option[TimedBatch] = None,
+    sinceStartMs: Long = 0L)
+    extends AgentRequest("append") {
+  override type Answer = AppendAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("home", home)
+    node.set[JsonNode]("store", store.toJson)
+    node.put("version", version)
+    node.put("generation", generation)
+    node.put("retained", retained)
+    node.set[JsonNode]("forecast", Json.orNull(forecast)(value => value))
+    node.put("checkpoint_id", checkpointId)
+    node.set[JsonNode]("base_checkpoint_id", Json.orNull(baseCheckpointId)(value => Json.node(value)))
+    node.set[JsonNode]("spool", Json.orNull(spool)(value => Json.node(value)))
+    node.put("open_windows", openWindows)
+    node.put("dirty_from", dirtyFrom)
+    node.put("dirty_windows", dirtyWindows)
+    node.put("opened", opened)
+    node.put("checked", checked)
+    node.put("closed", closed)
+    node.put("inputs", inputs)
+    node.put("digest", digest)
+    node.put("state_rows", stateRows)
+    node.put("elapsed_us", elapsedUs)
+    node.put("flags", flags)
+    node.put("live_is_whole", liveIsWhole)
+    node.set[JsonNode]("live", Json.list(live)(each => Json.arr().add(each._1).add(each._2)))
+    node.set[JsonNode]("timed_batch", Json.orNull(timedBatch)(value => value.toJson))
+    node.put("since_start_ms", sinceStartMs)
+    node
+  }
+  override def parse(answer: JsonNode): AppendAnswer = AppendAnswer.of(answer)
+}
+
+/** Records a store's load at a recovery. `digest_ok`: None if nothing was compared. */
+private[cec] final case class LoadedRequest(
+    home: String, store: StoreId, version: Long, generation: Long, forecast: Option[JsonNode], ecLoadMs: Double,
+    digestOk: Option[Boolean], held: Long, unsure: Seq[String])
+    extends AgentRequest("loaded") {
+  override type Answer = Unit
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("home", home)
+    node.set[JsonNode]("store", store.toJson)
+    node.put("version", version)
+    node.put("generation", generation)
+    node.set[JsonNode]("forecast", Json.orNull(forecast)(value => value))
+    node.put("ec_load_ms", ecLoadMs)
+    node.set[JsonNode]("digest_ok", Json.orNull(digestOk)(value => Json.node(value)))
+    node.put("held", held)
+    node.set[JsonNode]("unsure", Json.strings(unsure))
+    node
+  }
+  override def parse(answer: JsonNode): Unit = ()
+}
+
+/** Writes one output frame of a task: durable, but invisible until a manifest names it. */
+private[cec] final case class WriteOutputRequest(
+    home: String, logId: String, batch: Long, partition: Long, attempt: Long, generation: Long, spool: String)
+    extends AgentRequest("write_output") {
+  override type Answer = WriteOutputAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("home", home)
+    node.put("log_id", logId)
+    node.put("batch", batch)
+    node.put("partition", partition)
+    node.put("attempt", attempt)
+    node.put("generation", generation)
+    node.put("spool", spool)
+    node
+  }
+  override def parse(answer: JsonNode): WriteOutputAnswer = WriteOutputAnswer.of(answer)
+}
+
+/** Makes a batch of output visible. `schema` is Spark's JSON, `sources` are names in Spark's order. */
+private[cec] final case class PublishRequest(
+    checkpoint: String, home: String, batch: Long, frames: Seq[String], rows: Long, schema: String, truncate: Boolean,
+    generation: Long, sources: Seq[String])
+    extends AgentRequest("publish") {
+  override type Answer = PublishAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("checkpoint", checkpoint)
+    node.put("home", home)
+    node.put("batch", batch)
+    node.set[JsonNode]("frames", Json.strings(frames))
+    node.put("rows", rows)
+    node.put("schema", schema)
+    node.put("truncate", truncate)
+    node.put("generation", generation)
+    node.set[JsonNode]("sources", Json.strings(sources))
+    node
+  }
+  override def parse(answer: JsonNode): PublishAnswer = PublishAnswer.of(answer)
+}
+
+/** Asks for the columns of a log's output. `path`: a checkpoint, or the path of a sink. */
+private[cec] final case class ViewSchemaRequest(path: String, conf: Map[String, String], mayWait: Boolean, mayLose: Boolean)
+    extends AgentRequest("view_schema") {
+  override type Answer = ViewSchemaAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("path", path)
+    node.set[JsonNode]("conf", Json.map(conf))
+    node.put("may_wait", mayWait)
+    node.put("may_lose", mayLose)
+    node
+  }
+  override def parse(answer: JsonNode): ViewSchemaAnswer = ViewSchemaAnswer.of(answer)
+}
+
+/** Asks for the bounds of a log's output, since a time, or for the end of a stream's next batch. */
+private[cec] final case class ViewOffsetsRequest(
+    path: String, conf: Map[String, String], mayWait: Boolean, mayLose: Boolean = false,
+    startingTimestampMs: Option[Long] = None, after: Option[Long] = None, upTo: Option[Long] = None,
+    maxBatches: Option[Long] = None, maxRows: Option[Long] = None, seen: Option[String] = None, checked: Boolean = false,
+    source: String = "")
+    extends AgentRequest("view_offsets") {
+  override type Answer = ViewOffsetsAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("path", path)
+    node.set[JsonNode]("conf", Json.map(conf))
+    node.put("may_wait", mayWait)
+    node.put("may_lose", mayLose)
+    node.set[JsonNode]("starting_timestamp_ms", Json.orNull(startingTimestampMs)(value => Json.node(value)))
+    node.set[JsonNode]("after", Json.orNull(after)(value => Json.node(value)))
+    node.set[JsonNode]("up_to", Json.orNull(upTo)(value => Json.node(value)))
+    node.set[JsonNode]("max_batches", Json.orNull(maxBatches)(value => Json.node(value)))
+    node.set[JsonNode]("max_rows", Json.orNull(maxRows)(value => Json.node(value)))
+    node.set[JsonNode]("seen", Json.orNull(seen)(value => Json.node(value)))
+    node.put("checked", checked)
+    node.put("source", source)
+    node
+  }
+  override def parse(answer: JsonNode): ViewOffsetsAnswer = ViewOffsetsAnswer.of(answer)
+}
+
+/** Records the progress of a stream, so that the log can delete output that no reader needs. */
+private[cec] final case class NoteReaderRequest(
+    path: String, conf: Map[String, String], reader: String, mayWait: Boolean, begins: Option[Long] = None,
+    ends: Option[Long] = None, retained: Long = 0L)
+    extends AgentRequest("note_reader") {
+  override type Answer = Unit
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("path", path)
+    node.set[JsonNode]("conf", Json.map(conf))
+    node.put("reader", reader)
+    node.put("may_wait", mayWait)
+    node.set[JsonNode]("begins", Json.orNull(begins)(value => Json.node(value)))
+    node.set[JsonNode]("ends", Json.orNull(ends)(value => Json.node(value)))
+    node.put("retained", retained)
+    node
+  }
+  override def parse(answer: JsonNode): Unit = ()
+}
+
+/** Plans a read of a view. */
+private[cec] final case class ViewSplitsRequest(
+    path: String, conf: Map[String, String], view: String, first: Long = 0L, last: Long = 0L, whole: Boolean = false,
+    mayLose: Boolean = false, seen: Option[String] = None, schema: Option[String] = None, operator: Long = 0L,
+    store: String = "default", version: Option[Long] = None)
+    extends AgentRequest("view_splits") {
+  override type Answer = ViewSplitsAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("path", path)
+    node.set[JsonNode]("conf", Json.map(conf))
+    node.put("view", view)
+    node.put("first", first)
+    node.put("last", last)
+    node.put("whole", whole)
+    node.put("may_lose", mayLose)
+    node.set[JsonNode]("seen", Json.orNull(seen)(value => Json.node(value)))
+    node.set[JsonNode]("schema", Json.orNull(schema)(value => Json.node(value)))
+    node.put("operator", operator)
+    node.put("store", store)
+    node.set[JsonNode]("version", Json.orNull(version)(value => Json.node(value)))
+    node
+  }
+  override def parse(answer: JsonNode): ViewSplitsAnswer = ViewSplitsAnswer.of(answer)
+}
+
+/** Reads one piece of work. `columns`: None for all. `may_lose`: lost output is skipped. */
+private[cec] final case class ReadSplitRequest(
+    path: String, conf: Map[String, String], split: JsonNode, columns: Option[Seq[String]] = None,
+    mayLose: Boolean = false)
+    extends AgentRequest("read_split") {
+  override type Answer = ReadSplitAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("path", path)
+    node.set[JsonNode]("conf", Json.map(conf))
+    node.set[JsonNode]("split", split)
+    node.set[JsonNode]("columns", Json.orNull(columns)(value => Json.strings(value)))
+    node.put("may_lose", mayLose)
+    node
+  }
+  override def parse(answer: JsonNode): ReadSplitAnswer = ReadSplitAnswer.of(answer)
+}
+
+/** The lowest D of all stores; None if a store is missing. */
+private[cec] final case class AcknowledgeAnswer(dirtyFrom: Option[Long])
+
+private[cec] object AcknowledgeAnswer {
+  def of(node: JsonNode): AcknowledgeAnswer = AcknowledgeAnswer(
+    Json.option(node.get("dirty_from"))(value => value.asLong))
+}
+
+/** A durable commit: q (`extent`), u (`replay`), its bytes in the log, and the plan of the next commit. */
+private[cec] final case class AppendAnswer(
+    plan: CommitPlan, extent: Long, replay: Long, recoveryEstimateMs: Double, bytes: Long, agentUs: Long)
+
+private[cec] object AppendAnswer {
+  def of(node: JsonNode): AppendAnswer = AppendAnswer(
+    CommitPlan.of(node.get("plan")),
+    node.get("extent").asLong,
+    node.get("replay").asLong,
+    node.get("recovery_estimate_ms").asDouble,
+    node.get("bytes").asLong,
+    node.get("agent_us").asLong)
+}
+
+/** The input in words. */
+private[cec] final case class BatchInputAnswer(words: String)
+
+private[cec] object BatchInputAnswer {
+  def of(node: JsonNode): BatchInputAnswer = BatchInputAnswer(
+    node.get("words").asText)
+}
+
+/** The run, V, T (`rewound_to`), and the version from which the stores begin (`base`). */
+private[cec] final case class BeginAnswer(
+    generation: Long, logId: String, committedBatch: Long, rewoundTo: Long, base: Long, plan: JsonNode,
+    forecast: JsonNode, said: Seq[StartMessage])
+
+private[cec] object BeginAnswer {
+  def of(node: JsonNode): BeginAnswer = BeginAnswer(
+    node.get("generation").asLong,
+    node.get("log_id").asText,
+    node.get("committed_batch").asLong,
+    node.get("rewound_to").asLong,
+    node.get("base").asLong,
+    node.get("plan"),
+    node.get("forecast"),
+    Json.elements(node.get("said"))(value => StartMessage.of(value)))
+}
+
+/** Why the stores must write their dirty windows now, if they must. */
+private[cec] final case class BetweenBatchesAnswer(request: Option[String], thin: Option[String], deletes: Boolean)
+
+private[cec] object BetweenBatchesAnswer {
+  def of(node: JsonNode): BetweenBatchesAnswer = BetweenBatchesAnswer(
+    Json.option(node.get("request"))(value => value.asText),
+    Json.option(node.get("thin"))(value => value.asText),
+    node.get("deletes").asBoolean)
+}
+
+/** The log's home, the id of the log there (None: no log), and the settings that the analyzer rule needs. */
+private[cec] final case class CheckAnswer(
+    home: String, logId: Option[String], mode: String, accept: Boolean, flushAtStop: Boolean, sourcesMargin: Double,
+    replayableSources: Seq[String], orderFreeFunctions: Boolean, said: Seq[StartMessage])
+
+private[cec] object CheckAnswer {
+  def of(node: JsonNode): CheckAnswer = CheckAnswer(
+    node.get("home").asText,
+    Json.option(node.get("log_id"))(value => value.asText),
+    node.get("mode").asText,
+    node.get("accept").asBoolean,
+    node.get("flush_at_stop").asBoolean,
+    node.get("sources_margin").asDouble,
+    Json.elements(node.get("replayable_sources"))(value => value.asText),
+    node.get("order_free_functions").asBoolean,
+    Json.elements(node.get("said"))(value => StartMessage.of(value)))
+}
+
+/** Whether the flow must write all its stores now. */
+private[cec] final case class CheckpointDueAnswer(due: Boolean)
+
+private[cec] object CheckpointDueAnswer {
+  def of(node: JsonNode): CheckpointDueAnswer = CheckpointDueAnswer(
+    node.get("due").asBoolean)
+}
+
+/** Whether the log was open. */
+private[cec] final case class CloseLogAnswer(closed: Boolean)
+
+private[cec] object CloseLogAnswer {
+  def of(node: JsonNode): CloseLogAnswer = CloseLogAnswer(
+    node.get("closed").asBoolean)
+}
+
+/** The plan for a store's next commit; the fields are those of `checkpoint.policy.Plan`. */
+private[cec] final case class CommitPlan(
+    replayBound: Long, extentRecords: Long, extentPerWindow: Double, share: Double, floorMs: Double, forcedBefore: Long,
+    rewriteWindows: Long, worthBound: Option[Long], replaySteps: Seq[ReplayStep], extentSteps: Seq[ExtentStep])
+
+private[cec] object CommitPlan {
+  def of(node: JsonNode): CommitPlan = CommitPlan(
+    node.get("replay_bound").asLong,
+    node.get("extent_records").asLong,
+    node.get("extent_per_window").asDouble,
+    node.get("share").asDouble,
+    node.get("floor_ms").asDouble,
+    node.get("forced_before").asLong,
+    node.get("rewrite_windows").asLong,
+    Json.option(node.get("worth_bound"))(value => value.asLong),
+    Json.elements(node.get("replay_steps"))(value => ReplayStep.of(value)),
+    Json.elements(node.get("extent_steps"))(value => ExtentStep.of(value)))
+}
+
+/** If the `windows` with footprints before version `before` are rewritten, a recovery scans `cost` records. */
+private[cec] final case class ExtentStep(before: Long, cost: Long, windows: Long)
+
+private[cec] object ExtentStep {
+  def of(node: JsonNode): ExtentStep = ExtentStep(
+    node.get(0).asLong,
+    node.get(1).asLong,
+    node.get(2).asLong)
+}
+
+/** A line for each store that is not written up to the version, then the errors of executors. */
+private[cec] final case class FlushedAnswer(unwritten: Seq[String])
+
+private[cec] object FlushedAnswer {
+  def of(node: JsonNode): FlushedAnswer = FlushedAnswer(
+    Json.elements(node.get("unwritten"))(value => value.asText))
+}
+
+/** The footer's numbers; None if the frame is lost. `checkpoint_id` may still be known then, by Spark's record. */
+private[cec] final case class FooterAnswer(footer: Option[FooterNumbers], checkpointId: Option[String])
+
+private[cec] object FooterAnswer {
+  def of(node: JsonNode): FooterAnswer = FooterAnswer(
+    Json.option(node.get("footer"))(value => FooterNumbers.of(value)),
+    Json.option(node.get("checkpoint_id"))(value => value.asText))
+}
+
+/** The fields of a commit's footer that the shim uses; `digest` is a decimal number of 64 bits, without a sign. */
+private[cec] final case class FooterNumbers(
+    checkpointId: String, openWindows: Long, digest: String, sketched: Boolean, normalized: Boolean)
+
+private[cec] object FooterNumbers {
+  def of(node: JsonNode): FooterNumbers = FooterNumbers(
+    node.get("checkpoint_id").asText,
+    node.get("open_windows").asLong,
+    node.get("digest").asText,
+    node.get("sketched").asBoolean,
+    node.get("normalized").asBoolean)
+}
+
+/** An eventual checkpoint: its rows in a spool file, the head's numbers, and the plan of the next commit. */
+private[cec] final case class LoadAnswer(
+    spool: Option[String], rows: Long, scanned: Long, chain: Long, footer: FooterNumbers, dirtyFrom: Long,
+    dirtyWindows: Long, inputs: Map[String, Long], plan: CommitPlan, recoveryEstimateMs: Double, agentMs: Double)
+
+private[cec] object LoadAnswer {
+  def of(node: JsonNode): LoadAnswer = LoadAnswer(
+    Json.option(node.get("spool"))(value => value.asText),
+    node.get("rows").asLong,
+    node.get("scanned").asLong,
+    node.get("chain").asLong,
+    FooterNumbers.of(node.get("footer")),
+    node.get("dirty_from").asLong,
+    node.get("dirty_windows").asLong,
+    Json.entries(node.get("inputs"))(value => value.asLong),
+    CommitPlan.of(node.get("plan")),
+    node.get("recovery_estimate_ms").asDouble,
+    node.get("agent_ms").asDouble)
+}
+
+/** The id of the log. */
+private[cec] final case class OpenLogAnswer(logId: String)
+
+private[cec] object OpenLogAnswer {
+  def of(node: JsonNode): OpenLogAnswer = OpenLogAnswer(
+    node.get("log_id").asText)
+}
+
+/** Whether the commits of a stateful operator are deferred, and the reason. `kind` is in words. */
+private[cec] final case class OperatorDecision(operator: Long, kind: String, deferred: Boolean, reason: String) {
+  def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("operator", operator)
+    node.put("kind", kind)
+    node.put("deferred", deferred)
+    node.put("reason", reason)
+    node
+  }
+}
+
+/** Whether this manifest was the batch's first. The first one wins. */
+private[cec] final case class PublishAnswer(first: Boolean)
+
+private[cec] object PublishAnswer {
+  def of(node: JsonNode): PublishAnswer = PublishAnswer(
+    node.get("first").asBoolean)
+}
+
+/** The decision for a query. `provider`: the query has state, and its provider is ours. */
+private[cec] final case class QueryDecision(mode: String, reason: String, provider: Boolean, operators: Seq[OperatorDecision]) {
+  def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("mode", mode)
+    node.put("reason", reason)
+    node.put("provider", provider)
+    node.set[JsonNode]("operators", Json.list(operators)(each => each.toJson))
+    node
+  }
+}
+
+/** A query that starts. */
+private[cec] final case class QueryFacts(
+    provider: Boolean, stateful: Boolean, planned: Boolean = false, recordedProvider: Option[String] = None,
+    transformWithState: Boolean = false, speculation: Boolean = false) {
+  def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("provider", provider)
+    node.put("stateful", stateful)
+    node.put("planned", planned)
+    node.set[JsonNode]("recorded_provider", Json.orNull(recordedProvider)(value => Json.node(value)))
+    node.put("transform_with_state", transformWithState)
+    node.put("speculation", speculation)
+    node
+  }
+}
+
+/** The rows, in a spool file that the caller deletes, and the lost output that the read skipped. */
+private[cec] final case class ReadSplitAnswer(spool: Option[String], rows: Long, lost: Seq[String])
+
+private[cec] object ReadSplitAnswer {
+  def of(node: JsonNode): ReadSplitAnswer = ReadSplitAnswer(
+    Json.option(node.get("spool"))(value => value.asText),
+    node.get("rows").asLong,
+    Json.elements(node.get("lost"))(value => value.asText))
+}
+
+/** The batches in spans of equal settings. */
+private[cec] final case class ReplaySettingsAnswer(spans: Seq[SettingsSpan])
+
+private[cec] object ReplaySettingsAnswer {
+  def of(node: JsonNode): ReplaySettingsAnswer = ReplaySettingsAnswer(
+    Json.elements(node.get("spans"))(value => SettingsSpan.of(value)))
+}
+
+/** If all windows dirty since before version `before` are checked, a recovery replays `cost` input tuples. */
+private[cec] final case class ReplayStep(before: Long, cost: Long)
+
+private[cec] object ReplayStep {
+  def of(node: JsonNode): ReplayStep = ReplayStep(
+    node.get(0).asLong,
+    node.get(1).asLong)
+}
+
+/** `done` is false while a store is missing. `path` is the report's, in the checkpoint's `cec` directory. */
+private[cec] final case class ReportAnswer(done: Boolean, path: Option[String] = None)
+
+private[cec] object ReportAnswer {
+  def of(node: JsonNode): ReportAnswer = ReportAnswer(
+    node.get("done").asBoolean,
+    Json.option(node.get("path"))(value => value.asText))
+}
+
+/** The home, the log and the newest run of a query. `log_id` is None without a run; then a log may be created. */
+private[cec] final case class ResolveAnswer(home: String, logId: Option[String], generation: Long)
+
+private[cec] object ResolveAnswer {
+  def of(node: JsonNode): ResolveAnswer = ResolveAnswer(
+    node.get("home").asText,
+    Json.option(node.get("log_id"))(value => value.asText),
+    node.get("generation").asLong)
+}
+
+/** The settings of batches `first` to `last`; None if they are unknown. */
+private[cec] final case class SettingsSpan(first: Long, last: Long, settings: Option[Map[String, String]])
+
+private[cec] object SettingsSpan {
+  def of(node: JsonNode): SettingsSpan = SettingsSpan(
+    node.get("first").asLong,
+    node.get("last").asLong,
+    Json.option(node.get("settings"))(value => Json.entries(value)(value => value.asText)))
+}
+
+/** A source of a query, by Spark's name for it. */
+private[cec] final case class SourceState(name: String, available: Option[String] = None, error: Option[String] = None) {
+  def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("name", name)
+    node.set[JsonNode]("available", Json.orNull(available)(value => Json.node(value)))
+    node.set[JsonNode]("error", Json.orNull(error)(value => Json.node(value)))
+    node
+  }
+}
+
+/** A line for the driver's log. `warns`: something is wrong, or nearly wrong. */
+private[cec] final case class StartMessage(line: String, warns: Boolean = true)
+
+private[cec] object StartMessage {
+  def of(node: JsonNode): StartMessage = StartMessage(
+    node.get("line").asText,
+    node.get("warns").asBoolean)
+}
+
+/** One state store: the paper's operator. `operator` and `partition` are Spark's ids, `name` the store's name. */
+private[cec] final case class StoreId(operator: Long, partition: Long, name: String = "default") {
+  def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("operator", operator)
+    node.put("partition", partition)
+    node.put("name", name)
+    node
+  }
+}
+
+/** The newest batch that Spark timed, and its time in ms. */
+private[cec] final case class TimedBatch(batch: Long, ms: Long) {
+  def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("batch", batch)
+    node.put("ms", ms)
+    node
+  }
+}
+
+/** The removed segments. */
+private[cec] final case class TrimAnswer(removed: Seq[String])
+
+private[cec] object TrimAnswer {
+  def of(node: JsonNode): TrimAnswer = TrimAnswer(
+    Json.elements(node.get("removed"))(value => value.asText))
+}
+
+/** The first batch, the last one to read, and the newest one worth reading; -1 for none. */
+private[cec] final case class ViewOffsetsAnswer(first: Long, last: Long, newest: Long, of: Option[String] = None)
+
+private[cec] object ViewOffsetsAnswer {
+  def of(node: JsonNode): ViewOffsetsAnswer = ViewOffsetsAnswer(
+    node.get("first").asLong,
+    node.get("last").asLong,
+    node.get("newest").asLong,
+    Json.option(node.get("of"))(value => value.asText))
+}
+
+/** The schemas (Spark's JSON) of the newest and the oldest batch; none before the first batch. */
+private[cec] final case class ViewSchemaAnswer(schemas: Seq[String])
+
+private[cec] object ViewSchemaAnswer {
+  def of(node: JsonNode): ViewSchemaAnswer = ViewSchemaAnswer(
+    Json.elements(node.get("schemas"))(value => value.asText))
+}
+
+/** The pieces of work of a read, for `read_split`, and the lost output that the read skips. */
+private[cec] final case class ViewSplitsAnswer(splits: Seq[JsonNode], lost: Seq[String])
+
+private[cec] object ViewSplitsAnswer {
+  def of(node: JsonNode): ViewSplitsAnswer = ViewSplitsAnswer(
+    Json.elements(node.get("splits"))(value => value),
+    Json.elements(node.get("lost"))(value => value.asText))
+}
+
+/** The id of an output frame, in hex digits, and its number of rows. Without rows, no id. */
+private[cec] final case class WriteOutputAnswer(frame: Option[String], rows: Long)
+
+private[cec] object WriteOutputAnswer {
+  def of(node: JsonNode): WriteOutputAnswer = WriteOutputAnswer(
+    Json.option(node.get("frame"))(value => value.asText),
+    node.get("rows").asLong)
+}
