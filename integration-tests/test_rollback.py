@@ -158,10 +158,10 @@ def test_a_stream_that_has_read_what_is_taken_back_is_told_and_another_one_goes_
     follow("ahead")
     told = rollback(checkpoint, 4)
     assert told["readers"].keys() == {"ahead"}
-    with pytest.raises(Exception, match=r"taken back all behind batch 4, and writes it anew.*begin the reader anew"):
+    with pytest.raises(Exception, match=r"taken back all after batch 4, and writes it anew.*begin the reader anew"):
         follow("ahead")
     local.run_to(own, job, query, last_batch(job))
-    with pytest.raises(Exception, match=r"has taken back all behind batch 4"):
+    with pytest.raises(Exception, match=r"has taken back all after batch 4"):
         follow("ahead")
     wanted = results.union(references.get(query, job))
     for name in ("behind", "anew"):

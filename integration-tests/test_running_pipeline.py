@@ -302,7 +302,7 @@ def test_output_that_was_taken_back_fails_who_has_read_it(spark: SparkSession, t
     take_back(open_log(tmp_path, "numbers"), 1, 100)
     with running(line(tmp_path), spark, IMPATIENT, only=["tens"]) as run:
         failed = becomes(run, "tens", State.FAILED)
-        assert "of which run 100 of the query that writes it has taken back all behind batch 1" in (failed.error or "")
+        assert "of which run 100 of the query that writes it has taken back all after batch 1" in (failed.error or "")
         assert failed.restarts == 0, "a restart mends nothing"
     assert spark.read.format("cec").load(f"{tmp_path}/flows/numbers").count() == 2 * ROWS
 

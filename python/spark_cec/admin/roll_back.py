@@ -43,7 +43,7 @@ class ReadProgress:
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
-    """Output of the `cec` sink behind the target batch: batches `first` to `last`, with `rows` rows."""
+    """Output of the `cec` sink after the target batch: batches `first` to `last`, with `rows` rows."""
 
     first: int
     last: int
@@ -183,7 +183,7 @@ def _require_plan(place: Place, checkpoint: Storage, index: Index, batch: int) -
 
 
 def _try_plan(place: Place, checkpoint: Storage, index: Index, batch: int) -> tuple[RecoveryPlan | None, str]:
-    """The plan of a start behind `batch`, from frame headers; None, and the reason, if such a start is impossible."""
+    """The plan of a start after `batch`, from frame headers; None, and the reason, if such a start is impossible."""
     kept_from, carried = manifest.retired_before(place.storage), read_carried(_own_storage(checkpoint))
     if not has_whole_batch(checkpoint, batch):
         planned = planned_batches(checkpoint)

@@ -48,9 +48,9 @@ class CheckpointLeases:
         """Takes the lease, and answers whether this call took it; `Fenced` if another process has it.
 
         Takes none if this process shares the lease already, or the storage has no locks. `alone`: shares it with no
-        other caller of this process. `log` is the home of a log outside the checkpoint, which has its own lock. Waits at most `wait_s` and
-        at most `WAIT_S`, so that the caller still waits for the answer. Raises `LogLocationError` if the file system
-        cannot lock files.
+        other caller of this process. `log` is the home of a log outside the checkpoint, which has its own lock. Waits
+        at most `wait_s` and at most `WAIT_S`, so that the caller still waits for the answer. Raises `LogLocationError`
+        if the file system cannot lock files.
         """
         places = [each for each in (own, log) if each is not None and each.local_path(LOCK_FILE) is not None]
         deadline = time.monotonic() + min(wait_s, WAIT_S)
@@ -134,7 +134,7 @@ def _hold_lock(place: Storage, whose: str, deadline: float) -> Iterator[None]:
 
 
 def _wait(deadline: float, whose: str, holder: str) -> None:
-    """Lets a moment pass. `Fenced` behind the deadline; the error names `whose` lease it is, and its holder."""
+    """Lets a moment pass. `Fenced` after the deadline; the error names `whose` lease it is, and its holder."""
     if time.monotonic() > deadline:
         raise Fenced(
             f"{whose} is running already (agent process {holder}): stop that run first; a query has one run at a time"

@@ -71,7 +71,7 @@ class ProtocolCalls:
         self._flows_of_logs: dict[str, tuple[str, str]] = {}  # (home of the pipeline, flow), by home of a log
 
     def begin(self, settings: Settings, checkpoint: str, home: str, generation: int, committed: int) -> None:
-        """Begins a flow's run behind batch `committed`; `RestartNeeded` if its last checkpoint is at another batch."""
+        """Begins a flow's run after batch `committed`; `RestartNeeded` if its last checkpoint is at another batch."""
         self._runs.pop(checkpoint, None)
         self._flows_of_logs.pop(home, None)
         own = settings.protocol
@@ -117,10 +117,10 @@ class ProtocolCalls:
         pipeline, flow, run = self._find_run(checkpoint)
         missing, is_sure = self._find_unwritten(run, batch) if batch > run.began_at else ([], False)
         if failed and (missing or not is_sure):
-            raise CheckpointFailed(f"flow {flow.name} cannot be checkpointed behind batch {batch}: {'; '.join(failed)}")
+            raise CheckpointFailed(f"flow {flow.name} cannot be checkpointed after batch {batch}: {'; '.join(failed)}")
         if missing:
             raise RestartNeeded(
-                f"flow {flow.name} cannot be checkpointed behind batch {batch}: {', '.join(missing[:3])} and "
+                f"flow {flow.name} cannot be checkpointed after batch {batch}: {', '.join(missing[:3])} and "
                 f"{len(missing)} stores in all have not written; was an executor lost?"
             )
         storage = open_storage(checkpoint)
@@ -156,7 +156,7 @@ class ProtocolCalls:
     def will_read(
         self, settings: Settings, channel: str, log: Storage, after: int, last: int, up_to: int | None, source: str
     ) -> None:
-        """Records that the flow's next batch reads a channel's batches behind `after` up to `last`.
+        """Records that the flow's next batch reads a channel's batches after `after` up to `last`.
 
         `source` names the flow's source for the channel.
         """
@@ -180,7 +180,7 @@ class ProtocolCalls:
             return flow.sends() or None
 
     def read_again_from(self, settings: Settings, channel: str) -> int | None:
-        """The batch of a channel behind which the flow may read again; None if the flow takes no part in a protocol."""
+        """The batch of a channel after which the flow may read again; None if the flow takes no part in a protocol."""
         own = settings.protocol
         if own is None or not own.takes_part:
             return None

@@ -337,7 +337,7 @@ def _choose_end(
 
 
 def _last_empty(storage: Storage, begin: int, last: int) -> int:
-    """The last of the batches without rows right behind `begin`; `begin` if there is none."""
+    """The last of the batches without rows right after `begin`; `begin` if there is none."""
     for batch, each in manifest.load_between(storage, begin + 1, last):
         if not isinstance(each, manifest.Manifest) or each.rows or each.truncate:
             return batch - 1

@@ -218,21 +218,20 @@ class StartCalls:
 
     def _hold(self, checkpoint: str, home: str, generation: int, wait_s: float) -> None:
         own = cec_directory(checkpoint)
-        refuse_if_replaced(own, checkpoint, generation)  # fail at once, without a wait for the lock
+        has_leases = own.local_path("") is not None
+        refuse_if_replaced(own, checkpoint, generation, by_begun=not has_leases)  # fail without a wait for the lock
         if self._leases.run_of(checkpoint) == generation:
             return
         with ExitStack() as undo:
             if self._take_lease(checkpoint, home, wait_s):
                 undo.callback(self._leases.release, checkpoint)
-                refuse_if_taken_over(checkpoint, home)
-                refuse_if_migrated(own)
-                refuse_if_under_way(own)
-            if self._leases.has(checkpoint):
+            refuse_if_taken_over(checkpoint, home)
+            refuse_if_migrated(own)
+            refuse_if_under_way(own)
+            if has_leases:
                 hold_run(open_storage(checkpoint), own, generation)
-                self._leases.note_run(checkpoint, generation)
-                self._protocols.continue_run(checkpoint, generation)
-            else:
-                refuse_if_replaced(own, checkpoint, generation, by_begun=True)
+            self._leases.note_run(checkpoint, generation)
+            self._protocols.continue_run(checkpoint, generation)
             undo.pop_all()
 
     def _take_lease(self, checkpoint: str, home: str, wait_s: float, *, alone: bool = False) -> bool:

@@ -42,7 +42,7 @@ def print_outputs(out: Console, found: Outputs) -> None:
     if not found.batches:
         out.print("no batch of output is published: only the cec sink writes into the log")
     for cut in found.cuts:
-        behind = f"all behind batch {cut.after}" if cut.after >= 0 else "all of it"
+        behind = f"all after batch {cut.after}" if cut.after >= 0 else "all of it"
         out.print(f"taken back by run {cut.generation}, {_format_time(cut.wall_ms)}: {behind}")
     for each in found.batches:
         batch = each.manifest

@@ -98,7 +98,7 @@ class Location:
 
     @property
     def end(self) -> int:
-        """Offset of the first byte behind the frame."""
+        """Offset of the first byte after the frame."""
         return self.offset + self.length
 
 
@@ -213,7 +213,7 @@ def parse_header(buffer: Buffer, offset: int = 0) -> FrameHeader | NeedMore | Ba
 
 
 def parse_frame(buffer: Buffer, offset: int = 0) -> Frame | NeedMore | Bad | Newer:
-    """The frame at `offset`; its payload is a view into `buffer`. Bytes behind the frame are ignored."""
+    """The frame at `offset`; its payload is a view into `buffer`. Bytes after the frame are ignored."""
     header = parse_header(buffer, offset)
     if not isinstance(header, FrameHeader):
         return header

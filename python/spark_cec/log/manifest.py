@@ -82,7 +82,7 @@ def publish(storage: Storage, manifest: Manifest, cuts: Cuts | None = None) -> M
     cut = cuts.of(manifest.batch, manifest.generation)
     if cut is not None:
         raise Fenced(
-            f"{storage.url}: run {cut.generation} has taken back the output behind batch {cut.after}, so that run "
+            f"{storage.url}: run {cut.generation} has taken back the output after batch {cut.after}, so that run "
             f"{manifest.generation} cannot publish batch {manifest.batch} any more: a later run of the query owns it"
         )
     path, content = manifest_path(manifest.batch), _encode_manifest(manifest)
@@ -128,7 +128,7 @@ def _format_ends(ends: Sequence[str | None]) -> str:
 
 
 def take_back(storage: Storage, after: int, generation: int) -> Cut:
-    """Takes back the output behind batch `after` (-1: all), so that run `generation` and later ones write it anew.
+    """Takes back the output after batch `after` (-1: all), so that run `generation` and later ones write it anew.
 
     After a crash the same call completes it. Errors: `AlreadyExists` if another process cuts at the same moment,
     `DamagedLog`, `NewerFormat`. `ValueError` if the output of the next batch is no longer kept.

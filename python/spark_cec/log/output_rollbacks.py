@@ -1,4 +1,4 @@
-"""Cuts: a cut takes back the output behind a batch, and excludes later output of older runs there.
+"""Cuts: a cut takes back the output after a batch, and excludes later output of older runs there.
 
 `FORMAT.md`, section 3. A rollback needs cuts: the flow writes again what it wrote after the state it goes back to.
 """
@@ -19,7 +19,7 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Takes back the output of batches behind `after` (-1: all) by runs before `generation`. `wall_ms`: its time."""
+    """Takes back the output of batches after `after` (-1: all) by runs before `generation`. `wall_ms`: its time."""
 
     number: int
     after: int

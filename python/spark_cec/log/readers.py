@@ -44,7 +44,7 @@ class ReaderTrail:
         self._written = self._through
 
     def begin(self, batch: int) -> None:
-        """Begins the stream anew behind `batch`: the notes of an earlier stream of that name do not apply."""
+        """Begins the stream anew after `batch`: the notes of an earlier stream of that name do not apply."""
         self._through = batch
         self._ends.clear()
         self.save()

@@ -27,7 +27,7 @@ class CapacityKeeper(threading.Thread):
         self, pipeline: str, cluster: Cluster, capacity: Capacity, supervisors: Mapping[str, Supervisor],
         news: threading.Event, *, prioritizes: bool,
     ) -> None:  # fmt: skip
-        """`pipeline`: its name. `supervisors`: each behind those that feed it. `news`: this sets it at a change."""
+        """`pipeline`: its name. `supervisors`: each after those that feed it. `news`: this sets it at a change."""
         super().__init__(name="cec-pipeline-capacity", daemon=True)
         self._pipeline = pipeline
         self._cluster = cluster

@@ -25,7 +25,7 @@ def to_dot(graph: Graph) -> str:
 
 
 def layers(graph: Graph) -> dict[str, int]:
-    """The column of each flow: one behind the last column of its inputs outside its cycle."""
+    """The column of each flow: one after the last column of its inputs outside its cycle."""
     depth: dict[str, int] = {}
     for members in graph.order():
         outside = {read for name in members for read in graph.nodes[name].inputs} - set(members)

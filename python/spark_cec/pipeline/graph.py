@@ -97,7 +97,7 @@ class Graph:
         return [Query(n.name, self.upstream(n.name), n.priority) for n in self.nodes.values() if n.is_sink]
 
     def order(self) -> list[tuple[str, ...]]:
-        """The flows, each behind those that feed it, else as declared; the flows of a cycle share a tuple."""
+        """The flows, each after those that feed it, else as declared; the flows of a cycle share a tuple."""
         with needed_by("a pipeline"):  # a declaration works without networkx
             import networkx
 

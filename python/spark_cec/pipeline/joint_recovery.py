@@ -29,7 +29,7 @@ class JointRecovery(threading.Thread):
     """
 
     def __init__(self, pipeline: str, supervisors: Mapping[str, Supervisor], runs: ProtocolRuns) -> None:
-        """`pipeline`: the name, for messages. `supervisors`: those of all flows, each behind the flows that feed it."""
+        """`pipeline`: the name, for messages. `supervisors`: those of all flows, each after the flows that feed it."""
         super().__init__(name="cec-pipeline-recovery", daemon=True)
         self._pipeline = pipeline
         self._supervisors = supervisors

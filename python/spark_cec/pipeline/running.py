@@ -46,7 +46,7 @@ class RunningPipeline:
         self, graph: Graph, home: PipelineHome, supervisors: Mapping[str, Supervisor], keeper: CapacityKeeper,
         news: threading.Event, runs: ProtocolRuns | None = None, recovery: JointRecovery | None = None,
     ) -> None:  # fmt: skip
-        """Starts nothing. `supervisors`: each behind those that feed it. `news`: set when the status changes.
+        """Starts nothing. `supervisors`: each after those that feed it. `news`: set when the status changes.
 
         `runs` and `recovery`: None if each flow recovers by itself.
         """

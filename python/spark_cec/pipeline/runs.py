@@ -127,7 +127,7 @@ class ProtocolRuns:
             before = read_spec(self._storage)
         except DamagedLog as error:
             _LOG.warning(
-                "%s/%s cannot be read (%s): the next run writes it anew, behind run %d, the last one in %s",
+                "%s/%s cannot be read (%s): the next run writes it anew, after run %d, the last one in %s",
                 self._home, SPEC_FILE, error, reported, ROLLBACKS,
             )  # fmt: skip
             return reported

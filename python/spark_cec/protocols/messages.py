@@ -58,7 +58,7 @@ class Unblock:
 
 @dataclass(frozen=True, slots=True)
 class PassMarker:
-    """Put the marker of a round into the channel, behind all messages sent so far."""
+    """Put the marker of a round into the channel, after all messages sent so far."""
 
     round: int
 
@@ -113,7 +113,7 @@ class Machine:
         """Takes the machine back to a checkpoint with this state. The beginning has no state to restore."""
 
     def marker(self, sender: Process, round_: int) -> Sequence[Action]:
-        """The marker of a round has come, behind all messages that the sender had sent before it.
+        """The marker of a round has come, after all messages that the sender had sent before it.
 
         Raises `ValueError` if no such marker may come.
         """

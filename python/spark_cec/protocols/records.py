@@ -24,7 +24,7 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A checkpoint behind batch `batch` of its flow (-1: the beginning), with the state of its machine.
+    """A checkpoint after batch `batch` of its flow (-1: the beginning), with the state of its machine.
 
     `wall_ms`: when it became durable, since the epoch. `took_ms`: the time from its due moment until then.
     """
@@ -65,7 +65,7 @@ class Records:
             self.known.remove(record)
 
     def forget_after(self, number: int) -> list[Record]:
-        """Deletes the checkpoints behind `number`, unreadable ones too; answers the readable ones.
+        """Deletes the checkpoints after `number`, unreadable ones too; answers the readable ones.
 
         A rollback has abandoned their history.
         """

@@ -1,7 +1,7 @@
 """One run of a pipeline's flows under a protocol, from one line to the next failure: asks the machines, does no I/O.
 
 A flow's batch is a message. The actions of a machine are carried out between two batches of the flow, because then no
-store is ahead of Spark's commits. A marker is a place in a channel, behind a batch. It lives as long as the run, as a
+store is ahead of Spark's commits. A marker is a place in a channel, after a batch. It lives as long as the run, as a
 rollback goes back before it. The simulation (`spark_cec_lab/simulation/protocols`) runs the same machines.
 """
 
@@ -33,7 +33,7 @@ Added = tuple[Process, Piggyback]
 
 @dataclass(frozen=True, slots=True)
 class Coming:
-    """The messages of a channel that a flow's next batch will read: those behind `after`, up to `last`.
+    """The messages of a channel that a flow's next batch will read: those after `after`, up to `last`.
 
     `added`: the protocol's data in them, by batch. `up_to`: the marker that ended the read, None without a marker.
     `source`: the source of the query; several sources may read one channel, each at its own place.
@@ -62,7 +62,7 @@ class _Source:
 class FlowRuntime:
     """One flow: its machine, its reads, and the actions before its next batch. For one thread at a time.
 
-    `name`. `batch`: the last batch that it has run, -1 before the first. `markers`: by round, the batch behind which
+    `name`. `batch`: the last batch that it has run, -1 before the first. `markers`: by round, the batch after which
     the flow has put its marker.
     """
 
@@ -78,7 +78,7 @@ class FlowRuntime:
             self._machine.restore(begin.machine)
         self._number = begin.checkpoint.number
         self._taken_at = begin.batch
-        self._is_repeated = False  # whether the last two checkpoints are behind the same batch
+        self._is_repeated = False  # whether the last two checkpoints are after the same batch
         self._has_read = {each: begin.checkpoint.received.get(each, 0) - 1 for each in spec.inputs[name]}
         self._added: dict[Process, dict[int, Piggyback]] = {each: {} for each in self._has_read}
         self._sources: dict[str, _Source] = {}
@@ -119,12 +119,12 @@ class FlowRuntime:
         known, source = self._has_read[sender], self._sources.get(coming.source)
         if (source.read if source else coming.after) != coming.after or (coming.after > known >= 0):
             where = source.read if source else known
-            raise ValueError(f"flow {self.name} reads {sender} behind batch {coming.after}, and has read up to {where}")
+            raise ValueError(f"flow {self.name} reads {sender} after batch {coming.after}, and has read up to {where}")
         if coming.source in self._asked:  # Spark has asked all sources once, and now asks again
             self._asked.clear()
             self._knows_sources = True
         self._asked.add(coming.source)
-        # Batches without rows may wait for a batch with rows behind the marker.
+        # Batches without rows may wait for a batch with rows after the marker.
         at_marker = coming.last == coming.after and coming.up_to is not None
         self._sources[coming.source] = _Source(sender, coming.after, coming.last, at_marker)
         known = self._has_read[sender] = max(coming.after, known)
@@ -133,7 +133,7 @@ class FlowRuntime:
             self._actions.extend(self._machine.force(*self._messages()))
 
     def is_due(self, batch: int) -> bool:
-        """Whether a checkpoint is due now, behind `batch`, the flow's last committed one."""
+        """Whether a checkpoint is due now, after `batch`, the flow's last committed one."""
         self.has_run(batch)
         if not self._actions:
             self._ask_timer()

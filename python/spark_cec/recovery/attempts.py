@@ -7,7 +7,7 @@ The newest run that began before batch b was committed is the run that committed
 that run (its V at the start was below v - 1) wrote it. An attempt by a later run counts too: it repairs a loss. If
 Spark records checkpoint ids for V, an attempt at V + 1 must have one of the recorded ids.
 
-A rollback to the end of a batch excludes all attempts behind that batch by runs before the rollback.
+A rollback to the end of a batch excludes all attempts after that batch by runs before the rollback.
 """
 
 from __future__ import annotations

@@ -295,7 +295,7 @@ def refuse_later_history(latest: Iterable[CommitMeta], cuts: Iterable[Cut], comm
     Then the checkpoint, which ends at batch `committed`, is an older copy that was restored without its log. The query
     would reuse run and version numbers. It could take commits of the abandoned history for its own.
     """
-    runs = [(cut.generation, f"was cut behind batch {cut.after} by run {cut.generation}") for cut in cuts]
+    runs = [(cut.generation, f"was cut after batch {cut.after} by run {cut.generation}") for cut in cuts]
     runs += [
         (meta.generation, f"has version {meta.version} of store {meta.store} by run {meta.generation}")
         for meta in latest

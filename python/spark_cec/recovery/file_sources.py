@@ -37,7 +37,7 @@ class _Folder:
 
 
 def unreadable_entries(checkpoint: Storage, batch: int) -> list[str]:
-    """Each source's entries behind `batch`, from the first unreadable one on, newest first.
+    """Each source's entries after `batch`, from the first unreadable one on, newest first.
 
     A power loss can leave an entry without content. The query cannot start with such an entry. If the entries are
     deleted, the source finds their files again.
@@ -62,7 +62,7 @@ def unneeded_entries(checkpoint: Storage, batch: int) -> list[str]:
 
 
 def files_behind(checkpoint: Storage, batch: int) -> list[str]:
-    """The URLs of the files that file sources recorded behind `batch`; a rollback to `batch` reads them again."""
+    """The URLs of the files that file sources recorded after `batch`; a rollback to `batch` reads them again."""
     found: list[str] = []
     for folder in _list_folders(checkpoint, batch):
         for number, name in _list_entries(checkpoint, folder.number):

@@ -29,7 +29,7 @@ class Reach:
     def find_obstacle(self, batch: int, *, is_whole: bool) -> str | None:
         """Why no rollback can go to the end of `batch`; None if one can.
 
-        `is_whole`: Spark's logs have all files to start behind `batch`.
+        `is_whole`: Spark's logs have all files to start after `batch`.
         """
         if self.pending is not None and self.pending.batch == batch:
             return None

@@ -29,9 +29,9 @@ def roll_back(
     query seems to be there. That is needed if a person cut Spark's logs but the log has later commits. The order:
 
     1. Refuse an impossible rollback, before any write.
-    2. Note that a rollback is under way, with a new run number. Then record that this run begins behind `batch`. In the
+    2. Note that a rollback is under way, with a new run number. Then record that this run begins after `batch`. In the
        other order attempts of earlier runs would stop to count while a start is still possible.
-    3. Take back the output behind `batch`. This fences earlier runs, which might still write there. No reader has read
+    3. Take back the output after `batch`. This fences earlier runs, which might still write there. No reader has read
        it.
     4. Delete the entries of Spark's commit log and offset log, newest first, so that a retry can finish after a crash.
        Delete unreadable file-source entries of later batches. At the beginning, delete the operator files too: there is
@@ -94,7 +94,7 @@ def read_reach(checkpoint: Storage, own: Storage, log: Storage) -> Reach:
 
 
 def is_at_batch(checkpoint: Storage, log: Storage, batch: int) -> bool:
-    """Whether the query has neither a plan nor output behind `batch`.
+    """Whether the query has neither a plan nor output after `batch`.
 
     A power loss can take the plan and leave the output.
     """
@@ -104,7 +104,7 @@ def is_at_batch(checkpoint: Storage, log: Storage, batch: int) -> bool:
 
 
 def forget_batches(checkpoint: Storage, batch: int) -> None:
-    """Deletes Spark's entries before `batch` - 1, because no rollback will go behind `batch` again.
+    """Deletes Spark's entries before `batch` - 1, because no rollback will go back before `batch` again.
 
     Deletes the oldest first, so that a crash leaves no gap.
     """
@@ -117,12 +117,12 @@ def forget_batches(checkpoint: Storage, batch: int) -> None:
 
 
 def has_whole_batch(checkpoint: Storage, batch: int) -> bool:
-    """Whether Spark's logs have all files to start behind `batch`. After a power loss a file can be empty."""
+    """Whether Spark's logs have all files to start after `batch`. After a power loss a file can be empty."""
     return all(checkpoint.exists(path) and checkpoint.read(path).startswith(b"v") for path in list_start_files(batch))
 
 
 def list_start_files(batch: int) -> list[str]:
-    """The files of Spark's logs that Spark reads if a query starts behind `batch`; the plan before `batch` is one."""
+    """The files of Spark's logs that Spark reads if a query starts after `batch`; the plan before `batch` is one."""
     return [f"offsets/{each}" for each in (batch - 1, batch) if each >= 0] + [f"commits/{batch}"]
 
 
@@ -165,7 +165,7 @@ def _read_target_from_cut(own: Storage, log: Storage) -> Rollback | None:
 
 
 def _delete_later_entries(checkpoint: Storage, name: str, batch: int) -> None:
-    """Deletes the entries behind `batch`, newest first."""
+    """Deletes the entries after `batch`, newest first."""
     for number in sorted(_list_batches(checkpoint, name), reverse=True):
         if number > batch:
             _delete(checkpoint, f"{name}/{number}")

@@ -83,8 +83,8 @@ def hold_run(checkpoint: Storage, own: Storage, generation: int) -> None:
     """Makes a run that has begun the one that goes on. The caller has the lease.
 
     1. Refuse, if a later run took the lease, or if a batch was committed since this run began: the run would repeat it.
-    2. Give up later runs that never took the lease, such as starts that Spark refused. Before, write again the files
-       that they replaced.
+    2. If another start replaced the files of this run, write them again. Then give up the later runs that never took
+       the lease, such as starts that Spark refused.
     3. Record that this run has the lease.
 
     Raises `Fenced`.
@@ -100,7 +100,7 @@ def hold_run(checkpoint: Storage, own: Storage, generation: int) -> None:
                 f"run {generation} of the query with checkpoint {checkpoint.url} began after batch {began}, and "
                 f"another run has gone on to batch {now} since: stop all runs of it, and start one"
             )
-    if mine.intent is not None and (later or mine.given_up):  # 2
+    if mine.intent is not None:  # 2
         _write_intent(own, mine.intent, mine.began_after)
     for each in later:
         give_up(own, each)
@@ -129,9 +129,11 @@ def _has_held(state: RunState | None) -> bool:
 
 
 def _write_intent(own: Storage, intent: Mapping[str, Any], began_after: int | None) -> None:
-    QUERY.write(own, intent["query"])
+    """Writes the files of a run, if they differ."""
     if intent["session_settings"] is not None and began_after is not None:
         record_settings(own, began_after, intent["session_settings"])
+    if QUERY.read_if_sound(own) != intent["query"]:
+        QUERY.write(own, intent["query"])
 
 
 def _log_taken(log: Storage) -> UnsuitableCheckpoint:

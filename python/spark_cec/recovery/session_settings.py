@@ -21,7 +21,7 @@ KEPT_BATCHES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class SettingsSince:
-    """The settings of the batches behind `after`, up to the next entry's."""
+    """The settings of the batches after `after`, up to the next entry's."""
 
     after: int
     settings: Mapping[str, str]
@@ -39,7 +39,7 @@ class SettingsSpan:
 def add_run(
     entries: Sequence[SettingsSince], committed: int, settings: Mapping[str, str]
 ) -> tuple[SettingsSince, ...]:
-    """The entries after a run begins behind batch `committed` (-1: none). A run without a commit leaves no entry."""
+    """The entries after a run begins after batch `committed` (-1: none). A run without a commit leaves no entry."""
     kept = [entry for entry in entries if entry.after < committed]
     if not kept or kept[-1].settings != settings:
         kept.append(SettingsSince(committed, dict(settings)))
@@ -63,7 +63,7 @@ def split_batches(entries: Sequence[SettingsSince], first: int, last: int) -> tu
 
 
 def record_settings(own: Storage, committed: int, settings: Mapping[str, str]) -> None:
-    """Records the settings of a run that begins behind `committed`; `own` is rooted at the `cec` directory.
+    """Records the settings of a run that begins after `committed`; `own` is rooted at the `cec` directory.
 
     If the file is unreadable, it is written anew. Then the settings of earlier batches are unknown.
     """

@@ -73,7 +73,7 @@ class Agent:
         return answer
 
     def begin_run(self, committed: int = -1, **more: Any) -> int:
-        """A run of the query begins behind that batch; its generation."""
+        """A run of the query begins after that batch; its generation."""
         return int(self.begin(committed, **more)["generation"])
 
     def begin(self, committed: int = -1, **more: Any) -> dict[str, Any]:
@@ -86,13 +86,13 @@ class Agent:
         return self.ask("begin", **{**known, **more})
 
     def plan(self, committed: int = -1) -> dict[str, Any]:
-        """The plan of a run that begins behind that batch."""
+        """The plan of a run that begins after that batch."""
         planned = self.begin(committed)["plan"]
         assert isinstance(planned, dict)
         return planned
 
     def warnings(self, committed: int) -> list[str]:
-        """The warnings of a run that begins behind that batch."""
+        """The warnings of a run that begins after that batch."""
         return [message["line"] for message in self.begin(committed)["said"] if message["warns"]]
 
     def spool(self, table: pa.Table | None) -> str | None:

@@ -190,7 +190,7 @@ def test_who_does_not_answer_does_not_matter_if_all_stores_have_written(flows: F
     gone = ["executor 3 does not answer: Connection refused"]
     flows.run("a", range(1), failed=gone)
     flows.unwritten = ["store 0/1"]
-    with pytest.raises(CheckpointFailed, match="behind batch 1: executor 3 does not answer"):
+    with pytest.raises(CheckpointFailed, match="after batch 1: executor 3 does not answer"):
         flows.run("a", range(1, 2), failed=gone)
     with pytest.raises(RestartNeeded, match="store 0/1 and 1 stores in all have not written"):
         flows.run("a", range(1, 2))
@@ -240,7 +240,7 @@ def test_stores_of_a_history_that_was_given_up_are_not_missed(tmp_path: Path) ->
     for store, tip in tips.items():
         tips[store] = agent.append(store, tip, window(b"a", b"0"), generation=first)[0]
     assert missed(1, first) == ([], True)
-    later = agent.begin_run()  # behind batch -1
+    later = agent.begin_run()  # after batch -1
     for store in (StoreId(0, 0), StoreId(0, 1)):
         tips[store] = agent.append(store, Tip(), window(b"a", b"1"), generation=later)[0]
     assert missed(1, later) == ([], True)

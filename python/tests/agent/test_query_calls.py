@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import functools
 import hashlib
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.adapters.local_storage import LocalStorage
 from spark_cec.agent import queries, starts
 from spark_cec.agent.calls import Calls
 from spark_cec.agent.queries import _find_output_bound
@@ -542,6 +544,36 @@ def test_a_start_for_which_spark_stops_the_run_goes_on(agent: Agent) -> None:
         agent.ask("hold", generation=third)
     agent.ask("release")
     assert agent.plan(3)["base"] == 4, "nothing is lost"
+
+
+@pytest.mark.parametrize("write", range(4))
+def test_a_run_that_dies_as_it_takes_the_lease_leaves_the_query_to_the_next(
+    agent: Agent, write: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of its files it has written, the files of the query are those of the run that goes on."""
+    run_batches(agent, 3)
+
+    def begin(zone: str) -> int:
+        return agent.begin_run(2, decision={**WITH_STATE, "reason": zone}, session_settings={"zone": zone})
+
+    first, second = begin("one"), begin("two")
+    replace, left = LocalStorage.replace, [write]
+
+    def die(storage: LocalStorage, path: str, data: bytes) -> None:
+        if not left[0]:
+            raise OSError(errno.EIO, "dies")
+        left[0] -= 1
+        replace(storage, path, data)
+
+    with monkeypatch.context() as dying:
+        dying.setattr(LocalStorage, "replace", die)
+        with pytest.raises(Refused, match="dies"):
+            agent.ask("hold", generation=first)
+    agent.ask("hold", generation=second)
+    query = json.loads(Path(agent.checkpoint, "cec", "query.json").read_text())
+    assert (query["generation"], query["reason"]) == (second, "two")
+    (span,) = agent.ask("replay_settings", first=3, last=3)["spans"]
+    assert span["settings"] == {"zone": "two"}
 
 
 def test_a_run_waits_for_the_lease_of_a_start_and_does_not_share_it(

@@ -374,7 +374,7 @@ def test_a_cut_leaves_nothing_that_is_still_kept(agent: Agent) -> None:
     assert agent.ask("view_offsets", after=1)["last"] == 3
     with pytest.raises(Refused, match="batches 2 to 3 of the output are not kept any more"):
         agent.ask("view_splits", view="output", first=2, last=3, whole=False)
-    with pytest.raises(Refused, match=r"up to batch 4 of the output, of which run 2 .* taken back all behind batch 3"):
+    with pytest.raises(Refused, match=r"up to batch 4 of the output, of which run 2 .* taken back all after batch 3"):
         agent.ask("view_offsets", after=4)
     publish(agent, 4, write(agent, 4, 44), generation=2)
     assert agent.ask("view_offsets", after=3)["last"] == 4
@@ -661,7 +661,7 @@ def test_a_stream_that_has_read_what_was_taken_back_is_told(agent: Agent) -> Non
     late = agent.ask("view_offsets", after=-1)["of"]
     assert agent.ask("view_offsets", after=4, seen=late, checked=True)["last"] == 4
     take_back(storage, 2, 2)
-    told = r"has read up to batch 4 of the output, of which run 2 of the query .* has taken back all behind batch 2"
+    told = r"has read up to batch 4 of the output, of which run 2 of the query .* has taken back all after batch 2"
     with pytest.raises(Refused, match=told):
         agent.ask("view_offsets", after=4, seen=late, checked=True)
     assert agent.ask("view_offsets", after=1, seen=early, checked=True)["last"] == 2

@@ -64,7 +64,7 @@ def test_what_was_taken_back_is_said(checkpoint: Checkpoint) -> None:
     assert [each["batch"] for each in found["batches"]] == [0, 1]
     assert [(cut["after"], cut["generation"]) for cut in found["cuts"]] == [(1, 7)]
     said = run("outputs", str(checkpoint.path)).stdout.splitlines()
-    assert said[0].startswith("taken back by run 7, 20") and said[0].endswith(" UTC: all behind batch 1")
+    assert said[0].startswith("taken back by run 7, 20") and said[0].endswith(" UTC: all after batch 1")
     assert run("verify", str(checkpoint.path)).exit_code == 0
 
 

@@ -65,7 +65,7 @@ def test_all_of_it() -> None:
 def test_a_run_that_was_cut_off_is_told_and_changes_nothing() -> None:
     storage = with_batches(3)
     take_back(storage, 1, 2)
-    with pytest.raises(Fenced, match="run 2 has taken back the output behind batch 1, so that run 1 cannot publish"):
+    with pytest.raises(Fenced, match="run 2 has taken back the output after batch 1, so that run 1 cannot publish"):
         publish(storage, written(4, 1))
     assert publish(storage, written(1, 1)) == written(1, 1), "that one counts"
     assert counting(storage) == {0: 1, 1: 1}

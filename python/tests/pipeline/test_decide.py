@@ -26,7 +26,7 @@ def reach(name: str) -> Reach:
 
 
 def record(name: str, number: int, sent: int, received: Mapping[str, int]) -> Record:
-    """A checkpoint behind the batch that the flow sent last."""
+    """A checkpoint after the batch that the flow sent last."""
     return Record(Checkpoint(name, number, sent, received), sent - 1)
 
 

@@ -303,5 +303,5 @@ def test_who_reads_from_another_place_than_it_was_is_stopped() -> None:
     flow = run.runtime.begin(name, run.flows[name].records[0])
     flow.will_read(read[0], Coming(-1, 2))
     flow.has_run(0)
-    with pytest.raises(ValueError, match=f"{name} reads {read[0]} behind batch 4, and has read up to 2"):
+    with pytest.raises(ValueError, match=f"{name} reads {read[0]} after batch 4, and has read up to 2"):
         flow.will_read(read[0], Coming(4, 5))

@@ -77,7 +77,7 @@ def test_a_copy_that_is_behind_its_log_is_not_sent_to_repair() -> None:
         ({"lacks_commit": True}, UnsuitableCheckpoint, "commits/4 is gone"),
         ({"unfinished_rewind": 5}, UnsuitableCheckpoint, "start the query with that release until .* batch 5"),
         ({"latest": [by_run(3)]}, UnsuitableCheckpoint, "it has version 5 of store .* by run 3"),
-        ({"cuts": [Cut(0, 1, 3, 0)]}, UnsuitableCheckpoint, "it was cut behind batch 1 by run 3"),
+        ({"cuts": [Cut(0, 1, 3, 0)]}, UnsuitableCheckpoint, "it was cut after batch 1 by run 3"),
         ({"ahead": [by_run(2, version=7)]}, UnsuitableCheckpoint, "version 7, of batch 6, .*rollback file:/c --to 4`"),
         ({"fallback": Fallback(2, 9, 1)}, UnsuitableCheckpoint, "ends at batch 9, and this one ends at 4"),
         ({"published": [6]}, UnsuitableCheckpoint, "output of batch 6, but the checkpoint ends at batch 4"),

@@ -1,4 +1,4 @@
-"""Notes of files that were read: those behind a batch that cannot be read go, and those that nobody reads any more."""
+"""Notes of files that were read: those after a batch that cannot be read go, and those that nobody reads any more."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ class DeferralAnalysisSuite extends CecSuite {
     assert(decide(Deduplicate(Seq(key), source("rate"))).mode == "deferred")
   }
 
-  test("an operator behind another one is eager, and the one before it is deferred") {
+  test("an operator after another one is eager, and the one before it is deferred") {
     val decision = decide(Distinct(Project(Seq(named(key)), groupBy(source("rate"), Count(key)))))
     assert(decision.operators.map(operator => (operator.id, operator.kind, operator.deferred)) ==
       Seq((0L, "distinct", false), (1L, "aggregation", true)))

@@ -7,7 +7,7 @@ import org.apache.spark.sql.types._
 class ReplayVisibilitySuite extends CecSuite {
   import Rows._
 
-  test("a window is visible from D on, and from the batch behind its footprint on") {
+  test("a window is visible from D on, and from the batch after its footprint on") {
     val rule = new ReplayVisibility(4)
     for (footprint <- 0L to 8L; batch <- 0L to 8L) {
       assert(rule.visible(stamped(1, footprint), batch) == (batch >= 4 && batch >= footprint), s"footprint $footprint, batch $batch")
