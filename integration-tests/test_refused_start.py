@@ -141,9 +141,12 @@ def test_a_start_that_spark_refuses_for_its_name_ends_no_run(spark: SparkSession
         streaming.stop()
 
 
-def nothing_was_written(root: Path, streaming: StreamingQuery, batches: dict[int, Any], says: str) -> None:
-    failure = local.eventually(lambda: streaming.exception() if not streaming.isActive else None, "the end")
-    assert says in str(failure)
+def end_of(streaming: StreamingQuery) -> str:
+    return str(local.eventually(lambda: streaming.exception() if not streaming.isActive else None, "the end"))
+
+
+def refuse_changes(root: Path, batches: dict[int, Any]) -> None:
+    """Fails if the run has written anything."""
     assert newest(root / "checkpoint" / "offsets") == newest(root / "checkpoint" / "commits") == -1
     assert not (root / "checkpoint" / "sources").exists()
     assert batches == {}
@@ -151,21 +154,26 @@ def nothing_was_written(root: Path, streaming: StreamingQuery, batches: dict[int
 
 @pytest.mark.parametrize("made", [totals, rated])
 @pytest.mark.parametrize("settings", [EAGER, DEFERRED], ids=["eager", "deferred"])
-def test_a_start_under_which_another_run_begins_writes_nothing(
+def test_a_start_under_which_another_run_commits_writes_nothing(
     spark: SparkSession, root: Path, settings: dict[str, str], made: Callable[[SparkSession, Path], DataFrame]
 ) -> None:
-    """Another driver prepares a start of the same query between the two steps of this one."""
+    """Another driver runs the same query between the two steps of this start."""
     own, batches = local.session(spark, settings), dict[int, Any]()
     begin = writer(own, root, made).foreachBatch(local.in_memory(batches))
 
+    committed = [root / "checkpoint" / log / "0" for log in ("offsets", "commits")]
+
     def elsewhere() -> None:
-        generations = root / "checkpoint" / "cec" / "generations"
-        latest = max(int(path.stem) for path in generations.glob("*.json"))
-        (generations / f"{latest + 1:010d}.json").write_text(json.dumps({"started_unix_ms": 0, "committed_batch": -1}))
+        for path in committed:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("v1\n{}\n-")
 
     with as_it_starts(own, elsewhere):
-        streaming = begin.start()
-        nothing_was_written(root, streaming, batches, "run 2 of the query with checkpoint")
+        failure = end_of(begin.start())
+    assert "began after batch -1, and another run has gone on to batch 0" in failure
+    for path in committed:
+        path.unlink()
+    refuse_changes(root, batches)
     is_given_back(root)
     again = writer(own, root, made).foreachBatch(local.in_memory(batches)).start()
     try:
@@ -181,7 +189,8 @@ def test_a_start_whose_lease_is_taken_meanwhile_is_refused(spark: SparkSession, 
         (root / "checkpoint" / "cec").mkdir(parents=True)
         (root / "lock").rename(root / "checkpoint" / "cec" / "lock")
         with as_it_starts(own, lambda: fcntl.flock(aside, fcntl.LOCK_EX | fcntl.LOCK_NB)):
-            nothing_was_written(root, begin.start(), batches, "is running already")
+            assert "is running already" in end_of(begin.start())
+            refuse_changes(root, batches)
     is_given_back(root)
 
 

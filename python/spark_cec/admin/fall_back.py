@@ -11,7 +11,7 @@ from spark_cec.admin.committed import committed, committed_attempts
 from spark_cec.admin.find_log import OWN_DIRECTORY, Place
 from spark_cec.admin.state import open_catalog
 from spark_cec.agent.lease import CheckpointLeases
-from spark_cec.agent.owner import external_log, refuse_if_owned
+from spark_cec.agent.owner import external_log, refuse_log_of_another
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.facts import read_plan
 from spark_cec.recovery.fallback import Base, FallbackCost, NoBase, estimate_cost, find_base, make_probe
@@ -87,7 +87,7 @@ def keep_runs_out(place: Place) -> Iterator[None]:
         leases.hold(url, open_storage(_own_url(place.checkpoint)), _JUST_STOPPED_S, external_log(url, place.home))
     try:
         if place.checkpoint is not None:
-            refuse_if_owned(place.checkpoint.url, place.home)
+            refuse_log_of_another(place.checkpoint.url, place.home)
         yield
     finally:
         leases.close()

@@ -14,7 +14,7 @@ from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.ids import new_id
 from spark_cec.recovery.query_files import FLUSH, Flushed, is_under_protocol
 from spark_cec.recovery.requests import ask_flush, flush_answer
-from spark_cec.recovery.rollback import refuse_if_under_way
+from spark_cec.recovery.rollback import refuse_during_rollback
 
 _LOOK_EVERY_S = 0.1
 
@@ -42,7 +42,7 @@ def flush_query(checkpoint: str, place: Place, timeout_s: float) -> FlushResult:
         )
     own = open_storage(f"{checkpoint.rstrip('/')}/{OWN_DIRECTORY}")
     if is_held(own) is False:
-        refuse_if_under_way(own)
+        refuse_during_rollback(own)
         done, due = committed(place), replay_due(place)
         if due is None:
             return FlushResult(Flushed("", done.batch + 1 if done else 0, ()), 0.0)

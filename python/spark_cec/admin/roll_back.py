@@ -25,7 +25,7 @@ from spark_cec.recovery.facts import read_latest, read_plan
 from spark_cec.recovery.fallback import Loss, make_probe
 from spark_cec.recovery.file_sources import files_behind
 from spark_cec.recovery.generations import newest_generation
-from spark_cec.recovery.migrated_away import refuse_if_migrated
+from spark_cec.recovery.migrated_away import refuse_migrated_query
 from spark_cec.recovery.plan import RecoveryPlan
 from spark_cec.recovery.query_files import REWIND, ROLLBACK, is_under_protocol, read_carried
 from spark_cec.recovery.replay_input import ReplayInput, read_replay_input
@@ -155,7 +155,7 @@ def _refuse_unsuitable(place: Place) -> Storage:
             f"{place.checkpoint.url} is a flow under a checkpointing protocol: it goes back with the other flows, to a "
             "line, when its pipeline starts after a failure"
         )
-    refuse_if_migrated(_own_storage(place.checkpoint))
+    refuse_migrated_query(_own_storage(place.checkpoint))
     if place.damage is not None:
         raise place.damage
     return place.checkpoint

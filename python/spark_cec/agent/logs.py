@@ -79,11 +79,11 @@ class OpenLog:
                 new_writer_id(now_ms),
                 lambda: int(time.time() * 1000),
                 self.settings.segment_bytes,
-                self.refuse_if_gone,
+                self.refuse_vanished_log,
             )
         return self._writer
 
-    def refuse_if_gone(self) -> None:
+    def refuse_vanished_log(self) -> None:
         """Raises `LogLocationError` if a directory without this log is in its place, such as an empty mount point."""
         if self.storage.can_append and read_log_id(self.storage) != self.log_id:
             raise LogLocationError(self.home, GONE)

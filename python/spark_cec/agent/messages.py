@@ -132,10 +132,16 @@ class BeginRequest(Request, frozen=True, kw_only=True):
     wait_s: float
 
 
+class HoldAnswer(Message, frozen=True, kw_only=True):
+    """The number of the run from now on."""
+
+    generation: int
+
+
 class HoldRequest(Request, frozen=True, kw_only=True):
     """Takes the lease for a run that has begun. `runs`: the run had the lease, and its agent died."""
 
-    answer = Done
+    answer = HoldAnswer
     checkpoint: str
     home: str
     generation: int

@@ -76,7 +76,7 @@ class OutputCalls:
             boundary_ms=planned.watermark_ms if planned else None,
             piggyback=self._protocols.sends(checkpoint, request.batch),
         )
-        log.refuse_if_gone()
+        log.refuse_vanished_log()
         counts = manifest.publish(log.storage, wanted, log.published.cuts)
         return PublishAnswer(first=counts == wanted)
 

@@ -21,7 +21,7 @@ def external_log(checkpoint: str, home: str) -> Storage | None:
     return None if is_inside(checkpoint, home) else open_storage(home)
 
 
-def refuse_if_owned(checkpoint: str, home: str) -> str | None:
+def refuse_log_of_another(checkpoint: str, home: str) -> str | None:
     """Raises `UnsuitableCheckpoint` if the log at `home` belongs to another checkpoint, which still claims it.
 
     Returns the other checkpoint if it has given the log up: it is gone, or has another log. Returns None if the log has
@@ -46,7 +46,7 @@ def owns(checkpoint: str, home: str) -> bool:
     return owner is not None and same_place(owner, checkpoint)
 
 
-def refuse_if_taken_over(checkpoint: str, home: str) -> None:
+def refuse_taken_over_log(checkpoint: str, home: str) -> None:
     """Raises `Fenced` if the log at `home`, once this checkpoint's, now has another owner."""
     log = external_log(checkpoint, home)
     owner = _read_owner(log) if log is not None else None
@@ -55,7 +55,7 @@ def refuse_if_taken_over(checkpoint: str, home: str) -> None:
 
 
 def claim_log(checkpoint: str, home: str) -> None:
-    """Records this checkpoint as the owner of the log at `home`. `UnsuitableCheckpoint` as `refuse_if_owned`."""
+    """Records this checkpoint as the owner of the log at `home`. `UnsuitableCheckpoint` as `refuse_log_of_another`."""
     log = external_log(checkpoint, home)
     if log is None or owns(checkpoint, home):
         return
@@ -63,7 +63,7 @@ def claim_log(checkpoint: str, home: str) -> None:
     try:
         log.create(OWNER_FILE, content)
     except AlreadyExists:
-        refuse_if_owned(checkpoint, home)
+        refuse_log_of_another(checkpoint, home)
         log.replace(OWNER_FILE, content)
 
 

@@ -18,13 +18,14 @@ from spark_cec.agent.messages import (
     CheckAnswer,
     CheckRequest,
     Done,
+    HoldAnswer,
     HoldRequest,
     ReleaseRequest,
     ResolveAnswer,
     ResolveRequest,
     SourceState,
 )
-from spark_cec.agent.owner import claim_log, external_log, owns, refuse_if_owned, refuse_if_taken_over
+from spark_cec.agent.owner import claim_log, external_log, owns, refuse_log_of_another, refuse_taken_over_log
 from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.checkpoint.recovery_target import load_tuning
 from spark_cec.errors import Fenced
@@ -45,12 +46,12 @@ from spark_cec.recovery.facts import Places, read_start_facts
 from spark_cec.recovery.forecast import forecast
 from spark_cec.recovery.generations import has_committed
 from spark_cec.recovery.lost_output import describe_lost_output
-from spark_cec.recovery.migrated_away import refuse_if_migrated
+from spark_cec.recovery.migrated_away import refuse_migrated_query
 from spark_cec.recovery.plan import RecoveryPlan
 from spark_cec.recovery.query_files import FALLBACK, QUERY
 from spark_cec.recovery.replay_input import read_replay_input
-from spark_cec.recovery.rollback import refuse_if_under_way
-from spark_cec.recovery.run import begin_run, hold_run, refuse_if_replaced
+from spark_cec.recovery.rollback import refuse_during_rollback
+from spark_cec.recovery.run import begin_run, has_held, hold_run, refuse_replaced_run
 from spark_cec.recovery.sources import check_at_start, parse_sources
 from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.recovery.start_messages import (
@@ -60,7 +61,7 @@ from spark_cec.recovery.start_messages import (
     describe_new_owner,
     describe_plan,
 )
-from spark_cec.recovery.unfinished_copy import refuse_if_unfinished
+from spark_cec.recovery.unfinished_copy import refuse_unfinished_copy
 from spark_cec.settings import Mode, Settings, parse_settings
 
 
@@ -100,15 +101,15 @@ class StartCalls:
             load_tuning()  # raises without its libraries
         checkpoint, query = request.checkpoint, request.query
         own = cec_directory(checkpoint)
-        refuse_if_unfinished(open_storage(checkpoint))
+        refuse_unfinished_copy(open_storage(checkpoint))
         refuse_provider(query, open_storage(checkpoint).url)
         if settings.protocol is not None and settings.protocol.takes_part:
             refuse_under_protocol(query, settings.protocol.flow)
-        refuse_if_migrated(own)
-        refuse_if_under_way(own)
+        refuse_migrated_query(own)
+        refuse_during_rollback(own)
         facts = _read_log_facts(checkpoint, own, settings, request.sink_path, query, request.committed_batch)
         refuse_log(facts)
-        refuse_if_owned(checkpoint, facts.home)
+        refuse_log_of_another(checkpoint, facts.home)
         open_storage(facts.home).probe_writable()
         return CheckAnswer(
             home=facts.home,
@@ -140,7 +141,7 @@ class StartCalls:
             if decision.provider:
                 leased.enter_context(self._hold_for_start(request))  # 1
                 _refuse_if_overtaken(start, committed)
-            former = refuse_if_owned(start.checkpoint, start.home)
+            former = refuse_log_of_another(start.checkpoint, start.home)
             if former is not None:
                 messages.append(describe_new_owner(start.home, former, start.checkpoint))
             orders, found = self._decide(start, committed, named=request.named)  # 2
@@ -198,41 +199,43 @@ class StartCalls:
             if taken:
                 self._leases.release(request.checkpoint)
 
-    def hold(self, request: HoldRequest) -> Done:
+    def hold(self, request: HoldRequest) -> HoldAnswer:
         """Takes the lease of a run that has begun; `Fenced` if another process has it.
 
-        The run begins its first batch, or its agent died (`runs`). The call fails if a later run took the lease, if
-        another run has committed since this one began, or if another checkpoint owns the log. It also fails if the
-        state was migrated, or a rollback is unfinished. Then calls for the checkpoint fail from now on. If the run
-        `runs`, calls for its log fail, too. Later runs that never took the lease are given up.
+        The run begins its first batch, or it commits one, or its agent died (`runs`). At first, the call fails if
+        another run has committed since this one began. Later it fails if a later run took the lease. It also fails if
+        another checkpoint owns the log, if the state was migrated, or if a rollback is unfinished. Then calls for the
+        checkpoint fail from now on. If the run `runs`, calls for its log fail, too.
         """
         checkpoint = request.checkpoint
         try:
-            self._hold(checkpoint, request.home, request.generation, request.wait_s)
+            generation = self._hold(checkpoint, request.home, request.generation, request.wait_s)
         except Exception as error:
             if not self._leases.has(checkpoint):  # a later run here may have the lease
                 self._logs.fence(checkpoint, request.home if request.runs else None, str(error))
             raise
         self._logs.unfence(checkpoint)
-        return Done()
+        return HoldAnswer(generation=generation)
 
-    def _hold(self, checkpoint: str, home: str, generation: int, wait_s: float) -> None:
+    def _hold(self, checkpoint: str, home: str, generation: int, wait_s: float) -> int:
         own = cec_directory(checkpoint)
         has_leases = own.local_path("") is not None
-        refuse_if_replaced(own, checkpoint, generation, by_begun=not has_leases)  # fail without a wait for the lock
+        if not has_leases or has_held(own, generation):
+            refuse_replaced_run(own, checkpoint, generation, by_begun=not has_leases)  # without a wait for the lock
         if self._leases.run_of(checkpoint) == generation:
-            return
+            return generation
         with ExitStack() as undo:
             if self._take_lease(checkpoint, home, wait_s):
                 undo.callback(self._leases.release, checkpoint)
-            refuse_if_taken_over(checkpoint, home)
-            refuse_if_migrated(own)
-            refuse_if_under_way(own)
+            refuse_taken_over_log(checkpoint, home)
+            refuse_migrated_query(own)
+            refuse_during_rollback(own)
             if has_leases:
-                hold_run(open_storage(checkpoint), own, generation)
+                generation = hold_run(open_storage(checkpoint), own, generation)
             self._leases.note_run(checkpoint, generation)
             self._protocols.continue_run(checkpoint, generation)
             undo.pop_all()
+        return generation
 
     def _take_lease(self, checkpoint: str, home: str, wait_s: float, *, alone: bool = False) -> bool:
         log = external_log(checkpoint, home)
@@ -299,8 +302,8 @@ def _compare_input(start: _Start, plan: RecoveryPlan, states: Sequence[SourceSta
 
 def _refuse_if_overtaken(start: _Start, committed: int) -> None:
     """Refuses a start if the query was changed since the caller read V: another run went on, or it was taken back."""
-    refuse_if_migrated(start.places.own)
-    refuse_if_under_way(start.places.own)
+    refuse_migrated_query(start.places.own)
+    refuse_during_rollback(start.places.own)
     now = committed_batch(start.places.checkpoint)
     if now > committed:
         raise Fenced(

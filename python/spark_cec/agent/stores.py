@@ -135,7 +135,7 @@ class StoreCalls:
         try:
             result = self._commit(log, _make_commit(request), request)
         except DamagedLog:
-            log.refuse_if_gone()
+            log.refuse_vanished_log()
             raise
         meta = result.entry.meta
         return AppendAnswer(

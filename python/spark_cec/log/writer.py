@@ -71,8 +71,8 @@ class SegmentWriter:
     Frames that arrive during a write share the next write and its sync. A segment begins with its first frame. The
     writer leaves a segment that has `segment_bytes` or `SEGMENT_FRAMES`, that it has not appended to for
     `LEFT_AFTER_IDLE_MS`, or whose append failed. If the storage cannot append, each write is a segment. `log_id` is 32
-    hex digits, `clock` gives ms since the epoch. `refuse_if_gone` raises `LogLocationError` if the log is no longer
-    there. The writer calls it before each segment that it begins, because a segment in another place would be lost.
+    hex digits, `clock` gives ms since the epoch. `refuse_vanished_log` raises `LogLocationError` if the log is not
+    there any more. The writer calls it before each new segment: a segment in another place would be lost.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class SegmentWriter:
         writer_id: str,
         clock: Callable[[], int],
         segment_bytes: int = DEFAULT_SEGMENT_BYTES,
-        refuse_if_gone: Callable[[], None] = lambda: None,
+        refuse_vanished_log: Callable[[], None] = lambda: None,
     ) -> None:
         self.writer_id = writer_id
         self._storage = storage
         self._log_id = log_id
         self._clock = clock
         self._segment_bytes = segment_bytes
-        self._refuse_if_gone = refuse_if_gone
+        self._refuse_if_gone = refuse_vanished_log
         self._lock = threading.Lock()
         self._waiting: list[_Frame] = []
         self._writing = False

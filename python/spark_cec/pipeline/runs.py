@@ -14,7 +14,7 @@ from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import CheckpointLeases
-from spark_cec.agent.owner import external_log, refuse_if_owned
+from spark_cec.agent.owner import external_log, refuse_log_of_another
 from spark_cec.errors import DamagedLog
 from spark_cec.log.home import absolute_home
 from spark_cec.log.storage import Storage
@@ -116,7 +116,7 @@ class ProtocolRuns:
         checkpoint = f"{self._home}/flows/{flow}"
         own = open_storage(f"{checkpoint}/cec")
         home = _find_log(checkpoint, own)
-        refuse_if_owned(checkpoint, home)
+        refuse_log_of_another(checkpoint, home)
         return Places(open_storage(checkpoint), own, open_storage(home))
 
     def _count_runs(self) -> int:

@@ -31,6 +31,11 @@ class RunState:
     began_after: int | None
     intent: Mapping[str, Any] | None
 
+    @property
+    def is_held(self) -> bool:
+        """Whether the run has the lease, or had it at its end."""
+        return self.has_held and not self.given_up
+
 
 def newest_generation(own: Storage) -> int:
     """The newest run of the query, 0 before the first. `own` is rooted at the checkpoint's `cec` directory."""

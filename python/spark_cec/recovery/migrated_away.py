@@ -7,7 +7,7 @@ from spark_cec.log.storage import Storage
 from spark_cec.recovery.query_files import LEFT
 
 
-def refuse_if_migrated(own: Storage) -> None:
+def refuse_migrated_query(own: Storage) -> None:
     """Raises `UnsuitableCheckpoint` if the query continues elsewhere; `own` is rooted at the `cec` directory."""
     if LEFT.is_in(own):
         target = LEFT.read_if_sound(own) or "its name is not readable"

@@ -126,7 +126,7 @@ def list_start_files(batch: int) -> list[str]:
     return [f"offsets/{each}" for each in (batch - 1, batch) if each >= 0] + [f"commits/{batch}"]
 
 
-def refuse_if_under_way(own: Storage) -> None:
+def refuse_during_rollback(own: Storage) -> None:
     """Raises `UnsuitableCheckpoint` if a rollback has begun and not ended."""
     pending = _read_pending(own)
     if pending is not None:

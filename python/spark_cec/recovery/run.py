@@ -15,7 +15,6 @@ from spark_cec.ids import new_id
 from spark_cec.log.home import join_log, read_log_id
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.generations import (
-    RunState,
     begin_generation,
     give_up,
     known_generations,
@@ -79,53 +78,67 @@ def begin_run(
     return Run(generation, log_id)
 
 
-def hold_run(checkpoint: Storage, own: Storage, generation: int) -> None:
-    """Makes a run that has begun the one that goes on. The caller has the lease.
+def hold_run(checkpoint: Storage, own: Storage, generation: int) -> int:
+    """Makes a run that has begun the one that goes on. Answers its number from now on. The caller has the lease.
 
-    1. Refuse, if a later run took the lease, or if a batch was committed since this run began: the run would repeat it.
-    2. If another start replaced the files of this run, write them again. Then give up the later runs that never took
-       the lease, such as starts that Spark refused.
-    3. Record that this run has the lease.
+    1. Refuse, if a later run took the lease from this run, or if another run has committed since this run began.
+    2. If a later run had the lease and committed nothing, take a number after it. Such a run fences this one no more.
+    3. If another start replaced the files of this run, write them again.
+    4. Give up the later runs that never took the lease, such as starts that Spark refused.
+    5. Record that this run has the lease.
 
     Raises `Fenced`.
     """
-    later = refuse_if_replaced(own, checkpoint.url, generation)  # 1
     mine = read_state(own, generation)
     if mine is None:
         raise Fenced(f"the file of run {generation} is gone from {own.url}: start the query again")
-    if mine.given_up or not mine.has_held:
+    intent = mine.intent
+    if mine.is_held:
+        refuse_replaced_run(own, checkpoint.url, generation)  # 1
+    else:
         began, now = mine.began_after, committed_batch(checkpoint)
         if began is not None and began != now:
             raise Fenced(
                 f"run {generation} of the query with checkpoint {checkpoint.url} began after batch {began}, and "
                 f"another run has gone on to batch {now} since: stop all runs of it, and start one"
             )
-    if mine.intent is not None:  # 2
-        _write_intent(own, mine.intent, mine.began_after)
-    for each in later:
-        give_up(own, each)
-    if mine.given_up or not mine.has_held:
-        note_held(own, generation)  # 3
+        if intent is not None and _later_runs(own, generation, held=True):
+            generation = begin_generation(own, lambda: now)  # 2
+            intent = {**intent, "query": {**intent["query"], "generation": generation}}
+            note_intent(own, generation, intent)
+    if intent is not None:
+        _write_intent(own, intent, mine.began_after)  # 3
+    for each in _later_runs(own, generation, held=False):
+        give_up(own, each)  # 4
+    if not mine.is_held:
+        note_held(own, generation)  # 5
+    return generation
 
 
-def refuse_if_replaced(own: Storage, checkpoint: str, generation: int, *, by_begun: bool = False) -> list[int]:
-    """Raises `Fenced` if a later run of the query took the lease. Answers the later runs that began and did not.
+def has_held(own: Storage, generation: int) -> bool:
+    """Whether the run took the lease, and no other run took it from a start."""
+    state = read_state(own, generation)
+    return state is None or state.is_held
+
+
+def refuse_replaced_run(own: Storage, checkpoint: str, generation: int, *, by_begun: bool = False) -> None:
+    """Raises `Fenced` if a later run of the query took the lease.
 
     `by_begun`: a later run that has begun counts, too, because the storage has no leases.
     """
-    later = [(each, read_state(own, each)) for each in known_generations(own) if each > generation]
-    begun = [each for each, state in later if state is not None and not state.given_up]
-    held = begun if by_begun else [each for each, state in later if _has_held(state)]
-    if held:
+    later = _later_runs(own, generation, held=True)
+    later += _later_runs(own, generation, held=False) if by_begun else []
+    if later:
         raise Fenced(
-            f"run {held[-1]} of the query with checkpoint {checkpoint} began while run {generation} had no lease: stop "
-            f"all runs of it, and start one"
+            f"run {max(later)} of the query with checkpoint {checkpoint} began while run {generation} had no lease: "
+            f"stop all runs of it, and start one"
         )
-    return begun
 
 
-def _has_held(state: RunState | None) -> bool:
-    return state is not None and state.has_held and not state.given_up
+def _later_runs(own: Storage, generation: int, *, held: bool) -> list[int]:
+    """The later runs that took the lease, or those that began and did not; without those that were given up."""
+    later = [(each, read_state(own, each)) for each in known_generations(own) if each > generation]
+    return [each for each, state in later if state is not None and not state.given_up and state.has_held is held]
 
 
 def _write_intent(own: Storage, intent: Mapping[str, Any], began_after: int | None) -> None:

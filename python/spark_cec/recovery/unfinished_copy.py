@@ -10,7 +10,7 @@ UNFINISHED = "this_copy_was_not_finished__remove_the_directory_and_make_it_again
 """The content of a copy's `metadata` file until the copy is complete. Spark fails to read it, and shows this text."""
 
 
-def refuse_if_unfinished(checkpoint: Storage) -> None:
+def refuse_unfinished_copy(checkpoint: Storage) -> None:
     """Raises `UnsuitableCheckpoint` for a copy that was interrupted and so is incomplete."""
     if not checkpoint.exists(METADATA):
         return

@@ -190,6 +190,8 @@ def test_the_loss_of_a_lease_concerns_its_own_query_alone(tmp_path: Path) -> Non
     calls.close()
     for agent in (ours, other):
         agent.begin_run()
+    ours.ask("hold", generation=1)
+    ours.ask("release")  # as the death of its agent does
     elsewhere = Agent(tmp_path, tmp_path / "ours")
     generation = elsewhere.begin_run()
     elsewhere.ask("hold", generation=generation)
@@ -221,8 +223,9 @@ def test_a_start_that_is_refused_the_lease_leaves_nothing_behind(agent: Agent, t
     agent.append(STORE, Tip(), window(b"a"))
 
 
-def test_an_earlier_run_in_this_application_does_not_fence_the_later_one(agent: Agent) -> None:
+def test_a_run_that_is_fenced_does_not_fence_the_run_that_goes_on(agent: Agent) -> None:
     earlier, later = agent.begin_run(), agent.begin_run()
+    agent.ask("hold", generation=earlier)
     agent.ask("hold", generation=later)
     with pytest.raises(Refused, match=f"run {later} of the query"):
         agent.ask("hold", generation=earlier)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spark_cec.agent.owner import OWNER_FILE, claim_log, refuse_if_owned
+from spark_cec.agent.owner import OWNER_FILE, claim_log, refuse_log_of_another
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.settings import PREFIX
 from tests.agent.support import DECISION, Agent, Refused
@@ -245,7 +245,7 @@ def test_of_several_that_claim_a_log_at_once_one_has_it(query: Query) -> None:
     with ThreadPoolExecutor(8) as pool:
         has_it = list(pool.map(claim, copies))
     assert has_it.count(True) == 1
-    assert refuse_if_owned(str(copies[has_it.index(True)].checkpoint), str(log)) is None
+    assert refuse_log_of_another(str(copies[has_it.index(True)].checkpoint), str(log)) is None
 
 
 def test_who_claims_a_log_twice_changes_nothing(query: Query) -> None:

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import functools
 import hashlib
+import itertools
 import json
 import random
 import secrets
@@ -216,10 +217,11 @@ def test_every_run_has_a_generation_of_its_own(agent: Agent, tmp_path: Path) -> 
 
 
 def test_an_earlier_run_does_not_give_away_the_lease_of_a_later_one(agent: Agent) -> None:
-    latest = agent.begin_run()
-    agent.ask("hold", generation=latest)
-    with pytest.raises(Refused, match=f"run {latest} of the query .* began while run {latest - 1} had no lease"):
-        agent.ask("hold", generation=latest - 1)
+    earlier, latest = agent.begin_run(), agent.begin_run()
+    for generation in (earlier, latest):
+        agent.ask("hold", generation=generation)
+    with pytest.raises(Refused, match=f"run {latest} of the query .* began while run {earlier} had no lease"):
+        agent.ask("hold", generation=earlier)
     lock = Path(agent.checkpoint, "cec", "lock")
     with lock.open("r+") as other, pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -529,19 +531,26 @@ def test_a_start_that_spark_refuses_does_not_end_the_run_that_it_accepts(agent: 
     agent.ask("hold", generation=following)
 
 
-def test_a_start_for_which_spark_stops_the_run_goes_on(agent: Agent) -> None:
-    """`stopActiveRunOnRestart`: the other run took the lease after this start began, and committed nothing."""
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4), 3)))
+def test_a_start_for_which_spark_stops_the_run_goes_on(agent: Agent, order: tuple[int, ...]) -> None:
+    """`stopActiveRunOnRestart`: other runs took the lease after this start began, and committed nothing.
+
+    Its number is then the newest, so that those runs are fenced, wherever they go on.
+    """
     tips = run_batches(agent, 3)
-    first, second, third = (agent.begin_run(2, decision=WITH_STATE) for _ in range(3))
-    agent.ask("hold", generation=first)
-    agent.ask("hold", generation=second)
-    for stopped in (first, first):
-        with pytest.raises(Refused, match=f"run {second} of the query .* began while run {stopped} had no lease"):
+    begun = [agent.begin_run(2, decision=WITH_STATE) for _ in range(4)]
+    held = [agent.ask("hold", generation=begun[at])["generation"] for at in order]
+    assert sorted(held) == held and len(set(held)) == 3
+    for stopped in held[:-1]:
+        with pytest.raises(Refused, match=f"run {held[-1]} of the query .* began while run {stopped} had no lease"):
             agent.ask("hold", generation=stopped)
-    run_batches(agent, 1, tips, generation=second)
-    assert CommittedAttempts(*places(agent), (), 3).least_generation(4) == second
-    with pytest.raises(Refused, match=f"run {third} .* began after batch 2, and another run has gone on to batch 3"):
-        agent.ask("hold", generation=third)
+    assert agent.ask("hold", generation=held[-1]) == {"generation": held[-1]}
+    assert agent.ask("resolve")["generation"] == held[-1]
+    run_batches(agent, 1, tips, generation=held[-1])
+    assert CommittedAttempts(*places(agent), (), 3).least_generation(4) == held[-1]
+    (left,) = set(range(4)) - set(order)
+    with pytest.raises(Refused, match="began after batch 2, and another run has gone on to batch 3"):
+        agent.ask("hold", generation=begun[left])
     agent.ask("release")
     assert agent.plan(3)["base"] == 4, "nothing is lost"
 
@@ -598,19 +607,18 @@ def test_a_run_waits_for_the_lease_of_a_start_and_does_not_share_it(
         with pytest.raises(TimeoutError):
             holds.result(0.2)
         may_go_on.set()
-        assert (second.result(30), holds.result(30)) == (first + 1, {})
+        assert (second.result(30), holds.result(30)) == (first + 1, {"generation": first})
     lock = Path(agent.checkpoint, "cec", "lock")
     with lock.open("r+") as other, pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_run_whose_number_is_unreadable_counts_as_one_with_the_lease(agent: Agent) -> None:
+def test_a_run_whose_file_is_unreadable_counts_as_one_with_the_lease(agent: Agent) -> None:
     """What is not known to be safe is not done: such a run may have written."""
     run_batches(agent, 3)
     first, second = (agent.begin_run(2, decision=WITH_STATE) for _ in range(2))
     Path(agent.checkpoint, "cec", "generations", f"{second:010d}.json").write_text("{")
-    with pytest.raises(Refused, match=f"run {second} of the query .* began while run {first} had no lease"):
-        agent.ask("hold", generation=first)
+    assert agent.ask("hold", generation=first) == {"generation": second + 1}
 
 
 def test_while_it_runs_a_thin_margin_is_a_reason_to_write(agent: Agent) -> None:

@@ -11,7 +11,7 @@ from spark_cec.log.manifest import Manifest, batches, load, publish
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import read_attempts
 from spark_cec.recovery.generations import newest_generation, next_generation, record_start
-from spark_cec.recovery.rollback import refuse_if_under_way
+from spark_cec.recovery.rollback import refuse_during_rollback
 from spark_cec.recovery.spark_logs import committed_batch, planned_batches
 
 WRITES = ("create", "replace", "delete")
@@ -79,7 +79,7 @@ class Query:
         assert batches(self.log) == kept
         about_operators = [path.name for path in self.place.glob("state/0/_metadata/*")]
         assert sorted(about_operators) == ([".metadata.crc", "metadata"] if batch >= 0 else [])
-        refuse_if_under_way(self.own)
+        refuse_during_rollback(self.own)
         # The run that goes on from there owns what comes, and none before it.
         attempts = read_attempts(self.checkpoint, self.own, self.log)
         assert attempts.least_generation(batch + 2) == newest_generation(self.own)

@@ -19,7 +19,7 @@ from spark_cec.recovery.query_files import FALLBACK, QUERY, ROLLBACK, Fallback, 
 from spark_cec.recovery.rollback import (
     forget_batches,
     has_whole_batch,
-    refuse_if_under_way,
+    refuse_during_rollback,
     refuse_out_of_reach,
     roll_back,
 )
@@ -62,7 +62,7 @@ def test_a_crash_at_any_step_is_mended_by_the_next_try(batch: int, tmp_path: Pat
             assert left in ((5, 2), (batch, 3)), f"crash {crash}"
         if query.own.exists(ROLLBACK.name):
             with pytest.raises(UnsuitableCheckpoint, match=f"taken back to the end of batch {batch}, which was not"):
-                refuse_if_under_way(query.own)
+                refuse_during_rollback(query.own)
             with contextlib.suppress(Crash):  # it may have one step to go
                 roll_back(*query.parts(1), batch)
         roll_back(*query.parts(), batch)
@@ -166,7 +166,7 @@ def test_who_does_the_rest_is_named(protocol: bool, tmp_path: Path) -> None:
         roll_back(*query.parts(4), 3)
     words = "start the pipeline that it belongs to" if protocol else f"run `cec rollback {tmp_path} --to 3`"
     with pytest.raises(UnsuitableCheckpoint, match=f"which was not finished: {words}, which does the rest"):
-        refuse_if_under_way(query.own)
+        refuse_during_rollback(query.own)
 
 
 def test_nobody_has_read_what_is_taken_back(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_damaged_note_is_named_and_overtaken(note: bytes, batch: int, tmp_path
     query.log.delete(manifest_path(6))  # it is at batch 5
     query.own.replace(ROLLBACK.name, note)
     with pytest.raises(UnsuitableCheckpoint, match=r"rollback\.json cannot be read.*run `cec rollback .* --to BATCH`"):
-        refuse_if_under_way(query.own)
+        refuse_during_rollback(query.own)
     refuse_out_of_reach(*query.parts(), batch)
     assert roll_back(*query.parts(), batch) is not None
     query.is_back_at(batch)

@@ -8,13 +8,25 @@ import org.apache.spark.sql.cec.agent.{Json, TimedBatch}
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 
 /**
+ * The number of a run. Another run may have the lease between a start and the run's own thread. Then the run gets a later
+ * number with the lease.
+ */
+private[cec] final class RunNumber(begun: Long) extends Serializable {
+  @volatile private var number = begun
+
+  def value: Long = number
+
+  def becomes(later: Long): Unit = number = later
+}
+
+/**
  * The analyzer rule's message to the state stores of one run. The message travels as a local property of the stream's
  * thread, which Spark passes to every task.
  *
  * @param checkpoint the query's checkpoint location
  * @param home where its log is
  * @param logId the log's id, because another machine may have another log in the same directory
- * @param generation number of this run of the query
+ * @param number of this run of the query, its generation
  * @param replayTo version at which the replay ends (V + 1); a store that begins there replays nothing
  * @param base version whose eventual checkpoint a replay loads: V + 1, or an older one if a frame is lost
  * @param deferred operators whose commits may be deferred; all others are eager
@@ -29,7 +41,7 @@ private[cec] final case class RunContext(
     checkpoint: String,
     home: String,
     logId: String,
-    generation: Long,
+    number: RunNumber,
     replayTo: Long,
     base: Long,
     deferred: Set[Long],
@@ -38,6 +50,8 @@ private[cec] final case class RunContext(
     silent: Boolean,
     startedMs: Long,
     forecast: JsonNode) {
+
+  def generation: Long = number.value
 
   /** Whether the replay begins before a version that the log lost. */
   def fellBack: Boolean = base < replayTo
@@ -79,7 +93,7 @@ private[cec] object RunContext {
     val node = Json.parse(text)
     def longs(name: String) = node.get(name).elements.asScala.map(_.asLong).toSet
     RunContext(
-      node.get("checkpoint").asText, node.get("home").asText, node.get("log_id").asText, node.get("generation").asLong,
+      node.get("checkpoint").asText, node.get("home").asText, node.get("log_id").asText, new RunNumber(node.get("generation").asLong),
       node.get("replay_to").asLong, node.get("base").asLong, longs("deferred"), longs("counted"), node.get("accept").asBoolean,
       node.get("silent").asBoolean,
       node.get("started_ms").asLong, node.get("forecast"))

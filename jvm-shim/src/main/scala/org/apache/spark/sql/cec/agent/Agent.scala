@@ -12,6 +12,9 @@ import com.fasterxml.jackson.databind.JsonNode
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.cec.metrics.AgentSource
 
+/** The lease of a run: the turn that `release` needs, and the number of the run from now on. */
+private[cec] final case class HeldLease(turn: Long, generation: Long)
+
 /**
  * The agent of this JVM. The first call starts it.
  *
@@ -64,19 +67,18 @@ private[cec] object Agent extends Logging {
   private val leases = new Object
 
   /**
-   * Takes the lease of a run, which no other process may have then. Returns the turn that `release` needs.
+   * Takes the lease of a run, which no other process may have then.
    *
-   * It fails if a run after this `generation` took the lease, or if another run has committed since this run began. A
-   * successor of the agent wins the lease back on the same condition. If it fails, it refuses only the calls for the log
-   * at `home`.
+   * It fails if another run has committed since this run began. A successor of the agent wins the lease back, unless a
+   * later run took it meanwhile. If it fails, it refuses only the calls for the log at `home`.
    */
-  def hold(checkpoint: String, home: String, generation: Long, conf: Map[String, String]): Long = leases.synchronized {
+  def hold(checkpoint: String, home: String, generation: Long, conf: Map[String, String]): HeldLease = leases.synchronized {
     val request = HoldRequest(checkpoint, home, generation, leaseWaitS(conf))
-    call(request, conf)
-    heldLeases.put(checkpoint, request.copy(runs = true))
+    val now = call(request, conf).generation
+    heldLeases.put(checkpoint, request.copy(generation = now, runs = true))
     lastTurn += 1
     turns.put(checkpoint, lastTurn)
-    lastTurn
+    HeldLease(lastTurn, now)
   }
 
   /** Fails if the run of this generation lost its lease, because another run may write now. */

@@ -56,7 +56,7 @@ private[cec] final case class BeginRequest(
 /** Takes the lease for a run that has begun. `runs`: the run had the lease, and its agent died. */
 private[cec] final case class HoldRequest(checkpoint: String, home: String, generation: Long, waitS: Double, runs: Boolean = false)
     extends AgentRequest("hold") {
-  override type Answer = Unit
+  override type Answer = HoldAnswer
   override def toJson: ObjectNode = {
     val node = Json.obj()
     node.put("checkpoint", checkpoint)
@@ -66,7 +66,7 @@ private[cec] final case class HoldRequest(checkpoint: String, home: String, gene
     node.put("runs", runs)
     node
   }
-  override def parse(answer: JsonNode): Unit = ()
+  override def parse(answer: JsonNode): HoldAnswer = HoldAnswer.of(answer)
 }
 
 /** Releases the lease of a query. */
@@ -675,6 +675,14 @@ private[cec] object FooterNumbers {
     node.get("digest").asText,
     node.get("sketched").asBoolean,
     node.get("normalized").asBoolean)
+}
+
+/** The number of the run from now on. */
+private[cec] final case class HoldAnswer(generation: Long)
+
+private[cec] object HoldAnswer {
+  def of(node: JsonNode): HoldAnswer = HoldAnswer(
+    node.get("generation").asLong)
 }
 
 /** An eventual checkpoint: its rows in a spool file, the head's numbers, and the plan of the next commit. */

@@ -8,7 +8,7 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.catalyst.streaming.WriteToStream
 import org.apache.spark.sql.catalyst.trees.TreeNodeTag
-import org.apache.spark.sql.cec.{CecStateStoreProvider, RunContext}
+import org.apache.spark.sql.cec.{CecStateStoreProvider, RunContext, RunNumber}
 import org.apache.spark.sql.cec.agent._
 import org.apache.spark.sql.cec.source.{CecTable, SinkTarget}
 import org.apache.spark.sql.execution.streaming.Sink
@@ -73,8 +73,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
    *     thread.
    *
    * Spark may still refuse the start, so the agent holds the lease only in step 3. The run takes the lease again in
-   * its own thread. If another run began meanwhile, its generation is newer, and this run ends before it writes
-   * anything.
+   * its own thread. If another run has committed a batch meanwhile, this run ends before it writes anything.
    */
   def prepare(): WriteToStream = {
     if (!needsPreparation) return write
@@ -86,7 +85,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     if (usesCecState) Agent.warnAboutIgnoredSettings(conf)
     val begun = begin(decision, checked) // 3
     val run = RunContext(
-      checkpoint, checked.home, begun.logId, begun.generation, begun.committedBatch + 1, begun.base, decision.deferred,
+      checkpoint, checked.home, begun.logId, new RunNumber(begun.generation), begun.committedBatch + 1, begun.base, decision.deferred,
       decision.counted, checked.accept, silent = isUnderProtocol, startedMs, begun.forecast)
     wrap(run, decision, begun, checked) // 4
   }
@@ -167,7 +166,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val committed = begun.committedBatch
     val isReplayDue = begun.rewoundTo < committed
     val sink = cecSink.fold(write.sink)(table =>
-      table.writingTo(SinkTarget(checkpoint, run.home, run.logId, run.generation, SourceProbe.names(write.inputQuery))))
+      table.writingTo(SinkTarget(checkpoint, run.home, run.logId, run.number, SourceProbe.names(write.inputQuery))))
     val defers = decision.deferred.nonEmpty || isReplayDue || isUnderProtocol
     // Spark would record the class of the wrapper in its commit log. A V1 sink is wrapped nevertheless, because it may
     // skip a batch.

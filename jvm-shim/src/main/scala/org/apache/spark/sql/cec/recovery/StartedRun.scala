@@ -60,7 +60,11 @@ private[recovery] final class StartedRun(
       endRun()
     })
     watch.follow(runId, this)
-    if (hasState) turn = Some(Agent.hold(run.checkpoint, run.home, run.generation, conf))
+    if (hasState) {
+      val lease = Agent.hold(run.checkpoint, run.home, run.generation, conf)
+      turn = Some(lease.turn)
+      run.number.becomes(lease.generation)
+    }
     new SparkLogs(session, run.checkpoint).sweep()
     Agent.openLog(run.home, Some(run.logId), conf)
     isLogOpen = true

@@ -2,6 +2,7 @@ package org.apache.spark.sql.cec.source
 
 import java.util
 
+import org.apache.spark.sql.cec.RunNumber
 import org.apache.spark.sql.cec.agent.QueryRefusedException
 import org.apache.spark.sql.connector.catalog.{SupportsRead, SupportsWrite, Table, TableCapability}
 import org.apache.spark.sql.connector.read.ScanBuilder
@@ -13,10 +14,10 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap
  * The log that a query's sink writes to.
  *
  * @param home of the query's log, which has the id `logId`
- * @param generation number of this run
+ * @param number of this run
  * @param sources the names of the query's sources, in the order of Spark's offset log
  */
-private[cec] final case class SinkTarget(checkpoint: String, home: String, logId: String, generation: Long, sources: Seq[String])
+private[cec] final case class SinkTarget(checkpoint: String, home: String, logId: String, number: RunNumber, sources: Seq[String])
 
 /**
  * A log as a table.

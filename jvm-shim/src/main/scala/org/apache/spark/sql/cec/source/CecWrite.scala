@@ -51,7 +51,7 @@ private final class CecStreamingWrite(target: SinkTarget, schema: StructType, tr
     val written = messages.collect { case message: FrameWritten => message }
     Agent.call(PublishRequest(
       target.checkpoint, target.home, epochId, written.flatMap(_.frame).toSeq, written.map(_.rows).sum, schema.json, truncate,
-      target.generation, target.sources), conf)
+      target.number.value, target.sources), conf)
   }
 
   /** Frames without a manifest are invisible, so an abort removes nothing. */
@@ -79,7 +79,7 @@ private final class CecDataWriter(
     else {
       spool.finish()
       val answer = Agent.call(WriteOutputRequest(
-        target.home, target.logId, batch, partition, attempt, target.generation, spool.file.toString), conf)
+        target.home, target.logId, batch, partition, attempt, target.number.value, spool.file.toString), conf)
       FrameWritten(answer.frame, answer.rows)
     }
 
