@@ -13,6 +13,9 @@ EXTRAS = {
     "tune": ("scipy", "matplotlib", "plotext"),
     "spark": ("pyspark",),
     "pipeline": ("networkx",),
+    "s3": ("s3fs",),
+    "gs": ("gcsfs",),
+    "azure": ("adlfs",),
 }
 """Extra to the packages that it brings, as they are imported."""
 

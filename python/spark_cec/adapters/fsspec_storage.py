@@ -10,24 +10,37 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import fsspec
 
 from spark_cec.adapters.local_storage import LocalStorage
-from spark_cec.errors import AlreadyExists, LogLocationError
+from spark_cec.errors import AlreadyExists, CecError, LogLocationError
 from spark_cec.log.frame import Buffer
 from spark_cec.log.storage import Appender, Listing, Storage, StoredFile, probe
 
 _EXCLUSIVE = frozenset({"s3", "gs", "gcs", "abfs", "az"})
 """Protocols whose `pipe_file(mode="create")` is a conditional write of the store (s3fs, gcsfs, adlfs)."""
 
+_EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs", "abfs": "azure", "az": "azure"}
+"""The extra that brings the package for a protocol."""
+
 _ALIASES = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "abfs", "wasb": "abfs"}
 _HADOOP_ONLY = frozenset({"hdfs", "viewfs", "webhdfs", "swebhdfs", "har", "ofs", "o3fs"})
 """Protocols that Spark reaches through Hadoop, and that have no create-if-absent through fsspec."""
+
+_PRECONDITION_FAILED, _CONFLICT = 412, 409
+_CONFLICTS = 10
+"""S3 may answer 409 while another writer creates the object; the call is then repeated as often as this."""
+_CONFLICT_PAUSE_S = 0.2
+
+_NUMBERS = ((FileNotFoundError, errno.ENOENT), (PermissionError, errno.EACCES), (TimeoutError, errno.ETIMEDOUT))
+"""The error numbers of classes that fsspec raises without a number."""
 
 _MEMORY_LOCK = threading.RLock()
 
@@ -55,7 +68,7 @@ def open_storage(url: str, *, must_exist: bool = False) -> Storage:
             f"(spark.sql.streaming.stateStore.cec.log.path): use a disk or mounted file system that all machines see, "
             f"S3, Google Cloud Storage or Azure",
         )
-    filesystem, root = _filesystem(url, f"{known}:{location}")
+    filesystem, root = _filesystem(url, f"{known}:{location}", _EXTRAS.get(known))
     if protocol == "memory":
         return MemoryStorage(url, filesystem, root)
     return ObjectStorage(url, filesystem, root, exclusive=known in _EXCLUSIVE)
@@ -109,11 +122,12 @@ def _file_path(url: str, rest: str) -> Path:
     return Path("/" + rest.lstrip("/"))
 
 
-def _filesystem(url: str, known_url: str) -> tuple[Any, str]:
+def _filesystem(url: str, known_url: str, extra: str | None) -> tuple[Any, str]:
     try:
         filesystem, root = fsspec.core.url_to_fs(known_url)
     except ImportError as error:
-        raise LogLocationError(url, f"a package is missing on this machine ({error}); install it") from error
+        mend = f"pip install 'spark-cec[{extra}]'" if extra is not None else "install it"
+        raise LogLocationError(url, f"a package is missing on this machine ({error}); {mend}") from error
     except Exception as error:
         reason = str(error).partition("\n")[0][:200]
         raise LogLocationError(url, f"{reason}; use a directory, or a protocol that fsspec knows") from error
@@ -267,7 +281,8 @@ class _MemoryAppender:
 class ObjectStorage(_FsspecStorage):
     """Any other fsspec file system: whole objects only.
 
-    `exclusive`: the store itself refuses to create an object twice. Without it the log is read-only.
+    `exclusive`: the store itself refuses to create an object twice. Without it the log is read-only. Every error is an
+    `OSError` that names the object.
     """
 
     can_append = False
@@ -276,27 +291,118 @@ class ObjectStorage(_FsspecStorage):
         super().__init__(url, filesystem, root)
         self._exclusive = exclusive
 
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """A range of the object."""
+        with self._naming(path):
+            try:
+                if offset == 0 and length is None:  # a range of an empty object is an error of the store
+                    return bytes(self._filesystem.cat_file(self._full_path(path)))
+                return super().read(path, offset, length)
+            except FileNotFoundError:
+                raise
+            except OSError:
+                if offset >= super().size(path):
+                    return b""
+                raise
+
+    def size(self, path: str) -> int:
+        """Bytes in the object."""
+        with self._naming(path):
+            return super().size(path)
+
+    def list(self, directory: str) -> Listing:
+        """The objects directly below a prefix."""
+        with self._naming(directory):
+            return super().list(directory)
+
+    def exists(self, path: str) -> bool:
+        """Whether the object exists."""
+        with self._naming(path):
+            return super().exists(path)
+
+    def delete(self, path: str) -> None:
+        """Deletes the object, if it exists."""
+        with self._naming(path):
+            super().delete(path)
+
+    def replace(self, path: str, data: Buffer) -> None:
+        """Writes the object whole."""
+        with self._naming(path):
+            super().replace(path, data)
+
     def create(self, path: str, data: Buffer) -> None:
-        """Creates an object, by the store's own conditional write. `LogLocationError` if the store has none."""
+        """Creates an object, by the store's own conditional write. `LogLocationError` if the store has none.
+
+        If the object exists with these very bytes, they are this call's: the answer to its first attempt was lost. So
+        two callers write bytes that differ, or do not mind which of them succeeds.
+        """
         if not self._exclusive:
             raise LogLocationError(
                 self.url,
                 "this file system cannot create a file only if it is absent, and then two runs of a query could both "
                 "commit; put the log on a disk, S3, Google Cloud Storage or Azure (cec.log.path)",
             )
-        self._make_parent(path)
-        try:
-            self._filesystem.pipe_file(self._full_path(path), bytes(data), mode="create")
-        except FileExistsError as error:
-            raise AlreadyExists(path) from error
+        content = bytes(data)
+        with self._naming(path):
+            for left in reversed(range(_CONFLICTS)):
+                try:
+                    self._filesystem.pipe_file(self._full_path(path), content, mode="create")
+                    return
+                except Exception as error:
+                    if isinstance(error, FileExistsError) or _status_of(error) == _PRECONDITION_FAILED:
+                        if self.read(path) == content:
+                            return
+                        raise AlreadyExists(path) from error
+                    if _status_of(error) != _CONFLICT or not left:
+                        raise
+                time.sleep(_CONFLICT_PAUSE_S * random.random())
 
     def append_to_new(self, path: str) -> NoReturn:
         """Raises `OSError`: objects cannot grow."""
         raise OSError(errno.ENOTSUP, f"{self.url} cannot append; write whole objects", path)
 
     def probe_writable(self) -> None:
-        """Creates and deletes a small file."""
+        """Creates and deletes a small object."""
         probe(self)
+
+    def _make_parent(self, path: str) -> None:
+        """Object stores have no directories. fsspec's `makedirs` would ask for the bucket, and create a missing one."""
+        if not self._exclusive:
+            super()._make_parent(path)
+
+    @contextlib.contextmanager
+    def _naming(self, path: str) -> Iterator[None]:
+        """Gives each error of the store the object's URL, and turns errors of other classes into `OSError`."""
+        place = f"{self.url.rstrip('/')}/{path}"
+        try:
+            yield
+        except CecError:
+            raise
+        except OSError as error:
+            if error.filename is not None and error.errno is not None:
+                raise
+            number = error.errno or next((each for known, each in _NUMBERS if isinstance(error, known)), errno.EIO)
+            said = str(error.strerror or error).partition("\n")[0][:200]
+            raise OSError(number, said or os.strerror(number), place) from error
+        except Exception as error:
+            said = str(error).partition("\n")[0][:200]
+            if "credential" in type(error).__name__.lower():
+                mend = "give them in the environment, in the store's own files, or by the machine's role"
+                raise PermissionError(errno.EACCES, f"no credentials ({said}): {mend}", place) from error
+            raise OSError(errno.EIO, f"{type(error).__name__}: {said}", place) from error
+
+
+def _status_of(error: BaseException | None) -> int | None:
+    """The HTTP status behind an error of s3fs, gcsfs or adlfs; None if there is none."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        if isinstance(response, dict):  # botocore
+            return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) or None
+        for name in ("status_code", "status", "code"):  # azure-core, aiohttp, gcsfs
+            if isinstance(status := getattr(error, name, None), int):
+                return status
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _is_file(item: dict[str, Any]) -> bool:

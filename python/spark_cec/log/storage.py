@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Barrier
 from typing import Protocol
 
 from spark_cec.errors import AlreadyExists, LogLocationError, mend_of
@@ -20,6 +22,9 @@ class StoredFile:
 
 
 Listing = list[StoredFile]
+
+RACERS = 8
+"""The concurrent creators of a probe of an object store. Some stores refuse a second creation only in sequence."""
 
 
 class Appender(Protocol):
@@ -40,8 +45,9 @@ class Storage(Protocol):
 
     The log relies on these guarantees:
 
-    1. `create` is atomic and create-if-absent: of several callers exactly one succeeds. No reader, also after a crash,
-       ever sees a part of the file.
+    1. `create` is atomic and create-if-absent: of several callers with different bytes exactly one succeeds. No
+       reader, also after a crash, ever sees a part of the file. On an object store a second call with equal bytes may
+       succeed, because the answer to the first one may have been lost.
     2. `replace` is atomic: a reader sees the old bytes or the new, never a mixture and never nothing.
     3. `create`, `replace` and `Appender.append` are durable on return, the file's name included.
     4. Appended bytes become visible in order, within one `append` too. A reader, also after a crash, sees a prefix of
@@ -49,7 +55,8 @@ class Storage(Protocol):
     5. `list` shows every file whose creation returned before the call, and never an unfinished file.
     6. `read` of a range of a growing file returns the bytes that are there.
 
-    A missing file is a `FileNotFoundError`, any other failure an `OSError`.
+    A missing file is a `FileNotFoundError`, any other failure an `OSError` that names the file. A read past the end
+    gives no bytes.
     """
 
     @property
@@ -91,18 +98,26 @@ class Storage(Protocol):
         """The file's path on this machine's own file system, or None for another kind of storage."""
 
     def probe_writable(self) -> None:
-        """Creates a small file, tries to create it again, and deletes it. `LogLocationError` if a step fails."""
+        """Creates a small file, tries to create it again, and deletes it. `LogLocationError` if a step fails.
+
+        On an object store several creators race for the file.
+        """
 
 
 def probe(storage: Storage) -> None:
     """Implements `probe_writable` for any storage."""
     path = f"probe-{secrets.token_hex(8)}"
     try:
-        storage.create(path, b"probe")
-        twice = _can_create(storage, path)
+        winners = _race(storage, path) if not storage.can_append else int(_can_create(storage, path, b"probe"))
+        twice = _can_create(storage, path, b"another probe")
         storage.delete(path)
     except LogLocationError:
         raise
+    except FileNotFoundError as error:
+        raise LogLocationError(
+            storage.url,
+            "its bucket or container does not exist, or this user may not see it: create it, or correct the URL",
+        ) from error
     except Exception as error:
         mend = mend_of(error)
         if mend is not None:
@@ -111,11 +126,29 @@ def probe(storage: Storage) -> None:
         raise LogLocationError(storage.url, f"cannot be written ({error}); {mend}") from error
     if twice:
         raise LogLocationError(storage.url, "it lets a file be created twice; use a store with conditional writes")
+    if winners > 1:
+        raise LogLocationError(
+            storage.url,
+            f"it let {winners} of {RACERS} writers create one object at the same moment, so two runs of a query could "
+            f"both commit; use a store whose conditional writes hold among concurrent writers",
+        )
 
 
-def _can_create(storage: Storage, path: str) -> bool:
+def _race(storage: Storage, path: str) -> int:
+    """How many of several concurrent creators of one object succeed."""
+    together = Barrier(RACERS)
+
+    def attempt(number: int) -> bool:
+        together.wait()
+        return _can_create(storage, path, b"probe %d" % number)
+
+    with ThreadPoolExecutor(RACERS) as pool:
+        return sum(pool.map(attempt, range(RACERS)))
+
+
+def _can_create(storage: Storage, path: str, content: bytes) -> bool:
     try:
-        storage.create(path, b"probe")
+        storage.create(path, content)
     except AlreadyExists:
         return False
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -123,7 +124,9 @@ def next_generation(own: Storage) -> int:
 
 def _create_file(own: Storage, generation: int) -> bool:
     try:
-        own.create(_path(generation), json.dumps({"started_unix_ms": int(time.time() * 1000)}).encode())
+        # Two runs must not write equal bytes: on an object store both would succeed.
+        content = {"started_unix_ms": int(time.time() * 1000), "token": secrets.token_hex(8)}
+        own.create(_path(generation), json.dumps(content).encode())
     except AlreadyExists:
         return False
     return True
