@@ -176,7 +176,7 @@ def has_run(
     if any(each.isActive for each in started):
         return None
     failures = [each if isinstance(each, Exception) else each.exception() for each in ends]
-    assert stops and any("another run has gone on to batch" in str(each) for each in failures), failures
+    assert stops and any("is the last one: another run has gone on" in str(each) for each in failures), failures
     return True
 
 

@@ -1,7 +1,7 @@
 """The calls between the shim and the agent: the fields of each request and of its answer.
 
-This module is the schema for both sides. `make messages` writes the Scala classes from it. A request travels as a JSON
-object with the name of its call: `BeginRequest` is the request of `begin`, and `BeginAnswer` is its answer. A request
+This module is the schema for both sides. `make messages` writes the Scala classes from it. The shim names a call, and
+sends its request as a JSON object: `BeginRequest` is the request of `begin`, and `BeginAnswer` is its answer. A request
 with an unknown field, or without a field that it needs, is refused.
 
 Common fields:
@@ -11,11 +11,11 @@ Common fields:
 | `checkpoint` | the checkpoint location of the query, as a URL |
 | `home` | the URL of the log |
 | `conf` | the session's settings whose keys begin with `spark.sql.streaming.stateStore.` |
-| `generation` | the number of the run, from 1 on |
+| `generation` | the number of the run, from 1 on; 0: no run is known |
 | `committed_batch` | V: the last batch that Spark has committed, -1 for none |
 | `version` | the version of a store: batch b makes version b + 1 |
 | `spool` | the path of a file of rows on this machine, as an Arrow IPC stream |
-| `retry` | the shim makes the call a second time, because the agent of the first call died |
+| `retry` | the shim makes the call a second time, because the agent of the first call died or did not answer |
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class CheckAnswer(Message, frozen=True, kw_only=True):
 
 
 class CheckRequest(Request, frozen=True, kw_only=True):
-    """Refuses a start that cannot work, before any write. `sink_path` is the path of the `cec` sink."""
+    """Refuses a start that cannot work, before it changes anything. `sink_path` is the path of the `cec` sink."""
 
     answer = CheckAnswer
     checkpoint: str
@@ -139,21 +139,22 @@ class HoldAnswer(Message, frozen=True, kw_only=True):
 
 
 class HoldRequest(Request, frozen=True, kw_only=True):
-    """Takes the lease for a run that has begun. `runs`: the run had the lease, and its agent died."""
+    """Takes the lease for a run that has begun. `had_lease`: the run had it, and its agent died."""
 
     answer = HoldAnswer
     checkpoint: str
     home: str
     generation: int
     wait_s: float
-    runs: bool = False
+    had_lease: bool = False
 
 
 class ReleaseRequest(Request, frozen=True, kw_only=True):
-    """Releases the lease of a query."""
+    """Releases the lease of a run, if that run has it."""
 
     answer = Done
     checkpoint: str
+    generation: int
 
 
 class ResolveAnswer(Message, frozen=True, kw_only=True):
@@ -255,7 +256,7 @@ class BetweenBatchesRequest(Request, frozen=True, kw_only=True):
 
 
 class FlushedAnswer(Message, frozen=True, kw_only=True):
-    """A line for each store that is not written up to the version, then the errors of executors."""
+    """A line for each store that is not written up to the version, then the errors of executors; empty without one."""
 
     unwritten: tuple[str, ...]
 

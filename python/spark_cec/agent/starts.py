@@ -28,7 +28,7 @@ from spark_cec.agent.messages import (
 from spark_cec.agent.owner import claim_log, external_log, owns, refuse_log_of_another, refuse_taken_over_log
 from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.checkpoint.recovery_target import load_tuning
-from spark_cec.errors import Fenced
+from spark_cec.errors import GONE, Fenced, LogLocationError
 from spark_cec.log.home import absolute_home, is_inside, read_log_id, relative_home
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.decide import (
@@ -51,7 +51,7 @@ from spark_cec.recovery.plan import RecoveryPlan
 from spark_cec.recovery.query_files import FALLBACK, QUERY
 from spark_cec.recovery.replay_input import read_replay_input
 from spark_cec.recovery.rollback import refuse_during_rollback
-from spark_cec.recovery.run import begin_run, has_held, hold_run, refuse_replaced_run
+from spark_cec.recovery.run import begin_run, hold_run, may_be_replaced, refuse_replaced_run
 from spark_cec.recovery.sources import check_at_start, parse_sources
 from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.recovery.start_messages import (
@@ -84,8 +84,8 @@ class _Start:
 class StartCalls:
     """The calls of the analyzer rule, and the leases of the runs.
 
-    Between two calls of a start this class keeps nothing: the agent may die there. The caller passes the answer of
-    `check` to `begin`.
+    Between two calls of a start this class keeps nothing, because the agent may die between them. The caller passes the
+    answer of `check` to `begin`.
     """
 
     def __init__(self, logs: OpenLogs, protocols: ProtocolCalls) -> None:
@@ -124,12 +124,12 @@ class StartCalls:
         )
 
     def begin(self, request: BeginRequest) -> BeginAnswer:
-        """Begins a run. Writes nothing before step 4, and so nothing unless the query can continue exactly.
+        """Begins a run. Changes nothing of the query before step 4, and so nothing unless it can continue exactly.
 
-        1. Take the lease, so that no other run writes. A query without state of ours has none.
+        1. Take the lease, so that no other run writes. A query without state of ours needs no lease.
         2. Read the facts, and decide where the query continues.
         3. Compare the input of the replay with the sources.
-        4. Take the run's number, write `query.json`, create the log if it is missing, and claim it.
+        4. Take the run's number, create the log if it is missing, and claim it.
         5. Open the log, and announce the run to the protocol.
 
         Raises `InputGone` if input of the replay is gone and the user does not accept that. Raises `Fenced` if another
@@ -144,13 +144,14 @@ class StartCalls:
             former = refuse_log_of_another(start.checkpoint, start.home)
             if former is not None:
                 messages.append(describe_new_owner(start.home, former, start.checkpoint))
-            orders, found = self._decide(start, committed, named=request.named)  # 2
+            orders, found = self._decide(start, committed, request)  # 2
             plan = orders.plan
             if _needs_input(plan, decision) and request.sources is not None:
                 messages.append(_compare_input(start, plan, request.sources))  # 3
             run = begin_run(
                 start.places.checkpoint, own, start.places.log, relative_home(start.checkpoint, start.home),
                 request.conf, asdict(decision), __version__, request.log_seen, request.session_settings,
+                holds=decision.provider,
             )  # fmt: skip # 4
             claim_log(start.checkpoint, start.home)
             if orders.forgets_fallback:
@@ -172,15 +173,22 @@ class StartCalls:
             said=tuple(messages),
         )
 
-    def _decide(self, start: _Start, committed: int, *, named: bool) -> tuple[StartOrders, list[StartMessage]]:
-        """The orders of a start after batch `committed`, and messages on damage in the log."""
+    def _decide(
+        self, start: _Start, committed: int, request: BeginRequest
+    ) -> tuple[StartOrders, list[StartMessage]]:
+        """The orders of a start after batch `committed`, and messages on damage in the log.
+
+        Raises `LogLocationError` if the log that `check` saw is gone.
+        """
         log_id = read_log_id(start.places.log)
+        if log_id is None and request.log_seen is not None:
+            raise LogLocationError(start.home, GONE)
         if log_id is None:  # without a log there is nothing to plan
             return StartOrders(nothing_to_replay(committed)), []
         log = self._logs.get(start.home, start.settings, log_id)
         log.catalog.refresh()
         with log.catalog.naming_places():
-            facts = read_start_facts(start.places, log.home, log.catalog.index, committed, named=named)
+            facts = read_start_facts(start.places, log.home, log.catalog.index, committed, named=request.named)
         orders = decide_start(facts)
         messages = describe_damage(log.home, log.catalog.damages)
         return orders, messages + describe_lost_output(log.storage, log.catalog.index, facts.published, committed)
@@ -189,7 +197,7 @@ class StartCalls:
     def _hold_for_start(self, request: BeginRequest) -> Iterator[None]:
         """Holds the lease for the call. The run takes it again in its own thread, because Spark may refuse the start.
 
-        The call ends the effect of an earlier loss of the lease.
+        Calls for the checkpoint do not fail any more because an earlier run lost its lease.
         """
         taken = self._take_lease(request.checkpoint, request.home, request.wait_s, alone=True)
         try:
@@ -202,17 +210,18 @@ class StartCalls:
     def hold(self, request: HoldRequest) -> HoldAnswer:
         """Takes the lease of a run that has begun; `Fenced` if another process has it.
 
-        The run begins its first batch, or it commits one, or its agent died (`runs`). At first, the call fails if
-        another run has committed since this one began. Later it fails if a later run took the lease. It also fails if
-        another checkpoint owns the log, if the state was migrated, or if a rollback is unfinished. Then calls for the
-        checkpoint fail from now on. If the run `runs`, calls for its log fail, too.
+        A run makes this call before its first batch, and again whenever it commits a batch or its agent has died. The
+        first call fails if Spark's commits changed since the run began. A later call fails if a later run took the
+        lease. Each call fails if another checkpoint owns the log, if the state was migrated, or if a rollback is
+        unfinished. After a failure all calls for the checkpoint fail. If the run had the lease, those for its log fail,
+        too.
         """
         checkpoint = request.checkpoint
         try:
             generation = self._hold(checkpoint, request.home, request.generation, request.wait_s)
         except Exception as error:
             if not self._leases.has(checkpoint):  # a later run here may have the lease
-                self._logs.fence(checkpoint, request.home if request.runs else None, str(error))
+                self._logs.fence(checkpoint, request.home if request.had_lease else None, str(error))
             raise
         self._logs.unfence(checkpoint)
         return HoldAnswer(generation=generation)
@@ -220,7 +229,7 @@ class StartCalls:
     def _hold(self, checkpoint: str, home: str, generation: int, wait_s: float) -> int:
         own = cec_directory(checkpoint)
         has_leases = own.local_path("") is not None
-        if not has_leases or has_held(own, generation):
+        if not has_leases or may_be_replaced(own, generation):
             refuse_replaced_run(own, checkpoint, generation, by_begun=not has_leases)  # without a wait for the lock
         if self._leases.run_of(checkpoint) == generation:
             return generation
@@ -230,8 +239,7 @@ class StartCalls:
             refuse_taken_over_log(checkpoint, home)
             refuse_migrated_query(own)
             refuse_during_rollback(own)
-            if has_leases:
-                generation = hold_run(open_storage(checkpoint), own, generation)
+            generation = hold_run(open_storage(checkpoint), own, generation, has_lease=has_leases)
             self._leases.note_run(checkpoint, generation)
             self._protocols.continue_run(checkpoint, generation)
             undo.pop_all()
@@ -242,8 +250,9 @@ class StartCalls:
         return self._leases.hold(checkpoint, cec_directory(checkpoint), wait_s, log, alone=alone)
 
     def release(self, request: ReleaseRequest) -> Done:
-        """Releases the lease of a query."""
-        self._leases.release(request.checkpoint)
+        """Releases the lease of a run. Another run, or a start, may have it by now."""
+        if self._leases.run_of(request.checkpoint) == request.generation:
+            self._leases.release(request.checkpoint)
         return Done()
 
     def resolve(self, request: ResolveRequest) -> ResolveAnswer:

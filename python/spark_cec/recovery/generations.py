@@ -21,21 +21,16 @@ KEPT = 32
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """How far a run came. `has_held` is false until the run takes the lease in its own thread.
+    """How far a run came.
 
-    `given_up`: an earlier run took the lease first. `began_after` is the batch of `record_start`, None for unknown.
-    `intent` is the content of `note_intent`, None without one.
+    `is_held`: the run took the lease in its own thread, or on a storage without leases it began there. Before that, a
+    run has written nothing but its own file, and on the first start `query.json`. `began_after` is the batch of
+    `record_start`, None for unknown. `intent` is the content of `note_intent`, None without one.
     """
 
-    has_held: bool
-    given_up: bool
+    is_held: bool
     began_after: int | None
     intent: Mapping[str, Any] | None
-
-    @property
-    def is_held(self) -> bool:
-        """Whether the run has the lease, or had it at its end."""
-        return self.has_held and not self.given_up
 
 
 def newest_generation(own: Storage) -> int:
@@ -45,17 +40,18 @@ def newest_generation(own: Storage) -> int:
 
 def known_generations(own: Storage) -> list[int]:
     """The runs whose files exist, oldest first."""
-    return sorted(int(file.name.removesuffix(".json")) for file in own.list(DIRECTORY))
+    names = (file.name.removesuffix(".json") for file in own.list(DIRECTORY))
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def begin_generation(own: Storage, committed: Callable[[], int]) -> int:
-    """Takes the next run number, then calls `committed` and records its answer with `record_start`.
+    """Takes the next run number, then calls `committed` and records its answer as `record_start` does.
 
-    The run has not held the lease yet. If the record fails, the number is released.
+    The run has not taken the lease yet. If the record fails, the number is released.
     """
-    generation = next_generation(own)
+    generation = next_generation(own, held=False)
     with _release_on_failure(own, generation):
-        _change(own, generation, committed_batch=committed(), held=False)
+        record_start(own, generation, committed())
     return generation
 
 
@@ -72,12 +68,7 @@ def note_intent(own: Storage, generation: int, intent: Mapping[str, Any]) -> Non
 
 def note_held(own: Storage, generation: int) -> None:
     """Records that the run has the lease."""
-    _change(own, generation, held=True, given_up=False)
-
-
-def give_up(own: Storage, generation: int) -> None:
-    """Records that an earlier run goes on instead. The number stays taken."""
-    _change(own, generation, given_up=True)
+    _change(own, generation, held=True)
 
 
 def read_state(own: Storage, generation: int) -> RunState | None:
@@ -85,35 +76,37 @@ def read_state(own: Storage, generation: int) -> RunState | None:
     try:
         raw = json.loads(own.read(_path(generation)))
         began = raw.get("committed_batch")
-        after = began if isinstance(began, int) else None
-        return RunState(raw.get("held") is not False, raw.get("given_up") is True, after, raw.get("intent"))
+        return RunState(raw.get("held") is not False, began if isinstance(began, int) else None, raw.get("intent"))
     except FileNotFoundError:
         return None
     except (ValueError, AttributeError):
-        return RunState(has_held=True, given_up=False, began_after=None, intent=None)
+        return RunState(is_held=True, began_after=None, intent=None)
 
 
 def read_start(own: Storage, generation: int) -> int | None:
     """The batch that `record_start` recorded; None if it recorded none, as in earlier releases.
 
-    None for a run that was given up, too, because it wrote no batch.
+    None for a run that never took the lease, too, because it wrote no batch.
     """
     state = read_state(own, generation)
-    return None if state is None or state.given_up else state.began_after
+    return state.began_after if state is not None and state.is_held else None
 
 
 def has_committed(own: Storage, committed: int) -> bool:
     """Whether one of our runs has committed a batch; `committed` is the last committed batch of the query."""
     known = known_generations(own)
-    began = read_start(own, known[0]) if known else None
-    return began is not None and began < committed
+    first = read_state(own, known[0]) if known else None
+    return first is not None and first.began_after is not None and first.began_after < committed
 
 
-def next_generation(own: Storage) -> int:
-    """Takes a number larger than all earlier ones; create-if-absent makes it unique."""
+def next_generation(own: Storage, *, held: bool = True) -> int:
+    """Takes a number larger than all earlier ones; create-if-absent makes it unique.
+
+    `held`: the caller has the lease and keeps it, as a rollback does.
+    """
     known = known_generations(own)
     generation = max(known, default=0) + 1
-    while not (_create_file(own, generation) and _is_new(own, generation)):
+    while not (_create_file(own, generation, held=held) and _is_new(own, generation)):
         generation += 1
     with _release_on_failure(own, generation):
         for old in known[1:]:
@@ -122,10 +115,10 @@ def next_generation(own: Storage) -> int:
     return generation
 
 
-def _create_file(own: Storage, generation: int) -> bool:
+def _create_file(own: Storage, generation: int, *, held: bool) -> bool:
     try:
         # Two runs must not write equal bytes: on an object store both would succeed.
-        content = {"started_unix_ms": int(time.time() * 1000), "token": secrets.token_hex(8)}
+        content = {"started_unix_ms": int(time.time() * 1000), "token": secrets.token_hex(8), "held": held}
         own.create(_path(generation), json.dumps(content).encode())
     except AlreadyExists:
         return False

@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
-from spark_cec.errors import UnsuitableCheckpoint
+from spark_cec.errors import AlreadyExists, UnsuitableCheckpoint
 from spark_cec.log.storage import Storage
 from spark_cec.settings import PREFIX
 
@@ -69,6 +69,14 @@ class Note(Generic[T]):
     def write(self, own: Storage, fields: Mapping[str, Any]) -> None:
         """Replaces the file in one step."""
         own.replace(self.name, json.dumps(fields, indent=1).encode())
+
+    def create(self, own: Storage, fields: Mapping[str, Any]) -> bool:
+        """Writes the file, if there is none; answers whether this call wrote it."""
+        try:
+            own.create(self.name, json.dumps(fields, indent=1).encode())
+        except AlreadyExists:
+            return False
+        return True
 
     def delete(self, own: Storage) -> None:
         """Deletes the file, if it exists."""

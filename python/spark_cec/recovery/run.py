@@ -1,7 +1,8 @@
-"""Begins a run of a query, and gives it the lease's rights.
+"""The runs of a query: how one begins, and which one goes on.
 
-`begin_run` takes a run number, writes `query.json`, and creates the log if it is missing. Spark may refuse the start
-after that. So only the run that takes the lease in its own thread goes on: `hold_run`.
+`begin_run` takes a number for a run, and creates the log if it is missing. Spark may refuse the start after that, and
+several starts may begin at once. So a run becomes the one that goes on only when it takes the lease in its own thread:
+`hold_run`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,9 @@ from spark_cec.log.home import join_log, read_log_id
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.generations import (
     begin_generation,
-    give_up,
     known_generations,
     note_held,
     note_intent,
-    read_start,
     read_state,
 )
 from spark_cec.recovery.query_files import QUERY
@@ -47,19 +46,23 @@ def begin_run(
     release: str,
     seen: str | None,
     session_settings: Mapping[str, str] | None = None,
+    *,
+    holds: bool = False,
 ) -> Run:
     """Begins a run of this `release`, with the session's `conf` and the `decision` (`mode`, `reason` and more).
 
     `own` is rooted at the checkpoint's `cec` directory, `log` at the log's home, which `query.json` calls `log_home`.
     `seen` is the id of the log when the query was checked, None if there was no log. If another query created the log
     since then, the run does not join it. A replay may need the `session_settings`; None for a run without batches.
+    `holds`: the run will call `hold_run`, which writes `query.json` and the settings. Without that, and at the first
+    start, they are written here.
+
     Raises `UnsuitableCheckpoint` if another query has a log there.
     """
     settings, query = parse_settings(conf), QUERY.read(own)
     log_id = query["log_id"] if query else seen or new_id().hex()
     if read_log_id(log) not in (None, log_id):
         raise _log_taken(log)
-    # Read after the number is taken: from then on no earlier run ends a batch.
     generation = begin_generation(own, lambda: committed_batch(checkpoint))
     content = {
         "log_home": log_home,
@@ -70,37 +73,44 @@ def begin_run(
         "release": release,
         **decision,
     }
+    is_first = query is None and QUERY.create(own, content)
+    if query is None and not is_first:  # another start of this query was the first, at this moment
+        content["log_id"] = log_id = _read_log_id_of_first(own)
     intent = {"query": content, "session_settings": session_settings}
     note_intent(own, generation, intent)
-    _write_intent(own, intent, read_start(own, generation))
+    if not holds:
+        _write_intent(own, intent, committed_batch(checkpoint))
     if join_log(log, log_id) != log_id:
+        if is_first:  # else it would refuse this query for good
+            QUERY.delete(own)
         raise _log_taken(log)
     return Run(generation, log_id)
 
 
-def hold_run(checkpoint: Storage, own: Storage, generation: int) -> int:
-    """Makes a run that has begun the one that goes on. Answers its number from now on. The caller has the lease.
+def hold_run(checkpoint: Storage, own: Storage, generation: int, *, has_lease: bool) -> int:
+    """Makes a run that has begun the one that goes on. Answers its number from now on.
 
-    1. Refuse, if a later run took the lease from this run, or if another run has committed since this run began.
-    2. If a later run had the lease and committed nothing, take a number after it. Such a run fences this one no more.
-    3. If another start replaced the files of this run, write them again.
-    4. Give up the later runs that never took the lease, such as starts that Spark refused.
-    5. Record that this run has the lease.
+    1. Refuse, if a later run took the lease from this run, or if Spark's commits changed since this run began.
+    2. If a later run took the lease and committed nothing, take a number after it, so that it cannot fence this run.
+    3. Write `query.json` and the settings of this run: another start may have written its own.
+    4. Record that this run has the lease.
 
+    `has_lease`: the caller has it. On a storage without leases, a later run that has begun counts as one that took it.
     Raises `Fenced`.
     """
     mine = read_state(own, generation)
     if mine is None:
         raise Fenced(f"the file of run {generation} is gone from {own.url}: start the query again")
     intent = mine.intent
-    if mine.is_held:
-        refuse_replaced_run(own, checkpoint.url, generation)  # 1
-    else:
+    if mine.is_held or not has_lease:
+        refuse_replaced_run(own, checkpoint.url, generation, by_begun=not has_lease)  # 1
+    if not mine.is_held:
         began, now = mine.began_after, committed_batch(checkpoint)
         if began is not None and began != now:
             raise Fenced(
-                f"run {generation} of the query with checkpoint {checkpoint.url} began after batch {began}, and "
-                f"another run has gone on to batch {now} since: stop all runs of it, and start one"
+                f"run {generation} of the query with checkpoint {checkpoint.url} began after batch {began}, and now "
+                f"batch {now} is the last one: another run has gone on, or it was taken back; stop all runs of it, and "
+                f"start one"
             )
         if intent is not None and _later_runs(own, generation, held=True):
             generation = begin_generation(own, lambda: now)  # 2
@@ -108,15 +118,13 @@ def hold_run(checkpoint: Storage, own: Storage, generation: int) -> int:
             note_intent(own, generation, intent)
     if intent is not None:
         _write_intent(own, intent, mine.began_after)  # 3
-    for each in _later_runs(own, generation, held=False):
-        give_up(own, each)  # 4
     if not mine.is_held:
-        note_held(own, generation)  # 5
+        note_held(own, generation)  # 4
     return generation
 
 
-def has_held(own: Storage, generation: int) -> bool:
-    """Whether the run took the lease, and no other run took it from a start."""
+def may_be_replaced(own: Storage, generation: int) -> bool:
+    """Whether the run has taken the lease. Then a later run that takes it fences this run."""
     state = read_state(own, generation)
     return state is None or state.is_held
 
@@ -126,8 +134,7 @@ def refuse_replaced_run(own: Storage, checkpoint: str, generation: int, *, by_be
 
     `by_begun`: a later run that has begun counts, too, because the storage has no leases.
     """
-    later = _later_runs(own, generation, held=True)
-    later += _later_runs(own, generation, held=False) if by_begun else []
+    later = _later_runs(own, generation, held=True) or (_later_runs(own, generation, held=False) if by_begun else [])
     if later:
         raise Fenced(
             f"run {max(later)} of the query with checkpoint {checkpoint} began while run {generation} had no lease: "
@@ -136,9 +143,16 @@ def refuse_replaced_run(own: Storage, checkpoint: str, generation: int, *, by_be
 
 
 def _later_runs(own: Storage, generation: int, *, held: bool) -> list[int]:
-    """The later runs that took the lease, or those that began and did not; without those that were given up."""
+    """The later runs that took the lease; without `held`, the later runs that only began."""
     later = [(each, read_state(own, each)) for each in known_generations(own) if each > generation]
-    return [each for each, state in later if state is not None and not state.given_up and state.has_held is held]
+    return [each for each, state in later if state is not None and state.is_held is held]
+
+
+def _read_log_id_of_first(own: Storage) -> str:
+    query = QUERY.read(own)
+    if query is None:
+        raise Fenced(f"{own.url}/{QUERY.name} is gone again, so another start was refused: start the query again")
+    return str(query["log_id"])
 
 
 def _write_intent(own: Storage, intent: Mapping[str, Any], began_after: int | None) -> None:

@@ -31,7 +31,7 @@ NO_STATE = {
 NOTHING_KNOWN: dict[str, Any] = {
     **dict.fromkeys(("sink_path", "log_id", "forecast", "committed_batch", "checkpoint_id", "sources", "request")),
     "session_settings": {}, "named": False, "load_waves": 1.0, "generation": 1, "retained": 100, "may_wait": False,
-    "may_lose": False, "runs": False, "stopping": False,
+    "may_lose": False, "had_lease": False, "stopping": False,
 }  # fmt: skip
 """What a request says of a query of which the shim knows nothing."""
 
@@ -60,6 +60,8 @@ class Agent:
         known: dict[str, Any] = {"home": self.home, "checkpoint": self.checkpoint, "path": self.checkpoint}
         known |= {"conf": self.conf, "wait_s": 15.0, **NOTHING_KNOWN}
         known["query"] = {**NO_STATE, **{key: arguments.pop(key) for key in NO_STATE if key in arguments}}
+        if name == "release":
+            known["generation"] = self.calls._starts._leases.run_of(self.checkpoint) or 0
         if name == "write_output":
             known["log_id"] = read_log_id(open_storage(self.home))
         if isinstance(store := arguments.get("store"), StoreId | list):
@@ -75,6 +77,13 @@ class Agent:
     def begin_run(self, committed: int = -1, **more: Any) -> int:
         """A run of the query begins after that batch; its generation."""
         return int(self.begin(committed, **more)["generation"])
+
+    def run_once(self, committed: int = -1) -> int:
+        """A run that has taken the lease, and has given it back; its generation."""
+        generation = self.begin_run(committed, decision=WITH_STATE)
+        held = int(self.ask("hold", generation=generation)["generation"])
+        self.ask("release")
+        return held
 
     def begin(self, committed: int = -1, **more: Any) -> dict[str, Any]:
         """The same; what the agent answers. A log that is there is one that `check` has found to be the query's."""

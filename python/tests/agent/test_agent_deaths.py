@@ -44,7 +44,7 @@ class Shim(Agent):
         if name == "release":
             self._held = None
         elif name == "hold":
-            self._held = {**arguments, "runs": True}
+            self._held = {**arguments, "had_lease": True}
         try:
             return super().ask(name, **arguments)
         except Refused as refused:

@@ -197,7 +197,7 @@ def test_the_loss_of_a_lease_concerns_its_own_query_alone(tmp_path: Path) -> Non
     elsewhere.ask("hold", generation=generation)
     elsewhere.ask("release")
     with pytest.raises(Refused, match=f"run {generation} of the query") as refused:
-        ours.ask("hold", generation=1, runs=True)
+        ours.ask("hold", generation=1, had_lease=True)
     assert refused.value.kind == "Fenced"
     asks: dict[str, dict[str, Any]] = {"open_log": {}, "trim": {"version": 1}, "report": {"plan": {}, "started_ms": 1}}
     for call, arguments in asks.items():

@@ -236,11 +236,11 @@ def test_stores_of_a_history_that_was_given_up_are_not_missed(tmp_path: Path) ->
         with agent.calls._logs.serving():
             return protocols._find_stores_without(agent.calls._logs.get_known(agent.home), run, version)
 
-    first = agent.begin_run()
+    first = agent.run_once()
     for store, tip in tips.items():
         tips[store] = agent.append(store, tip, window(b"a", b"0"), generation=first)[0]
     assert missed(1, first) == ([], True)
-    later = agent.begin_run()  # after batch -1
+    later = agent.run_once()  # after batch -1
     for store in (StoreId(0, 0), StoreId(0, 1)):
         tips[store] = agent.append(store, Tip(), window(b"a", b"1"), generation=later)[0]
     assert missed(1, later) == ([], True)

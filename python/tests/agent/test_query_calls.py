@@ -549,13 +549,13 @@ def test_a_start_for_which_spark_stops_the_run_goes_on(agent: Agent, order: tupl
     run_batches(agent, 1, tips, generation=held[-1])
     assert CommittedAttempts(*places(agent), (), 3).least_generation(4) == held[-1]
     (left,) = set(range(4)) - set(order)
-    with pytest.raises(Refused, match="began after batch 2, and another run has gone on to batch 3"):
+    with pytest.raises(Refused, match="began after batch 2, and now batch 3 is the last one: another run has gone on"):
         agent.ask("hold", generation=begun[left])
     agent.ask("release")
     assert agent.plan(3)["base"] == 4, "nothing is lost"
 
 
-@pytest.mark.parametrize("write", range(4))
+@pytest.mark.parametrize("write", range(3))
 def test_a_run_that_dies_as_it_takes_the_lease_leaves_the_query_to_the_next(
     agent: Agent, write: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -610,6 +610,32 @@ def test_a_run_waits_for_the_lease_of_a_start_and_does_not_share_it(
         assert (second.result(30), holds.result(30)) == (first + 1, {"generation": first})
     lock = Path(agent.checkpoint, "cec", "lock")
     with lock.open("r+") as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_log_that_vanishes_while_a_start_is_prepared_is_not_begun_anew(agent: Agent) -> None:
+    """As a mount that goes away between the two calls."""
+    run_batches(agent, 3)
+    seen = check(agent, 2)["log_id"]
+    shutil.rmtree(agent.home)
+    with pytest.raises(Refused, match="the log is gone") as refused:
+        agent.begin(2, decision=WITH_STATE, log_seen=seen)
+    assert refused.value.kind == "LogLocationError"
+    assert not Path(agent.home).exists()
+
+
+def test_a_run_that_has_ended_gives_back_its_own_lease_alone(agent: Agent) -> None:
+    """Its last call may come late: a later run, or a start, may have the lease by then."""
+    run_batches(agent, 3)
+    earlier, later = (agent.begin_run(2, decision=WITH_STATE) for _ in range(2))
+    for generation in (earlier, later):
+        agent.ask("hold", generation=generation)
+    agent.ask("release", generation=earlier)
+    lock = Path(agent.checkpoint, "cec", "lock")
+    with lock.open("r+") as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    agent.ask("release", generation=later)
+    with lock.open("r+") as other:
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 

@@ -46,3 +46,12 @@ def test_a_number_whose_run_did_not_begin_is_given_back(call: int) -> None:
         begin_generation(FaultyStorage(own, fault), lambda: 4)
     assert begin_generation(own, lambda: 4) == 1
     assert has_committed(own, 5) and not has_committed(own, 4)
+
+
+def test_a_file_that_is_no_runs_is_passed_over() -> None:
+    """As an editor leaves one."""
+    own = memory_storage()
+    next_generation(own)
+    own.create("generations/0000000002.json~", b"")
+    own.create("generations/notes.json", b"")
+    assert next_generation(own) == 2

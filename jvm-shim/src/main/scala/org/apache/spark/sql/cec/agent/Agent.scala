@@ -75,7 +75,7 @@ private[cec] object Agent extends Logging {
   def hold(checkpoint: String, home: String, generation: Long, conf: Map[String, String]): HeldLease = leases.synchronized {
     val request = HoldRequest(checkpoint, home, generation, leaseWaitS(conf))
     val now = call(request, conf).generation
-    heldLeases.put(checkpoint, request.copy(generation = now, runs = true))
+    heldLeases.put(checkpoint, request.copy(generation = now, hadLease = true))
     lastTurn += 1
     turns.put(checkpoint, lastTurn)
     HeldLease(lastTurn, now)
@@ -110,9 +110,8 @@ private[cec] object Agent extends Logging {
    * gone too.
    */
   def release(checkpoint: String, turn: Long, conf: Map[String, String]): Unit = leases.synchronized {
-    if (turns.remove(checkpoint, turn)) {
-      heldLeases.remove(checkpoint)
-      try call(ReleaseRequest(checkpoint), conf) catch {
+    if (turns.remove(checkpoint, turn)) Option(heldLeases.remove(checkpoint)).foreach { held =>
+      try call(ReleaseRequest(checkpoint, held.generation), conf) catch {
         case NonFatal(e) => logWarning(s"the agent did not give back the lease of $checkpoint", e)
       }
     }

@@ -11,7 +11,7 @@ private[cec] sealed abstract class AgentRequest(val call: String) {
   def parse(answer: JsonNode): Answer
 }
 
-/** Refuses a start that cannot work, before any write. `sink_path` is the path of the `cec` sink. */
+/** Refuses a start that cannot work, before it changes anything. `sink_path` is the path of the `cec` sink. */
 private[cec] final case class CheckRequest(
     checkpoint: String, conf: Map[String, String], sinkPath: Option[String], committedBatch: Long, query: QueryFacts)
     extends AgentRequest("check") {
@@ -53,8 +53,9 @@ private[cec] final case class BeginRequest(
   override def parse(answer: JsonNode): BeginAnswer = BeginAnswer.of(answer)
 }
 
-/** Takes the lease for a run that has begun. `runs`: the run had the lease, and its agent died. */
-private[cec] final case class HoldRequest(checkpoint: String, home: String, generation: Long, waitS: Double, runs: Boolean = false)
+/** Takes the lease for a run that has begun. `had_lease`: the run had it, and its agent died. */
+private[cec] final case class HoldRequest(
+    checkpoint: String, home: String, generation: Long, waitS: Double, hadLease: Boolean = false)
     extends AgentRequest("hold") {
   override type Answer = HoldAnswer
   override def toJson: ObjectNode = {
@@ -63,19 +64,20 @@ private[cec] final case class HoldRequest(checkpoint: String, home: String, gene
     node.put("home", home)
     node.put("generation", generation)
     node.put("wait_s", waitS)
-    node.put("runs", runs)
+    node.put("had_lease", hadLease)
     node
   }
   override def parse(answer: JsonNode): HoldAnswer = HoldAnswer.of(answer)
 }
 
-/** Releases the lease of a query. */
-private[cec] final case class ReleaseRequest(checkpoint: String)
+/** Releases the lease of a run, if that run has it. */
+private[cec] final case class ReleaseRequest(checkpoint: String, generation: Long)
     extends AgentRequest("release") {
   override type Answer = Unit
   override def toJson: ObjectNode = {
     val node = Json.obj()
     node.put("checkpoint", checkpoint)
+    node.put("generation", generation)
     node
   }
   override def parse(answer: JsonNode): Unit = ()
@@ -647,7 +649,7 @@ private[cec] object ExtentStep {
     node.get(2).asLong)
 }
 
-/** A line for each store that is not written up to the version, then the errors of executors. */
+/** A line for each store that is not written up to the version, then the errors of executors; empty without one. */
 private[cec] final case class FlushedAnswer(unwritten: Seq[String])
 
 private[cec] object FlushedAnswer {

@@ -15,7 +15,7 @@ import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend
 /**
  * Wraps the sink of a query and changes two things.
  *
- * A batch ends with a check that no other run has begun. A batch that a V1 sink skips runs for its state alone. A sink
+ * A batch ends with a check that no other run has taken over. A batch that a V1 sink skips runs for its state alone. A sink
  * may skip a batch that it has already, after a crash between its commit and Spark's (the file sink does). But the
  * stores may have had that batch in memory alone. Also, the frames of a committed batch must come from the run that
  * commits it.
@@ -42,7 +42,7 @@ private[recovery] object FencedSinks {
    * Wraps a sink.
    *
    * @param halves whether a function of `foreachBatch` may read a part of its batch
-   * @param confirm fails if another run has begun meanwhile
+   * @param confirm fails if another run has taken over meanwhile
    */
   def wrap(sink: Table, halves: Boolean, confirm: () => Unit): Table = sink match {
     case memory: MemorySink => memory

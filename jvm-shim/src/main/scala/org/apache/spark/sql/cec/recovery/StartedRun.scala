@@ -47,7 +47,7 @@ private[recovery] final class StartedRun(
   private lazy val begun: Try[Unit] = Try(take())
 
   /**
-   * Begins the run, in the stream's thread, before a source exists. Fails if another run has begun meanwhile; this run
+   * Begins the run, in the stream's thread, before a source exists. Fails if another run has gone on meanwhile; this run
    * has then written nothing.
    */
   def begin(): Unit = begun.get
