@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import fsspec
 
+from spark_cec.adapters.hadoop_settings import find_options
 from spark_cec.adapters.local_storage import LocalStorage
 from spark_cec.errors import AlreadyExists, CecError, LogLocationError
 from spark_cec.log.frame import Buffer
@@ -68,7 +69,7 @@ def open_storage(url: str, *, must_exist: bool = False) -> Storage:
             f"(spark.sql.streaming.stateStore.cec.log.path): use a disk or mounted file system that all machines see, "
             f"S3, Google Cloud Storage or Azure",
         )
-    filesystem, root = _filesystem(url, f"{known}:{location}", _EXTRAS.get(known))
+    filesystem, root = _filesystem(url, f"{known}:{location}", known)
     if protocol == "memory":
         return MemoryStorage(url, filesystem, root)
     return ObjectStorage(url, filesystem, root, exclusive=known in _EXCLUSIVE)
@@ -122,10 +123,12 @@ def _file_path(url: str, rest: str) -> Path:
     return Path("/" + rest.lstrip("/"))
 
 
-def _filesystem(url: str, known_url: str, extra: str | None) -> tuple[Any, str]:
+def _filesystem(url: str, known_url: str, protocol: str) -> tuple[Any, str]:
+    options = find_options(protocol, url)
     try:
-        filesystem, root = fsspec.core.url_to_fs(known_url)
+        filesystem, root = fsspec.core.url_to_fs(known_url, **options)
     except ImportError as error:
+        extra = _EXTRAS.get(protocol)
         mend = f"pip install 'spark-cec[{extra}]'" if extra is not None else "install it"
         raise LogLocationError(url, f"a package is missing on this machine ({error}); {mend}") from error
     except Exception as error:

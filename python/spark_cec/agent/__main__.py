@@ -1,8 +1,9 @@
 """The agent's process: `python -P -m spark_cec.agent [--spool-path DIRECTORY] [--inherit DIRECTORY DIRECTORY]`.
 
-The agent reads the token from the first line of standard input. It writes its address as one line of standard output,
-which begins with `GREETING`. Standard output has that line alone; all other text goes to standard error. A Python or a
-wrapper may print before our first line of code; the shim skips that text.
+The first line of standard input has the token, a space, and Hadoop's settings for object stores as a JSON object. The
+agent writes its address as one line of standard output, which begins with `GREETING`. Standard output has that line
+alone; all other text goes to standard error. A Python or a wrapper may print before our first line of code; the shim
+skips that text.
 
 The agent ends when its standard input closes: its JVM has ended, for whatever reason. Signals to a whole process group
 or container do not end the agent. Its JVM gets them too, and may still have windows to write.
@@ -52,15 +53,17 @@ def main(stdin: IO[str], stdout: IO[str], arguments: Sequence[str] = ()) -> int:
     Exit code 3: a package is missing. 4: the spool cannot be made. For both, the greeting has the reason. 5: the agent
     accepts no more connections, and standard error has the reason.
     """
-    token = stdin.readline().strip()
+    token, _, settings = stdin.readline().strip().partition(" ")
     if not token:
         return _refuse(stdout, 2, "no token on standard input: the agent is started by the Spark CEC shim")
     try:
+        from spark_cec.adapters.hadoop_settings import use_settings
         from spark_cec.adapters.py4j_server import CallServer
         from spark_cec.agent.calls import Calls
     except ImportError as error:
         mend = "install spark-cec with its dependencies for this python"
         return _refuse(stdout, 3, f"{sys.executable}: {error}; {mend}")
+    use_settings(json.loads(settings or "{}"))
     options = _parse_options(arguments)
     try:
         calls = Calls(options.spool_path, options.inherit)

@@ -188,10 +188,11 @@ private final class Handshake(python: String, pythonKey: String, process: Proces
     answer
   }
 
+  /** Sends the token and the settings of object stores. Both are secret, and standard input is shown nowhere. */
   private def sendToken(token: String): Unit = {
     val stdin = process.getOutputStream
     try {
-      stdin.write((token + "\n").getBytes(UTF_8))
+      stdin.write(s"$token ${Json.map(StorageSettings.ofSpark)}\n".getBytes(UTF_8))
       stdin.flush()
     } catch { case _: IOException => } // the process has ended, and its output says why
   }

@@ -1,0 +1,25 @@
+package org.apache.spark.sql.cec.agent
+
+import scala.jdk.CollectionConverters._
+
+import org.apache.hadoop.conf.Configuration
+
+import org.apache.spark.SparkEnv
+import org.apache.spark.deploy.SparkHadoopUtil
+
+/**
+ * The settings of object stores in Spark's Hadoop configuration, for the agent, whose client of a store is another one.
+ * The agent knows which of them have a meaning there.
+ */
+private[agent] object StorageSettings {
+  private val Prefixes = Seq("fs.s3a.", "fs.gs.", "fs.azure.account.key.")
+
+  /** The settings of this JVM: those of Spark, of `core-site.xml`, and of Hadoop's credential files. */
+  def ofSpark: Map[String, String] =
+    Option(SparkEnv.get).map(env => of(SparkHadoopUtil.get.newConfiguration(env.conf))).getOrElse(Map.empty)
+
+  def of(configuration: Configuration): Map[String, String] =
+    configuration.asScala.map(_.getKey).filter(key => Prefixes.exists(key.startsWith)).flatMap { key =>
+      Option(configuration.getPassword(key)).map(value => key -> new String(value))
+    }.toMap
+}

@@ -1,0 +1,92 @@
+"""Hadoop's settings for object stores, as fsspec's file systems take them.
+
+Spark keeps credentials and endpoints in its Hadoop configuration (`spark.hadoop.fs.s3a.…`). The shim sends the settings
+of `KEYS` to the agent when it starts it, over the agent's standard input, because they may be secrets. A store whose
+settings say nothing of credentials uses the default chain of its own client: environment, files, the machine's role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from spark_cec.errors import LogLocationError
+
+_S3A = "fs.s3a."
+_ANONYMOUS = "AnonymousAWSCredentialsProvider"
+
+KEYS = (
+    *(_S3A + each for each in ("access.key", "secret.key", "session.token", "aws.credentials.provider")),
+    *(_S3A + each for each in ("endpoint", "endpoint.region", "path.style.access", "connection.ssl.enabled")),
+    "fs.gs.auth.service.account.json.keyfile",
+    "fs.gs.project.id",
+    "fs.gs.storage.root.url",
+)
+"""The settings that have a meaning here.
+
+Those of S3 may be given for one bucket: `fs.s3a.bucket.NAME.endpoint`. That of Azure names an account:
+`fs.azure.account.key.ACCOUNT.dfs.core.windows.net`.
+"""
+
+_PREFIXES = (_S3A + "bucket.", "fs.azure.account.key.")
+
+_settings: dict[str, str] = {}
+
+
+def use_settings(settings: Mapping[str, str]) -> None:
+    """Makes these settings those of this process; only those of `KEYS` and of buckets and accounts count."""
+    _settings.clear()
+    _settings.update({key: value for key, value in settings.items() if key in KEYS or key.startswith(_PREFIXES)})
+
+
+def find_options(protocol: str, url: str) -> dict[str, Any]:
+    """The options for the file system of a URL (fsspec's protocol `s3`, `gs` or `abfs`); empty without settings."""
+    find = _FINDERS.get(protocol)
+    return {} if find is None or not _settings else find(url, _settings)
+
+
+def _find_s3(url: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    bucket = url.partition("://")[2].partition("/")[0]
+
+    def get(name: str) -> str | None:
+        value = settings.get(f"{_S3A}bucket.{bucket}.{name}", settings.get(_S3A + name, ""))
+        return value.strip() or None
+
+    options: dict[str, Any] = {}
+    key, secret = get("access.key"), get("secret.key")
+    if (key is None) != (secret is None):
+        missing = "secret.key" if secret is None else "access.key"
+        raise LogLocationError(url, f"{_S3A}{missing} is not set, and the other key is: set both, or none")
+    if key is not None:
+        options |= {"key": key, "secret": secret, "token": get("session.token")}
+    elif (providers := get("aws.credentials.provider")) is not None and providers.endswith(_ANONYMOUS):
+        options["anon"] = True
+    if (endpoint := get("endpoint")) is not None:
+        scheme = "http" if (get("connection.ssl.enabled") or "true").lower() == "false" else "https"
+        options["endpoint_url"] = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
+    if (region := get("endpoint.region")) is not None:
+        options["client_kwargs"] = {"region_name": region}
+    if (get("path.style.access") or "").lower() == "true":
+        options["config_kwargs"] = {"s3": {"addressing_style": "path"}}
+    return options
+
+
+def _find_gs(url: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    known = {
+        "token": settings.get("fs.gs.auth.service.account.json.keyfile"),
+        "project": settings.get("fs.gs.project.id"),
+        "endpoint_url": settings.get("fs.gs.storage.root.url"),
+    }
+    return {name: value for name, value in known.items() if value}
+
+
+def _find_azure(url: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    """`abfss://container@account.dfs.core.windows.net/path`, the only form in which Hadoop names an account."""
+    host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
+    key = settings.get(f"fs.azure.account.key.{host}")
+    return {"account_name": host.partition(".")[0], "account_key": key} if key else {}
+
+
+_FINDERS: dict[str, Callable[[str, Mapping[str, str]], dict[str, Any]]] = {
+    "s3": _find_s3, "gs": _find_gs, "gcs": _find_gs, "abfs": _find_azure,
+}  # fmt: skip
