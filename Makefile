@@ -17,7 +17,7 @@ ANY_PYTHON = $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
 unexport PYTHONPATH PYTHONHOME SPARK_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kafka demo-pipeline test test-fast test-scala coverage test-long test-long-kafka test-long-cluster test-long-rest test-spark messages lint bench soak docs jar wheel clean distclean tools
+.PHONY: help demo demo-kafka demo-pipeline test test-more test-fast test-scala coverage test-long test-long-kafka test-long-cluster test-long-rest test-spark messages lint bench soak docs jar wheel clean distclean tools
 .DELETE_ON_ERROR:
 
 help:  ## show this list
@@ -37,6 +37,9 @@ test: $(if $(filter 4.3,$(SPARK)),lint) jar  ## lint, then every test, on real S
 	$(TESTS) $(RUN) -m scala_tests
 	@$(TESTS) $(RUN) -m cec_it.class_archive
 	$(RUN) -m pytest -q -n $(JOBS) --dist loadgroup --no-loadscope-reorder python/tests integration-tests
+
+test-more: jar  ## the tests that `make test` leaves out so that it takes a quarter of an hour; both run in continuous integration
+	$(RUN) -m pytest -q -m more -n $(JOBS) --dist loadgroup --no-loadscope-reorder integration-tests
 
 test-fast: $(INSTALLED)  ## the unit tests, without Spark and without Java: few examples, few seeds
 	CEC_TESTS=fast $(RUN) -m pytest -q -n $(JOBS) --dist worksteal python/tests

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession  # noqa: E402
 from cec_it import kafka_session  # noqa: E402
 from cec_it.class_archive import share_classes  # noqa: E402
 from cec_it.driver import session_builder  # noqa: E402
-from cec_it.long_tests import find_unknown, is_long  # noqa: E402
+from cec_it.long_tests import find_unknown, is_long, is_more  # noqa: E402
 from cec_it.references import References  # noqa: E402
 
 share_classes()
@@ -39,6 +39,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if is_long(item.nodeid):
             item.add_marker(pytest.mark.long)
+        elif is_more(item.nodeid) and item.get_closest_marker("long") is None:
+            item.add_marker(pytest.mark.more)
         params = getattr(getattr(item, "callspec", None), "params", {})
         part = params.get("group", "") if item.path.stem == "test_kill_matrix" else ""
         item.add_marker(pytest.mark.xdist_group(f"{item.path.relative_to(ROOT)} {part}".strip()))

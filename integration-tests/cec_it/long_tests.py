@@ -1,5 +1,6 @@
-"""Tests that take long: `make test-long-rest` runs them. In `make test`, quicker tests of a class stand for them.
+"""Tests that take long. `make test-long-rest` runs those of the first table, `make test-more` those of the second.
 
+Continuous integration runs `make test`, then `make test-more`. In `make test`, quicker tests of a class stand for both.
 Other tests that take long have the mark `long` themselves.
 """
 
@@ -68,9 +69,43 @@ _LONG = frozenset(
 )
 
 
+_MORE_FILES = frozenset({
+    "kafka/test_compaction.py",
+    "kafka/test_lost_input.py",
+    "kafka/test_margin.py",
+    "kafka/test_protocols.py",
+    "kafka/test_restarts.py",
+    "test_batches_again.py",
+    "test_cluster.py",
+    "test_falling_back.py",
+    "test_foreach_batch.py",
+    "test_lease.py",
+    "test_log_on_s3.py",
+    "test_metrics.py",
+    "test_migration.py",
+    "test_nexmark.py",
+    "test_nexmark_flows.py",
+    "test_passed_over.py",
+    "test_pipeline.py",
+    "test_refused_replay.py",
+    "test_replay_run.py",
+    "test_rollback.py",
+    "test_running_pipeline.py",
+    "test_running_protocols.py",
+    "test_same_rows.py",
+    "test_statestore_reader.py",
+})
+"""The files, below `integration-tests`, whose tests `make test` leaves to `make test-more`."""
+
+
 def is_long(test: str) -> bool:
-    """Whether the test with this id is in the table, or its file."""
+    """Whether the test with this id is in the first table, or its file."""
     return test in _LONG or test.partition("::")[0] in _LONG
+
+
+def is_more(test: str) -> bool:
+    """Whether the file of the test with this id is in the second table."""
+    return test.partition("::")[0].removeprefix("integration-tests/") in _MORE_FILES
 
 
 def find_unknown(collected: Iterable[str]) -> list[str]:
