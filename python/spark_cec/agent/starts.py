@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 
 from spark_cec import __version__
@@ -63,6 +63,9 @@ from spark_cec.recovery.start_messages import (
 )
 from spark_cec.recovery.unfinished_copy import refuse_unfinished_copy
 from spark_cec.settings import Mode, Settings, parse_settings
+
+_CLAIM_WAIT_S = 5.0
+"""The longest wait for another start to claim a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,8 @@ class StartCalls:
             if decision.provider:
                 leased.enter_context(self._hold_for_start(request))  # 1
                 _refuse_if_overtaken(start, committed)
+            else:
+                leased.enter_context(self._hold_external_log(request))
             former = refuse_log_of_another(start.checkpoint, start.home)
             if former is not None:
                 messages.append(describe_new_owner(start.home, former, start.checkpoint))
@@ -206,6 +211,24 @@ class StartCalls:
         finally:
             if taken:
                 self._leases.release(request.checkpoint)
+
+    @contextmanager
+    def _hold_external_log(self, request: BeginRequest) -> Iterator[None]:
+        """Holds the lock of a log outside the checkpoint, so that no other checkpoint claims the log at this moment.
+
+        If the storage has no locks, two copies of a checkpoint may both claim it, and then one overwrites the other.
+        """
+        log, key = external_log(request.checkpoint, request.home), f"the log at {request.home}"
+        taken = False
+        if log is not None:
+            # A query without state needs no lock for anything else. If a run has the lock, its owner is named below.
+            with suppress(LogLocationError, Fenced):
+                taken = self._leases.hold(key, log, min(request.wait_s, _CLAIM_WAIT_S), alone=True)
+        try:
+            yield
+        finally:
+            if taken:
+                self._leases.release(key)
 
     def hold(self, request: HoldRequest) -> HoldAnswer:
         """Takes the lease of a run that has begun; `Fenced` if another process has it.

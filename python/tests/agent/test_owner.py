@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -252,3 +253,40 @@ def test_who_claims_a_log_twice_changes_nothing(query: Query) -> None:
     before = (query.root / "log" / OWNER_FILE).stat().st_ino
     claim_log(f"file:{query.checkpoint}", str(query.root / "log"))
     assert (query.root / "log" / OWNER_FILE).stat().st_ino == before
+
+
+def test_of_copies_without_state_that_start_at_once_one_has_the_log(tmp_path: Path) -> None:
+    """The original is gone. Such a query takes no lease, so the log's own lock decides."""
+    for round_ in range(10):
+        root = tmp_path / str(round_)
+        root.mkdir()
+        log = str(root / "log")
+        begin_without_state(root, "original", log)
+        for name in ("one", "two"):
+            shutil.copytree(root / "original", root / name)
+        shutil.rmtree(root / "original")
+        together = threading.Barrier(2)
+
+        def start(name: str, root: Path = root, log: str = log, together: threading.Barrier = together) -> str:
+            try:
+                begin_without_state(root, name, log, together)
+            except Refused as refused:
+                return str(refused)
+            return ""
+
+        with ThreadPoolExecutor(2) as pool:
+            ends = sorted(pool.map(start, ("one", "two")))
+        assert ends[0] == "" and "belongs to the checkpoint" in ends[1], ends
+
+
+def begin_without_state(root: Path, name: str, log: str, together: threading.Barrier | None = None) -> None:
+    """A start, by an agent of its own."""
+    (root / f"scratch of {name}").mkdir()
+    agent = Agent(root / f"scratch of {name}", root / name)
+    try:
+        agent.home = agent.ask("check", sink_path=log, committed_batch=-1)["home"]
+        if together is not None:
+            together.wait(30)
+        agent.begin(-1)
+    finally:
+        agent.calls.close()
