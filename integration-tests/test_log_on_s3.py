@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -27,7 +28,7 @@ def endpoint() -> Iterator[str]:
     running.stop()
 
 
-def client(endpoint: str) -> object:
+def client(endpoint: str) -> Any:
     return boto3.client(
         "s3", endpoint_url=endpoint, aws_access_key_id="k", aws_secret_access_key="s", region_name="us-east-1"
     )
@@ -50,7 +51,7 @@ def batches_of(root: Path) -> int:
 
 def test_a_killed_query_is_exact_and_its_keys_are_shown_nowhere(endpoint: str, tmp_path: Path) -> None:
     s3 = client(endpoint)
-    s3.create_bucket(Bucket="logs")  # type: ignore[attr-defined]
+    s3.create_bucket(Bucket="logs")
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     for root in (undisturbed, killed):
         root.mkdir()
@@ -64,7 +65,7 @@ def test_a_killed_query_is_exact_and_its_keys_are_shown_nowhere(endpoint: str, t
             driver.wait(60)
     assert start(killed, "s3a://logs/of a query", endpoint).wait(240) == 0
     assert rows_of(killed) == rows_of(undisturbed) and len(rows_of(killed)) == BATCHES
-    keys = [each["Key"] for each in s3.list_objects_v2(Bucket="logs")["Contents"]]  # type: ignore[attr-defined]
+    keys = [each["Key"] for each in s3.list_objects_v2(Bucket="logs")["Contents"]]
     assert any("/segments/" in key for key in keys)
     shown = [path for path in killed.rglob("*") if path.is_file() and b"the-secret" in path.read_bytes()]
     assert shown == [], "the secret is in no file of the query, nor in what its processes print"

@@ -222,8 +222,8 @@ class OutputTakenBack(CecError):
     def __init__(self, home: str, batch: int, after: int, generation: int) -> None:
         super().__init__(
             f"{home}: this stream has read up to batch {batch} of the output, of which run {generation} of the query "
-            f"that writes it has taken back all after batch {after}, and writes it anew. What was made of that must "
-            f"be taken back, too: begin the reader anew ({_ANEW})"
+            f"that writes it has taken back all after batch {after}, and writes it anew. Take back all that was "
+            f"made of those batches: begin the reader anew ({_ANEW})"
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from spark_cec.errors import LogLocationError
 
 _S3A = "fs.s3a."
-_ANONYMOUS = "AnonymousAWSCredentialsProvider"
+_ANONYMOUS = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
 
 KEYS = (
     *(_S3A + each for each in ("access.key", "secret.key", "session.token", "aws.credentials.provider")),
@@ -59,7 +59,7 @@ def _find_s3(url: str, settings: Mapping[str, str]) -> dict[str, Any]:
         raise LogLocationError(url, f"{_S3A}{missing} is not set, and the other key is: set both, or none")
     if key is not None:
         options |= {"key": key, "secret": secret, "token": get("session.token")}
-    elif (providers := get("aws.credentials.provider")) is not None and providers.endswith(_ANONYMOUS):
+    elif [each.strip() for each in (get("aws.credentials.provider") or "").split(",")] == [_ANONYMOUS]:
         options["anon"] = True
     if (endpoint := get("endpoint")) is not None:
         scheme = "http" if (get("connection.ssl.enabled") or "true").lower() == "false" else "https"

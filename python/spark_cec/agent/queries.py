@@ -111,7 +111,7 @@ class QueryCalls:
         return Done()
 
     def flushed(self, request: FlushedRequest) -> FlushedAnswer:
-        """Compares a flush with the log, answers its request if there is one, and answers what is unwritten.
+        """Compares a flush with the log. Answers the request of `cec flush`, if there is one.
 
         The log decides: a lost or unknown executor sends no answer, and a late one may have had nothing to write.
         """

@@ -51,7 +51,7 @@ from spark_cec.recovery.plan import RecoveryPlan
 from spark_cec.recovery.query_files import FALLBACK, QUERY
 from spark_cec.recovery.replay_input import read_replay_input
 from spark_cec.recovery.rollback import refuse_during_rollback
-from spark_cec.recovery.run import begin_run, hold_run, may_be_replaced, refuse_replaced_run
+from spark_cec.recovery.run import begin_run, has_held, hold_run, refuse_replaced_run
 from spark_cec.recovery.sources import check_at_start, parse_sources
 from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.recovery.start_messages import (
@@ -97,7 +97,7 @@ class StartCalls:
         self._leases = CheckpointLeases()
 
     def check(self, request: CheckRequest) -> CheckAnswer:
-        """Refuses a start that cannot work, before any write."""
+        """Refuses a start that cannot work, before it changes anything of the query."""
         settings = parse_settings(request.conf)
         index_root(settings)  # raises if its place cannot be used
         if settings.autotune:
@@ -251,10 +251,10 @@ class StartCalls:
 
     def _hold(self, checkpoint: str, home: str, generation: int, wait_s: float) -> int:
         own = cec_directory(checkpoint)
-        has_leases = own.local_path("") is not None
-        if not has_leases or may_be_replaced(own, generation):
+        has_leases, goes_on = own.local_path("") is not None, self._leases.run_of(checkpoint) == generation
+        if goes_on or not has_leases or has_held(own, generation):
             refuse_replaced_run(own, checkpoint, generation, by_begun=not has_leases)  # without a wait for the lock
-        if self._leases.run_of(checkpoint) == generation:
+        if goes_on:
             return generation
         with ExitStack() as undo:
             if self._take_lease(checkpoint, home, wait_s):

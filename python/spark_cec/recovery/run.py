@@ -112,7 +112,7 @@ def hold_run(checkpoint: Storage, own: Storage, generation: int, *, has_lease: b
                 f"batch {now} is the last one: another run has gone on, or it was taken back; stop all runs of it, and "
                 f"start one"
             )
-        if intent is not None and _later_runs(own, generation, held=True):
+        if intent is not None and _later_runs(own, generation, only_held=True):
             generation = begin_generation(own, lambda: now)  # 2
             intent = {**intent, "query": {**intent["query"], "generation": generation}}
             note_intent(own, generation, intent)
@@ -123,10 +123,10 @@ def hold_run(checkpoint: Storage, own: Storage, generation: int, *, has_lease: b
     return generation
 
 
-def may_be_replaced(own: Storage, generation: int) -> bool:
+def has_held(own: Storage, generation: int) -> bool:
     """Whether the run has taken the lease. Then a later run that takes it fences this run."""
     state = read_state(own, generation)
-    return state is None or state.is_held
+    return state is not None and state.is_held
 
 
 def refuse_replaced_run(own: Storage, checkpoint: str, generation: int, *, by_begun: bool = False) -> None:
@@ -134,18 +134,18 @@ def refuse_replaced_run(own: Storage, checkpoint: str, generation: int, *, by_be
 
     `by_begun`: a later run that has begun counts, too, because the storage has no leases.
     """
-    later = _later_runs(own, generation, held=True) or (_later_runs(own, generation, held=False) if by_begun else [])
+    later = _later_runs(own, generation, only_held=not by_begun)
     if later:
         raise Fenced(
-            f"run {max(later)} of the query with checkpoint {checkpoint} began while run {generation} had no lease: "
+            f"run {later[-1]} of the query with checkpoint {checkpoint} began while run {generation} had no lease: "
             f"stop all runs of it, and start one"
         )
 
 
-def _later_runs(own: Storage, generation: int, *, held: bool) -> list[int]:
-    """The later runs that took the lease; without `held`, the later runs that only began."""
-    later = [(each, read_state(own, each)) for each in known_generations(own) if each > generation]
-    return [each for each, state in later if state is not None and state.is_held is held]
+def _later_runs(own: Storage, generation: int, *, only_held: bool) -> list[int]:
+    """The later runs that took the lease, oldest first; without `only_held`, also those that only began."""
+    later = [each for each in known_generations(own) if each > generation]
+    return [each for each in later if not only_held or has_held(own, each)]
 
 
 def _read_log_id_of_first(own: Storage) -> str:

@@ -34,7 +34,7 @@ class Source:
 
 
 def parse_sources(states: Iterable[tuple[str, str | None, str | None]]) -> tuple[Source, ...]:
-    """Parses the states of sources: the name, what is available (JSON as text; None: unknown), and the error.
+    """Parses the states of sources. A state has the name, the available offsets as JSON text or None, and the error.
 
     Raises `ValueError` if the JSON has another form.
     """

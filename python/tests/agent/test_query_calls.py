@@ -640,7 +640,7 @@ def test_a_run_that_has_ended_gives_back_its_own_lease_alone(agent: Agent) -> No
 
 
 def test_a_run_whose_file_is_unreadable_counts_as_one_with_the_lease(agent: Agent) -> None:
-    """What is not known to be safe is not done: such a run may have written."""
+    """Such a run may have written. So the next run takes a later number."""
     run_batches(agent, 3)
     first, second = (agent.begin_run(2, decision=WITH_STATE) for _ in range(2))
     Path(agent.checkpoint, "cec", "generations", f"{second:010d}.json").write_text("{")
@@ -659,7 +659,7 @@ def test_while_it_runs_a_thin_margin_is_a_reason_to_write(agent: Agent) -> None:
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_flush_is_judged_by_the_log(agent: Agent, damaged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The executors' errors are told beside what the log lacks; alone they mean nothing."""
+    """If the log lacks a store, the answer has the errors of executors, too. Otherwise it leaves them out."""
     tips, own = run_batches(agent, 3), Path(agent.checkpoint, "cec")
     (own / "flush.json").write_text('{"request": "r"}')
     assert agent.ask("between_batches", version=3, sources=None)["request"] == "r"

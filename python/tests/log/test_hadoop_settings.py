@@ -40,6 +40,13 @@ def forget() -> Iterator[None]:
         ),
         ({"fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"}, {}),
         (
+            {
+                "fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider, "
+                "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
+            },
+            {},
+        ),
+        (
             {"fs.s3a.endpoint": "http://all", "fs.s3a.bucket.b.endpoint": "http://mine"},
             {"endpoint_url": "http://mine"},
         ),

@@ -14,12 +14,15 @@ import org.apache.spark.deploy.SparkHadoopUtil
 private[agent] object StorageSettings {
   private val Prefixes = Seq("fs.s3a.", "fs.gs.", "fs.azure.account.key.")
 
+  /** The settings that Hadoop's credential files may have. They are in no list of settings, so they are asked by name. */
+  private val Secrets = Seq("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token")
+
   /** The settings of this JVM: those of Spark, of `core-site.xml`, and of Hadoop's credential files. */
   def ofSpark: Map[String, String] =
     Option(SparkEnv.get).map(env => of(SparkHadoopUtil.get.newConfiguration(env.conf))).getOrElse(Map.empty)
 
-  def of(configuration: Configuration): Map[String, String] =
-    configuration.asScala.map(_.getKey).filter(key => Prefixes.exists(key.startsWith)).flatMap { key =>
-      Option(configuration.getPassword(key)).map(value => key -> new String(value))
-    }.toMap
+  def of(configuration: Configuration): Map[String, String] = {
+    val listed = configuration.asScala.map(_.getKey).filter(key => Prefixes.exists(key.startsWith)).map(key => key -> configuration.get(key))
+    listed.toMap ++ Secrets.flatMap(key => Option(configuration.getPassword(key)).map(value => key -> new String(value)))
+  }
 }

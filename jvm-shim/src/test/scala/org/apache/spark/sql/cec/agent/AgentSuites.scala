@@ -4,6 +4,9 @@ import java.io.{InputStream, IOException, OutputStream, PipedInputStream, PipedO
 import java.nio.charset.StandardCharsets.UTF_8
 import java.util.concurrent.{CompletableFuture, TimeoutException}
 
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.security.alias.CredentialProviderFactory
+
 import org.apache.spark.sql.AnalysisException
 import org.apache.spark.sql.cec.CecSuite
 
@@ -127,5 +130,25 @@ class AgentOutputSuite extends CecSuite {
     send(stream, greeting + "\n")
     assert(output.await(new Ending, PatientMs) == Greeted(greeting))
     stream.close()
+  }
+}
+
+class StorageSettingsSuite extends CecSuite {
+  test("the settings of object stores are those of Spark and of Hadoop's credential files, and no others") {
+    val directory = java.nio.file.Files.createTempDirectory("cec-credentials")
+    val configuration = new Configuration(false)
+    configuration.set("fs.s3a.endpoint", "http://there")
+    configuration.set("fs.s3a.secret.key", "of Spark")
+    configuration.set("fs.defaultFS", "hdfs://elsewhere")
+    configuration.set("fs.azure.account.key.shop.dfs.core.windows.net", "a")
+    val known = Map(
+      "fs.s3a.endpoint" -> "http://there", "fs.s3a.secret.key" -> "of Spark", "fs.azure.account.key.shop.dfs.core.windows.net" -> "a")
+    assert(StorageSettings.of(configuration) == known)
+    configuration.set("hadoop.security.credential.provider.path", s"jceks://file$directory/keys.jceks")
+    val file = CredentialProviderFactory.getProviders(configuration).get(0)
+    Seq("fs.s3a.access.key", "fs.s3a.secret.key").foreach(key => file.createCredentialEntry(key, s"$key of the file".toCharArray))
+    file.flush()
+    assert(StorageSettings.of(configuration) == known ++
+      Seq("fs.s3a.access.key", "fs.s3a.secret.key").map(key => key -> s"$key of the file"))
   }
 }

@@ -24,7 +24,7 @@ class MessageSuite extends CecSuite {
     assert(Message.flush(checkpoint, 3L, 4L).get("call").asText == "flush")
   }
 
-  test("a hand-over names the store and who asks, and a run that nobody announced by -1") {
+  test("a hand-over names the store and the asking executor; -1 stands for a run that was not announced") {
     val id = StateStoreId("/state", 1L << 40, 7, "left-keyToNumValues")
     val asked = Json.parse(Message.handOver("exec-1", checkpoint, Some(2L), id, 9L, agentTimeoutMs = 1500).toString)
     assert((asked.get("call").asText, asked.get("from").asText, asked.get("generation").asLong, asked.get("version").asLong) ==
