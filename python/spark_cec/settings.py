@@ -219,8 +219,8 @@ READER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 _KEYS = {
     "Q", "U", "CI", "CP", "effort", "footprintAge", "mode", "log.path", "python", "log.segmentBytes", "log.compression",
     "output.retainBatches", "output.readers", "sources.replayable", "sources.margin", "functions.orderFree",
-    "index.path", "spool.path", "agent.timeout", "recoveryTarget", "autotune", "onDivergence", "stop.flush",
-    "driver.python", "liveStore", "protocol", "protocol.home", "protocol.flow", "protocol.run",
+    "index.path", "spool.path", "agent.timeout", "storage.retry", "recoveryTarget", "autotune", "onDivergence",
+    "stop.flush", "driver.python", "liveStore", "protocol", "protocol.home", "protocol.flow", "protocol.run",
 }  # fmt: skip
 
 
@@ -299,7 +299,9 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
     _refuse_unknown(given)
     if "agent.timeout" in given:  # the shim's own; it is only checked here
         _whole_duration("agent.timeout", given["agent.timeout"])
-    if "liveStore" in given:  # so is this
+    if "storage.retry" in given:  # the storage reads it when the agent starts
+        duration_ms("storage.retry", given["storage.retry"])
+    if "liveStore" in given:  # the shim's, too
         _choice("liveStore", given["liveStore"], ("memory", "rocksdb"))
     default = Settings()
     extent, warnings = _extent_bound("Q", given["Q"]) if "Q" in given else (default.extent_bound, ())

@@ -73,7 +73,7 @@ FLOORS: Floors = (
 
 LAB_FLOORS: Floors = (
     # 0 what is measured, and simulations
-    ("", "nexmark", "nexmark.*", "simulation", "simulation.*", "tuning", "tuning.*"),
+    ("", "nexmark", "nexmark.*", "simulation", "simulation.*", "storage", "storage.*", "tuning", "tuning.*"),
     # 1 measuring
     ("bench", "bench.*"),
     # 2 commands that the command line finds by entry points

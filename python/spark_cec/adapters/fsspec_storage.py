@@ -10,17 +10,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import random
+import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import fsspec
 
-from spark_cec.adapters.hadoop_settings import find_options
+from spark_cec.adapters.hadoop_settings import find_options, find_retry_s
 from spark_cec.adapters.local_storage import LocalStorage
+from spark_cec.adapters.retries import may_pass, pauses, status_of
 from spark_cec.errors import AlreadyExists, CecError, LogLocationError
 from spark_cec.log.frame import Buffer
 from spark_cec.log.storage import Appender, Listing, Storage, StoredFile, probe
@@ -35,15 +36,20 @@ _ALIASES = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "abfs", "wasb": 
 _HADOOP_ONLY = frozenset({"hdfs", "viewfs", "webhdfs", "swebhdfs", "har", "ofs", "o3fs"})
 """Protocols that Spark reaches through Hadoop, and that have no create-if-absent through fsspec."""
 
-_PRECONDITION_FAILED, _CONFLICT = 412, 409
-_CONFLICTS = 10
-"""S3 may answer 409 while another writer creates the object; the call is then repeated as often as this."""
-_CONFLICT_PAUSE_S = 0.2
+_PRECONDITION_FAILED = 412
+
+_ONE_ATTEMPT = {"config_kwargs": {"retries": {"total_max_attempts": 1}}}
+"""Turns botocore's own retries off: `retries` repeats a request, for as long as the setting says."""
+
+_MARK = "cec-write"
+"""The name in an object's metadata of a random text, by which its writer knows the object again."""
 
 _NUMBERS = ((FileNotFoundError, errno.ENOENT), (PermissionError, errno.EACCES), (TimeoutError, errno.ETIMEDOUT))
 """The error numbers of classes that fsspec raises without a number."""
 
 _MEMORY_LOCK = threading.RLock()
+
+_Answer = TypeVar("_Answer")
 
 
 def open_storage(url: str, *, must_exist: bool = False) -> Storage:
@@ -72,7 +78,7 @@ def open_storage(url: str, *, must_exist: bool = False) -> Storage:
     filesystem, root = _filesystem(url, f"{known}:{location}", known)
     if protocol == "memory":
         return MemoryStorage(url, filesystem, root)
-    return ObjectStorage(url, filesystem, root, exclusive=known in _EXCLUSIVE)
+    return ObjectStorage(url, filesystem, root, exclusive=known in _EXCLUSIVE, marks=known == "s3")
 
 
 def same_place(one: str, other: str) -> bool:
@@ -125,6 +131,8 @@ def _file_path(url: str, rest: str) -> Path:
 
 def _filesystem(url: str, known_url: str, protocol: str) -> tuple[Any, str]:
     options = find_options(protocol, url)
+    if protocol == "s3":
+        options = _merge(_ONE_ATTEMPT, fsspec.config.conf.get("s3", {}), options)
     try:
         filesystem, root = fsspec.core.url_to_fs(known_url, **options)
     except ImportError as error:
@@ -135,6 +143,16 @@ def _filesystem(url: str, known_url: str, protocol: str) -> tuple[Any, str]:
         reason = str(error).partition("\n")[0][:200]
         raise LogLocationError(url, f"{reason}; use a directory, or a protocol that fsspec knows") from error
     return filesystem, str(root).rstrip("/")
+
+
+def _merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of all layers; a later one wins, and options that are mappings are merged in the same way."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            known = merged.get(key)
+            merged[key] = _merge(known, value) if isinstance(known, Mapping) and isinstance(value, Mapping) else value
+    return merged
 
 
 class _FsspecStorage:
@@ -284,60 +302,65 @@ class _MemoryAppender:
 class ObjectStorage(_FsspecStorage):
     """Any other fsspec file system: whole objects only.
 
-    `exclusive`: the store itself refuses to create an object twice. Without it the log is read-only. Every error is an
-    `OSError` that names the object.
+    `exclusive`: the store itself refuses to create an object twice. Without it the log is read-only. `marks`: a created
+    object has a mark of its writer. Every error is an `OSError` that names the object. A request whose failure may pass
+    is repeated (`retries`).
     """
 
     can_append = False
 
-    def __init__(self, url: str, filesystem: Any, root: str, *, exclusive: bool) -> None:
+    def __init__(self, url: str, filesystem: Any, root: str, *, exclusive: bool, marks: bool = False) -> None:
         super().__init__(url, filesystem, root)
         self._exclusive = exclusive
+        self._marks = marks
+        if marks:
+            filesystem.retries = 1  # s3fs has a loop of its own around botocore's
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         """A range of the object."""
-        with self._naming(path):
-            try:
-                if offset == 0 and length is None:  # a range of an empty object is an error of the store
-                    return bytes(self._filesystem.cat_file(self._full_path(path)))
-                return super().read(path, offset, length)
-            except FileNotFoundError:
-                raise
-            except OSError:
-                if offset >= super().size(path):
-                    return b""
-                raise
+        return self._repeat(path, lambda: self._read_once(path, offset, length))
+
+    def _read_once(self, path: str, offset: int, length: int | None) -> bytes:
+        try:
+            return super().read(path, offset, length)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            # A range of an empty object is an error of the store.
+            if not may_pass(error) and offset >= super().size(path):
+                return b""
+            raise
 
     def size(self, path: str) -> int:
         """Bytes in the object."""
-        with self._naming(path):
-            return super().size(path)
+        return self._repeat(path, lambda: super(ObjectStorage, self).size(path))
 
     def list(self, directory: str) -> Listing:
         """The objects directly below a prefix."""
-        with self._naming(directory):
-            return super().list(directory)
+        return self._repeat(directory, lambda: super(ObjectStorage, self).list(directory))
 
     def exists(self, path: str) -> bool:
-        """Whether the object exists."""
-        with self._naming(path):
-            return super().exists(path)
+        """Whether the object exists. Reads a byte: fsspec's `info` would also list what may lie below the path."""
+        try:
+            self.read(path, 0, 1)
+        except FileNotFoundError:
+            return False
+        return True
 
     def delete(self, path: str) -> None:
         """Deletes the object, if it exists."""
-        with self._naming(path):
-            super().delete(path)
+        self._repeat(path, lambda: super(ObjectStorage, self).delete(path), conflicts=True)
 
     def replace(self, path: str, data: Buffer) -> None:
         """Writes the object whole."""
-        with self._naming(path):
-            super().replace(path, data)
+        self._repeat(path, lambda: super(ObjectStorage, self).replace(path, data), conflicts=True)
 
     def create(self, path: str, data: Buffer) -> None:
         """Creates an object, by the store's own conditional write. `LogLocationError` if the store has none.
 
-        If the object exists with these very bytes, they are this call's: the answer to its first attempt was lost. So
-        two callers write bytes that differ, or do not mind which of them succeeds.
+        The answer to a request may get lost, and any layer below may repeat it then without a word. So if the object
+        exists, its mark decides whether this call wrote it; in a store without marks, equal bytes do. There two callers
+        write bytes that differ, or do not mind which of them succeeds.
         """
         if not self._exclusive:
             raise LogLocationError(
@@ -345,20 +368,40 @@ class ObjectStorage(_FsspecStorage):
                 "this file system cannot create a file only if it is absent, and then two runs of a query could both "
                 "commit; put the log on a disk, S3, Google Cloud Storage or Azure (cec.log.path)",
             )
-        content = bytes(data)
+        content, mark = bytes(data), secrets.token_hex(16)
+        more = {"Metadata": {_MARK: mark}} if self._marks else {}
+
+        def is_ours() -> bool:
+            if self._marks:
+                return bool(self._filesystem.metadata(self._full_path(path)).get(_MARK) == mark)
+            return self.read(path) == content
+
+        def attempt() -> None:
+            try:
+                self._filesystem.pipe_file(self._full_path(path), content, mode="create", **more)
+            except Exception as error:
+                if isinstance(error, FileExistsError) or status_of(error) == _PRECONDITION_FAILED:
+                    if is_ours():
+                        return
+                    raise AlreadyExists(path) from error
+                raise
+
+        self._repeat(path, attempt, conflicts=True)
+
+    def _repeat(self, path: str, action: Callable[[], _Answer], *, conflicts: bool = False) -> _Answer:
+        """Does the action, again and again while its failure may pass, for at most `cec.storage.retry`."""
+        waits = pauses(find_retry_s())
         with self._naming(path):
-            for left in reversed(range(_CONFLICTS)):
+            while True:
                 try:
-                    self._filesystem.pipe_file(self._full_path(path), content, mode="create")
-                    return
+                    return action()
+                except CecError:
+                    raise
                 except Exception as error:
-                    if isinstance(error, FileExistsError) or _status_of(error) == _PRECONDITION_FAILED:
-                        if self.read(path) == content:
-                            return
-                        raise AlreadyExists(path) from error
-                    if _status_of(error) != _CONFLICT or not left:
+                    wait = next(waits, None) if may_pass(error, conflicts=conflicts) else None
+                    if wait is None:
                         raise
-                time.sleep(_CONFLICT_PAUSE_S * random.random())
+                time.sleep(wait)
 
     def append_to_new(self, path: str) -> NoReturn:
         """Raises `OSError`: objects cannot grow."""
@@ -393,19 +436,6 @@ class ObjectStorage(_FsspecStorage):
                 mend = "give them in the environment, in the store's own files, or by the machine's role"
                 raise PermissionError(errno.EACCES, f"no credentials ({said}): {mend}", place) from error
             raise OSError(errno.EIO, f"{type(error).__name__}: {said}", place) from error
-
-
-def _status_of(error: BaseException | None) -> int | None:
-    """The HTTP status behind an error of s3fs, gcsfs or adlfs; None if there is none."""
-    while error is not None:
-        response = getattr(error, "response", None)
-        if isinstance(response, dict):  # botocore
-            return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) or None
-        for name in ("status_code", "status", "code"):  # azure-core, aiohttp, gcsfs
-            if isinstance(status := getattr(error, name, None), int):
-                return status
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def _is_file(item: dict[str, Any]) -> bool:

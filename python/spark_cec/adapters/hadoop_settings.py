@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from spark_cec.adapters.retries import DEFAULT_RETRY_S
 from spark_cec.errors import LogLocationError
+from spark_cec.settings import PREFIX, duration_ms
 
 _S3A = "fs.s3a."
 _ANONYMOUS = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
@@ -28,7 +30,9 @@ Those of S3 may be given for one bucket: `fs.s3a.bucket.NAME.endpoint`. That of 
 `fs.azure.account.key.ACCOUNT.dfs.core.windows.net`.
 """
 
-_PREFIXES = (_S3A + "bucket.", "fs.azure.account.key.")
+_PREFIXES = (_S3A + "bucket.", "fs.azure.account.key.", PREFIX + "storage.")
+
+_RETRY = "storage.retry"
 
 _settings: dict[str, str] = {}
 
@@ -37,6 +41,12 @@ def use_settings(settings: Mapping[str, str]) -> None:
     """Makes these settings those of this process; only those of `KEYS` and of buckets and accounts count."""
     _settings.clear()
     _settings.update({key: value for key, value in settings.items() if key in KEYS or key.startswith(_PREFIXES)})
+
+
+def find_retry_s() -> float:
+    """How long a request to an object store is repeated, in seconds: the setting `cec.storage.retry`."""
+    given = _settings.get(PREFIX + _RETRY)
+    return DEFAULT_RETRY_S if given is None else duration_ms(_RETRY, given) / 1000.0
 
 
 def find_options(protocol: str, url: str) -> dict[str, Any]:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import errno
-import logging
-import re
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from spark_cec.adapters import hadoop_settings
 from spark_cec.adapters.fsspec_storage import ObjectStorage, open_storage
 from spark_cec.errors import AlreadyExists, LogLocationError
 from spark_cec.log.storage import Storage
+from spark_cec_lab.storage import proxy
+from spark_cec_lab.storage.proxy import StorageProxy
 from tests.log.storage_contract import StorageContract
 from tests.log.support import ObjectStore
 
@@ -81,31 +83,116 @@ def test_a_bucket_that_is_missing_is_named_and_not_made(server: Server) -> None:
     assert "not-there" not in [each["Name"] for each in server.client.list_buckets()["Buckets"]]
 
 
-def test_a_creation_whose_answer_was_lost_has_succeeded(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client tries again, and is refused by what it has written itself."""
-    storage = open_storage(place)
-    filesystem, _ = storage.place  # type: ignore[attr-defined]
-    write = filesystem.pipe_file
+class Order(Protocol):
+    """Decides what happens to a request at the proxy."""
 
-    def write_twice(path: str, data: bytes, **how: object) -> None:
-        write(path, data, **how)
-        write(path, data, **how)
+    def __call__(self, request: proxy.Request) -> proxy.Order: ...
 
-    with monkeypatch.context() as lost:
-        lost.setattr(filesystem, "pipe_file", write_twice)
+
+@contextmanager
+def behind(server: Server, decide: Order) -> Iterator[tuple[Storage, StorageProxy]]:
+    """A storage behind a proxy, in a bucket of its own."""
+    bucket = server.make_bucket()
+    with StorageProxy(server.endpoint.removeprefix("http://"), decide) as between:
+        known = fsspec.config.conf["s3"]
+        fsspec.config.conf["s3"] = {**known, "endpoint_url": between.url}
+        try:
+            yield open_storage(f"s3a://{bucket}/log"), between
+        finally:
+            fsspec.config.conf["s3"] = known
+
+
+def kinds(between: StorageProxy) -> list[str]:
+    return [each.request.kind.value for each in between.seen()]
+
+
+def once(order: proxy.Order, kind: proxy.Kind = proxy.Kind.PUT) -> Order:
+    """This order for the first request of a kind, and no order for the others."""
+    left = [order]
+    return lambda request: left.pop() if left and request.kind is kind else proxy.PASS
+
+
+def test_a_creation_whose_answer_was_lost_has_succeeded(server: Server) -> None:
+    """The second attempt is refused by the object of the first one."""
+    with behind(server, once(proxy.Order(lost=True))) as (storage, between):
         storage.create("d/x", b"mine")
-    with pytest.raises(AlreadyExists):
-        storage.create("d/x", b"another's")
-    assert storage.read("d/x") == b"mine"
+        assert kinds(between) == ["PUT", "PUT", "HEAD"]
+        with pytest.raises(AlreadyExists):
+            storage.create("d/x", b"another's")
+        assert storage.read("d/x") == b"mine"
 
 
-def test_a_write_asks_for_nothing_else(place: str, server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    storage = open_storage(place)
-    with caplog.at_level(logging.INFO, "werkzeug"):
-        storage.create("d/x", b"1")
-        storage.replace("d/x", b"2")
-    lines = [record.getMessage() for record in caplog.records if record.name == "werkzeug"]
-    assert [re.findall(r"(GET|HEAD|PUT|POST) ", line)[0] for line in lines] == ["PUT", "PUT"]
+def test_of_two_creators_with_equal_bytes_one_succeeds(server: Server) -> None:
+    """Spark's commit log has equal bytes for a batch, whichever driver writes them."""
+    with behind(server, once(proxy.PASS)) as (storage, between):
+        storage.create("commits/7", b"v1")
+        with pytest.raises(AlreadyExists):
+            storage.create("commits/7", b"v1")
+        assert kinds(between) == ["PUT", "PUT", "HEAD"]
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_request_that_is_refused_for_now_is_repeated(server: Server, status: int) -> None:
+    with behind(server, once(proxy.Order(status=status))) as (storage, between):
+        storage.create("x", b"1")
+        assert kinds(between) == ["PUT", "PUT"]
+    for kind, call in (
+        (proxy.Kind.GET, lambda: storage.read("x")),
+        (proxy.Kind.LIST, lambda: storage.list("")),
+        (proxy.Kind.DELETE, lambda: storage.delete("x")),
+    ):
+        with behind(server, once(proxy.Order(status=status), kind)) as (storage, between):
+            storage.create("x", b"1")
+            call()
+            assert kinds(between)[1:] == [kind.value, kind.value]
+
+
+def test_a_reset_connection_and_a_body_cut_short_are_no_answer(server: Server) -> None:
+    with behind(server, once(proxy.Order(refused=True))) as (storage, between):
+        storage.create("x", b"1" * 1000)
+        between.decide = once(proxy.Order(body_bytes=10), proxy.Kind.GET)
+        assert storage.read("x") == b"1" * 1000
+        assert kinds(between) == ["PUT", "PUT", "GET", "GET"]
+
+
+def test_repeating_ends_in_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hadoop_settings, "_settings", {"spark.sql.streaming.stateStore.cec.storage.retry": "700ms"})
+    with behind(server, lambda _: proxy.Order(status=503)) as (storage, between):
+        began = time.monotonic()
+        with pytest.raises(OSError, match="by order of the test") as failed:
+            storage.create("x", b"1")
+        assert time.monotonic() - began < 30, "the setting is 0.7 s, and each attempt takes a moment"
+        assert failed.value.filename.endswith("/x") and len(between.seen()) > 1
+
+
+def test_a_store_that_ignores_the_condition_is_refused(server: Server) -> None:
+    def careless(request: proxy.Request) -> proxy.Order:
+        return proxy.Order(unconditional=request.is_conditional)
+
+    with behind(server, careless) as (storage, _), pytest.raises(LogLocationError, match="created twice"):
+        storage.probe_writable()
+
+
+@pytest.mark.parametrize(
+    ("call", "requests"),
+    [
+        (lambda storage: storage.create("y", b"1"), ["PUT"]),
+        (lambda storage: storage.replace("x", b"1"), ["PUT"]),
+        (lambda storage: storage.read("x"), ["GET"]),
+        (lambda storage: storage.read("x", 1, 2), ["GET"]),
+        (lambda storage: storage.exists("x"), ["GET"]),
+        (lambda storage: storage.exists("y"), ["GET"]),
+        (lambda storage: storage.exists("empty"), ["GET", "HEAD"]),
+        (lambda storage: storage.delete("x"), ["DELETE"]),
+        (lambda storage: storage.list(""), ["LIST"]),
+    ],
+)
+def test_a_call_is_one_request(server: Server, call: Callable[[Storage], object], requests: list[str]) -> None:
+    with behind(server, once(proxy.PASS)) as (storage, between):
+        storage.create("x", b"abc")
+        storage.create("empty", b"")
+        call(storage)
+        assert kinds(between)[2:] == requests
 
 
 class Refusing(ObjectStore):
@@ -139,7 +226,8 @@ def test_a_refusal_is_known_by_its_status() -> None:
         storage.create("x", b"2")
 
 
-def test_a_conflict_of_two_creators_is_tried_again() -> None:
+def test_a_conflict_of_two_creators_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hadoop_settings, "_settings", {"spark.sql.streaming.stateStore.cec.storage.retry": "1s"})
     storage = ObjectStorage("s3://bucket", Refusing(409, 409), "bucket", exclusive=True)
     storage.create("x", b"1")
     assert storage.read("x") == b"1"
