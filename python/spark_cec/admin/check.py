@@ -155,7 +155,10 @@ def _check_stores(
     place: Place, catalog: Catalog, done: Committed | None, stores_begin: CountCallback, store_done: Callable[[], None]
 ) -> Iterator[StoreCheck]:
     known = catalog.index.stores()
-    stores = known if done is None or done.version is None else all_stores(place.checkpoint, known)
+    if done is None or done.version is None:
+        stores = known
+    else:
+        stores = all_stores(place.checkpoint, known, is_ours=place.is_ours)
     stores_begin(len(stores))
     for store in stores:
         checks = _check_store(place, catalog.index, store, done)

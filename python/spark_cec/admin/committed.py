@@ -86,7 +86,8 @@ def decided_fallback(place: Place, index: Index, done: Committed | None) -> Fall
     decided = FALLBACK.read(_own_storage(place.checkpoint))
     if decided is None or done.last > decided.committed_batch:
         return None
-    return None if is_fallback_done(index, all_stores(place.checkpoint, index.stores()), decided) else decided
+    stores = all_stores(place.checkpoint, index.stores(), is_ours=place.is_ours)
+    return None if is_fallback_done(index, stores, decided) else decided
 
 
 def committed_attempts(place: Place, done: Committed | None) -> Allows:

@@ -43,7 +43,7 @@ def plan_fallback(place: Place) -> FallbackPlan | None:
     catalog = open_catalog(place)
     catalog.refresh()
     index = catalog.index
-    stores = all_stores(place.checkpoint, index.stores())
+    stores = all_stores(place.checkpoint, index.stores(), is_ours=place.is_ours)
     oldest = min(_list_batches(place.checkpoint, "offsets"), default=done.last + 1)
     probe = make_probe(place.storage, index, committed_attempts(place, done))
     found = find_base(stores, done.last, oldest, probe, read_carried(open_storage(_own_url(place.checkpoint))))
@@ -59,7 +59,7 @@ def replay_due(place: Place) -> tuple[int, int] | None:
         return None
     catalog = open_catalog(place)
     catalog.refresh()
-    stores = all_stores(place.checkpoint, catalog.index.stores())
+    stores = all_stores(place.checkpoint, catalog.index.stores(), is_ours=place.is_ours)
     plan = read_plan(catalog.index, stores, done.last, committed_attempts(place, done))
     return (plan.rewound_to + 1, done.last) if plan.rewound_to < done.last else None
 

@@ -47,6 +47,11 @@ class Place:
     query: Mapping[str, Any] | None = None
 
     @property
+    def is_ours(self) -> bool:
+        """Whether our provider keeps the query's state. A query without its `query.json` counts as one of ours."""
+        return self.query is None or bool(self.query.get("provider"))
+
+    @property
     def settings(self) -> Settings | None:
         """The settings of the last start; None if they are not recorded, or only another release understands them."""
         conf = (self.query or {}).get("settings_conf")

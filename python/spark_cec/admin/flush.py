@@ -12,8 +12,8 @@ from spark_cec.admin.find_log import OWN_DIRECTORY, Place
 from spark_cec.agent.lease import is_held
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.ids import new_id
-from spark_cec.recovery.query_files import FLUSH, Flushed, is_under_protocol
-from spark_cec.recovery.requests import ask_flush, flush_answer
+from spark_cec.recovery.query_files import Flushed, is_under_protocol
+from spark_cec.recovery.requests import ask_flush, flush_answer, withdraw_flush
 from spark_cec.recovery.rollback import refuse_during_rollback
 
 _LOOK_EVERY_S = 0.1
@@ -51,12 +51,13 @@ def flush_query(checkpoint: str, place: Place, timeout_s: float) -> FlushResult:
             f"in the middle of a replay: its next start replays batches {due[0]} to {due[1]}"
         )
     request, started = new_id().hex(), time.monotonic()
-    ask_flush(own, request)
+    has_asked = False
     try:
         while True:
+            has_asked = has_asked or ask_flush(own, request)
             answer, seconds = flush_answer(own, request), time.monotonic() - started
             if answer is not None or seconds > timeout_s:
                 return FlushResult(answer, seconds)
             time.sleep(_LOOK_EVERY_S)
     finally:
-        FLUSH.delete(own)
+        withdraw_flush(own, request)

@@ -195,12 +195,12 @@ def _try_plan(place: Place, checkpoint: Storage, index: Index, batch: int) -> tu
         return None, f"its output is kept from batch {kept_from} on (output.retainBatches, output.readers)"
     if batch + 1 < carried:
         return None, f"its state was carried here from another checkpoint, as batch {carried - 1} had left it"
-    elsewhere = [] if (place.query or {}).get("provider") else stores_without_version(checkpoint, batch + 1)
+    elsewhere = [] if place.is_ours else stores_without_version(checkpoint, batch + 1)
     if elsewhere:
         return None, f"store {elsewhere[0]}, which is one of Spark's own, has no version {batch + 1} any more"
     try:
         allows = _read_attempts(place, checkpoint, batch).allows
-        stores = all_stores(checkpoint, index.stores()) if (place.query or {}).get("provider") else []
+        stores = all_stores(checkpoint, index.stores(), is_ours=place.is_ours)
         plan = read_plan(index, stores, batch, allows)
         refuse_forgotten_batches(checkpoint.url, planned_batches(checkpoint), plan)
     except DamagedLog as error:

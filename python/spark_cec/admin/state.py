@@ -136,6 +136,6 @@ def _find_lost(place: Place, stores: Iterable[StoreState], done: Committed | Non
     reason = f"no commit frame of version {done.version}, although Spark has committed batch {done.batch}; newest: "
     return [
         error_finding(DamagedLog(f"store {store}", -1, reason + newest.get(store, "none")))
-        for store in all_stores(place.checkpoint, newest)
+        for store in all_stores(place.checkpoint, newest, is_ours=place.is_ours)
         if store not in shown
     ]

@@ -103,7 +103,7 @@ def is_held(own: Storage) -> bool | None:
         return None
     try:
         with _open_file(Path(place), os.O_RDONLY) as descriptor:
-            return not _is_locked_now(descriptor)
+            return not _is_locked_now(descriptor, fcntl.LOCK_SH)  # NFS lets only a writer ask for the other kind
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -151,10 +151,10 @@ def _open_file(path: Path, flags: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _is_locked_now(descriptor: int) -> bool:
+def _is_locked_now(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     """Whether this process has the lock; takes it if it is free."""
     with contextlib.suppress(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         return True
     return False
 

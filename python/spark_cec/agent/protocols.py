@@ -277,7 +277,7 @@ def _find_stores_without(log: OpenLog, run: _Run, version: int) -> tuple[list[st
     # An abandoned history may have had other operators and more partitions.
     silent = [each for each in index.stores() if each not in written]
     alive = {each for each in silent if any(attempts.allows(e) for e in index.commits(each, 0, version))}
-    stores = all_stores(checkpoint, written | alive)
+    stores = all_stores(checkpoint, written | alive, is_ours=True)
     missing = [f"store {store}" for store in stores if store not in written]
     return missing, set(named_stores(checkpoint)) <= set(stores)
 

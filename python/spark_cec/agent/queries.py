@@ -32,13 +32,15 @@ from spark_cec.checkpoint.eventual import completed
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
 from spark_cec.log.index import Index
+from spark_cec.log.output_rollbacks import Cut, read_cuts
 from spark_cec.log.reader import read_frame
 from spark_cec.log.readers import slowest_reader
 from spark_cec.log.trim import TrimHorizon, trim
 from spark_cec.recovery import report
+from spark_cec.recovery.attempts import living_stores
 from spark_cec.recovery.dirty_stores import name_dirty_stores
 from spark_cec.recovery.facts import first_missed
-from spark_cec.recovery.plan import RecoveryPlan
+from spark_cec.recovery.plan import ANY_VERSION, RecoveryPlan
 from spark_cec.recovery.query_files import FLUSH, ReplayProgress
 from spark_cec.recovery.replay_input import describe_batches, read_replay_input
 from spark_cec.recovery.requests import answer_flush
@@ -157,7 +159,7 @@ class QueryCalls:
         retained = request.retained if kept_from is None else max(REPAIRABLE_BATCHES, version - kept_from)
         first = max(version - retained, 1)
         horizon = TrimHorizon(
-            stores=_find_oldest_needed(log.catalog.index, first, version),
+            stores=_find_oldest_needed(log.catalog.index, read_cuts(log.storage).known, first, version),
             generation=request.generation,
             output_before=_find_output_bound(log, version, kept_from),
             now_ms=int(time.time() * 1000),
@@ -173,10 +175,13 @@ def _find_output_bound(log: OpenLog, version: int, kept_from: int | None) -> int
     return min(bounds + ([kept_from] if bounds and kept_from is not None else []), default=None)
 
 
-def _find_oldest_needed(index: Index, first: int, last: int) -> dict[StoreId, int]:
-    """The oldest version per store whose frame an EC at any version in `first`..`last` may read."""
-    needed: dict[StoreId, int] = {}
-    for store in index.stores():
+def _find_oldest_needed(index: Index, cuts: Sequence[Cut], first: int, last: int) -> dict[StoreId, int]:
+    """The oldest version per store whose frame an EC at any version in `first`..`last` may read.
+
+    No frame is needed of a store that rollbacks took back whole.
+    """
+    needed = dict.fromkeys(index.stores(), ANY_VERSION)
+    for store in living_stores(index, cuts):
         entries = index.commits(store, first, last)
         if not entries:
             raise DamagedLog(f"store {store}", -1, f"no commit frame between versions {first} and {last}")

@@ -193,7 +193,10 @@ class StartCalls:
         log = self._logs.get(start.home, start.settings, log_id)
         log.catalog.refresh()
         with log.catalog.naming_places():
-            facts = read_start_facts(start.places, log.home, log.catalog.index, committed, named=request.named)
+            facts = read_start_facts(
+                start.places, log.home, log.catalog.index, committed,
+                is_ours=request.decision.provider, named=request.named,
+            )  # fmt: skip
         orders = decide_start(facts)
         messages = describe_damage(log.home, log.catalog.damages)
         return orders, messages + describe_lost_output(log.storage, log.catalog.index, facts.published, committed)

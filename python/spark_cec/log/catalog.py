@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_cec.errors import DamagedLog
 from spark_cec.log.frame import FrameHeader
@@ -18,6 +19,27 @@ from spark_cec.log.storage import Listing, Storage, StoredFile
 
 _SCANS_AT_ONCE = 8
 
+_BYTES_FOLLOW_WITHIN_S = 120.0
+"""NFS clients take attributes for true for a minute, by default."""
+
+_FIRST_PAUSE_S = 0.5
+
+
+class _Judged(NamedTuple):
+    """The end of a segment that was scanned at this size: `since` is the first time, `last` the last one.
+
+    On a shared file system a segment may have its size before its bytes, so that its end looks damaged for a while.
+    """
+
+    size: int
+    since: float
+    last: float
+
+    def may_change(self, now: float) -> bool:
+        """Whether another scan may find more. The pauses between scans double."""
+        waited = self.last - self.since
+        return waited < _BYTES_FOLLOW_WITHIN_S and now - self.last >= max(waited, _FIRST_PAUSE_S)
+
 
 class Catalog:
     """A log's index, and the scans that update it; safe for several threads.
@@ -25,14 +47,14 @@ class Catalog:
     If `index` breaks, an index in memory replaces it, so callers read the property each time.
     """
 
-    def __init__(self, storage: Storage, index: Index) -> None:
+    def __init__(self, storage: Storage, index: Index, clock: Callable[[], float] = time.monotonic) -> None:
         self._storage = storage
         self._index = index
+        self._clock = clock
         self._lock = threading.RLock()
         self._checked = False
         self._damages: dict[str, list[Damage]] = {}
-        # The size at which a segment's damaged end was scanned; with the same size it needs no new scan.
-        self._judged: dict[str, int] = {}
+        self._judged: dict[str, _Judged] = {}
         self._ahead: dict[str, dict[int, Covered]] = {}
         self._by_segment: tuple[dict[str, Any], ...] = (self._damages, self._judged, self._ahead)
 
@@ -101,7 +123,10 @@ class Catalog:
 
     def _is_new(self, file: StoredFile, covered: Mapping[str, Covered]) -> bool:
         known = covered.get(file.name)
-        return file.size != (known.end if known else 0) and self._judged.get(file.name) != file.size
+        if file.size == (known.end if known else 0):
+            return False
+        judged = self._judged.get(file.name)
+        return judged is None or judged.size != file.size or judged.may_change(self._clock())
 
     def _check_segments(self, files: Listing) -> None:
         sizes = {file.name: file.size for file in files}
@@ -156,7 +181,9 @@ class Catalog:
         if covered is not None:
             self._index.apply(segment, entries, covered)
         self._damages[segment] = damages
-        self._judged[segment] = file.size
+        before, now = self._judged.get(segment), self._clock()
+        since = before.since if before is not None and before.size == file.size else now
+        self._judged[segment] = _Judged(file.size, since, now)
 
     def _find_other_log(self, entries: Sequence[tuple[Meta, Location]]) -> str | None:
         ids = [meta.log_id for meta, _ in entries if isinstance(meta, SegmentMeta)]

@@ -86,6 +86,16 @@ def is_rolled_back(entry: CommitEntry, cuts: Iterable[Cut]) -> bool:
     return any(cut.takes_back(entry.meta.version - 1, entry.meta.generation) for cut in cuts)
 
 
+def living_stores(index: Index, cuts: Sequence[Cut]) -> list[StoreId]:
+    """The stores of the index, without those of which a rollback took back every attempt.
+
+    A flow that went back to its beginning may have other operators and partitions since then.
+    """
+    if not cuts:
+        return index.stores()
+    return [each for each in index.stores() if newest_allowed(index, each, lambda e: not is_rolled_back(e, cuts))]
+
+
 def newest_allowed(index: Index, store: StoreId, allows: Allows) -> CommitEntry | None:
     """The last attempt that counts, at the highest version that has one; None if no attempt counts."""
     version = ANY_VERSION

@@ -13,7 +13,7 @@ from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.meta import CommitMeta
 from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.attempts import CommittedAttempts
+from spark_cec.recovery.attempts import CommittedAttempts, living_stores
 from spark_cec.recovery.decide import StartFacts, StoreFacts, choose_base, plan_replay
 from spark_cec.recovery.generations import newest_generation
 from spark_cec.recovery.plan import ANY_VERSION, Allows, RecoveryPlan
@@ -30,16 +30,18 @@ class Places:
     log: Storage
 
 
-def read_start_facts(places: Places, home: str, index: Index, committed: int, *, named: bool) -> StartFacts:
+def read_start_facts(
+    places: Places, home: str, index: Index, committed: int, *, is_ours: bool, named: bool
+) -> StartFacts:
     """The facts of a start after batch `committed` (V, -1 for none). `index` is that of the log at `home`.
 
-    `named`: Spark records checkpoint ids with each commit. Raises `UnsuitableCheckpoint` if a note in the `cec`
-    directory is unreadable.
+    `is_ours`: our provider keeps the query's state. `named`: Spark records checkpoint ids with each commit. Raises
+    `UnsuitableCheckpoint` if a note in the `cec` directory is unreadable.
     """
     checkpoint, own = places.checkpoint, places.own
     cuts = read_cuts(places.log).known
     allows = CommittedAttempts(checkpoint, own, cuts, committed).allows
-    stores = all_stores(checkpoint, index.stores())
+    stores = all_stores(checkpoint, living_stores(index, cuts), is_ours=is_ours)
     fallback = FALLBACK.read(own)
     is_done = fallback is not None and is_fallback_done(index, stores, fallback)
     base = choose_base(fallback, is_done, committed)

@@ -11,6 +11,7 @@ from typing import Any
 
 from spark_cec.checkpoint.recovery_target import Forecast
 from spark_cec.log.storage import Storage
+from spark_cec.recovery.generations import first_start_ms
 
 NEWEST = 15
 """The number of recoveries that count; older ones say little, because the machine and the query change."""
@@ -67,7 +68,6 @@ def _estimate_failures(own: Storage, failures: int) -> float:
     # Few queries use autotune, and scipy takes a while to load.
     from spark_cec.tuning.estimate import failure_rate
 
-    first = min((file.name for file in own.list("generations")), default=None)
-    began_ms = json.loads(own.read(f"generations/{first}")).get("started_unix_ms") if first else None
+    began_ms = first_start_ms(own)
     observed_s = max(time.time() - began_ms / 1000.0, 1.0) if began_ms is not None else 0.0
     return failure_rate(failures, observed_s).per_s if observed_s else 0.0

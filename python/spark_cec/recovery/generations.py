@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from spark_cec.errors import AlreadyExists
@@ -92,11 +93,22 @@ def read_start(own: Storage, generation: int) -> int | None:
     return state.began_after if state is not None and state.is_held else None
 
 
+def first_start_ms(own: Storage) -> int | None:
+    """When the query's first run began, in ms since the epoch; None if no readable file tells."""
+    for generation in known_generations(own)[:1]:
+        with suppress(OSError, ValueError, AttributeError):
+            began_ms = json.loads(own.read(_path(generation))).get("started_unix_ms")
+            return began_ms if isinstance(began_ms, int) else None
+    return None
+
+
 def has_committed(own: Storage, committed: int) -> bool:
     """Whether one of our runs has committed a batch; `committed` is the last committed batch of the query."""
-    known = known_generations(own)
-    first = read_state(own, known[0]) if known else None
-    return first is not None and first.began_after is not None and first.began_after < committed
+    for generation in known_generations(own):
+        run = read_state(own, generation)
+        if run is not None and run.began_after is not None:  # a run may die before it records that
+            return run.began_after < committed
+    return False
 
 
 def next_generation(own: Storage, *, held: bool = True) -> int:
@@ -109,10 +121,20 @@ def next_generation(own: Storage, *, held: bool = True) -> int:
     while not (_create_file(own, generation, held=held) and _is_new(own, generation)):
         generation += 1
     with _release_on_failure(own, generation):
-        for old in known[1:]:
-            if old <= generation - KEPT:
+        for old, after in pairwise(known[1:]):
+            if old <= generation - KEPT and not _has_the_last_commit(own, old, after, known[-1]):
                 own.delete(_path(old))
     return generation
+
+
+def _has_the_last_commit(own: Storage, generation: int, after: int, newest: int) -> bool:
+    """Whether the run committed the batch after which all later runs began, from the run `after` it to the `newest`.
+
+    Then attempts at that batch count only from this run on.
+    """
+    states = [read_state(own, each) for each in (generation, after, newest)]
+    began, ended, now = (state.began_after if state is not None else None for state in states)
+    return began is not None and ended is not None and began < ended == now
 
 
 def _create_file(own: Storage, generation: int, *, held: bool) -> bool:

@@ -12,15 +12,24 @@ from spark_cec.log.storage import Storage
 from spark_cec.recovery.query_files import FLUSH, FLUSHED, Flushed
 
 
-def ask_flush(own: Storage, request: str) -> None:
-    """Asks the query to write its dirty windows; `own` is rooted at the checkpoint's `cec` directory."""
-    FLUSH.write(own, {"request": request})
+def ask_flush(own: Storage, request: str) -> bool:
+    """Asks the query to write its dirty windows; `own` is rooted at the checkpoint's `cec` directory.
+
+    False if another request waits there: then ask again after it.
+    """
+    return FLUSH.create(own, {"request": request})
+
+
+def withdraw_flush(own: Storage, request: str) -> None:
+    """Deletes the request, if it waits still, and no other one."""
+    if FLUSH.read_if_sound(own) == request:
+        FLUSH.delete(own)
 
 
 def answer_flush(own: Storage, request: str, version: int, failed: Sequence[str]) -> None:
     """Answers a request, and deletes it."""
     FLUSHED.write(own, asdict(Flushed(request, version, tuple(failed))))
-    FLUSH.delete(own)
+    withdraw_flush(own, request)
 
 
 def flush_answer(own: Storage, request: str) -> Flushed | None:

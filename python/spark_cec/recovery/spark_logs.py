@@ -56,13 +56,16 @@ def committed_ids(checkpoint: Storage, batch: int) -> dict[Partition, tuple[str,
         return {}
 
 
-def all_stores(checkpoint: Storage | None, known: Iterable[StoreId]) -> list[StoreId]:
-    """The stores in the log and the stores in Spark's operator metadata, sorted.
+def all_stores(checkpoint: Storage | None, known: Iterable[StoreId], *, is_ours: bool) -> list[StoreId]:
+    """The stores that the log must have: those `known` to it and those in Spark's operator metadata, sorted.
 
+    None, unless the query's state `is_ours`: Spark names the stores of any provider in its metadata.
     If a store has lost all its frames, only the metadata knows it. The metadata also counts partitions that an
     aggregation without keys does not use; such an aggregation has one partition. So beyond partition 0 a store of the
     metadata counts only if the log has another such partition.
     """
+    if not is_ours:
+        return []
     stores = set(known)
     spread = {store.operator for store in stores if store.partition > 0}
     named = named_stores(checkpoint) if checkpoint is not None else ()

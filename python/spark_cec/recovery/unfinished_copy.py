@@ -15,10 +15,15 @@ def refuse_unfinished_copy(checkpoint: Storage) -> None:
     if not checkpoint.exists(METADATA):
         return
     text = checkpoint.read(METADATA).strip()
-    if not text or text.startswith(UNFINISHED.encode()):
-        why = f"its file {METADATA} {'says so' if text else 'is empty'}"
+    if not text:
         raise UnsuitableCheckpoint(
-            f"{checkpoint.url} is a copy of a checkpoint that was not finished ({why}): remove the directory and "
-            "make it again with the same `cec import`, `cec export` or `cec rescale`; what it was made from is as it "
-            "was"
+            f"the file {METADATA} of {checkpoint.url} is empty, as after a power loss at the first start, or in a copy "
+            f"that was not finished: if the query has committed nothing there, remove the directory; else restore the "
+            f"file from a copy of the checkpoint"
+        )
+    if text.startswith(UNFINISHED.encode()):
+        raise UnsuitableCheckpoint(
+            f"{checkpoint.url} is a copy of a checkpoint that was not finished (its file {METADATA} says so): remove "
+            "the directory and make it again with the same `cec import`, `cec export` or `cec rescale`; what it was "
+            "made from is as it was"
         )

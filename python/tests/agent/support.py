@@ -94,9 +94,9 @@ class Agent:
         known = {"committed_batch": committed, "log_seen": read_log_id(open_storage(self.home)), "decision": DECISION}
         return self.ask("begin", **{**known, **more})
 
-    def plan(self, committed: int = -1) -> dict[str, Any]:
+    def plan(self, committed: int = -1, **more: Any) -> dict[str, Any]:
         """The plan of a run that begins after that batch."""
-        planned = self.begin(committed)["plan"]
+        planned = self.begin(committed, **more)["plan"]
         assert isinstance(planned, dict)
         return planned
 

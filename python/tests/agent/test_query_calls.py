@@ -28,13 +28,14 @@ from spark_cec.agent.calls import Calls
 from spark_cec.agent.queries import _find_output_bound
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
+from spark_cec.log.output_rollbacks import append_cut
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import CommittedAttempts
 from spark_cec.recovery.decide import StartFacts, StartOrders, decide_start
 from spark_cec.recovery.plan import RecoveryPlan
 from spark_cec.recovery.unfinished_copy import UNFINISHED
 from spark_cec.settings import PREFIX, Settings
-from tests.agent.support import WITH_STATE, Agent, Refused, window
+from tests.agent.support import DECISION, WITH_STATE, Agent, Refused, window
 from tests.checkpoint.support import Tip
 
 STORES = (StoreId(0, 0), StoreId(0, 1))
@@ -66,8 +67,7 @@ def run_batches(agent: Agent, batches: int, tips: dict[StoreId, Tip] | None = No
     for batch in range(tips[STORES[0]].version + batches + 1):  # the last one is about to run
         planned.joinpath(str(batch)).write_text("v1\n{}\n-")
     for _ in range(batches):
-        for store in STORES:
-            before = tips[store]
+        for store, before in list(tips.items()):
             changes = window(b"a", b"%d" % before.version) if store == STORES[0] or not before.version else {}
             tips[store] = agent.append(store, before, changes, inputs=10, **more)[0]
     return tips
@@ -186,13 +186,18 @@ def test_whether_a_query_may_go_on(agent: Agent, asked: dict[str, Any], kind: st
 
 
 @pytest.mark.parametrize(
-    ("content", "why"), [("", "is empty"), (f"{UNFINISHED}\n", "says so"), (UNFINISHED, "says so")]
+    ("content", "why"),
+    [
+        ("", "metadata of .* is empty, as after a power loss .*: if .* has committed nothing .*, remove the dir"),
+        (f"{UNFINISHED}\n", r"was not finished \(its file metadata says so\): remove the directory"),
+        (UNFINISHED, r"was not finished \(its file metadata says so\): remove the directory"),
+    ],
 )
 def test_a_copy_that_was_not_finished_is_called_that(agent: Agent, content: str, why: str) -> None:
     """Whatever else is or is not in it: it was cut short anywhere."""
     Path(agent.checkpoint, "metadata").write_text(content)
     for asked in ({"provider": True, "recorded_provider": HDFS}, {}, {"provider": False, "recorded_provider": OURS}):
-        with pytest.raises(Refused, match=rf"was not finished \(its file metadata {why}\): remove the directory"):
+        with pytest.raises(Refused, match=why):
             agent.ask("check", committed_batch=0, stateful=True, **asked)
     Path(agent.checkpoint, "metadata").write_text('{"id":"b0b8a1e0-0000-0000-0000-000000000000"}')
     assert check(agent)["log_id"] is not None
@@ -231,7 +236,7 @@ def test_an_earlier_run_does_not_give_away_the_lease_of_a_later_one(agent: Agent
 def test_the_plan_rewinds_to_the_oldest_batch_that_a_window_misses(agent: Agent, batches: int, rewound_to: int) -> None:
     """The first store's window opened in batch 0 and is dirty from batch 1 on."""
     run_batches(agent, batches)
-    plan = RecoveryPlan.from_json(agent.plan(batches - 1))
+    plan = RecoveryPlan.from_json(agent.plan(batches - 1, decision=WITH_STATE))
     assert (plan.committed_batch, plan.rewound_to, plan.stores) == (batches - 1, rewound_to, STORES)
     assert [(head.store, head.dirty_from) for head in plan.heads] == [(STORES[0], 1), (STORES[1], batches)]
 
@@ -271,10 +276,11 @@ def test_a_log_that_is_ahead_of_the_checkpoint_is_refused(
 def test_a_store_whose_frame_is_missing_is_damage(agent: Agent) -> None:
     tips = run_batches(agent, 2)
     agent.append(STORES[0], tips[STORES[0]], {})
+    Path(agent.checkpoint, "offsets", "3").write_text("v1\n{}\n-")
     with pytest.raises(
         Refused, match="store 0/1/default: no commit frame of version 3; newest at or below it: 2"
     ) as refused:
-        agent.begin(2)
+        agent.begin(2, decision=WITH_STATE)
     assert refused.value.kind == "DamagedLog"
 
 
@@ -288,7 +294,7 @@ def test_output_that_spark_never_committed_is_refused(agent: Agent) -> None:
 
 def test_the_report_waits_for_every_store(agent: Agent) -> None:
     run_batches(agent, 3)
-    arguments = {"generation": 2, "plan": agent.plan(2), "started_ms": 1_000}
+    arguments = {"generation": 2, "plan": agent.plan(2, decision=WITH_STATE), "started_ms": 1_000}
     assert agent.ask("report", **arguments) == {"done": False, "path": None}
     for partition, ok in ((0, True), (1, False)):
         assert agent.ask("report", **arguments) == {"done": False, "path": None}
@@ -315,7 +321,7 @@ def test_the_report_waits_for_every_store(agent: Agent) -> None:
 
 def test_the_word_of_another_run_does_not_end_the_wait(agent: Agent) -> None:
     run_batches(agent, 1)
-    plan = agent.plan(0)
+    plan = agent.plan(0, decision=WITH_STATE)
     for partition in (0, 1):
         agent.ask(
             "loaded",
@@ -348,7 +354,8 @@ def test_of_several_attempts_the_one_that_needs_most_is_not_acknowledged_away(
     for checks in ({b"a"}, set()) if checked_first else (set(), {b"a"}):
         agent.append(STORES[0], tips[STORES[0]], {}, checks)
     agent.append(STORES[1], tips[STORES[1]], {})
-    replays_from = agent.plan(4)["rewound_to"] + 1
+    Path(agent.checkpoint, "offsets", "5").write_text("v1\n{}\n-")
+    replays_from = agent.plan(4, decision=WITH_STATE)["rewound_to"] + 1
     assert agent.ask("acknowledge", version=5)["dirty_from"] <= replays_from
 
 
@@ -737,6 +744,34 @@ def test_a_flow_under_a_protocol(takes_part: bool, asked: dict[str, Any], says: 
     agent.calls.close()
 
 
+def test_state_of_another_provider_is_not_looked_for(agent: Agent) -> None:
+    """The log has the output of such a query alone, although Spark names its stores."""
+    run_batches(agent, 3)
+    without = {**DECISION, "provider": False}
+    named = Path(agent.checkpoint, "state/0/_metadata/metadata")
+    named.parent.mkdir(parents=True)
+    named.write_text('v1\n{"stateStoreInfo": [{"storeName": "other", "numPartitions": 2}]}')
+    with pytest.raises(Refused, match="no commit frame of version 3"):
+        agent.begin(2, decision=WITH_STATE)
+    assert agent.begin(2, decision=without)["plan"]["stores"] == []
+
+
+def test_a_store_of_an_abandoned_history_is_not_missed(tmp_path: Path) -> None:
+    """A flow went back to its beginning, and has fewer partitions since then."""
+    agent = Agent(tmp_path)
+    agent.conf[PREFIX + "log.segmentBytes"] = "4KiB"
+    agent.begin_run()
+    run_batches(agent, 3)
+    agent.begin_run(2)
+    append_cut(open_storage(agent.home), -1, 2, 0)
+    tips = run_batches(agent, 40, {STORES[0]: Tip()}, generation=2)
+    tips = {STORES[0]: agent.append(STORES[0], tips[STORES[0]], {}, {b"a"}, generation=2)[0]}
+    run_batches(agent, 9, tips, generation=2)
+    assert [each[1] for each in agent.begin(49, decision=WITH_STATE)["plan"]["stores"]] == [0]
+    assert agent.ask("trim", version=50, generation=3, retained=2)["removed"]
+    agent.calls.close()
+
+
 def test_a_checkpoint_that_was_deleted_begins_anew(agent: Agent, tmp_path: Path) -> None:
     """A user deletes the checkpoint and starts the query again in the same session: the same agent, another log."""
     run_batches(agent, 3)
@@ -745,6 +780,6 @@ def test_a_checkpoint_that_was_deleted_begins_anew(agent: Agent, tmp_path: Path)
     assert begun["plan"]["stores"] == []
     run_batches(agent, 2, generation=begun["generation"])
     restarted = Agent(tmp_path)
-    plan = restarted.plan(1)
+    plan = restarted.plan(1, decision=WITH_STATE)
     assert (plan["committed_batch"], len(plan["stores"])) == (1, 2)
     restarted.calls.close()

@@ -16,7 +16,7 @@ from spark_cec.agent.messages import REQUESTS, Message
 from spark_cec.errors import LostLog
 from spark_cec.ids import StoreId
 from spark_cec.settings import PREFIX
-from tests.agent.support import Agent, Refused, window
+from tests.agent.support import WITH_STATE, Agent, Refused, window
 from tests.checkpoint.support import Rows, Tip
 
 STORE = StoreId(0, 3)
@@ -216,7 +216,7 @@ def test_how_a_store_came_back_is_in_the_log(agent: Agent) -> None:
     agent.begin_run()
     agent.append(STORE, Tip(), window(b"a"))
     agent.ask("loaded", store=KEY, version=1, generation=4, ec_load_ms=1.5, digest_ok=None, held=3, unsure=[])
-    plan = agent.plan(0)
+    plan = agent.plan(0, decision=WITH_STATE)
     assert (plan["committed_batch"], plan["rewound_to"]) == (0, 0)
     done = agent.ask("report", generation=4, plan=plan, started_ms=1)
     assert done["done"] is True

@@ -141,6 +141,31 @@ def test_a_torn_tail_is_looked_at_again_when_it_has_grown() -> None:
     assert _versions(catalog) == [1, 2]
 
 
+def test_bytes_that_come_after_the_size_are_found() -> None:
+    """A client of a shared file system may see zeros at the end of a segment, with the size that it will keep."""
+    storage, now = FaultyStorage(memory_storage(), Fault(0)), [0.0]
+    frames = [frame_bytes(commit_meta(v), payload_of(v)) for v in (1, 2)]
+    whole = segment_bytes(frames)
+    put_segment(storage, whole[: -len(frames[1])] + bytes(len(frames[1])))
+    catalog = Catalog(storage, MemoryIndex(LOG_ID), lambda: now[0])
+    catalog.refresh()
+    assert _versions(catalog) == [1]
+    put_segment(storage, whole)
+    now[0] = 1.0
+    catalog.refresh()
+    assert _versions(catalog) == [1, 2] and catalog.damages == ()
+
+
+def test_a_tail_that_stays_torn_is_scanned_a_few_times_only() -> None:
+    storage, now = FaultyStorage(memory_storage(), Fault(0)), [0.0]
+    put_segment(storage, segment_bytes([frame_bytes(commit_meta(1), payload_of(1))])[:-5])
+    catalog = Catalog(storage, MemoryIndex(LOG_ID), lambda: now[0])
+    for _ in range(6000):
+        catalog.refresh()
+        now[0] += 0.1
+    assert 5 <= storage.fault.seen.count("read") - 2 <= 24, "about ten scans, in the first minutes"
+
+
 def test_another_process_looks_at_a_torn_tail_too(tmp_path: Path) -> None:
     storage = memory_storage()
     whole = segment_bytes([frame_bytes(commit_meta(v), payload_of(v)) for v in (1, 2)])

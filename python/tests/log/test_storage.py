@@ -109,7 +109,7 @@ def test_unusable_locations_say_what_to_do(url: str, mend: str) -> None:
 
 def test_a_protocol_whose_package_is_missing_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
-    def missing(url: str) -> Any:
+    def missing(url: str, **_: object) -> Any:
         assert url == "s3://bucket/log"
         raise ImportError("Install s3fs to access S3")
 
@@ -123,7 +123,7 @@ def test_only_stores_with_conditional_writes_are_written(
     url: str, exclusive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filesystem = ObjectStore()
-    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda _: (filesystem, "/b/x"))
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda _, **__: (filesystem, "/b/x"))
     storage = open_storage(url)
     assert not storage.can_append
     if exclusive:
@@ -300,7 +300,7 @@ def test_an_error_of_the_store_does_not_mean_that_a_file_is_not_there(monkeypatc
     def fails(*_: object, **__: object) -> None:
         raise PermissionError("the token has run out")
 
-    monkeypatch.setattr(filesystem, "info", fails)
+    monkeypatch.setattr(filesystem, "cat_file", fails)
     with pytest.raises(PermissionError, match="run out"):
         storage.exists("log.json")
 

@@ -60,3 +60,6 @@ def test_failures_are_counted_since_the_first_run_and_only_for_autotune() -> Non
         storage.create(f"generations/{number:010d}.json", json.dumps({"started_unix_ms": number * 1_000}).encode())
     assert forecast(storage, 1.0, autotune=False).failures_per_s == 0.0
     assert 0 < forecast(storage, 1.0, autotune=True).failures_per_s < 6 / 1e9
+    for damaged in (b"", b"[]", b'{"started_unix_ms": "soon"}'):
+        storage.replace("generations/0000000001.json", damaged)
+        assert forecast(storage, 1.0, autotune=True).failures_per_s == 0.0

@@ -48,6 +48,32 @@ def test_a_number_whose_run_did_not_begin_is_given_back(call: int) -> None:
     assert has_committed(own, 5) and not has_committed(own, 4)
 
 
+def test_a_first_run_that_died_before_its_note_hides_nothing() -> None:
+    """As by a kill between the two: the file of the first run stays for ever."""
+    own = memory_storage()
+    own.create("generations/0000000001.json", b'{"started_unix_ms": 1}')
+    assert not has_committed(own, 5)
+    begin_generation(own, lambda: -1)
+    assert has_committed(own, 0) and not has_committed(own, -1)
+
+
+@pytest.mark.parametrize("first_end", [4, 9])
+def test_the_run_with_the_last_commit_stays_in_a_crash_loop(first_end: int) -> None:
+    """Its attempts at the last batch count, and those of the runs before it do not."""
+    own = memory_storage()
+    began = [-1, 2, first_end, *[9] * (3 * KEPT)]
+    for committed in began:
+        generation = begin_generation(own, lambda committed=committed: committed)  # type: ignore[misc]
+    assert generation == len(began)
+    left = numbers(own)
+    wanted = 3 if first_end == 4 else 2
+    assert left[:2] == [1, wanted] and left[2:] == list(range(left[2], generation + 1)) and len(left) <= KEPT + 3
+    begin_generation(own, lambda: 10)
+    for _ in range(KEPT):
+        begin_generation(own, lambda: 11)
+    assert wanted not in numbers(own), "a later run has the last commit"
+
+
 def test_a_file_that_is_no_runs_is_passed_over() -> None:
     """As an editor leaves one."""
     own = memory_storage()

@@ -3,6 +3,7 @@ package org.apache.spark.sql.cec.agent
 import java.nio.file.Path
 import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
+import java.util.concurrent.atomic.AtomicLong
 
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
@@ -63,8 +64,12 @@ private[cec] object Agent extends Logging {
 
   /** By checkpoint, the turn of the latest run that asked for the lease. */
   private val turns = new ConcurrentHashMap[String, java.lang.Long]()
-  private var lastTurn = 0L
-  private val leases = new Object
+  private val lastTurn = new AtomicLong()
+
+  /** By checkpoint, the lock of its lease. A query that waits for its lease must not hold up another one's. */
+  private val leases = new ConcurrentHashMap[String, Object]()
+
+  private def leaseOf(checkpoint: String): Object = leases.computeIfAbsent(checkpoint, _ => new Object)
 
   /**
    * Takes the lease of a run, which no other process may have then.
@@ -72,13 +77,13 @@ private[cec] object Agent extends Logging {
    * It fails if another run has committed since this run began. A successor of the agent wins the lease back, unless a
    * later run took it meanwhile. If it fails, it refuses only the calls for the log at `home`.
    */
-  def hold(checkpoint: String, home: String, generation: Long, conf: Map[String, String]): HeldLease = leases.synchronized {
+  def hold(checkpoint: String, home: String, generation: Long, conf: Map[String, String]): HeldLease = leaseOf(checkpoint).synchronized {
     val request = HoldRequest(checkpoint, home, generation, leaseWaitS(conf))
     val now = call(request, conf).generation
     heldLeases.put(checkpoint, request.copy(generation = now, hadLease = true))
-    lastTurn += 1
-    turns.put(checkpoint, lastTurn)
-    HeldLease(lastTurn, now)
+    val turn = lastTurn.incrementAndGet()
+    turns.put(checkpoint, turn)
+    HeldLease(turn, now)
   }
 
   /** Fails if the run of this generation lost its lease, because another run may write now. */
@@ -109,7 +114,7 @@ private[cec] object Agent extends Logging {
    * Gives the lease back, unless a later run in this JVM has it now. Never fails: if the agent is gone, its leases are
    * gone too.
    */
-  def release(checkpoint: String, turn: Long, conf: Map[String, String]): Unit = leases.synchronized {
+  def release(checkpoint: String, turn: Long, conf: Map[String, String]): Unit = leaseOf(checkpoint).synchronized {
     if (turns.remove(checkpoint, turn)) Option(heldLeases.remove(checkpoint)).foreach { held =>
       try call(ReleaseRequest(checkpoint, held.generation), conf) catch {
         case NonFatal(e) => logWarning(s"the agent did not give back the lease of $checkpoint", e)
@@ -183,7 +188,7 @@ private[cec] object Agent extends Logging {
     val spool = SpoolOptions(conf.get(AgentProcess.SpoolKey), Option(process).map(dead => (dead.directory, dead.overflow)))
     // A dead agent still has connections, and a silent agent may still live.
     Option(process).foreach(_.destroy())
-    process = AgentProcess.start(AgentProcess.pythonOf(conf), AgentProcess.keyOf(conf), spool, timeoutMs(conf)) { agent =>
+    process = AgentProcess.start(AgentProcess.pythonOf(conf), AgentProcess.keyOf(conf), spool, StorageSettings.ofSpark(conf), timeoutMs(conf)) { agent =>
       heldLeases.asScala.foreach { case (checkpoint, request) =>
         val answer = Json.parse(agent.call(request.call, request.toJson.toString))
         // The agent then refuses the calls of that query alone.

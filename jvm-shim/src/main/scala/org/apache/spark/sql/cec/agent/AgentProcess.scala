@@ -78,14 +78,17 @@ private[agent] object AgentProcess {
   val SpoolKey = "spark.sql.streaming.stateStore.cec.spool.path"
   val TimeoutKey = "spark.sql.streaming.stateStore.cec.agent.timeout"
 
+  val RetryKey = "spark.sql.streaming.stateStore.cec.storage.retry"
+
   private val EndWithinS = 10L
 
   /** Starts an agent and runs `prepare` with it. If a step fails, this method ends the process: nobody else could. */
-  def start(python: String, pythonKey: String, spool: SpoolOptions, timeoutMs: Int)(prepare: AgentProcess => Unit): AgentProcess = {
+  def start(python: String, pythonKey: String, spool: SpoolOptions, storage: Map[String, String], timeoutMs: Int)(
+      prepare: AgentProcess => Unit): AgentProcess = {
     val process = startProcess(python, pythonKey, spool)
     undoOnFailure(killProcess(process)) {
       val token = newToken()
-      val agent = new AgentProcess(process, new Handshake(python, pythonKey, process, timeoutMs).greeting(token), token, timeoutMs)
+      val agent = new AgentProcess(process, new Handshake(python, pythonKey, process, timeoutMs).greeting(token, storage), token, timeoutMs)
       undoOnFailure(agent.destroy())(prepare(agent))
       agent
     }
@@ -132,7 +135,7 @@ private[agent] object AgentProcess {
   }
 
   /** The settings that matter only when an agent starts. */
-  val Keys: Seq[String] = Seq(PythonKey, DriverPythonKey, SpoolKey, TimeoutKey)
+  val Keys: Seq[String] = Seq(PythonKey, DriverPythonKey, SpoolKey, TimeoutKey, RetryKey)
 
   private def newToken(): String = {
     val bytes = new Array[Byte](32)
@@ -173,8 +176,8 @@ private final class Handshake(python: String, pythonKey: String, process: Proces
 
   private val output = new AgentOutput(process.getInputStream)
 
-  def greeting(token: String): JsonNode = {
-    sendToken(token)
+  def greeting(token: String, storage: Map[String, String]): JsonNode = {
+    sendToken(token, storage)
     val outcome = try output.await(process, timeoutMs) catch { case _: TimeoutException => throw lateError }
     val answer = outcome match {
       case Greeted(line) => Json.parse(line)
@@ -189,10 +192,10 @@ private final class Handshake(python: String, pythonKey: String, process: Proces
   }
 
   /** Sends the token and the settings of object stores. Both are secret, and standard input is shown nowhere. */
-  private def sendToken(token: String): Unit = {
+  private def sendToken(token: String, storage: Map[String, String]): Unit = {
     val stdin = process.getOutputStream
     try {
-      stdin.write(s"$token ${Json.map(StorageSettings.ofSpark)}\n".getBytes(UTF_8))
+      stdin.write(s"$token ${Json.map(storage)}\n".getBytes(UTF_8))
       stdin.flush()
     } catch { case _: IOException => } // the process has ended, and its output says why
   }

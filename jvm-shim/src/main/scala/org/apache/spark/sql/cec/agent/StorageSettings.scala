@@ -12,14 +12,19 @@ import org.apache.spark.deploy.SparkHadoopUtil
  * The agent knows which of them have a meaning there.
  */
 private[agent] object StorageSettings {
+  private val OwnPrefix = "spark.sql.streaming.stateStore.cec.storage."
   private val Prefixes = Seq("fs.s3a.", "fs.gs.", "fs.azure.account.key.")
 
   /** The settings that Hadoop's credential files may have. They are in no list of settings, so they are asked by name. */
   private val Secrets = Seq("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token")
 
-  /** The settings of this JVM: those of Spark, of `core-site.xml`, and of Hadoop's credential files. */
-  def ofSpark: Map[String, String] =
-    Option(SparkEnv.get).map(env => of(SparkHadoopUtil.get.newConfiguration(env.conf))).getOrElse(Map.empty)
+  /**
+   * The settings of this JVM: those of Spark, of `core-site.xml`, and of Hadoop's credential files; and `cec.storage.*`
+   * of the query's `conf`.
+   */
+  def ofSpark(conf: Map[String, String]): Map[String, String] =
+    Option(SparkEnv.get).map(env => of(SparkHadoopUtil.get.newConfiguration(env.conf))).getOrElse(Map.empty) ++
+      conf.filter(_._1.startsWith(OwnPrefix))
 
   def of(configuration: Configuration): Map[String, String] = {
     val listed = configuration.asScala.map(_.getKey).filter(key => Prefixes.exists(key.startsWith)).map(key => key -> configuration.get(key))

@@ -154,7 +154,7 @@ private[cec] object LocalStores extends Logging {
         val id = StateStoreId(checkpoint, message.get("operator").asLong, message.get("partition").asInt, message.get("store").asText)
         val generation = Some(message.get("generation").asLong).filter(_ >= 0)
         Json.obj().put("handed_over", findHolders(checkpoint, generation, id).exists(tryHandOver(_, version))).toString
-      case call =>
+      case call @ (Message.Flush | Message.End) =>
         val generation = message.get("generation").asLong
         val ours = stores.keySet.asScala.toSeq.filter(store => store.checkpoint == checkpoint && store.generation.contains(generation))
         // Stores flush at the same time, because the log writes the frames of all waiting stores at once.

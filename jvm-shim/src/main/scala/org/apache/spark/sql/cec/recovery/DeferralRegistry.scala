@@ -14,8 +14,11 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOpera
 private[cec] object DeferralRegistry {
   private val planned = new ConcurrentHashMap[String, Decision]
 
-  /** Registers the decision that all batches of the running query with this checkpoint must follow. */
-  def expect(session: SparkSession, checkpoint: String, decision: Decision): Unit = {
+  /**
+   * Registers the decision that all batches of the running query with this checkpoint must follow. One thread at a time:
+   * a query that began to run after the look at the running ones registers itself after the others are forgotten.
+   */
+  def expect(session: SparkSession, checkpoint: String, decision: Decision): Unit = synchronized {
     // A session knows a query before the query's thread begins. So all queries missing here have ended.
     val running = new java.util.HashSet[String]
     session.sharedState.activeStreamingQueries.values.forEach(query => running.add(query.resolvedCheckpointRoot))

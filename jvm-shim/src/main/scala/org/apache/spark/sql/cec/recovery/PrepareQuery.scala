@@ -52,7 +52,7 @@ private object AlreadyActive {
 private final class Preparation(session: SparkSession, write: WriteToStream) extends Logging {
   private val checkpoint = write.resolvedCheckpointLocation
   private val conf = session.sessionState.conf.getAllConfs.filter(_._1.startsWith("spark.sql.streaming.stateStore."))
-  private val logs = new SparkLogs(session, checkpoint)
+  private lazy val logs = new SparkLogs(session, checkpoint)
   private val usesProvider = session.sessionState.conf.stateStoreProviderClass == PrepareQuery.Provider
   private val cecSink = Option(write.sink).collect { case table: CecTable => table }
 

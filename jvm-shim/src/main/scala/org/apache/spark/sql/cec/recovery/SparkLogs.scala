@@ -8,8 +8,8 @@ import org.apache.spark.sql.internal.SQLConf
 
 /** Spark's own logs of one query. Spark's classes read them, because they keep checksum files beside the entries. */
 private[recovery] final class SparkLogs(session: SparkSession, checkpoint: String) {
-  private val commits = new CommitLog(session, s"$checkpoint/commits", false)
-  private val offsets = new OffsetSeqLog(session, s"$checkpoint/offsets", false)
+  private val commits = new CommitLog(session, s"$checkpoint/commits", readOnly = true)
+  private val offsets = new OffsetSeqLog(session, s"$checkpoint/offsets", readOnly = true)
 
   /**
    * V, the newest batch that Spark will not run again; -1 if there is none.
@@ -18,7 +18,11 @@ private[recovery] final class SparkLogs(session: SparkSession, checkpoint: Strin
    * batch. Else V is the batch before it. `committed_batch` in the Python package (`recovery/spark_logs.py`) is the
    * same rule; the agent compares both at a start.
    */
-  def lastCommitted: Long = if (commits.getLatestBatchId().contains(lastOffset)) lastOffset else Math.max(lastOffset - 1, -1L)
+  def lastCommitted: Long = {
+    val committed = commits.getLatestBatchId() // first: if a batch is planned meanwhile, the batch before it is committed
+    val planned = lastOffset
+    if (committed.contains(planned)) planned else Math.max(planned - 1, -1L)
+  }
 
   /** The newest planned batch, -1 if there is none. */
   def lastOffset: Long = offsets.getLatestBatchId().getOrElse(-1L)

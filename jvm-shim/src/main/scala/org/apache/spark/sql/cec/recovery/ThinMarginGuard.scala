@@ -3,6 +3,8 @@ package org.apache.spark.sql.cec.recovery
 import java.util.concurrent.TimeUnit
 import java.util.concurrent.atomic.AtomicReference
 
+import scala.util.control.NonFatal
+
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.cec.RunContext
 import org.apache.spark.sql.cec.agent.SourceState
@@ -11,7 +13,7 @@ import org.apache.spark.sql.cec.agent.SourceState
  * Asks the sources of a running query for their offsets, again and again. The watch has a thread of its own, so that
  * batches do not wait.
  */
-private[recovery] final class SourceWatch(sources: SourceProbe) {
+private[recovery] final class SourceWatch(sources: SourceProbe) extends Logging {
   private val newest = new AtomicReference[Seq[SourceState]]()
   private var thread: Option[Thread] = None
   @volatile private var stopped = false
@@ -34,6 +36,7 @@ private[recovery] final class SourceWatch(sources: SourceProbe) {
       TimeUnit.SECONDS.sleep(SourceWatch.EverySeconds)
     } catch {
       case _: InterruptedException => // the query has ended
+      case NonFatal(failure) => logWarning("Spark CEC: the sources are not asked any more, so cec.sources.margin has no effect until a restart", failure)
     } finally sources.close()
 }
 
