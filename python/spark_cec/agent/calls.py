@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from spark_cec.agent import messages
+from spark_cec.agent.checkpoint_files import CheckpointFileCalls
 from spark_cec.agent.logs import OpenLogs
 from spark_cec.agent.output import OutputCalls
 from spark_cec.agent.output_cache import OutputCache
@@ -44,7 +45,9 @@ class Calls:
         readers = ReaderCalls(self._logs, self.spool, output_cache, protocols)
         self._by_name = {
             call.call(): (msgspec.json.Decoder(call), handler)
-            for call, handler in _list_handlers(starts, driver, protocols, stores, output, readers).items()
+            for call, handler in _list_handlers(
+                starts, driver, protocols, stores, output, readers, CheckpointFileCalls()
+            ).items()
         }
 
     def answer(self, name: str, arguments: str) -> str:
@@ -78,6 +81,7 @@ def _list_handlers(
     stores: StoreCalls,
     output: OutputCalls,
     readers: ReaderCalls,
+    files: CheckpointFileCalls,
 ) -> dict[type[messages.Request], Callable[[Any], messages.Message]]:
     return {
         messages.CheckRequest: starts.check,
@@ -108,6 +112,9 @@ def _list_handlers(
         messages.ViewOffsetsRequest: readers.offsets,
         messages.NoteReaderRequest: readers.note,
         messages.ReadSplitRequest: readers.read_split,
+        messages.CreateFileRequest: files.create,
+        messages.FileExistsRequest: files.exists,
+        messages.DeleteFileRequest: files.delete,
     }
 
 

@@ -728,5 +728,37 @@ class ReadSplitRequest(Request, frozen=True, kw_only=True):
     may_lose: bool = False
 
 
+class CreateFileRequest(Request, frozen=True, kw_only=True):
+    """Creates a file of a checkpoint, whole: `path` is relative to the checkpoint, `content` is in base 64."""
+
+    answer = Done
+    checkpoint: str
+    path: str
+    content: str
+    overwrites: bool
+
+
+class FileExistsAnswer(Message, frozen=True, kw_only=True):
+    """Whether the file exists."""
+
+    exists: bool
+
+
+class FileExistsRequest(Request, frozen=True, kw_only=True):
+    """Looks for a file of a checkpoint."""
+
+    answer = FileExistsAnswer
+    checkpoint: str
+    path: str
+
+
+class DeleteFileRequest(Request, frozen=True, kw_only=True):
+    """Deletes a file of a checkpoint, if it exists."""
+
+    answer = Done
+    checkpoint: str
+    path: str
+
+
 REQUESTS: dict[str, type[Request]] = {each.call(): each for each in Request.__subclasses__()}
 """The requests by the names of their calls."""

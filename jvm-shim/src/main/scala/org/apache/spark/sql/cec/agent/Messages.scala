@@ -529,6 +529,47 @@ private[cec] final case class ReadSplitRequest(
   override def parse(answer: JsonNode): ReadSplitAnswer = ReadSplitAnswer.of(answer)
 }
 
+/** Creates a file of a checkpoint, whole: `path` is relative to the checkpoint, `content` is in base 64. */
+private[cec] final case class CreateFileRequest(checkpoint: String, path: String, content: String, overwrites: Boolean)
+    extends AgentRequest("create_file") {
+  override type Answer = Unit
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("checkpoint", checkpoint)
+    node.put("path", path)
+    node.put("content", content)
+    node.put("overwrites", overwrites)
+    node
+  }
+  override def parse(answer: JsonNode): Unit = ()
+}
+
+/** Looks for a file of a checkpoint. */
+private[cec] final case class FileExistsRequest(checkpoint: String, path: String)
+    extends AgentRequest("file_exists") {
+  override type Answer = FileExistsAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("checkpoint", checkpoint)
+    node.put("path", path)
+    node
+  }
+  override def parse(answer: JsonNode): FileExistsAnswer = FileExistsAnswer.of(answer)
+}
+
+/** Deletes a file of a checkpoint, if it exists. */
+private[cec] final case class DeleteFileRequest(checkpoint: String, path: String)
+    extends AgentRequest("delete_file") {
+  override type Answer = Unit
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("checkpoint", checkpoint)
+    node.put("path", path)
+    node
+  }
+  override def parse(answer: JsonNode): Unit = ()
+}
+
 /** The lowest D of all stores; None if a store is missing. */
 private[cec] final case class AcknowledgeAnswer(dirtyFrom: Option[Long])
 
@@ -647,6 +688,14 @@ private[cec] object ExtentStep {
     node.get(0).asLong,
     node.get(1).asLong,
     node.get(2).asLong)
+}
+
+/** Whether the file exists. */
+private[cec] final case class FileExistsAnswer(exists: Boolean)
+
+private[cec] object FileExistsAnswer {
+  def of(node: JsonNode): FileExistsAnswer = FileExistsAnswer(
+    node.get("exists").asBoolean)
 }
 
 /** A line for each store that is not written up to the version, then the errors of executors; empty without one. */

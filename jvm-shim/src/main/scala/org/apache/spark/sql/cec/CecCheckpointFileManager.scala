@@ -1,0 +1,111 @@
+package org.apache.spark.sql.cec
+
+import java.io.ByteArrayOutputStream
+import java.util.Base64
+
+import scala.jdk.CollectionConverters._
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs._
+
+import org.apache.spark.{SparkContext, SparkEnv}
+import org.apache.spark.sql.cec.agent._
+import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
+import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.CancellableFSDataOutputStream
+import org.apache.spark.sql.internal.SQLConf
+
+/**
+ * A checkpoint file manager (`spark.sql.streaming.checkpointFileManagerClass`) for checkpoints on object stores.
+ *
+ * Spark's own manager writes an entry of its offset and commit logs to a temporary file and renames it. An object store
+ * has no rename: Hadoop looks, copies and deletes, with about 24 requests, and two drivers may both succeed. This
+ * manager writes an entry with one conditional request of the agent. So one driver alone can plan or commit a batch.
+ *
+ * It does so on the driver, for the directories of these two logs, in stores whose conditional writes the agent knows.
+ * All else goes to Spark's own manager, large entries too.
+ *
+ * @param path the directory of one log
+ */
+final class CecCheckpointFileManager(path: Path, hadoopConf: Configuration) extends CheckpointFileManager {
+  import CecCheckpointFileManager._
+
+  private lazy val sparks: CheckpointFileManager = {
+    val plain = new Configuration(hadoopConf)
+    plain.unset(Key)
+    CheckpointFileManager.create(path, plain)
+  }
+
+  /** The checkpoint whose log this is; None if Spark's manager does all. */
+  private val checkpoint: Option[String] =
+    Option.when(Logs(path.getName) && Schemes(String.valueOf(path.toUri.getScheme)) && isDriver)(path.getParent.toString)
+
+  private lazy val conf = hadoopConf.asScala.map(entry => entry.getKey -> entry.getValue)
+    .filter(_._1.startsWith("spark.sql.streaming.stateStore.")).toMap
+
+  /** The checkpoint and the path in it, if the file is an entry of the log. */
+  private def asEntry(file: Path): Option[(String, String)] =
+    checkpoint.filter(_ => file.getParent == path && file.getName.forall(Character.isDigit)).map(_ -> s"${path.getName}/${file.getName}")
+
+  override def createAtomic(file: Path, overwriteIfPossible: Boolean): CancellableFSDataOutputStream = asEntry(file) match {
+    case Some((checkpoint, name)) => new Entry(new ByteArrayOutputStream, content => create(checkpoint, name, file, content, overwriteIfPossible))
+    case None => sparks.createAtomic(file, overwriteIfPossible)
+  }
+
+  private def create(checkpoint: String, name: String, file: Path, content: Array[Byte], overwrites: Boolean): Unit =
+    if (content.length > LargestBytes) {
+      val whole = sparks.createAtomic(file, overwrites)
+      try whole.write(content) catch {
+        case failure: Throwable =>
+          whole.cancel()
+          throw failure
+      }
+      whole.close()
+    } else try Agent.call(CreateFileRequest(checkpoint, name, Base64.getEncoder.encodeToString(content), overwrites), conf) catch {
+      case exists: CecException if exists.isA("AlreadyExists") =>
+        val known = new FileAlreadyExistsException(s"$file exists already") // the class that Spark knows
+        known.initCause(exists)
+        throw known
+    }
+
+  override def exists(file: Path): Boolean = asEntry(file) match {
+    case Some((checkpoint, name)) => Agent.call(FileExistsRequest(checkpoint, name), conf).exists
+    case None => sparks.exists(file)
+  }
+
+  override def delete(file: Path): Unit = asEntry(file) match {
+    case Some((checkpoint, name)) => Agent.call(DeleteFileRequest(checkpoint, name), conf)
+    case None => sparks.delete(file)
+  }
+
+  override def open(file: Path): FSDataInputStream = sparks.open(file)
+  override def list(directory: Path, filter: PathFilter): Array[FileStatus] = sparks.list(directory, filter)
+  override def mkdirs(directory: Path): Unit = sparks.mkdirs(directory)
+  override def isLocal: Boolean = sparks.isLocal
+  override def createCheckpointDirectory(): Path = sparks.createCheckpointDirectory()
+}
+
+private object CecCheckpointFileManager {
+  val Key: String = SQLConf.STREAMING_CHECKPOINT_FILE_MANAGER_CLASS.parent.key
+
+  private val Logs = Set("offsets", "commits")
+
+  /** Hadoop's schemes of the stores whose creation of an object the agent knows to be exclusive. */
+  private val Schemes = Set("s3a", "s3", "gs", "abfs", "abfss", "wasb", "wasbs")
+
+  /** A longer entry goes to Spark's manager, because the agent's calls are texts. */
+  private val LargestBytes = 4 << 20
+
+  private def isDriver: Boolean = Option(SparkEnv.get).exists(_.executorId == SparkContext.DRIVER_IDENTIFIER)
+
+  /** Keeps what is written, and gives it to `write` at its end, once. */
+  private final class Entry(content: ByteArrayOutputStream, write: Array[Byte] => Unit) extends CancellableFSDataOutputStream(content) {
+    private var isOver = false
+
+    override def close(): Unit = if (!isOver) {
+      isOver = true
+      write(content.toByteArray)
+    }
+
+    override def cancel(): Unit = isOver = true
+  }
+}

@@ -1,0 +1,42 @@
+"""Calls of the checkpoint file manager: entries of Spark's offset and commit logs on an object store."""
+
+from __future__ import annotations
+
+import base64
+
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent.messages import (
+    CreateFileRequest,
+    DeleteFileRequest,
+    Done,
+    FileExistsAnswer,
+    FileExistsRequest,
+)
+from spark_cec.errors import AlreadyExists
+
+
+class CheckpointFileCalls:
+    """The file manager's calls. Each is one request to the store."""
+
+    def create(self, request: CreateFileRequest) -> Done:
+        """Creates a file of a checkpoint, whole. Raises `AlreadyExists`, unless it may overwrite the file."""
+        storage, content = open_storage(request.checkpoint), base64.b64decode(request.content)
+        if request.overwrites:
+            storage.replace(request.path, content)
+            return Done()
+        try:
+            storage.create(request.path, content)
+        except AlreadyExists:
+            # The agent of the first call may have died after it wrote the file.
+            if not request.retry or storage.read(request.path) != content:
+                raise
+        return Done()
+
+    def exists(self, request: FileExistsRequest) -> FileExistsAnswer:
+        """Answers whether a file of a checkpoint exists."""
+        return FileExistsAnswer(exists=open_storage(request.checkpoint).exists(request.path))
+
+    def delete(self, request: DeleteFileRequest) -> Done:
+        """Deletes a file of a checkpoint, if it exists."""
+        open_storage(request.checkpoint).delete(request.path)
+        return Done()
