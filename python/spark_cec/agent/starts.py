@@ -49,9 +49,9 @@ from spark_cec.recovery.lost_output import describe_lost_output
 from spark_cec.recovery.migrated_away import refuse_migrated_query
 from spark_cec.recovery.plan import RecoveryPlan
 from spark_cec.recovery.query_files import FALLBACK, QUERY
+from spark_cec.recovery.query_runs import begin_run, has_held, hold_run, refuse_replaced_run
 from spark_cec.recovery.replay_input import read_replay_input
 from spark_cec.recovery.rollback import refuse_during_rollback
-from spark_cec.recovery.run import begin_run, has_held, hold_run, refuse_replaced_run
 from spark_cec.recovery.sources import check_at_start, parse_sources
 from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.recovery.start_messages import (

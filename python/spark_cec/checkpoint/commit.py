@@ -1,4 +1,7 @@
-"""Commits one version of one store, in the agent."""
+"""Writes the commit frame of one version of one store, in the agent.
+
+The shim chooses the windows of the frame, by the plan of the commit before: `StoreState.commit`.
+"""
 
 from __future__ import annotations
 

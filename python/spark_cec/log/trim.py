@@ -1,4 +1,7 @@
-"""Trimming: finds the segments that nothing needs any more, and deletes them."""
+"""Trimming: deletes the segments in which nothing is needed any more.
+
+The caller says by a `TrimHorizon` what is needed: `agent.queries` computes it.
+"""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ from spark_cec.migration.checkpoint import (
 from spark_cec.migration.files import HadoopFiles
 from spark_cec.migration.rewrite import StateRewriter, Store, StoreSums, collect_ids, refuse_unknown_stores
 from spark_cec.recovery.query_files import mark_migrated, save_carried
+from spark_cec.recovery.query_runs import begin_run
 from spark_cec.recovery.rollback import refuse_during_rollback
-from spark_cec.recovery.run import begin_run
 from spark_cec.recovery.unfinished_copy import METADATA, UNFINISHED
 from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY, parse_settings
 

@@ -1,4 +1,7 @@
-"""Messages for the driver's log at a query's start, about its log and Spark's files."""
+"""Messages for the driver's log at a start that goes on, about the query's log and Spark's files.
+
+The sentence of a start that is refused stands where it is refused: mostly in `recovery.decide`.
+"""
 
 from __future__ import annotations
 

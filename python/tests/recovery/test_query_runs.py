@@ -12,11 +12,11 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.errors import Fenced, UnsuitableCheckpoint
 from spark_cec.log.home import join_log, read_log_id
 from spark_cec.log.storage import Storage
-from spark_cec.recovery import run
+from spark_cec.recovery import query_runs
 from spark_cec.recovery.attempts import CommittedAttempts
 from spark_cec.recovery.generations import has_committed, next_generation, read_start, read_state
 from spark_cec.recovery.query_files import QUERY
-from spark_cec.recovery.run import Run, begin_run, hold_run
+from spark_cec.recovery.query_runs import Run, begin_run, hold_run
 from spark_cec.settings import PREFIX
 
 DECISION = {"mode": "eager", "reason": "because"}
@@ -111,7 +111,7 @@ def test_of_two_first_starts_without_a_lease_neither_blocks_the_query(
         return found
 
     with monkeypatch.context() as racing, ThreadPoolExecutor(4) as pool:
-        racing.setattr(run, "read_log_id", read_late)
+        racing.setattr(query_runs, "read_log_id", read_late)
         begun = list(pool.map(lambda _: begin_run(checkpoint, own, log, "../out", {}, DECISION, "1", None), range(4)))
     assert {each.log_id for each in begun} == {read_log_id(log)}
     assert len({each.generation for each in begun}) == 4
