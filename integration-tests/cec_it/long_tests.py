@@ -80,7 +80,7 @@ _MORE_FILES = frozenset({
     "test_falling_back.py",
     "test_foreach_batch.py",
     "test_lease.py",
-    "test_log_on_s3.py",
+    "test_object_store.py",
     "test_metrics.py",
     "test_migration.py",
     "test_nexmark.py",

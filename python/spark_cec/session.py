@@ -17,10 +17,15 @@ DRIVER_PYTHON_KEY = PREFIX + "driver.python"
 SPARK_PYTHON_KEY = "spark.pyspark.python"
 SPARK_PYTHON_VARIABLE = "PYSPARK_PYTHON"
 JARS_KEY = "spark.jars"
+MANAGER_KEY = "spark.sql.streaming.checkpointFileManagerClass"
+MANAGER = "org.apache.spark.sql.cec.CecCheckpointFileManager"
 
 
 def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     """Add the jar, the state store provider and the agents' Pythons to `builder`; returns the same builder.
+
+    A checkpoint file manager that the builder names stays. Without one, the builder gets ours, which spares requests
+    on object stores and leaves all else to Spark's.
 
     The driver's agent runs in this Python. Those of the executors run in the Python that executors were given:
     `cec.python` or `spark.pyspark.python` of the builder, else `PYSPARK_PYTHON`, and only if none of these says
@@ -39,6 +44,7 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     return (
         builder.config(JARS_KEY, ",".join(jars))
         .config(PROVIDER_KEY, PROVIDER)
+        .config(MANAGER_KEY, str(_option(builder, MANAGER_KEY) or MANAGER))
         .config(PYTHON_KEY, _python_of_executors(builder))
         .config(DRIVER_PYTHON_KEY, str(_option(builder, DRIVER_PYTHON_KEY) or sys.executable))
     )

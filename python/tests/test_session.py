@@ -50,10 +50,18 @@ def nothing_said_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_sets_the_jar_the_provider_and_the_pythons_and_nothing_else() -> None:
     assert configured(FakeBuilder()) == {
         "spark.jars": JAR,
+        "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.cec.CecCheckpointFileManager",
         PREFIX + "providerClass": "org.apache.spark.sql.cec.CecStateStoreProvider",
         PREFIX + "cec.python": sys.executable,
         PREFIX + "cec.driver.python": sys.executable,
     }
+
+
+def test_a_checkpoint_file_manager_of_the_users_stays() -> None:
+    key = "spark.sql.streaming.checkpointFileManagerClass"
+    builder = FakeBuilder()
+    builder.config(key, "org.example.Manager")
+    assert configured(builder)[key] == "org.example.Manager"
 
 
 PACKED = "./environment/bin/python"

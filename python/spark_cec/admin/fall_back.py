@@ -10,7 +10,7 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.admin.committed import committed, committed_attempts
 from spark_cec.admin.find_log import OWN_DIRECTORY, Place
 from spark_cec.admin.state import open_catalog
-from spark_cec.agent.lease import CheckpointLeases
+from spark_cec.agent.lease import CheckpointLeases, command_wait_s
 from spark_cec.agent.owner import external_log, refuse_log_of_another
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.facts import read_plan
@@ -18,8 +18,6 @@ from spark_cec.recovery.fallback import Base, FallbackCost, NoBase, estimate_cos
 from spark_cec.recovery.generations import newest_generation
 from spark_cec.recovery.query_files import Fallback, read_carried, save_fallback
 from spark_cec.recovery.spark_logs import all_stores
-
-_JUST_STOPPED_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +79,11 @@ def keep_runs_out(place: Place) -> Iterator[None]:
     """
     leases = CheckpointLeases()
     if place.checkpoint is None:
-        leases.hold(place.home, open_storage(place.home), _JUST_STOPPED_S)
+        log = open_storage(place.home)
+        leases.hold(place.home, log, command_wait_s(log))
     else:
-        url = place.checkpoint.url
-        leases.hold(url, open_storage(_own_url(place.checkpoint)), _JUST_STOPPED_S, external_log(url, place.home))
+        url, own = place.checkpoint.url, open_storage(_own_url(place.checkpoint))
+        leases.hold(url, own, command_wait_s(own), external_log(url, place.home))
     try:
         if place.checkpoint is not None:
             refuse_log_of_another(place.checkpoint.url, place.home)

@@ -12,7 +12,7 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.admin.fall_back import keep_runs_out
 from spark_cec.admin.find_log import OWN_DIRECTORY, Place, open_to_read
 from spark_cec.admin.state import open_catalog
-from spark_cec.agent.lease import is_held
+from spark_cec.agent.lease import has_leases, is_held
 from spark_cec.errors import DamagedLog, Fenced, UnsuitableCheckpoint
 from spark_cec.log import manifest
 from spark_cec.log.index import Index
@@ -132,7 +132,7 @@ def find_way_back(place: Place, batch: int, progress: ReadProgress) -> WayBack |
         readers={name: read for name, read in sorted(newest_reads(place.storage).items()) if read > batch},
         gone=tuple(gone),
         begun=pending is not None,
-        locks=is_held(own) is not None,
+        locks=has_leases(own),
     )
 
 

@@ -46,7 +46,7 @@ class Calls:
         self._by_name = {
             call.call(): (msgspec.json.Decoder(call), handler)
             for call, handler in _list_handlers(
-                starts, driver, protocols, stores, output, readers, CheckpointFileCalls()
+                starts, driver, protocols, stores, output, readers, CheckpointFileCalls(starts.confirm_lease)
             ).items()
         }
 

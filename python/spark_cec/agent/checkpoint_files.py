@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.messages import (
@@ -16,10 +17,17 @@ from spark_cec.errors import AlreadyExists
 
 
 class CheckpointFileCalls:
-    """The file manager's calls. Each is one request to the store."""
+    """The file manager's calls. Each is one request to the store.
+
+    `confirm_lease` raises `Fenced` if this process had the lease of a checkpoint and has lost it.
+    """
+
+    def __init__(self, confirm_lease: Callable[[str], None]) -> None:
+        self._confirm_lease = confirm_lease
 
     def create(self, request: CreateFileRequest) -> Done:
         """Creates a file of a checkpoint, whole. Raises `AlreadyExists`, unless it may overwrite the file."""
+        self._confirm_lease(request.checkpoint)
         storage, content = open_storage(request.checkpoint), base64.b64decode(request.content)
         if request.overwrites:
             storage.replace(request.path, content)

@@ -1,7 +1,8 @@
-"""Leases: at most one living run of a query per checkpoint, and per log, as far as the storage can tell.
+"""Leases: at most one living run of a query per checkpoint, and per log.
 
 Two runs of one query would write one log and one output, and `cec rollback` deletes entries of Spark's logs. On a local
-or mounted file system a file lock refuses the second run. The lock ends with its process. Which of several starts goes
+or mounted file system a file lock refuses the second run. The lock ends with its process. On an object store an object
+with a heartbeat does (`object_lease`). Which of several starts goes
 on is decided with the lease in hand: `recovery.query_runs`.
 """
 
@@ -16,14 +17,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+from spark_cec.agent.object_lease import TIMING, ObjectLease, is_taken
 from spark_cec.errors import Fenced, LogLocationError
 from spark_cec.log.storage import Storage
 
 LOCK_FILE = "lock"
 
 WAIT_S = 15.0
-"""The longest time that a start waits for the agent of a killed run to end."""
+"""The longest time that a start waits for a file lock: for the agent of a killed run to end."""
 
+_JUST_STOPPED_S = 2.0
 _POLL_S = 0.05
 
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
@@ -42,31 +45,44 @@ class CheckpointLeases:
         self._held: dict[str, ExitStack] = {}
         self._alone: set[str] = set()
         self._runs: dict[str, int] = {}
+        self._objects: dict[str, list[ObjectLease]] = {}
 
     def hold(
-        self, checkpoint: str, own: Storage, wait_s: float = WAIT_S, log: Storage | None = None, *, alone: bool = False
-    ) -> bool:
+        self, checkpoint: str, own: Storage, wait_s: float | None = None, log: Storage | None = None,
+        *, alone: bool = False,
+    ) -> bool:  # fmt: skip
         """Takes the lease, and answers whether this call took it; `Fenced` if another process has it.
 
-        Takes none if this process shares the lease already, or the storage has no locks. `alone`: shares it with no
-        other caller of this process. `log` is the home of a log outside the checkpoint, which has its own lock. Waits
-        at most `wait_s` and at most `WAIT_S`, so that the caller still waits for the answer. Raises `LogLocationError`
-        if the file system cannot lock files.
+        Takes none if this process shares the lease already, or the storage has no leases. `alone`: shares it with no
+        other caller of this process. `log` is the home of a log outside the checkpoint, which has its own lease. Waits
+        at most `wait_s`, so that the caller still waits for the answer, and no longer than a lease can need
+        (`longest_wait_s`). Raises `LogLocationError` if the file system cannot lock files.
         """
-        places = [each for each in (own, log) if each is not None and each.local_path(LOCK_FILE) is not None]
-        deadline = time.monotonic() + min(wait_s, WAIT_S)
+        places = [each for each in (own, log) if each is not None and has_leases(each)]
+        longest_s = max((longest_wait_s(each) for each in places), default=0.0)
+        deadline = time.monotonic() + (longest_s if wait_s is None else min(wait_s, longest_s))
         while checkpoint in self._held and (alone or checkpoint in self._alone):
             _wait(deadline, f"the query with checkpoint {checkpoint}", str(os.getpid()))
         if checkpoint in self._held or not places:
             return False
+        objects: list[ObjectLease] = []
         with ExitStack() as taken:
             for place in places:
                 whose = f"the query with checkpoint {checkpoint}" if place is own else f"a query with log {place.url}"
-                taken.enter_context(_hold_lock(place, whose, deadline))
+                if _has_locks(place):
+                    taken.enter_context(_hold_lock(place, whose, deadline))
+                else:
+                    objects.append(_take_object(taken, place, whose, deadline))
             if alone:
                 self._alone.add(checkpoint)
+            self._objects[checkpoint] = objects
             self._held[checkpoint] = taken.pop_all()
         return True
+
+    def confirm(self, checkpoint: str) -> None:
+        """Raises `Fenced` if this process has a lease on an object store, and cannot be sure of it any more."""
+        for lease in self._objects.get(checkpoint, ()):
+            lease.confirm()
 
     def has(self, checkpoint: str) -> bool:
         """Whether this process holds the lease."""
@@ -83,6 +99,7 @@ class CheckpointLeases:
     def release(self, checkpoint: str) -> None:
         """Releases the lease, if this process holds it."""
         self._runs.pop(checkpoint, None)
+        self._objects.pop(checkpoint, None)
         taken = self._held.pop(checkpoint, None)
         self._alone.discard(checkpoint)  # later, so that nobody shares the lease meanwhile
         if taken is not None:
@@ -94,14 +111,44 @@ class CheckpointLeases:
             self.release(checkpoint)
 
 
-def is_held(own: Storage) -> bool | None:
-    """Whether a process holds the lease of a checkpoint; None if the storage has no locks.
+def has_leases(place: Storage) -> bool:
+    """Whether a lease can be had there. Memory has none: it ends with its process."""
+    return _has_locks(place) or not place.can_append
 
-    `own` is rooted at the checkpoint's `cec` directory.
+
+def longest_wait_s(place: Storage) -> float:
+    """How long a start waits there, at most, for the end of a run that was killed."""
+    return WAIT_S if _has_locks(place) else TIMING.take_over_s
+
+
+def command_wait_s(place: Storage) -> float:
+    """How long a command waits there for a run that has just stopped, and gives its lease back a moment later.
+
+    An object store cannot tell a killed run from a living one any sooner.
+    """
+    return _JUST_STOPPED_S if _has_locks(place) else TIMING.take_over_s
+
+
+def _has_locks(place: Storage) -> bool:
+    return place.local_path(LOCK_FILE) is not None
+
+
+def _take_object(taken: ExitStack, place: Storage, whose: str, deadline: float) -> ObjectLease:
+    lease = ObjectLease(place, whose)
+    taken.callback(lease.release)
+    lease.take(deadline)
+    return lease
+
+
+def is_held(own: Storage) -> bool | None:
+    """Whether a process holds the lease of a checkpoint; None if the storage has no leases.
+
+    `own` is rooted at the checkpoint's `cec` directory. On an object store this may take as long as a holder may be
+    silent.
     """
     place = own.local_path(LOCK_FILE)
     if place is None:
-        return None
+        return is_taken(own) if has_leases(own) else None
     try:
         with _open_file(Path(place), os.O_RDONLY) as descriptor:
             return not _is_locked_now(descriptor, fcntl.LOCK_SH)  # NFS lets only a writer ask for the other kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
@@ -35,6 +35,7 @@ from spark_cec.log.index import Index
 from spark_cec.log.output_rollbacks import Cut, read_cuts
 from spark_cec.log.reader import read_frame
 from spark_cec.log.readers import slowest_reader
+from spark_cec.log.storage import Storage
 from spark_cec.log.trim import TrimHorizon, trim
 from spark_cec.recovery import report
 from spark_cec.recovery.attempts import living_stores
@@ -47,17 +48,26 @@ from spark_cec.recovery.requests import answer_flush
 from spark_cec.recovery.session_settings import read_settings, split_batches
 from spark_cec.recovery.sources import ThinMargin, check_while_running, parse_sources
 
+_LOOK_FOR_REQUESTS_S = 5.0
+_ACKNOWLEDGE_EVERY_S = 10.0
+"""The shortest times between two looks into an object store, where each look is a request that costs money."""
+
 
 class QueryCalls:
     """The calls of a running query's driver: input, replay, flushes, acknowledgements, trimming, the report."""
 
-    def __init__(self, logs: OpenLogs, protocols: ProtocolCalls) -> None:
+    def __init__(
+        self, logs: OpenLogs, protocols: ProtocolCalls, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._logs = logs
         self._protocols = protocols
+        self._clock = clock
+        self._looked_at: dict[tuple[str, str], float] = {}
 
     def between_batches(self, request: BetweenBatchesRequest) -> BetweenBatchesAnswer:
         """Answers why the stores must write their dirty windows now, if they must."""
-        asked = FLUSH.read_if_sound(cec_directory(request.checkpoint))
+        own = cec_directory(request.checkpoint)
+        asked = FLUSH.read_if_sound(own) if self._may_look(own, "requests", _LOOK_FOR_REQUESTS_S) else None
         thin = None if request.sources is None else self._compare_sources(request, request.sources)
         if thin is None:
             return BetweenBatchesAnswer(request=asked, thin=None, deletes=False)
@@ -131,9 +141,23 @@ class QueryCalls:
     def acknowledge(self, request: AcknowledgeRequest) -> AcknowledgeAnswer:
         """Answers the lowest D of all stores at a version; no replay begins before that batch.
 
-        Under a protocol, answers the version to which the flow would go back now.
+        Under a protocol, answers the version to which the flow would go back now. An object store is asked now and
+        then: meanwhile the acknowledgements wait.
         """
+        log = self._logs.get_known(request.home)
+        if not self._may_look(log.storage, "acknowledgements", _ACKNOWLEDGE_EVERY_S):
+            return AcknowledgeAnswer(dirty_from=None)
         return AcknowledgeAnswer(dirty_from=self._find_dirty_from(request.home, request.version))
+
+    def _may_look(self, storage: Storage, what: str, every_s: float) -> bool:
+        """Whether to ask the storage now: an object store at most once in `every_s` seconds, any other at each call."""
+        if storage.can_append:
+            return True
+        now = self._clock()
+        if now - self._looked_at.get((storage.url, what), -every_s) < every_s:
+            return False
+        self._looked_at[storage.url, what] = now
+        return True
 
     def _find_dirty_from(self, home: str, version: int) -> int | None:
         kept_from = self._protocols.kept_from(home)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from spark_cec import __version__
 from spark_cec.adapters.fsspec_storage import open_storage, same_place
-from spark_cec.agent.lease import CheckpointLeases
+from spark_cec.agent.lease import CheckpointLeases, has_leases
 from spark_cec.agent.logs import OpenLogs, cec_directory, home_of, index_root
 from spark_cec.agent.messages import (
     BeginAnswer,
@@ -254,9 +254,12 @@ class StartCalls:
 
     def _hold(self, checkpoint: str, home: str, generation: int, wait_s: float) -> int:
         own = cec_directory(checkpoint)
-        has_leases, goes_on = own.local_path("") is not None, self._leases.run_of(checkpoint) == generation
-        if goes_on or not has_leases or has_held(own, generation):
-            refuse_replaced_run(own, checkpoint, generation, by_begun=not has_leases)  # without a wait for the lock
+        can_lease, goes_on = has_leases(own), self._leases.run_of(checkpoint) == generation
+        if goes_on and not own.can_append:  # a batch asks an object store for nothing
+            self.confirm_lease(checkpoint, home)
+            return generation
+        if goes_on or not can_lease or has_held(own, generation):
+            refuse_replaced_run(own, checkpoint, generation, by_begun=not can_lease)  # without a wait for the lock
         if goes_on:
             return generation
         with ExitStack() as undo:
@@ -265,11 +268,23 @@ class StartCalls:
             refuse_taken_over_log(checkpoint, home)
             refuse_migrated_query(own)
             refuse_during_rollback(own)
-            generation = hold_run(open_storage(checkpoint), own, generation, has_lease=has_leases)
+            generation = hold_run(open_storage(checkpoint), own, generation, has_lease=can_lease)
             self._leases.note_run(checkpoint, generation)
             self._protocols.continue_run(checkpoint, generation)
             undo.pop_all()
         return generation
+
+    def confirm_lease(self, checkpoint: str, home: str | None = None) -> None:
+        """Raises `Fenced` if this process had the lease of a run, and cannot be sure of it any more.
+
+        After a failure all calls for the checkpoint fail, and those for the log at `home`.
+        """
+        try:
+            self._leases.confirm(checkpoint)
+        except Fenced as lost:
+            self._leases.release(checkpoint)
+            self._logs.fence(checkpoint, home, str(lost))
+            raise
 
     def _take_lease(self, checkpoint: str, home: str, wait_s: float, *, alone: bool = False) -> bool:
         log = external_log(checkpoint, home)

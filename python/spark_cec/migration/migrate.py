@@ -14,7 +14,7 @@ from spark_cec import __version__
 from spark_cec.adapters.fsspec_storage import is_taken, open_storage, remove_all
 from spark_cec.admin.fall_back import replay_due
 from spark_cec.admin.find_log import find_log
-from spark_cec.agent.lease import CheckpointLeases
+from spark_cec.agent.lease import CheckpointLeases, command_wait_s
 from spark_cec.agent.logs import cec_directory, home_of
 from spark_cec.agent.owner import claim_log
 from spark_cec.errors import Fenced, LogLocationError, UnsuitableCheckpoint
@@ -166,7 +166,8 @@ def _hold_source(
         return
     leases = CheckpointLeases()
     try:
-        leases.hold(source.url, cec_directory(source.url), 2.0)
+        own = cec_directory(source.url)
+        leases.hold(source.url, own, command_wait_s(own))
     except Fenced as error:
         raise running(source.root) from error
     try:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.agent.lease import WAIT_S, CheckpointLeases
+from spark_cec.agent.lease import CheckpointLeases
 from spark_cec.checkpoint.columns import column_names, with_former_columns
 from spark_cec.errors import CecError, Fenced, LogLocationError
 from spark_cec.pipeline.checkpointing import CEC, Checkpointing
@@ -43,7 +43,7 @@ class PipelineHome:
         return f"{self.home}/flows/{name}"
 
     def take(
-        self, graph: Graph, schemas: Mapping[str, str], checkpointing: Checkpointing = CEC, wait_s: float = WAIT_S
+        self, graph: Graph, schemas: Mapping[str, str], checkpointing: Checkpointing = CEC, wait_s: float | None = None
     ) -> list[str]:
         """Takes the lease, compares the graph with the recorded one, and records it; answers the new flows.
 
@@ -78,7 +78,7 @@ class PipelineHome:
         return new
 
     def announce(
-        self, graph: Graph, flows: Collection[str], checkpointing: Checkpointing = CEC, wait_s: float = WAIT_S
+        self, graph: Graph, flows: Collection[str], checkpointing: Checkpointing = CEC, wait_s: float | None = None
     ) -> None:
         """Checks the home before Spark starts, and writes a status that says that these flows are starting.
 
@@ -94,7 +94,7 @@ class PipelineHome:
             if taken:
                 self.release()
 
-    def _hold(self, graph: Graph, wait_s: float) -> bool:
+    def _hold(self, graph: Graph, wait_s: float | None) -> bool:
         """Takes the lease; answers whether this call took it."""
         self._storage.probe_writable()
         try:

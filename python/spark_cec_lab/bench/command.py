@@ -40,6 +40,7 @@ from spark_cec_lab.bench.protocols.simulated_tables import simulated_tables
 from spark_cec_lab.bench.protocols.spec import Outcome
 from spark_cec_lab.bench.protocols.tables import tables
 from spark_cec_lab.bench.providers import Provider
+from spark_cec_lab.bench.storage import storage
 from spark_cec_lab.bench.tasks import Plan, Task, run_all
 from spark_cec_lab.bench.workloads import SEED, Size
 
@@ -82,6 +83,8 @@ chain     the same work as a pipeline of three flows, as one query, as three que
 nexmark   queries of that benchmark (--query), 200,000 events a batch, 10,000 to a second of event time
 protocols checkpointing protocols on pipelines of NexMark's queries and a cyclic one: throughput, a failure, skew, and
           simulated up to 100 workers; the tables go to standard output, the runs to --json-out (--quick: in 10 minutes)
+storage   an emulated S3: requests of a batch, and its time where each request takes 50 ms longer; with our checkpoint
+          file manager and with Spark's. The packages of S3A come from Maven Central
 
 \b
 In a run's line: batch_ms is the median; cpu_ms (processor time of all processes), gc_ms, bytes_per_batch and
@@ -213,8 +216,8 @@ def bench(
                 course = Course() if scale is None else Course(scale=scale)
                 runs = failover(way or list(Way), Load(), course, rounds, SEED, work, write, _say)
                 _draw_failover(runs, png)
-            elif task is Task.CHAIN:
-                chain(Amount(), rounds, memory, work, write, _say)
+            elif task in (Task.CHAIN, Task.STORAGE):
+                _run_alone(task, spec, rounds, work, write)
             elif task is Task.PAPER:
                 numbers = figure or [each.number for each in FIGURES]
                 _draw(run_figures(numbers, size, spec, warm_up, batches, rounds, work, write, _say), png)
@@ -229,6 +232,14 @@ def bench(
     except (BenchError, BuildError) as error:
         _say(f"error: {error}")
         raise typer.Exit(1) from None
+
+
+def _run_alone(task: Task, spec: JobSpec, rounds: int, work: Path, write: Callable[[dict[str, Any]], None]) -> None:
+    """Runs a task that has workloads of its own."""
+    if task is Task.STORAGE:
+        storage(spec, rounds, work, write, _say)
+    else:
+        chain(Amount(), rounds, spec.memory, work, write, _say)
 
 
 def _show_protocols(outcomes: Sequence[Outcome], simulation: Sequence[dict[str, Any]], png: Path | None) -> None:

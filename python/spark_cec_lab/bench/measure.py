@@ -107,7 +107,7 @@ def steady(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measured:
     Raises `BenchError` if the query fails, or the windows were not all open when the measurement began.
     """
     timed: list[dict[str, Any]] = []
-    with _started(replace(spec, last_batch=schedule.last), home) as child:
+    with started(replace(spec, last_batch=schedule.last), home) as child:
         meter = _Meter(child, Path(spec.checkpoint))
         for event in child.events(SILENCE_S):
             batch = int(event["batch"])
@@ -153,7 +153,7 @@ def pace(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measured:
     """Ten minutes of batches after the fill and the warm-up: `pace_of` them."""
     batches: list[dict[str, float]] = []
     gc_ms = 0.0
-    with _started(replace(spec, last_batch=None), home) as child:
+    with started(replace(spec, last_batch=None), home) as child:
         for event in child.events(SILENCE_S):
             batch, gc_ms_before, gc_ms = int(event["batch"]), gc_ms, float(event["gc_ms"])
             if batch < schedule.first_timed:
@@ -191,7 +191,7 @@ def recovery(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measure
     `at_the_crash` gives.
     """
     checked, each_ms = 0, []
-    with _started(replace(spec, last_batch=None), home) as child:
+    with started(replace(spec, last_batch=None), home) as child:
         for event in child.events(SILENCE_S):
             say(schedule.describe(int(event["batch"]), event["batch_ms"]))
             checked += int(event["metrics"].get("cecChecked", 0))
@@ -202,7 +202,7 @@ def recovery(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measure
                 break
     committed = committed_batch(Path(spec.checkpoint))
     say("killed; starting again")
-    with _started(replace(spec, last_batch=committed + 1), home) as child:
+    with started(replace(spec, last_batch=committed + 1), home) as child:
         again = list(child.events(SILENCE_S))
     report = _newest_report(Path(spec.checkpoint))
     return Measured(
@@ -271,7 +271,7 @@ def committed_batch(checkpoint: Path) -> int:
 
 
 @contextmanager
-def _started(spec: JobSpec, home: Path) -> Iterator[Child]:
+def started(spec: JobSpec, home: Path) -> Iterator[Child]:
     """The job as a process of its own, with all its temporary files in `spec.scratch`, which goes when it ends."""
     scratch = Path(spec.scratch)
     scratch.mkdir(parents=True)

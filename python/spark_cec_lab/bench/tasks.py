@@ -19,6 +19,7 @@ from spark_cec_lab.bench.job import JobSpec
 from spark_cec_lab.bench.measure import Measured, Say, Schedule, after, pace, recovery, steady
 from spark_cec_lab.bench.providers import FLINK, PEERS, Provider, in_turn
 from spark_cec_lab.bench.report import Report
+from spark_cec_lab.bench.storage import WORKLOAD as STORAGE_WORKLOAD
 from spark_cec_lab.bench.workloads import DEFAULTS, MANY_STORES, Shape, Workload
 
 
@@ -39,6 +40,7 @@ class Task(str, Enum):
     CHAIN = "chain"
     NEXMARK = "nexmark"
     PROTOCOLS = "protocols"
+    STORAGE = "storage"
 
     @property
     def workload(self) -> Workload:
@@ -47,6 +49,8 @@ class Task(str, Enum):
             return MANY_STORES
         if self is Task.BOUND:
             return BOUND_WORKLOAD
+        if self is Task.STORAGE:
+            return STORAGE_WORKLOAD
         return DEFAULTS[Shape(self.value) if self.value in {shape.value for shape in Shape} else Shape.UNIFORM]
 
     @property
@@ -59,7 +63,7 @@ class Task(str, Enum):
 
     def can_measure(self, provider: Provider) -> bool:
         """Whether it says anything of that one. Some have providers of their own."""
-        if self in (Task.PAPER, Task.BOUND, Task.FAILOVER, Task.CHAIN, Task.PROTOCOLS):
+        if self in (Task.PAPER, Task.BOUND, Task.FAILOVER, Task.CHAIN, Task.PROTOCOLS, Task.STORAGE):
             return False
         if self is Task.AGENT:
             return provider is Provider.CEC

@@ -25,6 +25,7 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.adapters.local_storage import LocalStorage
 from spark_cec.agent import queries, starts
 from spark_cec.agent.calls import Calls
+from spark_cec.agent.messages import AcknowledgeRequest, BetweenBatchesRequest
 from spark_cec.agent.queries import _find_output_bound
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
@@ -783,3 +784,25 @@ def test_a_checkpoint_that_was_deleted_begins_anew(agent: Agent, tmp_path: Path)
     plan = restarted.plan(1, decision=WITH_STATE)
     assert (plan["committed_batch"], len(plan["stores"])) == (1, 2)
     restarted.calls.close()
+
+
+def test_an_object_store_is_asked_now_and_then_only(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look is a request that costs money. Acknowledgements may wait, and so may `cec flush`."""
+    run_batches(agent, 3)
+    now = [100.0]
+    calls = queries.QueryCalls(agent.calls._logs, agent.calls._starts._protocols, lambda: now[0])
+    Path(agent.checkpoint, "cec", "flush.json").write_text('{"request": "r"}')
+    asked = BetweenBatchesRequest(checkpoint=agent.checkpoint, home=agent.home, version=3, sources=None)
+    acknowledged = AcknowledgeRequest(home=agent.home, version=3)
+
+    def ask() -> tuple[str | None, int | None]:
+        return calls.between_batches(asked).request, calls.acknowledge(acknowledged).dirty_from
+
+    assert ask() == ask() == ("r", 1), "a disk is asked at each call"
+    monkeypatch.setattr(LocalStorage, "can_append", False)
+    answers = []
+    for _ in range(12):
+        answers.append(ask())
+        now[0] += 1.0
+    assert [each[0] for each in answers] == ["r", *[None] * 4, "r", *[None] * 4, "r", None]
+    assert [each[1] for each in answers] == [1, *[None] * 9, 1, None]

@@ -1,0 +1,201 @@
+"""Leases on an object store, where objects with heartbeats stand in for locks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from spark_cec.adapters.fsspec_storage import ObjectStorage
+from spark_cec.agent.object_lease import Beat, ObjectLease, Process, Timing, is_taken, newest_number
+from spark_cec.errors import Fenced
+from spark_cec.log.frame import Buffer
+from spark_cec.log.storage import Storage
+from tests.log.support import Fault, FaultyStorage, ObjectStore
+
+TIMING = Timing(beat_s=100_000.0)
+"""No beat comes by itself."""
+
+
+class World:
+    """A store, and a clock that goes on only while somebody waits. `meanwhile` runs in each pause."""
+
+    def __init__(self) -> None:
+        self.place: Storage = ObjectStorage("s3://b/cec", ObjectStore(), "b/cec", exclusive=True)
+        self.now = 1000.0
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+        self.meanwhile()
+
+    def lease(self, place: Storage | None = None) -> ObjectLease:
+        return ObjectLease(place or self.place, "the query q", TIMING, lambda: self.now, self.pause)
+
+    def take(self) -> ObjectLease:
+        lease = self.lease()
+        lease.take(time.monotonic() + 3600)
+        return lease
+
+    def move_holder_away(self) -> None:
+        """The newest holder is a process of another machine, of which nobody here knows whether it lives."""
+        path = f"lease/{newest_number(self.place):010d}.json"
+        beat = Beat.decode(self.place.read(path))
+        assert beat.process is not None
+        self.place.replace(path, replace(beat, process=replace(beat.process, boot="another")).encode())
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_lease_that_was_released_is_taken_at_once(world: World) -> None:
+    for number in (1, 2, 3):
+        lease = world.take()
+        assert newest_number(world.place) == number and world.now == 1000.0
+        lease.confirm()
+        lease.release()
+    assert len(world.place.list("lease")) == 1, "old leases are deleted"
+
+
+def test_a_living_holder_is_named_and_keeps_its_lease(world: World) -> None:
+    holder = world.take()
+    world.meanwhile = holder.beat
+    with pytest.raises(
+        Fenced, match=rf"the query q is running already \(agent process {os.getpid()} on .*stop that run"
+    ):
+        world.lease().take(time.monotonic() + 0.2)
+    holder.confirm()
+    assert newest_number(world.place) == 1
+
+
+def test_a_silent_holder_is_outlasted_and_cannot_go_on(world: World) -> None:
+    """As a driver that was paused and wakes up: its clock says that its lease is over, whatever the store says."""
+    paused = world.take()
+    world.move_holder_away()
+    began = world.now
+    taker = world.take()
+    assert world.now - began >= TIMING.silent_s + TIMING.valid_s
+    taker.confirm()
+    with pytest.raises(Fenced, match=r"was away from s3://b/cec for longer than 15 s"):
+        paused.confirm()
+    paused.release()
+    taker.confirm()
+    assert newest_number(world.place) == 2
+
+
+def trusts(lease: ObjectLease) -> bool:
+    try:
+        lease.confirm()
+    except Fenced:
+        return False
+    return True
+
+
+class WakingStorage(FaultyStorage):
+    """Runs an action before the creation of an object, once."""
+
+    def __init__(self, inner: Storage, action: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._actions = [action]
+
+    def create(self, path: str, data: Buffer) -> None:
+        """Runs the action, then creates the object."""
+        if self._actions:
+            self._actions.pop()()
+        super().create(path, data)
+
+
+@pytest.mark.parametrize("wakes_after_s", [*range(45), None])
+def test_at_no_moment_two_processes_trust_a_lease(wakes_after_s: int | None, world: World) -> None:
+    """Whenever the holder wakes up while another process takes its lease; None: between its last look and its write."""
+    holder = world.take()
+    world.move_holder_away()
+    wakes_at = world.now + (1e9 if wakes_after_s is None else wakes_after_s)
+
+    def wake_in_time() -> None:
+        if world.now >= wakes_at:
+            world.meanwhile = lambda: None
+            holder.beat()
+
+    world.meanwhile = wake_in_time
+    taker = world.lease(WakingStorage(world.place, holder.beat) if wakes_after_s is None else None)
+    with suppress(Fenced):
+        taker.take(time.monotonic() + 3600)
+    assert trusts(holder) + trusts(taker) <= 1
+    assert trusts(taker) is (newest_number(world.place) == 2)
+
+
+def test_a_holder_of_this_machine_that_is_gone_needs_no_wait(world: World) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process = Process.find(child.pid)
+    assert process is not None and not process.is_gone
+    child.kill()
+    child.wait()
+    assert process.is_gone and not replace(process, namespace=1).is_gone and not replace(process, boot="x").is_gone
+    world.place.create("lease/0000000001.json", Beat("t", 3, False, "here", process).encode())
+    began = world.now
+    world.take()
+    assert world.now == began
+
+
+def test_the_next_process_with_the_number_is_another_one() -> None:
+    here = Process.find(os.getpid())
+    assert here is not None and not here.is_gone and replace(here, started="1").is_gone
+
+
+def test_a_store_that_is_away_for_a_moment_does_no_harm(world: World) -> None:
+    faulty = FaultyStorage(world.place, Fault(0))
+    lease = world.lease(faulty)
+    lease.take(time.monotonic() + 60)
+    world.now += 10
+    lease.confirm()
+    faulty.fault.seen.clear()
+    lease.confirm()
+    assert faulty.fault.seen == [], "a confirmation asks for nothing while beats are in time"
+    world.now += 10
+    lease.confirm()
+    assert faulty.fault.seen == ["replace", "exists"], "a late beat is made up for"
+    faulty.fault = Fault(1, error=lambda: OSError("the store is away"))
+    world.now += 20
+    with pytest.raises(Fenced):
+        lease.confirm()
+    lease.confirm()
+
+
+def test_an_unreadable_lease_counts_as_one_that_may_live(world: World) -> None:
+    world.place.create("lease/0000000001.json", b"{")
+    began = world.now
+    world.take()
+    assert world.now - began >= TIMING.silent_s + TIMING.valid_s
+
+
+class BeatingStorage(FaultyStorage):
+    """A beat comes before each read."""
+
+    def __init__(self, inner: Storage, beat: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self._beat = beat
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Beats, then reads."""
+        self._beat()
+        return super().read(path, offset, length)
+
+
+def test_whether_a_lease_is_taken(world: World) -> None:
+    quick = Timing(silent_s=0.05, poll_s=0.01)
+    assert not is_taken(world.place, quick)
+    lease = world.take()
+    world.move_holder_away()
+    assert not is_taken(world.place, quick), "no beat comes"
+    assert is_taken(BeatingStorage(world.place, lease.beat), quick)
+    lease.release()
+    assert not is_taken(world.place, quick)
