@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -15,6 +17,7 @@ import pytest
 from cec_it import local
 from cec_it.job_on_s3 import CEC, MANAGER, Job
 from cec_it.s3a import SECRET, S3Server, fetch_s3a, plain_environment, run_server
+from testbed.processes import ProcessTree
 
 BATCHES = 8
 ONE_CONF_LINE = {"spark.sql.streaming.checkpointFileManagerClass": MANAGER}
@@ -30,7 +33,8 @@ def server() -> Iterator[S3Server]:
 def start(job: Job) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "cec_it.job_on_s3", job.to_json()]
     with Path(job.root, "stderr").open("ab") as errors:
-        return subprocess.Popen(command, env={**plain_environment(), "SPARK_LOCAL_IP": "127.0.0.1"}, stderr=errors)
+        environment = {**plain_environment(), "SPARK_LOCAL_IP": "127.0.0.1"}
+        return subprocess.Popen(command, env=environment, stderr=errors, start_new_session=True)
 
 
 def rows_of(job: Job) -> dict[str, list[list[object]]]:
@@ -44,8 +48,7 @@ def run_disturbed(job: Job, *, probe: bool = False) -> None:
         try:
             local.eventually(lambda upto=upto: True if len(rows_of(job)) >= upto else None, f"batch {upto - 1}", 240)
         finally:
-            driver.kill()
-            driver.wait(60)
+            ProcessTree(driver.pid).kill()
     assert start(replace(job, probe=probe)).wait(240) == 0, Path(job.root, "stderr").read_text()[-3000:]
 
 
@@ -103,3 +106,63 @@ def test_a_killed_query_with_its_checkpoint_on_s3_is_exact(doubles: bool, server
     of_one_entry = Counter((each.kind.value, each.is_conditional) for each in seen if each.key == entry)
     assert of_one_entry[("PUT", True)] == 1 and of_one_entry[("COPY", False)] == 0, of_one_entry
     assert not [each for each in seen if each.key.startswith(f"{place}/commits/.")], "no temporary file"
+
+
+def write_job(tmp_path: Path, name: str, server: S3Server, checkpoint: str) -> Job:
+    root = tmp_path / name
+    root.mkdir()
+    conf = {**server.conf(), "spark.jars": fetch_s3a(), **ONE_CONF_LINE}
+    return Job(str(root), f"s3a://query/{checkpoint}", 100_000, conf)
+
+
+def await_batches(job: Job, count: int, driver: subprocess.Popen[bytes]) -> None:
+    def look() -> bool | None:
+        assert driver.poll() is None, stderr_of(job)[-3000:]
+        return True if len(rows_of(job)) >= count else None
+
+    local.eventually(look, f"{count} batches of {job.root}", 300)
+
+
+def stderr_of(job: Job) -> str:
+    return Path(job.root, "stderr").read_text(errors="replace")
+
+
+@pytest.mark.long
+def test_of_two_drivers_one_goes_on(server: S3Server, tmp_path: Path) -> None:
+    """A second driver is refused while the first one lives. Once that is paused, the second one goes on after it; the
+    first one wakes up, and commits no batch.
+    """
+    first, second, third = (write_job(tmp_path, name, server, "two") for name in ("first", "second", "third"))
+    one = start(first)
+    family = ProcessTree(one.pid)
+    try:
+        await_batches(first, 3, one)
+        refused = start(second)
+        assert refused.wait(240) == 1
+        assert "is running already (agent process" in stderr_of(second) and rows_of(second) == {}
+        await_batches(first, len(rows_of(first)) + 3, one)
+
+        for pid in family.members():
+            os.kill(pid, signal.SIGSTOP)
+        known = rows_of(first)
+        two = start(third)
+        try:
+            await_batches(third, 3, two)
+            for pid in family.members():
+                os.kill(pid, signal.SIGCONT)
+            assert one.wait(240) == 1
+            said = stderr_of(first)
+            # By its lease; or a write that was under way finds the other driver's entry.
+            words = ("was away from s3a://query/two/cec for longer than", "FileAlreadyExistsException: s3a://query/two/")
+            assert any(each in said for each in words), said[-4000:]
+            await_batches(third, len(rows_of(third)) + 3, two)
+        finally:
+            ProcessTree(two.pid).kill()
+    finally:
+        family.kill()
+    again, woken = rows_of(third), {batch: rows for batch, rows in rows_of(first).items() if batch not in known}
+    assert len(woken) <= 1, "foreachBatch may see the batch that was under way, which was not committed"
+    for batch in again.keys() & {**known, **woken}.keys():
+        assert again[batch] == rows_of(first)[batch]
+    first_again = min(int(batch) for batch in again)
+    assert first_again <= len(known) and len(again) == max(int(batch) for batch in again) - first_again + 1
