@@ -108,6 +108,11 @@ class LocalStorage:
         """Deletes the file, if it exists."""
         self._full_path(path).unlink(missing_ok=True)
 
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """Deletes the files that exist."""
+        for path in paths:
+            self.delete(path)
+
     def sync(self, path: str) -> None:
         """Syncs the file and its name."""
         target = self._full_path(path)

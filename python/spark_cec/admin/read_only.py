@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from spark_cec.log.frame import Buffer
@@ -65,6 +65,10 @@ class WatchedStorage:
         """Deletes the file, if it exists."""
         self._inner.delete(path)
 
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """Deletes the files that exist."""
+        self._inner.delete_all(paths)
+
     def sync(self, path: str) -> None:
         """Makes the file durable."""
         self._inner.sync(path)
@@ -101,6 +105,10 @@ class ReadOnlyStorage(WatchedStorage):
     def delete(self, path: str) -> NoReturn:
         """Refused."""
         self._refuse(path)
+
+    def delete_all(self, paths: Sequence[str]) -> NoReturn:
+        """Refused."""
+        self._refuse(next(iter(paths), ""))
 
     def probe_writable(self) -> NoReturn:
         """Refused."""

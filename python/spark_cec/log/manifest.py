@@ -286,8 +286,7 @@ def retire(storage: Storage, before: int) -> list[int]:
     retired = [batch for batch in batches(storage) if batch < before]
     if retired and before > retired_before(storage):
         restore_retirement(storage, before)
-    for batch in retired:
-        storage.delete(manifest_path(batch))
+    storage.delete_all([manifest_path(batch) for batch in retired])
     return retired
 
 

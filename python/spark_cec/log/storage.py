@@ -91,6 +91,9 @@ class Storage(Protocol):
     def delete(self, path: str) -> None:
         """Deletes the file, if it exists."""
 
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """Deletes the files that exist, in any order. If it raises, any of them may be deleted."""
+
     def sync(self, path: str) -> None:
         """Makes the readable bytes of a file durable: its writer may have died before."""
 

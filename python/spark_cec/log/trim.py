@@ -109,8 +109,8 @@ def trim(storage: Storage, index: Index, horizon: TrimHorizon, summaries: Summar
     known = (summaries or Summaries()).of(index, [file.name for file in files])
     wanted = set(removable_segments(known.values(), horizon))
     removed = [file.name for file in files if file.name in wanted and _is_known(storage, file, covered[file.name].end)]
+    storage.delete_all([segment_path(segment) for segment in removed])
     for segment in removed:
-        storage.delete(segment_path(segment))
         index.forget(segment)
     return removed
 

@@ -6,6 +6,7 @@ first batches, batches whose requests are counted, and batches whose every reque
 
 from __future__ import annotations
 
+import logging
 import shutil
 import statistics
 import uuid
@@ -174,6 +175,7 @@ def _run_server() -> Iterator[tuple[StorageProxy, Callable[[], int]]]:
         from moto.server import ThreadedMotoServer
     except ImportError as error:
         raise BenchError(f"{error}: pip install 'moto[server]'") from None
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it would log each request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

@@ -13,6 +13,7 @@ import pytest
 from spark_cec.admin.find_log import find_log
 from spark_cec.admin.read_only import ReadOnlyStorage
 from spark_cec.log.home import join_log, relative_home
+from spark_cec.log.storage import Storage
 from spark_cec.settings import PROVIDER, PROVIDER_KEY
 from tests.cli.support import Checkpoint, answer, query_json, run, write_log
 from tests.log.support import LOG_ID, memory_storage
@@ -143,14 +144,17 @@ def test_a_read_only_storage_lets_nothing_through() -> None:
     write_log(inner, 1)
     storage = ReadOnlyStorage(inner)
     assert not storage.can_append
-    writes: list[Callable[[], object]] = [
-        lambda: storage.create("a", b""),
-        lambda: storage.replace("log.json", b""),
-        lambda: storage.append_to_new("a"),
-        lambda: storage.delete("log.json"),
-        storage.probe_writable,
-    ]
-    for write in writes:
+    writes: dict[str, Callable[[], object]] = {
+        "create": lambda: storage.create("a", b""),
+        "replace": lambda: storage.replace("log.json", b""),
+        "append_to_new": lambda: storage.append_to_new("a"),
+        "delete": lambda: storage.delete("log.json"),
+        "delete_all": lambda: storage.delete_all(["log.json"]),
+        "probe_writable": storage.probe_writable,
+    }
+    reads = {"url", "can_append", "read", "size", "list", "exists", "sync", "local_path"}
+    assert {name for name in vars(Storage) if not name.startswith("_")} == reads | writes.keys(), "a new method"
+    for write in writes.values():
         with pytest.raises(OSError, match="was opened for reading only"):
             write()
     assert join_log(inner) == LOG_ID

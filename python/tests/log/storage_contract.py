@@ -105,6 +105,14 @@ class StorageContract:
         storage.create("d/x", b"1")
         assert not storage.exists("d")
 
+    def test_many_can_be_deleted_at_once(self, storage: Storage) -> None:
+        for name in "abcd":
+            storage.create(f"d/{name}", b"1")
+        storage.delete_all([])
+        storage.delete_all(["d/a", "d/nowhere", "d/b", "d/d"])
+        storage.delete_all(["d/nowhere"])
+        assert storage.list("d") == [StoredFile("c", 1)]
+
     def test_deleted_is_gone_and_can_be_created_again(self, storage: Storage) -> None:
         storage.create("d/x", b"1")
         storage.delete("d/x")

@@ -201,6 +201,10 @@ class FaultyStorage:
     def delete(self, path: str) -> None:
         self.fault.run("delete", lambda: self.inner.delete(path))
 
+    def delete_all(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.delete(path)
+
     def sync(self, path: str) -> None:
         self.fault.run("sync", lambda: self.inner.sync(path))
 

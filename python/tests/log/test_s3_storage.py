@@ -54,7 +54,10 @@ def server() -> Iterator[Server]:
     endpoint = f"http://{host}:{port}"
     known = dict(fsspec.config.conf)
     fsspec.config.conf["s3"] = {
-        "endpoint_url": endpoint, "key": "k", "secret": "s", "client_kwargs": {"region_name": "us-east-1"},
+        "endpoint_url": endpoint,
+        "key": "k",
+        "secret": "s",
+        "client_kwargs": {"region_name": "us-east-1"},
     }
     yield Server(endpoint)
     fsspec.config.conf.clear()
@@ -184,6 +187,10 @@ def test_a_store_that_ignores_the_condition_is_refused(server: Server) -> None:
         (lambda storage: storage.exists("y"), ["GET"]),
         (lambda storage: storage.exists("empty"), ["GET", "HEAD"]),
         (lambda storage: storage.delete("x"), ["DELETE"]),
+        (
+            lambda storage: storage.delete_all(["x", *(f"n{number}" for number in range(900))]),
+            ["DELETE", "BULK_DELETE"],
+        ),
         (lambda storage: storage.list(""), ["LIST"]),
     ],
 )
