@@ -36,8 +36,7 @@ final class CecCheckpointFileManager(path: Path, hadoopConf: Configuration) exte
   }
 
   /** The checkpoint whose log this is; None if Spark's manager does all. */
-  private val checkpoint: Option[String] =
-    Option.when(Logs(path.getName) && Schemes(String.valueOf(path.toUri.getScheme)) && isDriver)(path.getParent.toString)
+  private val checkpoint: Option[String] = findCheckpoint(path).filter(_ => isDriver)
 
   private lazy val conf = hadoopConf.asScala.map(entry => entry.getKey -> entry.getValue)
     .filter(_._1.startsWith("spark.sql.streaming.stateStore.")).toMap
@@ -84,7 +83,7 @@ final class CecCheckpointFileManager(path: Path, hadoopConf: Configuration) exte
   override def createCheckpointDirectory(): Path = sparks.createCheckpointDirectory()
 }
 
-private object CecCheckpointFileManager {
+private[cec] object CecCheckpointFileManager {
   val Key: String = SQLConf.STREAMING_CHECKPOINT_FILE_MANAGER_CLASS.parent.key
 
   private val Logs = Set("offsets", "commits")
@@ -94,6 +93,10 @@ private object CecCheckpointFileManager {
 
   /** A longer entry goes to Spark's manager, because the agent's calls are texts. */
   private val LargestBytes = 4 << 20
+
+  /** The checkpoint of a log on an object store; None for another directory or another store. */
+  def findCheckpoint(directory: Path): Option[String] =
+    Option.when(Logs(directory.getName) && Schemes(String.valueOf(directory.toUri.getScheme)))(directory.getParent.toString)
 
   private def isDriver: Boolean = Option(SparkEnv.get).exists(_.executorId == SparkContext.DRIVER_IDENTIFIER)
 
