@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 import statistics
+import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spark_cec.session import MANAGER, MANAGER_KEY, jar_path
+from spark_cec.session import MANAGER, MANAGER_KEY, PYTHON_KEY, jar_path
 from spark_cec.settings import PREFIX
 from spark_cec.toolchain import spark_jars
 from spark_cec_lab.bench.job import JobSpec
@@ -108,7 +109,7 @@ def _run_one(
                 **dict(spec.conf),
             }  # fmt: skip
             if variant.has_manager or variant.provider.is_ours:  # the manager is in our jar, whatever keeps the state
-                conf["spark.jars"] = spec.jar
+                conf |= {"spark.jars": spec.jar, PYTHON_KEY: sys.executable}
             last = _FIRST + _COUNTED + _DELAYED - 1
             placed = replace(
                 spec, checkpoint=f"s3a://{_BUCKET}/{uuid.uuid4().hex}", scratch=str(home / "scratch"),
