@@ -84,7 +84,7 @@ nexmark   queries of that benchmark (--query), 200,000 events a batch, 10,000 to
 protocols checkpointing protocols on pipelines of NexMark's queries and a cyclic one: throughput, a failure, skew, and
           simulated up to 100 workers; the tables go to standard output, the runs to --json-out (--quick: in 10 minutes)
 storage   an emulated S3: requests of a batch, and its time where each request takes 50 ms longer; with our checkpoint
-          file manager and with Spark's. The packages of S3A come from Maven Central
+          file manager for Spark's two logs, and without. The packages of S3A come from Maven Central
 
 \b
 In a run's line: batch_ms is the median; cpu_ms (processor time of all processes), gc_ms, bytes_per_batch and
@@ -217,7 +217,7 @@ def bench(
                 runs = failover(way or list(Way), Load(), course, rounds, SEED, work, write, _say)
                 _draw_failover(runs, png)
             elif task in (Task.CHAIN, Task.STORAGE):
-                _run_alone(task, spec, rounds, work, write)
+                _run_alone(task, spec, chosen, rounds, work, write)
             elif task is Task.PAPER:
                 numbers = figure or [each.number for each in FIGURES]
                 _draw(run_figures(numbers, size, spec, warm_up, batches, rounds, work, write, _say), png)
@@ -234,10 +234,13 @@ def bench(
         raise typer.Exit(1) from None
 
 
-def _run_alone(task: Task, spec: JobSpec, rounds: int, work: Path, write: Callable[[dict[str, Any]], None]) -> None:
+def _run_alone(
+    task: Task, spec: JobSpec, chosen: Sequence[Provider], rounds: int, work: Path,
+    write: Callable[[dict[str, Any]], None],
+) -> None:  # fmt: skip
     """Runs a task that has workloads of its own."""
     if task is Task.STORAGE:
-        storage(spec, rounds, work, write, _say)
+        storage(spec, chosen, rounds, work, write, _say)
     else:
         chain(Amount(), rounds, spec.memory, work, write, _say)
 

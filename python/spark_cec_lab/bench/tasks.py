@@ -19,6 +19,7 @@ from spark_cec_lab.bench.job import JobSpec
 from spark_cec_lab.bench.measure import Measured, Say, Schedule, after, pace, recovery, steady
 from spark_cec_lab.bench.providers import FLINK, PEERS, Provider, in_turn
 from spark_cec_lab.bench.report import Report
+from spark_cec_lab.bench.storage import PROVIDERS as STORAGE_PROVIDERS
 from spark_cec_lab.bench.storage import WORKLOAD as STORAGE_WORKLOAD
 from spark_cec_lab.bench.workloads import DEFAULTS, MANY_STORES, Shape, Workload
 
@@ -63,8 +64,10 @@ class Task(str, Enum):
 
     def can_measure(self, provider: Provider) -> bool:
         """Whether it says anything of that one. Some have providers of their own."""
-        if self in (Task.PAPER, Task.BOUND, Task.FAILOVER, Task.CHAIN, Task.PROTOCOLS, Task.STORAGE):
+        if self in (Task.PAPER, Task.BOUND, Task.FAILOVER, Task.CHAIN, Task.PROTOCOLS):
             return False
+        if self is Task.STORAGE:
+            return provider in STORAGE_PROVIDERS
         if self is Task.AGENT:
             return provider is Provider.CEC
         if self is Task.FLINK:
