@@ -54,13 +54,12 @@ class CheckpointLeases:
         """Takes the lease, and answers whether this call took it; `Fenced` if another process has it.
 
         Takes none if this process shares the lease already, or the storage has no leases. `alone`: shares it with no
-        other caller of this process. `log` is the home of a log outside the checkpoint, which has its own lease. Waits
-        at most `wait_s`, so that the caller still waits for the answer, and no longer than a lease can need
-        (`longest_wait_s`). Raises `LogLocationError` if the file system cannot lock files.
+        other caller of this process. `log` is the home of a log outside the checkpoint, which has its own lease. For
+        each of the two it waits at most `wait_s`, and no longer than a lease can need (`longest_wait_s`). Raises
+        `LogLocationError` if the file system cannot lock files.
         """
         places = [each for each in (own, log) if each is not None and has_leases(each)]
-        longest_s = max((longest_wait_s(each) for each in places), default=0.0)
-        deadline = time.monotonic() + (longest_s if wait_s is None else min(wait_s, longest_s))
+        deadline = _find_deadline(own, wait_s)
         while checkpoint in self._held and (alone or checkpoint in self._alone):
             _wait(deadline, f"the query with checkpoint {checkpoint}", str(os.getpid()))
         if checkpoint in self._held or not places:
@@ -69,6 +68,7 @@ class CheckpointLeases:
         with ExitStack() as taken:
             for place in places:
                 whose = f"the query with checkpoint {checkpoint}" if place is own else f"a query with log {place.url}"
+                deadline = _find_deadline(place, wait_s)
                 if _has_locks(place):
                     taken.enter_context(_hold_lock(place, whose, deadline))
                 else:
@@ -119,6 +119,11 @@ def has_leases(place: Storage) -> bool:
 def longest_wait_s(place: Storage) -> float:
     """How long a start waits there, at most, for the end of a run that was killed."""
     return WAIT_S if _has_locks(place) else TIMING.take_over_s
+
+
+def _find_deadline(place: Storage, wait_s: float | None) -> float:
+    longest_s = longest_wait_s(place)
+    return time.monotonic() + (longest_s if wait_s is None else min(wait_s, longest_s))
 
 
 def command_wait_s(place: Storage) -> float:

@@ -150,6 +150,9 @@ class ObjectLease:
                 self._place.create(_path(newest + 1), self._encode(is_released=False))
             except AlreadyExists:
                 continue
+            if newest_number(self._place) > newest + 1:  # others have taken and released leases since the look
+                self._place.delete(_path(newest + 1))
+                continue
             self._number = newest + 1
             break
         self._valid_until = began + self._timing.valid_s

@@ -1,4 +1,7 @@
-"""The plan of a recovery: which batches the query must replay (docs/design.md, One recovery)."""
+"""The plan of a recovery: which batches the query must replay (docs/design.md, One recovery).
+
+`recovery.decide` makes it from the facts of `recovery.facts`.
+"""
 
 from __future__ import annotations
 

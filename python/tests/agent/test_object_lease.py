@@ -133,6 +133,25 @@ def test_at_no_moment_two_processes_trust_a_lease(wakes_after_s: int | None, wor
     assert trusts(taker) is (newest_number(world.place) == 2)
 
 
+def test_a_number_that_others_have_used_meanwhile_gives_no_lease(world: World) -> None:
+    """Between two looks of the taker the holder releases, and two starts take the lease and delete what is older."""
+    holder = world.take()
+    later: list[ObjectLease] = []
+
+    def others_start() -> None:
+        world.meanwhile = lambda: None
+        holder.release()
+        world.take().release()
+        later.append(world.take())
+
+    world.meanwhile = others_start
+    taker = world.lease()
+    with suppress(Fenced):
+        taker.take(time.monotonic() + 0.1)
+    assert later
+    assert trusts(later[0]) + trusts(taker) <= 1
+
+
 def test_a_holder_of_this_machine_that_is_gone_needs_no_wait(world: World) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     process = Process.find(child.pid)
