@@ -1,6 +1,7 @@
 """Writes the commit frame of one version of one store, in the agent.
 
-The shim chooses the windows of the frame, by the plan of the commit before: `StoreState.commit`.
+The shim chooses the windows of the frame, by the plan of the commit before: `StoreState.commit`. `log.meta.CommitMeta`
+has the fields of the footer, and `log/FORMAT.md` has the bytes.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import org.apache.spark.sql.cec.agent.Json
 import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
 
 /**
- * Asks a Kafka cluster about the topics of a streaming relation.
+ * Asks a Kafka cluster about the topics of a streaming relation: their offsets, their retention, and whether they are compacted.
  *
  * Spark's own jars lack Kafka's classes, so reflection reaches them through the connector, with the connector's
  * parameters. The connector's `ConsumerStrategy` knows the topics of `assign`, `subscribe` and `subscribePattern`, and
