@@ -195,7 +195,8 @@ class ObjectLease:
             began = self._clock()
             self._beats += 1
             self._place.replace(_path(self._number), self._encode(is_released=False))
-            if self._place.exists(_path(self._number + 1)):
+            # The next number alone would not do: its holder may be gone too, and a later one has deleted its object.
+            if newest_number(self._place) > self._number:
                 self._is_lost = True
                 self._place.delete(_path(self._number))
             else:

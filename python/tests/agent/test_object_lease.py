@@ -113,6 +113,18 @@ class WakingStorage(FaultyStorage):
         super().create(path, data)
 
 
+def test_a_holder_that_wakes_after_several_takers_knows_it(world: World) -> None:
+    """A start takes the lease twice, and deletes the numbers before: the next number after the holder's is gone."""
+    paused = world.take()
+    world.move_holder_away()
+    world.take().release()
+    running = world.take()
+    assert [each.name for each in world.place.list("lease")] == ["0000000003.json"]
+    with pytest.raises(Fenced, match="was away from"):
+        paused.confirm()
+    assert trusts(running) and not trusts(paused) and newest_number(world.place) == 3
+
+
 @pytest.mark.parametrize("wakes_after_s", [*range(45), None])
 def test_at_no_moment_two_processes_trust_a_lease(wakes_after_s: int | None, world: World) -> None:
     """Whenever the holder wakes up while another process takes its lease; None: between its last look and its write."""
@@ -181,7 +193,7 @@ def test_a_store_that_is_away_for_a_moment_does_no_harm(world: World) -> None:
     assert faulty.fault.seen == [], "a confirmation asks for nothing while beats are in time"
     world.now += 10
     lease.confirm()
-    assert faulty.fault.seen == ["replace", "exists"], "a late beat is made up for"
+    assert faulty.fault.seen == ["replace", "list"], "a late beat is made up for"
     faulty.fault = Fault(1, error=lambda: OSError("the store is away"))
     world.now += 20
     with pytest.raises(Fenced):
