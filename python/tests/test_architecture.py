@@ -36,7 +36,7 @@ FLOORS: Floors = (
     # 4 engine
     (
         *("checkpoint.eventual", "checkpoint.commit", "checkpoint.flush", "checkpoint.recovery_target"),
-        *("recovery.plan", "recovery.decide", "recovery.facts", "recovery.fallback", "recovery.generations"),
+        *("recovery.decide", "recovery.facts", "recovery.fallback", "recovery.generations"),
         *("recovery.report", "recovery.requests"),
         *("recovery.query_files", "recovery.start_messages"),
         *("recovery.forecast", "recovery.margin", "recovery.replay_input", "recovery.sources"),

@@ -18,8 +18,7 @@ from spark_cec.log.index import Index
 from spark_cec.log.reader import FoundFrame, SegmentReport, Torn, VerifyReport, scan, verify
 from spark_cec.log.segment import segment_path
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.attempts import newest_allowed
-from spark_cec.recovery.plan import Allows
+from spark_cec.recovery.attempts import Allows, newest_allowed
 from spark_cec.recovery.query_files import Fallback
 from spark_cec.recovery.spark_logs import all_stores
 

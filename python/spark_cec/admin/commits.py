@@ -9,7 +9,7 @@ from spark_cec.admin.find_log import find_log
 from spark_cec.admin.state import open_catalog
 from spark_cec.errors import LogLocationError
 from spark_cec.log.meta import CommitFlags
-from spark_cec.recovery.plan import ANY_VERSION
+from spark_cec.recovery.attempts import ANY_VERSION
 from spark_cec.tuning.estimate import Commit
 
 

@@ -13,9 +13,8 @@ from spark_cec.log.storage import Storage
 from spark_cec.protocols.records import checkpoints_of, read_records, records_in
 from spark_cec.protocols.runtime import find_line
 from spark_cec.protocols.spec import read_spec
-from spark_cec.recovery.attempts import CommittedAttempts, is_rolled_back
+from spark_cec.recovery.attempts import Allows, CommittedAttempts, is_rolled_back
 from spark_cec.recovery.facts import is_fallback_done
-from spark_cec.recovery.plan import Allows
 from spark_cec.recovery.query_files import FALLBACK, QUERY, Fallback, ReplayProgress, is_under_protocol
 from spark_cec.recovery.report import read_progress
 from spark_cec.recovery.rollback import pending_rollback

@@ -20,13 +20,17 @@ from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.readers import newest_reads
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import CommittedAttempts, newest_allowed
-from spark_cec.recovery.decide import refuse_forgotten_batches, refuse_later_history, refuse_unfinished_rewind
+from spark_cec.recovery.decide import (
+    RecoveryPlan,
+    refuse_forgotten_batches,
+    refuse_later_history,
+    refuse_unfinished_rewind,
+)
 from spark_cec.recovery.facts import read_latest, read_plan
 from spark_cec.recovery.fallback import Loss, make_probe
 from spark_cec.recovery.file_sources import files_behind
 from spark_cec.recovery.generations import newest_generation
 from spark_cec.recovery.migrated_away import refuse_migrated_query
-from spark_cec.recovery.plan import RecoveryPlan
 from spark_cec.recovery.query_files import REWIND, ROLLBACK, is_under_protocol, read_carried
 from spark_cec.recovery.replay_input import ReplayInput, read_replay_input
 from spark_cec.recovery.rollback import has_whole_batch, is_at_batch, pending_rollback, roll_back

@@ -15,9 +15,8 @@ from spark_cec.log.catalog import Catalog
 from spark_cec.log.index import CommitEntry, Index, MemoryIndex
 from spark_cec.log.meta import CommitMeta
 from spark_cec.log.segment import list_segments
-from spark_cec.recovery.attempts import newest_allowed
+from spark_cec.recovery.attempts import ANY_VERSION, Allows, newest_allowed
 from spark_cec.recovery.facts import read_plan
-from spark_cec.recovery.plan import ANY_VERSION, Allows
 from spark_cec.recovery.query_files import Fallback
 from spark_cec.recovery.replay_input import ReplayInput, read_replay_input
 from spark_cec.recovery.spark_logs import all_stores

@@ -38,10 +38,10 @@ from spark_cec.log.readers import slowest_reader
 from spark_cec.log.storage import Storage
 from spark_cec.log.trim import TrimHorizon, trim
 from spark_cec.recovery import report
-from spark_cec.recovery.attempts import living_stores
+from spark_cec.recovery.attempts import ANY_VERSION, living_stores
+from spark_cec.recovery.decide import RecoveryPlan
 from spark_cec.recovery.dirty_stores import name_dirty_stores
 from spark_cec.recovery.facts import first_missed
-from spark_cec.recovery.plan import ANY_VERSION, RecoveryPlan
 from spark_cec.recovery.query_files import FLUSH, ReplayProgress
 from spark_cec.recovery.replay_input import describe_batches, read_replay_input
 from spark_cec.recovery.requests import answer_flush

@@ -47,8 +47,7 @@ from spark_cec.log.index import OutputEntry
 from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.readers import ReaderTrail
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.attempts import is_rolled_back, newest_allowed, read_attempts
-from spark_cec.recovery.plan import Allows
+from spark_cec.recovery.attempts import Allows, is_rolled_back, newest_allowed, read_attempts
 from spark_cec.recovery.query_files import QUERY
 from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.settings import parse_settings

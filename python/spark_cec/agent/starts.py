@@ -35,6 +35,7 @@ from spark_cec.recovery.decide import (
     LogFacts,
     QueryDecision,
     QueryFacts,
+    RecoveryPlan,
     StartOrders,
     decide_start,
     nothing_to_replay,
@@ -47,7 +48,6 @@ from spark_cec.recovery.forecast import forecast
 from spark_cec.recovery.generations import has_committed
 from spark_cec.recovery.lost_output import describe_lost_output
 from spark_cec.recovery.migrated_away import refuse_migrated_query
-from spark_cec.recovery.plan import RecoveryPlan
 from spark_cec.recovery.query_files import FALLBACK, QUERY
 from spark_cec.recovery.query_runs import begin_run, has_held, hold_run, refuse_replaced_run
 from spark_cec.recovery.replay_input import read_replay_input

@@ -37,8 +37,7 @@ from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.meta import NO_WATERMARK_MS
 from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.segment import segment_path
-from spark_cec.recovery.attempts import CommittedAttempts, read_attempts
-from spark_cec.recovery.plan import Allows
+from spark_cec.recovery.attempts import Allows, CommittedAttempts, read_attempts
 from spark_cec.recovery.report import LoadedStore, loaded_payload
 from spark_cec.settings import parse_settings
 

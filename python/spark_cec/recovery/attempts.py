@@ -12,16 +12,22 @@ A rollback to the end of a batch excludes all attempts after that batch by runs 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
+from typing import TypeAlias
 
 from spark_cec.ids import StoreId
 from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.output_rollbacks import Cut, read_cuts
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.generations import known_generations, read_start
-from spark_cec.recovery.plan import ANY_VERSION, Allows
 from spark_cec.recovery.spark_logs import STORES_OF_A_JOIN, Partition, committed_batch, committed_ids
+
+Allows: TypeAlias = "Callable[[CommitEntry], bool]"
+"""Tells whether an attempt may be the committed one."""
+
+ANY_VERSION = 1 << 62
+"""A number above every version."""
 
 
 class CommittedAttempts:

@@ -1,19 +1,19 @@
-"""Decides how a query begins: facts in, orders out. Reads nothing and writes nothing.
+"""Decides how a query begins and which committed batches it replays: facts in, orders out.
 
-`recovery.facts` reads the facts of the log and of the checkpoint. `agent.starts` carries out the orders. A fact that
-rules a start out raises an error, whose message names the mend.
+This module reads and writes nothing. `recovery.facts` reads the facts of the log and of the checkpoint. `agent.starts`
+carries out the orders. A fact that rules a start out raises an error, whose message names the mend.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spark_cec.errors import DamagedLog, UnsuitableCheckpoint, Unsupported
 from spark_cec.ids import StoreId
 from spark_cec.log.meta import CommitMeta
 from spark_cec.log.output_rollbacks import Cut
-from spark_cec.recovery.plan import RecoveryPlan
 from spark_cec.recovery.query_files import FALLBACK, Fallback
 from spark_cec.settings import PROVIDER, PROVIDER_KEY
 
@@ -188,6 +188,43 @@ class StoreFacts:
     head: CommitMeta | None
     dirty_from: int
     damage: DamagedLog | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPlan:
+    """V, T, the version from which the stores begin, and each store's footer at that version.
+
+    `base` is V+1. If a lost frame made the query fall back, `base` is an older version w (`recovery.fallback`).
+    """
+
+    committed_batch: int
+    rewound_to: int
+    base: int
+    stores: tuple[StoreId, ...]
+    heads: tuple[CommitMeta, ...]
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> RecoveryPlan:
+        """The inverse of `to_json`; ignores unknown fields."""
+        stores = (StoreId(int(operator), int(partition), str(name)) for operator, partition, name in raw["stores"])
+        heads = (CommitMeta.decode(bytes.fromhex(head)) for head in raw["heads"])
+        committed, rewound_to, base = (int(raw[name]) for name in ("committed_batch", "rewound_to", "base"))
+        return cls(committed, rewound_to, base, tuple(stores), tuple(heads))
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole plan, so that another agent can use it after a restart. Footers are in hex, as the log has them."""
+        return {
+            "committed_batch": self.committed_batch,
+            "rewound_to": self.rewound_to,
+            "base": self.base,
+            "stores": [[each.operator, each.partition, each.name] for each in self.stores],
+            "heads": [head.encode().hex() for head in self.heads],
+        }
+
+    @property
+    def replayed_batches(self) -> int:
+        """The number of committed batches that run again: V - T."""
+        return self.committed_batch - self.rewound_to
 
 
 def plan_replay(committed: int, base: int, stores: Sequence[StoreFacts]) -> RecoveryPlan:

@@ -13,10 +13,9 @@ from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.meta import CommitMeta
 from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.attempts import CommittedAttempts, living_stores
-from spark_cec.recovery.decide import StartFacts, StoreFacts, choose_base, plan_replay
+from spark_cec.recovery.attempts import ANY_VERSION, Allows, CommittedAttempts, living_stores
+from spark_cec.recovery.decide import RecoveryPlan, StartFacts, StoreFacts, choose_base, plan_replay
 from spark_cec.recovery.generations import newest_generation
-from spark_cec.recovery.plan import ANY_VERSION, Allows, RecoveryPlan
 from spark_cec.recovery.query_files import FALLBACK, REWIND, Fallback
 from spark_cec.recovery.spark_logs import all_stores, planned_batches
 

@@ -25,8 +25,8 @@ from spark_cec.ids import StoreId
 from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.reader import read_frame
 from spark_cec.log.storage import Storage
+from spark_cec.recovery.attempts import Allows
 from spark_cec.recovery.facts import first_missed
-from spark_cec.recovery.plan import Allows
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 from spark_cec.checkpoint.recovery_target import PRIOR_LOAD_US_PER_RECORD
 from spark_cec.ids import StoreId
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.plan import RecoveryPlan
+from spark_cec.recovery.decide import RecoveryPlan
 from spark_cec.recovery.query_files import REPLAYING, ReplayProgress
 
 

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_cec.log.scan import Corrupt
-from spark_cec.recovery.decide import OperatorDecision
-from spark_cec.recovery.plan import RecoveryPlan
+from spark_cec.recovery.decide import OperatorDecision, RecoveryPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from spark_cec.ids import StoreId
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.home import read_log_id
 from spark_cec.log.index import MemoryIndex
-from spark_cec.recovery.plan import ANY_VERSION
+from spark_cec.recovery.attempts import ANY_VERSION
 from spark_cec.recovery.query_files import FLUSH
 from tests.agent.support import WITH_STATE, Agent, Refused, window
 from tests.checkpoint.support import Tip

@@ -32,8 +32,7 @@ from spark_cec.ids import StoreId
 from spark_cec.log.output_rollbacks import append_cut
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import CommittedAttempts
-from spark_cec.recovery.decide import StartFacts, StartOrders, decide_start
-from spark_cec.recovery.plan import RecoveryPlan
+from spark_cec.recovery.decide import RecoveryPlan, StartFacts, StartOrders, decide_start
 from spark_cec.recovery.unfinished_copy import UNFINISHED
 from spark_cec.settings import PREFIX, Settings
 from tests.agent.support import DECISION, WITH_STATE, Agent, Refused, window

@@ -15,6 +15,7 @@ from spark_cec.log.output_rollbacks import Cut
 from spark_cec.recovery.decide import (
     LogFacts,
     QueryFacts,
+    RecoveryPlan,
     StartFacts,
     StartOrders,
     StoreFacts,
@@ -23,7 +24,6 @@ from spark_cec.recovery.decide import (
     refuse_log,
     refuse_provider,
 )
-from spark_cec.recovery.plan import RecoveryPlan
 from spark_cec.recovery.query_files import Fallback
 from spark_cec.settings import PROVIDER
 from tests.log.support import commit_meta

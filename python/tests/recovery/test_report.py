@@ -7,7 +7,7 @@ import json
 import pytest
 
 from spark_cec.ids import StoreId
-from spark_cec.recovery.plan import RecoveryPlan
+from spark_cec.recovery.decide import RecoveryPlan
 from spark_cec.recovery.report import LoadedStore, compose_report, loaded_payload, write_report
 from tests.log.support import commit_meta, memory_storage
 

@@ -16,12 +16,11 @@ from spark_cec.log.frame import FrameKind
 from spark_cec.log.index import Index
 from spark_cec.log.meta import CommitFlags
 from spark_cec.log.output_rollbacks import Cut
-from spark_cec.recovery.attempts import CommittedAttempts
-from spark_cec.recovery.decide import refuse_later_batches, refuse_later_history, refuse_unfinished_rewind
+from spark_cec.recovery.attempts import Allows, CommittedAttempts
+from spark_cec.recovery.decide import RecoveryPlan, refuse_later_batches, refuse_later_history, refuse_unfinished_rewind
 from spark_cec.recovery.dirty_stores import name_dirty_stores
 from spark_cec.recovery.facts import read_ahead, read_latest, read_plan
 from spark_cec.recovery.generations import next_generation, record_start
-from spark_cec.recovery.plan import Allows, RecoveryPlan
 from spark_cec.recovery.query_files import REWIND
 from tests.checkpoint.support import Log
 from tests.log.support import clear_memory, commit_meta, memory_storage
