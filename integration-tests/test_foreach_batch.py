@@ -16,6 +16,7 @@ from cec_it.references import PROVIDER_KEY, SPARKS_OWN
 LAST = 4
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 VALIDATION = "spark.sql.streaming.stateStore.commitValidation.enabled"
+TOGETHER = {"writeAt": "batch"}
 Look = Callable[[DataFrame], object]
 Seen = dict[int, list[tuple[object, ...]]]
 
@@ -72,8 +73,19 @@ def test_the_stores_have_every_batch_whole(
 
 @pytest.mark.parametrize(
     ("look", "conf"),
-    [("one row twice", {FORMAT: "2"}), ("all rows, twice", {FORMAT: "2"}), ("one row twice", {VALIDATION: "false"})],
-    ids=["format-2-part", "format-2-twice", "without-validation"],
+    [
+        ("one row twice", {FORMAT: "2"}),
+        ("all rows, twice", {FORMAT: "2"}),
+        ("one row twice", {VALIDATION: "false"}),
+        ("one row twice", TOGETHER),
+        ("all rows, twice", TOGETHER),
+        ("all rows, then one", {**TOGETHER, FORMAT: "2"}),
+        ("all rows, twice", {**TOGETHER, "mode": "eager"}),
+    ],
+    ids=[
+        *("format-2-part", "format-2-twice", "without-validation"),
+        *("together-part", "together-twice", "together-format-2", "together-eager"),
+    ],
 )
 def test_the_same_with_other_confs(
     look: str, conf: Mapping[str, str], spark: SparkSession, whole: Mapping[str, Seen], tmp_path: Path

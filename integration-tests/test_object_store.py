@@ -89,7 +89,7 @@ def test_a_killed_query_with_its_log_on_s3_is_exact_and_its_keys_are_shown_nowhe
 @pytest.mark.parametrize("doubles", [False, True], ids=["integers", "doubles"])
 def test_a_killed_query_with_its_checkpoint_on_s3_is_exact(doubles: bool, server: S3Server, tmp_path: Path) -> None:
     place = f"doubles-{doubles}"
-    conf = {**server.conf(), "spark.jars": fetch_s3a(), **ONE_CONF_LINE}
+    conf = {**server.conf(), "spark.jars": fetch_s3a(), **ONE_CONF_LINE, CEC + "writeAt": "batch"}
     undisturbed, killed = make_jobs(tmp_path, f"s3a://query/{place}", conf, doubles=doubles)
     assert start(undisturbed).wait(240) == 0
     before = len(server.proxy.seen())
@@ -108,6 +108,10 @@ def test_a_killed_query_with_its_checkpoint_on_s3_is_exact(doubles: bool, server
     of_one_entry = Counter((each.kind.value, each.is_conditional) for each in seen if each.key == entry)
     assert of_one_entry[("PUT", True)] == 1 and of_one_entry[("COPY", False)] == 0, of_one_entry
     assert not [each for each in seen if each.key.startswith(f"{place}/commits/.")], "no temporary file"
+    batches = sum(each.kind.value == "PUT" and each.key.startswith(f"{place}/commits/") for each in seen)
+    segments = {each.key for each in seen if each.kind.value == "PUT" and "/segments/" in each.key}
+    # A start may write flushes of its replay, one for each store, and a report of each load.
+    assert len(segments) <= batches + 3 * 2 * 2, f"{len(segments)} objects for {batches} batches of two stores"
 
 
 def write_job(tmp_path: Path, name: str, server: S3Server, checkpoint: str) -> Job:

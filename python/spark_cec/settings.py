@@ -42,6 +42,13 @@ class Mode(str, Enum):
     DEFERRED = "deferred"
 
 
+class WriteAt(str, Enum):
+    """When the stores of an executor write their commits: each at the end of its task, or all together after them."""
+
+    TASK = "task"
+    BATCH = "batch"
+
+
 @dataclass(frozen=True, slots=True)
 class ExtentBound:
     """Q: the most log records that recovery may have to scan, per store.
@@ -83,7 +90,7 @@ class Settings:
     `order_free_functions`: the user vouches that functions over arbitrary state do not depend on the order of rows.
     `output_readers`: streams with these names read the output; what all of them are through with is let go.
     `sources_margin`: what is dirty is written when a source has less than this share of its past beyond what a recovery
-    needs (`recovery.margin`); 0: never.
+    needs (`recovery.margin`); 0: never. `write_at`: None if the storage and the query decide.
     """
 
     extent_bound: ExtentBound = ExtentBound(per_window=2.0)
@@ -107,6 +114,7 @@ class Settings:
     autotune: bool = False
     accepts_divergence: bool = False
     flush_at_stop: bool = True
+    write_at: WriteAt | None = None
     protocol: ProtocolSettings | None = None
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
@@ -220,7 +228,7 @@ _KEYS = {
     "Q", "U", "CI", "CP", "effort", "footprintAge", "mode", "log.path", "python", "log.segmentBytes", "log.compression",
     "output.retainBatches", "output.readers", "sources.replayable", "sources.margin", "functions.orderFree",
     "index.path", "spool.path", "agent.timeout", "storage.retry", "recoveryTarget", "autotune", "onDivergence",
-    "stop.flush", "driver.python", "liveStore", "protocol", "protocol.home", "protocol.flow", "protocol.run",
+    "stop.flush", "driver.python", "liveStore", "writeAt", "protocol", "protocol.home", "protocol.flow", "protocol.run",
 }  # fmt: skip
 
 
@@ -352,5 +360,8 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
         accepts_divergence=_choice("onDivergence", given.get("onDivergence", "fail"), ("fail", "accept")) == "accept",
         protocol=_protocol(given),
         flush_at_stop=_switch(given, "stop.flush", "on"),
+        write_at=WriteAt(_choice("writeAt", given["writeAt"], tuple(at.value for at in WriteAt)))
+        if "writeAt" in given
+        else None,
         warnings=warnings,
     )

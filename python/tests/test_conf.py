@@ -19,6 +19,7 @@ EXAMPLES_ONLY = {
         "output.retainBatches",
         "output.readers",
         "sources.replayable",
+        "writeAt",
         "index.path",
         "spool.path",
         "recoveryTarget",

@@ -97,6 +97,7 @@ class BeginAnswer(Message, frozen=True, kw_only=True):
     """The run, V, T (`rewound_to`), and the version from which the stores begin (`base`).
 
     The shim sends the `plan` back with `report`, and the `forecast` by earlier recoveries with the calls of stores.
+    `writes_together`: the stores of an executor write their commits together, when the batch's tasks have ended.
     """
 
     generation: int
@@ -106,6 +107,7 @@ class BeginAnswer(Message, frozen=True, kw_only=True):
     base: int
     plan: Opaque
     forecast: Opaque
+    writes_together: bool
     said: tuple[StartMessage, ...]
 
 
@@ -114,8 +116,8 @@ class BeginRequest(Request, frozen=True, kw_only=True):
 
     `log_seen`: the id of the log that `check` found. `named`: Spark records checkpoint ids. `sources` in the order of
     Spark's offset log, None for a query without batches or without state. `session_settings`: the settings of the
-    session that a replay needs. `load_waves`: the stores that a core loads one after another. `wait_s`: the longest
-    wait for the lease.
+    session that a replay needs. `load_waves`: the stores that a core loads one after another. `sink_waits`: the sink's
+    commit waits until the stores have written. `wait_s`: the longest wait for the lease.
     """
 
     answer = BeginAnswer
@@ -129,6 +131,7 @@ class BeginRequest(Request, frozen=True, kw_only=True):
     sources: tuple[SourceState, ...] | None
     session_settings: dict[str, str]
     load_waves: float
+    sink_waits: bool
     wait_s: float
 
 
@@ -503,8 +506,11 @@ class TimedBatch(Message, frozen=True, kw_only=True):
     ms: int
 
 
-class AppendAnswer(Message, frozen=True, kw_only=True):
-    """A durable commit: q (`extent`), u (`replay`), its bytes in the log, and the plan of the next commit."""
+class DurableCommit(Message, frozen=True, kw_only=True):
+    """A durable commit: q (`extent`), u (`replay`), its bytes in the log, and the plan of the next commit.
+
+    `agent_us`: the time of the call, divided by its commits.
+    """
 
     plan: CommitPlan
     extent: int
@@ -514,15 +520,13 @@ class AppendAnswer(Message, frozen=True, kw_only=True):
     agent_us: int
 
 
-class AppendRequest(Request, frozen=True, kw_only=True):
-    """Commits one version of one store; the counts are those of `log.meta.CommitMeta`.
+class StoreCommit(Message, frozen=True, kw_only=True):
+    """One version of one store; the counts are those of `log.meta.CommitMeta`.
 
     `spool`: the records; None: the commit has none. `live`: pairs of a version and a number of windows with footprints
     there: all of them (`live_is_whole`), or the changes. `since_start_ms`: the time since the run began.
     """
 
-    answer = AppendAnswer
-    home: str
     store: StoreId
     version: int
     generation: int
@@ -546,6 +550,20 @@ class AppendRequest(Request, frozen=True, kw_only=True):
     live: tuple[tuple[int, int], ...]
     timed_batch: TimedBatch | None = None
     since_start_ms: int = 0
+
+
+class AppendAnswer(Message, frozen=True, kw_only=True):
+    """The commits, in the order of the request."""
+
+    commits: tuple[DurableCommit, ...]
+
+
+class AppendRequest(Request, frozen=True, kw_only=True):
+    """Commits stores of one query with as few writes as possible. No two commits are of the same store."""
+
+    answer = AppendAnswer
+    home: str
+    commits: tuple[StoreCommit, ...]
 
 
 class LoadedRequest(Request, frozen=True, kw_only=True):

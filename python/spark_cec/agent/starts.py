@@ -42,6 +42,7 @@ from spark_cec.recovery.decide import (
     refuse_log,
     refuse_provider,
     refuse_under_protocol,
+    writes_together,
 )
 from spark_cec.recovery.facts import Places, read_start_facts
 from spark_cec.recovery.forecast import forecast
@@ -175,6 +176,10 @@ class StartCalls:
             base=plan.base,
             plan=plan.to_json(),
             forecast=asdict(expected),
+            writes_together=writes_together(
+                start.settings.write_at, decision,
+                appends=start.places.log.can_append, sink_waits=request.sink_waits,
+            ),
             said=tuple(messages),
         )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 
@@ -15,6 +17,7 @@ from spark_cec.agent.messages import (
     CloseLogRequest,
     CommitPlan,
     Done,
+    DurableCommit,
     FooterAnswer,
     FooterNumbers,
     FooterRequest,
@@ -23,9 +26,10 @@ from spark_cec.agent.messages import (
     LoadRequest,
     OpenLogAnswer,
     OpenLogRequest,
+    StoreCommit,
 )
 from spark_cec.agent.spool import Spool, write_rows
-from spark_cec.checkpoint.commit import CommitRequest, CommitResult, LedgerMissing, adopt_commit, commit_store
+from spark_cec.checkpoint.commit import CommitRequest, CommitResult, LedgerMissing, adopt_commit, commit_stores
 from spark_cec.checkpoint.eventual import EventualCheckpoint, chain_of, head_at, rebuild
 from spark_cec.checkpoint.flush import flush_store
 from spark_cec.checkpoint.footprints import Footprints
@@ -124,61 +128,51 @@ class StoreCalls:
         return path
 
     def append(self, request: AppendRequest) -> AppendAnswer:
-        """Commits one version of one store (see `commit_store`); answers the next plan when the commit is durable.
+        """Commits a version of each store, and answers the next plans when all commits are durable.
 
-        With `retry`, or with the whole ledger, an agent that died may have written the frame, so the log is searched
-        first.
+        1. Adopt the commits that are in the log already: an agent that died may have written them.
+        2. Write the other commits together (`commit_stores`).
+        3. Write the flushes, each by itself (`flush_store`).
+
+        Raises `LedgerMissing` before it writes anything if a commit needs the whole ledger of its store.
         """
         started = time.perf_counter_ns()
         log = self._logs.get_known(request.home)
         try:
-            result = self._commit(log, _make_commit(request), request)
+            results = self._commit_all(log, request)
         except DamagedLog:
             log.refuse_vanished_log()
             raise
-        meta = result.entry.meta
-        return AppendAnswer(
-            plan=CommitPlan.of(result.plan),
-            extent=meta.extent,
-            replay=meta.replay,
-            recovery_estimate_ms=meta.recovery_estimate_ms,
-            bytes=result.entry.location.length,
-            agent_us=(time.perf_counter_ns() - started) // 1000,
-        )
+        share_us = (time.perf_counter_ns() - started) // 1000 // max(len(results), 1)
+        return AppendAnswer(commits=tuple([_describe_commit(result, share_us) for result in results]))
 
-    def _commit(self, log: OpenLog, commit: CommitRequest, request: AppendRequest) -> CommitResult:
-        if commit.meta.is_flush:
-            return flush_store(
-                commit,
-                _read_spool(request.spool),
-                settings=log.settings,
-                catalog=log.catalog,
-                writer=log.writer,
-                ledgers=log.ledgers,
+    def _commit_all(self, log: OpenLog, request: AppendRequest) -> list[CommitResult]:
+        results: dict[int, CommitResult] = {}
+        new: dict[int, tuple[CommitRequest, Callable[[], pa.Table | None]]] = {}
+        flushes: dict[int, tuple[CommitRequest, str | None]] = {}
+        is_fresh = False
+        for place, sent in enumerate(request.commits):
+            commit = _make_commit(sent)
+            if commit.meta.is_flush:
+                flushes[place] = (commit, sent.spool)
+                continue
+            found = None
+            if request.retry or commit.live_is_whole:
+                if not is_fresh:
+                    log.catalog.refresh()
+                    is_fresh = True
+                found = _find_written(log.catalog.index, commit.meta)
+            if found is None:
+                new[place] = (commit, partial(_read_spool, sent.spool))
+            else:
+                results[place] = _adopt(log, found, commit)  # 1
+        if new:
+            committed = commit_stores(  # 2
+                list(new.values()), settings=log.settings, catalog=log.catalog, writer=log.writer, ledgers=log.ledgers
             )
-        found = self._find_written(log, commit) if request.retry or commit.live_is_whole else None
-        if found is not None:
-            if not commit.live_is_whole:
-                raise LedgerMissing(
-                    f"store {commit.meta.store}: the frame is there; send the whole ledger to go on from it"
-                )
-            # The writer may have died before the frame was durable.
-            log.storage.sync(segment_path(found.location.segment))
-            return adopt_commit(found, commit, settings=log.settings, index=log.catalog.index, ledgers=log.ledgers)
-        return commit_store(
-            commit,
-            lambda: _read_spool(request.spool),
-            settings=log.settings,
-            catalog=log.catalog,
-            writer=log.writer,
-            ledgers=log.ledgers,
-        )
-
-    def _find_written(self, log: OpenLog, commit: CommitRequest) -> CommitEntry | None:
-        log.catalog.refresh()
-        meta = commit.meta
-        found = log.catalog.index.commit(meta.store, meta.version, meta.checkpoint_id)
-        return found if found is not None and found.meta.generation == meta.generation else None
+            results.update(zip(new, committed, strict=True))
+        results.update({place: _flush(log, commit, spool) for place, (commit, spool) in flushes.items()})  # 3
+        return [results[place] for place in range(len(request.commits))]
 
     def _allowed_attempts(self, log: OpenLog, request: LoadRequest | FooterRequest) -> Allows:
         if request.checkpoint is None:
@@ -236,7 +230,39 @@ def _read_spool(path: str | None) -> pa.Table | None:
         return stream.read_all()
 
 
-def _make_commit(request: AppendRequest) -> CommitRequest:
+def _find_written(index: Index, meta: CommitMeta) -> CommitEntry | None:
+    found = index.commit(meta.store, meta.version, meta.checkpoint_id)
+    return found if found is not None and found.meta.generation == meta.generation else None
+
+
+def _adopt(log: OpenLog, found: CommitEntry, commit: CommitRequest) -> CommitResult:
+    if not commit.live_is_whole:
+        raise LedgerMissing(f"store {commit.meta.store}: the frame is there; send the whole ledger to go on from it")
+    # The writer may have died before the frame was durable.
+    log.storage.sync(segment_path(found.location.segment))
+    return adopt_commit(found, commit, settings=log.settings, index=log.catalog.index, ledgers=log.ledgers)
+
+
+def _flush(log: OpenLog, commit: CommitRequest, spool: str | None) -> CommitResult:
+    return flush_store(
+        commit, _read_spool(spool),
+        settings=log.settings, catalog=log.catalog, writer=log.writer, ledgers=log.ledgers,
+    )  # fmt: skip
+
+
+def _describe_commit(result: CommitResult, agent_us: int) -> DurableCommit:
+    meta = result.entry.meta
+    return DurableCommit(
+        plan=CommitPlan.of(result.plan),
+        extent=meta.extent,
+        replay=meta.replay,
+        recovery_estimate_ms=meta.recovery_estimate_ms,
+        bytes=result.entry.location.length,
+        agent_us=agent_us,
+    )
+
+
+def _make_commit(request: StoreCommit) -> CommitRequest:
     meta = CommitMeta(
         store=request.store,
         version=request.version,

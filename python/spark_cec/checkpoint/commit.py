@@ -1,13 +1,13 @@
-"""Writes the commit frame of one version of one store, in the agent.
+"""Writes the frames of commits, in the agent: the footer of each, and the records that the shim has chosen.
 
-The shim chooses the windows of the frame, by the plan of the commit before: `StoreState.commit`. `log.meta.CommitMeta`
+`CommitRecords.scala` chooses the windows that a commit writes, by the plan of the commit before. `log.meta.CommitMeta`
 has the fields of the footer, and `log/FORMAT.md` has the bytes.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -22,7 +22,8 @@ from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import CommitFlags, CommitMeta, FrameKind
 from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.record import encode_commit
-from spark_cec.log.writer import SegmentWriter
+from spark_cec.log.segment import Location
+from spark_cec.log.writer import NewFrame, SegmentWriter
 from spark_cec.settings import Settings
 
 
@@ -123,30 +124,61 @@ def _rests_on_flush(index: Index, meta: CommitMeta) -> bool:
     return base is not None and completed(index, base) is not base
 
 
-def commit_store(
-    request: CommitRequest,
-    read_spool: Callable[[], pa.Table | None],
+@dataclass(frozen=True, slots=True)
+class _EncodedCommit:
+    """A commit whose frame is encoded and not yet written. `encode_us`: the time that the encoding took."""
+
+    request: CommitRequest
+    meta: CommitMeta
+    ledger: Footprints
+    calibration: Calibration
+    frame: NewFrame
+    payload_bytes: int
+    encode_us: float
+
+
+def commit_stores(
+    commits: Sequence[tuple[CommitRequest, Callable[[], pa.Table | None]]],
     *,
     settings: Settings,
     catalog: Catalog,
     writer: SegmentWriter,
     ledgers: StoreLedgers,
-) -> CommitResult:
-    """Commits a version (docs/design.md, One commit, steps 6 to 9); when it returns, the commit is durable.
+) -> list[CommitResult]:
+    """Commits a version of each store (docs/design.md, One commit, steps 6 to 9); on return all are durable.
+
+    Each commit has a function that reads the records of its spool file.
 
     1. Read the spool file's records.
     2. Open the store's ledger, as it was before this commit.
     3. Bring the ledger to the new version, which gives q and u.
-    4. Write the frame: encode, append, make durable.
-    5. Update the index.
-    6. Calibrate the bounds by the measurements, ask the policy for the next plan, and close the ledger.
+    4. Encode the frame.
+    5. Write the frames of all stores together, and make them durable.
+    6. Update the index.
+    7. Calibrate the bounds by the measurements, ask the policy for the next plan, and close the ledger.
 
-    If a step fails, the ledger stays open, and the next commit must bring the whole ledger.
+    If a step fails, the ledgers stay open, and the next commit of each store must bring the whole ledger.
     """
+    encoded = [_encode(request, read, settings, catalog.index, ledgers) for request, read in commits]  # 1 to 4
+    written = writer.append_all([each.frame for each in encoded])  # 5
+    for header, location in written:
+        catalog.note(header, location)  # 6
+    return [  # 7
+        _finish(each, location, settings, ledgers) for each, (_, location) in zip(encoded, written, strict=True)
+    ]
+
+
+def _encode(
+    request: CommitRequest,
+    read_spool: Callable[[], pa.Table | None],
+    settings: Settings,
+    index: Index,
+    ledgers: StoreLedgers,
+) -> _EncodedCommit:
     started = time.perf_counter_ns()
     records = read_spool()  # 1
     rows = records.num_rows if records is not None else 0
-    ledger = ledgers.open_ledger(catalog.index, request)  # 2
+    ledger = ledgers.open_ledger(index, request)  # 2
     if request.live_is_whole:
         ledger.live = {}
     meta = request.meta
@@ -159,11 +191,11 @@ def commit_store(
             f"store {meta.store} version {meta.version}: {meta.open_windows} open windows, "
             f"the ledger has {ledger.open_windows}"
         )
-    calibration = ledgers.calibration(catalog.index, meta.store, meta.version - 1, meta.base_checkpoint_id)
+    calibration = ledgers.calibration(index, meta.store, meta.version - 1, meta.base_checkpoint_id)
     if request.timed_batch is not None:
         calibration.note_batch(*request.timed_batch)
     calibration.record_start(request.since_start_ms, request.forecast)
-    on_flush = CommitFlags.ON_FLUSH if request.live_is_whole and _rests_on_flush(catalog.index, meta) else 0
+    on_flush = CommitFlags.ON_FLUSH if request.live_is_whole and _rests_on_flush(index, meta) else 0
     meta = replace(
         meta, records=rows, oldest_footprint=ledger.oldest_footprint, extent=ledger.extent, replay=ledger.replay,
         flags=meta.flags | on_flush,
@@ -173,9 +205,13 @@ def commit_store(
     encoding = time.perf_counter_ns()
     payload, frame_flags = encode_commit(records, settings.compression)  # 4
     encode_us = (time.perf_counter_ns() - encoding) / 1000
-    header, location = writer.append(FrameKind.COMMIT, meta, payload, frame_flags)
-    catalog.note(header, location)  # 5
-    calibration.note_commit(meta, encode_us, len(payload), ledger.live.get(meta.version, 0))  # 6
+    frame = NewFrame(FrameKind.COMMIT, meta, payload, frame_flags)
+    return _EncodedCommit(request, meta, ledger, calibration, frame, len(payload), encode_us)
+
+
+def _finish(commit: _EncodedCommit, location: Location, settings: Settings, ledgers: StoreLedgers) -> CommitResult:
+    meta, ledger, calibration, request = commit.meta, commit.ledger, commit.calibration, commit.request
+    calibration.note_commit(meta, commit.encode_us, commit.payload_bytes, ledger.live.get(meta.version, 0))
     ledgers.close_ledger(meta, ledger)
     plan = calibration.plan(settings, request.forecast, ledger, request.retained_batches)
     return CommitResult(CommitEntry(meta, location), plan)

@@ -35,6 +35,15 @@ _LARGEST_TOGETHER = 1 << 20
 """Most bytes of frames that share an object: an object is deleted only if none of its frames is needed."""
 
 
+class NewFrame(NamedTuple):
+    """A frame to append; `meta` is encoded, or has `encode`."""
+
+    kind: FrameKind
+    meta: Meta | bytes
+    payload: Buffer | list[Buffer] | tuple[Buffer, ...] = b""
+    flags: FrameFlags = FrameFlags.PLAIN
+
+
 class Appended(NamedTuple):
     """A durable frame: its header, for the index, and its place."""
 
@@ -45,11 +54,14 @@ class Appended(NamedTuple):
 class _Frame:
     """An encoded frame that waits for its place, then has its place or its error."""
 
-    __slots__ = ("buffers", "error", "length", "location")
+    __slots__ = ("buffers", "error", "header", "length", "location")
 
-    def __init__(self, buffers: list[Buffer]) -> None:
-        self.buffers = buffers
-        self.length = _count_bytes(buffers)
+    def __init__(self, frame: NewFrame) -> None:
+        encoded = frame.meta if isinstance(frame.meta, bytes) else frame.meta.encode()
+        self.buffers = encode_frame(frame.kind, encoded, frame.payload, frame.flags)
+        self.length = _count_bytes(self.buffers)
+        payload_length = self.length - PRELUDE_LENGTH - len(encoded) - TRAILER_LENGTH
+        self.header = make_header(frame.kind, encoded, payload_length, frame.flags)
         self.location: Location | None = None
         self.error: Exception | None = None
 
@@ -113,14 +125,19 @@ class SegmentWriter:
         Errors: `TransientError` if nothing was written; `CommitOutcomeUnknown` if the log may or may not have the
         frame.
         """
-        encoded = meta if isinstance(meta, bytes) else meta.encode()
-        frame = _Frame(encode_frame(kind, encoded, payload, flags))
-        header = make_header(kind, encoded, frame.length - PRELUDE_LENGTH - len(encoded) - TRAILER_LENGTH, flags)
+        return self.append_all([NewFrame(kind, meta, payload, flags)])[0]
+
+    def append_all(self, new: Sequence[NewFrame]) -> list[Appended]:
+        """Appends frames with as few writes as possible; all are durable on return.
+
+        Raises the error of the first frame that failed, as `append` does. The other frames may be written or not.
+        """
+        frames = [_Frame(each) for each in new]
         with self._turn:
-            self._waiting.append(frame)
-            while self._writing and not frame.is_done:
+            self._waiting += frames
+            while self._writing and not all(frame.is_done for frame in frames):
                 self._turn.wait()
-            leads = not frame.is_done
+            leads = not all(frame.is_done for frame in frames)
             self._writing = self._writing or leads
         if leads:
             try:
@@ -130,7 +147,7 @@ class SegmentWriter:
                 with self._turn:
                     self._writing = False
                     self._turn.notify_all()
-        return Appended(header, frame.place())
+        return [Appended(frame.header, frame.place()) for frame in frames]
 
     def leave_if_idle(self) -> None:
         """Leaves the open segment if the next append would begin another one: its file need not stay open."""

@@ -15,7 +15,7 @@ from spark_cec.ids import StoreId
 from spark_cec.log.meta import CommitMeta
 from spark_cec.log.output_rollbacks import Cut
 from spark_cec.recovery.query_files import FALLBACK, Fallback
-from spark_cec.settings import PROVIDER, PROVIDER_KEY
+from spark_cec.settings import PROVIDER, PROVIDER_KEY, WriteAt
 
 HDFS_BACKED = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 
@@ -108,6 +108,21 @@ def refuse_under_protocol(query: QueryFacts, flow: str) -> None:
             f"flow {flow} has state, and takes part in a checkpointing protocol, whose stores write at checkpoints "
             "alone: a speculative copy of a task would need what only the first one has. Turn spark.speculation off"
         )
+
+
+def writes_together(asked: WriteAt | None, decision: QueryDecision, *, appends: bool, sink_waits: bool) -> bool:
+    """Whether the stores of an executor write their commits together, after the last task of a batch.
+
+    Until then a commit is in its executor alone. So the driver makes them write before the sink's commit, and fails the
+    batch if an executor is gone. `appends`: the log's storage can append, so that a write of its own costs a task
+    little. `sink_waits`: the sink's commit waits for the stores. A query with a deferred operator fails in any case
+    when an executor is gone.
+    """
+    if not decision.provider or not sink_waits:
+        return False
+    if asked is not None:
+        return asked is WriteAt.BATCH
+    return not appends and any(operator.deferred for operator in decision.operators)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from spark_cec.agent.calls import Calls
 from spark_cec.agent.messages import (
     AcknowledgeRequest,
     AppendAnswer,
+    AppendRequest,
     BeginRequest,
     LoadAnswer,
     LoadRequest,
@@ -112,7 +113,7 @@ class Life:
             checkpoint=self.checkpoint, conf=self.settings, home=self.home,
             log_seen=read_log_id(open_storage(self.home)), committed_batch=self.batch - 1, named=False,
             decision=QueryDecision("deferred", "aging", provider=False, operators=()), sources=None,
-            session_settings={}, load_waves=1.0, wait_s=0.0,
+            session_settings={}, load_waves=1.0, sink_waits=True, wait_s=0.0,
         ))  # fmt: skip
         self.generation, self.log_id = begun.generation, begun.log_id
         self.ask(OpenLogRequest(home=self.home, conf=self.settings, log_id=self.log_id))
@@ -162,13 +163,13 @@ class Life:
         """So many batches: commits, output, the acknowledgement, and now and then the trimming."""
         for _ in range(batches):
             for store in self.stores:
-                request, table = store.commit(self.home, self.generation, RETAINED)
+                request, table = store.commit(self.generation, RETAINED)
                 request = msgspec.structs.replace(request, spool=self._spool(table))
                 began = time.perf_counter()
-                answer: AppendAnswer = self.ask(request)
+                answer: AppendAnswer = self.ask(AppendRequest(home=self.home, commits=(request,)))
                 self.commit_ms.append((time.perf_counter() - began) * 1000)
                 self.records += table.num_rows if table is not None else 0
-                store.plan = answer.plan
+                store.plan = answer.commits[0].plan
             if self.output:
                 self._publish()
             began = time.perf_counter()

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from spark_cec.agent.messages import AppendRequest, CommitPlan, ExtentStep, ReplayStep
+from spark_cec.agent.messages import CommitPlan, ExtentStep, ReplayStep, StoreCommit
 from spark_cec.ids import StoreId, new_id
 from spark_cec.log.record import PLAIN_SCHEMA, RecordKind
 
@@ -73,7 +73,7 @@ class AgingStore:
         """Versions that the agent's ledger of this store has to know."""
         return self.version - min([*self.footprint.values(), *self.dirty.values()], default=self.version) + 1
 
-    def commit(self, home: str, generation: int, retained: int) -> tuple[AppendRequest, pa.Table | None]:
+    def commit(self, generation: int, retained: int) -> tuple[StoreCommit, pa.Table | None]:
         """The next batch: its request, without a spool file, and its records."""
         opened, touched, closed = self.workload.batch(self.version)
         before, version = dict(self.footprint), self.version + 1
@@ -88,8 +88,8 @@ class AgingStore:
             self.footprint[window] = version
             self.dirty.pop(window, None)
         checkpoint_id = new_id().hex()
-        request = AppendRequest(
-            home=home, store=self.id, version=version, generation=generation, retained=retained, forecast=None,
+        request = StoreCommit(
+            store=self.id, version=version, generation=generation, retained=retained, forecast=None,
             checkpoint_id=checkpoint_id, base_checkpoint_id=self.base_id, spool=None, live=tuple(self._live(before)),
             live_is_whole=self.whole, digest="0", flags=0, open_windows=len(self.footprint),
             state_rows=len(self.footprint),

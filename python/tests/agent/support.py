@@ -31,7 +31,7 @@ NO_STATE = {
 NOTHING_KNOWN: dict[str, Any] = {
     **dict.fromkeys(("sink_path", "log_id", "forecast", "committed_batch", "checkpoint_id", "sources", "request")),
     "session_settings": {}, "named": False, "load_waves": 1.0, "generation": 1, "retained": 100, "may_wait": False,
-    "may_lose": False, "had_lease": False, "stopping": False,
+    "may_lose": False, "had_lease": False, "stopping": False, "sink_waits": True,
 }  # fmt: skip
 """What a request says of a query of which the shim knows nothing."""
 
@@ -135,6 +135,7 @@ class Agent:
             "version": meta.version,
             "generation": generation,
             "retained": 100,
+            "forecast": None,
             "checkpoint_id": meta.checkpoint_id.hex(),
             "base_checkpoint_id": base,
             "spool": self.spool(record_table(grouped, records)),
@@ -169,7 +170,13 @@ class Agent:
     ) -> tuple[Tip, dict[str, Any]]:
         """One commit; the tip after it, and the answer."""
         after, arguments = self.append_arguments(store, before, changes, checked, **more)
-        return after, self.ask("append", **arguments)
+        return after, self.write(arguments)
+
+    def write(self, *commits: dict[str, Any], retry: bool = False) -> dict[str, Any]:
+        """Sends the commits in one call; the answer of the first one."""
+        answer = self.ask("append", commits=list(commits), retry=retry)["commits"]
+        assert len(answer) == len(commits)
+        return dict(answer[0])
 
     def rows(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
         """The rows of the spool file that an answer names."""

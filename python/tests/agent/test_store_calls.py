@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from spark_cec.agent.calls import _encode_failure
 from spark_cec.agent.messages import REQUESTS, Message
 from spark_cec.errors import LostLog
 from spark_cec.ids import StoreId
+from spark_cec.log.writer import SegmentWriter
 from spark_cec.settings import PREFIX
 from tests.agent.support import WITH_STATE, Agent, Refused, window
 from tests.checkpoint.support import Rows, Tip
@@ -92,14 +94,14 @@ def test_a_retry_that_finds_its_frame_answers_as_the_first_time(agent: Agent, tm
     tip, _ = agent.append(STORE, Tip(), {**window(b"a"), **window(b"b")}, inputs=5)
     tip, _ = agent.append(STORE, tip, window(b"a", b"2"), inputs=7, whole=False)
     tip, arguments = agent.append_arguments(STORE, tip, {**window(b"b", b"2"), **window(b"c")}, inputs=9, whole=False)
-    first = agent.ask("append", **arguments)
+    first = agent.write(arguments)
     successor = Agent(tmp_path)
     successor.ask("open_log")
     with pytest.raises(Refused, match="the frame is there; send the whole ledger") as refused:
-        successor.ask("append", **arguments, retry=True)
+        successor.write(arguments, retry=True)
     assert refused.value.kind == "LedgerMissing"
     whole = {**arguments, "live": list(Counter(tip.footprints.values()).items()), "live_is_whole": True}
-    again = successor.ask("append", **whole)
+    again = successor.write(whole)
     assert {**again, "agent_us": 0} == {**first, "agent_us": 0}
     log = successor.ask("view_splits", view="log", path=agent.home)["splits"]
     rows = [row for split in log for row in successor.rows(successor.ask("read_split", split=split, columns=None))]
@@ -114,14 +116,68 @@ def test_a_frame_that_is_found_is_made_durable_before_it_counts(
 ) -> None:
     """The agent that wrote it may have died between the write and the wait for the disk."""
     tip, arguments = agent.append_arguments(STORE, Tip(), window(b"a"))
-    first = agent.ask("append", **arguments)
+    first = agent.write(arguments)
     whole = {**arguments, "live": list(Counter(tip.footprints.values()).items()), "live_is_whole": True}
     successor, synced = Agent(tmp_path), list[str]()
     successor.ask("open_log")
     monkeypatch.setattr(LocalStorage, "sync", lambda _, path: synced.append(path))
-    assert {**successor.ask("append", **whole), "agent_us": 0} == {**first, "agent_us": 0}
+    assert {**successor.write(whole), "agent_us": 0} == {**first, "agent_us": 0}
     (segment,) = Path(agent.home, "segments").iterdir()
     assert synced == [f"segments/{segment.name}"]
+    successor.calls.close()
+
+
+OTHER = StoreId(0, 1)
+
+
+def whole_of(tip: Tip, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {**arguments, "live": list(Counter(tip.footprints.values()).items()), "live_is_whole": True}
+
+
+def test_stores_that_write_together_share_a_write(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes: list[int] = []
+    append = SegmentWriter._append_once
+
+    def count(writer: SegmentWriter, frames: list[Any]) -> int:
+        writes.append(len(frames))
+        return append(writer, frames)
+
+    monkeypatch.setattr(SegmentWriter, "_append_once", count)
+    first, one = agent.append_arguments(STORE, Tip(), window(b"a"))
+    second, other = agent.append_arguments(OTHER, Tip(), {**window(b"b"), **window(b"c")})
+    answers = agent.ask("append", commits=[one, other])["commits"]
+    assert writes == [2] and [answer["extent"] for answer in answers] == [1, 2]
+    loads = [
+        agent.ask("load", store=store, version=1, checkpoint_id=tip.checkpoint_id.hex(), retained=100)["rows"]
+        for store, tip in ((STORE, first), (OTHER, second))
+    ]
+    assert loads == [1, 2]
+
+
+def test_if_one_ledger_is_missing_nothing_is_written(agent: Agent) -> None:
+    first, one = agent.append_arguments(STORE, Tip(), window(b"a"))
+    second, other = agent.append_arguments(OTHER, Tip(), window(b"b"))
+    with pytest.raises(Refused, match="store 0/1/default version 1: this process has no ledger") as refused:
+        agent.ask("append", commits=[one, {**other, "live_is_whole": False}])
+    assert refused.value.kind == "LedgerMissing" and not list(Path(agent.home).glob("segments/*"))
+    wholes = [whole_of(first, one), whole_of(second, other)]
+    assert [each["extent"] for each in agent.ask("append", commits=wholes)["commits"]] == [1, 1]
+
+
+def test_a_successor_finds_the_commits_that_were_written_and_writes_the_others(agent: Agent, tmp_path: Path) -> None:
+    """The agent may have died after some of the objects of one call."""
+    first, one = agent.append_arguments(STORE, Tip(), window(b"a"))
+    second, other = agent.append_arguments(OTHER, Tip(), {**window(b"b"), **window(b"c")})
+    written = agent.write(one)
+    successor = Agent(tmp_path)
+    successor.ask("open_log")
+    wholes = [whole_of(second, other), whole_of(first, one)]
+    answers = successor.ask("append", commits=wholes, retry=True)["commits"]
+    assert [each["extent"] for each in answers] == [2, 1], "in the order of the request"
+    assert {**answers[1], "agent_us": 0} == {**written, "agent_us": 0}
+    log = successor.ask("view_splits", view="log", path=agent.home)["splits"]
+    rows = [row for split in log for row in successor.rows(successor.ask("read_split", split=split, columns=None))]
+    assert sorted(row["partition"] for row in rows) == [1, 1, 3], "and nothing is written twice"
     successor.calls.close()
 
 
@@ -139,14 +195,14 @@ def test_an_answer_that_json_does_not_have_is_an_error(agent: Agent, monkeypatch
 
 def test_a_retry_that_finds_nothing_writes(agent: Agent) -> None:
     tip, arguments = agent.append_arguments(STORE, Tip(), window(b"a"))
-    assert agent.ask("append", **arguments, retry=True)["extent"] == 1
+    assert agent.write(arguments, retry=True)["extent"] == 1
     assert agent.ask("load", store=KEY, version=tip.version, checkpoint_id=None, retained=100)["rows"] == 1
 
 
 def test_the_spool_file_stays_the_shims(agent: Agent) -> None:
     """It may have to be read again by a successor."""
     _, arguments = agent.append_arguments(STORE, Tip(), window(b"a"))
-    agent.ask("append", **arguments)
+    agent.write(arguments)
     assert Path(arguments["spool"]).exists()
 
 
@@ -157,7 +213,7 @@ def test_the_spool_file_stays_the_shims(agent: Agent) -> None:
         ("load", {"checkpoint_id": "00" * 16}, "DamagedLog", "with checkpoint id 0000"),
         ("load", {"store": [7, 7, "x"]}, "DamagedLog", "store 7/7/x: no commit frame of version 1"),
         ("load", {"conf": {PREFIX + "Q": "none"}}, "SettingsError", "Q='none'"),
-        ("append", {"home": "/not/open"}, "UnknownLog", "log '/not/open' is not open in this agent"),
+        ("append", {"home": "/not/open", "commits": []}, "UnknownLog", "log '/not/open' is not open in this agent"),
         ("loaded", {"home": "/not/open"}, "UnknownLog", "not open"),
     ],
 )
@@ -165,7 +221,7 @@ def test_refusals_have_a_kind_and_say_what_is_wrong(
     agent: Agent, name: str, change: dict[str, object], kind: str, says: str
 ) -> None:
     tip, arguments = agent.append_arguments(STORE, Tip(), window(b"a"))
-    agent.ask("append", **arguments)
+    agent.write(arguments)
     loaded = {"ec_load_ms": 1.5, "digest_ok": True, "held": 0, "unsure": []}
     known = {**arguments, **loaded, "checkpoint_id": tip.checkpoint_id.hex()}
     fields = REQUESTS[name].__struct_fields__

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from spark_cec.checkpoint.commit import CommitRequest, CommitResult, StoreLedgers, commit_store
+from spark_cec.checkpoint.commit import CommitRequest, CommitResult, StoreLedgers, commit_stores
 from spark_cec.checkpoint.eventual import EventualCheckpoint
 from spark_cec.ids import NO_CHECKPOINT, StoreId, new_id
 from spark_cec.log.catalog import Catalog
@@ -47,10 +47,10 @@ class Log:
 
     def commit(self, request: CommitRequest, records: pa.Table | None) -> CommitResult:
         """One commit, as the agent does it."""
-        return commit_store(
-            request, lambda: records, settings=self.settings, catalog=self.catalog, writer=self.writer,
+        return commit_stores(
+            [(request, lambda: records)], settings=self.settings, catalog=self.catalog, writer=self.writer,
             ledgers=self.ledgers,
-        )
+        )[0]
 
 
 def record_table(grouped: bool, records: list[tuple[RecordKind, bytes, Rows]]) -> pa.Table | None:

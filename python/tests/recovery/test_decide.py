@@ -14,6 +14,8 @@ from spark_cec.log.meta import CommitMeta
 from spark_cec.log.output_rollbacks import Cut
 from spark_cec.recovery.decide import (
     LogFacts,
+    OperatorDecision,
+    QueryDecision,
     QueryFacts,
     RecoveryPlan,
     StartFacts,
@@ -23,9 +25,10 @@ from spark_cec.recovery.decide import (
     plan_replay,
     refuse_log,
     refuse_provider,
+    writes_together,
 )
 from spark_cec.recovery.query_files import Fallback
-from spark_cec.settings import PROVIDER
+from spark_cec.settings import PROVIDER, WriteAt
 from tests.log.support import commit_meta
 
 FIRST, SECOND = StoreId(0, 0), StoreId(0, 1)
@@ -176,3 +179,25 @@ def test_a_provider_that_cannot_continue(query: QueryFacts, says: str) -> None:
         return
     with pytest.raises((UnsuitableCheckpoint, Unsupported), match=says):
         refuse_provider(query, "file:/c")
+
+
+@pytest.mark.parametrize(
+    ("asked", "deferred", "appends", "sink_waits", "wanted"),
+    [
+        (None, True, False, True, True),  # an object store, and a query that fails with its executor anyway
+        (None, False, False, True, False),
+        (None, True, True, True, False),
+        (None, True, False, False, False),
+        (WriteAt.BATCH, False, True, True, True),
+        (WriteAt.BATCH, True, False, False, False),  # nothing would make the stores write before the batch counts
+        (WriteAt.TASK, True, False, True, False),
+    ],
+)
+def test_stores_write_together_where_a_write_is_dear_or_the_user_says_so(
+    asked: WriteAt | None, deferred: bool, appends: bool, sink_waits: bool, wanted: bool
+) -> None:
+    operators = (OperatorDecision(0, "aggregation", deferred, "because"),)
+    decision = QueryDecision("auto", "because", provider=True, operators=operators)
+    assert writes_together(asked, decision, appends=appends, sink_waits=sink_waits) is wanted
+    others = replace(decision, provider=False)
+    assert not writes_together(asked, others, appends=appends, sink_waits=sink_waits), "its state is not ours"

@@ -6,10 +6,10 @@ import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.CatalystTypeConverters
 import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjection, UnsafeRow}
-import org.apache.spark.sql.cec.agent.{Agent, CecException, ResolveRequest}
+import org.apache.spark.sql.cec.agent.{Agent, CecException, DurableCommit, ResolveRequest}
 import org.apache.spark.sql.cec.exchange.{DurableVersions, HostedStore, LocalStores}
 import org.apache.spark.sql.cec.state.{
-  ExactAverages, LoadFailure, PartitionDirectory, RangeOrder, Recovery, RowDigest, AgentStoreClient, StoreMetrics, StoreState, StoreTurns, TaskLock}
+  ExactAverages, LoadFailure, PartitionDirectory, RangeOrder, Recovery, RowDigest, AgentStoreClient, StoreMetrics, StoreState, StoreTurns, TaskLock, UnwrittenCommit}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
@@ -75,17 +75,25 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
 
   override def generation: Option[Long] = run.map(_.generation)
 
-  override def agentTimeoutMs: Int = Agent.timeoutMs(storeConf.sqlConfs)
+  override def agentConf: Map[String, String] = storeConf.sqlConfs
 
-  override def flush(version: Long): Unit = runExclusively(tryFlush(version))
+  override def home: String = run.map(_.home).getOrElse("")
 
-  override def handOver(version: Long): Boolean = runExclusively {
+  override def unwritten(version: Long): Option[UnwrittenCommit] = Option(state).filter(_.version == version).flatMap(_.unwritten)
+
+  override def noteWritten(commit: UnwrittenCommit, answer: DurableCommit): Unit = state.noteWritten(commit, answer)
+
+  override def hasWritten(version: Long): Boolean = Option(state).exists(known => known.version == version && known.unwritten.isEmpty)
+
+  override def flush(version: Long): Unit = exclusively(tryFlush(version))
+
+  override def handOver(version: Long): Boolean = exclusively {
     val here = tryFlush(version)
     if (here) dropState()
     here
   }
 
-  override def end(version: Long, write: Boolean): Unit = runExclusively(try if (write) tryFlush(version) finally dropState())
+  override def end(version: Long, write: Boolean): Unit = exclusively(try if (write) tryFlush(version) finally dropState())
 
   private def tryFlush(version: Long): Boolean = {
     val proof = Option(state).flatMap(_.rewindTo(version))
@@ -93,7 +101,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
     proof.isDefined
   }
 
-  private def runExclusively[A](body: => A): A = {
+  override def exclusively[A](body: => A): A = {
     lock.acquire()
     try synchronized(body) finally lock.release()
   }
@@ -102,7 +110,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
    * Writes the dirty windows, because Spark may close a store that another executor is about to request. A query that
    * has ended has flushed already.
    */
-  override def close(): Unit = runExclusively {
+  override def close(): Unit = exclusively {
     try if (state != null) state.settle() catch {
       case failure: CecException => logWarning(s"store $id is closed with windows that are not in the log: a restart of its query replays them", failure)
     } finally dropState()
@@ -180,7 +188,8 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
       version => run.isDefined && LocalStores.requestHandOver(this, version),
       describe,
       StoreConfs.isLiveOnDisk(conf),
-      silent = run.exists(_.silent)))
+      silent = run.exists(_.silent),
+      together = run.exists(_.together)))
   }
 
   /** Turns the id of a window, its key or its prefix, into text for people. */

@@ -34,6 +34,7 @@ private[cec] final class RunNumber(begun: Long) extends Serializable {
  * split
  * @param accept whether the user accepts a replay that differs or cannot finish
  * @param silent whether commits write nothing, because a checkpointing protocol decides when the stores write
+ * @param together whether the stores of a JVM write their commits together, when the tasks of the batch have ended
  * @param startedMs wall clock when the run began
  * @param forecast numbers of earlier recoveries, which the agents that write need
  */
@@ -48,6 +49,7 @@ private[cec] final case class RunContext(
     counted: Set[Long],
     accept: Boolean,
     silent: Boolean,
+    together: Boolean,
     startedMs: Long,
     forecast: JsonNode) {
 
@@ -58,7 +60,7 @@ private[cec] final case class RunContext(
 
   def announce(context: SparkContext): Unit = {
     val node = Json.obj().put("checkpoint", checkpoint).put("home", home).put("log_id", logId).put("generation", generation)
-      .put("replay_to", replayTo).put("base", base).put("accept", accept).put("silent", silent).put("started_ms", startedMs)
+      .put("replay_to", replayTo).put("base", base).put("accept", accept).put("silent", silent).put("together", together).put("started_ms", startedMs)
     node.set[JsonNode]("deferred", Json.longs(deferred))
     node.set[JsonNode]("counted", Json.longs(counted))
     node.set[JsonNode]("forecast", forecast)
@@ -95,7 +97,7 @@ private[cec] object RunContext {
     RunContext(
       node.get("checkpoint").asText, node.get("home").asText, node.get("log_id").asText, new RunNumber(node.get("generation").asLong),
       node.get("replay_to").asLong, node.get("base").asLong, longs("deferred"), longs("counted"), node.get("accept").asBoolean,
-      node.get("silent").asBoolean,
+      node.get("silent").asBoolean, node.get("together").asBoolean,
       node.get("started_ms").asLong, node.get("forecast"))
   }
 }

@@ -32,7 +32,7 @@ private[cec] final case class CheckRequest(
 private[cec] final case class BeginRequest(
     checkpoint: String, conf: Map[String, String], home: String, logSeen: Option[String], committedBatch: Long,
     named: Boolean, decision: QueryDecision, sources: Option[Seq[SourceState]], sessionSettings: Map[String, String],
-    loadWaves: Double, waitS: Double)
+    loadWaves: Double, sinkWaits: Boolean, waitS: Double)
     extends AgentRequest("begin") {
   override type Answer = BeginAnswer
   override def toJson: ObjectNode = {
@@ -47,6 +47,7 @@ private[cec] final case class BeginRequest(
     node.set[JsonNode]("sources", Json.orNull(sources)(value => Json.list(value)(each => each.toJson)))
     node.set[JsonNode]("session_settings", Json.map(sessionSettings))
     node.put("load_waves", loadWaves)
+    node.put("sink_waits", sinkWaits)
     node.put("wait_s", waitS)
     node
   }
@@ -320,41 +321,14 @@ private[cec] final case class FooterRequest(
   override def parse(answer: JsonNode): FooterAnswer = FooterAnswer.of(answer)
 }
 
-/** Commits one version of one store; the counts are those of `log.meta.CommitMeta`. */
-private[cec] final case class AppendRequest(
-    home: String, store: StoreId, version: Long, generation: Long, retained: Long, forecast: Option[JsonNode],
-    checkpointId: String, baseCheckpointId: Option[String], spool: Option[String], openWindows: Long, dirtyFrom: Long,
-    dirtyWindows: Long, opened: Long, checked: Long, closed: Long, inputs: Long, digest: String, stateRows: Long,
-    elapsedUs: Long, flags: Long, liveIsWhole: Boolean, live: Seq[(Long, Long)], timedBatch: Option[TimedBatch] = None,
-    sinceStartMs: Long = 0L)
+/** Commits stores of one query with as few writes as possible. No two commits are of the same store. */
+private[cec] final case class AppendRequest(home: String, commits: Seq[StoreCommit])
     extends AgentRequest("append") {
   override type Answer = AppendAnswer
   override def toJson: ObjectNode = {
     val node = Json.obj()
     node.put("home", home)
-    node.set[JsonNode]("store", store.toJson)
-    node.put("version", version)
-    node.put("generation", generation)
-    node.put("retained", retained)
-    node.set[JsonNode]("forecast", Json.orNull(forecast)(value => value))
-    node.put("checkpoint_id", checkpointId)
-    node.set[JsonNode]("base_checkpoint_id", Json.orNull(baseCheckpointId)(value => Json.node(value)))
-    node.set[JsonNode]("spool", Json.orNull(spool)(value => Json.node(value)))
-    node.put("open_windows", openWindows)
-    node.put("dirty_from", dirtyFrom)
-    node.put("dirty_windows", dirtyWindows)
-    node.put("opened", opened)
-    node.put("checked", checked)
-    node.put("closed", closed)
-    node.put("inputs", inputs)
-    node.put("digest", digest)
-    node.put("state_rows", stateRows)
-    node.put("elapsed_us", elapsedUs)
-    node.put("flags", flags)
-    node.put("live_is_whole", liveIsWhole)
-    node.set[JsonNode]("live", Json.list(live)(each => Json.arr().add(each._1).add(each._2)))
-    node.set[JsonNode]("timed_batch", Json.orNull(timedBatch)(value => value.toJson))
-    node.put("since_start_ms", sinceStartMs)
+    node.set[JsonNode]("commits", Json.list(commits)(each => each.toJson))
     node
   }
   override def parse(answer: JsonNode): AppendAnswer = AppendAnswer.of(answer)
@@ -578,18 +552,12 @@ private[cec] object AcknowledgeAnswer {
     Json.option(node.get("dirty_from"))(value => value.asLong))
 }
 
-/** A durable commit: q (`extent`), u (`replay`), its bytes in the log, and the plan of the next commit. */
-private[cec] final case class AppendAnswer(
-    plan: CommitPlan, extent: Long, replay: Long, recoveryEstimateMs: Double, bytes: Long, agentUs: Long)
+/** The commits, in the order of the request. */
+private[cec] final case class AppendAnswer(commits: Seq[DurableCommit])
 
 private[cec] object AppendAnswer {
   def of(node: JsonNode): AppendAnswer = AppendAnswer(
-    CommitPlan.of(node.get("plan")),
-    node.get("extent").asLong,
-    node.get("replay").asLong,
-    node.get("recovery_estimate_ms").asDouble,
-    node.get("bytes").asLong,
-    node.get("agent_us").asLong)
+    Json.elements(node.get("commits"))(value => DurableCommit.of(value)))
 }
 
 /** The input in words. */
@@ -603,7 +571,7 @@ private[cec] object BatchInputAnswer {
 /** The run, V, T (`rewound_to`), and the version from which the stores begin (`base`). */
 private[cec] final case class BeginAnswer(
     generation: Long, logId: String, committedBatch: Long, rewoundTo: Long, base: Long, plan: JsonNode,
-    forecast: JsonNode, said: Seq[StartMessage])
+    forecast: JsonNode, writesTogether: Boolean, said: Seq[StartMessage])
 
 private[cec] object BeginAnswer {
   def of(node: JsonNode): BeginAnswer = BeginAnswer(
@@ -614,6 +582,7 @@ private[cec] object BeginAnswer {
     node.get("base").asLong,
     node.get("plan"),
     node.get("forecast"),
+    node.get("writes_together").asBoolean,
     Json.elements(node.get("said"))(value => StartMessage.of(value)))
 }
 
@@ -678,6 +647,20 @@ private[cec] object CommitPlan {
     Json.option(node.get("worth_bound"))(value => value.asLong),
     Json.elements(node.get("replay_steps"))(value => ReplayStep.of(value)),
     Json.elements(node.get("extent_steps"))(value => ExtentStep.of(value)))
+}
+
+/** A durable commit: q (`extent`), u (`replay`), its bytes in the log, and the plan of the next commit. */
+private[cec] final case class DurableCommit(
+    plan: CommitPlan, extent: Long, replay: Long, recoveryEstimateMs: Double, bytes: Long, agentUs: Long)
+
+private[cec] object DurableCommit {
+  def of(node: JsonNode): DurableCommit = DurableCommit(
+    CommitPlan.of(node.get("plan")),
+    node.get("extent").asLong,
+    node.get("replay").asLong,
+    node.get("recovery_estimate_ms").asDouble,
+    node.get("bytes").asLong,
+    node.get("agent_us").asLong)
 }
 
 /** If the `windows` with footprints before version `before` are rewritten, a recovery scans `cost` records. */
@@ -886,6 +869,42 @@ private[cec] object StartMessage {
   def of(node: JsonNode): StartMessage = StartMessage(
     node.get("line").asText,
     node.get("warns").asBoolean)
+}
+
+/** One version of one store; the counts are those of `log.meta.CommitMeta`. */
+private[cec] final case class StoreCommit(
+    store: StoreId, version: Long, generation: Long, retained: Long, forecast: Option[JsonNode], checkpointId: String,
+    baseCheckpointId: Option[String], spool: Option[String], openWindows: Long, dirtyFrom: Long, dirtyWindows: Long,
+    opened: Long, checked: Long, closed: Long, inputs: Long, digest: String, stateRows: Long, elapsedUs: Long,
+    flags: Long, liveIsWhole: Boolean, live: Seq[(Long, Long)], timedBatch: Option[TimedBatch] = None,
+    sinceStartMs: Long = 0L) {
+  def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.set[JsonNode]("store", store.toJson)
+    node.put("version", version)
+    node.put("generation", generation)
+    node.put("retained", retained)
+    node.set[JsonNode]("forecast", Json.orNull(forecast)(value => value))
+    node.put("checkpoint_id", checkpointId)
+    node.set[JsonNode]("base_checkpoint_id", Json.orNull(baseCheckpointId)(value => Json.node(value)))
+    node.set[JsonNode]("spool", Json.orNull(spool)(value => Json.node(value)))
+    node.put("open_windows", openWindows)
+    node.put("dirty_from", dirtyFrom)
+    node.put("dirty_windows", dirtyWindows)
+    node.put("opened", opened)
+    node.put("checked", checked)
+    node.put("closed", closed)
+    node.put("inputs", inputs)
+    node.put("digest", digest)
+    node.put("state_rows", stateRows)
+    node.put("elapsed_us", elapsedUs)
+    node.put("flags", flags)
+    node.put("live_is_whole", liveIsWhole)
+    node.set[JsonNode]("live", Json.list(live)(each => Json.arr().add(each._1).add(each._2)))
+    node.set[JsonNode]("timed_batch", Json.orNull(timedBatch)(value => value.toJson))
+    node.put("since_start_ms", sinceStartMs)
+    node
+  }
 }
 
 /** One state store: the paper's operator. `operator` and `partition` are Spark's ids, `name` the store's name. */

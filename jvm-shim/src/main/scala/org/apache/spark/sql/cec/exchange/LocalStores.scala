@@ -12,7 +12,8 @@ import com.fasterxml.jackson.databind.JsonNode
 import org.apache.spark.{SparkContext, SparkEnv}
 import org.apache.spark.internal.Logging
 import org.apache.spark.rpc.{RpcCallContext, RpcEndpoint, RpcEndpointRef, RpcEnv, RpcTimeout}
-import org.apache.spark.sql.cec.agent.Json
+import org.apache.spark.sql.cec.agent.{Agent, DurableCommit, Json}
+import org.apache.spark.sql.cec.state.{AgentStoreClient, UnwrittenCommit}
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 import org.apache.spark.util.{RpcUtils, ShutdownHookManager, ThreadUtils}
 
@@ -33,8 +34,23 @@ private[cec] trait HostedStore {
    */
   def handOver(version: Long): Boolean
 
-  /** The timeout of a call to the agent here. */
-  def agentTimeoutMs: Int
+  /** Runs `body` while no task uses the store. */
+  def exclusively[A](body: => A): A
+
+  /** The commit of `version` that the log lacks, if the store holds one back. Call it within `exclusively`. */
+  def unwritten(version: Long): Option[UnwrittenCommit]
+
+  /** Notes that the log has the commit. Call it within `exclusively`. */
+  def noteWritten(commit: UnwrittenCommit, answer: DurableCommit): Unit
+
+  /** Whether the store is at `version` and the log has its commit. Call it within `exclusively`. */
+  def hasWritten(version: Long): Boolean
+
+  /** The log that an unwritten commit is for. */
+  def home: String
+
+  /** The settings of a call to the agent here. */
+  def agentConf: Map[String, String]
 
   /** Drops the windows, with `write` after a flush at `version`. */
   def end(version: Long, write: Boolean): Unit
@@ -113,8 +129,9 @@ private[cec] object LocalStores extends Logging {
     val id = store.stateStoreId
     findHolders(store.checkpoint, store.generation, id).exists(other => (other ne store) && other.handOver(version)) ||
       connectDriver().exists { connection =>
-        val request = Message.handOver(SparkEnv.get.executorId, store.checkpoint, store.generation, id, version, store.agentTimeoutMs)
-        try connection.directory.askSync[Boolean](request.toString, timeout(store.agentTimeoutMs))
+        val limitMs = Agent.timeoutMs(store.agentConf)
+        val request = Message.handOver(SparkEnv.get.executorId, store.checkpoint, store.generation, id, version, limitMs)
+        try connection.directory.askSync[Boolean](request.toString, timeout(limitMs))
         catch {
           case NonFatal(error) =>
             logWarning(s"no executor could be asked for store $id at version $version", error)
@@ -154,9 +171,16 @@ private[cec] object LocalStores extends Logging {
         val id = StateStoreId(checkpoint, message.get("operator").asLong, message.get("partition").asInt, message.get("store").asText)
         val generation = Some(message.get("generation").asLong).filter(_ >= 0)
         Json.obj().put("handed_over", findHolders(checkpoint, generation, id).exists(tryHandOver(_, version))).toString
+      case Message.Write =>
+        val written = writeTogether(findStores(checkpoint, message), version)
+        val node = Json.obj()
+        node.set[JsonNode]("written", written.foldLeft(Json.arr()) { (list, store) =>
+          val id = store.stateStoreId
+          list.add(Json.obj().put("operator", id.operatorId).put("partition", id.partitionId).put("store", id.storeName))
+        })
+        node.toString
       case call @ (Message.Flush | Message.End) =>
-        val generation = message.get("generation").asLong
-        val ours = stores.keySet.asScala.toSeq.filter(store => store.checkpoint == checkpoint && store.generation.contains(generation))
+        val ours = findStores(checkpoint, message)
         // Stores flush at the same time, because the log writes the frames of all waiting stores at once.
         val failed = ThreadUtils.parmap(ours, "cec-stores", FlushedAtOnce) { store =>
           try {
@@ -168,6 +192,31 @@ private[cec] object LocalStores extends Logging {
         node.set[JsonNode]("failed", failed)
         node.toString
     }
+  }
+
+  /** The stores of the message's run. */
+  private def findStores(checkpoint: String, message: JsonNode): Seq[HostedStore] = {
+    val generation = message.get("generation").asLong
+    stores.keySet.asScala.toSeq.filter(store => store.checkpoint == checkpoint && store.generation.contains(generation))
+  }
+
+  /**
+   * Writes the commits of `version` that these stores hold back, with one call to the agent for each log. Returns the
+   * stores whose commit the log has then.
+   */
+  def writeTogether(ours: Seq[HostedStore], version: Long): Seq[HostedStore] = holdAll(ours.sortBy(_.stateStoreId.toString).toList) {
+    val waiting = for (store <- ours; commit <- store.unwritten(version)) yield (store, commit)
+    waiting.groupBy(_._1.home).foreach { case (home, held) =>
+      val answers = AgentStoreClient.writeAll(home, held.map(_._2), held.head._1.agentConf)
+      held.zip(answers).foreach { case ((store, commit), answer) => store.noteWritten(commit, answer) }
+    }
+    ours.filter(_.hasWritten(version))
+  }
+
+  /** Runs `body` while no task uses one of the stores. */
+  private def holdAll[A](stores: List[HostedStore])(body: => A): A = stores match {
+    case store :: others => store.exclusively(holdAll(others)(body))
+    case Nil => body
   }
 
   /** If a store is busy, answer false. An error would make the driver forget this JVM. */

@@ -10,12 +10,16 @@ private[exchange] object Message {
   val End = "end"
   val Flush = "flush"
   val HandOver = "hand_over"
+  val Write = "write"
 
   def end(checkpoint: String, generation: Long, version: Long, flush: Boolean): ObjectNode =
     makeMessage(End, checkpoint, version).put("generation", generation).put("flush", flush)
 
   def flush(checkpoint: String, generation: Long, version: Long): ObjectNode =
     makeMessage(Flush, checkpoint, version).put("generation", generation)
+
+  def write(checkpoint: String, generation: Long, version: Long): ObjectNode =
+    makeMessage(Write, checkpoint, version).put("generation", generation)
 
   /**
    * Asks for a store at a version. The executor that has it in the same run writes it and drops its windows. The

@@ -6,12 +6,14 @@ import scala.concurrent.{ExecutionContext, Future}
 import scala.jdk.CollectionConverters._
 import scala.util.{Failure, Success, Try}
 
+import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 
 import org.apache.spark.SparkEnv
 import org.apache.spark.internal.Logging
 import org.apache.spark.rpc.{RpcCallContext, RpcEndpoint, RpcEndpointRef, RpcEnv, RpcTimeout, RpcTimeoutException}
 import org.apache.spark.sql.cec.agent.Json
+import org.apache.spark.sql.cec.state.StoreOfOperator
 
 /**
  * The driver's list of the JVMs that hold state stores. Through it the driver makes stores write their dirty windows,
@@ -33,14 +35,30 @@ private[cec] object StoreLocations {
    * drops all windows. Returns a line for each JVM or store that failed. The agent's timeout limits the wait.
    */
   def end(checkpoint: String, generation: Long, version: Long, flush: Boolean, agentTimeoutMs: Int): Seq[String] =
-    directory().askAll(Message.end(checkpoint, generation, version, flush), LocalStores.timeout(agentTimeoutMs))
+    listFailures(directory().askAll(Message.end(checkpoint, generation, version, flush), LocalStores.timeout(agentTimeoutMs)))
 
   /**
    * Makes the stores of a run write their dirty windows at `version`, between two batches. Returns lines as `end`
    * does.
    */
   def flush(checkpoint: String, generation: Long, version: Long, agentTimeoutMs: Int): Seq[String] =
-    directory().askAll(Message.flush(checkpoint, generation, version), LocalStores.timeout(agentTimeoutMs))
+    listFailures(directory().askAll(Message.flush(checkpoint, generation, version), LocalStores.timeout(agentTimeoutMs)))
+
+  /**
+   * Makes the stores of a run write the commits of `version` that they hold back. Returns the stores whose commit the
+   * log has then, and a line for each JVM that failed.
+   */
+  def write(checkpoint: String, generation: Long, version: Long, agentTimeoutMs: Int): (Set[StoreOfOperator], Seq[String]) = {
+    val answers = directory().askAll(Message.write(checkpoint, generation, version), LocalStores.timeout(agentTimeoutMs))
+    val stores = for (answer <- answers.flatMap(_.toSeq); store <- answer.get("written").elements.asScala)
+      yield StoreOfOperator(store.get("operator").asLong, store.get("partition").asInt, store.get("store").asText)
+    (stores.toSet, answers.flatMap(_.left.toSeq))
+  }
+
+  private def listFailures(answers: Seq[Either[String, JsonNode]]): Seq[String] = answers.flatMap {
+    case Left(line) => Seq(line)
+    case Right(answer) => answer.get("failed").elements.asScala.map(_.asText).toSeq
+  }
 
   private def directory(): Directory = synchronized {
     val env = SparkEnv.get.rpcEnv
@@ -78,15 +96,15 @@ private final class Directory(override val rpcEnv: RpcEnv) extends RpcEndpoint w
 
   override def onStop(): Unit = threads.shutdownNow()
 
-  /** Asks every JVM, and returns their errors. */
-  def askAll(message: ObjectNode, timeout: RpcTimeout): Seq[String] = {
+  /** Asks every JVM at the same time. Returns the answer of each, or a line that says why there is none. */
+  def askAll(message: ObjectNode, timeout: RpcTimeout): Seq[Either[String, JsonNode]] = {
     val answers = hosts.asScala.toSeq.map { case (id, host) => id -> Future(Try(host.askSync[String](message.toString, timeout))) }
-    answers.flatMap { case (id, future) =>
+    answers.map { case (id, future) =>
       scala.concurrent.Await.result(future, scala.concurrent.duration.Duration.Inf) match {
-        case Success(answer) => Json.parse(answer).get("failed").elements.asScala.map(_.asText)
+        case Success(answer) => Right(Json.parse(answer))
         case Failure(error) =>
           forget(id, error)
-          Some(s"executor $id does not answer: ${error.getMessage}")
+          Left(s"executor $id does not answer: ${error.getMessage}")
       }
     }
   }

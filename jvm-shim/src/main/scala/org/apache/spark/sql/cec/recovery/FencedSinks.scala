@@ -15,7 +15,7 @@ import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend
 /**
  * Wraps the sink of a query and changes two things.
  *
- * A batch ends with a check that no other run has taken over. A batch that a V1 sink skips runs for its state alone. A sink
+ * A batch ends with a check that it may count (`BatchEnd`). A batch that a V1 sink skips runs for its state alone. A sink
  * may skip a batch that it has already, after a crash between its commit and Spark's (the file sink does). But the
  * stores may have had that batch in memory alone. Also, the frames of a committed batch must come from the run that
  * commits it.
@@ -38,13 +38,20 @@ private[recovery] object FencedSinks {
         "release='checkpoint', with which no batch comes again, or a foreachBatch that does not go by the batch's number")
   }
 
+  /** Whether `wrap` wraps this sink. */
+  def wraps(sink: Table): Boolean = sink match {
+    case _: MemorySink => false
+    case _: Sink | _: SupportsWrite => true
+    case _ => false
+  }
+
   /**
    * Wraps a sink.
    *
    * @param halves whether a function of `foreachBatch` may read a part of its batch
-   * @param confirm fails if another run has taken over meanwhile
+   * @param confirm ends a batch: fails if the batch may not count, because another run has taken over or a store is lost
    */
-  def wrap(sink: Table, halves: Boolean, confirm: () => Unit): Table = sink match {
+  def wrap(sink: Table, halves: Boolean, confirm: Long => Unit): Table = sink match {
     case memory: MemorySink => memory
     case function: ForeachBatchSink[_] => new CompletedFunction(function, halves, confirm)
     case v1: Sink => new ConfirmedSink(v1, confirm)
@@ -52,7 +59,7 @@ private[recovery] object FencedSinks {
     case other => other
   }
 
-  private def wrapTable(table: SupportsWrite, confirm: () => Unit): Table = table match {
+  private def wrapTable(table: SupportsWrite, confirm: Long => Unit): Table = table match {
     case reporting: ReportsSinkMetrics => new ConfirmedTable(table, confirm) with ReportsSinkMetrics {
       override def metrics: util.Map[String, String] = reporting.metrics
     }
@@ -60,11 +67,11 @@ private[recovery] object FencedSinks {
   }
 }
 
-private sealed class ConfirmedTable(inner: SupportsWrite, confirm: () => Unit) extends TableDelegate(inner) with SupportsWrite {
+private sealed class ConfirmedTable(inner: SupportsWrite, confirm: Long => Unit) extends TableDelegate(inner) with SupportsWrite {
   override def newWriteBuilder(info: LogicalWriteInfo): WriteBuilder = ConfirmedBuilder(inner.newWriteBuilder(info), confirm)
 }
 
-private sealed class ConfirmedBuilder(val inner: WriteBuilder, val confirm: () => Unit) extends WriteBuilderDelegate(inner) {
+private sealed class ConfirmedBuilder(val inner: WriteBuilder, val confirm: Long => Unit) extends WriteBuilderDelegate(inner) {
   override def build: Write = inner.build match {
     case distributed: RequiresDistributionAndOrdering => new DistributedWriteDelegate(distributed) {
       override def toStreaming: StreamingWrite = new ConfirmedWrite(distributed.toStreaming, confirm)
@@ -80,7 +87,7 @@ private sealed trait Truncating extends ConfirmedBuilder with SupportsTruncate {
 }
 
 private object ConfirmedBuilder {
-  def apply(builder: WriteBuilder, confirm: () => Unit): WriteBuilder = (builder, builder.isInstanceOf[SupportsStreamingUpdateAsAppend]) match {
+  def apply(builder: WriteBuilder, confirm: Long => Unit): WriteBuilder = (builder, builder.isInstanceOf[SupportsStreamingUpdateAsAppend]) match {
     case (_: SupportsTruncate, false) => new ConfirmedBuilder(builder, confirm) with Truncating
     case (_: SupportsTruncate, true) => new ConfirmedBuilder(builder, confirm) with Truncating with SupportsStreamingUpdateAsAppend
     case (_, false) => new ConfirmedBuilder(builder, confirm)
@@ -88,19 +95,19 @@ private object ConfirmedBuilder {
   }
 }
 
-private final class ConfirmedWrite(inner: StreamingWrite, confirm: () => Unit) extends StreamingWriteDelegate(inner) {
+private final class ConfirmedWrite(inner: StreamingWrite, confirm: Long => Unit) extends StreamingWriteDelegate(inner) {
   override def commit(epoch: Long, messages: Array[WriterCommitMessage]): Unit = {
-    confirm()
+    confirm(epoch)
     inner.commit(epoch, messages)
   }
 }
 
-private final class ConfirmedSink(inner: Sink, confirm: () => Unit) extends TableDelegate(inner) with Sink {
+private final class ConfirmedSink(inner: Sink, confirm: Long => Unit) extends TableDelegate(inner) with Sink {
   override def name: String = s"confirmed ${inner.getClass.getSimpleName}"
   override def toString: String = inner.toString
   override def addBatch(batchId: Long, data: DataFrame): Unit = {
     inner.addBatch(batchId, data)
     PartialBatch.complete(data)
-    confirm()
+    confirm(batchId)
   }
 }

@@ -3,6 +3,7 @@ package org.apache.spark.sql.cec.recovery
 import org.apache.spark.sql.DataFrame
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.cec.state.{CommittedStores, StoreOfOperator}
+import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.streaming.Sink
 import org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter
 import org.apache.spark.sql.execution.streaming.sources.ForeachBatchSink
@@ -27,7 +28,7 @@ private[recovery] object PartialBatch {
 
   /** Whether the sink skipped the batch: no store committed it. */
   def isPassedOver(data: DataFrame): Boolean = {
-    val operators = findOperators(data)
+    val operators = findOperators(data.queryExecution.executedPlan)
     operators.nonEmpty && operators.forall(findCommitted(_).isEmpty)
   }
 
@@ -41,13 +42,15 @@ private[recovery] object PartialBatch {
    * stateful operator.
    */
   private def findMissingPartitions(data: DataFrame): Option[Set[Int]] = {
-    val operators = findOperators(data)
+    val operators = findOperators(data.queryExecution.executedPlan)
     val missing = operators.flatMap(findMissing).toSet
     if (operators.nonEmpty && missing.isEmpty) None else Some(missing)
   }
 
-  private def findOperators(data: DataFrame): Seq[StateStoreWriter] =
-    data.queryExecution.executedPlan.collect { case writer: StateStoreWriter => writer }
+  /** The stores that committed a batch with this plan; empty if the plan shows no stateful operator. */
+  def findCommittedStores(plan: SparkPlan): Set[StoreOfOperator] = findOperators(plan).flatMap(findCommitted).toSet
+
+  private def findOperators(plan: SparkPlan): Seq[StateStoreWriter] = plan.collect { case writer: StateStoreWriter => writer }
 
   private def findCommitted(operator: StateStoreWriter): Set[StoreOfOperator] =
     operator.metrics.get(CommittedStores.name).collect { case stores: CommittedStores => stores.all }.getOrElse(Set.empty)
@@ -68,13 +71,13 @@ private[recovery] object PartialBatch {
  * @param halves whether to complete a batch that the function read in part; if false, Spark fails it as with its own
  * providers
  */
-private[recovery] final class CompletedFunction(inner: ForeachBatchSink[_], halves: Boolean, confirm: () => Unit)
+private[recovery] final class CompletedFunction(inner: ForeachBatchSink[_], halves: Boolean, confirm: Long => Unit)
     extends ForeachBatchSink[Any](null, null) {
   override def name: String = "completed ForeachBatchSink"
   override def toString: String = inner.toString
   override def addBatch(batchId: Long, data: DataFrame): Unit = {
     inner.addBatch(batchId, data)
     if (halves || PartialBatch.isPassedOver(data)) PartialBatch.complete(data)
-    confirm()
+    confirm(batchId)
   }
 }

@@ -11,6 +11,7 @@ import org.apache.spark.sql.catalyst.trees.TreeNodeTag
 import org.apache.spark.sql.cec.{CecStateStoreProvider, RunContext, RunNumber}
 import org.apache.spark.sql.cec.agent._
 import org.apache.spark.sql.cec.source.{CecTable, SinkTarget}
+import org.apache.spark.sql.connector.catalog.Table
 import org.apache.spark.sql.execution.streaming.Sink
 import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
 import org.apache.spark.sql.internal.SQLConf
@@ -86,7 +87,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val begun = begin(decision, checked) // 3
     val run = RunContext(
       checkpoint, checked.home, begun.logId, new RunNumber(begun.generation), begun.committedBatch + 1, begun.base, decision.deferred,
-      decision.counted, checked.accept, silent = isUnderProtocol, startedMs, begun.forecast)
+      decision.counted, checked.accept, silent = isUnderProtocol, begun.writesTogether && !isUnderProtocol, startedMs, begun.forecast)
     wrap(run, decision, begun, checked) // 4
   }
 
@@ -144,6 +145,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
       Option.when(usesCecState && committed >= 0)(SourceProbe.once(write.inputQuery)),
       SessionSettings.of(session.sessionState.conf),
       loadWaves,
+      sinkWaits = waits(write.sink),
       Agent.leaseWaitS(conf)), conf)
     report(begun.said)
     begun
@@ -162,17 +164,22 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   private def loadWaves: Double =
     Math.max(1.0, session.sessionState.conf.numShufflePartitions.toDouble / Math.max(session.sparkContext.defaultParallelism, 1))
 
+  /**
+   * Whether the sink is wrapped, so that its commit waits for the end of the batch. Spark would record the class of the
+   * wrapper in its commit log. A V1 sink is wrapped nevertheless, because it may skip a batch.
+   */
+  private def waits(sink: Table): Boolean = {
+    val isRecorded = session.sessionState.conf.enableStreamingSinkEvolution && !sink.isInstanceOf[Sink]
+    usesCecState && !isRecorded && FencedSinks.wraps(sink)
+  }
+
   private def wrap(run: RunContext, decision: Decision, begun: BeginAnswer, checked: CheckAnswer): WriteToStream = {
     val committed = begun.committedBatch
     val isReplayDue = begun.rewoundTo < committed
     val sink = cecSink.fold(write.sink)(table =>
       table.writingTo(SinkTarget(checkpoint, run.home, run.logId, run.number, SourceProbe.names(write.inputQuery))))
     val defers = decision.deferred.nonEmpty || isReplayDue || isUnderProtocol
-    // Spark would record the class of the wrapper in its commit log. A V1 sink is wrapped nevertheless, because it may
-    // skip a batch.
-    val recorded = session.sessionState.conf.enableStreamingSinkEvolution && !sink.isInstanceOf[Sink]
-    val confirmed =
-      if (!usesCecState || recorded) sink else FencedSinks.wrap(sink, halves = defers, () => Agent.confirm(checkpoint, run.home, run.generation, conf))
+    val confirmed = if (!waits(sink)) sink else FencedSinks.wrap(sink, halves = defers, new BatchEnd(session, run, conf).confirm)
     val read =
       if (!defers) write.inputQuery
       else {

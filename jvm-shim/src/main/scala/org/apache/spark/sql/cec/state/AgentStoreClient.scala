@@ -37,9 +37,19 @@ private[cec] final case class CommitNumbers(
     live: Iterable[(Long, Int)],
     liveIsWhole: Boolean)
 
-/** The answer of the agent to a durable commit. */
-private[cec] final case class CommitAnswer(
-    plan: CheckpointPlan, extent: Long, replay: Long, recoveryEstimateMs: Long, bytes: Long, agentUs: Long)
+/**
+ * A commit that the log may lack.
+ *
+ * @param wholeLedger computes the number of open windows per footprint version, at the commit's version
+ * @param spool the file with its records; None: it has none
+ */
+private[cec] final class UnwrittenCommit(val commit: StoreCommit, wholeLedger: () => Iterable[(Long, Int)], spool: Option[Path]) {
+  /** The commit for an agent that does not know the store. */
+  def withWholeLedger: StoreCommit = commit.copy(liveIsWhole = true, live = AgentStoreClient.pairs(wholeLedger()))
+
+  /** Removes the spool file. */
+  def discard(): Unit = spool.foreach(Files.deleteIfExists)
+}
 
 /** The fields of a commit's footer that the shim uses. */
 private[cec] final case class Footer(checkpointId: String, openWindows: Long, digest: Long, digestKind: DigestKind.Value)
@@ -124,13 +134,15 @@ private[cec] final class AgentStoreClient(
   }
 
   /**
-   * Writes one commit. When this method returns, the commit is durable.
+   * Describes a commit for the agent.
    *
    * @param proof that the windows are the query's state at this version
+   * @param wholeLedger the number of open windows per footprint version after the commit
    */
-  def append(proof: Verified, numbers: CommitNumbers, checkpointId: String, baseId: Option[String], spool: Option[Path]): CommitAnswer = {
-    val answer = Agent.call(AppendRequest(
-      home,
+  def describe(
+      proof: Verified, numbers: CommitNumbers, checkpointId: String, baseId: Option[String], spool: Option[Path],
+      wholeLedger: () => Iterable[(Long, Int)]): UnwrittenCommit = {
+    val commit = StoreCommit(
       store,
       numbers.version,
       generation,
@@ -151,12 +163,14 @@ private[cec] final class AgentStoreClient(
       numbers.elapsedUs,
       AgentStoreClient.flags(numbers, grouped),
       numbers.liveIsWhole,
-      numbers.live.map { case (at, count) => (at, count.toLong) }.toSeq,
+      AgentStoreClient.pairs(numbers.live),
       RunContext.timedBatch,
-      run.fold(0L)(context => Math.max(System.currentTimeMillis() - context.startedMs, 0L))), conf)
-    CommitAnswer(
-      new CheckpointPlan(answer.plan), answer.extent, answer.replay, answer.recoveryEstimateMs.round, answer.bytes, answer.agentUs)
+      run.fold(0L)(context => Math.max(System.currentTimeMillis() - context.startedMs, 0L)))
+    new UnwrittenCommit(commit, wholeLedger, spool)
   }
+
+  /** Writes one commit. When this method returns, the commit is durable. */
+  def write(commit: UnwrittenCommit): DurableCommit = AgentStoreClient.writeAll(home, Seq(commit), conf).head
 
   /**
    * Reports the recovery of the store.
@@ -174,7 +188,18 @@ private[cec] final class AgentStoreClient(
   private val forecast = run.map(_.forecast)
 }
 
-private object AgentStoreClient {
+private[cec] object AgentStoreClient {
+  /**
+   * Writes commits of stores of one log, with as few writes as possible. When this method returns, all are durable. The
+   * answers are in the same order.
+   */
+  def writeAll(home: String, commits: Seq[UnwrittenCommit], conf: Map[String, String]): Seq[DurableCommit] =
+    try Agent.call(AppendRequest(home, commits.map(_.commit)), conf).commits catch {
+      case missing: CecException if missing.isA("LedgerMissing") => Agent.call(AppendRequest(home, commits.map(_.withWholeLedger)), conf).commits
+    }
+
+  def pairs(live: Iterable[(Long, Int)]): Seq[(Long, Long)] = live.map { case (at, count) => (at, count.toLong) }.toSeq
+
   private val (eager, grouped, flush, normalized) = (1, 2, 4, 32)
 
   /** The flags in the footer of a commit frame, as the log's format has them. */

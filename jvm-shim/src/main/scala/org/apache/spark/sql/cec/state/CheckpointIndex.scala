@@ -20,6 +20,9 @@ private[state] final class CheckpointIndex(cold: ColdWindows, warmUp: Array[Byte
   /** Windows with a footprint before `version`, oldest first. */
   def withFootprintBefore(version: Long): Iterator[Window] = byFootprint.below(version)
 
+  /** The number of open windows per footprint version. */
+  def live: Iterable[(Long, Int)] = byFootprint.counts.filter(_._2 != 0).toSeq
+
   /** The number of windows with a footprint before `version`. */
   def windowsBefore(version: Long): Long = byFootprint.counts.takeWhile(_._1 < version).map(_._2.toLong).sum
 

@@ -27,6 +27,7 @@ private[state] object RecordKind {
 private[state] final class RecordSpool(grouped: Boolean, newFile: () => Path) extends AutoCloseable {
   private var stream: RecordStream = _
   private var file: Path = _
+  private var isKept = false
 
   var opened, checked, closed: Long = 0L
 
@@ -49,10 +50,13 @@ private[state] final class RecordSpool(grouped: Boolean, newFile: () => Path) ex
     Option(file)
   }
 
-  /** Removes the file. */
+  /** Keeps the file after `close`. Somebody else removes it. */
+  def keep(): Unit = isKept = true
+
+  /** Frees the memory, and removes the file unless it is kept. */
   override def close(): Unit =
     try if (stream != null) stream.close()
-    finally if (file != null) Files.deleteIfExists(file)
+    finally if (file != null && !isKept) Files.deleteIfExists(file)
 
   private def addRows(kind: Byte, window: Window): Long = {
     window match {

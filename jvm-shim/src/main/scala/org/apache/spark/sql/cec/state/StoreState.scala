@@ -1,11 +1,10 @@
 package org.apache.spark.sql.cec.state
 
-import java.nio.file.Path
 import java.util.ArrayList
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.cec.agent.CecException
+import org.apache.spark.sql.cec.agent.{CecException, DurableCommit}
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
 /**
@@ -21,7 +20,12 @@ private[cec] final case class BatchFacts(inputs: Long, shuffled: Long, startedNs
 /** The numbers of the last commit that Spark's progress shows. */
 private[cec] final case class CommitMetrics(
     opened: Long = 0, checked: Long = 0, closed: Long = 0, extent: Long = 0, replay: Long = 0, dirty: Long = 0,
-    logBytes: Long = 0, commitMs: Long = 0, agentUs: Long = 0, held: Long = 0, recoveryEstimateMs: Long = 0)
+    logBytes: Long = 0, commitMs: Long = 0, agentUs: Long = 0, held: Long = 0, recoveryEstimateMs: Long = 0) {
+  /** The numbers with those of a commit that is durable. */
+  def after(written: DurableCommit): CommitMetrics = copy(
+    extent = written.extent, replay = written.replay, logBytes = written.bytes, agentUs = written.agentUs,
+    recoveryEstimateMs = written.recoveryEstimateMs.round)
+}
 
 /**
  * How a run begins.
@@ -51,6 +55,7 @@ private[cec] final case class Recovery(replayTo: Long, base: Long, counted: Bool
  * @param describe turns a state key into text for people
  * @param onDisk whether windows that no batch touched lately move to the local disk
  * @param silent whether commits write nothing, until the driver asks for one frame of all of them
+ * @param together whether a commit waits for the other stores of this JVM, which write together (`noteWritten`)
  */
 private[cec] final class StoreState(
     id: StateStoreId,
@@ -66,14 +71,15 @@ private[cec] final class StoreState(
     requestHandOver: Long => Boolean,
     describe: UnsafeRow => String,
     onDisk: Boolean,
-    silent: Boolean) extends Logging {
+    silent: Boolean,
+    together: Boolean) extends Logging {
   import recovery.{base, replayTo}
 
   private val idFields = prefixFields.map(_._1).getOrElse(keyFields)
   private val cold = if (onDisk) new ColdWindows(keyFields, valueFields, prefixFields.isDefined) else null
   private val books: CheckpointIndex = new CheckpointIndex(cold, windows.warmUp(_))
   private var windows = newWindows()
-  private val selector = new CheckpointSelector(books, new CheckpointTimeBudget, deferred, prefixFields.isDefined)
+  private val records = new CommitRecords(books, new CheckpointTimeBudget, deferred, prefixFields.isDefined)
   private var ecLoadMs = 0.0
 
   /** The checkpoint that the store loaded last. */
@@ -121,7 +127,9 @@ private[cec] final class StoreState(
       case refused: Standing.Refused => throw refused.difference
       case Standing.Unloaded => load(wanted, uniqueId)
       case Standing.Replaying if !isReplaying && version == wanted => load(wanted, uniqueId) // the store did not prove the end of the replay
-      case _ if version == wanted => windows.rollback()
+      case _ if version == wanted =>
+        windows.rollback()
+        write()
       case _ if version == wanted + 1 && previous.isDefined => undoCommit()
       case _ if version == wanted - 1 && reverted.isDefined => redoCommit()
       case Standing.Replaying if recovery.accept && wanted == replayTo => acceptWindows("the replay was not finished")
@@ -163,6 +171,7 @@ private[cec] final class StoreState(
 
   /** Frees the store's resources. Nobody may use the store after this call. */
   def close(): Unit = {
+    discardUnwritten()
     try if (onDisk) cold.clear() finally log.close()
   }
 
@@ -173,8 +182,36 @@ private[cec] final class StoreState(
    * Writes all dirty windows, as the rest of the last commit. The eventual checkpoint is then the whole state. Call it
    * between two batches only.
    */
-  def flush(proof: Verified): Unit = if (silent) writeUnlogged(proof) else checkpointId.filter(_ => books.dirtyWindows > 0).foreach { id =>
-    writeChecks(proof, books.dirtyBefore(Long.MaxValue), CommitKind.Flush, id, Some(id), inputs = 0)
+  def flush(proof: Verified): Unit = if (silent) writeUnlogged(proof) else {
+    write()
+    checkpointId.filter(_ => books.dirtyWindows > 0).foreach { id =>
+      writeChecks(proof, books.dirtyBefore(Long.MaxValue), CommitKind.Flush, id, Some(id), inputs = 0)
+    }
+  }
+
+  /** The commit of the present version, if the log lacks it. */
+  def unwritten: Option[UnwrittenCommit] = present.unwritten
+
+  /** Notes that the log has the commit of the present version. */
+  def noteWritten(commit: UnwrittenCommit, answer: DurableCommit): Unit = {
+    require(present.unwritten.contains(commit), s"store $id has another commit at version $version than the one that was written")
+    present = present.copy(unwritten = None, plan = Some(new CheckpointPlan(answer.plan)))
+    metrics = metrics.after(answer)
+    commit.discard()
+  }
+
+  /** Writes the commit of the present version, if the log lacks it. */
+  private def write(): Unit = present.unwritten.foreach(commit => noteWritten(commit, log.write(commit)))
+
+  /** Removes the records of commits that nobody will write. */
+  private def discardUnwritten(): Unit = {
+    present.unwritten.foreach(_.discard())
+    discardReverted()
+  }
+
+  private def discardReverted(): Unit = {
+    reverted.foreach(_.known.unwritten.foreach(_.discard()))
+    reverted = None
   }
 
   /** Writes the changes of all commits since the newest frame as one frame, which names that frame as its base. */
@@ -209,9 +246,9 @@ private[cec] final class StoreState(
       val numbers = CommitNumbers(
         version, next.openWindows, next.dirtyFrom, next.dirtyWindows, 0, spool.checked, spool.closed, inputs, windows.sums,
         rowDigest.kind, (System.nanoTime() - startedNs) / 1000, kind, next.live(true), liveIsWhole = true)
-      val answer = log.append(proof, numbers, id, on, file)
+      val answer = log.write(log.describe(proof, numbers, id, on, file, () => next.live(true)))
       books.apply(version - 1, BatchDelta.None, chosen, next)
-      present = present.copy(checkpointId = Some(id), plan = Some(answer.plan), unlogged = UnloggedChanges.since(version, id))
+      present = present.copy(checkpointId = Some(id), plan = Some(new CheckpointPlan(answer.plan)), unlogged = UnloggedChanges.since(version, id))
       forgetOtherVersions() // their stamps are out of date
     } finally spool.close()
   }
@@ -225,7 +262,8 @@ private[cec] final class StoreState(
    *     log.
    *  1. Spool the opened and closed windows, then the checks: all dirty windows if eager, else the plan's windows
    *     within the time budget.
-   *  1. Make one call to the agent. When it returns, the commit is durable.
+   *  1. Make one call to the agent. When it returns, the commit is durable. If the stores of this JVM write together,
+   *     keep the commit instead: `LocalStores` makes the call for all of them, before Spark commits the batch.
    *  1. Bring the books up to date.
    */
   def commit(facts: BatchFacts): Long = {
@@ -244,9 +282,7 @@ private[cec] final class StoreState(
     if (silent) return commitSilently(proof, changes, facts)
     val spool = new RecordSpool(prefixFields.isDefined, () => log.spoolFile(estimateBytes(changes.opened.size + changes.kept)))
     try {
-      changes.opened.forEach(spool.open(_)) // 3
-      changes.closed.forEach(spool.close(_))
-      val checked = selector.choose(version, changes, present.plan, facts.inputs, startedNs - facts.startedNs, windows.sums.rows, spool)
+      val checked = records.spoolTo(version, changes, present.plan, facts.inputs, startedNs - facts.startedNs, windows.sums.rows, spool) // 3
       val file = spool.finish()
       val next = books.after(version, changes, checked)
       val numbers = CommitNumbers(
@@ -254,12 +290,18 @@ private[cec] final class StoreState(
         windows.sums, rowDigest.kind, (System.nanoTime() - startedNs) / 1000,
         if (deferred) CommitKind.Deferred else CommitKind.Eager, next.live(liveIsWhole), liveIsWhole)
       val newId = log.newCheckpointId()
-      val answer = append(proof, numbers, next, newId, file) // 4
+      val commit = log.describe(proof, numbers, newId, checkpointId, file, () => if (together) books.live else next.live(true))
+      liveIsWhole = true // until the agent answers, its ledger is uncertain
+      val answer = Option.unless(together)(log.write(commit)) // 4
       val renewed = books.apply(version, changes, checked, next) // 5
-      advance(present.next(proof.next, windows.sums, Some(newId), facts.inputs).copy(plan = Some(answer.plan)), renewed)
-      metrics = CommitMetrics(
-        spool.opened, spool.checked, spool.closed, answer.extent, answer.replay, books.dirtyWindows, answer.bytes,
-        (System.nanoTime() - startedNs) / 1000000, answer.agentUs, 0L, answer.recoveryEstimateMs)
+      val after = present.next(proof.next, windows.sums, Some(newId), facts.inputs)
+      advance(answer.fold(after.copy(unwritten = Some(commit)))(written => after.copy(plan = Some(new CheckpointPlan(written.plan)))), renewed)
+      liveIsWhole = false
+      if (together) spool.keep()
+      val measured = metrics.copy(
+        opened = spool.opened, checked = spool.checked, closed = spool.closed, dirty = books.dirtyWindows,
+        commitMs = (System.nanoTime() - startedNs) / 1000000, held = 0L)
+      metrics = answer.fold(measured)(measured.after)
     } finally spool.close()
     version
   }
@@ -273,19 +315,9 @@ private[cec] final class StoreState(
     version
   }
 
-  private def append(proof: Verified, numbers: CommitNumbers, next: NextBooks, newId: String, file: Option[Path]): CommitAnswer = {
-    liveIsWhole = true // until the agent answers, its ledger is uncertain
-    val answer = try log.append(proof, numbers, newId, checkpointId, file) catch {
-      case missing: CecException if missing.isA("LedgerMissing") =>
-        log.append(proof, numbers.copy(live = next.live(true), liveIsWhole = true), newId, checkpointId, file)
-    }
-    liveIsWhole = false
-    answer
-  }
-
   private def advance(after: StoreVersion, renewed: UndoStamps): Unit = {
     previous = Some(new PreviousVersion(present, windows.advance(), renewed))
-    reverted = None
+    discardReverted()
     present = after
   }
 
@@ -299,7 +331,7 @@ private[cec] final class StoreState(
   /** Forgets the versions before and after the present one. Then only the log has other versions. */
   private def forgetOtherVersions(): Unit = {
     previous = None
-    reverted = None
+    discardReverted()
     liveIsWhole = true
   }
 
@@ -483,6 +515,7 @@ private[cec] final class StoreState(
     windows = newWindows()
     windows.version = wanted
     books.rebuild(Iterator.empty)
+    discardUnwritten()
     present = StoreVersion.unloaded
     forgetOtherVersions()
     loadedFrom = None

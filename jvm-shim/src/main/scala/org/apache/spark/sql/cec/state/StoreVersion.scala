@@ -11,13 +11,14 @@ package org.apache.spark.sql.cec.state
  * @param hold the hold rule of a replay; None outside of one
  * @param unlogged changes of a silent store that the log lacks
  * @param inputs tuples of the batch that made the version
+ * @param unwritten the commit that made the version, if the log lacks it: the stores of an executor write together
  */
 private[state] final case class StoreVersion(
     standing: Standing, totals: StateTotals, checkpointId: Option[String], baseCheckpointId: Option[String], plan: Option[CheckpointPlan],
-    hold: Option[ReplayVisibility], unlogged: UnloggedChanges, inputs: Long) {
+    hold: Option[ReplayVisibility], unlogged: UnloggedChanges, inputs: Long, unwritten: Option[UnwrittenCommit] = None) {
   /** The version that the next commit makes. */
   def next(standing: Standing, totals: StateTotals, checkpointId: Option[String], inputs: Long): StoreVersion =
-    copy(standing = standing, totals = totals, checkpointId = checkpointId, baseCheckpointId = this.checkpointId, inputs = inputs)
+    copy(standing = standing, totals = totals, checkpointId = checkpointId, baseCheckpointId = this.checkpointId, inputs = inputs, unwritten = None)
 }
 
 private[state] object StoreVersion {

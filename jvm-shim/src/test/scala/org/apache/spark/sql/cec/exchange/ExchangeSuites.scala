@@ -7,7 +7,8 @@ import scala.jdk.CollectionConverters._
 import com.fasterxml.jackson.databind.JsonNode
 
 import org.apache.spark.sql.cec.CecSuite
-import org.apache.spark.sql.cec.agent.Json
+import org.apache.spark.sql.cec.agent.{DurableCommit, Json}
+import org.apache.spark.sql.cec.state.UnwrittenCommit
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
 class MessageSuite extends CecSuite {
@@ -43,7 +44,12 @@ class LocalStoresSuite extends CecSuite {
     override def generation: Option[Long] = Some(1L)
     override def flush(version: Long): Unit = fail("flush")
     override def handOver(version: Long): Boolean = fail("handOver")
-    override def agentTimeoutMs: Int = 1
+    override def exclusively[A](body: => A): A = body
+    override def unwritten(version: Long): Option[UnwrittenCommit] = fail("unwritten")
+    override def noteWritten(commit: UnwrittenCommit, answer: DurableCommit): Unit = fail("noteWritten")
+    override def hasWritten(version: Long): Boolean = version == 7L
+    override def home: String = "/c/cec/log"
+    override def agentConf: Map[String, String] = Map.empty
     override def end(version: Long, write: Boolean): Unit = fail("end")
     override def close(): Unit = onClose
   }

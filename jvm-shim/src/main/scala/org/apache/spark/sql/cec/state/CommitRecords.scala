@@ -5,12 +5,12 @@ import java.util.ArrayList
 import scala.jdk.CollectionConverters._
 
 /**
- * Chooses the windows that a commit checks, and spools each one at once. The selector takes the oldest windows first,
- * within the plan and the budget.
+ * Chooses the records of a commit, and spools each one at once: the opened windows, the closed ones, and checks. Checks
+ * take the oldest windows first, within the plan and the budget. The agent puts the records into a frame.
  *
  * @param grouped whether a window may have several rows
  */
-private[state] final class CheckpointSelector(books: CheckpointIndex, budget: CheckpointTimeBudget, deferred: Boolean, grouped: Boolean) {
+private[state] final class CommitRecords(books: CheckpointIndex, budget: CheckpointTimeBudget, deferred: Boolean, grouped: Boolean) {
   /**
    * Returns a function that counts the rows of windows with footprints before a version. Callers ask for ascending
    * versions.
@@ -27,20 +27,22 @@ private[state] final class CheckpointSelector(books: CheckpointIndex, budget: Ch
     }
   }
 
-  /** The number of this call of `choose`. A window that has it was chosen in this call already. */
+  /** The number of this call of `spool`. A window that has it was chosen in this call already. */
   private var round = 0L
 
   /**
-   * Chooses the checks of one commit.
+   * Spools the records of one commit, and returns the checked windows.
    *
    * @param version of the store before the commit
-   * @param spool has the opened and closed windows already
+   * @param spool takes the records
    * @param taskNs how long the store's task has run
    * @param rows state keys after the commit
    */
-  def choose(
+  def spoolTo(
       version: Long, changes: BatchDelta, plan: Option[CheckpointPlan], inputs: Long, taskNs: Long, rows: Long, spool: RecordSpool): ArrayList[Window] = {
     val chosen = new ArrayList[Window]()
+    changes.opened.forEach(spool.open(_))
+    changes.closed.forEach(spool.close(_))
     round += 1
     def check(window: Window): Unit = if (window.checkRound != round) {
       window.checkRound = round

@@ -8,26 +8,26 @@ import scala.jdk.CollectionConverters._
 import org.apache.spark.sql.cec.CecSuite
 import org.apache.spark.sql.cec.agent.{CommitPlan, ExtentStep, ReplayStep}
 
-class CheckpointSelectorSuite extends CecSuite {
+class CommitRecordsSuite extends CecSuite {
   import Plans.plan
   import Rows._
 
   private val Version = 20L
   private val generous = (_: CommitPlan).copy(share = 1.0, floorMs = 60000.0)
 
-  /** Books with these windows, and a selector over them. */
+  /** Books with these windows, and a chooser over them. */
   private final class Setup(deferred: Boolean, windows: Seq[Window], grouped: Boolean = false) {
     val books = new CheckpointIndex(null, _ => ())
     books.rebuild(windows.iterator)
-    windows.foreach(_.checkRound = -1L) // an earlier selector's rounds are not those of this one
-    val selector = new CheckpointSelector(books, new CheckpointTimeBudget, deferred, grouped)
+    windows.foreach(_.checkRound = -1L) // an earlier chooser's rounds are not those of this one
+    val records = new CommitRecords(books, new CheckpointTimeBudget, deferred, grouped)
 
     def choose(
         asked: Option[CheckpointPlan], changes: BatchDelta = new BatchDelta, inputs: Long = 0, taskNs: Long = 1000000000L, rows: Long = 0): Seq[Window] = {
       val file = Files.createTempDirectory("cec").resolve("spool")
       val spool = new RecordSpool(grouped, () => file)
       try {
-        val chosen = selector.choose(Version, changes, asked, inputs, taskNs, rows, spool).asScala.toSeq
+        val chosen = records.spoolTo(Version, changes, asked, inputs, taskNs, rows, spool).asScala.toSeq
         assert(spool.checked == chosen.map(_.rowCount).sum)
         assert(chosen.distinct.size == chosen.size, "a window is checked twice")
         chosen
