@@ -1,0 +1,114 @@
+"""Stores of an executor that write a batch together: what ends between the last task and the write loses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from cec_it import feeds, local
+from cec_it.killing_driver import Job
+from testbed.processes import ProcessTree
+
+TOGETHER = {"writeAt": "batch"}
+Rows = dict[int, list[tuple[object, ...]]]
+AMOUNTS = {"integers": f.col, "doubles": lambda name: f.col(name).cast("double") / 3}
+
+
+def run(
+    spark: SparkSession,
+    checkpoint: Path,
+    amounts: str,
+    upto: int,
+    conf: Mapping[str, str],
+    after: Callable[[int], None] = lambda _: None,
+) -> Rows:
+    """A run of the query; its rows by batch. `after` is called when all tasks of a batch have ended."""
+    seen: Rows = {}
+
+    def keep(frame: DataFrame, batch: int) -> None:
+        seen[batch] = sorted(tuple(row) for row in frame.collect())
+        after(batch)
+
+    own = local.session(spark, {**local.OPENINGS_ONLY, **conf})
+    read = feeds.read_rate(own, "left", local.BATCHES, local.ROWS)
+    totals = read.groupBy("key").agg(f.sum(AMOUNTS[amounts]("amount")).alias("total"))
+    writer = totals.writeStream.foreachBatch(keep).outputMode("update")
+    streaming = writer.option("checkpointLocation", str(checkpoint)).start()
+    try:
+        local.wait_for(streaming, upto)
+    finally:
+        streaming.stop()
+    return {batch: rows for batch, rows in seen.items() if batch <= upto}
+
+
+@pytest.mark.parametrize("amounts", AMOUNTS)
+def test_restarts_and_deaths_of_the_agent_change_no_row(amounts: str, spark: SparkSession, tmp_path: Path) -> None:
+    """The agent dies when all tasks have ended, and no store has written: the executor has the commits still."""
+    whole = run(spark, tmp_path / "whole", amounts, 7, {})
+    killed: list[int] = []
+
+    def kill_agent(batch: int) -> None:
+        if batch in (1, 4, 6):
+            killed.append(batch)
+            os.kill(local.agent_pid(spark), signal.SIGKILL)
+
+    found: Rows = {}
+    for upto in (2, 5, 7):
+        found |= run(spark, tmp_path / "killed", amounts, upto, TOGETHER, kill_agent)
+    assert found == whole
+    assert killed == [1, 4, 6]
+
+
+def start(job: Job) -> subprocess.Popen[bytes]:
+    with Path(job.root, "stderr").open("ab") as errors:
+        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+        command = [sys.executable, "-m", "cec_it.killing_driver", job.to_json()]
+        return subprocess.Popen(command, env=environment, stderr=errors, start_new_session=True)
+
+
+def finish(job: Job) -> int:
+    driver = start(job)
+    family = ProcessTree(driver.pid)
+    try:
+        return driver.wait(240)
+    finally:
+        family.kill()
+
+
+def rows_of(job: Job) -> dict[str, list[object]]:
+    """The rows of each batch; a batch that ran twice had the same rows."""
+    found = {}
+    for path in Path(job.root, "rows").iterdir():
+        calls = [json.loads(line) for line in path.read_text().splitlines()]
+        assert all(call == calls[0] for call in calls), path
+        found[path.name] = calls[0]
+    return {batch: rows for batch, rows in found.items() if int(batch) < job.batches}
+
+
+@pytest.mark.parametrize("doubles", [False, True], ids=["integers", "doubles"])
+def test_a_batch_whose_executor_dies_before_it_writes_does_not_count(doubles: bool, tmp_path: Path) -> None:
+    """On the first restart, and on the second."""
+    roots = [tmp_path / "whole", tmp_path / "killed"]
+    for root in roots:
+        root.mkdir()
+    whole, killed = (Job(str(root), 8, doubles) for root in roots)
+    assert finish(whole) == 0, Path(whole.root, "stderr").read_text()[-3000:]
+    for kill_at in (3, 5):
+        assert finish(replace(killed, kill_at=kill_at)) == 1
+        error = Path(killed.root, "error").read_text()
+        assert f"batch {kill_at} does not count, because" in error and "Restart the query" in error, error
+        assert not Path(killed.root, "checkpoint", "commits", str(kill_at)).exists()
+    assert finish(killed) == 0, Path(killed.root, "stderr").read_text()[-3000:]
+    assert rows_of(killed) == rows_of(whole) and len(rows_of(whole)) == 8
+    calls = [len(Path(killed.root, "rows", str(batch)).read_text().splitlines()) for batch in range(8)]
+    assert calls == [1, 1, 1, 2, 1, 2, 1, 1], "each batch that does not count runs again"
