@@ -14,6 +14,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -46,6 +47,9 @@ _MARK = "cec-write"
 
 _NUMBERS = ((FileNotFoundError, errno.ENOENT), (PermissionError, errno.EACCES), (TimeoutError, errno.ETIMEDOUT))
 """The error numbers of classes that fsspec raises without a number."""
+
+_DELETED_AT_ONCE = 8
+"""The requests that delete objects at the same time, in a store without bulk deletion."""
 
 _MEMORY_LOCK = threading.RLock()
 
@@ -362,7 +366,8 @@ class ObjectStorage(_FsspecStorage):
         s3fs reports no error of a bulk deletion, so the first object tells whether this user may delete.
         """
         if not self._marks:
-            super().delete_all(paths)
+            with ThreadPoolExecutor(_DELETED_AT_ONCE) as pool:
+                list(pool.map(self.delete, paths))
         elif paths:
             first, *others = paths
             self.delete(first)

@@ -114,7 +114,7 @@ def _list_handlers(
         messages.ReadSplitRequest: readers.read_split,
         messages.CreateFileRequest: files.create,
         messages.FileExistsRequest: files.exists,
-        messages.DeleteFileRequest: files.delete,
+        messages.DeleteFilesRequest: files.delete,
     }
 
 

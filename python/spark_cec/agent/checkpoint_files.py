@@ -8,7 +8,7 @@ from collections.abc import Callable
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.messages import (
     CreateFileRequest,
-    DeleteFileRequest,
+    DeleteFilesRequest,
     Done,
     FileExistsAnswer,
     FileExistsRequest,
@@ -44,7 +44,7 @@ class CheckpointFileCalls:
         """Answers whether a file of a checkpoint exists."""
         return FileExistsAnswer(exists=open_storage(request.checkpoint).exists(request.path))
 
-    def delete(self, request: DeleteFileRequest) -> Done:
-        """Deletes a file of a checkpoint, if it exists."""
-        open_storage(request.checkpoint).delete(request.path)
+    def delete(self, request: DeleteFilesRequest) -> Done:
+        """Deletes the files of a checkpoint that exist."""
+        open_storage(request.checkpoint).delete_all(request.paths)
         return Done()

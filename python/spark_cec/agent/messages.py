@@ -770,12 +770,12 @@ class FileExistsRequest(Request, frozen=True, kw_only=True):
     path: str
 
 
-class DeleteFileRequest(Request, frozen=True, kw_only=True):
-    """Deletes a file of a checkpoint, if it exists."""
+class DeleteFilesRequest(Request, frozen=True, kw_only=True):
+    """Deletes the files of a checkpoint that exist."""
 
     answer = Done
     checkpoint: str
-    path: str
+    paths: tuple[str, ...]
 
 
 REQUESTS: dict[str, type[Request]] = {each.call(): each for each in Request.__subclasses__()}

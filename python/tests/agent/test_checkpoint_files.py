@@ -42,7 +42,7 @@ def test_an_entry_can_be_looked_for_and_deleted(tmp_path: Path) -> None:
     create(agent, "offsets/7", b"")
     assert agent.ask("file_exists", path="offsets/7") == {"exists": True}
     for _ in range(2):
-        agent.ask("delete_file", path="offsets/7")
+        agent.ask("delete_files", paths=["offsets/6", "offsets/7"])
     assert agent.ask("file_exists", path="offsets/7") == {"exists": False}
     agent.calls.close()
 

@@ -41,17 +41,45 @@ final class CecCheckpointFileManager(path: Path, hadoopConf: Configuration) exte
   private lazy val conf = hadoopConf.asScala.map(entry => entry.getKey -> entry.getValue)
     .filter(_._1.startsWith("spark.sql.streaming.stateStore.")).toMap
 
-  /** The checkpoint and the path in it, if the file is an entry of the log. */
-  private def asEntry(file: Path): Option[(String, String)] =
-    checkpoint.filter(_ => file.getParent == path && file.getName.forall(Character.isDigit)).map(_ -> s"${path.getName}/${file.getName}")
+  private lazy val retained = hadoopConf.getLong(SQLConf.MIN_BATCHES_TO_RETAIN.key, SQLConf.MIN_BATCHES_TO_RETAIN.defaultValue.get.toLong)
+
+  /** The entries of the log; None if Spark's manager does all. */
+  private val entries: Option[LogEntries] = checkpoint.map(known => new LogEntries(new Requests(known), retained))
+
+  /** The entries and the number of this one, if the file is an entry of the log. */
+  private def asEntry(file: Path): Option[(LogEntries, Long)] =
+    entries.filter(_ => file.getParent == path).flatMap(known => file.getName.toLongOption.filter(_.toString == file.getName).map(known -> _))
 
   override def createAtomic(file: Path, overwriteIfPossible: Boolean): CancellableFSDataOutputStream = asEntry(file) match {
-    case Some((checkpoint, name)) => new Entry(new ByteArrayOutputStream, content => create(checkpoint, name, file, content, overwriteIfPossible))
+    case Some((entries, number)) => new Entry(new ByteArrayOutputStream, entries.create(number, _, overwriteIfPossible))
     case None => sparks.createAtomic(file, overwriteIfPossible)
   }
 
-  private def create(checkpoint: String, name: String, file: Path, content: Array[Byte], overwrites: Boolean): Unit =
-    if (content.length > LargestBytes) {
+  override def exists(file: Path): Boolean = asEntry(file) match {
+    case Some((entries, number)) => entries.exists(number)
+    case None => sparks.exists(file)
+  }
+
+  override def delete(file: Path): Unit = asEntry(file) match {
+    case Some((entries, number)) => entries.delete(number)
+    case None => sparks.delete(file)
+  }
+
+  private final class Requests(checkpoint: String) extends EntryRequests {
+    private def name(number: Long) = s"${path.getName}/$number"
+
+    override def create(number: Long, content: Array[Byte], overwrites: Boolean): Unit = {
+      val file = new Path(path, number.toString)
+      if (content.length > LargestBytes) createLarge(file, content, overwrites)
+      else try Agent.call(CreateFileRequest(checkpoint, name(number), Base64.getEncoder.encodeToString(content), overwrites), conf) catch {
+        case exists: CecException if exists.isA("AlreadyExists") =>
+          val known = new FileAlreadyExistsException(s"$file exists already") // the class that Spark knows
+          known.initCause(exists)
+          throw known
+      }
+    }
+
+    private def createLarge(file: Path, content: Array[Byte], overwrites: Boolean): Unit = {
       val whole = sparks.createAtomic(file, overwrites)
       try whole.write(content) catch {
         case failure: Throwable =>
@@ -59,21 +87,11 @@ final class CecCheckpointFileManager(path: Path, hadoopConf: Configuration) exte
           throw failure
       }
       whole.close()
-    } else try Agent.call(CreateFileRequest(checkpoint, name, Base64.getEncoder.encodeToString(content), overwrites), conf) catch {
-      case exists: CecException if exists.isA("AlreadyExists") =>
-        val known = new FileAlreadyExistsException(s"$file exists already") // the class that Spark knows
-        known.initCause(exists)
-        throw known
     }
 
-  override def exists(file: Path): Boolean = asEntry(file) match {
-    case Some((checkpoint, name)) => Agent.call(FileExistsRequest(checkpoint, name), conf).exists
-    case None => sparks.exists(file)
-  }
+    override def exists(number: Long): Boolean = Agent.call(FileExistsRequest(checkpoint, name(number)), conf).exists
 
-  override def delete(file: Path): Unit = asEntry(file) match {
-    case Some((checkpoint, name)) => Agent.call(DeleteFileRequest(checkpoint, name), conf)
-    case None => sparks.delete(file)
+    override def delete(numbers: Seq[Long]): Unit = Agent.call(DeleteFilesRequest(checkpoint, numbers.map(name)), conf)
   }
 
   override def open(file: Path): FSDataInputStream = sparks.open(file)

@@ -531,14 +531,14 @@ private[cec] final case class FileExistsRequest(checkpoint: String, path: String
   override def parse(answer: JsonNode): FileExistsAnswer = FileExistsAnswer.of(answer)
 }
 
-/** Deletes a file of a checkpoint, if it exists. */
-private[cec] final case class DeleteFileRequest(checkpoint: String, path: String)
-    extends AgentRequest("delete_file") {
+/** Deletes the files of a checkpoint that exist. */
+private[cec] final case class DeleteFilesRequest(checkpoint: String, paths: Seq[String])
+    extends AgentRequest("delete_files") {
   override type Answer = Unit
   override def toJson: ObjectNode = {
     val node = Json.obj()
     node.put("checkpoint", checkpoint)
-    node.put("path", path)
+    node.set[JsonNode]("paths", Json.strings(paths))
     node
   }
   override def parse(answer: JsonNode): Unit = ()

@@ -1,0 +1,65 @@
+package org.apache.spark.sql.cec
+
+import scala.collection.mutable.ArrayBuffer
+import scala.util.control.NonFatal
+
+import org.apache.spark.internal.Logging
+
+/** The requests for the entries of one log. Each costs a round trip to an object store. */
+private[cec] trait EntryRequests {
+  /** Creates an entry. Fails if it exists, unless it may be overwritten. */
+  def create(number: Long, content: Array[Byte], overwrites: Boolean): Unit
+
+  def exists(number: Long): Boolean
+
+  /** Deletes the entries that exist. */
+  def delete(numbers: Seq[Long]): Unit
+}
+
+/**
+ * The entries of one of Spark's logs, with as few requests as possible. Thread-safe.
+ *
+ * Before Spark creates an entry, it asks whether the entry exists. The answer for the one after the newest is no. If
+ * another driver has written that entry, its creation fails, which has the same effect.
+ *
+ * At each batch Spark deletes one old entry. This class deletes many at once, later. If the driver dies before that, the
+ * first deletion of the next run lists the log, and finds them.
+ *
+ * @param retained how many of the newest entries Spark keeps
+ */
+private[cec] final class LogEntries(requests: EntryRequests, retained: Long) extends Logging {
+  private var newest: Option[Long] = None
+  private val old = ArrayBuffer.empty[Long]
+
+  def create(number: Long, content: Array[Byte], overwrites: Boolean): Unit = {
+    requests.create(number, content, overwrites)
+    synchronized { newest = Some(number) }
+  }
+
+  def exists(number: Long): Boolean = !synchronized(newest).exists(_ + 1 == number) && requests.exists(number)
+
+  /** Deletes an entry: an old one at some time, any other one now. */
+  def delete(number: Long): Unit = synchronized {
+    if (newest.exists(number <= _ - retained)) {
+      old += number
+      if (old.size >= LogEntries.DeletedTogether) deleteOld()
+    } else {
+      requests.delete(old.toSeq :+ number) // so that no older entry is left if Spark takes the log back
+      old.clear()
+      if (newest.contains(number)) newest = None
+    }
+  }
+
+  /** An old entry does no harm, so a failure must not end a batch. */
+  private def deleteOld(): Unit =
+    try {
+      requests.delete(old.toSeq)
+      old.clear()
+    } catch {
+      case NonFatal(failure) => logWarning(s"${old.size} old entries are not deleted yet; the next batch tries again", failure)
+    }
+}
+
+private[cec] object LogEntries {
+  val DeletedTogether = 50
+}

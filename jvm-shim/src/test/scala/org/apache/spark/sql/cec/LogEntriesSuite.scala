@@ -1,0 +1,88 @@
+package org.apache.spark.sql.cec
+
+import scala.collection.mutable
+
+class LogEntriesSuite extends CecSuite {
+  /** A store of entries that counts the requests. */
+  private final class Store extends EntryRequests {
+    val there = mutable.SortedSet.empty[Long]
+    var requests = 0
+    var fails = false
+
+    private def count(): Unit = {
+      requests += 1
+      if (fails) throw new IllegalStateException("the store does not answer")
+    }
+
+    override def create(number: Long, content: Array[Byte], overwrites: Boolean): Unit = {
+      count()
+      if (!there.add(number) && !overwrites) throw new IllegalArgumentException(s"$number exists already")
+    }
+
+    override def exists(number: Long): Boolean = {
+      count()
+      there(number)
+    }
+
+    override def delete(numbers: Seq[Long]): Unit = {
+      count()
+      there --= numbers
+    }
+  }
+
+  /** Spark's calls in one batch. */
+  private def runBatch(entries: LogEntries, batch: Long, retained: Long): Unit = {
+    assert(!entries.exists(batch))
+    entries.create(batch, Array.empty, overwrites = false)
+    if (batch >= retained) entries.delete(batch - retained)
+  }
+
+  test("a batch makes one request, and each fiftieth one more") {
+    val store = new Store
+    val entries = new LogEntries(store, 10)
+    (0L until 210L).foreach(runBatch(entries, _, 10))
+    assert(store.requests == 210 + 1 + 4, "one look for the first entry, and four deletions of fifty entries")
+    assert(store.there == (200L until 210L).to(mutable.SortedSet))
+  }
+
+  test("an entry that another driver wrote is not created again") {
+    val store = new Store
+    val entries = new LogEntries(store, 10)
+    runBatch(entries, 0, 10)
+    store.there += 1L
+    intercept[IllegalArgumentException](runBatch(entries, 1, 10))
+    assert(entries.exists(0) && store.there == mutable.SortedSet(0L, 1L))
+  }
+
+  test("the log of an earlier run is asked") {
+    val store = new Store
+    store.there ++= Seq(5L, 6L)
+    val entries = new LogEntries(store, 10)
+    assert(entries.exists(6) && !entries.exists(7))
+    entries.create(7, Array.empty, overwrites = false)
+    assert(entries.exists(5) && entries.exists(7) && !entries.exists(9))
+  }
+
+  test("a log that is taken back loses its old entries first, and at once") {
+    val store = new Store
+    val entries = new LogEntries(store, 3)
+    (0L until 10L).foreach(entries.create(_, Array.empty, overwrites = false))
+    (4L until 10L).foreach(entries.delete(_)) // 4 to 6 are old ones
+    assert(store.there == (0L until 4L).to(mutable.SortedSet))
+    assert(!entries.exists(9), "asked again, because the newest entry is gone")
+    assert(!entries.exists(10) && entries.exists(3))
+  }
+
+  test("a store that does not answer for a deletion ends no batch") {
+    val store = new Store
+    val entries = new LogEntries(store, 10)
+    (0L until 59L).foreach(runBatch(entries, _, 10))
+    entries.create(59, Array.empty, overwrites = false)
+    store.fails = true
+    entries.delete(49)
+    store.fails = false
+    entries.create(60, Array.empty, overwrites = false)
+    entries.delete(50)
+    assert(store.there == (51L to 60L).to(mutable.SortedSet))
+  }
+}
