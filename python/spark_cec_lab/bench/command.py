@@ -83,8 +83,9 @@ chain     the same work as a pipeline of three flows, as one query, as three que
 nexmark   queries of that benchmark (--query), 200,000 events a batch, 10,000 to a second of event time
 protocols checkpointing protocols on pipelines of NexMark's queries and a cyclic one: throughput, a failure, skew, and
           simulated up to 100 workers; the tables go to standard output, the runs to --json-out (--quick: in 10 minutes)
-storage   an emulated S3: requests of a batch, and its time where each request takes 50 ms longer; with our checkpoint
-          file manager for Spark's two logs, and without. The packages of S3A come from Maven Central
+storage   an emulated S3: requests of a batch, its time and a restart where each request takes 50 ms longer, objects
+          that are left; peers at their best, without renames, and with their defaults (--quick leaves out the runs of
+          1,000 batches). The packages of S3A come from Maven Central
 
 \b
 In a run's line: batch_ms is the median; cpu_ms (processor time of all processes), gc_ms, bytes_per_batch and
@@ -185,7 +186,9 @@ def bench(
             help="For protocols: no runs, but those, and what was simulated, in such a file of --json-out.",
         ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="For protocols: less of all, in under 10 minutes.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="For protocols: less of all, in under 10 minutes; for storage: no long run.")
+    ] = False,
     scale: Annotated[
         float | None, typer.Option(min=0.001, help="For failover: of the paper's 2 to 6 minutes until a worker comes.")
     ] = None,
@@ -193,7 +196,8 @@ def bench(
     growth, size = growth_of(grow), Size(keys, updates, partitions)
     check_options(task, figure, png, growth, value_bytes, is_failover=bool(way or scale))
     check_nexmark(task, query, keys, growth)
-    check_protocols(task, quick or part is not None or bool(earlier), protocol, instances)
+    is_quick = quick and task is not Task.STORAGE
+    check_protocols(task, is_quick or part is not None or bool(earlier), protocol, instances)
     workload = replace(size.of(task.workload), value_bytes=value_bytes)
     spec = JobSpec(
         provider=Provider.CEC, workload=workload, checkpoint="", scratch="", jar="", memory=memory,
@@ -217,7 +221,7 @@ def bench(
                 runs = failover(way or list(Way), Load(), course, rounds, SEED, work, write, _say)
                 _draw_failover(runs, png)
             elif task in (Task.CHAIN, Task.STORAGE):
-                _run_alone(task, spec, chosen, rounds, work, write)
+                _run_alone(task, spec, chosen, rounds, work, write, quick=quick)
             elif task is Task.PAPER:
                 numbers = figure or [each.number for each in FIGURES]
                 _draw(run_figures(numbers, size, spec, warm_up, batches, rounds, work, write, _say), png)
@@ -236,11 +240,11 @@ def bench(
 
 def _run_alone(
     task: Task, spec: JobSpec, chosen: Sequence[Provider], rounds: int, work: Path,
-    write: Callable[[dict[str, Any]], None],
+    write: Callable[[dict[str, Any]], None], *, quick: bool,
 ) -> None:  # fmt: skip
     """Runs a task that has workloads of its own."""
     if task is Task.STORAGE:
-        storage(spec, chosen, rounds, work, write, _say)
+        storage(spec, chosen, rounds, work, write, _say, quick=quick)
     else:
         chain(Amount(), rounds, spec.memory, work, write, _say)
 

@@ -1,10 +1,12 @@
-"""`cec bench storage`: requests to an object store, and the time of a batch when each request takes long.
+"""`cec bench storage`: what a checkpoint on an object store costs, ours beside Spark's stores at their best.
 
-The store is an emulated S3 (moto) on loopback, behind a proxy that counts and delays. Each run has three phases: its
-first batches, batches whose requests are counted, and batches whose every request takes `DELAY_S` longer.
+The store is an emulated S3 (moto) on loopback, behind a proxy that counts and delays. A run has these phases: its first
+batches, batches whose requests are counted, batches whose every request takes `DELAY_S` longer, and a SIGKILL with a
+restart under the same delay. Other runs count the requests of a batch in 200 partitions, and the objects that are left
+after 1,000 batches in 32 partitions.
 
-Our checkpoint file manager serves Spark's two logs. The peers write their state files through Spark's default manager
-in each variant, so this is no comparison with a peer at its best: that has a manager without renames for these, too.
+A peer at its best writes all its files through `AbortableStreamBasedCheckpointFileManager` (Spark's module for clouds),
+which needs no rename, and tells S3A to leave out its checks before a write. It compresses with zstd.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ import logging
 import shutil
 import statistics
 import sys
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -38,120 +42,225 @@ DELAY_S = 0.05
 RETAINED = 10
 """Batches that Spark keeps: its default of 100 would show no deletion in a short run."""
 
-_FIRST, _COUNTED, _DELAYED = 30, 40, 10
 _BUCKET = "bench"
 _SDK = {"3.5.0": ("2.35.4", "1.3.1")}
 """By Hadoop's release: the releases of the AWS SDK and of Amazon's analytics accelerator that its S3A is built with."""
 
+_CLOUD = "org.apache.spark:spark-hadoop-cloud_2.13:4.1.1"
+"""Spark's module for clouds, of the newest release that has one there. Its file manager links with later ones."""
+
+_NOT_NEEDED = (
+    *(f"org.apache.hadoop:hadoop-{each}" for each in ("client-api", "client-runtime", "azure", "huaweicloud")),
+    *("org.apache.hadoop:hadoop-cloud-storage", "org.wildfly.openssl:wildfly-openssl", "joda-time:joda-time"),
+    *("com.google.cloud.bigdataoss:gcs-connector", "software.amazon.awssdk:bundle"),
+    *("com.fasterxml.jackson.core:jackson-databind", "com.fasterxml.jackson.core:jackson-annotations"),
+    *("com.fasterxml.jackson.dataformat:jackson-dataformat-cbor", "org.eclipse.jetty:jetty-util"),
+    *("org.eclipse.jetty:jetty-util-ajax", "com.squareup.okhttp3:okhttp", "com.squareup.okio:okio"),
+)
+"""Packages that these bring, and that this benchmark does not use or Spark has already."""
+
+
+class Manager(Enum):
+    """Who writes files of the checkpoint: ours, for Spark's two logs; Spark's manager without renames; its default."""
+
+    OURS = MANAGER
+    ABORTABLE = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
+    DEFAULT = ""
+
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A provider, and whether Spark's logs are written by our checkpoint file manager."""
+    """A provider with a file manager."""
 
     provider: Provider
-    has_manager: bool
+    manager: Manager
 
     @property
     def name(self) -> str:
         """For output."""
-        return f"{self.provider.value}, {'our' if self.has_manager else 'default'} file manager"
+        return f"{self.provider.value}, {self.manager.name.lower()} file manager"
 
 
+OURS = Variant(Provider.CEC, Manager.OURS)
+BEST = (Variant(Provider.ROCKSDB_TUNED, Manager.ABORTABLE), Variant(Provider.HDFS_ZSTD, Manager.ABORTABLE))
 VARIANTS = (
-    Variant(Provider.CEC, has_manager=True),
-    Variant(Provider.ROCKSDB_ZSTD, has_manager=True),
-    Variant(Provider.HDFS_ZSTD, has_manager=True),
-    Variant(Provider.CEC, has_manager=False),
-    Variant(Provider.ROCKSDB, has_manager=False),
-    Variant(Provider.HDFS, has_manager=False),
+    OURS,
+    *BEST,
+    Variant(Provider.CEC, Manager.DEFAULT),
+    Variant(Provider.ROCKSDB, Manager.DEFAULT),
+    Variant(Provider.HDFS, Manager.DEFAULT),
 )
 PROVIDERS = tuple(dict.fromkeys(each.provider for each in VARIANTS))
 
 
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """The batches of a run: the first ones, those that are counted, and those with a delay (0: no delay, no kill)."""
+
+    first: int
+    counted: int
+    delayed: int = 0
+
+    @property
+    def last(self) -> int:
+        """The last batch before the restart."""
+        return self.first + self.counted + self.delayed - 1
+
+
+MAIN, WIDE, AGED = Phases(30, 40, 10), Phases(5, 10), Phases(0, 1000)
+WIDE_WORKLOAD = replace(WORKLOAD, partitions=200)
+AGED_WORKLOAD = Workload(Shape.UNIFORM, keys=3_200, updates=640, partitions=32)
+_AGED_RETAINED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Must:
+    """A row of the table of docs/storage.md: a measure, ours over RocksDB's at its best."""
+
+    row: str
+    measure: str
+    must: float
+    aim: float
+
+
+MUSTS = (
+    Must("requests of a batch, 8 partitions", "requests_per_batch", 1 / 2, 1 / 5),
+    Must("requests of a batch, 200 partitions", "requests_per_batch_200", 1 / 10, 1 / 30),
+    Must("time of a batch, 50 ms a request", "batch_ms_delayed", 0.7, 0.4),
+    Must("restart after SIGKILL, 50 ms a request", "restart_s_delayed", 0.8, 0.4),
+    Must("objects after 1,000 batches, 32 partitions", "objects_aged", 1 / 10, 1 / 30),
+)
+
+_Found = dict[Variant, dict[int, dict[str, float]]]
+
+
 def storage(
     spec: JobSpec, providers: Sequence[Provider], rounds: int, work: Path, write: Callable[[dict[str, Any]], None],
-    say: Say,
+    say: Say, *, quick: bool = False,
 ) -> None:  # fmt: skip
     """Runs each variant of the providers once in each round; writes a line for each run, and a summary.
 
-    Raises `BenchError`.
+    `quick` leaves out the runs of 1,000 batches. Raises `BenchError`.
     """
     variants = tuple(each for each in VARIANTS if each.provider in providers)
     packages = _find_packages()
     jar = str(shutil.copy(jar_path(), work))
-    found: dict[Variant, dict[int, dict[str, float]]] = {each: {} for each in variants}
+    found: _Found = {each: {} for each in variants}
+
+    def run(variant: Variant, number: int, phases: Phases, workload: Workload, suffix: str, retained: int) -> None:
+        say_of = after(f"round {number + 1}/{rounds}, {variant.name}{suffix}: ", say)
+        placed = replace(spec, provider=variant.provider, jar=jar, workload=workload)
+        values, details = _run_one(placed, variant, phases, retained, packages, work / "run", say_of)
+        named = {f"{key}{suffix}": value for key, value in values.items()}
+        found[variant].setdefault(number, {}).update(named)
+        line = {"task": "storage", "provider": variant.provider.value, "manager": variant.manager.name.lower()}
+        write({**line, "round": number, **named, **details})
+
     for number in range(rounds):
         for variant in in_turn(variants, number):
-            name = f"round {number + 1}/{rounds}, {variant.name}: "
-            placed = replace(spec, provider=variant.provider, jar=jar)
-            values, details = _run_one(placed, variant, packages, work / "run", after(name, say))
-            found[variant][number] = values
-            line = {"task": "storage", "provider": variant.provider.value, "our_manager": variant.has_manager}
-            write({**line, "round": number, **values, **details})
-    write({"summary": "storage", "medians": _summarize(found)})
+            run(variant, number, MAIN, spec.workload, "", RETAINED)
+        for variant in in_turn(tuple(each for each in variants if each in (OURS, BEST[0])), number):
+            run(variant, number, WIDE, WIDE_WORKLOAD, "_200", RETAINED)
+            if not quick:
+                run(variant, number, AGED, AGED_WORKLOAD, "_aged", _AGED_RETAINED)
+    write({"summary": "storage", "medians": _summarize(found), "musts": _judge(found)})
 
 
-def _summarize(found: Mapping[Variant, Mapping[int, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+def _summarize(found: _Found) -> dict[str, dict[str, float]]:
     """The medians of each variant over the rounds, by its name."""
     return {variant.name: medians(list(rounds.values())) for variant, rounds in found.items()}
 
 
+def _judge(found: _Found) -> list[dict[str, Any]]:
+    """Each must that was measured: the ratios of ours over RocksDB's at its best, median, lowest and highest."""
+    rows: list[dict[str, Any]] = []
+    for each in MUSTS:
+        ratios = [
+            ours[each.measure] / theirs[each.measure]
+            for number, ours in found.get(OURS, {}).items()
+            if (theirs := found.get(BEST[0], {}).get(number)) and each.measure in ours and each.measure in theirs
+        ]
+        if ratios:
+            median = statistics.median(ratios)
+            spread = {"ratio": median, "lowest": min(ratios), "highest": max(ratios)}
+            rows.append({"row": each.row, **spread, "must": each.must, "aim": each.aim, "holds": median <= each.must})
+    return rows
+
+
 def _run_one(
-    spec: JobSpec, variant: Variant, packages: Mapping[str, str], home: Path, say: Say
+    spec: JobSpec, variant: Variant, phases: Phases, retained: int, packages: Mapping[str, str], home: Path, say: Say
 ) -> tuple[dict[str, float], dict[str, Any]]:
     home.mkdir()
     try:
         with _run_server() as (proxy, count_objects):
             conf = {
                 **packages, **_settings_of(proxy.url),
-                "spark.sql.streaming.minBatchesToRetain": str(RETAINED), PREFIX + "index.path": str(home / "index"),
-                **({MANAGER_KEY: MANAGER} if variant.has_manager else {}),
+                "spark.sql.streaming.minBatchesToRetain": str(retained), PREFIX + "index.path": str(home / "index"),
+                **_manager_conf(variant),
                 **dict(spec.conf),
             }  # fmt: skip
-            if variant.has_manager or variant.provider.is_ours:  # the manager is in our jar, whatever keeps the state
+            if variant.provider.is_ours:
                 conf |= {"spark.jars": spec.jar, PYTHON_KEY: sys.executable}
-            last = _FIRST + _COUNTED + _DELAYED - 1
             placed = replace(
                 spec, checkpoint=f"s3a://{_BUCKET}/{uuid.uuid4().hex}", scratch=str(home / "scratch"),
-                conf=tuple(conf.items()), last_batch=last,
+                conf=tuple(conf.items()),
             )  # fmt: skip
-            return _measure(placed, home, proxy, count_objects, say)
+            return _measure(placed, phases, home, proxy, count_objects, say)
     finally:
         shutil.rmtree(home)
 
 
+def _manager_conf(variant: Variant) -> dict[str, str]:
+    if variant.manager is Manager.DEFAULT:
+        return {}
+    fast = {"spark.hadoop.fs.s3a.performance.flags": "create,delete,mkdir"}
+    return {MANAGER_KEY: variant.manager.value, **(fast if variant.manager is Manager.ABORTABLE else {})}
+
+
 def _measure(
-    spec: JobSpec, home: Path, proxy: StorageProxy, count_objects: Callable[[], int], say: Say
+    spec: JobSpec, phases: Phases, home: Path, proxy: StorageProxy, count_objects: Callable[[], int], say: Say
 ) -> tuple[dict[str, float], dict[str, Any]]:
     counted: Sequence[Seen] = ()
     before, objects, quick, slow = 0, 0, list[float](), list[float]()
-    with started(spec, home) as child:
+    # With a delay the run has no last batch: the kill comes in the middle of one.
+    with started(replace(spec, last_batch=None if phases.delayed else phases.last), home) as child:
         for event in child.events(SILENCE_S):
             batch, ms = int(event["batch"]), float(event["batch_ms"])
             say(f"batch {batch}: {ms:.0f} ms")
-            if batch == _FIRST - 1:
+            if batch == phases.first - 1:
                 before = len(proxy.seen())
-            elif _FIRST <= batch < _FIRST + _COUNTED:
+            elif phases.first <= batch < phases.first + phases.counted:
                 quick.append(ms)
-            elif batch > _FIRST + _COUNTED:  # the one before began without the delay
+            elif batch > phases.first + phases.counted:  # the one before began without the delay
                 slow.append(ms)
-            if batch == _FIRST + _COUNTED - 1:
+            if batch == phases.first + phases.counted - 1:
                 counted = proxy.seen()[before:]
                 objects = count_objects()
                 proxy.decide = lambda _: Order(delay_s=DELAY_S)
+            if batch == phases.last:
+                time.sleep(ms / 2000.0)
+                break
     values = {
-        "requests_per_batch": len(counted) / _COUNTED,
+        "requests_per_batch": len(counted) / phases.counted,
         "batch_ms": statistics.median(quick),
-        "batch_ms_delayed": statistics.median(slow),
         "objects": float(objects),
     }
-    return values, {"by_kind": _count_kinds(counted)}
+    if phases.delayed:
+        say("killed; starting again")
+        values |= {"batch_ms_delayed": statistics.median(slow), "restart_s_delayed": _restart(spec, phases, home)}
+    return values, {"by_kind": _count_kinds(counted, phases.counted)}
 
 
-def _count_kinds(seen: Sequence[Seen]) -> dict[str, float]:
+def _restart(spec: JobSpec, phases: Phases, home: Path) -> float:
+    """Seconds from the call of `start()` to the end of the first batch that was not committed before the kill."""
+    with started(replace(spec, last_batch=phases.last + 1), home) as child:
+        return float(list(child.events(SILENCE_S))[-1]["since_start_s"])
+
+
+def _count_kinds(seen: Sequence[Seen], batches: int) -> dict[str, float]:
     """Requests of a batch by what they ask for, and of what."""
     kinds = Counter(f"{each.request.kind.value} {_place_of(each.request.key)}" for each in seen)
-    return {kind: count / _COUNTED for kind, count in sorted(kinds.items())}
+    return {kind: count / batches for kind, count in sorted(kinds.items())}
 
 
 def _place_of(key: str) -> str:
@@ -205,8 +314,9 @@ def _find_packages() -> dict[str, str]:
         raise BenchError(f"this Spark brings Hadoop {hadoop}, and the benchmark knows S3A of {', '.join(_SDK)}")
     sdk, accelerator = _SDK[hadoop]
     packages = [
+        _CLOUD,
         f"org.apache.hadoop:hadoop-aws:{hadoop}",
         *(f"software.amazon.awssdk:{module}:{sdk}" for module in ("s3", "s3-transfer-manager", "sts")),
         f"software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:{accelerator}",
     ]
-    return {"spark.jars.packages": ",".join(packages), "spark.jars.excludes": "software.amazon.awssdk:bundle"}
+    return {"spark.jars.packages": ",".join(packages), "spark.jars.excludes": ",".join(_NOT_NEEDED)}
