@@ -2,6 +2,8 @@ package org.apache.spark.sql.cec.recovery
 
 import java.util
 import java.util.UUID
+import java.util.concurrent.TimeUnit
+import java.util.concurrent.atomic.AtomicBoolean
 
 import scala.util.Try
 import scala.util.control.NonFatal
@@ -22,6 +24,7 @@ import org.apache.spark.sql.connector.read.ScanBuilder
 import org.apache.spark.sql.execution.streaming.runtime.{QueryExecutionThread, StreamExecution, StreamingRelation}
 import org.apache.spark.sql.streaming.StreamingQueryProgress
 import org.apache.spark.sql.util.CaseInsensitiveStringMap
+import org.apache.spark.util.ThreadUtils
 
 /**
  * A run of a query in its own thread. Before its first source exists, it takes the lease, opens the log and announces
@@ -40,8 +43,12 @@ private[recovery] final class StartedRun(
     extends Logging {
   private var turn: Option[Long] = None
   private var isLogOpen = false
-  private var isReported = run.replayTo == 0 || !hasState
+  @volatile private var isReported = run.replayTo == 0 || !hasState
   @volatile private var source: Option[QuerySource] = None
+
+  /** Writes the report and trims the log. An object store may take long for that. */
+  private lazy val housekeeper = ThreadUtils.newDaemonSingleThreadExecutor("cec-housekeeper")
+  private val isKeeping = new AtomicBoolean(false)
 
   /** Begins once. After a failure each later source fails in the same way. */
   private lazy val begun: Try[Unit] = Try(take())
@@ -87,11 +94,17 @@ private[recovery] final class StartedRun(
     }
   }
 
-  /** Handles the progress of a batch. */
+  /** Handles the progress of a batch. Spark's events wait for this method, so a thread of the run calls the agent. */
   def note(progress: StreamingQueryProgress): Unit = {
     source.foreach(_.note(progress))
-    report()
-    if (progress.batchId % StartedRun.TrimEvery == StartedRun.TrimEvery - 1) trim(progress.batchId)
+    val isTrimDue = progress.batchId % StartedRun.TrimEvery == StartedRun.TrimEvery - 1
+    if ((isTrimDue || !isReported) && !housekeeper.isShutdown && isKeeping.compareAndSet(false, true)) housekeeper.execute(() =>
+      try {
+        report()
+        if (isTrimDue) trim(progress.batchId)
+      } catch {
+        case NonFatal(e) => logWarning(s"Spark CEC: after batch ${progress.batchId} of the query with checkpoint ${run.checkpoint}", e)
+      } finally isKeeping.set(false))
   }
 
   private def trim(batch: Long): Unit = Agent.call(TrimRequest(run.home, batch + 1, run.generation, retained), conf)
@@ -106,6 +119,8 @@ private[recovery] final class StartedRun(
   private def endRun(): Unit =
     try {
       source.foreach(_.remove())
+      housekeeper.shutdown()
+      housekeeper.awaitTermination(StartedRun.HousekeepingSeconds, TimeUnit.SECONDS)
       report() // a run may end before its first progress
     } catch {
       case NonFatal(e) => logWarning(s"Spark CEC: at the end of the query with checkpoint ${run.checkpoint}", e)
@@ -146,6 +161,9 @@ private[recovery] final class StartedRun(
 private object StartedRun {
   /** Batches between two trims of the log. */
   private val TrimEvery = 20
+
+  /** How long the end of a run waits for its housekeeper. */
+  private val HousekeepingSeconds = 10L
 
   /**
    * Runs `action` when the query's thread ends. Spark's event could get lost, in a full queue or with a closed
