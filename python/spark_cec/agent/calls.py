@@ -115,6 +115,8 @@ def _list_handlers(
         messages.CreateFileRequest: files.create,
         messages.FileExistsRequest: files.exists,
         messages.DeleteFilesRequest: files.delete,
+        messages.ReadFileRequest: files.read,
+        messages.ListFilesRequest: files.list,
     }
 
 

@@ -12,6 +12,10 @@ from spark_cec.agent.messages import (
     Done,
     FileExistsAnswer,
     FileExistsRequest,
+    ListFilesAnswer,
+    ListFilesRequest,
+    ReadFileAnswer,
+    ReadFileRequest,
 )
 from spark_cec.errors import AlreadyExists
 
@@ -43,6 +47,19 @@ class CheckpointFileCalls:
     def exists(self, request: FileExistsRequest) -> FileExistsAnswer:
         """Answers whether a file of a checkpoint exists."""
         return FileExistsAnswer(exists=open_storage(request.checkpoint).exists(request.path))
+
+    def read(self, request: ReadFileRequest) -> ReadFileAnswer:
+        """Answers the bytes of a file of a checkpoint."""
+        try:
+            content = open_storage(request.checkpoint).read(request.path)
+        except FileNotFoundError:
+            return ReadFileAnswer(content=None)
+        return ReadFileAnswer(content=base64.b64encode(content).decode())
+
+    def list(self, request: ListFilesRequest) -> ListFilesAnswer:
+        """Answers the names in a directory of a checkpoint."""
+        names = [file.name for file in open_storage(request.checkpoint).list(request.directory)]
+        return ListFilesAnswer(names=tuple(names))
 
     def delete(self, request: DeleteFilesRequest) -> Done:
         """Deletes the files of a checkpoint that exist."""

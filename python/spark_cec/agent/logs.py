@@ -31,6 +31,10 @@ IDLE_S = 600.0
 """A log stays open for this time after its last use, unless the JVM keeps it open."""
 
 
+_TRUSTED_S = 30.0
+"""How long a log on an object store counts as present after it was seen: a bucket is not unmounted."""
+
+
 class UnknownLog(CecError):
     """This agent has not opened the log, or has closed it: call `open_log`, and repeat the call."""
 
@@ -306,7 +310,7 @@ class OpenLogs:
                 return None
             self._lend(log)
         now = self._clock()
-        if now - log.looked_at < trusted_s:
+        if now - log.looked_at < max(trusted_s, 0.0 if log.storage.can_append else _TRUSTED_S):
             return log
         if read_log_id(log.storage) == log.log_id:
             log.looked_at = now

@@ -770,6 +770,34 @@ class FileExistsRequest(Request, frozen=True, kw_only=True):
     path: str
 
 
+class ReadFileAnswer(Message, frozen=True, kw_only=True):
+    """The bytes of the file, in base 64; None: there is no such file."""
+
+    content: str | None
+
+
+class ReadFileRequest(Request, frozen=True, kw_only=True):
+    """Reads a file of a checkpoint, whole."""
+
+    answer = ReadFileAnswer
+    checkpoint: str
+    path: str
+
+
+class ListFilesAnswer(Message, frozen=True, kw_only=True):
+    """The names of the files directly in the directory, sorted; empty if the directory is missing."""
+
+    names: tuple[str, ...]
+
+
+class ListFilesRequest(Request, frozen=True, kw_only=True):
+    """Lists a directory of a checkpoint."""
+
+    answer = ListFilesAnswer
+    checkpoint: str
+    directory: str
+
+
 class DeleteFilesRequest(Request, frozen=True, kw_only=True):
     """Deletes the files of a checkpoint that exist."""
 

@@ -15,9 +15,10 @@ from spark_cec.log.index import BrokenIndexError, Covered, Index, MemoryIndex
 from spark_cec.log.meta import Meta, SegmentMeta, decode_meta
 from spark_cec.log.scan import Corrupt, Damage, FoundFrame, Scanned, Window, header_at, scan
 from spark_cec.log.segment import Location, SegmentName, list_segments, segment_frame_length, segment_path
-from spark_cec.log.storage import Listing, Storage, StoredFile
+from spark_cec.log.storage import Listing, Storage, StoredFile, reads_at_once
 
 _SCANS_AT_ONCE = 8
+"""At least. A scan of a file on a disk takes the processor, too."""
 
 _BYTES_FOLLOW_WITHIN_S = 120.0
 """NFS clients take attributes for true for a minute, by default."""
@@ -136,6 +137,8 @@ class Catalog:
                 return
 
     def _is_same(self, segment: str, size: int, known: Covered) -> bool:
+        if not self._storage.can_append:  # an object has one name, which no other object gets, and never changes
+            return size == known.end
         if size < known.end or known.last_offset >= size:
             return False
         window = Window(self._storage, segment_path(segment), size)
@@ -147,7 +150,7 @@ class Catalog:
         if len(files) <= 1:
             scans = [self._scan_one(file, start) for file, start in zip(files, starts, strict=True)]
         else:
-            with ThreadPoolExecutor(_SCANS_AT_ONCE) as pool:
+            with ThreadPoolExecutor(max(_SCANS_AT_ONCE, reads_at_once(self._storage))) as pool:
                 scans = list(pool.map(self._scan_one, files, starts))
         for file, start, scanned in zip(files, starts, scans, strict=True):
             if scanned is None:

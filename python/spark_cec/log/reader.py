@@ -16,7 +16,7 @@ from spark_cec.log.manifest import load, readable_batches, retired_before
 from spark_cec.log.record import decode_records, decode_table
 from spark_cec.log.scan import Corrupt, Damage, FoundFrame, Scanned, Torn, scan
 from spark_cec.log.segment import Location, list_segments, segment_path
-from spark_cec.log.storage import Storage
+from spark_cec.log.storage import Storage, reads_at_once
 
 __all__ = [
     "Corrupt",
@@ -40,20 +40,20 @@ _RUN_BYTES = 32 << 20
 
 def read_frame(storage: Storage, location: Location) -> Frame:
     """The frame at a place, all checksums verified. `DamagedLog` if it is missing or damaged."""
-    return read_many(storage, [location], workers=1)[0]
+    return read_many(storage, [location])[0]
 
 
-def read_many(storage: Storage, locations: Iterable[Location], workers: int = 4) -> list[Frame]:
-    """The frames at these places, in the order given; one read fetches neighbours, `workers` reads run at a time.
+def read_many(storage: Storage, locations: Iterable[Location]) -> list[Frame]:
+    """The frames at these places, in the order given; one read fetches neighbours, and several reads run at a time.
 
     Errors: `DamagedLog` with segment, offset and reason; `NewerFormat`.
     """
     wanted = list(locations)
     runs = _group_reads(sorted(set(wanted)))
-    if len(runs) <= 1 or workers <= 1:
+    if len(runs) <= 1:
         parts = [_read_run(storage, run) for run in runs]
     else:
-        with ThreadPoolExecutor(min(workers, len(runs))) as pool:
+        with ThreadPoolExecutor(min(reads_at_once(storage), len(runs))) as pool:
             parts = list(pool.map(lambda run: _read_run(storage, run), runs))
     frames = {location: frame for part in parts for location, frame in part}
     return [frames[location] for location in wanted]

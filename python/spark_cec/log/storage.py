@@ -23,6 +23,9 @@ class StoredFile:
 
 Listing = list[StoredFile]
 
+_READS_OF_FILES, _READS_OF_OBJECTS = 4, 16
+"""Reads at the same time. A read of an object mostly waits for the network."""
+
 RACERS = 8
 """The concurrent creators of a probe of an object store. Some stores refuse a second creation only in sequence."""
 
@@ -105,6 +108,11 @@ class Storage(Protocol):
 
         On an object store several creators race for the file.
         """
+
+
+def reads_at_once(storage: Storage) -> int:
+    """How many reads of this storage should be under way at the same time."""
+    return _READS_OF_FILES if storage.can_append else _READS_OF_OBJECTS
 
 
 def probe(storage: Storage) -> None:

@@ -5,8 +5,10 @@ batches, batches whose requests are counted, batches whose every request takes `
 restart under the same delay. Other runs count the requests of a batch in 200 partitions, and the objects that are left
 after 1,000 batches in 32 partitions.
 
-A peer at its best writes all its files through `AbortableStreamBasedCheckpointFileManager` (Spark's module for clouds),
-which needs no rename, and tells S3A to leave out its checks before a write. It compresses with zstd.
+A peer at its best writes each file with one request, through a manager that was made for this benchmark (`one_write`).
+No manager that a user can have makes fewer. Beside it stands `AbortableStreamBasedCheckpointFileManager`, of Spark's
+module for clouds: it needs no rename, but looks before it writes. Both have S3A leave out its own checks. Both peers
+compress with zstd.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from spark_cec.settings import PREFIX
 from spark_cec.toolchain import spark_jars
 from spark_cec_lab.bench.job import JobSpec
 from spark_cec_lab.bench.measure import SILENCE_S, Say, after, started
+from spark_cec_lab.bench.one_write import MANAGER as ONE_WRITE
+from spark_cec_lab.bench.one_write import build_one_write
 from spark_cec_lab.bench.processes import BenchError
 from spark_cec_lab.bench.providers import Provider, in_turn
 from spark_cec_lab.bench.ratios import medians
@@ -61,9 +65,12 @@ _NOT_NEEDED = (
 
 
 class Manager(Enum):
-    """Who writes files of the checkpoint: ours, for Spark's two logs; Spark's manager without renames; its default."""
+    """Who writes the checkpoint's files: ours, for Spark's two logs; one request for each file; Spark's manager without
+    renames; Spark's default.
+    """
 
     OURS = MANAGER
+    ONE_WRITE = ONE_WRITE
     ABORTABLE = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
     DEFAULT = ""
 
@@ -78,14 +85,15 @@ class Variant:
     @property
     def name(self) -> str:
         """For output."""
-        return f"{self.provider.value}, {self.manager.name.lower()} file manager"
+        return f"{self.provider.value}, file manager {self.manager.name.lower().replace('_', '-')}"
 
 
 OURS = Variant(Provider.CEC, Manager.OURS)
-BEST = (Variant(Provider.ROCKSDB_TUNED, Manager.ABORTABLE), Variant(Provider.HDFS_ZSTD, Manager.ABORTABLE))
+BEST = (Variant(Provider.ROCKSDB_TUNED, Manager.ONE_WRITE), Variant(Provider.HDFS_ZSTD, Manager.ONE_WRITE))
 VARIANTS = (
     OURS,
     *BEST,
+    Variant(Provider.ROCKSDB_TUNED, Manager.ABORTABLE),
     Variant(Provider.CEC, Manager.DEFAULT),
     Variant(Provider.ROCKSDB, Manager.DEFAULT),
     Variant(Provider.HDFS, Manager.DEFAULT),
@@ -144,13 +152,13 @@ def storage(
     """
     variants = tuple(each for each in VARIANTS if each.provider in providers)
     packages = _find_packages()
-    jar = str(shutil.copy(jar_path(), work))
+    jar, one_write = str(shutil.copy(jar_path(), work)), build_one_write(work)
     found: _Found = {each: {} for each in variants}
 
     def run(variant: Variant, number: int, phases: Phases, workload: Workload, suffix: str, retained: int) -> None:
         say_of = after(f"round {number + 1}/{rounds}, {variant.name}{suffix}: ", say)
         placed = replace(spec, provider=variant.provider, jar=jar, workload=workload)
-        values, details = _run_one(placed, variant, phases, retained, packages, work / "run", say_of)
+        values, details = _run_one(placed, variant, phases, retained, packages, one_write, work / "run", say_of)
         named = {f"{key}{suffix}": value for key, value in values.items()}
         found[variant].setdefault(number, {}).update(named)
         line = {"task": "storage", "provider": variant.provider.value, "manager": variant.manager.name.lower()}
@@ -188,7 +196,8 @@ def _judge(found: _Found) -> list[dict[str, Any]]:
 
 
 def _run_one(
-    spec: JobSpec, variant: Variant, phases: Phases, retained: int, packages: Mapping[str, str], home: Path, say: Say
+    spec: JobSpec, variant: Variant, phases: Phases, retained: int, packages: Mapping[str, str], one_write: Path,
+    home: Path, say: Say,
 ) -> tuple[dict[str, float], dict[str, Any]]:
     home.mkdir()
     try:
@@ -201,6 +210,8 @@ def _run_one(
             }  # fmt: skip
             if variant.provider.is_ours:
                 conf |= {"spark.jars": spec.jar, PYTHON_KEY: sys.executable}
+            if variant.manager is Manager.ONE_WRITE:
+                conf |= {"spark.jars": str(one_write)}
             placed = replace(
                 spec, checkpoint=f"s3a://{_BUCKET}/{uuid.uuid4().hex}", scratch=str(home / "scratch"),
                 conf=tuple(conf.items()),
@@ -214,7 +225,7 @@ def _manager_conf(variant: Variant) -> dict[str, str]:
     if variant.manager is Manager.DEFAULT:
         return {}
     fast = {"spark.hadoop.fs.s3a.performance.flags": "create,delete,mkdir"}
-    return {MANAGER_KEY: variant.manager.value, **(fast if variant.manager is Manager.ABORTABLE else {})}
+    return {MANAGER_KEY: variant.manager.value, **({} if variant.manager is Manager.OURS else fast)}
 
 
 def _measure(

@@ -47,6 +47,17 @@ def test_an_entry_can_be_looked_for_and_deleted(tmp_path: Path) -> None:
     agent.calls.close()
 
 
+def test_entries_are_listed_and_read(tmp_path: Path) -> None:
+    agent = Agent(tmp_path)
+    assert agent.ask("list_files", directory="offsets") == {"names": []}
+    assert agent.ask("read_file", path="offsets/0") == {"content": None}
+    for batch in (0, 1, 10):
+        create(agent, f"offsets/{batch}", b"v1\n%d" % batch)
+    assert agent.ask("list_files", directory="offsets") == {"names": ["0", "1", "10"]}
+    assert base64.b64decode(agent.ask("read_file", path="offsets/10")["content"]) == b"v1\n10"
+    agent.calls.close()
+
+
 def test_a_run_that_lost_its_lease_writes_no_entry(tmp_path: Path) -> None:
     agent = Agent(tmp_path)
     agent.calls._logs.fence(agent.checkpoint, None, "a later run has the lease")

@@ -33,14 +33,13 @@ def _log(segment_size: int = 2000, versions: int = 40) -> tuple[Storage, list[Lo
     return storage, append_commits(make_writer(storage, segment_size), range(1, versions + 1))
 
 
-@pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("segment_size", [1, 2000, 1 << 20])
-def test_frames_come_in_the_order_asked_for(segment_size: int, workers: int) -> None:
+def test_frames_come_in_the_order_asked_for(segment_size: int) -> None:
     storage, locations = _log(segment_size)
     order = [*range(40), 3, 3]
     seed = random.randrange(1 << 32)
     random.Random(seed).shuffle(order)
-    frames = read_many(storage, [locations[n] for n in order], workers)
+    frames = read_many(storage, [locations[n] for n in order])
     assert [frame.meta for frame in frames] == [commit_meta(n + 1) for n in order], f"seed {seed}"
     assert [bytes(frame.payload) for frame in frames] == [payload_of(n + 1) for n in order], f"seed {seed}"
 

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.cec
 
-import java.io.ByteArrayOutputStream
+import java.io.{ByteArrayInputStream, ByteArrayOutputStream, EOFException, FileNotFoundException}
 import java.util.Base64
 
 import scala.jdk.CollectionConverters._
@@ -57,6 +57,7 @@ final class CecCheckpointFileManager(path: Path, hadoopConf: Configuration) exte
 
   override def exists(file: Path): Boolean = asEntry(file) match {
     case Some((entries, number)) => entries.exists(number)
+    case None if isLog(file) => true // an object store has no directories
     case None => sparks.exists(file)
   }
 
@@ -91,12 +92,30 @@ final class CecCheckpointFileManager(path: Path, hadoopConf: Configuration) exte
 
     override def exists(number: Long): Boolean = Agent.call(FileExistsRequest(checkpoint, name(number)), conf).exists
 
+    override def read(number: Long): Option[Array[Byte]] =
+      Agent.call(ReadFileRequest(checkpoint, name(number)), conf).content.map(Base64.getDecoder.decode(_))
+
+    override def list(): Seq[String] = Agent.call(ListFilesRequest(checkpoint, path.getName), conf).names
+
     override def delete(numbers: Seq[Long]): Unit = Agent.call(DeleteFilesRequest(checkpoint, numbers.map(name)), conf)
   }
 
-  override def open(file: Path): FSDataInputStream = sparks.open(file)
-  override def list(directory: Path, filter: PathFilter): Array[FileStatus] = sparks.list(directory, filter)
-  override def mkdirs(directory: Path): Unit = sparks.mkdirs(directory)
+  override def open(file: Path): FSDataInputStream = asEntry(file) match {
+    case Some((entries, number)) =>
+      new FSDataInputStream(new EntryBytes(entries.read(number).getOrElse(throw new FileNotFoundException(s"$file does not exist"))))
+    case None => sparks.open(file)
+  }
+
+  /** The sizes and times are zero: Spark reads the names of a log alone. */
+  override def list(directory: Path, filter: PathFilter): Array[FileStatus] = entries.filter(_ => isLog(directory)) match {
+    case Some(known) => known.list().map(name => new FileStatus(0L, false, 1, 0L, 0L, new Path(directory, name)))
+      .filter(status => filter.accept(status.getPath)).toArray
+    case None => sparks.list(directory, filter)
+  }
+
+  override def mkdirs(directory: Path): Unit = if (!isLog(directory)) sparks.mkdirs(directory)
+
+  private def isLog(file: Path): Boolean = entries.isDefined && file == path
   override def isLocal: Boolean = sparks.isLocal
   override def createCheckpointDirectory(): Path = sparks.createCheckpointDirectory()
 }
@@ -117,6 +136,26 @@ private[cec] object CecCheckpointFileManager {
     Option.when(Logs(directory.getName) && Schemes(String.valueOf(directory.toUri.getScheme)))(directory.getParent.toString)
 
   private def isDriver: Boolean = Option(SparkEnv.get).exists(_.executorId == SparkContext.DRIVER_IDENTIFIER)
+
+  /** An entry's bytes, as Hadoop reads them. */
+  private final class EntryBytes(content: Array[Byte]) extends ByteArrayInputStream(content) with Seekable with PositionedReadable {
+    override def seek(to: Long): Unit = {
+      if (to < 0 || to > count) throw new EOFException(s"there is no byte $to among $count")
+      pos = to.toInt
+    }
+    override def getPos: Long = pos.toLong
+    override def seekToNewSource(to: Long): Boolean = false
+    override def read(at: Long, into: Array[Byte], offset: Int, length: Int): Int =
+      if (at >= count) -1
+      else {
+        val size = Math.min(length.toLong, count - at).toInt
+        System.arraycopy(content, at.toInt, into, offset, size)
+        size
+      }
+    override def readFully(at: Long, into: Array[Byte], offset: Int, length: Int): Unit =
+      if (read(at, into, offset, length) < length) throw new EOFException(s"there are no $length bytes after byte $at")
+    override def readFully(at: Long, into: Array[Byte]): Unit = readFully(at, into, 0, into.length)
+  }
 
   /** Keeps what is written, and gives it to `write` at its end, once. */
   private final class Entry(content: ByteArrayOutputStream, write: Array[Byte] => Unit) extends CancellableFSDataOutputStream(content) {

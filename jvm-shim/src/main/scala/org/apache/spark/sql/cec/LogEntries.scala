@@ -12,6 +12,12 @@ private[cec] trait EntryRequests {
 
   def exists(number: Long): Boolean
 
+  /** The bytes of an entry; None if it does not exist. */
+  def read(number: Long): Option[Array[Byte]]
+
+  /** The names in the log's directory. */
+  def list(): Seq[String]
+
   /** Deletes the entries that exist. */
   def delete(numbers: Seq[Long]): Unit
 }
@@ -28,25 +34,42 @@ private[cec] trait EntryRequests {
  * @param retained how many of the newest entries Spark keeps
  */
 private[cec] final class LogEntries(requests: EntryRequests, retained: Long) extends Logging {
+  /** The newest entry that this class created. */
   private var newest: Option[Long] = None
+
+  /** The highest entry that was ever seen: created or listed. */
+  private var highest = -1L
   private val old = ArrayBuffer.empty[Long]
 
   def create(number: Long, content: Array[Byte], overwrites: Boolean): Unit = {
     requests.create(number, content, overwrites)
-    synchronized { newest = Some(number) }
+    synchronized {
+      newest = Some(number)
+      highest = Math.max(highest, number)
+    }
+  }
+
+  def read(number: Long): Option[Array[Byte]] = requests.read(number)
+
+  /** The names in the directory. Entries that wait for their deletion are among them. */
+  def list(): Seq[String] = {
+    val names = requests.list()
+    synchronized { highest = names.flatMap(_.toLongOption).foldLeft(highest)(Math.max) }
+    names
   }
 
   def exists(number: Long): Boolean = !synchronized(newest).exists(_ + 1 == number) && requests.exists(number)
 
   /** Deletes an entry: an old one at some time, any other one now. */
   def delete(number: Long): Unit = synchronized {
-    if (newest.exists(number <= _ - retained)) {
+    if (number <= highest - retained) {
       old += number
       if (old.size >= LogEntries.DeletedTogether) deleteOld()
     } else {
       requests.delete(old.toSeq :+ number) // so that no older entry is left if Spark takes the log back
       old.clear()
       if (newest.contains(number)) newest = None
+      highest = Math.min(highest, number - 1)
     }
   }
 

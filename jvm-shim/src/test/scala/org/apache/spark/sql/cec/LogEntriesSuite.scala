@@ -24,6 +24,16 @@ class LogEntriesSuite extends CecSuite {
       there(number)
     }
 
+    override def read(number: Long): Option[Array[Byte]] = {
+      count()
+      Option.when(there(number))(Array(number.toByte))
+    }
+
+    override def list(): Seq[String] = {
+      count()
+      ".1.tmp" +: there.toSeq.map(_.toString)
+    }
+
     override def delete(numbers: Seq[Long]): Unit = {
       count()
       there --= numbers
@@ -61,6 +71,17 @@ class LogEntriesSuite extends CecSuite {
     assert(entries.exists(6) && !entries.exists(7))
     entries.create(7, Array.empty, overwrites = false)
     assert(entries.exists(5) && entries.exists(7) && !entries.exists(9))
+  }
+
+  test("the first deletion of a run finds the old entries by a listing, and deletes them together") {
+    val store = new Store
+    store.there ++= (0L until 70L)
+    val entries = new LogEntries(store, 10)
+    assert(entries.list().size == 71)
+    (0L until 60L).foreach(entries.delete)
+    assert(store.requests == 1 + 1 && store.there == (50L until 70L).to(mutable.SortedSet))
+    (69L until 71L).foreach(entries.delete)
+    assert(store.there == (60L until 69L).to(mutable.SortedSet), "a new entry goes at once, and the waiting ones before it")
   }
 
   test("a log that is taken back loses its old entries first, and at once") {

@@ -531,6 +531,32 @@ private[cec] final case class FileExistsRequest(checkpoint: String, path: String
   override def parse(answer: JsonNode): FileExistsAnswer = FileExistsAnswer.of(answer)
 }
 
+/** Reads a file of a checkpoint, whole. */
+private[cec] final case class ReadFileRequest(checkpoint: String, path: String)
+    extends AgentRequest("read_file") {
+  override type Answer = ReadFileAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("checkpoint", checkpoint)
+    node.put("path", path)
+    node
+  }
+  override def parse(answer: JsonNode): ReadFileAnswer = ReadFileAnswer.of(answer)
+}
+
+/** Lists a directory of a checkpoint. */
+private[cec] final case class ListFilesRequest(checkpoint: String, directory: String)
+    extends AgentRequest("list_files") {
+  override type Answer = ListFilesAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("checkpoint", checkpoint)
+    node.put("directory", directory)
+    node
+  }
+  override def parse(answer: JsonNode): ListFilesAnswer = ListFilesAnswer.of(answer)
+}
+
 /** Deletes the files of a checkpoint that exist. */
 private[cec] final case class DeleteFilesRequest(checkpoint: String, paths: Seq[String])
     extends AgentRequest("delete_files") {
@@ -719,6 +745,14 @@ private[cec] object HoldAnswer {
     node.get("generation").asLong)
 }
 
+/** The names of the files directly in the directory, sorted; empty if the directory is missing. */
+private[cec] final case class ListFilesAnswer(names: Seq[String])
+
+private[cec] object ListFilesAnswer {
+  def of(node: JsonNode): ListFilesAnswer = ListFilesAnswer(
+    Json.elements(node.get("names"))(value => value.asText))
+}
+
 /** An eventual checkpoint: its rows in a spool file, the head's numbers, and the plan of the next commit. */
 private[cec] final case class LoadAnswer(
     spool: Option[String], rows: Long, scanned: Long, chain: Long, footer: FooterNumbers, dirtyFrom: Long,
@@ -793,6 +827,14 @@ private[cec] final case class QueryFacts(
     node.put("speculation", speculation)
     node
   }
+}
+
+/** The bytes of the file, in base 64; None: there is no such file. */
+private[cec] final case class ReadFileAnswer(content: Option[String])
+
+private[cec] object ReadFileAnswer {
+  def of(node: JsonNode): ReadFileAnswer = ReadFileAnswer(
+    Json.option(node.get("content"))(value => value.asText))
 }
 
 /** The rows, in a spool file that the caller deletes, and the lost output that the read skipped. */
