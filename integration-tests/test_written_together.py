@@ -69,6 +69,28 @@ def test_restarts_and_deaths_of_the_agent_change_no_row(amounts: str, spark: Spa
     assert killed == [1, 4, 6]
 
 
+@pytest.mark.parametrize("amounts", AMOUNTS)
+def test_output_in_the_log_is_written_with_the_commits(amounts: str, spark: SparkSession, tmp_path: Path) -> None:
+    """The rows of the `cec` sink, over two restarts that lose what the log lacks."""
+
+    def read(name: str, upto: int, conf: Mapping[str, str]) -> list[tuple[object, ...]]:
+        own = local.session(spark, {**local.OPENINGS_ONLY, **conf})
+        source = feeds.read_rate(own, "left", local.BATCHES, local.ROWS)
+        totals = source.groupBy("key").agg(f.sum(AMOUNTS[amounts]("amount")).alias("total"))
+        writer = totals.writeStream.format("cec").outputMode("update")
+        streaming = writer.option("checkpointLocation", str(tmp_path / name)).start()
+        try:
+            local.wait_for(streaming, upto)
+        finally:
+            streaming.stop()
+        rows = spark.read.format("cec").load(str(tmp_path / name))
+        return sorted(tuple(row) for row in rows.select("key", "total").collect())
+
+    whole = read("whole", local.BATCHES - 1, {})
+    found = [read("together", upto, TOGETHER) for upto in (2, 5, local.BATCHES - 1)]
+    assert found[-1] == whole and len(whole) > len(found[0]) > 0
+
+
 def start(job: Job) -> subprocess.Popen[bytes]:
     with Path(job.root, "stderr").open("ab") as errors:
         environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from spark_cec.agent import messages
+from spark_cec.agent.appends import AppendCalls
 from spark_cec.agent.checkpoint_files import CheckpointFileCalls
 from spark_cec.agent.logs import OpenLogs
 from spark_cec.agent.output import OutputCalls
@@ -41,12 +42,13 @@ class Calls:
         driver = QueryCalls(self._logs, protocols)
         stores = StoreCalls(self._logs, self.spool)
         output_cache = OutputCache()
-        output = OutputCalls(self._logs, output_cache, protocols)
+        appends = AppendCalls(self._logs, output_cache)
+        output = OutputCalls(self._logs, protocols)
         readers = ReaderCalls(self._logs, self.spool, output_cache, protocols)
         self._by_name = {
             call.call(): (msgspec.json.Decoder(call), handler)
             for call, handler in _list_handlers(
-                starts, driver, protocols, stores, output, readers, CheckpointFileCalls(starts.confirm_lease)
+                starts, driver, protocols, stores, appends, output, readers, CheckpointFileCalls(starts.confirm_lease)
             ).items()
         }
 
@@ -79,6 +81,7 @@ def _list_handlers(
     driver: QueryCalls,
     protocols: ProtocolCalls,
     stores: StoreCalls,
+    appends: AppendCalls,
     output: OutputCalls,
     readers: ReaderCalls,
     files: CheckpointFileCalls,
@@ -103,9 +106,8 @@ def _list_handlers(
         messages.CloseLogRequest: stores.close_log,
         messages.LoadRequest: stores.load,
         messages.FooterRequest: stores.footer,
-        messages.AppendRequest: stores.append,
+        messages.AppendRequest: appends.append,
         messages.LoadedRequest: stores.loaded,
-        messages.WriteOutputRequest: output.write,
         messages.PublishRequest: output.publish,
         messages.ViewSchemaRequest: readers.schema,
         messages.ViewSplitsRequest: readers.splits,

@@ -552,18 +552,38 @@ class StoreCommit(Message, frozen=True, kw_only=True):
     since_start_ms: int = 0
 
 
+class OutputRows(Message, frozen=True, kw_only=True):
+    """The rows that one task gives to the `cec` sink: one output frame, invisible until a manifest names it.
+
+    `frame`: its id, in hex digits.
+    """
+
+    frame: str
+    batch: int
+    partition: int
+    attempt: int
+    generation: int
+    rows: int
+    spool: str
+
+
 class AppendAnswer(Message, frozen=True, kw_only=True):
-    """The commits, in the order of the request."""
+    """The commits, in the order of the request. The output is durable, too."""
 
     commits: tuple[DurableCommit, ...]
 
 
 class AppendRequest(Request, frozen=True, kw_only=True):
-    """Commits stores of one query with as few writes as possible. No two commits are of the same store."""
+    """Commits stores of one query and writes output of its tasks, with as few writes as possible.
+
+    With `log_id`, the log must have that id.
+    """
 
     answer = AppendAnswer
     home: str
+    log_id: str | None
     commits: tuple[StoreCommit, ...]
+    outputs: tuple[OutputRows, ...]
 
 
 class LoadedRequest(Request, frozen=True, kw_only=True):
@@ -582,26 +602,6 @@ class LoadedRequest(Request, frozen=True, kw_only=True):
     digest_ok: bool | None
     held: int
     unsure: tuple[str, ...]
-
-
-class WriteOutputAnswer(Message, frozen=True, kw_only=True):
-    """The id of an output frame, in hex digits, and its number of rows. Without rows, no id."""
-
-    frame: str | None
-    rows: int
-
-
-class WriteOutputRequest(Request, frozen=True, kw_only=True):
-    """Writes one output frame of a task: durable, but invisible until a manifest names it."""
-
-    answer = WriteOutputAnswer
-    home: str
-    log_id: str
-    batch: int
-    partition: int
-    attempt: int
-    generation: int
-    spool: str
 
 
 class PublishAnswer(Message, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Calls of the sink: output frames, and the manifest that makes a batch visible."""
+"""The call of the sink on the driver: the manifest that makes a batch visible. `agent.appends` writes its frames."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ import re
 import time
 from collections.abc import Sequence
 
-import pyarrow as pa
-
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs
-from spark_cec.agent.messages import PublishAnswer, PublishRequest, WriteOutputAnswer, WriteOutputRequest
-from spark_cec.agent.output_cache import OutputCache
+from spark_cec.agent.messages import PublishAnswer, PublishRequest
 from spark_cec.agent.protocols import ProtocolCalls
-from spark_cec.ids import new_id
 from spark_cec.log import manifest
-from spark_cec.log.frame import FrameKind, OutputMeta, crc32c
-from spark_cec.log.record import encode_table
+from spark_cec.log.frame import crc32c
 from spark_cec.recovery.replay_input import PlannedBatch, read_planned
 
 _LOG = logging.getLogger(__name__)
@@ -26,36 +21,12 @@ _NUMBER_OF_FILES = re.compile(r'\{"logOffset":(\d+)\}')
 
 
 class OutputCalls:
-    """The sink's calls, on executors (`write`) and on the driver (`publish`)."""
+    """The sink's call on the driver."""
 
-    def __init__(self, logs: OpenLogs, output_cache: OutputCache, protocols: ProtocolCalls) -> None:
+    def __init__(self, logs: OpenLogs, protocols: ProtocolCalls) -> None:
         self._logs = logs
         self._protocols = protocols
-        self._output_cache = output_cache
         self._newest_ms: dict[str, int] = {}
-
-    def write(self, request: WriteOutputRequest) -> WriteOutputAnswer:
-        """Writes one output frame, durable when this returns, but invisible until a manifest names it."""
-        log = self._logs.get_known(request.home)
-        with pa.memory_map(request.spool) as file, pa.ipc.open_stream(file) as stream:
-            rows = stream.read_all()
-        if not rows.num_rows:
-            return WriteOutputAnswer(frame=None, rows=0)
-        frame_id = new_id()
-        meta = OutputMeta(
-            frame_id=frame_id,
-            batch=request.batch,
-            partition=request.partition,
-            attempt=request.attempt,
-            generation=request.generation,
-            rows=rows.num_rows,
-            wall_ms=int(time.time() * 1000),
-        )
-        payload = encode_table(rows, log.settings.compression)
-        header, location = log.writer.append(FrameKind.OUTPUT, meta, payload)
-        log.catalog.note(header, location)
-        self._output_cache.note(log.log_id, frame_id, payload)
-        return WriteOutputAnswer(frame=frame_id.hex(), rows=rows.num_rows)
 
     def publish(self, request: PublishRequest) -> PublishAnswer:
         """Makes a batch visible in one step, and answers whether this manifest was the batch's first, which wins.

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from functools import partial
-
-import pyarrow as pa
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
 from spark_cec.agent.messages import (
-    AppendAnswer,
-    AppendRequest,
     CloseLogAnswer,
     CloseLogRequest,
     CommitPlan,
     Done,
-    DurableCommit,
     FooterAnswer,
     FooterNumbers,
     FooterRequest,
@@ -26,21 +19,16 @@ from spark_cec.agent.messages import (
     LoadRequest,
     OpenLogAnswer,
     OpenLogRequest,
-    StoreCommit,
 )
 from spark_cec.agent.spool import Spool, write_rows
-from spark_cec.checkpoint.commit import CommitRequest, CommitResult, LedgerMissing, adopt_commit, commit_stores
 from spark_cec.checkpoint.eventual import EventualCheckpoint, chain_of, head_at, rebuild
-from spark_cec.checkpoint.flush import flush_store
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.checkpoint.recovery_target import Forecast, load_tuning
 from spark_cec.errors import GONE, DamagedLog, LogLocationError
 from spark_cec.ids import NO_CHECKPOINT
-from spark_cec.log.frame import CommitMeta, FrameKind, LoadedMeta
+from spark_cec.log.frame import FrameKind, LoadedMeta
 from spark_cec.log.index import CommitEntry, Index
-from spark_cec.log.meta import NO_WATERMARK_MS
 from spark_cec.log.output_rollbacks import read_cuts
-from spark_cec.log.segment import segment_path
 from spark_cec.recovery.attempts import Allows, CommittedAttempts, read_attempts
 from spark_cec.recovery.report import LoadedStore, loaded_payload
 from spark_cec.settings import parse_settings
@@ -127,53 +115,6 @@ class StoreCalls:
         write_rows(path, records)
         return path
 
-    def append(self, request: AppendRequest) -> AppendAnswer:
-        """Commits a version of each store, and answers the next plans when all commits are durable.
-
-        1. Adopt the commits that are in the log already: an agent that died may have written them.
-        2. Write the other commits together (`commit_stores`).
-        3. Write the flushes, each by itself (`flush_store`).
-
-        Raises `LedgerMissing` before it writes anything if a commit needs the whole ledger of its store.
-        """
-        started = time.perf_counter_ns()
-        log = self._logs.get_known(request.home)
-        try:
-            results = self._commit_all(log, request)
-        except DamagedLog:
-            log.refuse_vanished_log()
-            raise
-        share_us = (time.perf_counter_ns() - started) // 1000 // max(len(results), 1)
-        return AppendAnswer(commits=tuple([_describe_commit(result, share_us) for result in results]))
-
-    def _commit_all(self, log: OpenLog, request: AppendRequest) -> list[CommitResult]:
-        results: dict[int, CommitResult] = {}
-        new: dict[int, tuple[CommitRequest, Callable[[], pa.Table | None]]] = {}
-        flushes: dict[int, tuple[CommitRequest, str | None]] = {}
-        is_fresh = False
-        for place, sent in enumerate(request.commits):
-            commit = _make_commit(sent)
-            if commit.meta.is_flush:
-                flushes[place] = (commit, sent.spool)
-                continue
-            found = None
-            if request.retry or commit.live_is_whole:
-                if not is_fresh:
-                    log.catalog.refresh()
-                    is_fresh = True
-                found = _find_written(log.catalog.index, commit.meta)
-            if found is None:
-                new[place] = (commit, partial(_read_spool, sent.spool))
-            else:
-                results[place] = _adopt(log, found, commit)  # 1
-        if new:
-            committed = commit_stores(  # 2
-                list(new.values()), settings=log.settings, catalog=log.catalog, writer=log.writer, ledgers=log.ledgers
-            )
-            results.update(zip(new, committed, strict=True))
-        results.update({place: _flush(log, commit, spool) for place, (commit, spool) in flushes.items()})  # 3
-        return [results[place] for place in range(len(request.commits))]
-
     def _allowed_attempts(self, log: OpenLog, request: LoadRequest | FooterRequest) -> Allows:
         if request.checkpoint is None:
             return lambda _: True
@@ -221,79 +162,3 @@ def _count_inputs(index: Index, head: CommitEntry) -> dict[str, int]:
     for entry in chain_of(index, head, meta.dirty_from + 1):
         counts[str(entry.meta.version)] = counts.get(str(entry.meta.version), 0) + entry.meta.inputs
     return counts
-
-
-def _read_spool(path: str | None) -> pa.Table | None:
-    if path is None:
-        return None
-    with pa.memory_map(path) as file, pa.ipc.open_stream(file) as stream:
-        return stream.read_all()
-
-
-def _find_written(index: Index, meta: CommitMeta) -> CommitEntry | None:
-    found = index.commit(meta.store, meta.version, meta.checkpoint_id)
-    return found if found is not None and found.meta.generation == meta.generation else None
-
-
-def _adopt(log: OpenLog, found: CommitEntry, commit: CommitRequest) -> CommitResult:
-    if not commit.live_is_whole:
-        raise LedgerMissing(f"store {commit.meta.store}: the frame is there; send the whole ledger to go on from it")
-    # The writer may have died before the frame was durable.
-    log.storage.sync(segment_path(found.location.segment))
-    return adopt_commit(found, commit, settings=log.settings, index=log.catalog.index, ledgers=log.ledgers)
-
-
-def _flush(log: OpenLog, commit: CommitRequest, spool: str | None) -> CommitResult:
-    return flush_store(
-        commit, _read_spool(spool),
-        settings=log.settings, catalog=log.catalog, writer=log.writer, ledgers=log.ledgers,
-    )  # fmt: skip
-
-
-def _describe_commit(result: CommitResult, agent_us: int) -> DurableCommit:
-    meta = result.entry.meta
-    return DurableCommit(
-        plan=CommitPlan.of(result.plan),
-        extent=meta.extent,
-        replay=meta.replay,
-        recovery_estimate_ms=meta.recovery_estimate_ms,
-        bytes=result.entry.location.length,
-        agent_us=agent_us,
-    )
-
-
-def _make_commit(request: StoreCommit) -> CommitRequest:
-    meta = CommitMeta(
-        store=request.store,
-        version=request.version,
-        checkpoint_id=_decode_id(request.checkpoint_id),
-        base_checkpoint_id=_decode_id(request.base_checkpoint_id),
-        generation=request.generation,
-        open_windows=request.open_windows,
-        dirty_from=request.dirty_from,
-        oldest_footprint=request.version,
-        opened=request.opened,
-        checked=request.checked,
-        closed=request.closed,
-        records=0,
-        inputs=request.inputs,
-        dirty_windows=request.dirty_windows,
-        wall_ms=int(time.time() * 1000),
-        watermark_ms=NO_WATERMARK_MS,
-        digest=int(request.digest),
-        elapsed_us=request.elapsed_us,
-        flags=request.flags,
-        extent=0,
-        replay=0,
-        state_rows=request.state_rows,
-    )
-    timed = request.timed_batch
-    return CommitRequest(
-        meta,
-        dict(request.live),
-        request.live_is_whole,
-        request.retained,
-        Forecast.from_json(request.forecast),
-        (timed.batch, float(timed.ms)) if timed else None,
-        float(request.since_start_ms),
-    )

@@ -144,10 +144,11 @@ def commit_stores(
     catalog: Catalog,
     writer: SegmentWriter,
     ledgers: StoreLedgers,
+    beside: Sequence[NewFrame] = (),
 ) -> list[CommitResult]:
     """Commits a version of each store (docs/design.md, One commit, steps 6 to 9); on return all are durable.
 
-    Each commit has a function that reads the records of its spool file.
+    Each commit has a function that reads the records of its spool file. Other frames are written `beside` them.
 
     1. Read the spool file's records.
     2. Open the store's ledger, as it was before this commit.
@@ -160,11 +161,11 @@ def commit_stores(
     If a step fails, the ledgers stay open, and the next commit of each store must bring the whole ledger.
     """
     encoded = [_encode(request, read, settings, catalog.index, ledgers) for request, read in commits]  # 1 to 4
-    written = writer.append_all([each.frame for each in encoded])  # 5
+    written = writer.append_all([*(each.frame for each in encoded), *beside])  # 5
     for header, location in written:
         catalog.note(header, location)  # 6
     return [  # 7
-        _finish(each, location, settings, ledgers) for each, (_, location) in zip(encoded, written, strict=True)
+        _finish(each, location, settings, ledgers) for each, (_, location) in zip(encoded, written, strict=False)
     ]
 
 

@@ -33,12 +33,14 @@ from spark_cec.agent.messages import (
     LoadAnswer,
     LoadRequest,
     OpenLogRequest,
+    OutputRows,
     PublishRequest,
     Request,
+    StoreCommit,
     TrimRequest,
-    WriteOutputRequest,
 )
 from spark_cec.errors import CecError
+from spark_cec.ids import new_id
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.home import read_log_id
 from spark_cec.log.index import MemoryIndex
@@ -166,7 +168,7 @@ class Life:
                 request, table = store.commit(self.generation, RETAINED)
                 request = msgspec.structs.replace(request, spool=self._spool(table))
                 began = time.perf_counter()
-                answer: AppendAnswer = self.ask(AppendRequest(home=self.home, commits=(request,)))
+                answer: AppendAnswer = self.ask(self._append(request))
                 self.commit_ms.append((time.perf_counter() - began) * 1000)
                 self.records += table.num_rows if table is not None else 0
                 store.plan = answer.commits[0].plan
@@ -182,16 +184,23 @@ class Life:
             self.driver_ms.append((time.perf_counter() - began) * 1000)
             self.batch += 1
 
+    def _append(self, commit: StoreCommit | None = None, output: OutputRows | None = None) -> AppendRequest:
+        return AppendRequest(
+            home=self.home, log_id=self.log_id,
+            commits=() if commit is None else (commit,), outputs=() if output is None else (output,),
+        )  # fmt: skip
+
     def _publish(self) -> None:
         table = pa.table({"n": [self.batch]})
         spool = self._write_spool(table)
-        written = self.ask(WriteOutputRequest(
-            home=self.home, log_id=self.log_id, batch=self.batch, partition=0, attempt=0, generation=self.generation,
+        rows = OutputRows(
+            frame=new_id().hex(), batch=self.batch, partition=0, attempt=0, generation=self.generation, rows=1,
             spool=spool,
-        ))  # fmt: skip
+        )  # fmt: skip
+        self.ask(self._append(output=rows))
         Path(spool).unlink()
         self.ask(PublishRequest(
-            checkpoint=self.checkpoint, home=self.home, batch=self.batch, frames=(written.frame,), rows=1, schema="{}",
+            checkpoint=self.checkpoint, home=self.home, batch=self.batch, frames=(rows.frame,), rows=1, schema="{}",
             truncate=False, generation=self.generation, sources=("rate",),
         ))  # fmt: skip
 

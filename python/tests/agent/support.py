@@ -13,7 +13,7 @@ import pyarrow as pa
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.calls import Calls
 from spark_cec.agent.messages import REQUESTS
-from spark_cec.ids import NO_CHECKPOINT, StoreId
+from spark_cec.ids import NO_CHECKPOINT, StoreId, new_id
 from spark_cec.log.home import read_log_id
 from spark_cec.settings import PREFIX
 from tests.checkpoint.support import Rows, Tip, record_table, request
@@ -62,8 +62,6 @@ class Agent:
         known["query"] = {**NO_STATE, **{key: arguments.pop(key) for key in NO_STATE if key in arguments}}
         if name == "release":
             known["generation"] = self.calls._starts._leases.run_of(self.checkpoint) or 0
-        if name == "write_output":
-            known["log_id"] = read_log_id(open_storage(self.home))
         if isinstance(store := arguments.get("store"), StoreId | list):
             arguments["store"] = asdict(store if isinstance(store, StoreId) else StoreId(*store))
         fields = REQUESTS[name].__struct_fields__
@@ -174,9 +172,18 @@ class Agent:
 
     def write(self, *commits: dict[str, Any], retry: bool = False) -> dict[str, Any]:
         """Sends the commits in one call; the answer of the first one."""
-        answer = self.ask("append", commits=list(commits), retry=retry)["commits"]
+        answer = self.ask("append", commits=list(commits), outputs=[], retry=retry)["commits"]
         assert len(answer) == len(commits)
         return dict(answer[0])
+
+    def write_output(self, batch: int, spool: str | None, rows: int, partition: int = 0) -> str:
+        """Writes an output frame; its id."""
+        frame: str = new_id().hex()
+        known = {"frame": frame, "batch": batch, "partition": partition, "attempt": 0, "generation": 1}
+        log_id = read_log_id(open_storage(self.home))
+        output = {**known, "rows": rows, "spool": spool}
+        assert self.ask("append", log_id=log_id, commits=[], outputs=[output]) == {"commits": []}
+        return frame
 
     def rows(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
         """The rows of the spool file that an answer names."""

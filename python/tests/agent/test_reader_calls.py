@@ -37,11 +37,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 def write(agent: Agent, batch: int, *rows: int, partition: int = 0) -> str | None:
     """An output frame; its id."""
     spool = agent.spool(pa.table({"n": pa.array(rows, pa.int64())}))
-    answer = agent.ask("write_output", batch=batch, partition=partition, attempt=0, generation=1, spool=spool)
-    assert answer["rows"] == len(rows)
-    frame = answer["frame"]
-    assert frame is None or isinstance(frame, str)
-    return frame
+    return agent.write_output(batch, spool, len(rows), partition=partition) if rows else None
 
 
 def publish(
@@ -488,8 +484,7 @@ def test_a_clock_that_is_ahead_makes_no_batch_wait_for_long(agent: Agent, monkey
 def test_a_column_that_is_not_asked_for_may_be_of_several_types(agent: Agent) -> None:
     publish(agent, 0, write(agent, 0, 1))
     spool = agent.spool(pa.table({"n": pa.array([b"two"]), "m": pa.array([2], pa.int64())}))
-    answer = agent.ask("write_output", batch=1, partition=0, attempt=0, generation=1, spool=spool)
-    publish(agent, 1, answer["frame"])
+    publish(agent, 1, agent.write_output(1, spool, 1))
     assert read(agent, "output", ["m"], first=0, last=1, whole=True) == [{"m": None}, {"m": 2}]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_cec.adapters.local_storage import LocalStorage
@@ -145,23 +146,30 @@ def test_stores_that_write_together_share_a_write(agent: Agent, monkeypatch: pyt
     monkeypatch.setattr(SegmentWriter, "_append_once", count)
     first, one = agent.append_arguments(STORE, Tip(), window(b"a"))
     second, other = agent.append_arguments(OTHER, Tip(), {**window(b"b"), **window(b"c")})
-    answers = agent.ask("append", commits=[one, other])["commits"]
-    assert writes == [2] and [answer["extent"] for answer in answers] == [1, 2]
+    spool = agent.spool(pa.table({"n": pa.array([1, 2], pa.int64())}))
+    output = {
+        "frame": "0f" * 16, "batch": 0, "partition": 0, "attempt": 0, "generation": 1, "rows": 2, "spool": spool,
+    }  # fmt: skip
+    answers = agent.ask("append", commits=[one, other], outputs=[output])["commits"]
+    assert writes == [3] and [answer["extent"] for answer in answers] == [1, 2]
     loads = [
         agent.ask("load", store=store, version=1, checkpoint_id=tip.checkpoint_id.hex(), retained=100)["rows"]
         for store, tip in ((STORE, first), (OTHER, second))
     ]
     assert loads == [1, 2]
+    log = agent.ask("view_splits", view="log", path=agent.home)["splits"]
+    assert log, "the log can be read"
+    assert agent.calls._logs.get_known(agent.home).catalog.index.output(bytes.fromhex("0f" * 16)) is not None
 
 
 def test_if_one_ledger_is_missing_nothing_is_written(agent: Agent) -> None:
     first, one = agent.append_arguments(STORE, Tip(), window(b"a"))
     second, other = agent.append_arguments(OTHER, Tip(), window(b"b"))
     with pytest.raises(Refused, match="store 0/1/default version 1: this process has no ledger") as refused:
-        agent.ask("append", commits=[one, {**other, "live_is_whole": False}])
+        agent.ask("append", commits=[one, {**other, "live_is_whole": False}], outputs=[])
     assert refused.value.kind == "LedgerMissing" and not list(Path(agent.home).glob("segments/*"))
     wholes = [whole_of(first, one), whole_of(second, other)]
-    assert [each["extent"] for each in agent.ask("append", commits=wholes)["commits"]] == [1, 1]
+    assert [each["extent"] for each in agent.ask("append", commits=wholes, outputs=[])["commits"]] == [1, 1]
 
 
 def test_a_successor_finds_the_commits_that_were_written_and_writes_the_others(agent: Agent, tmp_path: Path) -> None:
@@ -172,7 +180,7 @@ def test_a_successor_finds_the_commits_that_were_written_and_writes_the_others(a
     successor = Agent(tmp_path)
     successor.ask("open_log")
     wholes = [whole_of(second, other), whole_of(first, one)]
-    answers = successor.ask("append", commits=wholes, retry=True)["commits"]
+    answers = successor.ask("append", commits=wholes, outputs=[], retry=True)["commits"]
     assert [each["extent"] for each in answers] == [2, 1], "in the order of the request"
     assert {**answers[1], "agent_us": 0} == {**written, "agent_us": 0}
     log = successor.ask("view_splits", view="log", path=agent.home)["splits"]
@@ -213,7 +221,7 @@ def test_the_spool_file_stays_the_shims(agent: Agent) -> None:
         ("load", {"checkpoint_id": "00" * 16}, "DamagedLog", "with checkpoint id 0000"),
         ("load", {"store": [7, 7, "x"]}, "DamagedLog", "store 7/7/x: no commit frame of version 1"),
         ("load", {"conf": {PREFIX + "Q": "none"}}, "SettingsError", "Q='none'"),
-        ("append", {"home": "/not/open", "commits": []}, "UnknownLog", "log '/not/open' is not open in this agent"),
+        ("append", {"home": "/not/open", "commits": [], "outputs": []}, "UnknownLog", "'/not/open' is not open in th"),
         ("loaded", {"home": "/not/open"}, "UnknownLog", "not open"),
     ],
 )

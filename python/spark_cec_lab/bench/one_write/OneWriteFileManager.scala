@@ -31,18 +31,21 @@ class OneWriteFileManager(path: Path, hadoopConf: Configuration) extends Checkpo
     }
   }
 
-  override def exists(file: Path): Boolean =
+  /** An object store has no directories, so the manager's own is always there. */
+  override def exists(file: Path): Boolean = file == path || {
     try {
       look.invoke(files, file)
       true
     } catch {
       case failure: java.lang.reflect.InvocationTargetException if failure.getCause.isInstanceOf[FileNotFoundException] => false
     }
+  }
 
   override def delete(file: Path): Unit = files.delete(file, false)
   override def open(file: Path): FSDataInputStream = sparks.open(file)
-  override def list(directory: Path, filter: PathFilter): Array[FileStatus] = sparks.list(directory, filter)
-  override def mkdirs(directory: Path): Unit = sparks.mkdirs(directory)
+  override def list(directory: Path, filter: PathFilter): Array[FileStatus] =
+    try sparks.list(directory, filter) catch { case _: FileNotFoundException => Array.empty }
+  override def mkdirs(directory: Path): Unit = ()
   override def isLocal: Boolean = false
   override def createCheckpointDirectory(): Path = sparks.createCheckpointDirectory()
 }

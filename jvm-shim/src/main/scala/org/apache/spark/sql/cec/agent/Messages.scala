@@ -321,14 +321,16 @@ private[cec] final case class FooterRequest(
   override def parse(answer: JsonNode): FooterAnswer = FooterAnswer.of(answer)
 }
 
-/** Commits stores of one query with as few writes as possible. No two commits are of the same store. */
-private[cec] final case class AppendRequest(home: String, commits: Seq[StoreCommit])
+/** Commits stores of one query and writes output of its tasks, with as few writes as possible. */
+private[cec] final case class AppendRequest(home: String, logId: Option[String], commits: Seq[StoreCommit], outputs: Seq[OutputRows])
     extends AgentRequest("append") {
   override type Answer = AppendAnswer
   override def toJson: ObjectNode = {
     val node = Json.obj()
     node.put("home", home)
+    node.set[JsonNode]("log_id", Json.orNull(logId)(value => Json.node(value)))
     node.set[JsonNode]("commits", Json.list(commits)(each => each.toJson))
+    node.set[JsonNode]("outputs", Json.list(outputs)(each => each.toJson))
     node
   }
   override def parse(answer: JsonNode): AppendAnswer = AppendAnswer.of(answer)
@@ -354,25 +356,6 @@ private[cec] final case class LoadedRequest(
     node
   }
   override def parse(answer: JsonNode): Unit = ()
-}
-
-/** Writes one output frame of a task: durable, but invisible until a manifest names it. */
-private[cec] final case class WriteOutputRequest(
-    home: String, logId: String, batch: Long, partition: Long, attempt: Long, generation: Long, spool: String)
-    extends AgentRequest("write_output") {
-  override type Answer = WriteOutputAnswer
-  override def toJson: ObjectNode = {
-    val node = Json.obj()
-    node.put("home", home)
-    node.put("log_id", logId)
-    node.put("batch", batch)
-    node.put("partition", partition)
-    node.put("attempt", attempt)
-    node.put("generation", generation)
-    node.put("spool", spool)
-    node
-  }
-  override def parse(answer: JsonNode): WriteOutputAnswer = WriteOutputAnswer.of(answer)
 }
 
 /** Makes a batch of output visible. `schema` is Spark's JSON, `sources` are names in Spark's order. */
@@ -578,7 +561,7 @@ private[cec] object AcknowledgeAnswer {
     Json.option(node.get("dirty_from"))(value => value.asLong))
 }
 
-/** The commits, in the order of the request. */
+/** The commits, in the order of the request. The output is durable, too. */
 private[cec] final case class AppendAnswer(commits: Seq[DurableCommit])
 
 private[cec] object AppendAnswer {
@@ -789,6 +772,22 @@ private[cec] final case class OperatorDecision(operator: Long, kind: String, def
     node.put("kind", kind)
     node.put("deferred", deferred)
     node.put("reason", reason)
+    node
+  }
+}
+
+/** The rows that one task gives to the `cec` sink: one output frame, invisible until a manifest names it. */
+private[cec] final case class OutputRows(
+    frame: String, batch: Long, partition: Long, attempt: Long, generation: Long, rows: Long, spool: String) {
+  def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("frame", frame)
+    node.put("batch", batch)
+    node.put("partition", partition)
+    node.put("attempt", attempt)
+    node.put("generation", generation)
+    node.put("rows", rows)
+    node.put("spool", spool)
     node
   }
 }
@@ -1004,13 +1003,4 @@ private[cec] object ViewSplitsAnswer {
   def of(node: JsonNode): ViewSplitsAnswer = ViewSplitsAnswer(
     Json.elements(node.get("splits"))(value => value),
     Json.elements(node.get("lost"))(value => value.asText))
-}
-
-/** The id of an output frame, in hex digits, and its number of rows. Without rows, no id. */
-private[cec] final case class WriteOutputAnswer(frame: Option[String], rows: Long)
-
-private[cec] object WriteOutputAnswer {
-  def of(node: JsonNode): WriteOutputAnswer = WriteOutputAnswer(
-    Json.option(node.get("frame"))(value => value.asText),
-    node.get("rows").asLong)
 }

@@ -172,8 +172,11 @@ private[cec] object LocalStores extends Logging {
         val generation = Some(message.get("generation").asLong).filter(_ >= 0)
         Json.obj().put("handed_over", findHolders(checkpoint, generation, id).exists(tryHandOver(_, version))).toString
       case Message.Write =>
-        val written = writeTogether(findStores(checkpoint, message), version)
+        val frames = message.get("frames").elements.asScala.map(_.asText).toSet
+        val outputs = HeldOutputs.choose(checkpoint, message.get("generation").asLong, version - 1, frames)
+        val written = writeTogether(findStores(checkpoint, message), outputs, version)
         val node = Json.obj()
+        node.set[JsonNode]("frames", Json.strings(outputs.map(_.rows.frame)))
         node.set[JsonNode]("written", written.foldLeft(Json.arr()) { (list, store) =>
           val id = store.stateStoreId
           list.add(Json.obj().put("operator", id.operatorId).put("partition", id.partitionId).put("store", id.storeName))
@@ -181,6 +184,7 @@ private[cec] object LocalStores extends Logging {
         node.toString
       case call @ (Message.Flush | Message.End) =>
         val ours = findStores(checkpoint, message)
+        if (call == Message.End) HeldOutputs.choose(checkpoint, message.get("generation").asLong, Long.MaxValue, Set.empty)
         // Stores flush at the same time, because the log writes the frames of all waiting stores at once.
         val failed = ThreadUtils.parmap(ours, "cec-stores", FlushedAtOnce) { store =>
           try {
@@ -201,17 +205,21 @@ private[cec] object LocalStores extends Logging {
   }
 
   /**
-   * Writes the commits of `version` that these stores hold back, with one call to the agent for each log. Returns the
-   * stores whose commit the log has then.
+   * Writes the commits of `version` that these stores hold back, and output of its batch, with one call to the agent.
+   * Returns the stores whose commit the log has then. All are of one run, so they have one log.
    */
-  def writeTogether(ours: Seq[HostedStore], version: Long): Seq[HostedStore] = holdAll(ours.sortBy(_.stateStoreId.toString).toList) {
-    val waiting = for (store <- ours; commit <- store.unwritten(version)) yield (store, commit)
-    waiting.groupBy(_._1.home).foreach { case (home, held) =>
-      val answers = AgentStoreClient.writeAll(home, held.map(_._2), held.head._1.agentConf)
-      held.zip(answers).foreach { case ((store, commit), answer) => store.noteWritten(commit, answer) }
+  private def writeTogether(ours: Seq[HostedStore], outputs: Seq[HeldOutput], version: Long): Seq[HostedStore] =
+    holdAll(ours.sortBy(_.stateStoreId.toString).toList) {
+      val waiting = for (store <- ours; commit <- store.unwritten(version)) yield (store, commit)
+      val log = waiting.headOption.map { case (store, _) => (store.home, None, store.agentConf) }
+        .orElse(outputs.headOption.map(output => (output.home, Some(output.logId), output.conf)))
+      log.foreach { case (home, logId, conf) =>
+        val answers = AgentStoreClient.writeAll(home, logId, waiting.map(_._2), outputs.map(_.rows), conf)
+        waiting.zip(answers).foreach { case ((store, commit), answer) => store.noteWritten(commit, answer) }
+        outputs.foreach(HeldOutputs.forget)
+      }
+      ours.filter(_.hasWritten(version))
     }
-    ours.filter(_.hasWritten(version))
-  }
 
   /** Runs `body` while no task uses one of the stores. */
   private def holdAll[A](stores: List[HostedStore])(body: => A): A = stores match {

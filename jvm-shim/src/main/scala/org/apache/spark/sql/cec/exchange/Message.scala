@@ -1,5 +1,6 @@
 package org.apache.spark.sql.cec.exchange
 
+import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 
 import org.apache.spark.sql.cec.agent.Json
@@ -18,8 +19,11 @@ private[exchange] object Message {
   def flush(checkpoint: String, generation: Long, version: Long): ObjectNode =
     makeMessage(Flush, checkpoint, version).put("generation", generation)
 
-  def write(checkpoint: String, generation: Long, version: Long): ObjectNode =
-    makeMessage(Write, checkpoint, version).put("generation", generation)
+  def write(checkpoint: String, generation: Long, version: Long, frames: Set[String]): ObjectNode = {
+    val message = makeMessage(Write, checkpoint, version).put("generation", generation)
+    message.set[JsonNode]("frames", Json.strings(frames.toSeq))
+    message
+  }
 
   /**
    * Asks for a store at a version. The executor that has it in the same run writes it and drops its windows. The

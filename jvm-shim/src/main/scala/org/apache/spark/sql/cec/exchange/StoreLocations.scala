@@ -16,6 +16,15 @@ import org.apache.spark.sql.cec.agent.Json
 import org.apache.spark.sql.cec.state.StoreOfOperator
 
 /**
+ * The result of a write of all JVMs.
+ *
+ * @param stores whose commit the log has
+ * @param frames of output that the log has
+ * @param failed a line for each JVM that failed
+ */
+private[cec] final case class WrittenTogether(stores: Set[StoreOfOperator], frames: Set[String], failed: Seq[String])
+
+/**
  * The driver's list of the JVMs that hold state stores. Through it the driver makes stores write their dirty windows,
  * and an executor gets a store from its earlier owner.
  *
@@ -44,15 +53,13 @@ private[cec] object StoreLocations {
   def flush(checkpoint: String, generation: Long, version: Long, agentTimeoutMs: Int): Seq[String] =
     listFailures(directory().askAll(Message.flush(checkpoint, generation, version), LocalStores.timeout(agentTimeoutMs)))
 
-  /**
-   * Makes the stores of a run write the commits of `version` that they hold back. Returns the stores whose commit the
-   * log has then, and a line for each JVM that failed.
-   */
-  def write(checkpoint: String, generation: Long, version: Long, agentTimeoutMs: Int): (Set[StoreOfOperator], Seq[String]) = {
-    val answers = directory().askAll(Message.write(checkpoint, generation, version), LocalStores.timeout(agentTimeoutMs))
-    val stores = for (answer <- answers.flatMap(_.toSeq); store <- answer.get("written").elements.asScala)
+  /** Makes the JVMs write what they hold back of a run: the commits of `version`, and the named frames of output. */
+  def write(checkpoint: String, generation: Long, version: Long, frames: Set[String], agentTimeoutMs: Int): WrittenTogether = {
+    val answers = directory().askAll(Message.write(checkpoint, generation, version, frames), LocalStores.timeout(agentTimeoutMs))
+    val known = answers.flatMap(_.toSeq)
+    val stores = for (answer <- known; store <- answer.get("written").elements.asScala)
       yield StoreOfOperator(store.get("operator").asLong, store.get("partition").asInt, store.get("store").asText)
-    (stores.toSet, answers.flatMap(_.left.toSeq))
+    WrittenTogether(stores.toSet, known.flatMap(_.get("frames").elements.asScala.map(_.asText)).toSet, answers.flatMap(_.left.toSeq))
   }
 
   private def listFailures(answers: Seq[Either[String, JsonNode]]): Seq[String] = answers.flatMap {

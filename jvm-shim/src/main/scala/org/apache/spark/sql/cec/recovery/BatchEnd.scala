@@ -15,26 +15,30 @@ private[recovery] final class BatchEnd(session: SparkSession, run: RunContext, c
   /**
    * Ends a batch.
    *
-   *  1. If the stores of an executor write together, make all of them write now. Fail if one is lost.
+   *  1. If the stores of an executor write together, make all of them write now, and the output with them. Fail if one
+   *     is lost.
    *  1. Fail if another run has taken over.
+   *
+   * @param frames of output that the sink is about to publish
    */
-  def confirm(batch: Long): Unit = {
-    if (run.together) writeCommits(batch + 1) // 1
+  def confirm(batch: Long, frames: Set[String] = Set.empty): Unit = {
+    if (run.together) write(batch + 1, frames) // 1
     Agent.confirm(run.checkpoint, run.home, run.generation, conf) // 2
   }
 
   /**
-   * Makes the stores write. The batch counts only if each store that committed in a task is written. A lost executor sends
-   * no answer, or is not asked at all.
+   * Makes the JVMs write. The batch counts only if each store that committed in a task is written, and each frame that a
+   * task gave to the sink. A lost executor sends no answer, or is not asked at all.
    */
-  private def writeCommits(version: Long): Unit = {
+  private def write(version: Long, frames: Set[String]): Unit = {
     val committed = findCommitted()
-    val (written, failed) = StoreLocations.write(run.checkpoint, run.generation, version, Agent.timeoutMs(conf))
-    val missing = (committed -- written).toSeq.map(store => s"${store.operator}/${store.partition}/${store.name}").sorted
+    val written = StoreLocations.write(run.checkpoint, run.generation, version, frames, Agent.timeoutMs(conf))
+    val stores = (committed -- written.stores).toSeq.map(store => s"store ${store.operator}/${store.partition}/${store.name}").sorted
+    val missing = stores ++ (frames -- written.frames).toSeq.map(frame => s"output frame $frame")
     if (missing.nonEmpty) throw new CecException("RestartNeeded",
-      s"batch ${version - 1} does not count, because ${missing.size} of ${committed.size} stores did not write it (${missing.take(3).mkString(", ")}): " +
-        s"${failed.headOption.getOrElse("their executor is gone")}. Restart the query: a restart runs the batch again. To let each store write in its own " +
-        "task set spark.sql.streaming.stateStore.cec.writeAt=task")
+      s"batch ${version - 1} does not count, because ${missing.size} of ${committed.size + frames.size} writes are missing " +
+        s"(${missing.take(3).mkString(", ")}): ${written.failed.headOption.getOrElse("their executor is gone")}. Restart the query: a restart runs the " +
+        "batch again. To let each task write by itself set spark.sql.streaming.stateStore.cec.writeAt=task")
   }
 
   private def findCommitted(): Set[StoreOfOperator] = {

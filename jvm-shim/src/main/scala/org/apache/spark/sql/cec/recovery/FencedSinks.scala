@@ -4,6 +4,7 @@ import java.util
 
 import org.apache.spark.sql.DataFrame
 import org.apache.spark.sql.cec.agent.CecException
+import org.apache.spark.sql.cec.source.FrameWritten
 import org.apache.spark.sql.connector.catalog.{SupportsWrite, Table}
 import org.apache.spark.sql.connector.read.streaming.ReportsSinkMetrics
 import org.apache.spark.sql.connector.write._
@@ -49,65 +50,65 @@ private[recovery] object FencedSinks {
    * Wraps a sink.
    *
    * @param halves whether a function of `foreachBatch` may read a part of its batch
-   * @param confirm ends a batch: fails if the batch may not count, because another run has taken over or a store is lost
+   * @param end fails if a batch may not count, because another run has taken over or a store is lost
    */
-  def wrap(sink: Table, halves: Boolean, confirm: Long => Unit): Table = sink match {
+  def wrap(sink: Table, halves: Boolean, end: BatchEnd): Table = sink match {
     case memory: MemorySink => memory
-    case function: ForeachBatchSink[_] => new CompletedFunction(function, halves, confirm)
-    case v1: Sink => new ConfirmedSink(v1, confirm)
-    case v2: SupportsWrite => wrapTable(v2, confirm)
+    case function: ForeachBatchSink[_] => new CompletedFunction(function, halves, end)
+    case v1: Sink => new ConfirmedSink(v1, end)
+    case v2: SupportsWrite => wrapTable(v2, end)
     case other => other
   }
 
-  private def wrapTable(table: SupportsWrite, confirm: Long => Unit): Table = table match {
-    case reporting: ReportsSinkMetrics => new ConfirmedTable(table, confirm) with ReportsSinkMetrics {
+  private def wrapTable(table: SupportsWrite, end: BatchEnd): Table = table match {
+    case reporting: ReportsSinkMetrics => new ConfirmedTable(table, end) with ReportsSinkMetrics {
       override def metrics: util.Map[String, String] = reporting.metrics
     }
-    case _ => new ConfirmedTable(table, confirm)
+    case _ => new ConfirmedTable(table, end)
   }
 }
 
-private sealed class ConfirmedTable(inner: SupportsWrite, confirm: Long => Unit) extends TableDelegate(inner) with SupportsWrite {
-  override def newWriteBuilder(info: LogicalWriteInfo): WriteBuilder = ConfirmedBuilder(inner.newWriteBuilder(info), confirm)
+private sealed class ConfirmedTable(inner: SupportsWrite, end: BatchEnd) extends TableDelegate(inner) with SupportsWrite {
+  override def newWriteBuilder(info: LogicalWriteInfo): WriteBuilder = ConfirmedBuilder(inner.newWriteBuilder(info), end)
 }
 
-private sealed class ConfirmedBuilder(val inner: WriteBuilder, val confirm: Long => Unit) extends WriteBuilderDelegate(inner) {
+private sealed class ConfirmedBuilder(val inner: WriteBuilder, val end: BatchEnd) extends WriteBuilderDelegate(inner) {
   override def build: Write = inner.build match {
     case distributed: RequiresDistributionAndOrdering => new DistributedWriteDelegate(distributed) {
-      override def toStreaming: StreamingWrite = new ConfirmedWrite(distributed.toStreaming, confirm)
+      override def toStreaming: StreamingWrite = new ConfirmedWrite(distributed.toStreaming, end)
     }
     case write => new WriteDelegate(write) {
-      override def toStreaming: StreamingWrite = new ConfirmedWrite(write.toStreaming, confirm)
+      override def toStreaming: StreamingWrite = new ConfirmedWrite(write.toStreaming, end)
     }
   }
 }
 
 private sealed trait Truncating extends ConfirmedBuilder with SupportsTruncate {
-  override def truncate(): WriteBuilder = ConfirmedBuilder(inner.asInstanceOf[SupportsTruncate].truncate(), confirm)
+  override def truncate(): WriteBuilder = ConfirmedBuilder(inner.asInstanceOf[SupportsTruncate].truncate(), end)
 }
 
 private object ConfirmedBuilder {
-  def apply(builder: WriteBuilder, confirm: Long => Unit): WriteBuilder = (builder, builder.isInstanceOf[SupportsStreamingUpdateAsAppend]) match {
-    case (_: SupportsTruncate, false) => new ConfirmedBuilder(builder, confirm) with Truncating
-    case (_: SupportsTruncate, true) => new ConfirmedBuilder(builder, confirm) with Truncating with SupportsStreamingUpdateAsAppend
-    case (_, false) => new ConfirmedBuilder(builder, confirm)
-    case (_, true) => new ConfirmedBuilder(builder, confirm) with SupportsStreamingUpdateAsAppend
+  def apply(builder: WriteBuilder, end: BatchEnd): WriteBuilder = (builder, builder.isInstanceOf[SupportsStreamingUpdateAsAppend]) match {
+    case (_: SupportsTruncate, false) => new ConfirmedBuilder(builder, end) with Truncating
+    case (_: SupportsTruncate, true) => new ConfirmedBuilder(builder, end) with Truncating with SupportsStreamingUpdateAsAppend
+    case (_, false) => new ConfirmedBuilder(builder, end)
+    case (_, true) => new ConfirmedBuilder(builder, end) with SupportsStreamingUpdateAsAppend
   }
 }
 
-private final class ConfirmedWrite(inner: StreamingWrite, confirm: Long => Unit) extends StreamingWriteDelegate(inner) {
+private final class ConfirmedWrite(inner: StreamingWrite, end: BatchEnd) extends StreamingWriteDelegate(inner) {
   override def commit(epoch: Long, messages: Array[WriterCommitMessage]): Unit = {
-    confirm(epoch)
+    end.confirm(epoch, messages.collect { case FrameWritten(Some(frame), _) => frame }.toSet)
     inner.commit(epoch, messages)
   }
 }
 
-private final class ConfirmedSink(inner: Sink, confirm: Long => Unit) extends TableDelegate(inner) with Sink {
+private final class ConfirmedSink(inner: Sink, end: BatchEnd) extends TableDelegate(inner) with Sink {
   override def name: String = s"confirmed ${inner.getClass.getSimpleName}"
   override def toString: String = inner.toString
   override def addBatch(batchId: Long, data: DataFrame): Unit = {
     inner.addBatch(batchId, data)
     PartialBatch.complete(data)
-    confirm(batchId)
+    end.confirm(batchId)
   }
 }

@@ -71,13 +71,13 @@ private[recovery] object PartialBatch {
  * @param halves whether to complete a batch that the function read in part; if false, Spark fails it as with its own
  * providers
  */
-private[recovery] final class CompletedFunction(inner: ForeachBatchSink[_], halves: Boolean, confirm: Long => Unit)
+private[recovery] final class CompletedFunction(inner: ForeachBatchSink[_], halves: Boolean, end: BatchEnd)
     extends ForeachBatchSink[Any](null, null) {
   override def name: String = "completed ForeachBatchSink"
   override def toString: String = inner.toString
   override def addBatch(batchId: Long, data: DataFrame): Unit = {
     inner.addBatch(batchId, data)
     if (halves || PartialBatch.isPassedOver(data)) PartialBatch.complete(data)
-    confirm(batchId)
+    end.confirm(batchId)
   }
 }

@@ -177,9 +177,9 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val committed = begun.committedBatch
     val isReplayDue = begun.rewoundTo < committed
     val sink = cecSink.fold(write.sink)(table =>
-      table.writingTo(SinkTarget(checkpoint, run.home, run.logId, run.number, SourceProbe.names(write.inputQuery))))
+      table.writingTo(SinkTarget(checkpoint, run.home, run.logId, run.number, SourceProbe.names(write.inputQuery), run.together)))
     val defers = decision.deferred.nonEmpty || isReplayDue || isUnderProtocol
-    val confirmed = if (!waits(sink)) sink else FencedSinks.wrap(sink, halves = defers, new BatchEnd(session, run, conf).confirm)
+    val confirmed = if (!waits(sink)) sink else FencedSinks.wrap(sink, halves = defers, new BatchEnd(session, run, conf))
     val read =
       if (!defers) write.inputQuery
       else {

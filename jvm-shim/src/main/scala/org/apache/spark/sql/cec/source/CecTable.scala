@@ -17,7 +17,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap
  * @param number of this run
  * @param sources the names of the query's sources, in the order of Spark's offset log
  */
-private[cec] final case class SinkTarget(checkpoint: String, home: String, logId: String, number: RunNumber, sources: Seq[String])
+private[cec] final case class SinkTarget(
+    checkpoint: String, home: String, logId: String, number: RunNumber, sources: Seq[String], together: Boolean)
 
 /**
  * A log as a table.

@@ -2,6 +2,7 @@ package org.apache.spark.sql.cec.source
 
 import java.nio.channels.FileChannel
 import java.nio.file.{Files, Path, StandardOpenOption}
+import java.util.UUID
 
 import org.apache.arrow.vector.VectorSchemaRoot
 import org.apache.arrow.vector.ipc.ArrowStreamWriter
@@ -9,7 +10,8 @@ import org.apache.arrow.vector.ipc.ArrowStreamWriter
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.cec.Acquired
-import org.apache.spark.sql.cec.agent.{Agent, CecException, PublishRequest, WriteOutputRequest}
+import org.apache.spark.sql.cec.agent.{Agent, AppendRequest, CecException, OutputRows, PublishRequest}
+import org.apache.spark.sql.cec.exchange.{HeldOutput, HeldOutputs}
 import org.apache.spark.sql.cec.state.RowLimit
 import org.apache.spark.sql.connector.write._
 import org.apache.spark.sql.connector.write.streaming.{StreamingDataWriterFactory, StreamingWrite}
@@ -36,7 +38,7 @@ private[source] final class CecWriteBuilder(target: SinkTarget, schema: StructTy
 }
 
 /** The result of one partition: the id of its output frame; None if it wrote no rows. */
-private final case class FrameWritten(frame: Option[String], rows: Long) extends WriterCommitMessage
+private[cec] final case class FrameWritten(frame: Option[String], rows: Long) extends WriterCommitMessage
 
 /**
  * Writes rows to the log as output frames. The manifest of the batch makes them visible, and the first manifest of a
@@ -78,9 +80,13 @@ private final class CecDataWriter(
     if (spool == null) FrameWritten(None, 0)
     else {
       spool.finish()
-      val answer = Agent.call(WriteOutputRequest(
-        target.home, target.logId, batch, partition, attempt, target.number.value, spool.file.toString), conf)
-      FrameWritten(answer.frame, answer.rows)
+      val frame = UUID.randomUUID().toString.replace("-", "")
+      val output = OutputRows(frame, batch, partition.toLong, attempt, target.number.value, spool.rows, spool.file.toString)
+      if (target.together) {
+        HeldOutputs.hold(HeldOutput(target.checkpoint, target.home, target.logId, output, conf))
+        spool.keep()
+      } else Agent.call(AppendRequest(target.home, Some(target.logId), Nil, Seq(output)), conf)
+      FrameWritten(Some(frame), spool.rows)
     }
 
   override def abort(): Unit = close()
@@ -93,21 +99,29 @@ private[cec] final class RowSpool(val file: Path, schema: StructType) extends Au
   private val acquired = new Acquired
   private val allocator = acquired(ArrowUtils.rootAllocator.newChildAllocator("cec output", 0, Long.MaxValue))
   private val root = acquired(VectorSchemaRoot.create(ArrowUtils.toArrowSchema(schema, "UTC", true, false), allocator))
-  private val rows = acquired.step(ArrowWriter.create(root))
+  private val vectors = acquired.step(ArrowWriter.create(root))
   private val channel = acquired(FileChannel.open(file, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE))
-  acquired.undo(Files.deleteIfExists(file))
+  acquired.undo(if (!isKept) Files.deleteIfExists(file))
   private val stream = new ArrowStreamWriter(root, null, channel)
   private lazy val measured = UnsafeProjection.create(schema)
+  private var isKept = false
   private var count = 0
   private var bytes = 0L
   acquired.step(stream.start())
+
+  /** The rows that were written. */
+  var rows: Long = 0L
+
+  /** Keeps the file after `close`. Somebody else removes it. */
+  def keep(): Unit = isKept = true
 
   def write(row: InternalRow): Unit = {
     val size = sizeOf(row)
     if (count > 0 && bytes + size > RowSpool.BatchBytes) flush()
     bytes += size
-    rows.write(row)
+    vectors.write(row)
     count += 1
+    rows += 1
     if (count == RowSpool.BatchRows) flush()
   }
 
@@ -131,9 +145,9 @@ private[cec] final class RowSpool(val file: Path, schema: StructType) extends Au
   override def close(): Unit = acquired.close()
 
   private def flush(): Unit = {
-    rows.finish()
+    vectors.finish()
     stream.writeBatch()
-    rows.reset()
+    vectors.reset()
     count = 0
     bytes = 0L
   }

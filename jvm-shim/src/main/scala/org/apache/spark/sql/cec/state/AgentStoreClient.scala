@@ -170,7 +170,7 @@ private[cec] final class AgentStoreClient(
   }
 
   /** Writes one commit. When this method returns, the commit is durable. */
-  def write(commit: UnwrittenCommit): DurableCommit = AgentStoreClient.writeAll(home, Seq(commit), conf).head
+  def write(commit: UnwrittenCommit): DurableCommit = AgentStoreClient.writeAll(home, logId, Seq(commit), Nil, conf).head
 
   /**
    * Reports the recovery of the store.
@@ -190,13 +190,16 @@ private[cec] final class AgentStoreClient(
 
 private[cec] object AgentStoreClient {
   /**
-   * Writes commits of stores of one log, with as few writes as possible. When this method returns, all are durable. The
-   * answers are in the same order.
+   * Writes commits of stores of one log, and output of tasks, with as few writes as possible. When this method returns,
+   * all are durable. The answers are in the order of the commits.
    */
-  def writeAll(home: String, commits: Seq[UnwrittenCommit], conf: Map[String, String]): Seq[DurableCommit] =
-    try Agent.call(AppendRequest(home, commits.map(_.commit)), conf).commits catch {
-      case missing: CecException if missing.isA("LedgerMissing") => Agent.call(AppendRequest(home, commits.map(_.withWholeLedger)), conf).commits
+  def writeAll(
+      home: String, logId: Option[String], commits: Seq[UnwrittenCommit], outputs: Seq[OutputRows], conf: Map[String, String]): Seq[DurableCommit] = {
+    def send(described: Seq[StoreCommit]) = Agent.call(AppendRequest(home, logId, described, outputs), conf).commits
+    try send(commits.map(_.commit)) catch {
+      case missing: CecException if missing.isA("LedgerMissing") => send(commits.map(_.withWholeLedger))
     }
+  }
 
   def pairs(live: Iterable[(Long, Int)]): Seq[(Long, Long)] = live.map { case (at, count) => (at, count.toLong) }.toSeq
 
