@@ -15,7 +15,7 @@ import msgspec
 
 from spark_cec.agent import messages
 from spark_cec.agent.appends import AppendCalls
-from spark_cec.agent.checkpoint_files import CheckpointFileCalls
+from spark_cec.agent.checkpoint_files import CheckpointFileCalls, NewestEntries
 from spark_cec.agent.logs import OpenLogs
 from spark_cec.agent.output import OutputCalls
 from spark_cec.agent.output_cache import OutputCache
@@ -43,12 +43,14 @@ class Calls:
         stores = StoreCalls(self._logs, self.spool)
         output_cache = OutputCache()
         appends = AppendCalls(self._logs, output_cache)
-        output = OutputCalls(self._logs, protocols)
+        newest = NewestEntries()
+        output = OutputCalls(self._logs, protocols, newest, starts.run_of)
+        files = CheckpointFileCalls(starts.confirm_lease, newest)
         readers = ReaderCalls(self._logs, self.spool, output_cache, protocols)
         self._by_name = {
             call.call(): (msgspec.json.Decoder(call), handler)
             for call, handler in _list_handlers(
-                starts, driver, protocols, stores, appends, output, readers, CheckpointFileCalls(starts.confirm_lease)
+                starts, driver, protocols, stores, appends, output, readers, files
             ).items()
         }
 

@@ -20,14 +20,32 @@ from spark_cec.agent.messages import (
 from spark_cec.errors import AlreadyExists
 
 
+class NewestEntries:
+    """The entry that this agent wrote last in the offset log of each checkpoint: others need not read it."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, tuple[str, bytes]] = {}
+
+    def note(self, checkpoint: str, path: str, content: bytes) -> None:
+        """Notes an entry that is durable."""
+        if path.startswith("offsets/"):
+            self._entries[checkpoint.rstrip("/")] = (path, content)
+
+    def find(self, checkpoint: str, path: str) -> bytes | None:
+        """The bytes of the entry, if it is the newest one."""
+        known, content = self._entries.get(checkpoint.rstrip("/"), ("", b""))
+        return content if known == path else None
+
+
 class CheckpointFileCalls:
     """The file manager's calls. Each is one request to the store.
 
     `confirm_lease` raises `Fenced` if this process had the lease of a checkpoint and has lost it.
     """
 
-    def __init__(self, confirm_lease: Callable[[str], None]) -> None:
+    def __init__(self, confirm_lease: Callable[[str], None], newest: NewestEntries) -> None:
         self._confirm_lease = confirm_lease
+        self._newest = newest
 
     def create(self, request: CreateFileRequest) -> Done:
         """Creates a file of a checkpoint, whole. Raises `AlreadyExists`, unless it may overwrite the file."""
@@ -35,13 +53,14 @@ class CheckpointFileCalls:
         storage, content = open_storage(request.checkpoint), base64.b64decode(request.content)
         if request.overwrites:
             storage.replace(request.path, content)
-            return Done()
-        try:
-            storage.create(request.path, content)
-        except AlreadyExists:
-            # The agent of the first call may have died after it wrote the file.
-            if not request.retry or storage.read(request.path) != content:
-                raise
+        else:
+            try:
+                storage.create(request.path, content)
+            except AlreadyExists:
+                # The agent of the first call may have died after it wrote the file.
+                if not request.retry or storage.read(request.path) != content:
+                    raise
+        self._newest.note(request.checkpoint, request.path, content)
         return Done()
 
     def exists(self, request: FileExistsRequest) -> FileExistsAnswer:

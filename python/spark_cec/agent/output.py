@@ -6,15 +6,16 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent.checkpoint_files import NewestEntries
 from spark_cec.agent.logs import OpenLog, OpenLogs
 from spark_cec.agent.messages import PublishAnswer, PublishRequest
 from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.log import manifest
 from spark_cec.log.frame import crc32c
-from spark_cec.recovery.replay_input import PlannedBatch, read_planned
+from spark_cec.recovery.replay_input import PlannedBatch, parse_planned, read_planned
 
 _LOG = logging.getLogger(__name__)
 _NUMBER_OF_FILES = re.compile(r'\{"logOffset":(\d+)\}')
@@ -23,10 +24,16 @@ _NUMBER_OF_FILES = re.compile(r'\{"logOffset":(\d+)\}')
 class OutputCalls:
     """The sink's call on the driver."""
 
-    def __init__(self, logs: OpenLogs, protocols: ProtocolCalls) -> None:
+    def __init__(
+        self, logs: OpenLogs, protocols: ProtocolCalls, newest: NewestEntries, run_of: Callable[[str], int | None]
+    ) -> None:
+        """`run_of` gives the run that has the lease of a checkpoint in this process."""
         self._logs = logs
         self._protocols = protocols
+        self._newest = newest
+        self._run_of = run_of
         self._newest_ms: dict[str, int] = {}
+        self._looked: dict[str, int] = {}
 
     def publish(self, request: PublishRequest) -> PublishAnswer:
         """Makes a batch visible in one step, and answers whether this manifest was the batch's first, which wins.
@@ -34,7 +41,7 @@ class OutputCalls:
         Raises `Fenced` if a later run has taken the output back.
         """
         log, checkpoint = self._logs.get_known(request.home), request.checkpoint
-        planned = _read_planned(checkpoint, request.batch)
+        planned = self._read_planned(checkpoint, request.batch)
         wanted = manifest.Manifest(
             batch=request.batch,
             frames=request.frames,
@@ -48,8 +55,30 @@ class OutputCalls:
             piggyback=self._protocols.sends(checkpoint, request.batch),
         )
         log.refuse_vanished_log()
-        counts = manifest.publish(log.storage, wanted, log.published.cuts)
+        looks = self._must_look(log, request)
+        counts = manifest.publish(log.storage, wanted, log.published.cuts, looks=looks)
+        self._looked[log.log_id] = request.generation
         return PublishAnswer(first=counts == wanted)
+
+    def _must_look(self, log: OpenLog, request: PublishRequest) -> bool:
+        """Whether a new cut may have come: not on an object store while this run has the lease, which a rollback needs.
+
+        If the run has lost the lease without knowing, readers still see that the cut takes its manifest back.
+        """
+        has_looked = self._looked.get(log.log_id) == request.generation
+        return log.storage.can_append or not has_looked or self._run_of(request.checkpoint) != request.generation
+
+    def _read_planned(self, checkpoint: str, batch: int) -> PlannedBatch | None:
+        """The planned batch; None if it is unreadable now.
+
+        The rows are durable, so their publication does not wait for metadata.
+        """
+        known = self._newest.find(checkpoint, f"offsets/{batch}")
+        try:
+            return parse_planned(known) if known is not None else read_planned(open_storage(checkpoint), batch)
+        except OSError as error:
+            _LOG.warning("what went into batch %d is not noted with its output: %s", batch, error)
+            return None
 
     def _next_wall_ms(self, log: OpenLog, batch: int) -> int:
         """The wall clock, or the previous batch's time if the clock was set back.
@@ -63,18 +92,6 @@ class OutputCalls:
         newest = max(newest, int(time.time() * 1000))
         self._newest_ms[log.log_id] = newest
         return newest
-
-
-def _read_planned(checkpoint: str, batch: int) -> PlannedBatch | None:
-    """The planned batch; None if it is unreadable now.
-
-    The rows are durable, so their publication does not wait for metadata.
-    """
-    try:
-        return read_planned(open_storage(checkpoint), batch)
-    except OSError as error:
-        _LOG.warning("what went into batch %d is not noted with its output: %s", batch, error)
-        return None
 
 
 def _describe_inputs(

@@ -279,6 +279,10 @@ class StartCalls:
             undo.pop_all()
         return generation
 
+    def run_of(self, checkpoint: str) -> int | None:
+        """The run that has the lease of the checkpoint in this process."""
+        return self._leases.run_of(checkpoint)
+
     def confirm_lease(self, checkpoint: str, home: str | None = None) -> None:
         """Raises `Fenced` if this process had the lease of a run, and cannot be sure of it any more.
 

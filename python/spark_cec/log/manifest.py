@@ -71,14 +71,16 @@ class Manifest:
     crc: int = field(default=0, compare=False)
 
 
-def publish(storage: Storage, manifest: Manifest, cuts: Cuts | None = None) -> Manifest:
+def publish(storage: Storage, manifest: Manifest, cuts: Cuts | None = None, *, looks: bool = True) -> Manifest:
     """Publishes the manifest, unless the batch has one that counts; returns the manifest that counts.
 
-    `cuts`: the caller's `Cuts`, if it has them. Errors: `Fenced` if a cut takes back this run's output. `DamagedLog` if
-    the existing manifest or a cut is unreadable. `UnsuitableCheckpoint` if the existing manifest has other input.
+    `cuts`: the caller's `Cuts`, if it has them. `looks`: whether there may be new ones. Errors: `Fenced` if a cut takes
+    back this run's output. `DamagedLog` if the existing manifest or a cut is unreadable. `UnsuitableCheckpoint` if the
+    existing manifest has other input.
     """
     cuts = cuts or Cuts(storage)
-    cuts.look()
+    if looks:
+        cuts.look()
     cut = cuts.of(manifest.batch, manifest.generation)
     if cut is not None:
         raise Fenced(
@@ -89,6 +91,7 @@ def publish(storage: Storage, manifest: Manifest, cuts: Cuts | None = None) -> M
     try:
         storage.create(path, content)
     except AlreadyExists:
+        cuts.look()
         there = load(storage, manifest.batch)
         if cuts.of(there.batch, there.generation) is None:
             _refuse_other_input(storage, there, manifest)

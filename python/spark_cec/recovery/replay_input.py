@@ -105,9 +105,14 @@ def read_replay_input(checkpoint: Storage, first: int, committed: int) -> Replay
 def read_planned(checkpoint: Storage, batch: int) -> PlannedBatch | None:
     """A batch of Spark's offset log; None if the log lacks it. Reads offsets of format version 1 only."""
     try:
-        lines = checkpoint.read(f"offsets/{batch}").decode(errors="replace").split("\n")
+        return parse_planned(checkpoint.read(f"offsets/{batch}"))
     except FileNotFoundError:
         return None
+
+
+def parse_planned(entry: bytes) -> PlannedBatch:
+    """The batch of an entry of Spark's offset log."""
+    lines = entry.decode(errors="replace").split("\n")
     offsets = lines[2:] if lines[0] == "v1" else []
     metadata = lines[1] if len(lines) > 1 else ""
     return PlannedBatch(

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from spark_cec.agent import output
+from spark_cec.agent.checkpoint_files import NewestEntries
 from tests.agent.support import Agent, Refused
 
 
@@ -66,3 +70,49 @@ def test_a_run_that_lost_its_lease_writes_no_entry(tmp_path: Path) -> None:
     assert refused.value.kind == "Fenced"
     assert not Path(agent.checkpoint, "commits/0").exists()
     agent.calls.close()
+
+
+def test_the_newest_entry_of_the_offset_log_is_known_until_the_next_one() -> None:
+    newest = NewestEntries()
+    newest.note("s3a://b/q/", "offsets/3", b"three")
+    newest.note("s3a://b/q", "commits/3", b"v1")
+    assert newest.find("s3a://b/q", "offsets/3") == b"three"
+    assert newest.find("s3a://b/q", "offsets/2") is None and newest.find("s3a://b/r", "offsets/3") is None
+    newest.note("s3a://b/q", "offsets/4", b"four")
+    assert newest.find("s3a://b/q", "offsets/3") is None and newest.find("s3a://b/q/", "offsets/4") == b"four"
+
+
+def test_what_goes_into_a_batch_is_noted_without_a_read_of_its_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Agent(tmp_path)
+    agent.begin_run()
+    create(agent, "offsets/0", b'v1\n{"batchWatermarkMs":7,"batchTimestampMs":9}\n{"topic":{"0":5}}')
+    monkeypatch.setattr(output, "read_planned", lambda *_: pytest.fail("the entry is known"))
+    sent = {"frames": [], "rows": 0, "schema": "{}", "truncate": False, "sources": ["topic"]}
+    assert agent.ask("publish", batch=0, generation=1, **sent)["first"]
+    (manifest,) = Path(agent.home, "manifests").iterdir()
+    assert '"boundary_ms": 7' in manifest.read_text() or '"boundary_ms":7' in manifest.read_text()
+    agent.calls.close()
+
+
+@pytest.mark.parametrize(
+    ("appends", "looked_by", "lease", "looks"),
+    [
+        (True, 3, 3, True),
+        (False, None, 3, True),
+        (False, 2, 3, True),
+        (False, 3, None, True),
+        (False, 3, 4, True),
+        (False, 3, 3, False),
+    ],
+)
+def test_cuts_are_looked_for_unless_this_run_has_kept_them_out_since_it_looked(
+    appends: bool, looked_by: int | None, lease: int | None, looks: bool
+) -> None:
+    log: Any = SimpleNamespace(log_id="l", storage=SimpleNamespace(can_append=appends))
+    request: Any = SimpleNamespace(checkpoint="c", generation=3)
+    none: Any = None
+    calls = output.OutputCalls(none, none, NewestEntries(), lambda _: lease)
+    calls._looked = {} if looked_by is None else {"l": looked_by}
+    assert calls._must_look(log, request) is looks
