@@ -31,8 +31,10 @@ from spark_cec.log.storage import Appender, Storage
 
 _LOST_SEGMENTS = 3
 
-_LARGEST_TOGETHER = 1 << 20
-"""Most bytes of frames that share an object: an object is deleted only if none of its frames is needed."""
+_LARGEST_TOGETHER = 16 << 20
+"""Most bytes of frames that share an object. An object is deleted only if none of its frames is needed; the frames of
+one batch are needed for about the same time.
+"""
 
 
 class NewFrame(NamedTuple):
