@@ -128,7 +128,7 @@ private[cec] final class CecStateStore(
       checkpointInfo = StateStoreCheckpointInfo(id.partitionId, committed, filterId(state.checkpointId), filterId(state.baseCheckpointId))
       metricsAtCommit = StoreMetrics.of(state)
       JoinMetrics.note(id, metricsAtCommit)
-      CommittedStores.note(id)
+      CommittedStores.note(id, state.checkpointId)
       if (storeConf.commitValidationEnabled) StateStore.reportCommitToCoordinator(committed, id, hadoopConf)
       durable.note(committed)
       lock.release()

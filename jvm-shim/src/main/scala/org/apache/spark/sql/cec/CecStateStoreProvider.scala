@@ -83,7 +83,8 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
 
   override def noteWritten(commit: UnwrittenCommit, answer: DurableCommit): Unit = state.noteWritten(commit, answer)
 
-  override def hasWritten(version: Long): Boolean = Option(state).exists(known => known.version == version && known.unwritten.isEmpty)
+  override def writtenCommit(version: Long): Option[String] =
+    Option(state).filter(known => known.version == version && known.unwritten.isEmpty).flatMap(_.checkpointId)
 
   override def flush(version: Long): Unit = exclusively(tryFlush(version))
 

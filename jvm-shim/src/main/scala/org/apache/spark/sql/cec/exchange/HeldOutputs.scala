@@ -28,13 +28,13 @@ private[cec] object HeldOutputs {
   }
 
   /**
-   * Returns the output of a batch whose frames the driver names. Discards all other output of the run up to this batch:
-   * its tasks or its batch failed.
+   * Returns the output of a batch whose frames the driver names. Discards all other output of the run up to this batch,
+   * and of earlier runs: its tasks or its batch failed.
    */
   def choose(checkpoint: String, generation: Long, batch: Long, frames: Set[String]): Seq[HeldOutput] = {
     val ours = held.values.asScala.toSeq.filter(each =>
-      each.checkpoint == checkpoint && each.rows.generation == generation && each.rows.batch <= batch)
-    val (chosen, others) = ours.partition(each => frames(each.rows.frame))
+      each.checkpoint == checkpoint && (each.rows.generation < generation || each.rows.generation == generation && each.rows.batch <= batch))
+    val (chosen, others) = ours.partition(each => each.rows.generation == generation && frames(each.rows.frame))
     others.foreach(forget)
     chosen
   }

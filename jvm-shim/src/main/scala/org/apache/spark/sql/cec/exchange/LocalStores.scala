@@ -43,8 +43,8 @@ private[cec] trait HostedStore {
   /** Notes that the log has the commit. Call it within `exclusively`. */
   def noteWritten(commit: UnwrittenCommit, answer: DurableCommit): Unit
 
-  /** Whether the store is at `version` and the log has its commit. Call it within `exclusively`. */
-  def hasWritten(version: Long): Boolean
+  /** The checkpoint id of the commit of `version`, if the store is there and the log has it. Call it within `exclusively`. */
+  def writtenCommit(version: Long): Option[String]
 
   /** The log that an unwritten commit is for. */
   def home: String
@@ -172,9 +172,9 @@ private[cec] object LocalStores extends Logging {
         val generation = Some(message.get("generation").asLong).filter(_ >= 0)
         Json.obj().put("handed_over", findHolders(checkpoint, generation, id).exists(tryHandOver(_, version))).toString
       case Message.Write =>
-        val frames = message.get("frames").elements.asScala.map(_.asText).toSet
-        val outputs = HeldOutputs.choose(checkpoint, message.get("generation").asLong, version - 1, frames)
-        val written = writeTogether(findStores(checkpoint, message), outputs, version)
+        def names(field: String) = message.get(field).elements.asScala.map(_.asText).toSet
+        val outputs = HeldOutputs.choose(checkpoint, message.get("generation").asLong, version - 1, names("frames"))
+        val written = writeTogether(findStores(checkpoint, message), names("commits"), outputs, version)
         val node = Json.obj()
         node.set[JsonNode]("frames", Json.strings(outputs.map(_.rows.frame)))
         node.set[JsonNode]("written", written.foldLeft(Json.arr()) { (list, store) =>
@@ -205,12 +205,12 @@ private[cec] object LocalStores extends Logging {
   }
 
   /**
-   * Writes the commits of `version` that these stores hold back, and output of its batch, with one call to the agent.
-   * Returns the stores whose commit the log has then. All are of one run, so they have one log.
+   * Writes the named commits of `version` that these stores hold back, and output of its batch, with one call to the
+   * agent. Returns the stores of whose named commits the log has one then. All are of one run, so they have one log.
    */
-  private def writeTogether(ours: Seq[HostedStore], outputs: Seq[HeldOutput], version: Long): Seq[HostedStore] =
+  private def writeTogether(ours: Seq[HostedStore], named: Set[String], outputs: Seq[HeldOutput], version: Long): Seq[HostedStore] =
     holdAll(ours.sortBy(_.stateStoreId.toString).toList) {
-      val waiting = for (store <- ours; commit <- store.unwritten(version)) yield (store, commit)
+      val waiting = for (store <- ours; commit <- store.unwritten(version) if named(commit.commit.checkpointId)) yield (store, commit)
       val log = waiting.headOption.map { case (store, _) => (store.home, None, store.agentConf) }
         .orElse(outputs.headOption.map(output => (output.home, Some(output.logId), output.conf)))
       log.foreach { case (home, logId, conf) =>
@@ -218,7 +218,7 @@ private[cec] object LocalStores extends Logging {
         waiting.zip(answers).foreach { case ((store, commit), answer) => store.noteWritten(commit, answer) }
         outputs.foreach(HeldOutputs.forget)
       }
-      ours.filter(_.hasWritten(version))
+      ours.filter(_.writtenCommit(version).exists(named))
     }
 
   /** Runs `body` while no task uses one of the stores. */

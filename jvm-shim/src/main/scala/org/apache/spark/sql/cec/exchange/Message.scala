@@ -19,9 +19,10 @@ private[exchange] object Message {
   def flush(checkpoint: String, generation: Long, version: Long): ObjectNode =
     makeMessage(Flush, checkpoint, version).put("generation", generation)
 
-  def write(checkpoint: String, generation: Long, version: Long, frames: Set[String]): ObjectNode = {
+  def write(checkpoint: String, generation: Long, version: Long, named: NamedWrites): ObjectNode = {
     val message = makeMessage(Write, checkpoint, version).put("generation", generation)
-    message.set[JsonNode]("frames", Json.strings(frames.toSeq))
+    message.set[JsonNode]("commits", Json.strings(named.commits.toSeq))
+    message.set[JsonNode]("frames", Json.strings(named.frames.toSeq))
     message
   }
 

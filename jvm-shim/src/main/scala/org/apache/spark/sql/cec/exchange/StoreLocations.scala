@@ -16,6 +16,14 @@ import org.apache.spark.sql.cec.agent.Json
 import org.apache.spark.sql.cec.state.StoreOfOperator
 
 /**
+ * What the JVMs shall write at the end of a batch.
+ *
+ * @param commits their checkpoint ids
+ * @param frames of output, their ids
+ */
+private[cec] final case class NamedWrites(commits: Set[String], frames: Set[String])
+
+/**
  * The result of a write of all JVMs.
  *
  * @param stores whose commit the log has
@@ -53,9 +61,9 @@ private[cec] object StoreLocations {
   def flush(checkpoint: String, generation: Long, version: Long, agentTimeoutMs: Int): Seq[String] =
     listFailures(directory().askAll(Message.flush(checkpoint, generation, version), LocalStores.timeout(agentTimeoutMs)))
 
-  /** Makes the JVMs write what they hold back of a run: the commits of `version`, and the named frames of output. */
-  def write(checkpoint: String, generation: Long, version: Long, frames: Set[String], agentTimeoutMs: Int): WrittenTogether = {
-    val answers = directory().askAll(Message.write(checkpoint, generation, version, frames), LocalStores.timeout(agentTimeoutMs))
+  /** Makes the JVMs write what they hold back of a run: the named commits of `version`, and the named frames. */
+  def write(checkpoint: String, generation: Long, version: Long, named: NamedWrites, agentTimeoutMs: Int): WrittenTogether = {
+    val answers = directory().askAll(Message.write(checkpoint, generation, version, named), LocalStores.timeout(agentTimeoutMs))
     val known = answers.flatMap(_.toSeq)
     val stores = for (answer <- known; store <- answer.get("written").elements.asScala)
       yield StoreOfOperator(store.get("operator").asLong, store.get("partition").asInt, store.get("store").asText)

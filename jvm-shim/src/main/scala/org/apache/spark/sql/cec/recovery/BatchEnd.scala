@@ -3,7 +3,7 @@ package org.apache.spark.sql.cec.recovery
 import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.cec.RunContext
 import org.apache.spark.sql.cec.agent.{Agent, CecException}
-import org.apache.spark.sql.cec.exchange.StoreLocations
+import org.apache.spark.sql.cec.exchange.{NamedWrites, StoreLocations}
 import org.apache.spark.sql.cec.state.StoreOfOperator
 import org.apache.spark.sql.execution.streaming.runtime.{StreamExecution, StreamingQueryWrapper}
 
@@ -27,13 +27,14 @@ private[recovery] final class BatchEnd(session: SparkSession, run: RunContext, c
   }
 
   /**
-   * Makes the JVMs write. The batch counts only if each store that committed in a task is written, and each frame that a
+   * Makes the JVMs write the commits of tasks that ended well, and no others. The batch counts only if each store that committed in a task is written, and each frame that a
    * task gave to the sink. A lost executor sends no answer, or is not asked at all.
    */
   private def write(version: Long, frames: Set[String]): Unit = {
-    val committed = findCommitted()
-    val written = StoreLocations.write(run.checkpoint, run.generation, version, frames, Agent.timeoutMs(conf))
-    val stores = (committed -- written.stores).toSeq.map(store => s"store ${store.operator}/${store.partition}/${store.name}").sorted
+    val committed = findCommits()
+    val named = NamedWrites(committed.values.flatten.toSet, frames)
+    val written = StoreLocations.write(run.checkpoint, run.generation, version, named, Agent.timeoutMs(conf))
+    val stores = (committed.keySet -- written.stores).toSeq.map(store => s"store ${store.operator}/${store.partition}/${store.name}").sorted
     val missing = stores ++ (frames -- written.frames).toSeq.map(frame => s"output frame $frame")
     if (missing.nonEmpty) throw new CecException("RestartNeeded",
       s"batch ${version - 1} does not count, because ${missing.size} of ${committed.size + frames.size} writes are missing " +
@@ -41,10 +42,10 @@ private[recovery] final class BatchEnd(session: SparkSession, run: RunContext, c
         "batch again. To let each task write by itself set spark.sql.streaming.stateStore.cec.writeAt=task")
   }
 
-  private def findCommitted(): Set[StoreOfOperator] = {
+  private def findCommits(): Map[StoreOfOperator, Set[String]] = {
     val query = Option(session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY)).flatMap(id => Option(session.streams.get(id)))
     val plan = query.collect { case wrapper: StreamingQueryWrapper => wrapper.streamingQuery.lastExecution.executedPlan }
-    plan.map(PartialBatch.findCommittedStores(_)).filter(_.nonEmpty).getOrElse(throw new IllegalStateException(
+    plan.map(PartialBatch.findCommits(_)).filter(_.nonEmpty).getOrElse(throw new IllegalStateException(
       s"no store of ${run.checkpoint} committed in the batch that ends: the query is ${query.getOrElse("unknown to its session")}"))
   }
 }

@@ -47,19 +47,22 @@ private[recovery] object PartialBatch {
     if (operators.nonEmpty && missing.isEmpty) None else Some(missing)
   }
 
-  /** The stores that committed a batch with this plan; empty if the plan shows no stateful operator. */
-  def findCommittedStores(plan: SparkPlan): Set[StoreOfOperator] = findOperators(plan).flatMap(findCommitted).toSet
+  /**
+   * The stores that committed a batch with this plan, and the checkpoint ids of their commits; empty if the plan shows no
+   * stateful operator.
+   */
+  def findCommits(plan: SparkPlan): Map[StoreOfOperator, Set[String]] = findOperators(plan).flatMap(findCommitted).toMap
 
   private def findOperators(plan: SparkPlan): Seq[StateStoreWriter] = plan.collect { case writer: StateStoreWriter => writer }
 
-  private def findCommitted(operator: StateStoreWriter): Set[StoreOfOperator] =
-    operator.metrics.get(CommittedStores.name).collect { case stores: CommittedStores => stores.all }.getOrElse(Set.empty)
+  private def findCommitted(operator: StateStoreWriter): Map[StoreOfOperator, Set[String]] =
+    operator.metrics.get(CommittedStores.name).collect { case stores: CommittedStores => stores.all }.getOrElse(Map.empty)
 
   private def findMissing(operator: StateStoreWriter): Seq[Int] = {
     val committed = findCommitted(operator)
     val partitions = Math.max(operator.children.head.outputPartitioning.numPartitions, 1)
     (0 until partitions).filterNot { partition =>
-      operator.stateStoreNames.forall(name => committed(StoreOfOperator(operator.getStateInfo.operatorId, partition, name)))
+      operator.stateStoreNames.forall(name => committed.contains(StoreOfOperator(operator.getStateInfo.operatorId, partition, name)))
     }
   }
 }

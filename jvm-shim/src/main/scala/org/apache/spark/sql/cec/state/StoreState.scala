@@ -127,9 +127,8 @@ private[cec] final class StoreState(
       case refused: Standing.Refused => throw refused.difference
       case Standing.Unloaded => load(wanted, uniqueId)
       case Standing.Replaying if !isReplaying && version == wanted => load(wanted, uniqueId) // the store did not prove the end of the replay
-      case _ if version == wanted =>
-        windows.rollback()
-        write()
+      case _ if version == wanted && present.unwritten.isDefined => load(wanted, uniqueId) // the driver has named another commit
+      case _ if version == wanted => windows.rollback()
       case _ if version == wanted + 1 && previous.isDefined => undoCommit()
       case _ if version == wanted - 1 && reverted.isDefined => redoCommit()
       case Standing.Replaying if recovery.accept && wanted == replayTo => acceptWindows("the replay was not finished")

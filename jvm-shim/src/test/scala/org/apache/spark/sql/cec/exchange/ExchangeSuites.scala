@@ -47,7 +47,7 @@ class LocalStoresSuite extends CecSuite {
     override def exclusively[A](body: => A): A = body
     override def unwritten(version: Long): Option[UnwrittenCommit] = fail("unwritten")
     override def noteWritten(commit: UnwrittenCommit, answer: DurableCommit): Unit = fail("noteWritten")
-    override def hasWritten(version: Long): Boolean = version == 7L
+    override def writtenCommit(version: Long): Option[String] = fail("writtenCommit")
     override def home: String = "/c/cec/log"
     override def agentConf: Map[String, String] = Map.empty
     override def end(version: Long, write: Boolean): Unit = fail("end")

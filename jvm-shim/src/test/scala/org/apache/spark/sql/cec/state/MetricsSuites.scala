@@ -22,21 +22,22 @@ class MetricsSuite extends CecSuite {
     val (one, two) = (new CommittedStores, new CommittedStores)
     assert(one.isZero)
     Tasks.within(task(one)) {
-      CommittedStores.note(StateStoreId("/c", 1L, 2))
-      CommittedStores.note(StateStoreId("/c", 1L, 2))
+      CommittedStores.note(StateStoreId("/c", 1L, 2), Some("a"))
+      CommittedStores.note(StateStoreId("/c", 1L, 2), Some("b"))
     }
     Tasks.within(task(two)) {
-      CommittedStores.note(StateStoreId("/c", 1L, 2))
-      CommittedStores.note(StateStoreId("/c", 1L, 2, "other"))
+      CommittedStores.note(StateStoreId("/c", 1L, 2), Some("c"))
+      CommittedStores.note(StateStoreId("/c", 1L, 2, "other"), Some("c"))
     }
     assert(one.value == 1 && two.value == 2)
     val copy = one.copy().asInstanceOf[CommittedStores]
     copy.merge(two)
     assert(copy.value == 2 && one.value == 1)
+    assert(copy.all == Map(StoreOfOperator(1L, 2, "default") -> Set("a", "b", "c"), StoreOfOperator(1L, 2, "other") -> Set("c")))
     assertThrows[UnsupportedOperationException](one.merge(new SQLMetric("sum")))
     one.reset()
     assert(one.isZero)
-    CommittedStores.note(StateStoreId("/c", 1L, 2)) // no task, no metric
+    CommittedStores.note(StateStoreId("/c", 1L, 2), None) // no task, no metric
   }
 
   private def task(metric: CommittedStores): org.apache.spark.TaskContextImpl = {
