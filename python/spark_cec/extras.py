@@ -16,6 +16,7 @@ EXTRAS = {
     "s3": ("s3fs",),
     "gs": ("gcsfs",),
     "azure": ("adlfs",),
+    "hdfs": ("hdfs_native",),
 }
 """Extra to the packages that it brings, as they are imported."""
 

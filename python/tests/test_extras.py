@@ -74,5 +74,5 @@ def test_a_module_of_our_own_that_is_missing_is_no_extra() -> None:
 def test_the_extras_are_those_of_the_package() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for extra, packages in EXTRAS.items():
-        names = {re.split(r"[\[>=<]", requirement)[0] for requirement in extras[extra]}
-        assert set(packages) == names - {"spark-cec"}
+        names = {re.split(r"[\[>=<]", requirement)[0].replace("-", "_") for requirement in extras[extra]}
+        assert set(packages) == names - {"spark_cec"}

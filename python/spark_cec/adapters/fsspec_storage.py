@@ -1,8 +1,9 @@
-"""Storage by URL: this machine's file system, memory, and every other file system of fsspec.
+"""Storage by URL: this machine's file system, memory, HDFS, and every other file system of fsspec.
 
-fsspec promises neither durability nor create-if-absent nor atomic replacement. So local files bypass fsspec
-(`local_storage`), and memory has a lock. On any other file system a file is one object, written whole. The store itself
-must refuse to create an object twice. fsspec's own check before a write would let two creators both succeed.
+fsspec promises neither durability nor create-if-absent nor atomic replacement. So local files and HDFS bypass fsspec
+(`local_storage`, `hdfs_storage`), and memory has a lock. On any other file system a file is one object, written whole.
+The store itself must refuse to create an object twice. fsspec's own check before a write would let two creators both
+succeed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, NoReturn, TypeVar
 import fsspec
 
 from spark_cec.adapters.hadoop_settings import find_options, find_retry_s
+from spark_cec.adapters.hdfs_storage import SCHEMES, HdfsStorage, open_hdfs
 from spark_cec.adapters.local_storage import LocalStorage
 from spark_cec.adapters.retries import may_pass, pauses, status_of
 from spark_cec.errors import AlreadyExists, CecError, LogLocationError
@@ -34,7 +36,7 @@ _EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs", "abfs": "azure", "az": "azure"}
 """The extra that brings the package for a protocol."""
 
 _ALIASES = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "abfs", "wasb": "abfs"}
-_HADOOP_ONLY = frozenset({"hdfs", "viewfs", "webhdfs", "swebhdfs", "har", "ofs", "o3fs"})
+_HADOOP_ONLY = frozenset({"webhdfs", "swebhdfs", "har", "ofs", "o3fs"})
 """Protocols that Spark reaches through Hadoop, and that have no create-if-absent through fsspec."""
 
 _PRECONDITION_FAILED = 412
@@ -69,6 +71,8 @@ def open_storage(url: str, *, must_exist: bool = False) -> Storage:
         return LocalStorage(url, Path(url).absolute(), must_exist=must_exist)
     if protocol == "file":
         return LocalStorage(url, _file_path(url, rest), must_exist=must_exist)
+    if protocol in SCHEMES:
+        return open_hdfs(url)
     # Hadoop also writes a URL without a host as scheme:/path, which fsspec takes for a local path.
     location = rest if rest.startswith("//") else f"//{rest}"
     known = _ALIASES.get(protocol, protocol)
@@ -77,7 +81,7 @@ def open_storage(url: str, *, must_exist: bool = False) -> Storage:
             url,
             f"{known} is not supported, neither for a query's checkpoint nor for its log "
             f"(spark.sql.streaming.stateStore.cec.log.path): use a disk or mounted file system that all machines see, "
-            f"S3, Google Cloud Storage or Azure",
+            f"HDFS (hdfs://), S3, Google Cloud Storage or Azure",
         )
     filesystem, root = _filesystem(url, f"{known}:{location}", known)
     if protocol == "memory":
@@ -94,6 +98,8 @@ def same_place(one: str, other: str) -> bool:
 
 
 def _place_key(storage: Storage) -> tuple[str, str]:
+    if isinstance(storage, HdfsStorage):
+        return storage.place
     if isinstance(storage, _FsspecStorage):
         filesystem, root = storage.place
         protocol = filesystem.protocol
@@ -103,7 +109,10 @@ def _place_key(storage: Storage) -> tuple[str, str]:
 
 def is_taken(url: str) -> bool:
     """Whether `url` has a file or a directory, even an empty or hidden one."""
-    filesystem, root = _locate(url)
+    storage = open_storage(url)
+    if isinstance(storage, HdfsStorage):
+        return storage.is_taken()
+    filesystem, root = _locate(storage)
     filesystem.invalidate_cache()
     try:  # `exists` would hide errors of the store
         filesystem.info(root)
@@ -114,14 +123,17 @@ def is_taken(url: str) -> bool:
 
 def remove_all(url: str) -> None:
     """Removes the file or directory at `url`, if it exists, with its content."""
-    filesystem, root = _locate(url)
+    storage = open_storage(url)
+    if isinstance(storage, HdfsStorage):
+        storage.remove_all()
+        return
+    filesystem, root = _locate(storage)
     with contextlib.suppress(FileNotFoundError):
         filesystem.rm(root, recursive=True)
 
 
-def _locate(url: str) -> tuple[Any, str]:
+def _locate(storage: Storage) -> tuple[Any, str]:
     """fsspec's file system, and the path there."""
-    storage = open_storage(url)
     if isinstance(storage, _FsspecStorage):
         return storage.place
     return fsspec.filesystem("file"), str(storage.local_path(""))
@@ -390,7 +402,7 @@ class ObjectStorage(_FsspecStorage):
             raise LogLocationError(
                 self.url,
                 "this file system cannot create a file only if it is absent, and then two runs of a query could both "
-                "commit; put the log on a disk, S3, Google Cloud Storage or Azure (cec.log.path)",
+                "commit; put the log on a disk, HDFS, S3, Google Cloud Storage or Azure (cec.log.path)",
             )
         content, mark = bytes(data), secrets.token_hex(16)
         more = {"Metadata": {_MARK: mark}} if self._marks else {}

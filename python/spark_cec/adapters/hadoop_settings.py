@@ -1,4 +1,4 @@
-"""Hadoop's settings for object stores, as fsspec's file systems take them.
+"""Hadoop's settings for object stores and HDFS, as fsspec's file systems and the client of HDFS take them.
 
 Spark keeps credentials and endpoints in its Hadoop configuration (`spark.hadoop.fs.s3a.…`). The shim sends the settings
 of `KEYS` to the agent when it starts it, over the agent's standard input, because they may be secrets. A store whose
@@ -30,7 +30,18 @@ Those of S3 may be given for one bucket: `fs.s3a.bucket.NAME.endpoint`. That of 
 `fs.azure.account.key.ACCOUNT.dfs.core.windows.net`.
 """
 
-_PREFIXES = (_S3A + "bucket.", "fs.azure.account.key.", PREFIX + "storage.")
+_HDFS = (
+    *("fs.defaultFS", "fs.permissions.umask-mode", "hadoop.security.authentication", "dfs.nameservices"),
+    *("dfs.client.use.datanode.hostname", "dfs.client.socket-timeout", "dfs.data.transfer.protection"),
+    *("dfs.replication", "dfs.user.home.dir.prefix"),
+)
+_HDFS_PREFIXES = (
+    *("fs.viewfs.mounttable.", "dfs.ha.namenodes.", "dfs.namenode.rpc-address.", "dfs.client.failover."),
+    "dfs.client.block.write.replace-datanode-on-failure.",
+)
+"""The settings of HDFS that the agent's client of it knows, whole or by their beginnings."""
+
+_PREFIXES = (_S3A + "bucket.", "fs.azure.account.key.", PREFIX + "storage.", *_HDFS_PREFIXES)
 
 _RETRY = "storage.retry"
 
@@ -38,15 +49,22 @@ _settings: dict[str, str] = {}
 
 
 def use_settings(settings: Mapping[str, str]) -> None:
-    """Makes these settings those of this process; only those of `KEYS` and of buckets and accounts count."""
+    """Makes these settings those of this process; only those of `KEYS`, of buckets, accounts and HDFS count."""
     _settings.clear()
-    _settings.update({key: value for key, value in settings.items() if key in KEYS or key.startswith(_PREFIXES)})
+    known = {*KEYS, *_HDFS}
+    _settings.update({key: value for key, value in settings.items() if key in known or key.startswith(_PREFIXES)})
 
 
 def find_retry_s() -> float:
-    """How long a request to an object store is repeated, in seconds: the setting `cec.storage.retry`."""
+    """How long a request to an object store or HDFS is repeated, in seconds: the setting `cec.storage.retry`."""
     given = _settings.get(PREFIX + _RETRY)
     return DEFAULT_RETRY_S if given is None else duration_ms(_RETRY, given) / 1000.0
+
+
+def find_hdfs() -> dict[str, str]:
+    """The settings of HDFS. Hadoop's defaults have empty values, which the client would take for settings."""
+    known = {key: value.strip() for key, value in _settings.items() if key in _HDFS or key.startswith(_HDFS_PREFIXES)}
+    return {key: value for key, value in known.items() if value}
 
 
 def find_options(protocol: str, url: str) -> dict[str, Any]:
