@@ -8,12 +8,19 @@ import org.apache.spark.SparkEnv
 import org.apache.spark.deploy.SparkHadoopUtil
 
 /**
- * The settings of object stores in Spark's Hadoop configuration, for the agent, whose client of a store is another one.
+ * The settings of object stores and of HDFS in Spark's Hadoop configuration, for the agent, whose client of a store is another one.
  * The agent knows which of them have a meaning there.
  */
 private[agent] object StorageSettings {
   private val OwnPrefix = "spark.sql.streaming.stateStore.cec.storage."
-  private val Prefixes = Seq("fs.s3a.", "fs.gs.", "fs.azure.account.key.")
+
+  /** Those of HDFS that its client in the agent knows. Hadoop's defaults have hundreds of others. */
+  private val Hdfs = Seq(
+    "fs.defaultFS", "fs.viewfs.mounttable.", "fs.permissions.umask-mode", "hadoop.security.authentication", "dfs.nameservices",
+    "dfs.ha.namenodes.", "dfs.namenode.rpc-address.", "dfs.client.failover.", "dfs.client.use.datanode.hostname", "dfs.client.socket-timeout",
+    "dfs.client.block.write.replace-datanode-on-failure.", "dfs.data.transfer.protection", "dfs.replication", "dfs.user.home.dir.prefix")
+
+  private val Prefixes = Seq("fs.s3a.", "fs.gs.", "fs.azure.account.key.") ++ Hdfs
 
   /** The settings that Hadoop's credential files may have. They are in no list of settings, so they are asked by name. */
   private val Secrets = Seq("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token")

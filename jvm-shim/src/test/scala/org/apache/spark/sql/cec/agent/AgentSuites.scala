@@ -134,14 +134,18 @@ class AgentOutputSuite extends CecSuite {
 }
 
 class StorageSettingsSuite extends CecSuite {
-  test("the settings of object stores are those of Spark and of Hadoop's credential files, and no others") {
+  test("the settings of object stores and HDFS are those of Spark and of Hadoop's credential files, and no others") {
     val directory = java.nio.file.Files.createTempDirectory("cec-credentials")
     val configuration = new Configuration(false)
     configuration.set("fs.s3a.endpoint", "http://there")
     configuration.set("fs.s3a.secret.key", "of Spark")
     configuration.set("fs.defaultFS", "hdfs://elsewhere")
+    configuration.set("dfs.namenode.rpc-address.elsewhere.a", "host:8020")
+    configuration.set("dfs.namenode.handler.count", "10")
+    configuration.set("fs.trash.interval", "10")
     configuration.set("fs.azure.account.key.shop.dfs.core.windows.net", "a")
     val known = Map(
+      "fs.defaultFS" -> "hdfs://elsewhere", "dfs.namenode.rpc-address.elsewhere.a" -> "host:8020",
       "fs.s3a.endpoint" -> "http://there", "fs.s3a.secret.key" -> "of Spark", "fs.azure.account.key.shop.dfs.core.windows.net" -> "a")
     assert(StorageSettings.of(configuration) == known)
     configuration.set("hadoop.security.credential.provider.path", s"jceks://file$directory/keys.jceks")
