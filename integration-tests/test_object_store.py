@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cec_it import local
 from cec_it.job_on_s3 import CEC, MANAGER, Job
-from cec_it.s3a import SECRET, S3Server, fetch_s3a, plain_environment, run_server
+from cec_it.killed_jobs import BATCHES, await_batches, make_jobs, rows_of, run_disturbed, start, stderr_of
+from cec_it.s3a import SECRET, S3Server, fetch_s3a, run_server
 from testbed.processes import ProcessTree
 
-BATCHES = 8
 ONE_CONF_LINE = {"spark.sql.streaming.checkpointFileManagerClass": MANAGER}
 
 
@@ -28,42 +24,6 @@ def server() -> Iterator[S3Server]:
     with run_server() as running:
         running.client().create_bucket(Bucket="query")
         yield running
-
-
-def start(job: Job) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "cec_it.job_on_s3", job.to_json()]
-    with Path(job.root, "stderr").open("ab") as errors:
-        environment = {**plain_environment(), "SPARK_LOCAL_IP": "127.0.0.1"}
-        return subprocess.Popen(command, env=environment, stderr=errors, start_new_session=True)
-
-
-def rows_of(job: Job) -> dict[str, list[list[object]]]:
-    """The rows of each batch. The source goes on with empty batches until the driver ends; they do not count."""
-    paths = [path for path in Path(job.root, "rows").glob("[0-9]*") if int(path.name) < job.batches]
-    return {path.name: json.loads(path.read_text()) for path in paths}
-
-
-def run_disturbed(job: Job, *, probe: bool = False) -> None:
-    """Two SIGKILLs, each once some more batches are there, then a run to the end."""
-    for upto in (3, 6):
-        driver = start(job)
-        try:
-            local.eventually(lambda upto=upto: True if len(rows_of(job)) >= upto else None, f"batch {upto - 1}", 240)
-        finally:
-            ProcessTree(driver.pid).kill()
-    assert start(replace(job, probe=probe)).wait(240) == 0, Path(job.root, "stderr").read_text()[-3000:]
-
-
-def make_jobs(tmp_path: Path, checkpoint: str | None, conf: dict[str, str], *, doubles: bool) -> tuple[Job, Job]:
-    """An undisturbed job on this machine's disk, and one on the server."""
-    roots = [tmp_path / "undisturbed", tmp_path / "killed"]
-    for root in roots:
-        root.mkdir()
-    one, other = (str(root) for root in roots)
-    return (
-        Job(one, f"{one}/checkpoint", BATCHES, {}, doubles),
-        Job(other, checkpoint or f"{other}/checkpoint", BATCHES, conf, doubles),
-    )
 
 
 def secrets_in(job: Job) -> list[Path]:
@@ -119,18 +79,6 @@ def write_job(tmp_path: Path, name: str, server: S3Server, checkpoint: str) -> J
     root.mkdir()
     conf = {**server.conf(), "spark.jars": fetch_s3a(), **ONE_CONF_LINE}
     return Job(str(root), f"s3a://query/{checkpoint}", 100_000, conf)
-
-
-def await_batches(job: Job, count: int, driver: subprocess.Popen[bytes]) -> None:
-    def look() -> bool | None:
-        assert driver.poll() is None, stderr_of(job)[-3000:]
-        return True if len(rows_of(job)) >= count else None
-
-    local.eventually(look, f"{count} batches of {job.root}", 300)
-
-
-def stderr_of(job: Job) -> str:
-    return Path(job.root, "stderr").read_text(errors="replace")
 
 
 @pytest.mark.long

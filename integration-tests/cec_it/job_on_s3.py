@@ -1,6 +1,7 @@
-"""A query with its log or its whole checkpoint on S3, in a driver of its own: `python -m cec_it.job_on_s3 JOB`.
+"""A query with its log or its whole checkpoint on S3 or HDFS, in a driver of its own.
 
-JOB is a `Job` as JSON. The keys are where Spark keeps them, and nowhere else. Each batch's rows go to a file.
+`python -m cec_it.job_on_s3 JOB`: JOB is a `Job` as JSON. The keys of S3 are where Spark keeps them, and nowhere else.
+Each batch's rows go to a file.
 """
 
 from __future__ import annotations

@@ -79,6 +79,8 @@ _MORE_FILES = frozenset({
     "test_cluster.py",
     "test_falling_back.py",
     "test_foreach_batch.py",
+    "test_hdfs.py",
+    "test_hdfs_storage.py",
     "test_lease.py",
     "test_object_store.py",
     "test_metrics.py",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,8 +65,3 @@ def fetch_s3a() -> str:
         return ",".join(str(path) for path in fetch(read_pins(PINS)))
     except FetchError as error:
         pytest.skip(f"S3A cannot be fetched: {error}")
-
-
-def plain_environment() -> Mapping[str, str]:
-    """This process's environment without any keys or settings of S3 clients."""
-    return {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "FSSPEC_"))}

@@ -1,0 +1,57 @@
+"""A query with its whole checkpoint on HDFS (`MiniDFSCluster`, on loopback): SIGKILLs, restarts, two drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cec_it.job_on_s3 import Job
+from cec_it.killed_jobs import BATCHES, await_batches, make_jobs, rows_of, run_disturbed, start, stderr_of
+from cec_it.mini_hdfs import MiniHdfs, run_hdfs, settings_of
+from spark_cec.adapters.fsspec_storage import open_storage
+from testbed.processes import ProcessTree
+
+pytest.importorskip("hdfs_native", reason="hdfs-native is not installed: pip install 'spark-cec[hdfs]'")
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[MiniHdfs]:
+    """Two name nodes: a client finds them by Spark's settings alone."""
+    with run_hdfs(name_nodes=2) as running:
+        yield running
+
+
+def conf_of(server: MiniHdfs) -> dict[str, str]:
+    return {f"spark.hadoop.{key}": value for key, value in server.settings().items()}
+
+
+@pytest.mark.parametrize("doubles", [False, True], ids=["integers", "doubles"])
+def test_a_killed_query_with_its_checkpoint_on_hdfs_is_exact(doubles: bool, pair: MiniHdfs, tmp_path: Path) -> None:
+    checkpoint = f"{pair.url}/queries/doubles-{doubles}"
+    undisturbed, killed = make_jobs(tmp_path, checkpoint, conf_of(pair), doubles=doubles)
+    assert start(undisturbed).wait(240) == 0
+    run_disturbed(killed)
+    assert rows_of(killed) == rows_of(undisturbed) and len(rows_of(killed)) == BATCHES
+    with settings_of(pair.settings()):
+        log = open_storage(f"{checkpoint}/cec/log")
+        assert log.list("segments") and open_storage(f"{checkpoint}/cec").list("lease")
+
+
+def test_a_second_driver_is_refused_by_name(pair: MiniHdfs, tmp_path: Path) -> None:
+    first, second = (write_job(tmp_path, name, pair) for name in ("first", "second"))
+    one = start(first)
+    try:
+        await_batches(first, 2, one)
+        assert start(second).wait(240) == 1
+        assert "is running already (agent process" in stderr_of(second) and rows_of(second) == {}
+        await_batches(first, len(rows_of(first)) + 2, one)
+    finally:
+        ProcessTree(one.pid).kill()
+
+
+def write_job(tmp_path: Path, name: str, server: MiniHdfs) -> Job:
+    root = tmp_path / name
+    root.mkdir()
+    return Job(str(root), f"{server.url}/queries/two", 100_000, conf_of(server))
