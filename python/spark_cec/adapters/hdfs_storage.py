@@ -44,6 +44,9 @@ _FAILURE = re.compile(
 )
 """How the client writes an error that has no class of its own: `RPCError("java.io.IOException", "said\\n\\tat …")`."""
 
+_OF_SYSTEM = re.compile(r"\(os error (\d+)\)$")
+"""The operating system's number at the end of an error of a connection."""
+
 _NUMBERS = {
     "AccessControlException": errno.EACCES,
     "AuthorizationException": errno.EACCES,
@@ -415,6 +418,8 @@ def _number_of(error: BaseException) -> int:
         return error.errno
     known = next((number for each, number in _CLASSES if isinstance(error, each)), None)
     kind, said = _parse(error)
+    if known is None and (system := _OF_SYSTEM.search(said)) is not None:
+        return int(system[1])
     if known is None and "must both be directories" in said:
         return errno.EISDIR
     return known or _NUMBERS.get(kind, errno.EIO)

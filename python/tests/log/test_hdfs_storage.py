@@ -130,7 +130,7 @@ def rpc(exception: str, said: str) -> RuntimeError:
 @pytest.mark.parametrize(
     ("error", "number", "said", "passes"),
     [
-        (OSError("Connection refused (os error 111)"), errno.EIO, "Connection refused (os error 111)", True),
+        (OSError("Connection refused (os error 111)"), errno.ECONNREFUSED, "Connection refused (os error 111)", True),
         (FileNotFoundError("/x"), errno.ENOENT, "/x", False),
         (
             rpc("org.apache.hadoop.security.AccessControlException", 'Permission denied: inode=\\"/b\\"'),
