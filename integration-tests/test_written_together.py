@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.state import GroupState
 
 from cec_it import feeds, local
 from cec_it.killing_driver import Job
@@ -115,6 +118,56 @@ def rows_of(job: Job) -> dict[str, list[object]]:
         assert all(call == calls[0] for call in calls), path
         found[path.name] = calls[0]
     return {batch: rows for batch, rows in found.items() if int(batch) < job.batches}
+
+
+@pytest.mark.parametrize("doubles", [False, True], ids=["integers", "doubles"])
+def test_an_executor_that_ends_in_good_order_costs_nothing(doubles: bool, tmp_path: Path) -> None:
+    """It writes what it holds as it ends, and the driver finds that in the log."""
+    roots = [tmp_path / "whole", tmp_path / "ended"]
+    for root in roots:
+        root.mkdir()
+    whole, ended = (Job(str(root), 8, doubles) for root in roots)
+    assert finish(whole) == 0, Path(whole.root, "stderr").read_text()[-3000:]
+    assert finish(replace(ended, kill_at=3, softly=True)) == 0, Path(ended.root, "error").read_text()
+    assert rows_of(ended) == rows_of(whole) and len(rows_of(whole)) == 8
+    assert len(Path(ended.root, "rows", "3").read_text().splitlines()) == 1, "the batch counts"
+
+
+def test_a_batch_that_spark_names_by_its_first_commit_keeps_that_commit(spark: SparkSession, tmp_path: Path) -> None:
+    """With checkpoint ids Spark records the first commit's id, also if the batch is read again with another result."""
+    reads: dict[int, list[list[tuple[object, ...]]]] = {}
+
+    def grow(key: tuple[int], _: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        before = state.get[0] if state.exists else 0.0
+        after = before + random.random() + 0.001  # in the stage of the state, which each read runs
+        state.update((after,))
+        yield pd.DataFrame({"key": [key[0]], "x": [after]})
+
+    def read_twice(frame: DataFrame, batch: int) -> None:
+        reads[batch] = [sorted(tuple(row) for row in frame.collect()) for _ in range(2)]
+
+    def go_on(upto: int) -> None:
+        conf = {**TOGETHER, "spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
+        own = local.session(spark, conf)
+        source = feeds.read_rate(own, "left", local.BATCHES, local.ROWS)
+        groups = source.groupBy("key")
+        grown = groups.applyInPandasWithState(grow, "key long, x double", "x double", "update", "NoTimeout")
+        writer = grown.writeStream.foreachBatch(read_twice).outputMode("update")
+        streaming = writer.option("checkpointLocation", str(tmp_path)).start()
+        try:
+            local.wait_for(streaming, upto)
+        finally:
+            streaming.stop()
+
+    for upto in (2, 5, 7):
+        go_on(upto)
+    assert any(first != second for first, second in reads.values()), "the two reads differ"
+    known: dict[object, float] = {}
+    for batch in range(8):
+        first, second = reads[batch]
+        for key, x in [*first, *second]:
+            assert 0 < float(str(x)) - known.get(key, 0.0) < 1.002, f"batch {batch} builds on the first read before it"
+        known |= {key: float(str(x)) for key, x in first}
 
 
 @pytest.mark.parametrize("doubles", [False, True], ids=["integers", "doubles"])

@@ -1,4 +1,4 @@
-"""A query on two executors whose function kills one of them: `python -m cec_it.killing_driver JOB`.
+"""A query on two executors whose function ends one of them: `python -m cec_it.killing_driver JOB`.
 
 The function has read its batch then, so that all tasks have ended. Each batch's rows go to a file.
 """
@@ -24,12 +24,16 @@ CEC = "spark.sql.streaming.stateStore.cec."
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run up to the batch before `batches`. In batch `kill_at` the function kills an executor; -1: in none."""
+    """A run up to the batch before `batches`. In batch `kill_at` the function ends an executor; -1: in none.
+
+    `softly`: the executor may write what it holds, as one that is idle or decommissioned.
+    """
 
     root: str
     batches: int
     doubles: bool
     kill_at: int = -1
+    softly: bool = False
 
     def to_json(self) -> str:
         """The inverse of `Job(**json.loads(text))`."""
@@ -55,7 +59,7 @@ def main(job: Job) -> int:
         with (rows / str(batch)).open("a") as file:
             file.write(json.dumps(found) + "\n")
         if batch == job.kill_at:
-            os.kill(one_executor(), signal.SIGKILL)
+            os.kill(one_executor(), signal.SIGTERM if job.softly else signal.SIGKILL)
 
     read = feeds.read_rate(spark, "left", job.batches, 120)
     amount = f.col("amount").cast("double") / 3 if job.doubles else f.col("amount")

@@ -58,7 +58,10 @@ _CASES = {
         *("1-chain", "1-count-windows", "1-distinct", "1-join", "1-sessions", "1-window-append"),
     ),
     "test_stores_move.py::test_the_query_does_not_notice": ("more-stores-than-cores",),
+    "test_hdfs.py::test_a_killed_query_with_its_checkpoint_on_hdfs_is_exact": ("doubles",),
     "test_typed_queries.py": (),
+    "test_written_together.py::test_a_batch_whose_executor_dies_before_it_writes_does_not_count": ("doubles",),
+    "test_written_together.py::test_an_executor_that_ends_in_good_order_costs_nothing": ("doubles",),
 }
 """By test, its cases; none: the test has no cases. A file stands for all its tests."""
 
@@ -96,6 +99,7 @@ _MORE_FILES = frozenset({
     "test_running_protocols.py",
     "test_same_rows.py",
     "test_statestore_reader.py",
+    "test_written_together.py",
 })
 """The files, below `integration-tests`, whose tests `make test` leaves to `make test-more`."""
 

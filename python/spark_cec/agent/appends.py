@@ -9,7 +9,16 @@ from functools import partial
 import pyarrow as pa
 
 from spark_cec.agent.logs import OpenLog, OpenLogs
-from spark_cec.agent.messages import AppendAnswer, AppendRequest, CommitPlan, DurableCommit, OutputRows, StoreCommit
+from spark_cec.agent.messages import (
+    AppendAnswer,
+    AppendRequest,
+    CommitPlan,
+    DurableCommit,
+    FindWritesAnswer,
+    FindWritesRequest,
+    OutputRows,
+    StoreCommit,
+)
 from spark_cec.agent.output_cache import OutputCache
 from spark_cec.checkpoint.commit import CommitRequest, CommitResult, LedgerMissing, adopt_commit, commit_stores
 from spark_cec.checkpoint.flush import flush_store
@@ -29,7 +38,7 @@ def _decode_id(text: str | None) -> bytes:
 
 
 class AppendCalls:
-    """The call of executors that writes."""
+    """The call of executors that writes, and the driver's look at what they wrote."""
 
     def __init__(self, logs: OpenLogs, output_cache: OutputCache) -> None:
         self._logs = logs
@@ -53,6 +62,19 @@ class AppendCalls:
             raise
         share_us = (time.perf_counter_ns() - started) // 1000 // max(len(results), 1)
         return AppendAnswer(commits=tuple([_describe_commit(result, share_us) for result in results]))
+
+    def find(self, request: FindWritesRequest) -> FindWritesAnswer:
+        """Answers which commits and frames of output the log has: an executor may have written them as it ended."""
+        log = self._logs.get_known(request.home)
+        log.catalog.refresh()
+        index = log.catalog.index
+        commits = [
+            each.checkpoint_id
+            for each in request.commits
+            if index.commit(each.store, each.version, bytes.fromhex(each.checkpoint_id)) is not None
+        ]
+        frames = [frame for frame in request.frames if index.output(bytes.fromhex(frame)) is not None]
+        return FindWritesAnswer(commits=tuple(commits), frames=tuple(frames))
 
     def _commit_all(self, log: OpenLog, request: AppendRequest) -> list[CommitResult]:
         results: dict[int, CommitResult] = {}

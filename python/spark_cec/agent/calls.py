@@ -109,6 +109,7 @@ def _list_handlers(
         messages.LoadRequest: stores.load,
         messages.FooterRequest: stores.footer,
         messages.AppendRequest: appends.append,
+        messages.FindWritesRequest: appends.find,
         messages.LoadedRequest: stores.loaded,
         messages.PublishRequest: output.publish,
         messages.ViewSchemaRequest: readers.schema,

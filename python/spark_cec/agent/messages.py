@@ -586,6 +586,30 @@ class AppendRequest(Request, frozen=True, kw_only=True):
     outputs: tuple[OutputRows, ...]
 
 
+class NamedCommit(Message, frozen=True, kw_only=True):
+    """A commit of a store, by its checkpoint id."""
+
+    store: StoreId
+    version: int
+    checkpoint_id: str
+
+
+class FindWritesAnswer(Message, frozen=True, kw_only=True):
+    """Those that the log has, by their ids."""
+
+    commits: tuple[str, ...]
+    frames: tuple[str, ...]
+
+
+class FindWritesRequest(Request, frozen=True, kw_only=True):
+    """Looks in the log for commits, and for frames of output by their ids."""
+
+    answer = FindWritesAnswer
+    home: str
+    commits: tuple[NamedCommit, ...]
+    frames: tuple[str, ...]
+
+
 class LoadedRequest(Request, frozen=True, kw_only=True):
     """Records a store's load at a recovery. `digest_ok`: None if nothing was compared.
 

@@ -86,6 +86,8 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
   override def writtenCommit(version: Long): Option[String] =
     Option(state).filter(known => known.version == version && known.unwritten.isEmpty).flatMap(_.checkpointId)
 
+  override def forget(): Unit = dropState()
+
   override def flush(version: Long): Unit = exclusively(tryFlush(version))
 
   override def handOver(version: Long): Boolean = exclusively {

@@ -336,6 +336,20 @@ private[cec] final case class AppendRequest(home: String, logId: Option[String],
   override def parse(answer: JsonNode): AppendAnswer = AppendAnswer.of(answer)
 }
 
+/** Looks in the log for commits, and for frames of output by their ids. */
+private[cec] final case class FindWritesRequest(home: String, commits: Seq[NamedCommit], frames: Seq[String])
+    extends AgentRequest("find_writes") {
+  override type Answer = FindWritesAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("home", home)
+    node.set[JsonNode]("commits", Json.list(commits)(each => each.toJson))
+    node.set[JsonNode]("frames", Json.strings(frames))
+    node
+  }
+  override def parse(answer: JsonNode): FindWritesAnswer = FindWritesAnswer.of(answer)
+}
+
 /** Records a store's load at a recovery. `digest_ok`: None if nothing was compared. */
 private[cec] final case class LoadedRequest(
     home: String, store: StoreId, version: Long, generation: Long, forecast: Option[JsonNode], ecLoadMs: Double,
@@ -690,6 +704,15 @@ private[cec] object FileExistsAnswer {
     node.get("exists").asBoolean)
 }
 
+/** Those that the log has, by their ids. */
+private[cec] final case class FindWritesAnswer(commits: Seq[String], frames: Seq[String])
+
+private[cec] object FindWritesAnswer {
+  def of(node: JsonNode): FindWritesAnswer = FindWritesAnswer(
+    Json.elements(node.get("commits"))(value => value.asText),
+    Json.elements(node.get("frames"))(value => value.asText))
+}
+
 /** A line for each store that is not written up to the version, then the errors of executors; empty without one. */
 private[cec] final case class FlushedAnswer(unwritten: Seq[String])
 
@@ -754,6 +777,17 @@ private[cec] object LoadAnswer {
     CommitPlan.of(node.get("plan")),
     node.get("recovery_estimate_ms").asDouble,
     node.get("agent_ms").asDouble)
+}
+
+/** A commit of a store, by its checkpoint id. */
+private[cec] final case class NamedCommit(store: StoreId, version: Long, checkpointId: String) {
+  def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.set[JsonNode]("store", store.toJson)
+    node.put("version", version)
+    node.put("checkpoint_id", checkpointId)
+    node
+  }
 }
 
 /** The id of the log. */

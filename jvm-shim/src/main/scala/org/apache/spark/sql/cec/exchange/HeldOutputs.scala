@@ -4,8 +4,11 @@ import java.nio.file.{Files, Paths}
 import java.util.concurrent.ConcurrentHashMap
 
 import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
 
+import org.apache.spark.internal.Logging
 import org.apache.spark.sql.cec.agent.OutputRows
+import org.apache.spark.sql.cec.state.AgentStoreClient
 
 /**
  * The rows of one task for the `cec` sink, in a spool file of this machine.
@@ -18,7 +21,7 @@ private[cec] final case class HeldOutput(checkpoint: String, home: String, logId
 }
 
 /** The output of this JVM's tasks that waits for the end of its batch, by the id of its frame. Thread-safe. */
-private[cec] object HeldOutputs {
+private[cec] object HeldOutputs extends Logging {
   private val held = new ConcurrentHashMap[String, HeldOutput]()
 
   /** Keeps output until the driver asks this JVM to write. */
@@ -37,6 +40,16 @@ private[cec] object HeldOutputs {
     val (chosen, others) = ours.partition(each => each.rows.generation == generation && frames(each.rows.frame))
     others.foreach(forget)
     chosen
+  }
+
+  /** Writes all output, as this JVM ends: the driver then finds it in the log. */
+  def writeAll(): Unit = held.values.asScala.toSeq.groupBy(_.home).foreach { case (home, outputs) =>
+    try {
+      AgentStoreClient.writeAll(home, Some(outputs.head.logId), Nil, outputs.map(_.rows), outputs.head.conf)
+      outputs.foreach(forget)
+    } catch {
+      case NonFatal(failure) => logWarning(s"${outputs.size} frames of output for $home are lost; their batch will run again", failure)
+    }
   }
 
   /** Removes output that was written or that nobody wants. */

@@ -46,6 +46,9 @@ private[cec] trait HostedStore {
   /** The checkpoint id of the commit of `version`, if the store is there and the log has it. Call it within `exclusively`. */
   def writtenCommit(version: Long): Option[String]
 
+  /** Drops the windows and a commit that nobody will write. Call it within `exclusively`. */
+  def forget(): Unit
+
   /** The log that an unwritten commit is for. */
   def home: String
 
@@ -78,11 +81,12 @@ private[cec] object LocalStores extends Logging {
   private final case class Connection(env: RpcEnv, self: RpcEndpointRef, directory: RpcEndpointRef)
 
   /**
-   * Writes the stores of an executor that ends in good order (decommissioned, idle, or by a signal). Spark does not
+   * Writes the stores and the output of an executor that ends in good order (decommissioned, idle, or by a signal). Spark does not
    * close its stores. The hook runs before Spark's own hooks, which stop services that the stores need.
    */
   private lazy val closeAtEnd = ShutdownHookManager.addShutdownHook(ShutdownHookManager.DEFAULT_SHUTDOWN_PRIORITY + 10) { () =>
     val stores = this.stores.keySet.asScala.toSeq
+    HeldOutputs.writeAll()
     val left = closeAll(stores, CloseWithinMs)
     if (left.nonEmpty) logWarning(s"${left.size} of ${stores.size} stores were not closed within ${CloseWithinMs / 1000} s: a restart of their " +
       s"queries replays them: ${left.take(3).map(_.stateStoreId).mkString(", ")}")
@@ -207,10 +211,15 @@ private[cec] object LocalStores extends Logging {
   /**
    * Writes the named commits of `version` that these stores hold back, and output of its batch, with one call to the
    * agent. Returns the stores of whose named commits the log has one then. All are of one run, so they have one log.
+   *
+   * A commit that the driver does not name is that of a task that failed later. Its store forgets it, because its frame
+   * must not come after that of the task that ended well.
    */
   private def writeTogether(ours: Seq[HostedStore], named: Set[String], outputs: Seq[HeldOutput], version: Long): Seq[HostedStore] =
     holdAll(ours.sortBy(_.stateStoreId.toString).toList) {
-      val waiting = for (store <- ours; commit <- store.unwritten(version) if named(commit.commit.checkpointId)) yield (store, commit)
+      val (waiting, others) = (for (store <- ours; commit <- store.unwritten(version)) yield (store, commit))
+        .partition { case (_, commit) => named(commit.commit.checkpointId) }
+      others.foreach { case (store, _) => store.forget() }
       val log = waiting.headOption.map { case (store, _) => (store.home, None, store.agentConf) }
         .orElse(outputs.headOption.map(output => (output.home, Some(output.logId), output.conf)))
       log.foreach { case (home, logId, conf) =>

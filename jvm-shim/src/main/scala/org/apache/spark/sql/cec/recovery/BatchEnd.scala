@@ -2,7 +2,7 @@ package org.apache.spark.sql.cec.recovery
 
 import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.cec.RunContext
-import org.apache.spark.sql.cec.agent.{Agent, CecException}
+import org.apache.spark.sql.cec.agent.{Agent, CecException, FindWritesRequest, NamedCommit, StoreId}
 import org.apache.spark.sql.cec.exchange.{NamedWrites, StoreLocations}
 import org.apache.spark.sql.cec.state.StoreOfOperator
 import org.apache.spark.sql.execution.streaming.runtime.{StreamExecution, StreamingQueryWrapper}
@@ -34,12 +34,36 @@ private[recovery] final class BatchEnd(session: SparkSession, run: RunContext, c
     val committed = findCommits()
     val named = NamedWrites(committed.values.flatten.toSet, frames)
     val written = StoreLocations.write(run.checkpoint, run.generation, version, named, Agent.timeoutMs(conf))
-    val stores = (committed.keySet -- written.stores).toSeq.map(store => s"store ${store.operator}/${store.partition}/${store.name}").sorted
-    val missing = stores ++ (frames -- written.frames).toSeq.map(frame => s"output frame $frame")
+    val (stores, outputs) = awaitOthers(version, committed -- written.stores, frames -- written.frames)
+    val missing = stores.toSeq.map(store => s"store ${store.operator}/${store.partition}/${store.name}").sorted ++
+      outputs.toSeq.map(frame => s"output frame $frame")
     if (missing.nonEmpty) throw new CecException("RestartNeeded",
       s"batch ${version - 1} does not count, because ${missing.size} of ${committed.size + frames.size} writes are missing " +
         s"(${missing.take(3).mkString(", ")}): ${written.failed.headOption.getOrElse("their executor is gone")}. Restart the query: a restart runs the " +
         "batch again. To let each task write by itself set spark.sql.streaming.stateStore.cec.writeAt=task")
+  }
+
+  /**
+   * Waits for writes that no JVM told of, and returns the stores and frames that are still missing. An executor that ends
+   * in good order writes all that it holds, and so does a store that Spark closes. Both may take some seconds.
+   */
+  private def awaitOthers(version: Long, stores: Map[StoreOfOperator, Set[String]], frames: Set[String]): (Set[StoreOfOperator], Set[String]) = {
+    var (missing, lost) = (stores, frames)
+    def isOver = missing.isEmpty && lost.isEmpty
+    def look(): Unit = {
+      val commits = for ((store, ids) <- missing.toSeq; id <- ids)
+        yield NamedCommit(StoreId(store.operator, store.partition.toLong, store.name), version, id)
+      val found = Agent.call(FindWritesRequest(run.home, commits, lost.toSeq), conf)
+      missing = missing.filterNot { case (_, ids) => found.commits.exists(ids) }
+      lost --= found.frames
+    }
+    val deadlineNs = System.nanoTime() + BatchEnd.WaitNs
+    if (!isOver) look()
+    while (!isOver && System.nanoTime() < deadlineNs) {
+      Thread.sleep(BatchEnd.LookEveryMs)
+      look()
+    }
+    (missing.keySet, lost)
   }
 
   private def findCommits(): Map[StoreOfOperator, Set[String]] = {
@@ -48,4 +72,10 @@ private[recovery] final class BatchEnd(session: SparkSession, run: RunContext, c
     plan.map(PartialBatch.findCommits(_)).filter(_.nonEmpty).getOrElse(throw new IllegalStateException(
       s"no store of ${run.checkpoint} committed in the batch that ends: the query is ${query.getOrElse("unknown to its session")}"))
   }
+}
+
+private object BatchEnd {
+  /** How long the end of a batch waits for an executor that ends. */
+  private val WaitNs = 15000000000L
+  private val LookEveryMs = 500L
 }

@@ -40,10 +40,11 @@ private[cec] final case class CommitNumbers(
 /**
  * A commit that the log may lack.
  *
+ * @param isNamed whether Spark names the version by this commit's id, also if the batch runs again
  * @param wholeLedger computes the number of open windows per footprint version, at the commit's version
  * @param spool the file with its records; None: it has none
  */
-private[cec] final class UnwrittenCommit(val commit: StoreCommit, wholeLedger: () => Iterable[(Long, Int)], spool: Option[Path]) {
+private[cec] final class UnwrittenCommit(val commit: StoreCommit, val isNamed: Boolean, wholeLedger: () => Iterable[(Long, Int)], spool: Option[Path]) {
   /** The commit for an agent that does not know the store. */
   def withWholeLedger: StoreCommit = commit.copy(liveIsWhole = true, live = AgentStoreClient.pairs(wholeLedger()))
 
@@ -140,7 +141,7 @@ private[cec] final class AgentStoreClient(
    * @param wholeLedger the number of open windows per footprint version after the commit
    */
   def describe(
-      proof: Verified, numbers: CommitNumbers, checkpointId: String, baseId: Option[String], spool: Option[Path],
+      proof: Verified, numbers: CommitNumbers, checkpointId: String, isNamed: Boolean, baseId: Option[String], spool: Option[Path],
       wholeLedger: () => Iterable[(Long, Int)]): UnwrittenCommit = {
     val commit = StoreCommit(
       store,
@@ -166,7 +167,7 @@ private[cec] final class AgentStoreClient(
       AgentStoreClient.pairs(numbers.live),
       RunContext.timedBatch,
       run.fold(0L)(context => Math.max(System.currentTimeMillis() - context.startedMs, 0L)))
-    new UnwrittenCommit(commit, wholeLedger, spool)
+    new UnwrittenCommit(commit, isNamed, wholeLedger, spool)
   }
 
   /** Writes one commit. When this method returns, the commit is durable. */

@@ -245,7 +245,7 @@ private[cec] final class StoreState(
       val numbers = CommitNumbers(
         version, next.openWindows, next.dirtyFrom, next.dirtyWindows, 0, spool.checked, spool.closed, inputs, windows.sums,
         rowDigest.kind, (System.nanoTime() - startedNs) / 1000, kind, next.live(true), liveIsWhole = true)
-      val answer = log.write(log.describe(proof, numbers, id, on, file, () => next.live(true)))
+      val answer = log.write(log.describe(proof, numbers, id, isNamed = false, on, file, () => next.live(true)))
       books.apply(version - 1, BatchDelta.None, chosen, next)
       present = present.copy(checkpointId = Some(id), plan = Some(new CheckpointPlan(answer.plan)), unlogged = UnloggedChanges.since(version, id))
       forgetOtherVersions() // their stamps are out of date
@@ -289,7 +289,7 @@ private[cec] final class StoreState(
         windows.sums, rowDigest.kind, (System.nanoTime() - startedNs) / 1000,
         if (deferred) CommitKind.Deferred else CommitKind.Eager, next.live(liveIsWhole), liveIsWhole)
       val newId = log.newCheckpointId()
-      val commit = log.describe(proof, numbers, newId, checkpointId, file, () => if (together) books.live else next.live(true))
+      val commit = log.describe(proof, numbers, newId, facts.named, checkpointId, file, () => if (together) books.live else next.live(true))
       liveIsWhole = true // until the agent answers, its ledger is uncertain
       val answer = Option.unless(together)(log.write(commit)) // 4
       val renewed = books.apply(version, changes, checked, next) // 5
@@ -444,6 +444,7 @@ private[cec] final class StoreState(
 
   private def undoCommit(): Unit = previous.foreach { before =>
     windows.rollback()
+    if (present.unwritten.exists(_.isNamed)) write() // Spark may ask for this commit by its id
     reverted = Some(new RevertedVersion(present, before.imagesNow, before))
     (0 until before.renewed.size).foreach(before.renewed.restamp)
     windows.restore(before.touched, before.known.totals, version - 1)

@@ -48,6 +48,7 @@ class LocalStoresSuite extends CecSuite {
     override def unwritten(version: Long): Option[UnwrittenCommit] = fail("unwritten")
     override def noteWritten(commit: UnwrittenCommit, answer: DurableCommit): Unit = fail("noteWritten")
     override def writtenCommit(version: Long): Option[String] = fail("writtenCommit")
+    override def forget(): Unit = fail("forget")
     override def home: String = "/c/cec/log"
     override def agentConf: Map[String, String] = Map.empty
     override def end(version: Long, write: Boolean): Unit = fail("end")
