@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
 import secrets
 import threading
@@ -36,6 +37,7 @@ _EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs", "abfs": "azure", "az": "azure"}
 """The extra that brings the package for a protocol."""
 
 _ALIASES = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "abfs", "wasb": "abfs"}
+_GOOGLE = frozenset({"gs", "gcs"})
 _HADOOP_ONLY = frozenset({"webhdfs", "swebhdfs", "har", "ofs", "o3fs"})
 """Protocols that Spark reaches through Hadoop, and that have no create-if-absent through fsspec."""
 
@@ -150,7 +152,10 @@ def _filesystem(url: str, known_url: str, protocol: str) -> tuple[Any, str]:
     if protocol == "s3":
         options = _merge(_ONE_ATTEMPT, fsspec.config.conf.get("s3", {}), options)
     try:
-        filesystem, root = fsspec.core.url_to_fs(known_url, **options)
+        if protocol in _GOOGLE:
+            filesystem, root = _google_filesystem(known_url, options)
+        else:
+            filesystem, root = fsspec.core.url_to_fs(known_url, **options)
     except ImportError as error:
         extra = _EXTRAS.get(protocol)
         mend = f"pip install 'spark-cec[{extra}]'" if extra is not None else "install it"
@@ -159,6 +164,16 @@ def _filesystem(url: str, known_url: str, protocol: str) -> tuple[Any, str]:
         reason = str(error).partition("\n")[0][:200]
         raise LogLocationError(url, f"{reason}; use a directory, or a protocol that fsspec knows") from error
     return filesystem, str(root).rstrip("/")
+
+
+def _google_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """gcsfs's class for plain buckets.
+
+    Its class for other kinds asks a second service before each request, which emulators do not have. It would then wait
+    for a minute each time. In a zonal bucket it overwrites an object that it must only create.
+    """
+    plain = importlib.import_module("gcsfs.core").GCSFileSystem
+    return plain(**options), str(plain._strip_protocol(url))
 
 
 def _merge(*layers: Mapping[str, Any]) -> dict[str, Any]:

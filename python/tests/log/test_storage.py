@@ -6,7 +6,9 @@ import errno
 import os
 import shutil
 import stat
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import fsspec
@@ -118,7 +120,7 @@ def test_a_protocol_whose_package_is_missing_names_the_package(monkeypatch: pyte
         open_storage("s3a://bucket/log")
 
 
-@pytest.mark.parametrize(("url", "exclusive"), [("s3a://b/x", True), ("gs://b/x", True), ("sftp:/x", False)])
+@pytest.mark.parametrize(("url", "exclusive"), [("s3a://b/x", True), ("abfs://b/x", True), ("sftp:/x", False)])
 def test_only_stores_with_conditional_writes_are_written(
     url: str, exclusive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +138,20 @@ def test_only_stores_with_conditional_writes_are_written(
     assert filesystem.store == {}
     filesystem.pipe_file("/b/x/d/x", b"2")
     assert (storage.read("d/x"), storage.list("d")) == (b"2", [StoredFile("x", 1)])
+
+
+def test_a_google_bucket_is_reached_by_the_class_for_plain_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fsspec's own choice asks a second service before each request, and overwrites objects in zonal buckets."""
+    plain = ModuleType("gcsfs.core")
+    plain.GCSFileSystem = ObjectStore  # type: ignore[attr-defined]
+    for name, module in {"gcsfs": ModuleType("gcsfs"), "gcsfs.core": plain}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda *_, **__: pytest.fail("fsspec chooses the class"))
+    storage = open_storage("gs://bucket/log")
+    storage.create("x", b"1")
+    with pytest.raises(AlreadyExists):
+        storage.create("x", b"2")
+    assert storage.url == "gs://bucket/log"
 
 
 def test_a_probe_finds_out_a_store_that_ignores_the_condition() -> None:
