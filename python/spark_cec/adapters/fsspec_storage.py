@@ -42,6 +42,7 @@ _HADOOP_ONLY = frozenset({"webhdfs", "swebhdfs", "har", "ofs", "o3fs"})
 """Protocols that Spark reaches through Hadoop, and that have no create-if-absent through fsspec."""
 
 _PRECONDITION_FAILED = 412
+_RANGE_NOT_SATISFIABLE = 416
 
 _ONE_ATTEMPT = {"config_kwargs": {"retries": {"total_max_attempts": 1}}}
 """Turns botocore's own retries off: `retries` repeats a request, for as long as the setting says."""
@@ -54,6 +55,12 @@ _NUMBERS = ((FileNotFoundError, errno.ENOENT), (PermissionError, errno.EACCES), 
 
 _DELETED_AT_ONCE = 8
 """The requests that delete objects at the same time, in a store without bulk deletion."""
+
+_NUMBERS_BY_STATUS = {404: errno.ENOENT, 401: errno.EACCES, 403: errno.EACCES}
+"""The error numbers of answers that gcsfs and adlfs raise as errors of other classes."""
+
+_GCSFS_FORBIDDEN = "Forbidden:"
+"""The begin of gcsfs's error for the status 403, which has neither a number nor a status."""
 
 _MEMORY_LOCK = threading.RLock()
 
@@ -208,6 +215,7 @@ class _FsspecStorage:
 
     def size(self, path: str) -> int:
         """Bytes in the file."""
+        self._forget_listing(path)
         return int(self._filesystem.info(self._full_path(path))["size"])
 
     def list(self, directory: str) -> Listing:
@@ -225,8 +233,7 @@ class _FsspecStorage:
 
     def exists(self, path: str) -> bool:
         """Whether the file exists."""
-        # s3fs would answer from an old listing.
-        self._filesystem.invalidate_cache(self._full_path(path).rpartition("/")[0])
+        self._forget_listing(path)
         try:  # `isfile` would hide errors of the store
             return bool(self._filesystem.info(self._full_path(path))["type"] == "file")
         except FileNotFoundError:
@@ -255,6 +262,10 @@ class _FsspecStorage:
         """Writes the object whole."""
         self._make_parent(path)
         self._filesystem.pipe_file(self._full_path(path), bytes(data))
+
+    def _forget_listing(self, path: str) -> None:
+        """Makes fsspec ask the store: it would answer from an old listing of the directory."""
+        self._filesystem.invalidate_cache(self._full_path(path).rpartition("/")[0])
 
     def _full_path(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
@@ -351,6 +362,7 @@ class ObjectStorage(_FsspecStorage):
         self._marks = marks
         if marks:
             filesystem.retries = 1  # s3fs has a loop of its own around botocore's
+        _end_azure_retries(filesystem)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         """A range of the object."""
@@ -359,11 +371,9 @@ class ObjectStorage(_FsspecStorage):
     def _read_once(self, path: str, offset: int, length: int | None) -> bytes:
         try:
             return super().read(path, offset, length)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            # A range of an empty object is an error of the store.
-            if not may_pass(error) and offset >= super().size(path):
+        except Exception as error:
+            # A range that begins at the end or behind it is an error of the store.
+            if status_of(error) == _RANGE_NOT_SATISFIABLE:
                 return b""
             raise
 
@@ -478,15 +488,25 @@ class ObjectStorage(_FsspecStorage):
         except OSError as error:
             if error.filename is not None and error.errno is not None:
                 raise
-            number = error.errno or next((each for known, each in _NUMBERS if isinstance(error, known)), errno.EIO)
             said = str(error.strerror or error).partition("\n")[0][:200]
+            default = errno.EACCES if said.startswith(_GCSFS_FORBIDDEN) else errno.EIO
+            number = error.errno or next((each for known, each in _NUMBERS if isinstance(error, known)), default)
             raise OSError(number, said or os.strerror(number), place) from error
         except Exception as error:
             said = str(error).partition("\n")[0][:200]
             if "credential" in type(error).__name__.lower():
                 mend = "give them in the environment, in the store's own files, or by the machine's role"
                 raise PermissionError(errno.EACCES, f"no credentials ({said}): {mend}", place) from error
-            raise OSError(errno.EIO, f"{type(error).__name__}: {said}", place) from error
+            number = _NUMBERS_BY_STATUS.get(status_of(error) or 0, errno.EIO)
+            raise OSError(number, f"{type(error).__name__}: {said}", place) from error
+
+
+def _end_azure_retries(filesystem: Any) -> None:
+    """Turns the retries of Azure's client off, whose first pause is 15 seconds. adlfs has no option for that."""
+    pipeline = getattr(getattr(filesystem, "service_client", None), "_pipeline", None)
+    for policy in getattr(pipeline, "_impl_policies", ()):
+        if hasattr(policy, "total_retries"):
+            policy.total_retries = 0
 
 
 def _is_file(item: dict[str, Any]) -> bool:

@@ -260,6 +260,7 @@ def _handler_of(proxy: StorageProxy) -> type[_Handler]:
 
 
 _CODES = {
+    403: "AccessDenied",
     409: "ConditionalRequestConflict",
     412: "PreconditionFailed",
     429: "TooManyRequests",

@@ -8,11 +8,12 @@ import shutil
 import stat
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from spark_cec.adapters import local_storage
 from spark_cec.adapters.fsspec_storage import (
@@ -152,6 +153,92 @@ def test_a_google_bucket_is_reached_by_the_class_for_plain_buckets(monkeypatch: 
     with pytest.raises(AlreadyExists):
         storage.create("x", b"2")
     assert storage.url == "gs://bucket/log"
+
+
+class Answered(Exception):
+    """An answer of a store with an error, as gcsfs and adlfs raise it: no `OSError`."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"answered with {status}")
+        self.status_code = status
+
+
+def answering(error: Exception) -> ObjectStorage:
+    """A storage whose every request fails with this error."""
+    filesystem = ObjectStore()
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    filesystem.pipe_file = filesystem.cat_file = filesystem.info = filesystem.ls = fail
+    return ObjectStorage("gs://bucket", filesystem, "bucket", exclusive=True)
+
+
+def test_a_range_behind_the_end_is_empty_whatever_class_the_error_has() -> None:
+    """An empty object has no range at all, not even its first byte."""
+    storage = answering(Answered(416))
+    assert (storage.read("x", 0, 1), storage.read("x", 7), storage.exists("x")) == (b"", b"", True)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (Answered(404), FileNotFoundError),
+        (Answered(401), PermissionError),
+        (Answered(403), PermissionError),
+        (OSError("Forbidden: b/bucket/o\nno permission"), PermissionError),
+        (Answered(400), OSError),
+    ],
+)
+def test_the_status_of_an_answer_tells_the_class_of_the_error(error: Exception, kind: type[OSError]) -> None:
+    storage = answering(error)
+    for call in (lambda: storage.replace("x", b"1"), lambda: storage.read("x"), lambda: storage.size("x")):
+        with pytest.raises(kind) as failed:
+            call()
+        assert type(failed.value) is kind and failed.value.filename == "gs://bucket/x"
+        assert "\n" not in str(failed.value)
+
+
+def test_a_missing_container_is_named_whatever_class_the_error_has() -> None:
+    with pytest.raises(LogLocationError, match=r"gs://bucket.*does not exist"):
+        answering(Answered(404)).probe_writable()
+
+
+class Caching(ObjectStore):
+    """Answers from the last listing, as s3fs, gcsfs and adlfs do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed: dict[str, Any] = {}
+
+    def ls(self, path: str, detail: bool = True, **more: Any) -> Any:
+        found = super().ls(path, detail, **more)
+        self.listed.update({item["name"]: item for item in found})
+        return found
+
+    def info(self, path: str, **more: Any) -> Any:
+        return self.listed.get(path) or super().info(path, **more)
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        self.listed = {name: each for name, each in self.listed.items() if name.rpartition("/")[0] != path}
+
+
+def test_a_size_is_that_of_now_after_a_listing() -> None:
+    filesystem = Caching()
+    storage = ObjectStorage("s3://bucket", filesystem, "/bucket", exclusive=True)
+    storage.create("d/x", b"1")
+    assert storage.list("d") == [StoredFile("x", 1)]
+    MemoryFileSystem.pipe_file(filesystem, "/bucket/d/x", b"another writer's")
+    assert storage.size("d/x") == len(b"another writer's")
+
+
+def test_the_retries_of_azures_client_are_off() -> None:
+    """Its first pause is 15 seconds, whatever `storage.retry` says."""
+    policy, other = SimpleNamespace(total_retries=3), SimpleNamespace()
+    filesystem = ObjectStore()
+    filesystem.service_client = SimpleNamespace(_pipeline=SimpleNamespace(_impl_policies=[other, policy]))
+    ObjectStorage("abfs://container", filesystem, "container", exclusive=True)
+    assert policy.total_retries == 0 and not hasattr(other, "total_retries")
 
 
 def test_a_probe_finds_out_a_store_that_ignores_the_condition() -> None:
