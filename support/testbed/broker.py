@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import signal
 import socket
 import subprocess
@@ -15,6 +14,7 @@ from types import TracebackType
 
 from spark_cec.toolchain import require_java, spark_jars
 from testbed.jars import BROKER, jars
+from testbed.processes import die_with_parent
 
 HOST = "127.0.0.1"
 _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
@@ -22,7 +22,6 @@ _UP_WITHIN_S = 120.0
 _DOWN_WITHIN_S = 30.0
 _LOOK_EVERY_S = 0.02
 _UP = "Kafka Server started"
-_PR_SET_PDEATHSIG = 1
 
 
 class BrokerError(RuntimeError):
@@ -74,7 +73,7 @@ class Broker:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                preexec_fn=die_with_parent if sys.platform == "linux" else None,
             )
         self._wait_until_up(began)
 
@@ -183,7 +182,3 @@ def _free_ports(count: int) -> list[int]:
         for each in sockets:
             each.bind((HOST, 0))
         return [int(each.getsockname()[1]) for each in sockets]
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
