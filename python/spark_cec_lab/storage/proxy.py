@@ -7,6 +7,7 @@ what happens to a request: `Order`.
 from __future__ import annotations
 
 import http.client
+import re
 import socket
 import struct
 import threading
@@ -20,6 +21,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 _HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "proxy-connection", "expect"})
 """Headers that belong to one connection, not to a request."""
+
+_GOOGLES_CONDITION = "ifGenerationMatch"
+"""Google Cloud Storage has its condition in the query of a request."""
 
 _TIMEOUT_S = 120.0
 
@@ -154,7 +158,7 @@ def classify(method: str, target: str, headers: Mapping[str, str], number: int =
     elif method in ("GET", "HEAD", "DELETE"):
         kind = Kind(method)
     agent = headers.get("user-agent", "")
-    conditional = "if-none-match" in headers or "if-match" in headers
+    conditional = "if-none-match" in headers or "if-match" in headers or _GOOGLES_CONDITION in query
     return Request(number, kind, bucket, key, "aws-sdk-java" in agent or "Hadoop" in agent, conditional)
 
 
@@ -200,6 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
         kept = [(name, value) for name, value in headers.items() if name not in _HOP]
         if order.unconditional:
             kept = [(name, value) for name, value in kept if name not in ("if-none-match", "if-match")]
+            self.path = re.sub(rf"&?{_GOOGLES_CONDITION}=[^&]*", "", self.path)
         answer = self._forward(kept, body)
         return None if order.lost else answer
 

@@ -176,6 +176,22 @@ def test_a_store_that_ignores_the_condition_is_refused(server: Server) -> None:
         storage.probe_writable()
 
 
+def test_a_server_that_looks_before_it_writes_is_refused(server: Server) -> None:
+    """It refuses a second creation in sequence, and lets several creators win at the same moment."""
+
+    def look_first(request: proxy.Request) -> proxy.Order:
+        if not request.is_conditional:
+            return proxy.PASS
+        found = server.client.list_objects_v2(Bucket=request.bucket, Prefix=request.key)["KeyCount"]
+        return proxy.Order(status=412) if found else proxy.Order(unconditional=True, delay_s=0.3)
+
+    with (
+        behind(server, look_first) as (storage, _),
+        pytest.raises(LogLocationError, match=r"s3a://.*it let [2-8] of 8 writers create one object at the same"),
+    ):
+        storage.probe_writable()
+
+
 @pytest.mark.parametrize(
     ("call", "requests"),
     [
