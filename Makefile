@@ -17,7 +17,7 @@ ANY_PYTHON = $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
 unexport PYTHONPATH PYTHONHOME SPARK_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kafka demo-pipeline test test-more test-fast test-scala coverage test-long test-long-kafka test-long-cluster test-long-rest test-spark messages lint bench soak docs jar wheel clean distclean tools
+.PHONY: help demo demo-kafka demo-pipeline test test-more test-fast test-scala coverage test-long test-long-kafka test-long-cluster test-long-rest test-storage test-spark messages lint bench soak docs jar wheel clean distclean tools
 .DELETE_ON_ERROR:
 
 help:  ## show this list
@@ -65,6 +65,12 @@ test-long-kafka: jar  ## ten runs of queries on Kafka with five kills each; SEED
 test-long-cluster: jar  ## what may befall a cluster, at length: a table; SEED=..., RUNS=... per scenario
 	PYTHONPATH=$(CURDIR)/python:$(CURDIR)/integration-tests:$(CURDIR)/support \
 		$(RUN) -m cec_it.cluster_campaign $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS))
+
+test-storage: $(INSTALLED)  ## the storage layer on real servers (S3, Google Cloud Storage, Azure), then 1,000 damages and faults; SEED=..., RUNS=...
+	@$(RUN) -c 'import gcsfs, adlfs' 2>/dev/null || \
+		$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[gs,azure]' || true
+	$(TESTS) $(RUN) -m cec_it.storage_servers
+	$(TESTS) $(RUN) -m cec_it.storage_campaign $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS))
 
 test-spark: jar  ## run Spark's own streaming suites on our provider (fetches its test jars; SUITES="A B" for some)
 	$(TESTS) $(RUN) -m spark_suites $(SUITES:%=--suite %)
