@@ -170,7 +170,8 @@ def answering(error: Exception) -> ObjectStorage:
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    filesystem.pipe_file = filesystem.cat_file = filesystem.info = filesystem.ls = fail
+    for name in ("pipe_file", "cat_file", "info", "ls"):
+        setattr(filesystem, name, fail)
     return ObjectStorage("gs://bucket", filesystem, "bucket", exclusive=True)
 
 
