@@ -12,11 +12,11 @@ from cec_it.servers.server import Server
 from cec_it.servers.suite import ServerSuite
 
 pytestmark = pytest.mark.long
-pytest.importorskip("adlfs", reason="adlfs is not installed: pip install 'spark-cec[azure]'")
 
 
 @pytest.fixture(scope="module")
 def server(start: Callable[..., AbstractContextManager[Server]]) -> Iterator[Server]:
+    pytest.importorskip("adlfs", reason="adlfs is not installed: pip install 'spark-cec[azure]'")
     with start(run_azurite) as running:
         yield running
 

@@ -14,11 +14,11 @@ from spark_cec.errors import LogLocationError
 from spark_cec_lab.storage.proxy import Order, Request
 
 pytestmark = pytest.mark.long
-pytest.importorskip("gcsfs", reason="gcsfs is not installed: pip install 'spark-cec[gs]'")
 
 
 @pytest.fixture(scope="module")
 def server(start: Callable[..., AbstractContextManager[Server]]) -> Iterator[Server]:
+    pytest.importorskip("gcsfs", reason="gcsfs is not installed: pip install 'spark-cec[gs]'")
     with start(run_fake_gcs) as running:
         yield running
 

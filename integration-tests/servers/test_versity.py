@@ -12,11 +12,11 @@ from cec_it.servers.suite import ServerSuite
 from cec_it.servers.versity import run_versity
 
 pytestmark = pytest.mark.long
-pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'spark-cec[s3]'")
 
 
 @pytest.fixture(scope="module")
 def server(start: Callable[..., AbstractContextManager[Server]]) -> Iterator[Server]:
+    pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'spark-cec[s3]'")
     with start(run_versity) as running:
         yield running
 
