@@ -1,9 +1,9 @@
 """Damages and faults on logs in an object store: `python -m cec_it.storage_campaign [--seed N] [--runs N] [--wire N]`.
 
 Each run takes a log of several stores and batches, has one damage or fault befall it, and lets a fresh agent load every
-store. The state must equal a model beside the log, or an error must name what is wrong. The store is in this process's
-memory; in `--wire` runs it is an S3 server on loopback, behind a proxy. Prints a table; the exit code is 1 if a state
-was wrong or an error was of another kind. `--run N` repeats one run of a seed in memory.
+store. The state must equal a model beside the log, or an error must name what is wrong. Store and index are in this
+process's memory; in `--wire` runs the store is an S3 server on loopback, behind a proxy. Prints a table; the exit code
+is 1 if a state was wrong or an error was of another kind. `--run N` repeats one run of a seed in memory.
 """
 
 from __future__ import annotations
@@ -15,23 +15,28 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 from cec_it.damages.kinds import KINDS, MUST_BE_EXACT, Case
 from cec_it.damages.objects import InMemoryS3, Objects, in_memory
 from cec_it.damages.wire import WIRE_KINDS, on_wire, run_on_wire
 from cec_it.damages.world import Mismatch, World, build, check_stores
-from spark_cec.adapters import hadoop_settings
+from spark_cec.adapters import fsspec_storage, hadoop_settings
+from spark_cec.adapters.retries import pauses
+from spark_cec.agent import logs
 from spark_cec.errors import CecError
+from spark_cec.log.index import MemoryIndex
 from tests.agent.support import Refused
 
 LOGS = 40
 """The different logs of a campaign."""
 
-_RETRY = {"spark.sql.streaming.stateStore.cec.storage.retry": "500ms"}
+_RETRY = {"spark.sql.streaming.stateStore.cec.storage.retry": "100ms"}
 _PASSING_RETRY = {"spark.sql.streaming.stateStore.cec.storage.retry": "10s"}
 
 
@@ -84,6 +89,16 @@ class Campaign:
             build(world, dice.randrange(3, 12), dice, self._scratch / f"log-{number}")
             self._logs[number] = world, self._store.world
         return self._logs[number]
+
+
+@contextmanager
+def _in_haste() -> Iterator[None]:
+    """An index in memory, and short pauses between requests: else they take most of the time of a run."""
+    with (
+        mock.patch.object(logs, "open_index", lambda _, log_id: MemoryIndex(log_id)),
+        mock.patch.object(fsspec_storage, "pauses", lambda total_s: (each / 20 for each in pauses(total_s))),
+    ):
+        yield
 
 
 def _run_on_wire(seed: int, runs: int) -> dict[str, Row]:
@@ -164,7 +179,7 @@ def main(arguments: Sequence[str]) -> int:
     rows: dict[str, Row] = {name: Row() for name in names}
     began = time.monotonic()
     numbers = range(asked.runs) if asked.run is None else [asked.run]
-    with in_memory() as store, tempfile.TemporaryDirectory(prefix="storage-campaign-") as scratch:
+    with _in_haste(), in_memory() as store, tempfile.TemporaryDirectory(prefix="storage-campaign-") as scratch:
         campaign = Campaign(store, asked.seed, Path(scratch))
         for number in numbers:
             kind = names[number % len(names)]

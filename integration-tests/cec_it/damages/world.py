@@ -22,6 +22,8 @@ PLAIN = tuple(StoreId(0, partition) for partition in range(3))
 GROUPED = tuple(StoreId(1, partition) for partition in range(2))
 STORES = PLAIN + GROUPED
 _WINDOWS = 12
+_WAIT_S = 0.5
+"""How long a start waits for the lease of a run that seems to live."""
 
 
 @dataclass(slots=True)
@@ -134,7 +136,7 @@ def check_stores(world: World, dice: random.Random, scratch: Path) -> list[Refus
             if dice.random() < 0.5:
                 agent.ask("open_log", log_id=dice.choice([None, world.log_id]))
             else:
-                generation = agent.begin_run(world.committed, decision=WITH_STATE)
+                generation = agent.begin_run(world.committed, decision=WITH_STATE, wait_s=_WAIT_S)
                 agent.ask("open_log", log_id=world.log_id)
         except Refused as error:
             return [error]
