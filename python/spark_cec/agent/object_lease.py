@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_cec.errors import AlreadyExists, Fenced
+from spark_cec.errors import AlreadyExists, Fenced, LogLocationError
 from spark_cec.log.storage import Storage
 
 DIRECTORY = "lease"
@@ -141,7 +141,10 @@ class ObjectLease:
         self._thread: threading.Thread | None = None
 
     def take(self, deadline: float) -> None:
-        """Takes the lease, and begins to keep it. `Fenced` if it cannot be had before `deadline` (`time.monotonic`)."""
+        """Takes the lease, and begins to keep it. `Fenced` if it cannot be had before `deadline` (`time.monotonic`).
+
+        `LogLocationError` if the place's listing does not show a lease that exists.
+        """
         while True:
             newest = newest_number(self._place)
             must_wait = newest > 0 and self._outlast(newest, deadline)
@@ -149,6 +152,7 @@ class ObjectLease:
             try:
                 self._place.create(_path(newest + 1), self._encode(is_released=False))
             except AlreadyExists:
+                self._await_listing(newest, deadline)
                 continue
             if newest_number(self._place) > newest + 1:  # others have taken and released leases since the look
                 self._place.delete(_path(newest + 1))
@@ -201,6 +205,21 @@ class ObjectLease:
                 self._place.delete(_path(self._number))
             else:
                 self._valid_until = began + self._timing.valid_s
+
+    def _await_listing(self, newest: int, deadline: float) -> None:
+        """Waits a moment if the listing does not show the number after `newest`, which exists.
+
+        Raises `LogLocationError` after the deadline: without listings of the present nobody knows who has the lease.
+        """
+        if newest_number(self._place) > newest:
+            return
+        if time.monotonic() > deadline:
+            raise LogLocationError(
+                self._place.url,
+                f"its listing does not show {_path(newest + 1)}, which exists: use a store whose listings show every "
+                f"object at once",
+            )
+        self._pause(self._timing.poll_s)
 
     def _outlast(self, number: int, deadline: float) -> bool:
         """Waits until the holder of a number is gone; answers whether it may still trust its lease."""

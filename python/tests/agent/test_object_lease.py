@@ -14,9 +14,9 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import ObjectStorage
 from spark_cec.agent.object_lease import Beat, ObjectLease, Process, Timing, is_taken, newest_number
-from spark_cec.errors import Fenced
+from spark_cec.errors import Fenced, LogLocationError
 from spark_cec.log.frame import Buffer
-from spark_cec.log.storage import Storage
+from spark_cec.log.storage import Listing, Storage
 from tests.log.support import Fault, FaultyStorage, ObjectStore
 
 TIMING = Timing(beat_s=100_000.0)
@@ -89,6 +89,21 @@ def test_a_silent_holder_is_outlasted_and_cannot_go_on(world: World) -> None:
     paused.release()
     taker.confirm()
     assert newest_number(world.place) == 2
+
+
+class StaleListing(FaultyStorage):
+    """Lists nothing, whatever there is."""
+
+    def list(self, directory: str) -> Listing:
+        return []
+
+
+def test_a_listing_that_does_not_show_the_lease_is_named(world: World) -> None:
+    world.take().release()
+    began = time.monotonic()
+    with pytest.raises(LogLocationError, match=r"listing does not show lease/0000000001\.json, which exists"):
+        world.lease(StaleListing(world.place)).take(time.monotonic() + 0.2)
+    assert time.monotonic() - began < 10
 
 
 def trusts(lease: ObjectLease) -> bool:
