@@ -195,6 +195,10 @@ MUST_BE_EXACT = frozenset({
 """The kinds that a query does not notice."""
 
 
+OUTSIDE_CONTRACT = frozenset({"a stale listing"})
+"""The kinds that a storage must not show (guarantee 5). A load may then find the attempt of an earlier run."""
+
+
 def _fail_some(
     case: Case, outcome: Callable[[], Outcome], *, often: float, most: int, kinds: Sequence[str] = ()
 ) -> None:
