@@ -124,7 +124,7 @@ def judge(row: Row, where: str, befall: Callable[[], list[Refused]], *, must_be_
         return
     except Refused as error:
         refused = [error]
-    except OSError as error:  # of the test's own requests
+    except (OSError, CecError) as error:  # of the test's own requests
         refused = [Refused(type(error).__name__, str(error))]
     except Exception as error:  # the agent answers every error
         row.unnamed += 1

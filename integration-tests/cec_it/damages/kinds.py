@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cec_it.damages.objects import Answer, IncompleteRead, InMemoryS3, Objects, Outcome
-from cec_it.damages.world import World, agent_on, commit_batch, write_batch
-from tests.agent.support import WITH_STATE, Refused
+from cec_it.damages.world import World, agent_on, commit_batch, start_run, write_batch
+from tests.agent.support import Refused
 
 _SEGMENTS = "/cec/log/segments/"
 
@@ -236,8 +236,7 @@ def _go_on(case: Case, outcome: Callable[[], Outcome], most: int) -> None:
 
     agent = agent_on(world, case.scratch / "writer")
     try:
-        world.generation = agent.begin_run(world.committed, decision=WITH_STATE)
-        agent.ask("open_log")
+        start_run(world, agent)
         case.store.fault = staticmethod(decide)
         for _ in range(2):
             commit_batch(world, write_batch(world, agent, case.dice))

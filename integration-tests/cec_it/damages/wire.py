@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cec_it.damages.world import World, agent_on, build, check_stores, commit_batch, write_batch
+from cec_it.damages.world import World, agent_on, build, check_stores, commit_batch, start_run, write_batch
 from cec_it.s3a import S3Server, run_server
 from spark_cec.adapters import hadoop_settings
 from spark_cec_lab.storage.proxy import PASS, Kind, Order, Request
-from tests.agent.support import WITH_STATE, Refused
+from tests.agent.support import Refused
 
 _BUCKET = "campaign"
 
@@ -63,8 +63,7 @@ def run_on_wire(server: S3Server, name: str, number: int, dice: random.Random, s
         build(world, dice.randrange(2, 5), dice, scratch / "built")
         if kind.at_write:
             agent = agent_on(world, scratch / "writer")
-            world.generation = agent.begin_run(world.committed, decision=WITH_STATE)
-            agent.ask("open_log")
+            start_run(world, agent)
             server.proxy.decide = _draw(kind, dice)
             for _ in range(2):
                 commit_batch(world, write_batch(world, agent, dice))

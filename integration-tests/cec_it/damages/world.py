@@ -73,9 +73,15 @@ def build(world: World, batches: int, dice: random.Random, scratch: Path) -> Non
 
 def _start(world: World, scratch: Path) -> Agent:
     agent = agent_on(world, scratch)
-    world.generation = agent.begin_run(world.committed, decision=WITH_STATE)
-    agent.ask("open_log")
+    start_run(world, agent)
     return agent
+
+
+def start_run(world: World, agent: Agent) -> None:
+    """Begins a run, and takes the lease: attempts of a run without a lease do not count."""
+    generation = agent.begin_run(world.committed, decision=WITH_STATE, wait_s=_WAIT_S)
+    world.generation = int(agent.ask("hold", generation=generation, wait_s=_WAIT_S)["generation"])
+    agent.ask("open_log", log_id=world.log_id or None)
 
 
 def write_batch(world: World, agent: Agent, dice: random.Random) -> dict[StoreId, Tip]:
@@ -132,17 +138,15 @@ def check_stores(world: World, dice: random.Random, scratch: Path) -> list[Refus
     refused: list[Refused] = []
     try:
         try:
-            generation = world.generation + 1
-            if dice.random() < 0.5:
+            if dice.random() < 0.5:  # an executor's agent, whose driver has begun a run
                 agent.ask("open_log", log_id=dice.choice([None, world.log_id]))
             else:
-                generation = agent.begin_run(world.committed, decision=WITH_STATE, wait_s=_WAIT_S)
-                agent.ask("open_log", log_id=world.log_id)
+                start_run(world, agent)
         except Refused as error:
             return [error]
         for store, tip in world.tips.items():
             try:
-                answer = _load(agent, world, store, tip, generation, with_id=world.has_ids and dice.random() < 0.5)
+                answer = _load(agent, world, store, tip, with_id=world.has_ids and dice.random() < 0.5)
             except Refused as error:
                 refused.append(error)
                 continue
@@ -152,10 +156,10 @@ def check_stores(world: World, dice: random.Random, scratch: Path) -> list[Refus
     return refused
 
 
-def _load(agent: Agent, world: World, store: StoreId, tip: Tip, generation: int, *, with_id: bool) -> dict[str, Any]:
+def _load(agent: Agent, world: World, store: StoreId, tip: Tip, *, with_id: bool) -> dict[str, Any]:
     return agent.ask(
         "load", store=store, version=tip.version, checkpoint_id=tip.checkpoint_id.hex() if with_id else None,
-        committed_batch=world.committed, generation=generation, retained=100,
+        committed_batch=world.committed, generation=world.generation, retained=100,
     )  # fmt: skip
 
 
