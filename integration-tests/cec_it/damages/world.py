@@ -103,7 +103,7 @@ def write_batch(world: World, agent: Agent, dice: random.Random) -> dict[StoreId
             agent.write(*part)
     asked = {"batch": batch, "generation": world.generation}
     spool = agent.spool(pa.table({"n": pa.array([batch], pa.int64())}))
-    frame = agent.ask("write_output", partition=0, attempt=0, spool=spool, **asked)["frame"]
+    frame = agent.write_output(batch, spool, 1, generation=world.generation)
     agent.ask("publish", frames=[frame], rows=1, schema="{}", truncate=False, sources=[], **asked)
     return after
 

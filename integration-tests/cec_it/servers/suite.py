@@ -268,7 +268,7 @@ def _commit(agent: Agent, tips: dict[StoreId, Tip], batch: int) -> dict[StoreId,
 def _publish(agent: Agent, batch: int, generation: int) -> None:
     spool = agent.spool(pa.table({"n": pa.array([batch], pa.int64())}))
     asked = {"batch": batch, "generation": generation}
-    frame = agent.ask("write_output", partition=0, attempt=0, spool=spool, **asked)["frame"]
+    frame = agent.write_output(batch, spool, 1, generation=generation)
     assert agent.ask("publish", frames=[frame], rows=1, schema="{}", truncate=False, sources=[], **asked)["first"]
 
 

@@ -176,13 +176,12 @@ class Agent:
         assert len(answer) == len(commits)
         return dict(answer[0])
 
-    def write_output(self, batch: int, spool: str | None, rows: int, partition: int = 0) -> str:
+    def write_output(self, batch: int, spool: str | None, rows: int, *, partition: int = 0, generation: int = 1) -> str:
         """Writes an output frame; its id."""
         frame: str = new_id().hex()
-        known = {"frame": frame, "batch": batch, "partition": partition, "attempt": 0, "generation": 1}
-        log_id = read_log_id(open_storage(self.home))
+        known = {"frame": frame, "batch": batch, "partition": partition, "attempt": 0, "generation": generation}
         output = {**known, "rows": rows, "spool": spool}
-        assert self.ask("append", log_id=log_id, commits=[], outputs=[output]) == {"commits": []}
+        assert self.ask("append", log_id=None, commits=[], outputs=[output]) == {"commits": []}
         return frame
 
     def rows(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
