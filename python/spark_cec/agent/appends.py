@@ -68,13 +68,18 @@ class AppendCalls:
         log = self._logs.get_known(request.home)
         log.catalog.refresh()
         index = log.catalog.index
-        commits = [
-            each.checkpoint_id
+        commits = {
+            each.checkpoint_id: index.commit(each.store, each.version, bytes.fromhex(each.checkpoint_id))
             for each in request.commits
-            if index.commit(each.store, each.version, bytes.fromhex(each.checkpoint_id)) is not None
-        ]
-        frames = [frame for frame in request.frames if index.output(bytes.fromhex(frame)) is not None]
-        return FindWritesAnswer(commits=tuple(commits), frames=tuple(frames))
+        }
+        frames = {frame: index.output(bytes.fromhex(frame)) for frame in request.frames}
+        found = {key: entry.location for key, entry in (*commits.items(), *frames.items()) if entry is not None}
+        # The writer may have died before its bytes were durable.
+        for segment in {location.segment for location in found.values()}:
+            log.storage.sync(segment_path(segment))
+        return FindWritesAnswer(
+            commits=tuple(key for key in commits if key in found), frames=tuple(key for key in frames if key in found)
+        )
 
     def _commit_all(self, log: OpenLog, request: AppendRequest) -> list[CommitResult]:
         results: dict[int, CommitResult] = {}

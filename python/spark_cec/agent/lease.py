@@ -1,9 +1,9 @@
 """Leases: at most one living run of a query per checkpoint, and per log.
 
 Two runs of one query would write one log and one output, and `cec rollback` deletes entries of Spark's logs. On a local
-or mounted file system a file lock refuses the second run. The lock ends with its process. On an object store an object
-with a heartbeat does (`object_lease`). Which of several starts goes
-on is decided with the lease in hand: `recovery.query_runs`.
+or mounted file system a file lock refuses the second run. The lock ends with its process. On an object store
+and on HDFS an object with a heartbeat does (`object_lease`). Which of several starts goes on is decided with the lease
+in hand: `recovery.query_runs`.
 """
 
 from __future__ import annotations

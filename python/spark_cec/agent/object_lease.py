@@ -1,4 +1,4 @@
-"""A lease on a storage without file locks: an object store.
+"""A lease on a storage without file locks: an object store, or HDFS.
 
 A lease is an object `lease/<number>.json`. Creating the next number takes the lease, and creation is exclusive. The
 holder writes its object again every `beat_s`: a beat. Only the holder's own clock and the taker's own clock count, each

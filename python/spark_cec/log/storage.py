@@ -49,8 +49,9 @@ class Storage(Protocol):
     The log relies on these guarantees:
 
     1. `create` is atomic and create-if-absent: of several callers with different bytes exactly one succeeds. No
-       reader, also after a crash, ever sees a part of the file. On an object store without marks of writers (all but
-       S3) a second call with equal bytes may succeed, because the answer to the first one may have been lost.
+       reader, also after a crash, ever sees a part of the file. On a storage without marks of writers (HDFS, and all
+       object stores but S3) a second call with equal bytes may succeed, because the answer to the first one may have
+       been lost.
     2. `replace` is atomic: a reader sees the old bytes or the new, never a mixture and never nothing.
     3. `create`, `replace` and `Appender.append` are durable on return, the file's name included.
     4. Appended bytes become visible in order, within one `append` too. A reader, also after a crash, sees a prefix of

@@ -162,6 +162,25 @@ def test_stores_that_write_together_share_a_write(agent: Agent, monkeypatch: pyt
     assert agent.calls._logs.get_known(agent.home).catalog.index.output(bytes.fromhex("0f" * 16)) is not None
 
 
+def test_the_driver_finds_what_an_executor_wrote_as_it_ended(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, one = agent.append_arguments(STORE, Tip(), window(b"a"))
+    agent.write(one)
+    frame = agent.write_output(0, agent.spool(pa.table({"n": pa.array([1], pa.int64())})), 1)
+    driver, synced = Agent(tmp_path), list[str]()
+    driver.ask("open_log")
+    monkeypatch.setattr(LocalStorage, "sync", lambda _, path: synced.append(path))
+    known = {"store": {"operator": 0, "partition": 3, "name": "default"}, "version": 1}
+    named = first.checkpoint_id.hex()
+    commits = [{**known, "checkpoint_id": each} for each in (named, "0a" * 16)]
+    found = driver.ask("find_writes", commits=commits, frames=[frame, "0b" * 16])
+    assert found == {"commits": [named], "frames": [frame]}
+    (segment,) = Path(agent.home, "segments").iterdir()
+    assert synced == [f"segments/{segment.name}"], "its writer may have died before it waited for the disk"
+    driver.calls.close()
+
+
 def test_if_one_ledger_is_missing_nothing_is_written(agent: Agent) -> None:
     first, one = agent.append_arguments(STORE, Tip(), window(b"a"))
     second, other = agent.append_arguments(OTHER, Tip(), window(b"b"))

@@ -8,8 +8,8 @@ import org.apache.spark.sql.cec.state.StoreOfOperator
 import org.apache.spark.sql.execution.streaming.runtime.{StreamExecution, StreamingQueryWrapper}
 
 /**
- * The end of a batch, in the stream's thread: its tasks have ended, and it does not count yet. A V2 sink commits after it, a
- * V1 sink before.
+ * The end of a batch, in the stream's thread: its tasks have ended, and it does not count yet. A V2 sink commits after
+ * it, a V1 sink before.
  */
 private[recovery] final class BatchEnd(session: SparkSession, run: RunContext, conf: Map[String, String]) {
   /**
@@ -27,8 +27,9 @@ private[recovery] final class BatchEnd(session: SparkSession, run: RunContext, c
   }
 
   /**
-   * Makes the JVMs write the commits of tasks that ended well, and no others. The batch counts only if each store that committed in a task is written, and each frame that a
-   * task gave to the sink. A lost executor sends no answer, or is not asked at all.
+   * Makes the JVMs write the commits of tasks that ended well, and no others. The batch counts only if each store that
+   * committed in a task is written, and each frame that a task gave to the sink. A lost executor sends no answer, or is
+   * not asked at all.
    */
   private def write(version: Long, frames: Set[String]): Unit = {
     val committed = findCommits()
