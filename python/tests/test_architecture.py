@@ -35,7 +35,7 @@ FLOORS: Floors = (
     ),
     # 4 engine
     (
-        *("checkpoint.eventual", "checkpoint.commit", "checkpoint.flush", "checkpoint.recovery_target"),
+        *("checkpoint.eventual", "checkpoint.commit_frames", "checkpoint.flush", "checkpoint.recovery_target"),
         *("recovery.decide", "recovery.facts", "recovery.fallback", "recovery.generations"),
         *("recovery.report", "recovery.requests"),
         *("recovery.query_files", "recovery.start_messages"),

@@ -20,7 +20,7 @@ from spark_cec.agent.messages import (
     StoreCommit,
 )
 from spark_cec.agent.output_cache import OutputCache
-from spark_cec.checkpoint.commit import CommitRequest, CommitResult, LedgerMissing, adopt_commit, commit_stores
+from spark_cec.checkpoint.commit_frames import CommitRequest, CommitResult, LedgerMissing, adopt_commit, commit_stores
 from spark_cec.checkpoint.flush import flush_store
 from spark_cec.checkpoint.recovery_target import Forecast
 from spark_cec.errors import DamagedLog

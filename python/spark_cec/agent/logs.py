@@ -16,7 +16,7 @@ from pathlib import Path
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.adapters.rocksdict_index import open_index
 from spark_cec.agent.private import is_writable_by_others, private_directory
-from spark_cec.checkpoint.commit import StoreLedgers
+from spark_cec.checkpoint.commit_frames import StoreLedgers
 from spark_cec.errors import GONE, CecError, Fenced, LogLocationError, SettingsError
 from spark_cec.ids import new_writer_id
 from spark_cec.log.catalog import Catalog

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from spark_cec.checkpoint.commit import CommitRequest, CommitResult, StoreLedgers
+from spark_cec.checkpoint.commit_frames import CommitRequest, CommitResult, StoreLedgers
 from spark_cec.checkpoint.eventual import chain_of
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.errors import DamagedLog

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from spark_cec.checkpoint.commit import CommitRequest, CommitResult, StoreLedgers, commit_stores
+from spark_cec.checkpoint.commit_frames import CommitRequest, CommitResult, StoreLedgers, commit_stores
 from spark_cec.checkpoint.eventual import EventualCheckpoint
 from spark_cec.ids import NO_CHECKPOINT, StoreId, new_id
 from spark_cec.log.catalog import Catalog

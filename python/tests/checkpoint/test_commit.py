@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_cec.checkpoint.commit import CommitRequest, CommitResult, LedgerMissing, StoreLedgers
+from spark_cec.checkpoint.commit_frames import CommitRequest, CommitResult, LedgerMissing, StoreLedgers
 from spark_cec.checkpoint.eventual import head_at, rebuild
 from spark_cec.errors import CecError, DamagedLog
 from spark_cec.ids import NO_CHECKPOINT, StoreId

@@ -26,6 +26,7 @@ private[cec] object HeldOutputs extends Logging {
 
   /** Keeps output until the driver asks this JVM to write. */
   def hold(output: HeldOutput): Unit = {
+    LocalStores.prepareEnd()
     held.put(output.rows.frame, output)
     LocalStores.announce()
   }

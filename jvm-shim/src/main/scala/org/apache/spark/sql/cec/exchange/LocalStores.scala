@@ -107,9 +107,12 @@ private[cec] object LocalStores extends Logging {
   def timeout(agentTimeoutMs: Int): RpcTimeout =
     new RpcTimeout(FiniteDuration(agentTimeoutMs + 60000L, TimeUnit.MILLISECONDS), "spark.sql.streaming.stateStore.cec.agent.timeout")
 
+  /** Makes an executor write what it holds before it ends in good order. */
+  def prepareEnd(): Unit = if (SparkEnv.get.executorId != SparkContext.DRIVER_IDENTIFIER) closeAtEnd
+
   /** Adds a store and announces this JVM to the driver. */
   def add(store: HostedStore): Unit = {
-    if (SparkEnv.get.executorId != SparkContext.DRIVER_IDENTIFIER) closeAtEnd
+    prepareEnd()
     stores.put(store, true)
     announce(atOnce = true)
   }

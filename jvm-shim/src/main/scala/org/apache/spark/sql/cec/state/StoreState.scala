@@ -79,7 +79,7 @@ private[cec] final class StoreState(
   private val cold = if (onDisk) new ColdWindows(keyFields, valueFields, prefixFields.isDefined) else null
   private val books: CheckpointIndex = new CheckpointIndex(cold, windows.warmUp(_))
   private var windows = newWindows()
-  private val records = new CommitRecords(books, new CheckpointTimeBudget, deferred, prefixFields.isDefined)
+  private val records = new CommitRecordChooser(books, new CheckpointTimeBudget, deferred, prefixFields.isDefined)
   private var ecLoadMs = 0.0
 
   /** The checkpoint that the store loaded last. */

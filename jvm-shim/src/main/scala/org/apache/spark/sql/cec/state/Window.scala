@@ -16,7 +16,7 @@ private[cec] abstract class Window(val hash: Int) {
   /** The batch that first changed this window after its footprint; [[Window.Clean]] if none did. */
   var dirtySince: Long = Window.Clean
 
-  /** The last call of `CommitRecords.spoolTo` that chose this window. */
+  /** The last call of `CommitRecordChooser.spoolTo` that chose this window. */
   var checkRound: Long = -1L
 
   /** Whether the batch under way touched this window. */

@@ -10,7 +10,7 @@ import scala.jdk.CollectionConverters._
  *
  * @param grouped whether a window may have several rows
  */
-private[state] final class CommitRecords(books: CheckpointIndex, budget: CheckpointTimeBudget, deferred: Boolean, grouped: Boolean) {
+private[state] final class CommitRecordChooser(books: CheckpointIndex, budget: CheckpointTimeBudget, deferred: Boolean, grouped: Boolean) {
   /**
    * Returns a function that counts the rows of windows with footprints before a version. Callers ask for ascending
    * versions.

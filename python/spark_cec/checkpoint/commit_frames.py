@@ -1,7 +1,7 @@
 """Writes the frames of commits, in the agent: the footer of each, and the records that the shim has chosen.
 
-`CommitRecords.scala` chooses the windows that a commit writes, by the plan of the commit before. `log.meta.CommitMeta`
-has the fields of the footer, and `log/FORMAT.md` has the bytes.
+`CommitRecordChooser.scala` chooses the windows that a commit writes, by the plan of the commit before.
+`log.meta.CommitMeta` has the fields of the footer, and `log/FORMAT.md` has the bytes.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import scala.jdk.CollectionConverters._
 import org.apache.spark.sql.cec.CecSuite
 import org.apache.spark.sql.cec.agent.{CommitPlan, ExtentStep, ReplayStep}
 
-class CommitRecordsSuite extends CecSuite {
+class CommitRecordChooserSuite extends CecSuite {
   import Plans.plan
   import Rows._
 
@@ -20,7 +20,7 @@ class CommitRecordsSuite extends CecSuite {
     val books = new CheckpointIndex(null, _ => ())
     books.rebuild(windows.iterator)
     windows.foreach(_.checkRound = -1L) // an earlier chooser's rounds are not those of this one
-    val records = new CommitRecords(books, new CheckpointTimeBudget, deferred, grouped)
+    val records = new CommitRecordChooser(books, new CheckpointTimeBudget, deferred, grouped)
 
     def choose(
         asked: Option[CheckpointPlan], changes: BatchDelta = new BatchDelta, inputs: Long = 0, taskNs: Long = 1000000000L, rows: Long = 0): Seq[Window] = {
