@@ -178,7 +178,8 @@ private final class StoreDriver {
       deferred = request.get("deferred").asBoolean,
       Recovery(
         request.get("replay_to").asLong, request.path("base").asLong(request.get("replay_to").asLong), request.path("counted").asBoolean, request.path("accept").asBoolean),
-      _ => false, key => key.getInt(0).toString, StoreConfs.isLiveOnDisk(confOf(request)), silent = request.path("silent").asBoolean)
+      _ => false, key => key.getInt(0).toString, StoreConfs.isLiveOnDisk(confOf(request)), silent = request.path("silent").asBoolean,
+      together = request.path("together").asBoolean)
   }
 
   /** Writes rows of one string each to a spool file as the sink does; answers the file. */
