@@ -399,8 +399,8 @@ def begin_deferred(jvm: Stores, provider: Provider, checkpoint: Path, task: int)
     provider.fresh().store(0).abort()  # there is a log from here on
     run = {
         "checkpoint": str(checkpoint), "home": home, "log_id": read_log_id(open_storage(home)), "generation": 1,
-        "replay_to": 0, "base": 0, "accept": False, "silent": False, "started_ms": 0, "deferred": [0], "counted": [],
-        "forecast": None,
+        "replay_to": 0, "base": 0, "accept": False, "silent": False, "together": False, "started_ms": 0,
+        "deferred": [0], "counted": [], "forecast": None,
     }  # fmt: skip
     properties = {"spark.sql.cec.run": json.dumps(run), "sql.streaming.queryId": "q"}
     jvm.ask("task_begin", task=task, thread="query", properties=properties)

@@ -15,10 +15,10 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.spark.{SparkConf, SparkEnv, TaskContext, TaskContextImpl}
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.cec.{CecStateStoreProvider, StoreConfs}
-import org.apache.spark.sql.cec.agent.{Agent, Json}
+import org.apache.spark.sql.cec.agent.{Agent, DurableCommit, Json}
 import org.apache.spark.sql.cec.exchange.{HostedStore, LocalStores}
 import org.apache.spark.sql.cec.source.RowSpool
-import org.apache.spark.sql.cec.state.{AgentStoreClient, ExactAverages, Recovery, RowDigest, StoreState}
+import org.apache.spark.sql.cec.state.{AgentStoreClient, ExactAverages, Recovery, RowDigest, StoreState, UnwrittenCommit}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.{StringType, StructField, StructType}
@@ -127,7 +127,13 @@ private final class StoreDriver {
       override def checkpoint: String = "/none"
       override def stateStoreId: StateStoreId = StateStoreId("/none/state", 0, 0)
       override def generation: Option[Long] = None
-      override def agentTimeoutMs: Int = 1
+      override def exclusively[A](body: => A): A = body
+      override def unwritten(version: Long): Option[UnwrittenCommit] = None
+      override def noteWritten(commit: UnwrittenCommit, answer: DurableCommit): Unit = ()
+      override def writtenCommit(version: Long): Option[String] = None
+      override def forget(): Unit = ()
+      override def home: String = "/none/cec/log"
+      override def agentConf: Map[String, String] = Map.empty
       override def flush(version: Long): Unit = ()
       override def handOver(version: Long): Boolean = false
       override def end(version: Long, write: Boolean): Unit = ()
