@@ -13,7 +13,7 @@ import org.apache.spark.{SparkContext, SparkEnv}
 import org.apache.spark.internal.Logging
 import org.apache.spark.rpc.{RpcCallContext, RpcEndpoint, RpcEndpointRef, RpcEnv, RpcTimeout}
 import org.apache.spark.sql.cec.agent.{Agent, DurableCommit, Json}
-import org.apache.spark.sql.cec.state.{AgentStoreClient, UnwrittenCommit}
+import org.apache.spark.sql.cec.state.{AgentStoreClient, StoreOfOperator, UnwrittenCommit}
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 import org.apache.spark.util.{RpcUtils, ShutdownHookManager, ThreadUtils}
 
@@ -179,15 +179,12 @@ private[cec] object LocalStores extends Logging {
         val generation = Some(message.get("generation").asLong).filter(_ >= 0)
         Json.obj().put("handed_over", findHolders(checkpoint, generation, id).exists(tryHandOver(_, version))).toString
       case Message.Write =>
-        def names(field: String) = message.get(field).elements.asScala.map(_.asText).toSet
-        val outputs = HeldOutputs.choose(checkpoint, message.get("generation").asLong, version - 1, names("frames"))
-        val written = writeTogether(findStores(checkpoint, message), names("commits"), outputs, version)
+        val frames = message.get("frames").elements.asScala.map(_.asText).toSet
+        val outputs = HeldOutputs.choose(checkpoint, message.get("generation").asLong, version - 1, frames)
+        val written = writeTogether(findStores(checkpoint, message), Message.readCommits(message), outputs, version)
         val node = Json.obj()
         node.set[JsonNode]("frames", Json.strings(outputs.map(_.rows.frame)))
-        node.set[JsonNode]("written", written.foldLeft(Json.arr()) { (list, store) =>
-          val id = store.stateStoreId
-          list.add(Json.obj().put("operator", id.operatorId).put("partition", id.partitionId).put("store", id.storeName))
-        })
+        node.set[JsonNode]("written", written.foldLeft(Json.arr())((list, store) => list.add(Message.writeStore(keyOf(store)))))
         node.toString
       case call @ (Message.Flush | Message.End) =>
         val ours = findStores(checkpoint, message)
@@ -215,13 +212,15 @@ private[cec] object LocalStores extends Logging {
    * Writes the named commits of `version` that these stores hold back, and output of its batch, with one call to the
    * agent. Returns the stores of whose named commits the log has one then. All are of one run, so they have one log.
    *
-   * A commit that the driver does not name is that of a task that failed later. Its store forgets it, because its frame
-   * must not come after that of the task that ended well.
+   * If the driver names another commit of a store, the store's own is that of a task that failed later. The store forgets
+   * it, because its frame must not come after that of the task that ended well. If the driver does not know the store,
+   * its commit is written: a frame too many does no harm, and a frame too few loses state.
    */
-  private def writeTogether(ours: Seq[HostedStore], named: Set[String], outputs: Seq[HeldOutput], version: Long): Seq[HostedStore] =
+  private def writeTogether(
+      ours: Seq[HostedStore], named: Map[StoreOfOperator, Set[String]], outputs: Seq[HeldOutput], version: Long): Seq[HostedStore] =
     holdAll(ours.sortBy(_.stateStoreId.toString).toList) {
       val (waiting, others) = (for (store <- ours; commit <- store.unwritten(version)) yield (store, commit))
-        .partition { case (_, commit) => named(commit.commit.checkpointId) }
+        .partition { case (store, commit) => named.get(keyOf(store)).forall(_(commit.commit.checkpointId)) }
       others.foreach { case (store, _) => store.forget() }
       val log = waiting.headOption.map { case (store, _) => (store.home, None, store.agentConf) }
         .orElse(outputs.headOption.map(output => (output.home, Some(output.logId), output.conf)))
@@ -230,8 +229,11 @@ private[cec] object LocalStores extends Logging {
         waiting.zip(answers).foreach { case ((store, commit), answer) => store.noteWritten(commit, answer) }
         outputs.foreach(HeldOutputs.forget)
       }
-      ours.filter(_.writtenCommit(version).exists(named))
+      ours.filter(store => named.get(keyOf(store)).exists(ids => store.writtenCommit(version).exists(ids)))
     }
+
+  private def keyOf(store: HostedStore): StoreOfOperator =
+    StoreOfOperator(store.stateStoreId.operatorId, store.stateStoreId.partitionId, store.stateStoreId.storeName)
 
   /** Runs `body` while no task uses one of the stores. */
   private def holdAll[A](stores: List[HostedStore])(body: => A): A = stores match {

@@ -1,9 +1,12 @@
 package org.apache.spark.sql.cec.exchange
 
+import scala.jdk.CollectionConverters._
+
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 
 import org.apache.spark.sql.cec.agent.Json
+import org.apache.spark.sql.cec.state.StoreOfOperator
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
 /** The messages about state stores between driver and executors. */
@@ -21,10 +24,24 @@ private[exchange] object Message {
 
   def write(checkpoint: String, generation: Long, version: Long, named: NamedWrites): ObjectNode = {
     val message = makeMessage(Write, checkpoint, version).put("generation", generation)
-    message.set[JsonNode]("commits", Json.strings(named.commits.toSeq))
+    message.set[JsonNode]("commits", named.commits.foldLeft(Json.arr()) { case (list, (store, ids)) =>
+      val node = writeStore(store)
+      node.set[JsonNode]("ids", Json.strings(ids.toSeq))
+      list.add(node)
+    })
     message.set[JsonNode]("frames", Json.strings(named.frames.toSeq))
     message
   }
+
+  /** The stores of a `write`, each with the ids of its commits. */
+  def readCommits(message: JsonNode): Map[StoreOfOperator, Set[String]] =
+    message.get("commits").elements.asScala.map(node => readStore(node) -> node.get("ids").elements.asScala.map(_.asText).toSet).toMap
+
+  def writeStore(store: StoreOfOperator): ObjectNode =
+    Json.obj().put("operator", store.operator).put("partition", store.partition).put("store", store.name)
+
+  def readStore(node: JsonNode): StoreOfOperator =
+    StoreOfOperator(node.get("operator").asLong, node.get("partition").asInt, node.get("store").asText)
 
   /**
    * Asks for a store at a version. The executor that has it in the same run writes it and drops its windows. The

@@ -18,10 +18,10 @@ import org.apache.spark.sql.cec.state.StoreOfOperator
 /**
  * What the JVMs shall write at the end of a batch.
  *
- * @param commits their checkpoint ids
+ * @param commits of each store, the checkpoint ids of the commits whose tasks ended well
  * @param frames of output, their ids
  */
-private[cec] final case class NamedWrites(commits: Set[String], frames: Set[String])
+private[cec] final case class NamedWrites(commits: Map[StoreOfOperator, Set[String]], frames: Set[String])
 
 /**
  * The result of a write of all JVMs.
@@ -65,8 +65,7 @@ private[cec] object StoreLocations {
   def write(checkpoint: String, generation: Long, version: Long, named: NamedWrites, agentTimeoutMs: Int): WrittenTogether = {
     val answers = directory().askAll(Message.write(checkpoint, generation, version, named), LocalStores.timeout(agentTimeoutMs))
     val known = answers.flatMap(_.toSeq)
-    val stores = for (answer <- known; store <- answer.get("written").elements.asScala)
-      yield StoreOfOperator(store.get("operator").asLong, store.get("partition").asInt, store.get("store").asText)
+    val stores = for (answer <- known; store <- answer.get("written").elements.asScala) yield Message.readStore(store)
     WrittenTogether(stores.toSet, known.flatMap(_.get("frames").elements.asScala.map(_.asText)).toSet, answers.flatMap(_.left.toSeq))
   }
 

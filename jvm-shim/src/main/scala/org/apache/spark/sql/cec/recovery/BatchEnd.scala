@@ -33,8 +33,7 @@ private[recovery] final class BatchEnd(session: SparkSession, run: RunContext, c
    */
   private def write(version: Long, frames: Set[String]): Unit = {
     val committed = findCommits()
-    val named = NamedWrites(committed.values.flatten.toSet, frames)
-    val written = StoreLocations.write(run.checkpoint, run.generation, version, named, Agent.timeoutMs(conf))
+    val written = StoreLocations.write(run.checkpoint, run.generation, version, NamedWrites(committed, frames), Agent.timeoutMs(conf))
     val (stores, outputs) = awaitOthers(version, committed -- written.stores, frames -- written.frames)
     val missing = stores.toSeq.map(store => s"store ${store.operator}/${store.partition}/${store.name}").sorted ++
       outputs.toSeq.map(frame => s"output frame $frame")
@@ -67,11 +66,15 @@ private[recovery] final class BatchEnd(session: SparkSession, run: RunContext, c
     (missing.keySet, lost)
   }
 
+  /** The commits of the batch that ends. Fails if an operator tells of none, because its stores might not be written. */
   private def findCommits(): Map[StoreOfOperator, Set[String]] = {
     val query = Option(session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY)).flatMap(id => Option(session.streams.get(id)))
     val plan = query.collect { case wrapper: StreamingQueryWrapper => wrapper.streamingQuery.lastExecution.executedPlan }
-    plan.map(PartialBatch.findCommits(_)).filter(_.nonEmpty).getOrElse(throw new IllegalStateException(
-      s"no store of ${run.checkpoint} committed in the batch that ends: the query is ${query.getOrElse("unknown to its session")}"))
+    val commits = plan.map(PartialBatch.findCommits(_)).getOrElse(Nil)
+    if (commits.isEmpty || commits.exists(_.isEmpty)) throw new IllegalStateException(
+      s"${commits.count(_.isEmpty)} of ${commits.size} stateful operators of the query with checkpoint ${run.checkpoint} tell of no commit in the batch " +
+        "that ends. To let each task write by itself set spark.sql.streaming.stateStore.cec.writeAt=task")
+    commits.flatten.toMap
   }
 }
 

@@ -47,11 +47,8 @@ private[recovery] object PartialBatch {
     if (operators.nonEmpty && missing.isEmpty) None else Some(missing)
   }
 
-  /**
-   * The stores that committed a batch with this plan, and the checkpoint ids of their commits; empty if the plan shows no
-   * stateful operator.
-   */
-  def findCommits(plan: SparkPlan): Map[StoreOfOperator, Set[String]] = findOperators(plan).flatMap(findCommitted).toMap
+  /** Of each stateful operator of the plan, the stores that committed its batch, and the checkpoint ids of their commits. */
+  def findCommits(plan: SparkPlan): Seq[Map[StoreOfOperator, Set[String]]] = findOperators(plan).map(findCommitted)
 
   private def findOperators(plan: SparkPlan): Seq[StateStoreWriter] = plan.collect { case writer: StateStoreWriter => writer }
 

@@ -8,7 +8,7 @@ import com.fasterxml.jackson.databind.JsonNode
 
 import org.apache.spark.sql.cec.CecSuite
 import org.apache.spark.sql.cec.agent.{DurableCommit, Json}
-import org.apache.spark.sql.cec.state.UnwrittenCommit
+import org.apache.spark.sql.cec.state.{StoreOfOperator, UnwrittenCommit}
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
 class MessageSuite extends CecSuite {
@@ -23,6 +23,13 @@ class MessageSuite extends CecSuite {
     assert(!Message.end(checkpoint, 3L, 4L, flush = false).get("flush").asBoolean)
     assert(fields(Message.flush(checkpoint, 3L, 4L)) == Set("call", "checkpoint", "generation", "version"))
     assert(Message.flush(checkpoint, 3L, 4L).get("call").asText == "flush")
+  }
+
+  test("a write names each store's commits, and frames of output") {
+    val named = NamedWrites(Map(StoreOfOperator(1L << 40, 7, "left-keyToNumValues") -> Set("a", "b"), StoreOfOperator(0L, 0, "default") -> Set("c")), Set("f"))
+    val asked = Json.parse(Message.write(checkpoint, 3L, 4L, named).toString)
+    assert(fields(asked) == Set("call", "checkpoint", "generation", "version", "commits", "frames"))
+    assert(Message.readCommits(asked) == named.commits && asked.get("frames").elements.asScala.map(_.asText).toSet == named.frames)
   }
 
   test("a hand-over names the store and the asking executor; -1 stands for a run that was not announced") {
