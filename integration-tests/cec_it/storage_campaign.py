@@ -43,7 +43,7 @@ _PASSING_RETRY = {"spark.sql.streaming.stateStore.cec.storage.retry": "10s"}
 
 @dataclass(slots=True)
 class Row:
-    """What the runs of one kind came to. `examples`: what was wrong."""
+    """The results of the runs of one kind. `examples`: the runs with wrong state."""
 
     exact: int = 0
     named: int = 0

@@ -153,7 +153,7 @@ def refuse_writes_for_a_while(case: Case) -> None:
 
 
 def fail_writes_for_ever(case: Case) -> None:
-    """The writes of a batch fail from one of them on; some of these have worked. Spark does not commit the batch."""
+    """The first writes of a batch succeed, and all later ones fail. Spark does not commit the batch."""
     _go_on(
         case,
         lambda: Outcome(case.dice.choice((Answer(503), ConnectionResetError(104, "reset"))), case.dice.random() < 0.5),

@@ -62,7 +62,7 @@ def _scratch() -> tempfile.TemporaryDirectory[str]:
 
 
 def _keep(built: Path, place: Path) -> None:
-    """Moves what was built to its place in one step. Another process may have been faster."""
+    """Moves the built server to its place in one step. Another process may have been faster."""
     if not place.exists():
         built.rename(place)
 

@@ -32,7 +32,7 @@ RESETS = (Kind.PUT, Kind.OTHER)
 
 
 def once(order: Order, *kinds: Kind) -> Callable[[Request], Order]:
-    """The order for the first request of these kinds, and no order for the others."""
+    """Gives `order` to the first request of these kinds. All other requests pass."""
     left = [order]
     return lambda request: left.pop() if left and request.kind in kinds else PASS
 
