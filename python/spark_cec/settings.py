@@ -43,10 +43,15 @@ class Mode(str, Enum):
 
 
 class WriteAt(str, Enum):
-    """When the stores of an executor write their commits: each at the end of its task, or all together after them."""
+    """When the stores of an executor write their commits.
+
+    Each at the end of its task; or all together when the tasks have ended, before Spark commits the batch; or all
+    together while Spark commits the batch.
+    """
 
     TASK = "task"
     BATCH = "batch"
+    ASYNC = "async"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from spark_cec.admin.committed import Committed, committed, committed_attempts, decided_fallback
+from spark_cec.admin.committed import Committed, committed, committed_attempts, decided_fallback, note_unwritten
 from spark_cec.admin.damage import Finding, damage_findings, error_finding
 from spark_cec.admin.find_log import Place
 from spark_cec.admin.state import open_catalog
@@ -72,6 +72,7 @@ def verify_log(place: Place, stores_begin: CountCallback, store_done: Callable[[
     done = committed(place)
     catalog = open_catalog(place)
     catalog.refresh()
+    done = note_unwritten(place, catalog.index, done)
     outputs = [*_find_missing_manifests(storage, batches), *_find_missing_outputs(storage, catalog.index, batches)]
     stores = tuple(_check_stores(place, catalog, done, stores_begin, store_done))  # 3
     known = {error.segment for error in report.files}
@@ -165,7 +166,7 @@ def _check_stores(
             # A running query may have moved on and trimmed its log: check again, and report only damage that remains.
             now = committed(place)
             catalog.refresh()
-            checks = _check_store(place, catalog.index, store, now)
+            checks = _check_store(place, catalog.index, store, note_unwritten(place, catalog.index, now))
         yield from checks
         store_done()
 

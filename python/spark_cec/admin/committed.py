@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_cec.admin.find_log import OWN_DIRECTORY, Place, open_to_read
 from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
@@ -14,7 +14,8 @@ from spark_cec.protocols.records import checkpoints_of, read_records, records_in
 from spark_cec.protocols.runtime import find_line
 from spark_cec.protocols.spec import read_spec
 from spark_cec.recovery.attempts import Allows, CommittedAttempts, is_rolled_back
-from spark_cec.recovery.facts import is_fallback_done
+from spark_cec.recovery.decide import lacks_newest
+from spark_cec.recovery.facts import is_fallback_done, read_stores
 from spark_cec.recovery.query_files import FALLBACK, QUERY, Fallback, ReplayProgress, is_under_protocol
 from spark_cec.recovery.report import read_progress
 from spark_cec.recovery.rollback import pending_rollback
@@ -26,13 +27,15 @@ class Committed:
     """The newest batch V that Spark has committed, -1 if there is none.
 
     `replay`: the progress of a replay, if one runs. `checkpoint`: for a flow under a protocol, the batch to which its
-    next start takes it back. `under_way`: the target batch of an unfinished rollback.
+    next start takes it back. `under_way`: the target batch of an unfinished rollback. `is_unwritten`: Spark committed
+    the batch before all stores had written it (`WriteAt.ASYNC`). A run writes it, or the next start makes it again.
     """
 
     batch: int
     replay: ReplayProgress | None = None
     checkpoint: int | None = None
     under_way: int | None = None
+    is_unwritten: bool = False
 
     @property
     def last(self) -> int:
@@ -43,8 +46,9 @@ class Committed:
 
     @property
     def version(self) -> int | None:
-        """The store version at the end of `last`, which the log must have; None before the first batch."""
-        return self.last + 1 if self.last >= 0 else None
+        """The newest store version that the log must have, mostly that at the end of `last`; None if there is none."""
+        newest = self.last if self.is_unwritten else self.last + 1
+        return newest if newest > 0 else None
 
 
 def committed(place: Place) -> Committed | None:
@@ -57,6 +61,16 @@ def committed(place: Place) -> Committed | None:
     pending = pending_rollback(_own_storage(place.checkpoint))
     back_to = pending.batch if pending is not None else None
     return Committed(committed_batch(place.checkpoint), replay, _read_protocol_batch(place.checkpoint), back_to)
+
+
+def note_unwritten(place: Place, index: Index, done: Committed | None) -> Committed | None:
+    """The same progress, with `is_unwritten` as the log tells. The index must be read after the progress."""
+    if place.checkpoint is None or done is None or done.version is None or done.last != done.batch:
+        return done
+    stores = all_stores(place.checkpoint, index.stores(), is_ours=place.is_ours)
+    attempts = _read_attempts(place, place.checkpoint, done)
+    is_unwritten = lacks_newest(read_stores(index, stores, done.version, attempts.allows)) and attempts.may_lack_newest
+    return replace(done, is_unwritten=is_unwritten)
 
 
 def _read_protocol_batch(checkpoint: Storage) -> int | None:
@@ -91,10 +105,14 @@ def decided_fallback(place: Place, index: Index, done: Committed | None) -> Fall
 
 def committed_attempts(place: Place, done: Committed | None) -> Allows:
     """Tells which attempts may be the committed ones; without a checkpoint, all that no rollback took back."""
-    cuts = _read_cuts_if_sound(place)
     if place.checkpoint is None or done is None:
+        cuts = _read_cuts_if_sound(place)
         return lambda entry: not is_rolled_back(entry, cuts)
-    return CommittedAttempts(place.checkpoint, _own_storage(place.checkpoint), cuts, done.batch).allows_read
+    return _read_attempts(place, place.checkpoint, done).allows_read
+
+
+def _read_attempts(place: Place, checkpoint: Storage, done: Committed) -> CommittedAttempts:
+    return CommittedAttempts(checkpoint, _own_storage(checkpoint), _read_cuts_if_sound(place), done.batch)
 
 
 def _read_cuts_if_sound(place: Place) -> tuple[Cut, ...]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.admin.committed import committed, committed_attempts
+from spark_cec.admin.committed import committed, committed_attempts, note_unwritten
 from spark_cec.admin.find_log import OWN_DIRECTORY, Place
 from spark_cec.admin.state import open_catalog
 from spark_cec.agent.lease import CheckpointLeases, command_wait_s
@@ -41,10 +41,12 @@ def plan_fallback(place: Place) -> FallbackPlan | None:
     catalog = open_catalog(place)
     catalog.refresh()
     index = catalog.index
+    done = note_unwritten(place, index, done) or done
     stores = all_stores(place.checkpoint, index.stores(), is_ours=place.is_ours)
     oldest = min(_list_batches(place.checkpoint, "offsets"), default=done.last + 1)
     probe = make_probe(place.storage, index, committed_attempts(place, done))
-    found = find_base(stores, done.last, oldest, probe, read_carried(open_storage(_own_url(place.checkpoint))))
+    newest = done.last - done.is_unwritten
+    found = find_base(stores, newest, oldest, probe, read_carried(open_storage(_own_url(place.checkpoint))))
     if not found.losses:
         return None
     return FallbackPlan(done.last, found, estimate_cost(index, found, done.last) if isinstance(found, Base) else None)
@@ -57,8 +59,9 @@ def replay_due(place: Place) -> tuple[int, int] | None:
         return None
     catalog = open_catalog(place)
     catalog.refresh()
+    done = note_unwritten(place, catalog.index, done) or done
     stores = all_stores(place.checkpoint, catalog.index.stores(), is_ours=place.is_ours)
-    plan = read_plan(catalog.index, stores, done.last, committed_attempts(place, done))
+    plan = read_plan(catalog.index, stores, done.last, done.version or 0, committed_attempts(place, done))
     return (plan.rewound_to + 1, done.last) if plan.rewound_to < done.last else None
 
 

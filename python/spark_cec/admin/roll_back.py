@@ -205,7 +205,7 @@ def _try_plan(place: Place, checkpoint: Storage, index: Index, batch: int) -> tu
     try:
         allows = _read_attempts(place, checkpoint, batch).allows
         stores = all_stores(checkpoint, index.stores(), is_ours=place.is_ours)
-        plan = read_plan(index, stores, batch, allows)
+        plan = read_plan(index, stores, batch, batch + 1, allows)
         refuse_forgotten_batches(checkpoint.url, planned_batches(checkpoint), plan)
     except DamagedLog as error:
         return None, f"the log has not all of the state that it left ({error.segment}: {error.reason})"

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from spark_cec.admin.committed import Committed, committed, committed_attempts, count_recoveries, decided_fallback
+from spark_cec.admin.committed import (
+    Committed,
+    committed,
+    committed_attempts,
+    count_recoveries,
+    decided_fallback,
+    note_unwritten,
+)
 from spark_cec.admin.damage import Finding, damage_findings, error_finding
 from spark_cec.admin.find_log import Place
 from spark_cec.checkpoint.eventual import completed
@@ -72,6 +79,7 @@ def read_state(place: Place) -> LogState:
     catalog = open_catalog(place)
     catalog.refresh()
     index, files = catalog.index, list_segments(place.storage)
+    done = note_unwritten(place, index, done)
     allows = committed_attempts(place, done)
     newest = {store: newest_allowed(index, store, allows) for store in index.stores()}
     stores = tuple(
@@ -120,7 +128,7 @@ def _read_replay_input(place: Place, index: Index, done: Committed | None) -> Re
     if place.checkpoint is None or done is None or done.version is None or not index.stores():
         return None
     try:
-        plan = read_plan(index, index.stores(), done.last, committed_attempts(place, done))
+        plan = read_plan(index, index.stores(), done.last, done.version, committed_attempts(place, done))
     except DamagedLog:
         return None
     return read_replay_input(place.checkpoint, plan.rewound_to + 1, done.last)

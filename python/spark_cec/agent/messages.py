@@ -97,7 +97,7 @@ class BeginAnswer(Message, frozen=True, kw_only=True):
     """The run, V, T (`rewound_to`), and the version from which the stores begin (`base`).
 
     The shim sends the `plan` back with `report`, and the `forecast` by earlier recoveries with the calls of stores.
-    `writes_together`: the stores of an executor write their commits together, when the batch's tasks have ended.
+    `write_at`: when the stores of an executor write their commits (`settings.WriteAt`).
     """
 
     generation: int
@@ -107,7 +107,7 @@ class BeginAnswer(Message, frozen=True, kw_only=True):
     base: int
     plan: Opaque
     forecast: Opaque
-    writes_together: bool
+    write_at: str
     said: tuple[StartMessage, ...]
 
 
@@ -116,8 +116,8 @@ class BeginRequest(Request, frozen=True, kw_only=True):
 
     `log_seen`: the id of the log that `check` found. `named`: Spark records checkpoint ids. `sources` in the order of
     Spark's offset log, None for a query without batches or without state. `session_settings`: the settings of the
-    session that a replay needs. `load_waves`: the stores that a core loads one after another. `sink_waits`: the sink's
-    commit waits until the stores have written. `wait_s`: the longest wait for the lease.
+    session that a replay needs. `load_waves`: the stores that a core loads one after another. `sink`: how it ends a
+    batch (`decide.SinkKind`). `wait_s`: the longest wait for the lease.
     """
 
     answer = BeginAnswer
@@ -131,7 +131,7 @@ class BeginRequest(Request, frozen=True, kw_only=True):
     sources: tuple[SourceState, ...] | None
     session_settings: dict[str, str]
     load_waves: float
-    sink_waits: bool
+    sink: str
     wait_s: float
 
 

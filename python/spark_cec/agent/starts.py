@@ -36,13 +36,14 @@ from spark_cec.recovery.decide import (
     QueryDecision,
     QueryFacts,
     RecoveryPlan,
+    SinkKind,
     StartOrders,
+    choose_write_at,
     decide_start,
     nothing_to_replay,
     refuse_log,
     refuse_provider,
     refuse_under_protocol,
-    writes_together,
 )
 from spark_cec.recovery.facts import Places, read_start_facts
 from spark_cec.recovery.forecast import forecast
@@ -61,6 +62,7 @@ from spark_cec.recovery.start_messages import (
     describe_eager_operators,
     describe_new_owner,
     describe_plan,
+    describe_write_at,
 )
 from spark_cec.recovery.unfinished_copy import refuse_unfinished_copy
 from spark_cec.settings import Mode, Settings, parse_settings
@@ -152,12 +154,15 @@ class StartCalls:
                 messages.append(describe_new_owner(start.home, former, start.checkpoint))
             orders, found = self._decide(start, committed, request)  # 2
             plan = orders.plan
+            write_at = choose_write_at(
+                start.settings.write_at, decision, SinkKind(request.sink), appends=start.places.log.can_append
+            )
             if _needs_input(plan, decision) and request.sources is not None:
                 messages.append(_compare_input(start, plan, request.sources))  # 3
             run = begin_run(
                 start.places.checkpoint, own, start.places.log, relative_home(start.checkpoint, start.home),
-                request.conf, asdict(decision), __version__, request.log_seen, request.session_settings,
-                holds=decision.provider,
+                request.conf, {**asdict(decision), "write_at": write_at.value}, __version__, request.log_seen,
+                request.session_settings,                holds=decision.provider,
             )  # fmt: skip # 4
             claim_log(start.checkpoint, start.home)
             if orders.forgets_fallback:
@@ -166,7 +171,8 @@ class StartCalls:
         self._protocols.begin(start.settings, start.checkpoint, start.home, run.generation, committed)
         expected = forecast(own, request.load_waves, autotune=start.settings.autotune)
         how = f"{decision.mode} ({decision.reason})"
-        messages += [*found, *describe_plan(plan, how, start.settings.describe(), start.home)]
+        messages += [*found, *describe_plan(orders, how, start.settings.describe(), start.home)]
+        messages += describe_write_at(start.settings.write_at, write_at) if decision.provider else []
         messages += describe_eager_operators(decision.operators, asked=start.settings.mode is Mode.EAGER)
         return BeginAnswer(
             generation=run.generation,
@@ -176,10 +182,7 @@ class StartCalls:
             base=plan.base,
             plan=plan.to_json(),
             forecast=asdict(expected),
-            writes_together=writes_together(
-                start.settings.write_at, decision,
-                appends=start.places.log.can_append, sink_waits=request.sink_waits,
-            ),
+            write_at=write_at.value,
             said=tuple(messages),
         )
 

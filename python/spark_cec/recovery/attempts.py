@@ -5,7 +5,7 @@ two runs may write different state. If a frame of the later run is lost, a frame
 
 The newest run that began before batch b was committed is the run that committed b. At version v an attempt counts if
 that run (its V at the start was below v - 1) wrote it. An attempt by a later run counts too: it repairs a loss. If
-Spark records checkpoint ids for V, an attempt at V + 1 must have one of the recorded ids.
+Spark records checkpoint ids for V, an attempt at V + 1 must have one of the recorded ids. The same holds for V.
 
 A rollback to the end of a batch excludes all attempts after that batch by runs before the rollback.
 """
@@ -20,8 +20,9 @@ from spark_cec.ids import StoreId
 from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.output_rollbacks import Cut, read_cuts
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.generations import known_generations, read_start
+from spark_cec.recovery.generations import known_generations, read_start, read_state
 from spark_cec.recovery.spark_logs import STORES_OF_A_JOIN, Partition, committed_batch, committed_ids
+from spark_cec.settings import WriteAt
 
 Allows: TypeAlias = "Callable[[CommitEntry], bool]"
 """Tells whether an attempt may be the committed one."""
@@ -37,25 +38,28 @@ class CommittedAttempts:
     """
 
     def __init__(self, checkpoint: Storage, own: Storage, cuts: Sequence[Cut], committed: int) -> None:
-        self._checkpoint = checkpoint
         self._own = own
         self._cuts = cuts
         self._committed = committed
         self._read_start = cache(lambda generation: read_start(own, generation))
+        self._read_ids: Callable[[int], dict[Partition, tuple[str, ...]]] = cache(
+            lambda batch: committed_ids(checkpoint, batch)
+        )
 
     def allows(self, entry: CommitEntry) -> bool:
         """Whether this attempt may be the committed one."""
         meta = entry.meta
         if is_rolled_back(entry, self._cuts) or meta.generation < self.least_generation(meta.version):
             return False
-        if meta.version != self._committed + 1:
+        if meta.version not in (self._committed, self._committed + 1):
             return True
-        ids = self._ids.get((meta.store.operator, meta.store.partition))
+        ids = self._read_ids(meta.version - 1).get((meta.store.operator, meta.store.partition))
         return not ids or meta.checkpoint_id.hex() in ids
 
     def committed_id(self, store: StoreId, version: int) -> str | None:
         """The checkpoint id, in hex digits, that Spark records for the store at V + 1; None if Spark records no id."""
-        ids = self._ids.get((store.operator, store.partition), ()) if version == self._committed + 1 else ()
+        is_newest = version == self._committed + 1
+        ids = self._read_ids(self._committed).get((store.operator, store.partition), ()) if is_newest else ()
         place = STORES_OF_A_JOIN.index(store.name) if store.name in STORES_OF_A_JOIN else 0
         return ids[place] if place < len(ids) else None
 
@@ -78,8 +82,14 @@ class CommittedAttempts:
         return known_generations(self._own)
 
     @cached_property
-    def _ids(self) -> dict[Partition, tuple[str, ...]]:
-        return committed_ids(self._checkpoint, self._committed)
+    def may_lack_newest(self) -> bool:
+        """Whether the run that committed V let Spark commit a batch before its stores had written it.
+
+        Such a run plans no batch before it has written the last one, so the log lacks no older version.
+        """
+        state = read_state(self._own, self.least_generation(self._committed + 1))
+        query = (state.intent or {}).get("query") if state is not None else None
+        return query is not None and query.get("write_at") == WriteAt.ASYNC.value
 
 
 def read_attempts(checkpoint: Storage, own: Storage, log: Storage) -> CommittedAttempts:

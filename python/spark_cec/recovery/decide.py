@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from spark_cec.errors import DamagedLog, UnsuitableCheckpoint, Unsupported
@@ -110,19 +111,31 @@ def refuse_under_protocol(query: QueryFacts, flow: str) -> None:
         )
 
 
-def writes_together(asked: WriteAt | None, decision: QueryDecision, *, appends: bool, sink_waits: bool) -> bool:
-    """Whether the stores of an executor write their commits together, after the last task of a batch.
+class SinkKind(str, Enum):
+    """How a query's sink ends a batch: by itself, after the stores have written, or so with its rows in the log."""
 
-    Until then a commit is in its executor alone. So the driver makes them write before the sink's commit, and fails the
-    batch if an executor is gone. `appends`: the log's storage can append, so that a write of its own costs a task
-    little. `sink_waits`: the sink's commit waits for the stores. A query with a deferred operator fails in any case
-    when an executor is gone.
+    FREE = "free"
+    WAITS = "waits"
+    LOG = "log"
+
+
+def choose_write_at(asked: WriteAt | None, decision: QueryDecision, sink: SinkKind, *, appends: bool) -> WriteAt:
+    """When the stores of an executor write their commits.
+
+    Together: until then a commit is in its executor alone. So the driver makes them write before the sink's commit, and
+    fails the batch if an executor is gone. `appends`: the log's storage can append, so that a write of its own costs a
+    task little. A query with a deferred operator fails in any case when an executor is gone.
+
+    While Spark commits: a crash may lose the newest version, and a start makes it again by a replay. Rows of a batch
+    must be durable before Spark commits it, so a sink in the log does not allow that.
     """
-    if not decision.provider or not sink_waits:
-        return False
+    if not decision.provider or sink is SinkKind.FREE:
+        return WriteAt.TASK
+    if asked is WriteAt.ASYNC and sink is SinkKind.LOG:
+        return WriteAt.BATCH
     if asked is not None:
-        return asked is WriteAt.BATCH
-    return not appends and any(operator.deferred for operator in decision.operators)
+        return asked
+    return WriteAt.BATCH if not appends and any(each.deferred for each in decision.operators) else WriteAt.TASK
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +195,11 @@ def choose_base(fallback: Fallback | None, is_done: bool, committed: int) -> int
     return fallback.version if is_due and fallback is not None else committed + 1
 
 
+def lacks_newest(stores: Iterable[StoreFacts]) -> bool:
+    """Whether the log lacks the version that Spark has committed last, of some store. `stores`: at that version."""
+    return any(each.damage is not None for each in stores)
+
+
 def refuse_foreign_fallback(fallback: Fallback | None, is_done: bool, committed: int) -> None:
     """Raises `UnsuitableCheckpoint` if Spark's commit log ends before the batch of a fallback that is not done."""
     if fallback is not None and not is_done and committed < fallback.committed_batch:
@@ -209,7 +227,8 @@ class StoreFacts:
 class RecoveryPlan:
     """V, T, the version from which the stores begin, and each store's footer at that version.
 
-    `base` is V+1. If a lost frame made the query fall back, `base` is an older version w (`recovery.fallback`).
+    `base` is V+1. If a lost frame made the query fall back, `base` is an older version w (`recovery.fallback`). If a
+    crash came before the stores had written V+1 (`WriteAt.ASYNC`), `base` is V.
     """
 
     committed_batch: int
@@ -274,7 +293,8 @@ class StartFacts:
     rollbacks in the log. `latest`: each store's frames of versions above V+1, or of its newest version if there are
     none. `ahead`: each store's newest commit above version V+2 that no rollback took back. `published`: the batches
     with output, ascending. `base`: the version from which the stores begin. `stores`: at that version. `fallback`: the
-    note of `cec repair`, None without one. `fallback_is_done`: a later run has carried it out.
+    note of `cec repair`, None without one. `fallback_is_done`: a later run has carried it out. `was_unwritten`: a crash
+    came before all stores had written V+1, so `base` is V.
     """
 
     checkpoint: str
@@ -292,14 +312,19 @@ class StartFacts:
     stores: Sequence[StoreFacts]
     fallback: Fallback | None = None
     fallback_is_done: bool = False
+    was_unwritten: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StartOrders:
-    """What a start does: it carries out `plan`, and `forgets_fallback`: it deletes the note of a finished fallback."""
+    """What a start does: it carries out `plan`, and `forgets_fallback`: it deletes the note of a finished fallback.
+
+    `makes_newest`: the replay makes the version that the log lacks.
+    """
 
     plan: RecoveryPlan
     forgets_fallback: bool = False
+    makes_newest: bool = False
 
 
 def decide_start(facts: StartFacts) -> StartOrders:
@@ -318,7 +343,8 @@ def decide_start(facts: StartFacts) -> StartOrders:
     plan = plan_replay(facts.committed, facts.base, facts.stores)
     refuse_forgotten_batches(facts.checkpoint, facts.planned, plan)
     note = facts.fallback
-    return StartOrders(plan, note is not None and (facts.fallback_is_done or note.committed_batch < facts.committed))
+    forgets = note is not None and (facts.fallback_is_done or note.committed_batch < facts.committed)
+    return StartOrders(plan, forgets, facts.was_unwritten)
 
 
 def _lost_commit(checkpoint: str, committed: int) -> UnsuitableCheckpoint:

@@ -14,7 +14,14 @@ from spark_cec.log.meta import CommitMeta
 from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import ANY_VERSION, Allows, CommittedAttempts, living_stores
-from spark_cec.recovery.decide import RecoveryPlan, StartFacts, StoreFacts, choose_base, plan_replay
+from spark_cec.recovery.decide import (
+    RecoveryPlan,
+    StartFacts,
+    StoreFacts,
+    choose_base,
+    lacks_newest,
+    plan_replay,
+)
 from spark_cec.recovery.generations import newest_generation
 from spark_cec.recovery.query_files import FALLBACK, REWIND, Fallback
 from spark_cec.recovery.spark_logs import all_stores, planned_batches
@@ -39,11 +46,16 @@ def read_start_facts(
     """
     checkpoint, own = places.checkpoint, places.own
     cuts = read_cuts(places.log).known
-    allows = CommittedAttempts(checkpoint, own, cuts, committed).allows
+    attempts = CommittedAttempts(checkpoint, own, cuts, committed)
+    allows = attempts.allows
     stores = all_stores(checkpoint, living_stores(index, cuts), is_ours=is_ours)
     fallback = FALLBACK.read(own)
     is_done = fallback is not None and is_fallback_done(index, stores, fallback)
     base = choose_base(fallback, is_done, committed)
+    found = read_stores(index, stores, base, allows)
+    was_unwritten = 0 <= committed < base and lacks_newest(found) and attempts.may_lack_newest
+    if was_unwritten:
+        base, found = committed, read_stores(index, stores, committed, allows)
     return StartFacts(
         checkpoint=checkpoint.url,
         home=home,
@@ -57,9 +69,10 @@ def read_start_facts(
         ahead=read_ahead(index, committed, allows),
         published=manifest.batches(places.log),
         base=base,
-        stores=read_stores(index, stores, base, allows),
+        stores=found,
         fallback=fallback,
         fallback_is_done=is_done,
+        was_unwritten=was_unwritten,
     )
 
 
@@ -99,9 +112,12 @@ def _read_store(index: Index, store: StoreId, version: int, allows: Allows) -> S
         return StoreFacts(store, None, version, error)
 
 
-def read_plan(index: Index, stores: Sequence[StoreId], committed: int, allows: Allows) -> RecoveryPlan:
-    """The plan of a recovery after batch `committed`, for commands that show it. `DamagedLog` as `plan_replay`."""
-    return plan_replay(committed, committed + 1, read_stores(index, stores, committed + 1, allows))
+def read_plan(index: Index, stores: Sequence[StoreId], committed: int, base: int, allows: Allows) -> RecoveryPlan:
+    """The plan of a recovery after batch `committed`, whose stores begin at version `base`, for commands that show it.
+
+    `DamagedLog` as `plan_replay`.
+    """
+    return plan_replay(committed, base, read_stores(index, stores, base, allows))
 
 
 def first_missed(index: Index, head: CommitEntry) -> int:

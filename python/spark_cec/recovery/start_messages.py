@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_cec.log.scan import Corrupt
-from spark_cec.recovery.decide import OperatorDecision, RecoveryPlan
+from spark_cec.recovery.decide import OperatorDecision, StartOrders
+from spark_cec.settings import PREFIX, WriteAt
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +74,36 @@ def _describe_cost(kind: str, reason: str) -> str:
     return f"which costs a record for each key that a batch touches (reason: {reason})"
 
 
-def describe_plan(plan: RecoveryPlan, decision: str, settings: str, home: str) -> list[StartMessage]:
+def describe_plan(orders: StartOrders, decision: str, settings: str, home: str) -> list[StartMessage]:
     """Says how the query comes back. `decision` has the mode and its reason; `settings` has one line."""
+    plan = orders.plan
     committed, begin = plan.committed_batch, plan.rewound_to + 1
     replay = f"replay from batch {begin}" if plan.replayed_batches else "nothing to replay"
     how = "a new query" if committed < 0 else f"last committed batch {committed}, {replay}"
     words = [StartMessage(f"{decision}; {settings}; log at {home}; {how}", warns=False)]
-    if plan.base <= committed:
+    if orders.makes_newest:
+        unwritten = (
+            f"Spark had committed batch {committed} before all stores had written it (writeAt=async): a replay of "
+            f"batches {begin} to {committed} makes it again"
+        )
+        words.insert(0, StartMessage(unwritten, warns=False))
+    elif plan.base <= committed:
         lost = (
             f"the log has lost a part of version {committed + 1}, and `cec repair` has found all stores at version "
             f"{plan.base}: what is missing is made again by a replay of batches {begin} to {committed}"
         )
         words.insert(0, StartMessage(lost))
     return words
+
+
+def describe_write_at(asked: WriteAt | None, chosen: WriteAt) -> list[StartMessage]:
+    """Warns if the stores of a query write at another time than the user asked for; empty otherwise."""
+    if asked is None or asked is chosen:
+        return []
+    why = (
+        "the rows of a batch for the `cec` sink must be durable before Spark commits it"
+        if chosen is WriteAt.BATCH
+        else "it has a memory sink, is under a protocol, or lets Spark record its sink "
+        "(spark.sql.streaming.queryEvolution.enableSinkEvolution), so its sink does not wait for the stores"
+    )
+    return [StartMessage(f"the query has writeAt={chosen.value}, and not {PREFIX}writeAt={asked.value}: {why}")]

@@ -115,7 +115,7 @@ class Life:
             checkpoint=self.checkpoint, conf=self.settings, home=self.home,
             log_seen=read_log_id(open_storage(self.home)), committed_batch=self.batch - 1, named=False,
             decision=QueryDecision("deferred", "aging", provider=False, operators=()), sources=None,
-            session_settings={}, load_waves=1.0, sink_waits=True, wait_s=0.0,
+            session_settings={}, load_waves=1.0, sink="waits", wait_s=0.0,
         ))  # fmt: skip
         self.generation, self.log_id = begun.generation, begun.log_id
         self.ask(OpenLogRequest(home=self.home, conf=self.settings, log_id=self.log_id))

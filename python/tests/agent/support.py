@@ -31,7 +31,7 @@ NO_STATE = {
 NOTHING_KNOWN: dict[str, Any] = {
     **dict.fromkeys(("sink_path", "log_id", "forecast", "committed_batch", "checkpoint_id", "sources", "request")),
     "session_settings": {}, "named": False, "load_waves": 1.0, "generation": 1, "retained": 100, "may_wait": False,
-    "may_lose": False, "had_lease": False, "stopping": False, "sink_waits": True,
+    "may_lose": False, "had_lease": False, "stopping": False, "sink": "waits",
 }  # fmt: skip
 """What a request says of a query of which the shim knows nothing."""
 

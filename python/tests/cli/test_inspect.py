@@ -260,7 +260,7 @@ def test_the_bounds_are_those_that_the_driver_was_given(tmp_path: Path) -> None:
     request = BeginRequest(
         checkpoint=path, conf=conf, home=f"file:{path}/cec/log", log_seen=None, committed_batch=-1, named=False,
         decision=QueryDecision("eager", "because", provider=True, operators=()), sources=None, session_settings={},
-        load_waves=1.0, sink_waits=True, wait_s=1.0,
+        load_waves=1.0, sink="waits", wait_s=1.0,
     )  # fmt: skip
     try:
         StartCalls(logs, ProtocolCalls(logs)).begin(request)

@@ -81,7 +81,8 @@ def test_of_one_runs_attempts_that_counts_which_spark_names() -> None:
     assert head_at(log.catalog.index, STORE, 5, allows=allows).meta.checkpoint_id == ids[0]
     (other,) = [e for e in log.catalog.index.commits(STORE, 5, 5) if e.meta.checkpoint_id == ids[1]]
     assert not allows(other)
-    assert CommittedAttempts(checkpoint, runs(-1), (), 5).allows(other), "only the ids of V are known"
+    assert not CommittedAttempts(checkpoint, runs(-1), (), 5).allows(other), "a start may begin at V (writeAt=async)"
+    assert CommittedAttempts(checkpoint, runs(-1), (), 6).allows(other), "older ids are not read"
 
 
 def test_what_spark_calls_the_state_of_a_store() -> None:

@@ -18,14 +18,15 @@ from spark_cec.recovery.decide import (
     QueryDecision,
     QueryFacts,
     RecoveryPlan,
+    SinkKind,
     StartFacts,
     StartOrders,
     StoreFacts,
+    choose_write_at,
     decide_start,
     plan_replay,
     refuse_log,
     refuse_provider,
-    writes_together,
 )
 from spark_cec.recovery.query_files import Fallback
 from spark_cec.settings import PROVIDER, WriteAt
@@ -182,22 +183,25 @@ def test_a_provider_that_cannot_continue(query: QueryFacts, says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "deferred", "appends", "sink_waits", "wanted"),
+    ("asked", "deferred", "appends", "sink", "wanted"),
     [
-        (None, True, False, True, True),  # an object store, and a query that fails with its executor anyway
-        (None, False, False, True, False),
-        (None, True, True, True, False),
-        (None, True, False, False, False),
-        (WriteAt.BATCH, False, True, True, True),
-        (WriteAt.BATCH, True, False, False, False),  # nothing would make the stores write before the batch counts
-        (WriteAt.TASK, True, False, True, False),
+        (None, True, False, SinkKind.WAITS, WriteAt.BATCH),  # a query that fails with its executor anyway
+        (None, False, False, SinkKind.WAITS, WriteAt.TASK),
+        (None, True, True, SinkKind.WAITS, WriteAt.TASK),
+        (None, True, False, SinkKind.FREE, WriteAt.TASK),
+        (WriteAt.BATCH, False, True, SinkKind.WAITS, WriteAt.BATCH),
+        (WriteAt.BATCH, True, False, SinkKind.FREE, WriteAt.TASK),  # nothing would make the stores write in time
+        (WriteAt.TASK, True, False, SinkKind.LOG, WriteAt.TASK),
+        (WriteAt.ASYNC, False, True, SinkKind.WAITS, WriteAt.ASYNC),
+        (WriteAt.ASYNC, True, False, SinkKind.LOG, WriteAt.BATCH),  # rows of a batch that counts must be durable
+        (WriteAt.ASYNC, True, False, SinkKind.FREE, WriteAt.TASK),
     ],
 )
 def test_stores_write_together_where_a_write_is_dear_or_the_user_says_so(
-    asked: WriteAt | None, deferred: bool, appends: bool, sink_waits: bool, wanted: bool
+    asked: WriteAt | None, deferred: bool, appends: bool, sink: SinkKind, wanted: WriteAt
 ) -> None:
     operators = (OperatorDecision(0, "aggregation", deferred, "because"),)
     decision = QueryDecision("auto", "because", provider=True, operators=operators)
-    assert writes_together(asked, decision, appends=appends, sink_waits=sink_waits) is wanted
+    assert choose_write_at(asked, decision, sink, appends=appends) is wanted
     others = replace(decision, provider=False)
-    assert not writes_together(asked, others, appends=appends, sink_waits=sink_waits), "its state is not ours"
+    assert choose_write_at(asked, others, sink, appends=appends) is WriteAt.TASK, "its state is not ours"

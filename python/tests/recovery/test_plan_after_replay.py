@@ -24,4 +24,4 @@ def test_stores_that_the_replay_had_flushed_when_it_was_killed(flushed: int, rew
         flush = int(CommitFlags.FLUSH)
         meta = commit_meta(3, store=store, dirty_from=3, generation=3, checkpoint_id=ids[store], flags=flush)
         log.catalog.note(*log.writer.append(FrameKind.COMMIT, meta))
-    assert read_plan(log.catalog.index, log.catalog.index.stores(), 2, lambda _: True).rewound_to == rewound_to
+    assert read_plan(log.catalog.index, log.catalog.index.stores(), 2, 3, lambda _: True).rewound_to == rewound_to

@@ -40,7 +40,7 @@ def index_of(*commits: tuple[StoreId, int, int, int]) -> Index:
 
 
 def planned(index: Index, committed: int) -> RecoveryPlan:
-    return read_plan(index, index.stores(), committed, lambda _: True)
+    return read_plan(index, index.stores(), committed, committed + 1, lambda _: True)
 
 
 def refuse_ahead(index: Index, committed: int, allows: Allows) -> None:

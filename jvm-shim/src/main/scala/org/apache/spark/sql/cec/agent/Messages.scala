@@ -32,7 +32,7 @@ private[cec] final case class CheckRequest(
 private[cec] final case class BeginRequest(
     checkpoint: String, conf: Map[String, String], home: String, logSeen: Option[String], committedBatch: Long,
     named: Boolean, decision: QueryDecision, sources: Option[Seq[SourceState]], sessionSettings: Map[String, String],
-    loadWaves: Double, sinkWaits: Boolean, waitS: Double)
+    loadWaves: Double, sink: String, waitS: Double)
     extends AgentRequest("begin") {
   override type Answer = BeginAnswer
   override def toJson: ObjectNode = {
@@ -47,7 +47,7 @@ private[cec] final case class BeginRequest(
     node.set[JsonNode]("sources", Json.orNull(sources)(value => Json.list(value)(each => each.toJson)))
     node.set[JsonNode]("session_settings", Json.map(sessionSettings))
     node.put("load_waves", loadWaves)
-    node.put("sink_waits", sinkWaits)
+    node.put("sink", sink)
     node.put("wait_s", waitS)
     node
   }
@@ -594,7 +594,7 @@ private[cec] object BatchInputAnswer {
 /** The run, V, T (`rewound_to`), and the version from which the stores begin (`base`). */
 private[cec] final case class BeginAnswer(
     generation: Long, logId: String, committedBatch: Long, rewoundTo: Long, base: Long, plan: JsonNode,
-    forecast: JsonNode, writesTogether: Boolean, said: Seq[StartMessage])
+    forecast: JsonNode, writeAt: String, said: Seq[StartMessage])
 
 private[cec] object BeginAnswer {
   def of(node: JsonNode): BeginAnswer = BeginAnswer(
@@ -605,7 +605,7 @@ private[cec] object BeginAnswer {
     node.get("base").asLong,
     node.get("plan"),
     node.get("forecast"),
-    node.get("writes_together").asBoolean,
+    node.get("write_at").asText,
     Json.elements(node.get("said"))(value => StartMessage.of(value)))
 }
 

@@ -1,5 +1,7 @@
 package org.apache.spark.sql.cec.recovery
 
+import java.util.concurrent.{ExecutionException, FutureTask}
+
 import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.cec.RunContext
 import org.apache.spark.sql.cec.agent.{Agent, CecException, FindWritesRequest, NamedCommit, StoreId}
@@ -10,20 +12,42 @@ import org.apache.spark.sql.execution.streaming.runtime.{StreamExecution, Stream
 /**
  * The end of a batch, in the stream's thread: its tasks have ended, and it does not count yet. A V2 sink commits after
  * it, a V1 sink before.
+ *
+ * @param isAsync whether the stores write while Spark commits the batch. The next batch is not planned before they have
+ * written
  */
-private[recovery] final class BatchEnd(session: SparkSession, run: RunContext, conf: Map[String, String]) {
+private[recovery] final class BatchEnd(session: SparkSession, run: RunContext, conf: Map[String, String], val isAsync: Boolean = false) {
+  /** The write of the last batch, if it is under way. */
+  private var pending: Option[FutureTask[Unit]] = None
+
   /**
    * Ends a batch.
    *
    *  1. If the stores of an executor write together, make all of them write now, and the output with them. Fail if one
-   *     is lost.
+   *     is lost. If they write asynchronously, only begin that; a crash may then lose this batch's version, and the next
+   *     start makes it again.
    *  1. Fail if another run has taken over.
    *
    * @param frames of output that the sink is about to publish
    */
   def confirm(batch: Long, frames: Set[String] = Set.empty): Unit = {
-    if (run.together) write(batch + 1, frames) // 1
+    awaitWrite()
+    if (run.together) { // 1
+      val committed = findCommits()
+      if (isAsync) begin(batch, committed) else write(batch + 1, committed, frames)
+    }
     Agent.confirm(run.checkpoint, run.home, run.generation, conf) // 2
+  }
+
+  /** Waits for the write of the last batch, in the stream's thread, before a task of the next batch exists. Fails as the write did. */
+  def awaitWrite(): Unit = pending.foreach { write =>
+    try write.get() catch { case failed: ExecutionException => throw failed.getCause } finally if (write.isDone) pending = None
+  }
+
+  private def begin(batch: Long, committed: Map[StoreOfOperator, Set[String]]): Unit = {
+    val task = new FutureTask[Unit](() => write(batch + 1, committed, Set.empty))
+    pending = Some(task)
+    SourceProbe.start(s"cec-batch-$batch", task)
   }
 
   /**
@@ -31,14 +55,13 @@ private[recovery] final class BatchEnd(session: SparkSession, run: RunContext, c
    * committed in a task is written, and each frame that a task gave to the sink. A lost executor sends no answer, or is
    * not asked at all.
    */
-  private def write(version: Long, frames: Set[String]): Unit = {
-    val committed = findCommits()
+  private def write(version: Long, committed: Map[StoreOfOperator, Set[String]], frames: Set[String]): Unit = {
     val written = StoreLocations.write(run.checkpoint, run.generation, version, NamedWrites(committed, frames), Agent.timeoutMs(conf))
     val (stores, outputs) = awaitOthers(version, committed -- written.stores, frames -- written.frames)
     val missing = stores.toSeq.map(store => s"store ${store.operator}/${store.partition}/${store.name}").sorted ++
       outputs.toSeq.map(frame => s"output frame $frame")
     if (missing.nonEmpty) throw new CecException("RestartNeeded",
-      s"batch ${version - 1} does not count, because ${missing.size} of ${committed.size + frames.size} writes are missing " +
+      s"batch ${version - 1} ${if (isAsync) "is not in the log" else "does not count"}, because ${missing.size} of ${committed.size + frames.size} writes are missing " +
         s"(${missing.take(3).mkString(", ")}): ${written.failed.headOption.getOrElse("their executor is gone")}. Restart the query: a restart runs the " +
         "batch again. To let each task write by itself set spark.sql.streaming.stateStore.cec.writeAt=task")
   }

@@ -8,7 +8,7 @@ import org.apache.spark.sql.cec.source.FrameWritten
 import org.apache.spark.sql.connector.catalog.{SupportsWrite, Table}
 import org.apache.spark.sql.connector.read.streaming.ReportsSinkMetrics
 import org.apache.spark.sql.connector.write._
-import org.apache.spark.sql.connector.write.streaming.StreamingWrite
+import org.apache.spark.sql.connector.write.streaming.{StreamingDataWriterFactory, StreamingWrite}
 import org.apache.spark.sql.execution.streaming.Sink
 import org.apache.spark.sql.execution.streaming.sources.{ForeachBatchSink, MemorySink}
 import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend
@@ -97,6 +97,11 @@ private object ConfirmedBuilder {
 }
 
 private final class ConfirmedWrite(inner: StreamingWrite, end: BatchEnd) extends StreamingWriteDelegate(inner) {
+  override def createStreamingWriterFactory(info: PhysicalWriteInfo): StreamingDataWriterFactory = {
+    end.awaitWrite()
+    super.createStreamingWriterFactory(info)
+  }
+
   override def commit(epoch: Long, messages: Array[WriterCommitMessage]): Unit = {
     end.confirm(epoch, messages.collect { case FrameWritten(Some(frame), _) => frame }.toSet)
     inner.commit(epoch, messages)
@@ -107,6 +112,7 @@ private final class ConfirmedSink(inner: Sink, end: BatchEnd) extends TableDeleg
   override def name: String = s"confirmed ${inner.getClass.getSimpleName}"
   override def toString: String = inner.toString
   override def addBatch(batchId: Long, data: DataFrame): Unit = {
+    end.awaitWrite()
     inner.addBatch(batchId, data)
     PartialBatch.complete(data)
     end.confirm(batchId)

@@ -76,6 +76,7 @@ private[recovery] final class CompletedFunction(inner: ForeachBatchSink[_], halv
   override def name: String = "completed ForeachBatchSink"
   override def toString: String = inner.toString
   override def addBatch(batchId: Long, data: DataFrame): Unit = {
+    end.awaitWrite()
     inner.addBatch(batchId, data)
     if (halves || PartialBatch.isPassedOver(data)) PartialBatch.complete(data)
     end.confirm(batchId)

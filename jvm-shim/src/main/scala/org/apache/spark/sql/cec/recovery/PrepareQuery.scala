@@ -87,7 +87,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val begun = begin(decision, checked) // 3
     val run = RunContext(
       checkpoint, checked.home, begun.logId, new RunNumber(begun.generation), begun.committedBatch + 1, begun.base, decision.deferred,
-      decision.counted, checked.accept, silent = isUnderProtocol, begun.writesTogether && !isUnderProtocol, startedMs, begun.forecast)
+      decision.counted, checked.accept, silent = isUnderProtocol, together = begun.writeAt != "task", startedMs, begun.forecast)
     wrap(run, decision, begun, checked) // 4
   }
 
@@ -145,7 +145,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
       Option.when(usesCecState && committed >= 0)(SourceProbe.once(write.inputQuery)),
       SessionSettings.of(session.sessionState.conf),
       loadWaves,
-      sinkWaits = waits(write.sink),
+      sink = if (!waits(write.sink) || isUnderProtocol) "free" else if (cecSink.isDefined) "log" else "waits",
       Agent.leaseWaitS(conf)), conf)
     report(begun.said)
     begun
@@ -179,16 +179,17 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val sink = cecSink.fold(write.sink)(table =>
       table.writingTo(SinkTarget(checkpoint, run.home, run.logId, run.number, SourceProbe.names(write.inputQuery), run.together)))
     val defers = decision.deferred.nonEmpty || isReplayDue || isUnderProtocol
-    val confirmed = if (!waits(sink)) sink else FencedSinks.wrap(sink, halves = defers, new BatchEnd(session, run, conf))
+    val end = new BatchEnd(session, run, conf, isAsync = begun.writeAt == "async")
+    val confirmed = if (!waits(sink)) sink else FencedSinks.wrap(sink, halves = defers, end)
     val read =
-      if (!defers) write.inputQuery
+      if (!defers && !end.isAsync) write.inputQuery
       else {
         val replay = Option.when(isReplayDue)(
           new Replay(session.asInstanceOf[ClassicSession], write, run, conf, begun.rewoundTo + 1, committed))
         val looksBack = (decision.deferred.nonEmpty || isUnderProtocol) && checked.sourcesMargin > 0
         val watch = Option.when(looksBack)(new SourceProbe(write.inputQuery)).filter(_.canBeAsked).map(new SourceWatch(_))
         val hooks = new QueryLifecycle(
-          session, run, conf, committed, replay, new Acknowledgements(run.home, conf),
+          session, run, conf, committed, replay, end, new Acknowledgements(run.home, conf),
           watch.map(new ThinMarginGuard(_, run, conf, isUnderProtocol)), flushes = checked.flushAtStop && !isUnderProtocol, isUnderProtocol)
         WrappedSources.wrap(write.inputQuery, hooks)
       }

@@ -16,6 +16,7 @@ import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, St
  *
  * @param committed the last batch that was committed before the run
  * @param replay the batches to replay before the first batch
+ * @param end of the batches, whose write may still be under way when the next batch is planned
  * @param margin guards the input that a recovery needs; None if no source can be asked
  * @param flushes whether a run writes its dirty windows at its end
  * @param asksForCheckpoints whether the agent decides when the stores write, by a pipeline's protocol
@@ -26,6 +27,7 @@ private[recovery] final class QueryLifecycle(
     conf: Map[String, String],
     committed: Long,
     replay: Option[Replay],
+    end: BatchEnd,
     acknowledgements: Acknowledgements,
     margin: Option[ThinMarginGuard],
     flushes: Boolean,
@@ -55,6 +57,7 @@ private[recovery] final class QueryLifecycle(
 
   /** Does what the agent orders, in the stream's thread, before Spark plans the next batch. */
   def betweenBatches(): Unit = {
+    end.awaitWrite()
     checkpointIfDue()
     val now = System.nanoTime()
     if (now - lastLookNs > QueryLifecycle.LookEveryNs) {
@@ -104,6 +107,9 @@ private[recovery] final class QueryLifecycle(
    */
   def beforeStop(): Unit = if (ended.compareAndSet(false, true)) {
     margin.foreach(_.stop())
+    try end.awaitWrite() catch {
+      case NonFatal(failure) => logWarning("Spark CEC: the last batch is not in the log; the next start makes it again by a replay", failure)
+    }
     try {
       val version = new SparkLogs(session, run.checkpoint).lastCommitted + 1
       try if (asksForCheckpoints) takeCheckpoint(version - 1, stopping = true)
