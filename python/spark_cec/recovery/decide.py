@@ -126,12 +126,13 @@ def choose_write_at(asked: WriteAt | None, decision: QueryDecision, sink: SinkKi
     fails the batch if an executor is gone. `appends`: the log's storage can append, so that a write of its own costs a
     task little. A query with a deferred operator fails in any case when an executor is gone.
 
-    While Spark commits: a crash may lose the newest version, and a start makes it again by a replay. Rows of a batch
-    must be durable before Spark commits it, so a sink in the log does not allow that.
+    While Spark commits: a crash may lose the newest version, and a start makes it again by a replay. So every operator
+    must be deferred: a replay of another one might make another state. Rows of a batch must be durable before Spark
+    commits it, so a sink in the log does not allow that.
     """
     if not decision.provider or sink is SinkKind.FREE:
         return WriteAt.TASK
-    if asked is WriteAt.ASYNC and sink is SinkKind.LOG:
+    if asked is WriteAt.ASYNC and (sink is SinkKind.LOG or not all(each.deferred for each in decision.operators)):
         return WriteAt.BATCH
     if asked is not None:
         return asked

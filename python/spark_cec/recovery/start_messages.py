@@ -101,7 +101,8 @@ def describe_write_at(asked: WriteAt | None, chosen: WriteAt) -> list[StartMessa
     if asked is None or asked is chosen:
         return []
     why = (
-        "the rows of a batch for the `cec` sink must be durable before Spark commits it"
+        "the rows of a batch for the `cec` sink must be durable before Spark commits it, and so must the state of an "
+        "operator that is not deferred"
         if chosen is WriteAt.BATCH
         else "it has a memory sink, is under a protocol, or lets Spark record its sink "
         "(spark.sql.streaming.queryEvolution.enableSinkEvolution), so its sink does not wait for the stores"

@@ -192,7 +192,8 @@ def test_a_provider_that_cannot_continue(query: QueryFacts, says: str) -> None:
         (WriteAt.BATCH, False, True, SinkKind.WAITS, WriteAt.BATCH),
         (WriteAt.BATCH, True, False, SinkKind.FREE, WriteAt.TASK),  # nothing would make the stores write in time
         (WriteAt.TASK, True, False, SinkKind.LOG, WriteAt.TASK),
-        (WriteAt.ASYNC, False, True, SinkKind.WAITS, WriteAt.ASYNC),
+        (WriteAt.ASYNC, True, True, SinkKind.WAITS, WriteAt.ASYNC),
+        (WriteAt.ASYNC, False, True, SinkKind.WAITS, WriteAt.BATCH),  # a replay may make another state
         (WriteAt.ASYNC, True, False, SinkKind.LOG, WriteAt.BATCH),  # rows of a batch that counts must be durable
         (WriteAt.ASYNC, True, False, SinkKind.FREE, WriteAt.TASK),
     ],

@@ -402,8 +402,7 @@ private[cec] final class StoreState(
         setStanding(proof)
         val compared = base == replayTo || remains.footer.isDefined
         if (!compared) {
-          logWarning(s"what was committed of store $id at version $version is lost, its footer too: that batch ${version - 1} was run as it was " +
-            "the first time cannot be told by a digest")
+          logWarning(s"the log has no footer of store $id at version $version: no digest tells whether batch ${version - 1} ran as it did the first time")
         }
         writeReplayEnd(proof, remains, facts.inputs)
         log.loaded(version, ecLoadMs, Option.when(compared)(true), held, Nil)
