@@ -22,6 +22,7 @@ from spark_cec_lab.bench.job import JobSpec
 from spark_cec_lab.bench.measure import Schedule
 from spark_cec_lab.bench.options import (
     check_flink_of,
+    check_long,
     check_nexmark,
     check_options,
     check_protocols,
@@ -107,6 +108,7 @@ Examples:
   cec bench protocols --quick --json-out protocols.jsonl
   cec bench protocols --part nexmark --query q3 --instances 2 --protocol cec --protocol none
   cec bench protocols --from protocols.jsonl --from more.jsonl --png figures
+  cec bench storage --long 10000 --provider cec --rounds 1
   cec bench failover --png docs/images
   cec bench failover --rounds 1 --way progressive --way at-once --scale 0.1
 
@@ -189,6 +191,9 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="For protocols: less of all, in under 10 minutes; for storage: no long run.")
     ] = False,
+    long: Annotated[
+        int | None, typer.Option(min=400, help="For storage: only the long runs, of so many batches; default: 1,000.")
+    ] = None,
     scale: Annotated[
         float | None, typer.Option(min=0.001, help="For failover: of the paper's 2 to 6 minutes until a worker comes.")
     ] = None,
@@ -197,6 +202,7 @@ def bench(
     check_options(task, figure, png, growth, value_bytes, is_failover=bool(way or scale))
     check_nexmark(task, query, keys, growth)
     is_quick = quick and task is not Task.STORAGE
+    check_long(task, long)
     check_protocols(task, is_quick or part is not None or bool(earlier), protocol, instances)
     workload = replace(size.of(task.workload), value_bytes=value_bytes)
     spec = JobSpec(
@@ -221,7 +227,7 @@ def bench(
                 runs = failover(way or list(Way), Load(), course, rounds, SEED, work, write, _say)
                 _draw_failover(runs, png)
             elif task in (Task.CHAIN, Task.STORAGE):
-                _run_alone(task, spec, chosen, rounds, work, write, quick=quick)
+                _run_alone(task, spec, chosen, rounds, work, write, quick=quick, long=long)
             elif task is Task.PAPER:
                 numbers = figure or [each.number for each in FIGURES]
                 _draw(run_figures(numbers, size, spec, warm_up, batches, rounds, work, write, _say), png)
@@ -240,11 +246,11 @@ def bench(
 
 def _run_alone(
     task: Task, spec: JobSpec, chosen: Sequence[Provider], rounds: int, work: Path,
-    write: Callable[[dict[str, Any]], None], *, quick: bool,
+    write: Callable[[dict[str, Any]], None], *, quick: bool, long: int | None,
 ) -> None:  # fmt: skip
     """Runs a task that has workloads of its own."""
     if task is Task.STORAGE:
-        storage(spec, chosen, rounds, work, write, _say, quick=quick)
+        storage(spec, chosen, rounds, work, write, _say, quick=quick, long=long)
     else:
         chain(Amount(), rounds, spec.memory, work, write, _say)
 

@@ -77,6 +77,12 @@ def check_protocols(task: Task, quick: bool, protocols: list[str] | None, instan
     _known(protocols or (), PROTOCOLS, "--protocol")
 
 
+def check_long(task: Task, long: int | None) -> None:
+    """`--long`."""
+    if long is not None and task is not Task.STORAGE:
+        raise typer.BadParameter("for the task storage", param_hint="--long")
+
+
 def _known(given: Iterable[str], known: Sequence[str], hint: str) -> None:
     for name in given:
         if name not in known:

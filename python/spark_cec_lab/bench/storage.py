@@ -2,8 +2,8 @@
 
 The store is an emulated S3 (moto) on loopback, behind a proxy that counts and delays. A run has these phases: its first
 batches, batches whose requests are counted, batches whose every request takes `DELAY_S` longer, and a SIGKILL with a
-restart under the same delay. Other runs count the requests of a batch in 200 partitions, and the objects that are left
-after 1,000 batches in 32 partitions.
+restart under the same delay. Other runs count the requests of a batch in 200 partitions. Long runs in 32 partitions
+count the objects that are left after 1,000 batches, and the requests of late batches beside those of early ones.
 
 A peer at its best writes each file with one request, through a manager that was made for this benchmark (`one_write`).
 No manager that a user can have makes fewer. Beside it stands `AbortableStreamBasedCheckpointFileManager`, of Spark's
@@ -18,12 +18,14 @@ import shutil
 import statistics
 import sys
 import time
+import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,21 +79,25 @@ class Manager(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A provider with a file manager."""
+    """A provider with a file manager. `write_at` is our setting of that name; empty: its default."""
 
     provider: Provider
     manager: Manager
+    write_at: str = ""
 
     @property
     def name(self) -> str:
         """For output."""
-        return f"{self.provider.value}, file manager {self.manager.name.lower().replace('_', '-')}"
+        manager = f"{self.provider.value}, file manager {self.manager.name.lower().replace('_', '-')}"
+        return f"{manager}, writeAt={self.write_at}" if self.write_at else manager
 
 
 OURS = Variant(Provider.CEC, Manager.OURS)
+ASYNC = Variant(Provider.CEC, Manager.OURS, "async")
 BEST = (Variant(Provider.ROCKSDB_TUNED, Manager.ONE_WRITE), Variant(Provider.HDFS_ZSTD, Manager.ONE_WRITE))
 VARIANTS = (
     OURS,
+    ASYNC,
     *BEST,
     Variant(Provider.ROCKSDB_TUNED, Manager.ABORTABLE),
     Variant(Provider.CEC, Manager.DEFAULT),
@@ -115,7 +121,11 @@ class Phases:
         return self.first + self.counted + self.delayed - 1
 
 
-MAIN, WIDE, AGED = Phases(30, 40, 10), Phases(5, 10), Phases(0, 1000)
+MAIN, WIDE = Phases(30, 40, 10), Phases(5, 10)
+AGED_BATCHES = 1000
+_EARLY = 100
+"""The long run counts the requests of so many batches, after as many batches and at its end."""
+
 WIDE_WORKLOAD = replace(WORKLOAD, partitions=200)
 AGED_WORKLOAD = Workload(Shape.UNIFORM, keys=3_200, updates=640, partitions=32)
 _AGED_RETAINED = 100
@@ -123,18 +133,20 @@ _AGED_RETAINED = 100
 
 @dataclass(frozen=True, slots=True)
 class Must:
-    """A row of the table of docs/storage.md: a measure, ours over RocksDB's at its best."""
+    """A row of the table of docs/storage.md: a measure, ours over RocksDB's at its best. `of`: which of ours."""
 
     row: str
     measure: str
     must: float
     aim: float
+    of: Variant = OURS
 
 
 MUSTS = (
     Must("requests of a batch, 8 partitions", "requests_per_batch", 1 / 2, 1 / 5),
     Must("requests of a batch, 200 partitions", "requests_per_batch_200", 1 / 10, 1 / 30),
     Must("time of a batch, 50 ms a request", "batch_ms_delayed", 0.7, 0.4),
+    Must("the same with writeAt=async", "batch_ms_delayed", 0.7, 0.3, ASYNC),
     Must("restart after SIGKILL, 50 ms a request", "restart_s_delayed", 0.8, 0.4),
     Must("objects after 1,000 batches, 32 partitions", "objects_aged", 1 / 10, 1 / 30),
 )
@@ -142,35 +154,50 @@ MUSTS = (
 _Found = dict[Variant, dict[int, dict[str, float]]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """A server of a run: its proxy, and a function that counts its objects."""
+
+    proxy: StorageProxy
+    count_objects: Callable[[], int]
+
+
+_Measure = Callable[[JobSpec, Path, _Server, Say], tuple[dict[str, float], dict[str, Any]]]
+"""Runs a query, and answers its numbers and details."""
+
+
 def storage(
     spec: JobSpec, providers: Sequence[Provider], rounds: int, work: Path, write: Callable[[dict[str, Any]], None],
-    say: Say, *, quick: bool = False,
+    say: Say, *, quick: bool = False, long: int | None = None,
 ) -> None:  # fmt: skip
     """Runs each variant of the providers once in each round; writes a line for each run, and a summary.
 
-    `quick` leaves out the runs of 1,000 batches. Raises `BenchError`.
+    `quick` leaves out the long runs. `long`: only those, of so many batches. Raises `BenchError`.
     """
     variants = tuple(each for each in VARIANTS if each.provider in providers)
+    compared = tuple(each for each in variants if each in (OURS, BEST[0]))
     packages = _find_packages()
     jar, one_write = str(shutil.copy(jar_path(), work)), build_one_write(work)
     found: _Found = {each: {} for each in variants}
 
-    def run(variant: Variant, number: int, phases: Phases, workload: Workload, suffix: str, retained: int) -> None:
+    def run(variant: Variant, number: int, workload: Workload, suffix: str, retained: int, measure: _Measure) -> None:
         say_of = after(f"round {number + 1}/{rounds}, {variant.name}{suffix}: ", say)
         placed = replace(spec, provider=variant.provider, jar=jar, workload=workload)
-        values, details = _run_one(placed, variant, phases, retained, packages, one_write, work / "run", say_of)
+        values, details = _run_one(placed, variant, retained, packages, one_write, work / "run", measure, say_of)
         named = {f"{key}{suffix}": value for key, value in values.items()}
         found[variant].setdefault(number, {}).update(named)
         line = {"task": "storage", "provider": variant.provider.value, "manager": variant.manager.name.lower()}
-        write({**line, "round": number, **named, **details})
+        write({**line, "write_at": variant.write_at or "default", "round": number, **named, **details})
 
     for number in range(rounds):
-        for variant in in_turn(variants, number):
-            run(variant, number, MAIN, spec.workload, "", RETAINED)
-        for variant in in_turn(tuple(each for each in variants if each in (OURS, BEST[0])), number):
-            run(variant, number, WIDE, WIDE_WORKLOAD, "_200", RETAINED)
+        for variant in () if long else in_turn(variants, number):
+            run(variant, number, spec.workload, "", RETAINED, partial(_measure, phases=MAIN))
+        for variant in in_turn(compared, number):
+            if not long:
+                run(variant, number, WIDE_WORKLOAD, "_200", RETAINED, partial(_measure, phases=WIDE))
             if not quick:
-                run(variant, number, AGED, AGED_WORKLOAD, "_aged", _AGED_RETAINED)
+                last = partial(_measure_long, batches=long or AGED_BATCHES)
+                run(variant, number, AGED_WORKLOAD, "_aged", _AGED_RETAINED, last)
     write({"summary": "storage", "medians": _summarize(found), "musts": _judge(found)})
 
 
@@ -185,7 +212,7 @@ def _judge(found: _Found) -> list[dict[str, Any]]:
     for each in MUSTS:
         ratios = [
             ours[each.measure] / theirs[each.measure]
-            for number, ours in found.get(OURS, {}).items()
+            for number, ours in found.get(each.of, {}).items()
             if (theirs := found.get(BEST[0], {}).get(number)) and each.measure in ours and each.measure in theirs
         ]
         if ratios:
@@ -196,27 +223,29 @@ def _judge(found: _Found) -> list[dict[str, Any]]:
 
 
 def _run_one(
-    spec: JobSpec, variant: Variant, phases: Phases, retained: int, packages: Mapping[str, str], one_write: Path,
-    home: Path, say: Say,
+    spec: JobSpec, variant: Variant, retained: int, packages: Mapping[str, str], one_write: Path, home: Path,
+    measure: _Measure, say: Say,
 ) -> tuple[dict[str, float], dict[str, Any]]:
     home.mkdir()
     try:
-        with _run_server() as (proxy, count_objects):
+        with _run_server() as server:
             conf = {
-                **packages, **_settings_of(proxy.url),
+                **packages, **_settings_of(server.proxy.url),
                 "spark.sql.streaming.minBatchesToRetain": str(retained), PREFIX + "index.path": str(home / "index"),
                 **_manager_conf(variant),
                 **dict(spec.conf),
             }  # fmt: skip
             if variant.provider.is_ours:
                 conf |= {"spark.jars": spec.jar, PYTHON_KEY: sys.executable}
+            if variant.write_at:
+                conf[PREFIX + "writeAt"] = variant.write_at
             if variant.manager is Manager.ONE_WRITE:
                 conf |= {"spark.jars": str(one_write)}
             placed = replace(
                 spec, checkpoint=f"s3a://{_BUCKET}/{uuid.uuid4().hex}", scratch=str(home / "scratch"),
                 conf=tuple(conf.items()),
             )  # fmt: skip
-            return _measure(placed, phases, home, proxy, count_objects, say)
+            return measure(placed, home, server, say)
     finally:
         shutil.rmtree(home)
 
@@ -229,8 +258,9 @@ def _manager_conf(variant: Variant) -> dict[str, str]:
 
 
 def _measure(
-    spec: JobSpec, phases: Phases, home: Path, proxy: StorageProxy, count_objects: Callable[[], int], say: Say
+    spec: JobSpec, home: Path, server: _Server, say: Say, *, phases: Phases
 ) -> tuple[dict[str, float], dict[str, Any]]:
+    proxy, count_objects = server.proxy, server.count_objects
     counted: Sequence[Seen] = ()
     before, objects, quick, slow = 0, 0, list[float](), list[float]()
     # With a delay the run has no last batch: the kill comes in the middle of one.
@@ -262,6 +292,35 @@ def _measure(
     return values, {"by_kind": _count_kinds(counted, phases.counted)}
 
 
+def _measure_long(
+    spec: JobSpec, home: Path, server: _Server, say: Say, *, batches: int
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Counts the requests of early and of late batches, and the objects that are left."""
+    proxy = server.proxy
+    marks = {_EARLY - 1: 0, 2 * _EARLY - 1: 0, batches - 1 - _EARLY: 0, batches - 1: 0}
+    with started(replace(spec, last_batch=batches - 1), home) as child:
+        for event in child.events(SILENCE_S):
+            batch = int(event["batch"])
+            if batch % _EARLY == _EARLY - 1:
+                say(f"batch {batch}: {float(event['batch_ms']):.0f} ms")
+            if batch in marks:
+                marks[batch] = len(proxy.seen())
+            if batch == batches - 1:
+                break
+    begin, early, late, end = marks.values()
+    seen = proxy.seen()
+    values = {
+        "objects": float(server.count_objects()),
+        "early_requests_per_batch": (early - begin) / _EARLY,
+        "late_requests_per_batch": (end - late) / _EARLY,
+    }
+    return values, {
+        "batches": batches,
+        "by_kind_early": _count_kinds(seen[begin:early], _EARLY),
+        "by_kind_late": _count_kinds(seen[late:end], _EARLY),
+    }
+
+
 def _restart(spec: JobSpec, phases: Phases, home: Path) -> float:
     """Seconds from the call of `start()` to the end of the first batch that was not committed before the kill."""
     with started(replace(spec, last_batch=phases.last + 1), home) as child:
@@ -289,8 +348,8 @@ def _settings_of(endpoint: str) -> dict[str, str]:
 
 
 @contextmanager
-def _run_server() -> Iterator[tuple[StorageProxy, Callable[[], int]]]:
-    """An S3 server with a bucket behind a proxy, and a function that counts the objects there."""
+def _run_server() -> Iterator[_Server]:
+    """An S3 server with a bucket behind a proxy."""
     try:
         import boto3
         from moto.server import ThreadedMotoServer
@@ -300,6 +359,8 @@ def _run_server() -> Iterator[tuple[StorageProxy, Callable[[], int]]]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
+    with urllib.request.urlopen(f"http://{host}:{port}/moto-api/reset", data=b""):
+        pass  # the servers of one process have their objects in common
     client = boto3.client(
         "s3", endpoint_url=f"http://{host}:{port}", aws_access_key_id="k", aws_secret_access_key="s",
         region_name="us-east-1",
@@ -312,7 +373,7 @@ def _run_server() -> Iterator[tuple[StorageProxy, Callable[[], int]]]:
 
     try:
         with StorageProxy(f"{host}:{port}") as proxy:
-            yield proxy, count_objects
+            yield _Server(proxy, count_objects)
     finally:
         server.stop()
 

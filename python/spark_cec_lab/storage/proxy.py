@@ -10,6 +10,7 @@ import http.client
 import re
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -91,6 +92,17 @@ class Seen:
     sent_bytes: int
 
 
+class _Server(ThreadingHTTPServer):
+    """A server whose clients may be killed."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Prints a traceback, but for a client that is gone."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
 class StorageProxy:
     """Stands before the server at `upstream` (host:port). `decide` may be replaced at any moment."""
 
@@ -100,8 +112,7 @@ class StorageProxy:
         self._seen: list[Seen] = []
         self._lock = threading.Lock()
         self._begun = 0
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), _handler_of(self))
         self._thread = threading.Thread(target=self._server.serve_forever, name="storage-proxy", daemon=True)
         self._thread.start()
 
