@@ -54,8 +54,11 @@ def run(
     return {batch: rows for batch, rows in seen.items() if batch <= upto}
 
 
+@pytest.mark.parametrize("write_at", ["batch", "async"])
 @pytest.mark.parametrize("amounts", AMOUNTS)
-def test_restarts_and_deaths_of_the_agent_change_no_row(amounts: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_restarts_and_deaths_of_the_agent_change_no_row(
+    amounts: str, write_at: str, spark: SparkSession, tmp_path: Path
+) -> None:
     """The agent dies when all tasks have ended, and no store has written: the executor has the commits still."""
     whole = run(spark, tmp_path / "whole", amounts, 7, {})
     killed: list[int] = []
@@ -67,7 +70,7 @@ def test_restarts_and_deaths_of_the_agent_change_no_row(amounts: str, spark: Spa
 
     found: Rows = {}
     for upto in (2, 5, 7):
-        found |= run(spark, tmp_path / "killed", amounts, upto, TOGETHER, kill_agent)
+        found |= run(spark, tmp_path / "killed", amounts, upto, {"writeAt": write_at}, kill_agent)
     assert found == whole
     assert killed == [1, 4, 6]
 

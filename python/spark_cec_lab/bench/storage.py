@@ -295,7 +295,10 @@ def _measure(
 def _measure_long(
     spec: JobSpec, home: Path, server: _Server, say: Say, *, batches: int
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """Counts the requests of early and of late batches, and the objects that are left."""
+    """Counts the requests of early and of late batches, the objects that are left, and what a restart elsewhere reads.
+
+    The restart has no index of ours, as on another machine.
+    """
     proxy = server.proxy
     marks = {_EARLY - 1: 0, 2 * _EARLY - 1: 0, batches - 1 - _EARLY: 0, batches - 1: 0}
     with started(replace(spec, last_batch=batches - 1), home) as child:
@@ -309,8 +312,14 @@ def _measure_long(
                 break
     begin, early, late, end = marks.values()
     seen = proxy.seen()
+    objects = float(server.count_objects())
+    moved = (*spec.conf, (PREFIX + "index.path", str(home / "other-index")))
+    with started(replace(spec, last_batch=batches, conf=moved), home) as child:
+        list(child.events(SILENCE_S))
+    restart = proxy.seen()[len(seen):]
     values = {
-        "objects": float(server.count_objects()),
+        "objects": objects,
+        "restart_requests": float(len(restart)),
         "early_requests_per_batch": (early - begin) / _EARLY,
         "late_requests_per_batch": (end - late) / _EARLY,
     }
@@ -318,6 +327,7 @@ def _measure_long(
         "batches": batches,
         "by_kind_early": _count_kinds(seen[begin:early], _EARLY),
         "by_kind_late": _count_kinds(seen[late:end], _EARLY),
+        "by_kind_restart": _count_kinds(restart, 1),
     }
 
 
