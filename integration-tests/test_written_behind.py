@@ -59,9 +59,10 @@ def make_job(tmp_path: Path) -> Callable[..., Job]:
     return make
 
 
-@pytest.mark.parametrize("agents", [1, 2], ids=["one executor", "both executors"])
 @pytest.mark.parametrize(
-    ("doubles", "names_state"), [(False, False), (True, False), (False, True)], ids=["integers", "doubles", "named"]
+    ("doubles", "names_state", "agents"),
+    [(True, False, 1), (False, False, 2), (False, True, 1)],
+    ids=["doubles-one", "integers-both", "named-one"],
 )
 def test_a_batch_that_the_log_lacks_is_made_again(
     doubles: bool, names_state: bool, agents: int, make_job: Callable[..., Job]

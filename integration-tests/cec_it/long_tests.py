@@ -60,6 +60,7 @@ _CASES = {
     "test_stores_move.py::test_the_query_does_not_notice": ("more-stores-than-cores",),
     "test_hdfs.py::test_a_killed_query_with_its_checkpoint_on_hdfs_is_exact": ("doubles",),
     "test_typed_queries.py": (),
+    "test_written_behind.py::test_a_batch_that_the_log_lacks_is_made_again": ("integers-both", "named-one"),
     "test_written_together.py::test_a_batch_whose_executor_dies_before_it_writes_does_not_count": ("doubles",),
     "test_written_together.py::test_an_executor_that_ends_in_good_order_costs_nothing": ("doubles",),
 }
@@ -99,6 +100,7 @@ _MORE_FILES = frozenset({
     "test_running_protocols.py",
     "test_same_rows.py",
     "test_statestore_reader.py",
+    "test_written_behind.py",
     "test_written_together.py",
 })
 """The files, below `integration-tests`, whose tests `make test` leaves to `make test-more`."""

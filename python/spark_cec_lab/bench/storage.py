@@ -40,7 +40,7 @@ from spark_cec_lab.bench.processes import BenchError
 from spark_cec_lab.bench.providers import Provider, in_turn
 from spark_cec_lab.bench.ratios import medians
 from spark_cec_lab.bench.workloads import Shape, Workload
-from spark_cec_lab.storage.proxy import Order, Seen, StorageProxy
+from spark_cec_lab.storage.proxy import Kind, Order, Seen, StorageProxy
 
 WORKLOAD = Workload(Shape.UNIFORM, keys=20_000, updates=5_000, partitions=8)
 
@@ -51,6 +51,17 @@ RETAINED = 10
 _BUCKET = "bench"
 _SDK = {"3.5.0": ("2.35.4", "1.3.1")}
 """By Hadoop's release: the releases of the AWS SDK and of Amazon's analytics accelerator that its S3A is built with."""
+
+_DOLLARS = {
+    Kind.PUT: 5e-6, Kind.COPY: 5e-6, Kind.LIST: 5e-6, Kind.OTHER: 5e-6, Kind.GET: 4e-7, Kind.HEAD: 4e-7,
+    Kind.DELETE: 0.0, Kind.BULK_DELETE: 0.0,
+}  # fmt: skip
+"""The price of a request: Amazon's list price of S3 Standard in us-east-1."""
+
+_BY_THE_CLOCK = ("PUT cec/lease", "LIST cec/lease", "GET cec/flush.json", "LIST cec/log")
+"""What our agents ask for in a given time, however many batches there are."""
+
+_MONTH_S = 30 * 24 * 3600
 
 _CLOUD = "org.apache.spark:spark-hadoop-cloud_2.13:4.1.1"
 """Spark's module for clouds, of the newest release that has one there. Its file manager links with later ones."""
@@ -207,13 +218,18 @@ def _summarize(found: _Found) -> dict[str, dict[str, float]]:
 
 
 def _judge(found: _Found) -> list[dict[str, Any]]:
-    """Each must that was measured: the ratios of ours over RocksDB's at its best, median, lowest and highest."""
+    """Each must that was measured: the ratios of ours over RocksDB's, median, lowest and highest.
+
+    Of the managers that RocksDB ran with the best one counts, for each measure by itself.
+    """
+    peers = [rounds for variant, rounds in found.items() if variant.provider is BEST[0].provider]
     rows: list[dict[str, Any]] = []
     for each in MUSTS:
         ratios = [
-            ours[each.measure] / theirs[each.measure]
+            ours[each.measure] / min(theirs)
             for number, ours in found.get(each.of, {}).items()
-            if (theirs := found.get(BEST[0], {}).get(number)) and each.measure in ours and each.measure in theirs
+            if each.measure in ours
+            and (theirs := [rounds[number][each.measure] for rounds in peers if each.measure in rounds.get(number, {})])
         ]
         if ratios:
             median = statistics.median(ratios)
@@ -262,20 +278,20 @@ def _measure(
 ) -> tuple[dict[str, float], dict[str, Any]]:
     proxy, count_objects = server.proxy, server.count_objects
     counted: Sequence[Seen] = ()
-    before, objects, quick, slow = 0, 0, list[float](), list[float]()
+    before, objects, began, took_s, quick, slow = 0, 0, 0.0, 0.0, list[float](), list[float]()
     # With a delay the run has no last batch: the kill comes in the middle of one.
     with started(replace(spec, last_batch=None if phases.delayed else phases.last), home) as child:
         for event in child.events(SILENCE_S):
             batch, ms = int(event["batch"]), float(event["batch_ms"])
             say(f"batch {batch}: {ms:.0f} ms")
             if batch == phases.first - 1:
-                before = len(proxy.seen())
+                before, began = len(proxy.seen()), time.monotonic()
             elif phases.first <= batch < phases.first + phases.counted:
                 quick.append(ms)
             elif batch > phases.first + phases.counted:  # the one before began without the delay
                 slow.append(ms)
             if batch == phases.first + phases.counted - 1:
-                counted = proxy.seen()[before:]
+                counted, took_s = proxy.seen()[before:], time.monotonic() - began
                 objects = count_objects()
                 proxy.decide = lambda _: Order(delay_s=DELAY_S)
             if batch == phases.last:
@@ -284,6 +300,7 @@ def _measure(
     values = {
         "requests_per_batch": len(counted) / phases.counted,
         "batch_ms": statistics.median(quick),
+        "dollars_per_month": _count_dollars(counted, phases.counted, took_s),
         "objects": float(objects),
     }
     if phases.delayed:
@@ -335,6 +352,15 @@ def _restart(spec: JobSpec, phases: Phases, home: Path) -> float:
     """Seconds from the call of `start()` to the end of the first batch that was not committed before the kill."""
     with started(replace(spec, last_batch=phases.last + 1), home) as child:
         return float(list(child.events(SILENCE_S))[-1]["since_start_s"])
+
+
+def _count_dollars(seen: Sequence[Seen], batches: int, took_s: float) -> float:
+    """The price of the requests of a month with one batch in each second, by those of `batches` in `took_s` seconds."""
+    dollars = 0.0
+    for each in seen:
+        is_by_clock = f"{each.request.kind.value} {_place_of(each.request.key)}" in _BY_THE_CLOCK
+        dollars += _DOLLARS[each.request.kind] * _MONTH_S / (took_s if is_by_clock else batches)
+    return dollars
 
 
 def _count_kinds(seen: Sequence[Seen], batches: int) -> dict[str, float]:
