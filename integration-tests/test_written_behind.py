@@ -67,11 +67,11 @@ def make_job(tmp_path: Path) -> Callable[..., Job]:
 def test_a_batch_that_the_log_lacks_is_made_again(
     doubles: bool, names_state: bool, agents: int, make_job: Callable[..., Job]
 ) -> None:
-    """In the first batch of all, on the first restart, and on the second; without a second call of the function."""
+    """In the first batch of all, and in a later one, after a restart; without a second call of the function."""
     whole = make_job("whole", doubles=doubles, names_state=names_state, write_at="batch")
     assert run(whole) == 0, Path(whole.root, "stderr").read_text()[-3000:]
     job = make_job("crashed", doubles=doubles, names_state=names_state, agents=agents)
-    for stop_at in (0, 3, 4):
+    for stop_at in (0, 4):
         assert run(replace(job, stop_at=stop_at)) < 0, Path(job.root, "stderr").read_text()[-3000:]
         assert is_behind(job), f"the log has batch {stop_at}"
     assert run(job) == 0, Path(job.root, "stderr").read_text()[-3000:]
