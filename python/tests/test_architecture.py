@@ -27,11 +27,11 @@ FLOORS: Floors = (
         *("checkpoint.columns", "checkpoint.footprints", "checkpoint.policy", "checkpoint.effort"),
     ),
     # 2 contracts
-    ("log.storage", "log.segment", "log.index", "log.index_keys"),
+    ("log.storage", "log.delegating_storage", "log.segment", "log.index", "log.index_keys"),
     # 3 log
     (
         *("log.scan", "log.home", "log.writer", "log.reader", "log.readers", "log.repair", "log.trim", "log.manifest"),
-        *("log.catalog", "log.output_rollbacks", "log.checked_json"),
+        *("log.catalog", "log.output_rollbacks", "log.checked_json", "log.recent_objects"),
     ),
     # 4 engine
     (

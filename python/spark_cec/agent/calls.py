@@ -118,7 +118,6 @@ def _list_handlers(
         messages.NoteReaderRequest: readers.note,
         messages.ReadSplitRequest: readers.read_split,
         messages.CreateFileRequest: files.create,
-        messages.FileExistsRequest: files.exists,
         messages.DeleteFilesRequest: files.delete,
         messages.ReadFileRequest: files.read,
         messages.ListFilesRequest: files.list,

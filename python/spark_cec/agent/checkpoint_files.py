@@ -10,8 +10,6 @@ from spark_cec.agent.messages import (
     CreateFileRequest,
     DeleteFilesRequest,
     Done,
-    FileExistsAnswer,
-    FileExistsRequest,
     ListFilesAnswer,
     ListFilesRequest,
     ReadFileAnswer,
@@ -62,10 +60,6 @@ class CheckpointFileCalls:
                     raise
         self._newest.note(request.checkpoint, request.path, content)
         return Done()
-
-    def exists(self, request: FileExistsRequest) -> FileExistsAnswer:
-        """Answers whether a file of a checkpoint exists."""
-        return FileExistsAnswer(exists=open_storage(request.checkpoint).exists(request.path))
 
     def read(self, request: ReadFileRequest) -> ReadFileAnswer:
         """Answers the bytes of a file of a checkpoint."""

@@ -22,6 +22,7 @@ from spark_cec.ids import new_writer_id
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.home import join_log, read_log_id
 from spark_cec.log.manifest import PublishedBatches
+from spark_cec.log.recent_objects import RecentObjects
 from spark_cec.log.storage import Storage
 from spark_cec.log.trim import Summaries
 from spark_cec.log.writer import SegmentWriter
@@ -53,12 +54,12 @@ class OpenLog:
     def __init__(self, home: str, settings: Settings, storage: Storage, log_id: str) -> None:
         self.home = home
         self.settings = settings
-        self.storage = storage
+        self.storage = storage if storage.can_append else RecentObjects(storage)
         self.log_id = log_id
         self.catalog = Catalog(self.storage, open_index(index_path(settings, home, self.log_id), self.log_id))
         self.ledgers = StoreLedgers()
         self.summaries = Summaries()
-        self.published = PublishedBatches(storage)
+        self.published = PublishedBatches(self.storage)
         self.kept = False
         self.users = 0
         self.retired = False

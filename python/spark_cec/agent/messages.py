@@ -780,20 +780,6 @@ class CreateFileRequest(Request, frozen=True, kw_only=True):
     overwrites: bool
 
 
-class FileExistsAnswer(Message, frozen=True, kw_only=True):
-    """Whether the file exists."""
-
-    exists: bool
-
-
-class FileExistsRequest(Request, frozen=True, kw_only=True):
-    """Looks for a file of a checkpoint."""
-
-    answer = FileExistsAnswer
-    checkpoint: str
-    path: str
-
-
 class ReadFileAnswer(Message, frozen=True, kw_only=True):
     """The bytes of the file, in base 64; None: there is no such file."""
 

@@ -18,12 +18,12 @@ def read_log_id(storage: Storage) -> str | None:
 
     Errors: `DamagedLog`, `NewerFormat`.
     """
-    if not storage.exists(LOG_FILE):
-        return None
     try:
         raw = json.loads(storage.read(LOG_FILE))
         version, log_id = int(raw["format_version"]), str(raw["log_id"])
         bytes.fromhex(log_id)
+    except FileNotFoundError:
+        return None
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedLog(LOG_FILE, 0, f"cannot be read: {error}") from error
     if version > FORMAT_VERSION:

@@ -76,11 +76,11 @@ def record_settings(own: Storage, committed: int, settings: Mapping[str, str]) -
 
 def read_settings(own: Storage) -> tuple[SettingsSince, ...] | None:
     """The recorded entries; None if the file is damaged or a later release wrote it."""
-    if not own.exists(SESSION_FILE):
-        return ()
     try:
         fields, _ = decode_object(SESSION_FILE, own.read(SESSION_FILE), "record of session settings")
         return tuple(_parse_entry(each) for each in fields["runs"])
+    except FileNotFoundError:
+        return ()
     except (DamagedLog, NewerFormat, KeyError, TypeError, ValueError, AttributeError):
         return None
 

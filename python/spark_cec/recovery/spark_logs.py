@@ -125,9 +125,11 @@ def named_stores(checkpoint: Storage) -> Iterator[StoreId]:
     """The stores in Spark's operator metadata, which may list too many: see `all_stores`."""
     for operator in count():
         path = f"state/{operator}/_metadata/metadata"
-        if not checkpoint.exists(path):
+        try:
+            content = checkpoint.read(path)
+        except FileNotFoundError:
             return
-        yield from _parse_stores(operator, checkpoint.read(path))
+        yield from _parse_stores(operator, content)
 
 
 def stores_without_version(checkpoint: Storage, version: int) -> list[StoreId]:

@@ -12,9 +12,10 @@ UNFINISHED = "this_copy_was_not_finished__remove_the_directory_and_make_it_again
 
 def refuse_unfinished_copy(checkpoint: Storage) -> None:
     """Raises `UnsuitableCheckpoint` for a copy that was interrupted and so is incomplete."""
-    if not checkpoint.exists(METADATA):
+    try:
+        text = checkpoint.read(METADATA).strip()
+    except FileNotFoundError:
         return
-    text = checkpoint.read(METADATA).strip()
     if not text:
         raise UnsuitableCheckpoint(
             f"the file {METADATA} of {checkpoint.url} is empty, as after a power loss at the first start, or in a copy "

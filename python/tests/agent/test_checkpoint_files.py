@@ -41,13 +41,13 @@ def test_a_successor_knows_the_entry_of_a_dead_agent(tmp_path: Path) -> None:
     agent.calls.close()
 
 
-def test_an_entry_can_be_looked_for_and_deleted(tmp_path: Path) -> None:
+def test_an_entry_can_be_deleted(tmp_path: Path) -> None:
     agent = Agent(tmp_path)
     create(agent, "offsets/7", b"")
-    assert agent.ask("file_exists", path="offsets/7") == {"exists": True}
+    assert agent.ask("read_file", path="offsets/7") == {"content": ""}
     for _ in range(2):
         agent.ask("delete_files", paths=["offsets/6", "offsets/7"])
-    assert agent.ask("file_exists", path="offsets/7") == {"exists": False}
+    assert agent.ask("read_file", path="offsets/7") == {"content": None}
     agent.calls.close()
 
 

@@ -90,8 +90,6 @@ final class CecCheckpointFileManager(path: Path, hadoopConf: Configuration) exte
       whole.close()
     }
 
-    override def exists(number: Long): Boolean = Agent.call(FileExistsRequest(checkpoint, name(number)), conf).exists
-
     override def read(number: Long): Option[Array[Byte]] =
       Agent.call(ReadFileRequest(checkpoint, name(number)), conf).content.map(Base64.getDecoder.decode(_))
 

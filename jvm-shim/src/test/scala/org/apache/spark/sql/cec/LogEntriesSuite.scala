@@ -19,11 +19,6 @@ class LogEntriesSuite extends CecSuite {
       if (!there.add(number) && !overwrites) throw new IllegalArgumentException(s"$number exists already")
     }
 
-    override def exists(number: Long): Boolean = {
-      count()
-      there(number)
-    }
-
     override def read(number: Long): Option[Array[Byte]] = {
       count()
       Option.when(there(number))(Array(number.toByte))
@@ -62,6 +57,30 @@ class LogEntriesSuite extends CecSuite {
     store.there += 1L
     intercept[IllegalArgumentException](runBatch(entries, 1, 10))
     assert(entries.exists(0) && store.there == mutable.SortedSet(0L, 1L))
+  }
+
+  test("an entry is read once, until it is deleted") {
+    val store = new Store
+    store.there ++= Seq(5L, 6L)
+    val entries = new LogEntries(store, 10)
+    for (_ <- 0 until 3) assert(entries.exists(6) && entries.read(6).exists(_.sameElements(Array(6.toByte))))
+    assert(store.requests == 1)
+    entries.delete(6)
+    assert(!entries.exists(6) && entries.read(6).isEmpty)
+    for (_ <- 0 until 2) assert(entries.read(7).isEmpty)
+    store.there += 7L // another driver writes it
+    assert(entries.exists(7), "an entry that was not there is asked for again")
+  }
+
+  test("only the last entries are kept, and no long one") {
+    val store = new Store
+    val entries = new LogEntries(store, 100)
+    (0L to LogEntries.Known.toLong).foreach(entries.create(_, Array(1), overwrites = false))
+    val before = store.requests
+    assert(entries.read(1).isDefined && store.requests == before)
+    assert(entries.read(0).isDefined && store.requests == before + 1)
+    entries.create(50, new Array(LogEntries.KnownBytes + 1), overwrites = false)
+    assert(entries.read(50).isDefined && store.requests == before + 3)
   }
 
   test("the log of an earlier run is asked") {

@@ -515,19 +515,6 @@ private[cec] final case class CreateFileRequest(checkpoint: String, path: String
   override def parse(answer: JsonNode): Unit = ()
 }
 
-/** Looks for a file of a checkpoint. */
-private[cec] final case class FileExistsRequest(checkpoint: String, path: String)
-    extends AgentRequest("file_exists") {
-  override type Answer = FileExistsAnswer
-  override def toJson: ObjectNode = {
-    val node = Json.obj()
-    node.put("checkpoint", checkpoint)
-    node.put("path", path)
-    node
-  }
-  override def parse(answer: JsonNode): FileExistsAnswer = FileExistsAnswer.of(answer)
-}
-
 /** Reads a file of a checkpoint, whole. */
 private[cec] final case class ReadFileRequest(checkpoint: String, path: String)
     extends AgentRequest("read_file") {
@@ -694,14 +681,6 @@ private[cec] object ExtentStep {
     node.get(0).asLong,
     node.get(1).asLong,
     node.get(2).asLong)
-}
-
-/** Whether the file exists. */
-private[cec] final case class FileExistsAnswer(exists: Boolean)
-
-private[cec] object FileExistsAnswer {
-  def of(node: JsonNode): FileExistsAnswer = FileExistsAnswer(
-    node.get("exists").asBoolean)
 }
 
 /** Those that the log has, by their ids. */
