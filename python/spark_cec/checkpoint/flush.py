@@ -33,7 +33,7 @@ def flush_store(
 ) -> CommitResult:
     """Completes the commit of the request's version and checkpoint id; when it returns, the flush is durable.
 
-    1. Find the commit. If it has a flush, keep that flush: both flushes have the same content.
+    1. Find the commit. If it has a known flush, keep that flush: both flushes have the same content.
     2. Compute q and u from the commit's chain and the request's ledger.
     3. Write the frame, and update the index.
     4. Drop the ledger: the next commit brings its own.
@@ -41,8 +41,10 @@ def flush_store(
     Raises `DamagedLog` if the log lacks the commit.
     """
     meta = request.meta
-    catalog.refresh()
     commit = catalog.index.commit(meta.store, meta.version, meta.checkpoint_id)  # 1
+    if commit is None:
+        catalog.refresh()
+        commit = catalog.index.commit(meta.store, meta.version, meta.checkpoint_id)
     if commit is None:
         raise DamagedLog(
             f"store {meta.store}", -1, f"no commit frame of version {meta.version} with id {meta.checkpoint_id.hex()}"
