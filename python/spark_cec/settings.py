@@ -232,10 +232,11 @@ READER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 """Of a stream that says how far it is: the name is that of a file."""
 
 _KEYS = {
-    "Q", "U", "CI", "CP", "effort", "footprintAge", "mode", "log.path", "python", "log.segmentBytes", "log.compression",
-    "output.retainBatches", "output.readers", "sources.replayable", "sources.margin", "sources.quiet", "functions.orderFree",
-    "index.path", "spool.path", "agent.timeout", "storage.retry", "recoveryTarget", "autotune", "onDivergence",
-    "stop.flush", "driver.python", "liveStore", "writeAt", "protocol", "protocol.home", "protocol.flow", "protocol.run",
+    "Q", "U", "CI", "CP", "effort", "footprintAge", "mode", "log.path", "python", "log.segmentBytes",
+    "log.compression", "output.retainBatches", "output.readers", "sources.replayable", "sources.margin",
+    "sources.quiet", "functions.orderFree", "index.path", "spool.path", "agent.timeout", "storage.retry",
+    "recoveryTarget", "autotune", "onDivergence", "stop.flush", "driver.python", "liveStore", "writeAt", "protocol",
+    "protocol.home", "protocol.flow", "protocol.run",
 }  # fmt: skip
 
 
