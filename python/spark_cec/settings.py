@@ -94,6 +94,7 @@ class Settings:
     `footprint_age`: the most versions that the newest footprint of an open window may lie behind the store's version.
     `order_free_functions`: the user vouches that functions over arbitrary state do not depend on the order of rows.
     `output_readers`: streams with these names read the output; what all of them are through with is let go.
+    `quiet_inputs_ms`: by how much the clock moves the watermark of an input that has no more rows; None: it does not.
     `sources_margin`: what is dirty is written when a source has less than this share of its past beyond what a recovery
     needs (`recovery.margin`); 0: never. `write_at`: None if the storage and the query decide.
     """
@@ -114,6 +115,7 @@ class Settings:
     replayable_sources: tuple[str, ...] = ()
     order_free_functions: bool = False
     sources_margin: float = 0.1
+    quiet_inputs_ms: float | None = None
     index_path: str | None = None
     recovery_target_ms: float | None = None
     autotune: bool = False
@@ -230,10 +232,11 @@ READER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 """Of a stream that says how far it is: the name is that of a file."""
 
 _KEYS = {
-    "Q", "U", "CI", "CP", "effort", "footprintAge", "mode", "log.path", "python", "log.segmentBytes", "log.compression",
-    "output.retainBatches", "output.readers", "sources.replayable", "sources.margin", "functions.orderFree",
-    "index.path", "spool.path", "agent.timeout", "storage.retry", "recoveryTarget", "autotune", "onDivergence",
-    "stop.flush", "driver.python", "liveStore", "writeAt", "protocol", "protocol.home", "protocol.flow", "protocol.run",
+    "Q", "U", "CI", "CP", "effort", "footprintAge", "mode", "log.path", "python", "log.segmentBytes",
+    "log.compression", "output.retainBatches", "output.readers", "sources.replayable", "sources.margin",
+    "sources.quiet", "functions.orderFree", "index.path", "spool.path", "agent.timeout", "storage.retry",
+    "recoveryTarget", "autotune", "onDivergence", "stop.flush", "driver.python", "liveStore", "writeAt", "protocol",
+    "protocol.home", "protocol.flow", "protocol.run",
 }  # fmt: skip
 
 
@@ -277,6 +280,21 @@ def _protocol(given: Mapping[str, str]) -> ProtocolSettings | None:
         return None
     flow, run = given.get("protocol.flow", ""), given.get("protocol.run", "")
     return ProtocolSettings(given["protocol.home"], flow, run, "protocol" in given)
+
+
+def _quiet_inputs_ms(given: Mapping[str, str]) -> float | None:
+    """`sources.quiet`: `hold`, or the time by which the clock moves a watermark."""
+    text = given.get("sources.quiet", "hold").strip()
+    if text == "hold":
+        return None
+    mend = "give hold, or a time of at least 100ms, because each step may cost a batch"
+    try:
+        step_ms = duration_ms("sources.quiet", text)
+    except SettingsError:
+        raise SettingsError(PREFIX + "sources.quiet", text, mend) from None
+    if step_ms < 100:
+        raise SettingsError(PREFIX + "sources.quiet", text, mend)
+    return step_ms
 
 
 def _recovery_target_ms(given: Mapping[str, str]) -> float | None:
@@ -359,6 +377,7 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
         sources_margin=_share("sources.margin", given["sources.margin"])
         if "sources.margin" in given
         else default.sources_margin,
+        quiet_inputs_ms=_quiet_inputs_ms(given),
         index_path=given.get("index.path"),
         recovery_target_ms=target_ms,
         autotune=autotune,

@@ -28,6 +28,7 @@ KEYS = (
     "sources.replayable",
     "effort",
     "sources.margin",
+    "sources.quiet",
     "index.path",
     "spool.path",
     "agent.timeout",
@@ -125,6 +126,8 @@ def test_the_keys_of_others_are_left_alone() -> None:
         ("sources.margin", "0", "sources_margin", 0.0),
         ("sources.margin", " 0.25 ", "sources_margin", 0.25),
         ("sources.margin", "1", "sources_margin", 1.0),
+        ("sources.quiet", "10s", "quiet_inputs_ms", 10_000.0),
+        ("sources.quiet", "100ms", "quiet_inputs_ms", 100.0),
     ],
 )
 def test_good_values(key: str, value: str, attribute: str, wanted: Any) -> None:
@@ -136,6 +139,7 @@ def test_good_values(key: str, value: str, attribute: str, wanted: Any) -> None:
 
 
 COUNT_OR_MULTIPLE = "give a count of records above 0 such as 500000, or a multiple of the open windows such as 2x"
+QUIET = "give hold, or a time of at least 100ms, because each step may cost a batch"
 WHOLE_DURATION = "give a whole number above 0 with a unit, such as 90s or 10min"
 DURATION = "give a duration with a unit, such as 10ms, 1s or 5min, not below 0"
 SHARE = "give a share between 0 and 1, such as 0.1; 0 turns it off"
@@ -160,6 +164,7 @@ SHARE = "give a share between 0 and 1, such as 0.1; 0 turns it off"
         *[("log.segmentBytes", value, "give a size such as 64MiB") for value in ("", "1.5MiB", "64XB", "-1")],
         *[("log.segmentBytes", value, "give at least 4KiB") for value in ("4095", "3KiB", "0")],
         *[("effort", value, SHARE) for value in ("", "2", "5%", "little")],
+        *[("sources.quiet", value, QUIET) for value in ("", "99ms", "clock", "10")],
         *[("sources.margin", value, SHARE) for value in ("", "1.01", "-0.1", "10%", "nan", "1e-1", "all", ".")],
         ("output.retainBatches", "0", "give a whole number of at least 1, below 2^63"),
         (

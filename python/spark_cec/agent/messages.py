@@ -77,6 +77,7 @@ class CheckAnswer(Message, frozen=True, kw_only=True):
     accept: bool
     flush_at_stop: bool
     sources_margin: float
+    quiet_inputs_ms: float | None
     replayable_sources: tuple[str, ...]
     order_free_functions: bool
     said: tuple[StartMessage, ...]

@@ -124,6 +124,7 @@ class StartCalls:
             accept=settings.accepts_divergence,
             flush_at_stop=settings.flush_at_stop,
             sources_margin=settings.sources_margin,
+            quiet_inputs_ms=settings.quiet_inputs_ms,
             replayable_sources=tuple(settings.replayable_sources),
             order_free_functions=settings.order_free_functions,
             said=tuple(StartMessage(warning) for warning in settings.warnings),

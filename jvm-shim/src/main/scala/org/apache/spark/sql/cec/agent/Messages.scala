@@ -609,7 +609,7 @@ private[cec] object BetweenBatchesAnswer {
 /** The log's home, the id of the log there (None: no log), and the settings that the analyzer rule needs. */
 private[cec] final case class CheckAnswer(
     home: String, logId: Option[String], mode: String, accept: Boolean, flushAtStop: Boolean, sourcesMargin: Double,
-    replayableSources: Seq[String], orderFreeFunctions: Boolean, said: Seq[StartMessage])
+    quietInputsMs: Option[Double], replayableSources: Seq[String], orderFreeFunctions: Boolean, said: Seq[StartMessage])
 
 private[cec] object CheckAnswer {
   def of(node: JsonNode): CheckAnswer = CheckAnswer(
@@ -619,6 +619,7 @@ private[cec] object CheckAnswer {
     node.get("accept").asBoolean,
     node.get("flush_at_stop").asBoolean,
     node.get("sources_margin").asDouble,
+    Json.option(node.get("quiet_inputs_ms"))(value => value.asDouble),
     Json.elements(node.get("replayable_sources"))(value => value.asText),
     node.get("order_free_functions").asBoolean,
     Json.elements(node.get("said"))(value => StartMessage.of(value)))

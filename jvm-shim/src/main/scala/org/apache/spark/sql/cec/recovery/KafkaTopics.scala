@@ -44,6 +44,9 @@ private[recovery] object KafkaTopics {
     } finally kafka.close()
   }
 
+  /** Whether this relation reads topics. */
+  def areReadBy(relation: StreamingRelationV2): Boolean = isKafka(relation.sourceName)
+
   /** The topics of this relation, for several requests; None for another kind of relation. */
   def of(relation: LogicalPlan): Option[AskedTopics] = connect(relation).map { case (kafka, api) => new AskedTopics(kafka, api) }
 

@@ -181,15 +181,16 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val defers = decision.deferred.nonEmpty || isReplayDue || isUnderProtocol
     val end = new BatchEnd(session, run, conf, isAsync = begun.writeAt == "async")
     val confirmed = if (!waits(sink)) sink else FencedSinks.wrap(sink, halves = defers, end)
+    val quiet = checked.quietInputsMs.map(step => new QuietInputs(session, write.inputQuery, step.round)).filterNot(_.isEmpty)
     val read =
-      if (!defers && !end.isAsync) write.inputQuery
+      if (!defers && !end.isAsync && quiet.isEmpty) write.inputQuery
       else {
         val replay = Option.when(isReplayDue)(
           new Replay(session.asInstanceOf[ClassicSession], write, run, conf, begun.rewoundTo + 1, committed))
         val looksBack = (decision.deferred.nonEmpty || isUnderProtocol) && checked.sourcesMargin > 0
         val watch = Option.when(looksBack)(new SourceProbe(write.inputQuery)).filter(_.canBeAsked).map(new SourceWatch(_))
         val hooks = new QueryLifecycle(
-          session, run, conf, committed, replay, end, new Acknowledgements(run.home, conf),
+          session, run, conf, committed, replay, end, quiet, new Acknowledgements(run.home, conf),
           watch.map(new ThinMarginGuard(_, run, conf, isUnderProtocol)), flushes = checked.flushAtStop && !isUnderProtocol, isUnderProtocol)
         WrappedSources.wrap(write.inputQuery, hooks)
       }

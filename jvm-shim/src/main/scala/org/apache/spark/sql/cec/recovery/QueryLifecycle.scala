@@ -6,6 +6,7 @@ import scala.util.control.NonFatal
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.SparkSession
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.cec.RunContext
 import org.apache.spark.sql.cec.agent.{Agent, BetweenBatchesRequest, CheckpointDueRequest, CheckpointTakenRequest, Json}
 import org.apache.spark.sql.cec.exchange.StoreLocations
@@ -17,6 +18,7 @@ import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, St
  * @param committed the last batch that was committed before the run
  * @param replay the batches to replay before the first batch
  * @param end of the batches, whose write may still be under way when the next batch is planned
+ * @param quiet the inputs whose watermarks follow the clock; None if none does
  * @param margin guards the input that a recovery needs; None if no source can be asked
  * @param flushes whether a run writes its dirty windows at its end
  * @param asksForCheckpoints whether the agent decides when the stores write, by a pipeline's protocol
@@ -28,6 +30,7 @@ private[recovery] final class QueryLifecycle(
     committed: Long,
     replay: Option[Replay],
     end: BatchEnd,
+    quiet: Option[QuietInputs],
     acknowledgements: Acknowledgements,
     margin: Option[ThinMarginGuard],
     flushes: Boolean,
@@ -35,6 +38,9 @@ private[recovery] final class QueryLifecycle(
     extends Logging {
   private val begun, ended = new AtomicBoolean(false)
   private var lastLookNs = System.nanoTime()
+
+  /** The input of a source whose quiet matters. */
+  def quietInput(source: LogicalPlan): Option[QuietInput] = quiet.flatMap(_.of(source))
 
   /** Begins the replay, in the stream's thread, before the first source exists. */
   def beforeSources(): Unit = if (begun.compareAndSet(false, true)) {

@@ -28,7 +28,7 @@ private[recovery] object WrappedSources {
   private def wrapRelation(relation: LogicalPlan, run: QueryLifecycle): LogicalPlan = relation match {
     case v2: StreamingRelationV2 =>
       val table = v2.table match {
-        case readable: SupportsRead => wrapTable(readable, run)
+        case readable: SupportsRead => wrapTable(readable, run, run.quietInput(relation))
         case other => other
       }
       v2.copy(table = table, v1Relation = v2.v1Relation.map(wrapRelation(_, run))) // Spark may take the V1 relation
@@ -39,18 +39,18 @@ private[recovery] object WrappedSources {
     case other => other
   }
 
-  private def wrapTable(table: SupportsRead, run: QueryLifecycle): Table = new TableDelegate(table) with SupportsRead {
+  private def wrapTable(table: SupportsRead, run: QueryLifecycle, quiet: Option[QuietInput]): Table = new TableDelegate(table) with SupportsRead {
     override def newScanBuilder(options: CaseInsensitiveStringMap): ScanBuilder = {
       val builder = table.newScanBuilder(options)
-      () => new WrappedScan(builder.build(), run)
+      () => new WrappedScan(builder.build(), run, quiet)
     }
   }
 }
 
-private final class WrappedScan(inner: Scan, run: QueryLifecycle) extends ScanDelegate(inner) {
+private final class WrappedScan(inner: Scan, run: QueryLifecycle, quiet: Option[QuietInput]) extends ScanDelegate(inner) {
   override def toMicroBatchStream(checkpointLocation: String): MicroBatchStream = {
     run.beforeSources()
-    WrappedMicroBatches(inner.toMicroBatchStream(checkpointLocation), run)
+    WrappedMicroBatches(inner.toMicroBatchStream(checkpointLocation), run, quiet)
   }
 }
 
@@ -58,6 +58,9 @@ private final class WrappedScan(inner: Scan, run: QueryLifecycle) extends ScanDe
 private sealed trait LifecycleStream extends SparkDataStream {
   protected def run: QueryLifecycle
   protected def inner: SparkDataStream
+
+  /** The input, if its quiet matters. */
+  protected def quiet: Option[QuietInput] = None
 
   protected final def planBatch[A](end: => A): A = {
     run.betweenBatches()
@@ -76,19 +79,39 @@ private sealed trait LifecycleStream extends SparkDataStream {
 private sealed trait Admitting extends SupportsAdmissionControl with LifecycleStream {
   private def admitting = inner.asInstanceOf[SupportsAdmissionControl]
   override def getDefaultReadLimit: ReadLimit = admitting.getDefaultReadLimit
-  override def latestOffset(start: Offset, limit: ReadLimit): Offset = planBatch(admitting.latestOffset(start, limit))
+
+  override def latestOffset(start: Offset, limit: ReadLimit): Offset = planBatch {
+    val askedMs = System.currentTimeMillis()
+    val found = admitting.latestOffset(start, limit)
+    quiet.foreach(_.answer(askedMs, !hasFixedEnd && isQuiet(start, found)))
+    found
+  }
+
+  /** Whether the end was fixed before the source was asked, so that there may be rows behind it. */
+  protected def hasFixedEnd: Boolean = false
+
+  /** Whether the source has no rows behind `start`, however many of them a batch may have. */
+  private def isQuiet(start: Offset, found: Offset): Boolean =
+    start != null && found != null && found.json == start.json && Option(admitting.reportLatestOffset).exists(_.json == start.json)
   override def reportLatestOffset: Offset = admitting.reportLatestOffset
 }
 
 private sealed trait AvailableNow extends Admitting with SupportsTriggerAvailableNow {
-  override def prepareForTriggerAvailableNow(): Unit = inner.asInstanceOf[SupportsTriggerAvailableNow].prepareForTriggerAvailableNow()
+  private var isPrepared = false
+  override protected def hasFixedEnd: Boolean = isPrepared
+
+  override def prepareForTriggerAvailableNow(): Unit = {
+    isPrepared = true
+    inner.asInstanceOf[SupportsTriggerAvailableNow].prepareForTriggerAvailableNow()
+  }
 }
 
 private sealed trait Seeing extends AcceptsLatestSeenOffset with LifecycleStream {
   override def setLatestSeenOffset(offset: Offset): Unit = inner.asInstanceOf[AcceptsLatestSeenOffset].setLatestSeenOffset(offset)
 }
 
-private sealed class WrappedMicroBatches(protected val inner: MicroBatchStream, protected val run: QueryLifecycle)
+private sealed class WrappedMicroBatches(
+    protected val inner: MicroBatchStream, protected val run: QueryLifecycle, override protected val quiet: Option[QuietInput])
     extends MicroBatchDelegate(inner) with LifecycleStream {
   override def latestOffset: Offset = planBatch(inner.latestOffset)
   override def commit(end: Offset): Unit = run.hold(() => inner.commit(end))
@@ -96,13 +119,14 @@ private sealed class WrappedMicroBatches(protected val inner: MicroBatchStream, 
 }
 
 private object WrappedMicroBatches {
-  def apply(stream: MicroBatchStream, run: QueryLifecycle): MicroBatchStream = (stream, stream.isInstanceOf[AcceptsLatestSeenOffset]) match {
-    case (_: SupportsTriggerAvailableNow, false) => new WrappedMicroBatches(stream, run) with AvailableNow
-    case (_: SupportsTriggerAvailableNow, true) => new WrappedMicroBatches(stream, run) with AvailableNow with Seeing
-    case (_: SupportsAdmissionControl, false) => new WrappedMicroBatches(stream, run) with Admitting
-    case (_: SupportsAdmissionControl, true) => new WrappedMicroBatches(stream, run) with Admitting with Seeing
-    case (_, false) => new WrappedMicroBatches(stream, run)
-    case (_, true) => new WrappedMicroBatches(stream, run) with Seeing
+  def apply(stream: MicroBatchStream, run: QueryLifecycle, quiet: Option[QuietInput]): MicroBatchStream =
+     (stream, stream.isInstanceOf[AcceptsLatestSeenOffset]) match {
+    case (_: SupportsTriggerAvailableNow, false) => new WrappedMicroBatches(stream, run, quiet) with AvailableNow
+    case (_: SupportsTriggerAvailableNow, true) => new WrappedMicroBatches(stream, run, quiet) with AvailableNow with Seeing
+    case (_: SupportsAdmissionControl, false) => new WrappedMicroBatches(stream, run, quiet) with Admitting
+    case (_: SupportsAdmissionControl, true) => new WrappedMicroBatches(stream, run, quiet) with Admitting with Seeing
+    case (_, false) => new WrappedMicroBatches(stream, run, quiet)
+    case (_, true) => new WrappedMicroBatches(stream, run, quiet) with Seeing
   }
 }
 

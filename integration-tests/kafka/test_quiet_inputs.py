@@ -1,0 +1,139 @@
+"""Inputs that have no more rows: the clock moves their watermarks (`sources.quiet`), and windows close."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+
+from cec_it import local
+from testbed.broker import Broker
+from testbed.topics import Topics
+
+Key = tuple[str, int]
+"""A topic, and the second in which its window begins."""
+
+
+class Query:
+    """Rows of two topics in windows of a second, by the time at which Kafka got them."""
+
+    def __init__(self, spark: SparkSession, broker: Broker, names: tuple[str, str], checkpoint: Path) -> None:
+        self.spark, self.broker, self.names, self.checkpoint = spark, broker, names, checkpoint
+        self.batches: dict[int, dict[Key, int]] = {}
+
+    @property
+    def closed(self) -> dict[Key, int]:
+        """The rows of each window that was given out; it must come once."""
+        found: dict[Key, int] = {}
+        for rows in self.batches.values():
+            assert not found.keys() & rows.keys(), "a window came twice"
+            found |= rows
+        return found
+
+    def read(self, session: SparkSession, name: str, **options: str) -> DataFrame:
+        reader = session.readStream.format("kafka").option("kafka.bootstrap.servers", self.broker.address)
+        reader = reader.option("subscribe", name).option("startingOffsets", "earliest").options(**options)
+        return reader.load().select("topic", "timestamp").withWatermark("timestamp", "1 second")
+
+    def keep(self, frame: DataFrame, batch: int) -> None:
+        rows = {(row["topic"], int(row["begin"].timestamp())): row["rows"] for row in frame.collect()}
+        assert self.batches.setdefault(batch, rows) == rows, f"batch {batch} came twice, with other rows"
+
+    @contextmanager
+    def running(self, quiet: str, **options: str) -> Iterator[StreamingQuery]:
+        session = local.session(self.spark, {**local.OPENINGS_ONLY, "stop.flush": "off", "sources.quiet": quiet})
+        both = self.read(session, self.names[0], **options).unionByName(self.read(session, self.names[1], **options))
+        counts = both.groupBy("topic", f.window("timestamp", "1 second")).agg(f.count("*").alias("rows"))
+        writer = counts.select("topic", f.col("window.start").alias("begin"), "rows").writeStream
+        query = writer.foreachBatch(self.keep).option("checkpointLocation", str(self.checkpoint)).start()
+        try:
+            yield query
+        finally:
+            query.stop()
+
+    def wait_for(self, wanted: Counter[Key], query: StreamingQuery) -> None:
+        def look() -> bool | None:
+            assert query.exception() is None, query.exception()
+            return True if self.closed == dict(wanted) else None
+
+        try:
+            local.eventually(look, "every window")
+        except AssertionError:
+            assert self.closed == dict(wanted)
+            raise
+
+
+def count_rows(broker: Broker, topics: Topics, names: tuple[str, ...]) -> Counter[Key]:
+    """The rows of each window, by a reader that has nothing to do with Spark."""
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "count", "enable.auto.commit": False})
+    counts: Counter[Key] = Counter()
+    try:
+        for name in names:
+            for partition, (first, end) in topics.ends(name).items():
+                consumer.assign([TopicPartition(name, partition, first)])
+                for _ in range(end - first):
+                    message = consumer.poll(30)
+                    assert message is not None and message.error() is None
+                    counts[name, message.timestamp()[1] // 1000] += 1
+    finally:
+        consumer.close()
+    return counts
+
+
+@pytest.fixture
+def query(spark: SparkSession, broker: Broker, topics: Topics, topic: str, tmp_path: Path) -> Query:
+    names = (f"{topic}-web", f"{topic}-app")
+    for name in names:
+        topics.create(name, 2)
+    return Query(spark, broker, names, tmp_path)
+
+
+def feed(topics: Topics, name: str, rows: int) -> None:
+    topics.produce(name, [(number % 2, b"", b"") for number in range(rows)])
+
+
+def test_a_quiet_topic_holds_no_window_open_and_the_last_one_closes_too(
+    query: Query, broker: Broker, topics: Topics
+) -> None:
+    """Over a restart that replays; one topic has rows at the begin alone."""
+    web, app = query.names
+    feed(topics, app, 3)
+    for quiet in ("200ms", "300ms"):
+        with query.running(quiet) as running:
+            for _ in range(3):
+                feed(topics, web, 5)
+                time.sleep(0.4)  # rows of several windows: their time is Kafka's
+            query.wait_for(count_rows(broker, topics, query.names), running)
+
+
+def test_without_it_a_quiet_topic_holds_all_windows_open(query: Query, broker: Broker, topics: Topics) -> None:
+    web, app = query.names
+    feed(topics, app, 1)
+    with query.running("hold") as running:
+        for _ in range(3):
+            feed(topics, web, 5)
+            running.processAllAvailable()
+            time.sleep(1.1)  # the next rows are of another window
+        running.processAllAvailable()
+        assert not any(key[0] == web for key in query.closed)
+
+
+def test_a_topic_with_rows_that_no_batch_has_read_is_not_quiet(query: Query, broker: Broker, topics: Topics) -> None:
+    """A batch reads one row, and many wait: none may come late."""
+    web, app = query.names
+    for _ in range(3):
+        feed(topics, web, 4)
+        feed(topics, app, 4)
+        time.sleep(1.1)
+    with query.running("100ms", maxOffsetsPerTrigger="2") as running:
+        query.wait_for(count_rows(broker, topics, query.names), running)
+        late = [each["numRowsDroppedByWatermark"] for p in running.recentProgress for each in p["stateOperators"]]
+        assert sum(late) == 0

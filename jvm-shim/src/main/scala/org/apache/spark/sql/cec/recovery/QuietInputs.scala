@@ -1,0 +1,108 @@
+package org.apache.spark.sql.cec.recovery
+
+import java.util.UUID
+
+import scala.collection.mutable
+import scala.util.control.NonFatal
+
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.SparkSession
+import org.apache.spark.sql.catalyst.plans.logical.{EventTimeWatermark, LogicalPlan}
+import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2
+import org.apache.spark.sql.execution.SparkPlan
+import org.apache.spark.sql.execution.streaming.operators.stateful.EventTimeWatermarkExec
+import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, StreamExecution, StreamingQueryWrapper, WatermarkTracker}
+
+/**
+ * Moves the watermarks of inputs that have no more rows with the wall clock (`cec.sources.quiet`). Spark moves a
+ * watermark by rows alone, so an input without rows holds all windows open.
+ *
+ * An input is quiet when its source answered, while Spark planned a batch, that it has nothing beyond what was read.
+ * Then each row that existed when the source was asked has been read. The user vouches that a later row is at most as
+ * old as the watermark's delay. A source that does not answer is never quiet. Only sources are asked that are known to
+ * answer for now: Kafka.
+ *
+ * The watermark goes into Spark's offset log with the next batch, as one that comes from rows. So a replay has the same.
+ * All methods run in the stream's thread.
+ *
+ * @param plan the query with its original sources
+ * @param stepMs by how much to move a watermark at least, because each step may cost a batch without rows
+ */
+private[recovery] final class QuietInputs(session: SparkSession, plan: LogicalPlan, stepMs: Long) extends Logging {
+  /** The sources below each watermark, by the id of its node; only those whose sources can all be asked. */
+  private val watermarks: Map[UUID, Set[LogicalPlan]] = plan.collect {
+    case watermark: EventTimeWatermark => watermark.nodeId -> QuietInputs.findSources(watermark)
+  }.filter { case (_, sources) => sources.nonEmpty && sources.forall(QuietInputs.canBeAsked) }.toMap
+
+  /** When each quiet source was asked. */
+  private val quietSinceMs = mutable.Map.empty[LogicalPlan, Long]
+  private val movedToMs = mutable.Map.empty[UUID, Long]
+  private var isWorking = true
+
+  /** Whether a watermark of the query can move so. */
+  def isEmpty: Boolean = watermarks.isEmpty
+
+  /** The input of a source; None if its answers do not matter. */
+  def of(source: LogicalPlan): Option[QuietInput] = Option.when(watermarks.values.exists(_(source)))(new QuietInput(note(source, _)))
+
+  /** Notes that a source was quiet when it was asked at this time; None: it was not. */
+  private def note(source: LogicalPlan, askedMs: Option[Long]): Unit = if (isWorking) {
+    askedMs.fold(quietSinceMs -= source)(at => quietSinceMs += source -> at)
+    if (askedMs.isDefined) {
+      try move() catch {
+        case NonFatal(failure) =>
+          isWorking = false
+          logWarning("Spark CEC: quiet inputs hold the watermark back until a restart, because this release of Spark has another tracker", failure)
+      }
+    }
+  }
+
+  private def move(): Unit = {
+    val due = for {
+      (node, sources) <- watermarks
+      if sources.forall(quietSinceMs.contains)
+      until = sources.map(quietSinceMs).min
+      if movedToMs.get(node).forall(until - _ >= stepMs)
+    } yield node -> until
+    if (due.nonEmpty) findExecution.foreach { case (execution, last) =>
+      last.foreach {
+        case watermark: EventTimeWatermarkExec => due.get(watermark.nodeId).foreach(watermark.eventTimeStats.add(_)) // as a row of that time
+        case _ =>
+      }
+      QuietInputs.trackerOf(execution).updateWatermark(last)
+      movedToMs ++= due
+    }
+  }
+
+  /** The execution, and the plan of its last batch; None before the first batch. */
+  private def findExecution: Option[(MicroBatchExecution, SparkPlan)] = for {
+    id <- Option(session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY))
+    wrapper <- Option(session.streams.get(id)).collect { case wrapper: StreamingQueryWrapper => wrapper }
+    execution <- Option(wrapper.streamingQuery).collect { case execution: MicroBatchExecution => execution }
+    last <- Option(execution.lastExecution)
+  } yield (execution, last.executedPlan)
+}
+
+private object QuietInputs {
+  private def findSources(watermark: LogicalPlan): Set[LogicalPlan] = watermark.collectLeaves().filter(_.isStreaming).toSet
+
+  private def canBeAsked(source: LogicalPlan): Boolean = source match {
+    case v2: StreamingRelationV2 => KafkaTopics.areReadBy(v2)
+    case _ => false
+  }
+
+  /** Spark hides the tracker from others than its own subclasses. */
+  private def trackerOf(execution: MicroBatchExecution): WatermarkTracker =
+    classOf[MicroBatchExecution].getMethod("watermarkTracker").invoke(execution).asInstanceOf[WatermarkTracker]
+}
+
+/** One source whose quiet matters. */
+private[recovery] final class QuietInput(note: Option[Long] => Unit) {
+  /**
+   * Notes the answer of a source that was asked for new input.
+   *
+   * @param askedMs the wall clock before the source was asked
+   * @param isQuiet whether it has nothing beyond what was read
+   */
+  def answer(askedMs: Long, isQuiet: Boolean): Unit = note(Option.when(isQuiet)(askedMs))
+}
