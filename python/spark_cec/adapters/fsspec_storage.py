@@ -14,7 +14,6 @@ import importlib
 import os
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +24,7 @@ import fsspec
 from spark_cec.adapters.hadoop_settings import find_options, find_retry_s
 from spark_cec.adapters.hdfs_storage import SCHEMES, HdfsStorage, open_hdfs
 from spark_cec.adapters.local_storage import LocalStorage
-from spark_cec.adapters.retries import may_pass, pauses, status_of
+from spark_cec.adapters.retries import may_pass, repeat, status_of
 from spark_cec.errors import AlreadyExists, CecError, LogLocationError
 from spark_cec.log.frame import Buffer
 from spark_cec.log.storage import Appender, Listing, Storage, StoredFile, probe
@@ -451,18 +450,8 @@ class ObjectStorage(_FsspecStorage):
 
     def _repeat(self, path: str, action: Callable[[], _Answer], *, conflicts: bool = False) -> _Answer:
         """Does the action, again and again while its failure may pass, for at most `cec.storage.retry`."""
-        waits = pauses(find_retry_s())
         with self._naming(path):
-            while True:
-                try:
-                    return action()
-                except CecError:
-                    raise
-                except Exception as error:
-                    wait = next(waits, None) if may_pass(error, conflicts=conflicts) else None
-                    if wait is None:
-                        raise
-                time.sleep(wait)
+            return repeat(action, lambda error: may_pass(error, conflicts=conflicts), find_retry_s())
 
     def append_to_new(self, path: str) -> NoReturn:
         """Raises `OSError`: objects cannot grow."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from spark_cec.adapters.hadoop_settings import find_hdfs, find_retry_s
-from spark_cec.adapters.retries import pauses
+from spark_cec.adapters.retries import repeat
 from spark_cec.errors import AlreadyExists, CecError, LogLocationError
 from spark_cec.log.frame import Buffer
 from spark_cec.log.storage import Listing, StoredFile, probe
@@ -367,18 +367,8 @@ class HdfsStorage:
 
     def _repeat(self, path: str, action: Callable[[], _Answer]) -> _Answer:
         """Does the action, again and again while its failure may pass, for at most `cec.storage.retry`."""
-        waits = pauses(find_retry_s())
         with self._naming(path):
-            while True:
-                try:
-                    return action()
-                except CecError:
-                    raise
-                except Exception as error:
-                    wait = next(waits, None) if _may_pass(error) else None
-                    if wait is None:
-                        raise
-                time.sleep(wait)
+            return repeat(action, _may_pass, find_retry_s())
 
     @contextlib.contextmanager
     def _naming(self, path: str) -> Iterator[None]:

@@ -1,10 +1,13 @@
-"""Which failures of a request to an object store may pass, and how long to wait before the next attempt."""
+"""Which failures of a request to an object store may pass, and how a request is repeated."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from spark_cec.errors import CecError
 
 DEFAULT_RETRY_S = 60.0
 """How long a request is repeated, if the setting `cec.storage.retry` is not given."""
@@ -30,10 +33,12 @@ _PASSING_CLASSES = frozenset({
 })  # fmt: skip
 """Errors without an answer, by the names of their classes or base classes: the packages may be absent."""
 
+_Answer = TypeVar("_Answer")
+
 
 def status_of(error: BaseException | None) -> int | None:
     """The HTTP status behind an error of s3fs, gcsfs or adlfs; None if the store gave no answer."""
-    for each in _causes(error):
+    for each in causes(error):
         if any(known.__name__ in _PASSING_CLASSES for known in type(each).__mro__):
             return None  # such an error may carry a number that is no answer of the store
         response = getattr(each, "response", None)
@@ -50,7 +55,7 @@ def may_pass(error: BaseException, *, conflicts: bool = False) -> bool:
     status = status_of(error)
     if status is not None:
         return status in _PASSING_STATUSES or (conflicts and status == CONFLICT)
-    return any(known.__name__ in _PASSING_CLASSES for each in _causes(error) for known in type(each).__mro__)
+    return any(known.__name__ in _PASSING_CLASSES for each in causes(error) for known in type(each).__mro__)
 
 
 def pauses(total_s: float, clock: Callable[[], float] = time.monotonic) -> Iterator[float]:
@@ -61,7 +66,26 @@ def pauses(total_s: float, clock: Callable[[], float] = time.monotonic) -> Itera
         bound = min(2 * bound, _LONGEST_S)
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def repeat(action: Callable[[], _Answer], passes: Callable[[Exception], bool], total_s: float) -> _Answer:
+    """Does the action, again and again while its failure may pass, as `passes` says, for at most `total_s`.
+
+    A `CecError` is an answer, and does not pass.
+    """
+    waits = pauses(total_s)
+    while True:
+        try:
+            return action()
+        except CecError:
+            raise
+        except Exception as error:
+            wait = next(waits, None) if passes(error) else None
+            if wait is None:
+                raise
+        time.sleep(wait)
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and what it was raised from."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
