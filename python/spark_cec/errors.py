@@ -36,7 +36,17 @@ def mend_of(error: BaseException) -> str | None:
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__
+    if isinstance(cause, KeysRefused):
+        return cause.mend
     return None if cause is None else _MENDS.get(cause.errno or 0)
+
+
+class KeysRefused(PermissionError):
+    """A store takes the keys of this query no more. Attribute: `mend`, what that means and what to do about it."""
+
+    def __init__(self, mend: str, place: str) -> None:
+        super().__init__(errno.EACCES, mend, place)
+        self.mend = mend
 
 
 class Consequence(Enum):

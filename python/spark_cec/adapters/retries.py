@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 from spark_cec.errors import CecError
@@ -33,7 +34,33 @@ _PASSING_CLASSES = frozenset({
 })  # fmt: skip
 """Errors without an answer, by the names of their classes or base classes: the packages may be absent."""
 
+_EXPIRED = frozenset({
+    *("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"),  # S3 and STS
+    "ExpiredAuthenticationToken",  # Azure
+})  # fmt: skip
+"""The words of stores for keys that were good once."""
+
+_UNKNOWN = frozenset({
+    *("InvalidAccessKeyId", "InvalidToken", "InvalidClientTokenId", "UnrecognizedClientException"),  # S3 and STS
+    *("AuthenticationFailed", "InvalidAuthenticationInfo"),  # Azure
+    "400",  # S3's answer to a HEAD has no word, and is this if a token has expired
+})  # fmt: skip
+"""The words of stores for keys that are not good, or not any more."""
+
+_OF_GOOGLE = "RefreshError"
+"""The class of google-auth's error if a key gets no token."""
+
+_UNAUTHORIZED = 401
+
 _Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRefusal:
+    """A store refuses keys. `word`: its word for that. `has_expired`: the keys were good once, as the store says."""
+
+    word: str
+    has_expired: bool
 
 
 def status_of(error: BaseException | None) -> int | None:
@@ -47,6 +74,30 @@ def status_of(error: BaseException | None) -> int | None:
         for name in ("status_code", "status", "code"):  # azure-core, aiohttp, gcsfs
             if isinstance(status := getattr(each, name, None), int):
                 return status
+    return None
+
+
+def refusal_of(error: BaseException) -> KeyRefusal | None:
+    """What a store says of the keys of a request; None if that is not what the error is about."""
+    for each in causes(error):
+        response = getattr(each, "response", None)
+        code = getattr(each, "error_code", None)  # azure-core
+        if isinstance(response, dict):  # botocore
+            code = response.get("Error", {}).get("Code")
+        word = str(getattr(code, "value", code))
+        if word in _EXPIRED or word in _UNKNOWN:
+            return KeyRefusal(word, word in _EXPIRED)
+        if type(each).__name__ == _OF_GOOGLE:
+            return KeyRefusal(_OF_GOOGLE, has_expired=False)
+    return KeyRefusal(str(_UNAUTHORIZED), has_expired=False) if status_of(error) == _UNAUTHORIZED else None
+
+
+def lender_of(error: BaseException) -> str | None:
+    """The call to STS that failed, and its word for why; None if the error is of another call."""
+    for each in causes(error):
+        call, response = getattr(each, "operation_name", None), getattr(each, "response", None)
+        if isinstance(call, str) and call.startswith("AssumeRole") and isinstance(response, dict):
+            return f"{call}: {response.get('Error', {}).get('Code')}"
     return None
 
 
