@@ -20,6 +20,7 @@ from spark_cec.adapters import hdfs_storage
 from spark_cec.adapters.fsspec_storage import is_taken, open_storage, remove_all, same_place
 from spark_cec.agent.lease import has_leases, is_held
 from spark_cec.agent.object_lease import ObjectLease, Timing
+from spark_cec.agent.owner import claim_log, owns, refuse_taken_over_log
 from spark_cec.errors import AlreadyExists, Fenced, LogLocationError
 from spark_cec.log.storage import Storage, StoredFile
 from tests.log.storage_contract import StorageContract
@@ -126,7 +127,7 @@ class LosingClient:
 def test_a_write_whose_answer_was_lost_has_succeeded_once(
     call: str, method: str, done: bool, storage: Any, place: str
 ) -> None:
-    storage._client = losing = LosingClient(storage._client, method, done=done)
+    storage._client._inner = losing = LosingClient(storage._client._inner, method, done=done)
     getattr(storage, call)("d/x", b"mine")
     assert losing.left == 0 and storage.read("d/x") == b"mine" and all_names(place) == ["x"]
     with pytest.raises(AlreadyExists):
@@ -137,7 +138,7 @@ def test_a_write_whose_answer_was_lost_has_succeeded_once(
 def test_a_lost_answer_to_a_refused_rename_is_no_success(storage: Any, place: str) -> None:
     """Another writer's bytes may be equal: those of Spark's commit log are."""
     open_storage(place).create("commits/7", b"v1")
-    storage._client = LosingClient(storage._client, "rename", done=False)
+    storage._client._inner = LosingClient(storage._client._inner, "rename", done=False)
     with pytest.raises(AlreadyExists):
         storage.create("commits/7", b"v1")
     assert all_names(place) == ["7"]
@@ -391,3 +392,16 @@ def test_a_pair_of_name_nodes_fails_over_during_writes() -> None:
             storage.replace("x", b"%d" % number)
         done.join()
         assert storage.read("x") == b"9" and len(storage.list("d")) == 10
+
+
+def test_a_log_belongs_to_its_query_under_all_names_of_the_directory(server: MiniHdfs, place: str) -> None:
+    table = "fs.viewfs.mounttable.all."
+    with settings_of({table + "link./view": place, table + "linkFallback": f"{server.url}/fallback"}):
+        view = "viewfs://all/view"
+        open_storage(f"{place}/log").create("x", b"1")
+        assert open_storage(f"{view}/log").read("x") == b"1" and same_place(f"{view}/log", f"{place}/log")
+        claim_log(f"{place}/checkpoint", f"{place}/log")
+        assert owns(f"{view}/checkpoint", f"{view}/log") and not owns(f"{view}/copy", f"{view}/log")
+        refuse_taken_over_log(f"{view}/checkpoint", f"{view}/log")
+        with pytest.raises(Fenced, match="belongs to the checkpoint"):
+            refuse_taken_over_log(f"{view}/copy", f"{view}/log")

@@ -26,6 +26,7 @@ _MENDS = {
     errno.EFBIG: "the file may not grow: raise `ulimit -f` for Spark's processes, and start the query again",
     errno.ENOSPC: "no space is left: make room there, and start the query again",
     errno.EROFS: "the file system is read-only: mount it so that it can be written, and start the query again",
+    errno.ETIMEDOUT: "the storage did not answer in time: see to it, and start the query again",
     errno.EACCES: "no permission: give the user of Spark's processes the right to read and write there",
 }
 _MENDS |= {errno.ENFILE: _MENDS[errno.EMFILE], errno.EDQUOT: _MENDS[errno.ENOSPC], errno.EPERM: _MENDS[errno.EACCES]}
