@@ -51,9 +51,9 @@ _settings: dict[str, str] = {}
 
 def use_settings(settings: Mapping[str, str]) -> None:
     """Makes these settings those of this process; only those of `KEYS`, of buckets, accounts and HDFS count."""
-    _settings.clear()
+    global _settings  # whoever reads meanwhile has the old ones or the new ones
     known = {*KEYS, *_HDFS}
-    _settings.update({key: value for key, value in settings.items() if key in known or key.startswith(_PREFIXES)})
+    _settings = {key: value for key, value in settings.items() if key in known or key.startswith(_PREFIXES)}
 
 
 def find_retry_s() -> float:
