@@ -164,17 +164,19 @@ def _file_path(url: str, rest: str) -> Path:
 
 
 def _filesystem(url: str, known_url: str, protocol: str) -> tuple[Any, str]:
-    options = find_options(protocol, url)
-    if protocol == "s3":
-        configured = fsspec.config.conf.get("s3", {})
-        if options.keys() & _SAY_KEYS:  # fsspec's own configuration has keys for queries that have none
-            configured = {name: value for name, value in configured.items() if name not in _KEYS}
-        options = _merge(_ONE_ATTEMPT, configured, options)
     try:
+        options = find_options(protocol, url)
+        if protocol == "s3":
+            configured = fsspec.config.conf.get("s3", {})
+            if options.keys() & _SAY_KEYS:  # fsspec's own configuration has keys for queries that have none
+                configured = {name: value for name, value in configured.items() if name not in _KEYS}
+            options = _merge(_ONE_ATTEMPT, configured, options)
         if protocol in _GOOGLE:
             filesystem, root = _google_filesystem(known_url, options)
         else:
             filesystem, root = fsspec.core.url_to_fs(known_url, **options)
+    except LogLocationError:
+        raise
     except ImportError as error:
         extra = _EXTRAS.get(protocol)
         mend = f"pip install 'spark-cec[{extra}]'" if extra is not None else "install it"

@@ -100,7 +100,7 @@ def _plan_s3(url: str, settings: Mapping[str, str]) -> Plan | None:
 
 
 def _find_s3(url: str, settings: Mapping[str, str]) -> dict[str, Any]:
-    get, options = _getter(url, settings), options_of(_plan_s3(url, settings))
+    get, options = _getter(url, settings), options_of(_plan_s3(url, settings), url)
     if (endpoint := get("endpoint")) is not None:
         scheme = "http" if (get("connection.ssl.enabled") or "true").lower() == "false" else "https"
         options["endpoint_url"] = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"

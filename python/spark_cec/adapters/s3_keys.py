@@ -150,8 +150,8 @@ def plan_keys(url: str, get: Get) -> Plan | None:
     return plan
 
 
-def options_of(plan: Plan | None) -> dict[str, Any]:
-    """The options of s3fs for a plan."""
+def options_of(plan: Plan | None, url: str) -> dict[str, Any]:
+    """The options of s3fs for a plan. `LogLocationError` for this URL if it names a profile that is not there."""
     if plan is None:
         return {}
     if plan.is_anonymous:
@@ -159,7 +159,12 @@ def options_of(plan: Plan | None) -> dict[str, Any]:
     first = plan.sources[0]
     if isinstance(first, GivenKeys):
         return {"key": first.key, "secret": first.secret, "token": first.token}
-    return {"session": _find_session(plan)}
+    try:
+        return {"session": _find_session(plan)}
+    except Exception as error:
+        if type(error).__name__ != "ProfileNotFound":
+            raise
+        raise LogLocationError(url, f"{error}: correct {S3A}auth.profile.name, or AWS_PROFILE") from error
 
 
 def forget_sessions() -> None:

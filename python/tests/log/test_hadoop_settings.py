@@ -146,6 +146,13 @@ def test_a_profile_is_that_of_hadoops_settings(name: str, tmp_path: Path, monkey
     assert asyncio.run(session.get_credentials()).access_key == "of-the-file"
 
 
+def test_a_profile_that_is_not_there_is_named() -> None:
+    pytest.importorskip("aiobotocore")
+    use_settings({PROVIDER: f"{SDK2}.ProfileCredentialsProvider", "fs.s3a.auth.profile.name": "nobody"})
+    with pytest.raises(LogLocationError, match=r"nobody.*could not be found: correct fs\.s3a\.auth\.profile\.name"):
+        find_options("s3", "s3a://b/x")
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
