@@ -115,7 +115,8 @@ def test_keys_of_a_role_are_renewed_before_they_end(endpoint: str, monkeypatch: 
     def refuse_old_keys(request: Request) -> Order:
         """The store's clock is a second ahead."""
         now = datetime.now(timezone.utc) + timedelta(seconds=1)
-        return PASS if lent_roles()[request.key_id].expiration.replace(tzinfo=timezone.utc) > now else Order(status=400, code="ExpiredToken")
+        ends = lent_roles()[request.key_id].expiration.replace(tzinfo=timezone.utc)
+        return PASS if ends > now else Order(status=400, code="ExpiredToken")
 
     settings = role_settings(endpoint, **{"session.duration": "15m"})
     with serve(endpoint, settings, refuse_old_keys) as (storage, proxy):
