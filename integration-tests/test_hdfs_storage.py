@@ -394,12 +394,13 @@ def test_a_pair_of_name_nodes_fails_over_during_writes() -> None:
         assert storage.read("x") == b"9" and len(storage.list("d")) == 10
 
 
-def test_a_log_belongs_to_its_query_under_all_names_of_the_directory(server: MiniHdfs, place: str) -> None:
-    table = "fs.viewfs.mounttable.all."
+def test_a_log_belongs_to_its_query_under_all_names_of_the_directory(server: MiniHdfs) -> None:
+    place, view, table = f"{server.url}/tests/{uuid.uuid4().hex}", "viewfs://all/view", "fs.viewfs.mounttable.all."
     with settings_of({table + "link./view": place, table + "linkFallback": f"{server.url}/fallback"}):
-        view = "viewfs://all/view"
-        open_storage(f"{place}/log").create("x", b"1")
-        assert open_storage(f"{view}/log").read("x") == b"1" and same_place(f"{view}/log", f"{place}/log")
+        for directory in ("log a", "log%20b"):
+            open_storage(f"{place}/{directory}").create("x", directory.encode())
+            assert open_storage(f"{view}/{directory}").read("x") == directory.encode()
+            assert same_place(f"{view}/{directory}", f"{place}/{directory}")
         claim_log(f"{place}/checkpoint", f"{place}/log")
         assert owns(f"{view}/checkpoint", f"{view}/log") and not owns(f"{view}/copy", f"{view}/log")
         refuse_taken_over_log(f"{view}/checkpoint", f"{view}/log")

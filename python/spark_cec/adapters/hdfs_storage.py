@@ -30,6 +30,9 @@ _PORT = 8020
 """The port of a name node whose URL has none, as Hadoop says."""
 
 _ADDRESS = "dfs.namenode.rpc-address."
+_PLAIN = re.compile(r"[A-Za-z0-9_.~/:@!$&'()*+,;=-]+")
+"""A mount's target is a URL. With other characters it may be another path than it seems."""
+
 _PROVIDER = "dfs.client.failover.proxy.provider."
 _ACTIVE_ONLY = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
 """Asks the active name node for everything. An observer may not know yet of a file that another client has created."""
@@ -131,7 +134,8 @@ def _find_mount(table: str, root: str, settings: Mapping[str, str]) -> str | Non
     path = max(mounted, key=len, default="")
     target = links[path] if mounted else settings.get(f"{prefix}Fallback", "")
     scheme, _, place = target.partition("://")
-    return f"{place.rstrip('/')}{root[len(path):]}" if scheme == "hdfs" and place else None
+    known = scheme == "hdfs" and _PLAIN.fullmatch(place) is not None
+    return f"{place.rstrip('/')}{root[len(path) :]}" if known else None
 
 
 def _find_client(url: str, scheme: str, authority: str, settings: Mapping[str, str]) -> Any:

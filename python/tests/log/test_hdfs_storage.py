@@ -107,6 +107,7 @@ VIEW = {
     "fs.viewfs.mounttable.all.link./a": "hdfs://shop/under/a",
     "fs.viewfs.mounttable.all.link./a/b": "hdfs://host/b",
     "fs.viewfs.mounttable.all.link./root": "hdfs://host:9000/",
+    "fs.viewfs.mounttable.all.link./strange": "hdfs://host:9000/a b%20c",
     "fs.viewfs.mounttable.all.link./disk": "file:///a",
     "fs.viewfs.mounttable.all.linkFallback": "hdfs://shop/rest",
 }
@@ -130,6 +131,7 @@ VIEW = {
         ("viewfs://all/ab", "hdfs://shop/under/ab", False),
         ("viewfs://all/ab", "hdfs://shop/rest/ab", True),
         ("viewfs://all/root/x", "hdfs:/x", True),
+        ("viewfs://all/strange/x", "hdfs:/a b%20c/x", False),
         ("viewfs://all/disk/x", "hdfs://shop/disk/x", False),
         ("viewfs://other/a", "hdfs://shop/under/a", False),
     ],
