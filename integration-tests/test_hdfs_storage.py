@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +18,7 @@ from typing import Any
 import pytest
 
 from cec_it.mini_hdfs import MiniHdfs, run_hdfs, settings_of
-from spark_cec.adapters import hdfs_storage
+from spark_cec.adapters import hdfs_client, hdfs_storage
 from spark_cec.adapters.fsspec_storage import is_taken, open_storage, remove_all, same_place
 from spark_cec.agent.lease import has_leases, is_held
 from spark_cec.agent.object_lease import ObjectLease, Timing
@@ -301,6 +303,42 @@ def test_repeating_ends_in_time(server: MiniHdfs, place: str) -> None:
         with pytest.raises(OSError, match="refused") as failed:
             open_storage("hdfs://127.0.0.1:1/x").read("y")
         assert time.monotonic() - began < 10 and failed.value.filename == "hdfs://127.0.0.1:1/x/y"
+
+
+def test_a_name_node_that_answers_after_a_while_is_waited_for(server: MiniHdfs, storage: Storage, place: str) -> None:
+    storage.create("x", b"1")
+    with ThreadPoolExecutor(2) as pool, server.paused():
+        reading, writing = pool.submit(storage.read, "x"), pool.submit(storage.create, "y", b"2")
+        time.sleep(2)
+        assert not reading.done() and not writing.done()
+        os.kill(server.process.pid, signal.SIGCONT)
+        assert reading.result(60) == b"1" and writing.result(60) is None
+    assert all_names(place) == ["x", "y"]
+
+
+def test_a_name_node_that_was_silent_for_too_long_is_asked_again_later(
+    server: MiniHdfs, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hdfs_storage, "LEAST_S", 1.0)
+    with settings_of({RETRY: "1s"}):
+        storage = open_storage(place)
+        storage.create("x", b"1")
+        with server.paused():
+            began = time.monotonic()
+            for call in (lambda: storage.read("x"), lambda: storage.create("y", b"2"), lambda: storage.list("")):
+                with pytest.raises(TimeoutError, match="no answer within 1 s"):
+                    call()
+            assert time.monotonic() - began < 30
+    storage.create("y", b"3")
+    assert storage.read("x") == b"1" and storage.read("y") == b"3"
+
+
+def test_a_file_of_several_pieces_is_written_and_read_whole(storage: Storage) -> None:
+    piece, content = hdfs_client._PIECE_BYTES, os.urandom(2 * hdfs_client._PIECE_BYTES + 3)
+    storage.create("x", content)
+    assert storage.read("x") == content and storage.size("x") == len(content)
+    assert storage.read("x", piece - 1, piece + 2) == content[piece - 1 : 2 * piece + 1]
+    assert storage.read("x", 2 * piece) == content[2 * piece :]
 
 
 def test_a_restart_of_the_name_node_is_waited_for(server: MiniHdfs, storage: Storage, place: str) -> None:
