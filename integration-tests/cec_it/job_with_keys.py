@@ -36,13 +36,14 @@ def write_keys(spark: SparkSession, root: Path, key: str) -> None:
     """Writes the credential file, or writes it anew."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
-    configuration = jvm.org.apache.hadoop.conf.Configuration(False)
+    configuration, plain = (jvm.org.apache.hadoop.conf.Configuration(False) for _ in range(2))
     configuration.set(FILES, file_of(root))
     file = jvm.org.apache.hadoop.security.alias.CredentialProviderFactory.getProviders(configuration).get(0)
     for name, value in (("fs.s3a.access.key", key), ("fs.s3a.secret.key", f"the secret of {key}")):
         if file.getCredentialEntry(name) is not None:
             file.deleteCredentialEntry(name)
-        file.createCredentialEntry(name, jvm.String(value).toCharArray())
+        plain.set(name, value)
+        file.createCredentialEntry(name, plain.getPassword(name))  # an array of characters, which Python cannot make
     file.flush()
 
 
