@@ -99,6 +99,7 @@ _MORE_FILES = frozenset({
     "test_running_protocols.py",
     "test_same_rows.py",
     "test_statestore_reader.py",
+    "test_storage_keys.py",
     "test_written_together.py",
 })
 """The files, below `integration-tests`, whose tests `make test` leaves to `make test-more`."""
