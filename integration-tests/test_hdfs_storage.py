@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -16,10 +18,11 @@ from typing import Any
 import pytest
 
 from cec_it.mini_hdfs import MiniHdfs, run_hdfs, settings_of
-from spark_cec.adapters import hdfs_storage
+from spark_cec.adapters import hdfs_client, hdfs_storage
 from spark_cec.adapters.fsspec_storage import is_taken, open_storage, remove_all, same_place
 from spark_cec.agent.lease import has_leases, is_held
 from spark_cec.agent.object_lease import ObjectLease, Timing
+from spark_cec.agent.owner import claim_log, owns, refuse_taken_over_log
 from spark_cec.errors import AlreadyExists, Fenced, LogLocationError
 from spark_cec.log.storage import Storage, StoredFile
 from tests.log.storage_contract import StorageContract
@@ -126,7 +129,7 @@ class LosingClient:
 def test_a_write_whose_answer_was_lost_has_succeeded_once(
     call: str, method: str, done: bool, storage: Any, place: str
 ) -> None:
-    storage._client = losing = LosingClient(storage._client, method, done=done)
+    storage._client._inner = losing = LosingClient(storage._client._inner, method, done=done)
     getattr(storage, call)("d/x", b"mine")
     assert losing.left == 0 and storage.read("d/x") == b"mine" and all_names(place) == ["x"]
     with pytest.raises(AlreadyExists):
@@ -137,7 +140,7 @@ def test_a_write_whose_answer_was_lost_has_succeeded_once(
 def test_a_lost_answer_to_a_refused_rename_is_no_success(storage: Any, place: str) -> None:
     """Another writer's bytes may be equal: those of Spark's commit log are."""
     open_storage(place).create("commits/7", b"v1")
-    storage._client = LosingClient(storage._client, "rename", done=False)
+    storage._client._inner = LosingClient(storage._client._inner, "rename", done=False)
     with pytest.raises(AlreadyExists):
         storage.create("commits/7", b"v1")
     assert all_names(place) == ["7"]
@@ -302,6 +305,42 @@ def test_repeating_ends_in_time(server: MiniHdfs, place: str) -> None:
         assert time.monotonic() - began < 10 and failed.value.filename == "hdfs://127.0.0.1:1/x/y"
 
 
+def test_a_name_node_that_answers_after_a_while_is_waited_for(server: MiniHdfs, storage: Storage, place: str) -> None:
+    storage.create("x", b"1")
+    with ThreadPoolExecutor(2) as pool, server.paused():
+        reading, writing = pool.submit(storage.read, "x"), pool.submit(storage.create, "y", b"2")
+        time.sleep(2)
+        assert not reading.done() and not writing.done()
+        os.kill(server.process.pid, signal.SIGCONT)
+        assert reading.result(60) == b"1" and writing.result(60) is None
+    assert all_names(place) == ["x", "y"]
+
+
+def test_a_name_node_that_was_silent_for_too_long_is_asked_again_later(
+    server: MiniHdfs, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hdfs_storage, "LEAST_S", 1.0)
+    with settings_of({RETRY: "1s"}):
+        storage = open_storage(place)
+        storage.create("x", b"1")
+        with server.paused():
+            began = time.monotonic()
+            for call in (lambda: storage.read("x"), lambda: storage.create("y", b"2"), lambda: storage.list("")):
+                with pytest.raises(TimeoutError, match="no answer within 1 s"):
+                    call()
+            assert time.monotonic() - began < 30
+    storage.create("y", b"3")
+    assert storage.read("x") == b"1" and storage.read("y") == b"3"
+
+
+def test_a_file_of_several_pieces_is_written_and_read_whole(storage: Storage) -> None:
+    piece, content = hdfs_client._PIECE_BYTES, os.urandom(2 * hdfs_client._PIECE_BYTES + 3)
+    storage.create("x", content)
+    assert storage.read("x") == content and storage.size("x") == len(content)
+    assert storage.read("x", piece - 1, piece + 2) == content[piece - 1 : 2 * piece + 1]
+    assert storage.read("x", 2 * piece) == content[2 * piece :]
+
+
 def test_a_restart_of_the_name_node_is_waited_for(server: MiniHdfs, storage: Storage, place: str) -> None:
     storage.create("x", b"1")
     done = threading.Thread(target=server.order, args=("restart",))
@@ -391,3 +430,17 @@ def test_a_pair_of_name_nodes_fails_over_during_writes() -> None:
             storage.replace("x", b"%d" % number)
         done.join()
         assert storage.read("x") == b"9" and len(storage.list("d")) == 10
+
+
+def test_a_log_belongs_to_its_query_under_all_names_of_the_directory(server: MiniHdfs) -> None:
+    place, view, table = f"{server.url}/tests/{uuid.uuid4().hex}", "viewfs://all/view", "fs.viewfs.mounttable.all."
+    with settings_of({table + "link./view": place, table + "linkFallback": f"{server.url}/fallback"}):
+        for directory in ("log a", "log%20b"):
+            open_storage(f"{place}/{directory}").create("x", directory.encode())
+            assert open_storage(f"{view}/{directory}").read("x") == directory.encode()
+            assert same_place(f"{view}/{directory}", f"{place}/{directory}")
+        claim_log(f"{place}/checkpoint", f"{place}/log")
+        assert owns(f"{view}/checkpoint", f"{view}/log") and not owns(f"{view}/copy", f"{view}/log")
+        refuse_taken_over_log(f"{view}/checkpoint", f"{view}/log")
+        with pytest.raises(Fenced, match="belongs to the checkpoint"):
+            refuse_taken_over_log(f"{view}/copy", f"{view}/log")

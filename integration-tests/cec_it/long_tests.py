@@ -100,6 +100,7 @@ _MORE_FILES = frozenset({
     "test_running_protocols.py",
     "test_same_rows.py",
     "test_statestore_reader.py",
+    "test_storage_keys.py",
     "test_written_behind.py",
     "test_written_together.py",
 })

@@ -27,7 +27,7 @@ from cec_it.damages.kinds import KINDS, MUST_BE_EXACT, OUTSIDE_CONTRACT, Case
 from cec_it.damages.objects import InMemoryS3, Objects, in_memory
 from cec_it.damages.wire import WIRE_KINDS, on_wire, run_on_wire
 from cec_it.damages.world import Mismatch, World, build, check_stores
-from spark_cec.adapters import fsspec_storage, hadoop_settings
+from spark_cec.adapters import hadoop_settings, retries
 from spark_cec.adapters.retries import pauses
 from spark_cec.agent import logs
 from spark_cec.errors import CecError
@@ -97,7 +97,7 @@ def _in_haste() -> Iterator[None]:
     """An index in memory, and short pauses between requests: else they take most of the time of a run."""
     with (
         mock.patch.object(logs, "open_index", lambda _, log_id: MemoryIndex(log_id)),
-        mock.patch.object(fsspec_storage, "pauses", lambda total_s: (each / 20 for each in pauses(total_s))),
+        mock.patch.object(retries, "pauses", lambda total_s: (each / 20 for each in pauses(total_s))),
     ):
         yield
 

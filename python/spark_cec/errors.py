@@ -26,6 +26,7 @@ _MENDS = {
     errno.EFBIG: "the file may not grow: raise `ulimit -f` for Spark's processes, and start the query again",
     errno.ENOSPC: "no space is left: make room there, and start the query again",
     errno.EROFS: "the file system is read-only: mount it so that it can be written, and start the query again",
+    errno.ETIMEDOUT: "the storage did not answer in time: see to it, and start the query again",
     errno.EACCES: "no permission: give the user of Spark's processes the right to read and write there",
 }
 _MENDS |= {errno.ENFILE: _MENDS[errno.EMFILE], errno.EDQUOT: _MENDS[errno.ENOSPC], errno.EPERM: _MENDS[errno.EACCES]}
@@ -36,7 +37,17 @@ def mend_of(error: BaseException) -> str | None:
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__
+    if isinstance(cause, KeysRefused):
+        return cause.mend
     return None if cause is None else _MENDS.get(cause.errno or 0)
+
+
+class KeysRefused(PermissionError):
+    """A store takes the keys of this query no more. Attribute: `mend`, what that means and what to do about it."""
+
+    def __init__(self, mend: str, place: str) -> None:
+        super().__init__(errno.EACCES, mend, place)
+        self.mend = mend
 
 
 class Consequence(Enum):

@@ -156,6 +156,13 @@ class ServerSuite(StorageContract):
             storage.create("x", b"1")
         assert str(failed.value.filename).endswith("/log/x") and "\n" not in str(failed.value)
 
+    def test_refused_keys_are_read_again(self, server: Server) -> None:
+        with behind(server, once(Order(status=401), *RESETS)) as (storage, proxy):
+            before = storage._filesystem  # type: ignore[attr-defined]
+            storage.create("d/x", b"mine")
+            assert [each.status for each in proxy.seen()].count(401) == 1 and storage.read("d/x") == b"mine"
+            assert storage._filesystem is not before  # type: ignore[attr-defined]
+
     def test_a_creation_whose_answer_was_lost_has_succeeded(self, server: Server) -> None:
         with behind(server, once(Order(lost=True), *RESETS)) as (storage, proxy):
             storage.create("d/x", b"mine")

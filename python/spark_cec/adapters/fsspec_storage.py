@@ -14,19 +14,20 @@ import importlib
 import os
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import fsspec
 
-from spark_cec.adapters.hadoop_settings import find_options, find_retry_s
+from spark_cec.adapters.hadoop_settings import find_options, find_retry_s, name_given_keys
 from spark_cec.adapters.hdfs_storage import SCHEMES, HdfsStorage, open_hdfs
 from spark_cec.adapters.local_storage import LocalStorage
-from spark_cec.adapters.retries import may_pass, pauses, status_of
-from spark_cec.errors import AlreadyExists, CecError, LogLocationError
+from spark_cec.adapters.retries import KeyRefusal, lender_of, may_pass, refusal_of, repeat, status_of
+from spark_cec.adapters.s3_keys import forget_sessions
+from spark_cec.errors import AlreadyExists, CecError, KeysRefused, LogLocationError
 from spark_cec.log.frame import Buffer
 from spark_cec.log.storage import Appender, Listing, Storage, StoredFile, probe
 
@@ -46,6 +47,10 @@ _RANGE_NOT_SATISFIABLE = 416
 
 _ONE_ATTEMPT = {"config_kwargs": {"retries": {"total_max_attempts": 1}}}
 """Turns botocore's own retries off: `retries` repeats a request, for as long as the setting says."""
+
+_SAY_KEYS = frozenset({"key", "anon", "session"})
+_KEYS = frozenset({"key", "secret", "token", "anon", "profile", "session", "username", "password"})
+"""Options of s3fs that say where keys come from: those that Hadoop's settings lead to, and all."""
 
 _MARK = "cec-write"
 """The name in an object's metadata of a random text, by which its writer knows the object again."""
@@ -95,7 +100,11 @@ def open_storage(url: str, *, must_exist: bool = False) -> Storage:
     filesystem, root = _filesystem(url, f"{known}:{location}", known)
     if protocol == "memory":
         return MemoryStorage(url, filesystem, root)
-    return ObjectStorage(url, filesystem, root, exclusive=known in _EXCLUSIVE, marks=known == "s3")
+    def renew(failed: Any) -> Any:
+        return _renew_filesystem(url, f"{known}:{location}", known, failed)
+
+    keys = KeySource(renew, lambda: name_given_keys(known, url))
+    return ObjectStorage(url, filesystem, root, exclusive=known in _EXCLUSIVE, marks=known == "s3", keys=keys)
 
 
 def same_place(one: str, other: str) -> bool:
@@ -155,14 +164,19 @@ def _file_path(url: str, rest: str) -> Path:
 
 
 def _filesystem(url: str, known_url: str, protocol: str) -> tuple[Any, str]:
-    options = find_options(protocol, url)
-    if protocol == "s3":
-        options = _merge(_ONE_ATTEMPT, fsspec.config.conf.get("s3", {}), options)
     try:
+        options = find_options(protocol, url)
+        if protocol == "s3":
+            configured = fsspec.config.conf.get("s3", {})
+            if options.keys() & _SAY_KEYS:  # fsspec's own configuration has keys for queries that have none
+                configured = {name: value for name, value in configured.items() if name not in _KEYS}
+            options = _merge(_ONE_ATTEMPT, configured, options)
         if protocol in _GOOGLE:
             filesystem, root = _google_filesystem(known_url, options)
         else:
             filesystem, root = fsspec.core.url_to_fs(known_url, **options)
+    except LogLocationError:
+        raise
     except ImportError as error:
         extra = _EXTRAS.get(protocol)
         mend = f"pip install 'spark-cec[{extra}]'" if extra is not None else "install it"
@@ -171,6 +185,20 @@ def _filesystem(url: str, known_url: str, protocol: str) -> tuple[Any, str]:
         reason = str(error).partition("\n")[0][:200]
         raise LogLocationError(url, f"{reason}; use a directory, or a protocol that fsspec knows") from error
     return filesystem, str(root).rstrip("/")
+
+
+_renewing = threading.Lock()
+
+
+def _renew_filesystem(url: str, known_url: str, protocol: str, failed: Any) -> Any:
+    """A file system whose keys were read after those of `failed`: another storage may have made it already."""
+    with _renewing:
+        filesystem, _ = _filesystem(url, known_url, protocol)
+        if filesystem is not failed:
+            return filesystem
+        type(failed).clear_instance_cache()
+        forget_sessions()
+        return _filesystem(url, known_url, protocol)[0]
 
 
 def _google_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
@@ -346,23 +374,50 @@ class _MemoryAppender:
         return present if present is self._known else None
 
 
+@dataclass(frozen=True, slots=True)
+class KeySource:
+    """Where the keys of an object store come from.
+
+    `renew` takes the file system whose keys were refused, and gives one that has read them later. `given_by` names the
+    setting that has the keys, if nothing renews them.
+    """
+
+    renew: Callable[[Any], Any]
+    given_by: Callable[[], str | None]
+
+
 class ObjectStorage(_FsspecStorage):
     """Any other fsspec file system: whole objects only.
 
     `exclusive`: the store itself refuses to create an object twice. Without it the log is read-only. `marks`: a created
     object has a mark of its writer. Every error is an `OSError` that names the object. A request whose failure may pass
-    is repeated (`retries`).
+    is repeated (`retries`). If the store
+    refuses its `keys`, they are read again.
     """
 
     can_append = False
 
-    def __init__(self, url: str, filesystem: Any, root: str, *, exclusive: bool, marks: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        filesystem: Any,
+        root: str,
+        *,
+        exclusive: bool,
+        marks: bool = False,
+        keys: KeySource | None = None,
+    ) -> None:
         super().__init__(url, filesystem, root)
         self._exclusive = exclusive
         self._marks = marks
-        if marks:
-            filesystem.retries = 1  # s3fs has a loop of its own around botocore's
-        _end_azure_retries(filesystem)
+        self._keys = keys
+        self._has_worked = False
+        self._end_retries()
+
+    def _end_retries(self) -> None:
+        if self._marks:
+            self._filesystem.retries = 1  # s3fs has a loop of its own around botocore's
+        _end_azure_retries(self._filesystem)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         """A range of the object."""
@@ -451,18 +506,27 @@ class ObjectStorage(_FsspecStorage):
 
     def _repeat(self, path: str, action: Callable[[], _Answer], *, conflicts: bool = False) -> _Answer:
         """Does the action, again and again while its failure may pass, for at most `cec.storage.retry`."""
-        waits = pauses(find_retry_s())
+        renewed = False
+
+        def passes(error: Exception) -> bool:
+            nonlocal renewed
+            refusal = None if self._keys is None else refusal_of(error)
+            if self._keys is None or refusal is None:
+                return may_pass(error, conflicts=conflicts)
+            if renewed and (not self._were_good(refusal) or self._keys.given_by() is not None):
+                return False
+            self._filesystem, renewed = self._keys.renew(self._filesystem), True
+            self._end_retries()
+            return True
+
         with self._naming(path):
-            while True:
-                try:
-                    return action()
-                except CecError:
-                    raise
-                except Exception as error:
-                    wait = next(waits, None) if may_pass(error, conflicts=conflicts) else None
-                    if wait is None:
-                        raise
-                time.sleep(wait)
+            answer = repeat(action, passes, find_retry_s())
+        self._has_worked = True
+        return answer
+
+    def _were_good(self, refusal: KeyRefusal) -> bool:
+        """Whether the store took the refused keys before. So others may come: it is worth to wait for them."""
+        return refusal.has_expired or self._has_worked
 
     def append_to_new(self, path: str) -> NoReturn:
         """Raises `OSError`: objects cannot grow."""
@@ -486,6 +550,7 @@ class ObjectStorage(_FsspecStorage):
         except CecError:
             raise
         except OSError as error:
+            self._raise_refusal(error, place)
             if error.filename is not None and error.errno is not None:
                 raise
             said = str(error.strerror or error).partition("\n")[0][:200]
@@ -493,12 +558,32 @@ class ObjectStorage(_FsspecStorage):
             number = error.errno or next((each for known, each in _NUMBERS if isinstance(error, known)), default)
             raise OSError(number, said or os.strerror(number), place) from error
         except Exception as error:
+            self._raise_refusal(error, place)
             said = str(error).partition("\n")[0][:200]
             if "credential" in type(error).__name__.lower():
                 mend = "give them in the environment, in the store's own files, or by the machine's role"
                 raise PermissionError(errno.EACCES, f"no credentials ({said}): {mend}", place) from error
             number = _NUMBERS_BY_STATUS.get(status_of(error) or 0, errno.EIO)
             raise OSError(number, f"{type(error).__name__}: {said}", place) from error
+
+
+    def _raise_refusal(self, error: Exception, place: str) -> None:
+        """Raises `KeysRefused` if the store refuses keys that were good before, or if STS lends none."""
+        refusal = refusal_of(error)
+        again = "and start the query again"
+        if self._keys is not None and refusal is not None and self._were_good(refusal):
+            setting, word = self._keys.given_by(), refusal.word
+            if setting is None:
+                mend = f"the store takes the keys no more ({word}), although they were read again: see to their source"
+                raise KeysRefused(f"{mend}, {again}", place) from error
+            raise KeysRefused(
+                f"the store takes the keys of {setting} no more ({word}), and nothing renews them: give new ones, or a "
+                f"source that renews them, {again}",
+                place,
+            ) from error
+        if (said := lender_of(error)) is not None:
+            mend = f"STS lends no keys ({said}): see to the role, and to who may assume it"
+            raise KeysRefused(f"{mend}, {again}", place) from error
 
 
 def _end_azure_retries(filesystem: Any) -> None:

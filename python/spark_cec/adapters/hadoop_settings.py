@@ -11,15 +11,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from spark_cec.adapters.retries import DEFAULT_RETRY_S
-from spark_cec.errors import LogLocationError
+from spark_cec.adapters.s3_keys import NAMES, S3A, Get, Plan, options_of, plan_keys
 from spark_cec.settings import PREFIX, duration_ms
 
-_S3A = "fs.s3a."
-_ANONYMOUS = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
+_CREDENTIAL_FILES = ("hadoop.security.credential.provider.path", S3A + "security.credential.provider.path")
+"""Where Hadoop's credential files are: the shim sends their keys again when they change."""
 
 KEYS = (
-    *(_S3A + each for each in ("access.key", "secret.key", "session.token", "aws.credentials.provider")),
-    *(_S3A + each for each in ("endpoint", "endpoint.region", "path.style.access", "connection.ssl.enabled")),
+    *(S3A + each for each in NAMES),
+    *(S3A + each for each in ("endpoint", "endpoint.region", "path.style.access", "connection.ssl.enabled")),
+    *_CREDENTIAL_FILES,
     "fs.gs.auth.service.account.json.keyfile",
     "fs.gs.project.id",
     "fs.gs.storage.root.url",
@@ -41,7 +42,7 @@ _HDFS_PREFIXES = (
 )
 """The settings of HDFS that the agent's client of it knows, whole or by their beginnings."""
 
-_PREFIXES = (_S3A + "bucket.", "fs.azure.account.key.", PREFIX + "storage.", *_HDFS_PREFIXES)
+_PREFIXES = (S3A + "bucket.", "fs.azure.account.key.", PREFIX + "storage.", *_HDFS_PREFIXES)
 
 _RETRY = "storage.retry"
 
@@ -50,9 +51,9 @@ _settings: dict[str, str] = {}
 
 def use_settings(settings: Mapping[str, str]) -> None:
     """Makes these settings those of this process; only those of `KEYS`, of buckets, accounts and HDFS count."""
-    _settings.clear()
+    global _settings  # whoever reads meanwhile has the old ones or the new ones
     known = {*KEYS, *_HDFS}
-    _settings.update({key: value for key, value in settings.items() if key in known or key.startswith(_PREFIXES)})
+    _settings = {key: value for key, value in settings.items() if key in known or key.startswith(_PREFIXES)}
 
 
 def find_retry_s() -> float:
@@ -73,22 +74,33 @@ def find_options(protocol: str, url: str) -> dict[str, Any]:
     return {} if find is None or not _settings else find(url, _settings)
 
 
-def _find_s3(url: str, settings: Mapping[str, str]) -> dict[str, Any]:
+def name_given_keys(protocol: str, url: str) -> str | None:
+    """The setting that has the keys for a URL, if they are there and nothing renews them; None otherwise."""
+    if protocol == "abfs":
+        host = _azure_host(url)
+        return f"fs.azure.account.key.{host}" if f"fs.azure.account.key.{host}" in _settings else None
+    if protocol != "s3" or any(_settings.get(each, "").strip() for each in _CREDENTIAL_FILES):
+        return None
+    plan = _plan_s3(url, _settings)
+    return S3A + "access.key" if plan is not None and plan.is_given else None
+
+
+def _getter(url: str, settings: Mapping[str, str]) -> Get:
     bucket = url.partition("://")[2].partition("/")[0]
 
     def get(name: str) -> str | None:
-        value = settings.get(f"{_S3A}bucket.{bucket}.{name}", settings.get(_S3A + name, ""))
+        value = settings.get(f"{S3A}bucket.{bucket}.{name}", settings.get(S3A + name, ""))
         return value.strip() or None
 
-    options: dict[str, Any] = {}
-    key, secret = get("access.key"), get("secret.key")
-    if (key is None) != (secret is None):
-        missing = "secret.key" if secret is None else "access.key"
-        raise LogLocationError(url, f"{_S3A}{missing} is not set, and the other key is: set both, or none")
-    if key is not None:
-        options |= {"key": key, "secret": secret, "token": get("session.token")}
-    elif [each.strip() for each in (get("aws.credentials.provider") or "").split(",")] == [_ANONYMOUS]:
-        options["anon"] = True
+    return get
+
+
+def _plan_s3(url: str, settings: Mapping[str, str]) -> Plan | None:
+    return plan_keys(url, _getter(url, settings))
+
+
+def _find_s3(url: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    get, options = _getter(url, settings), options_of(_plan_s3(url, settings), url)
     if (endpoint := get("endpoint")) is not None:
         scheme = "http" if (get("connection.ssl.enabled") or "true").lower() == "false" else "https"
         options["endpoint_url"] = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
@@ -110,9 +122,13 @@ def _find_gs(url: str, settings: Mapping[str, str]) -> dict[str, Any]:
 
 def _find_azure(url: str, settings: Mapping[str, str]) -> dict[str, Any]:
     """`abfss://container@account.dfs.core.windows.net/path`, the only form in which Hadoop names an account."""
-    host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
+    host = _azure_host(url)
     key = settings.get(f"fs.azure.account.key.{host}")
     return {"account_name": host.partition(".")[0], "account_key": key} if key else {}
+
+
+def _azure_host(url: str) -> str:
+    return url.partition("://")[2].partition("/")[0].rpartition("@")[2]
 
 
 _FINDERS: dict[str, Callable[[str, Mapping[str, str]], dict[str, Any]]] = {

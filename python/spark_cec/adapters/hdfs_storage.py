@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from spark_cec.adapters.hadoop_settings import find_hdfs, find_retry_s
-from spark_cec.adapters.retries import pauses
+from spark_cec.adapters.hdfs_client import LEAST_S, HdfsClient, load_library
+from spark_cec.adapters.retries import repeat
 from spark_cec.errors import AlreadyExists, CecError, LogLocationError
 from spark_cec.log.frame import Buffer
 from spark_cec.log.storage import Listing, StoredFile, probe
@@ -27,6 +28,10 @@ SCHEMES = frozenset({"hdfs", "viewfs"})
 
 _PORT = 8020
 """The port of a name node whose URL has none, as Hadoop says."""
+
+_ADDRESS = "dfs.namenode.rpc-address."
+_PLAIN = re.compile(r"[A-Za-z0-9_.~/:@!$&'()*+,;=-]+")
+"""A mount's target is a URL. With other characters it may be another path than it seems."""
 
 _PROVIDER = "dfs.client.failover.proxy.provider."
 _ACTIVE_ONLY = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
@@ -96,9 +101,41 @@ def open_hdfs(url: str) -> HdfsStorage:
         default, _, place = settings.get("fs.defaultFS", "").partition("://")
         authority = place.partition("/")[0] if default == scheme else ""
     client = _find_client(url, scheme, authority, settings)
-    return HdfsStorage(
-        url, client, f"/{path.strip('/')}".rstrip("/"), (scheme, authority), _write_options(url, settings)
-    )
+    root = f"/{path.strip('/')}".rstrip("/")
+    return HdfsStorage(url, client, root, _find_place(scheme, authority, root, settings), _write_options(url, settings))
+
+
+def _find_place(scheme: str, authority: str, root: str, settings: Mapping[str, str]) -> tuple[str, str]:
+    """The cluster and the directory behind mounts, default ports and name services, as far as the settings say it.
+
+    Two URLs of one directory may still have two places, if the files of `HADOOP_CONF_DIR` alone tell that. Two
+    directories never have one.
+    """
+    if scheme == "viewfs":
+        target = _find_mount(authority, root, settings)
+        if target is None:
+            return f"{scheme}://{authority}", root
+        authority, _, path = target.partition("/")
+        root = f"/{path}".rstrip("/")
+    cluster = _with_port(f"hdfs://{authority}", settings)
+    for key, address in settings.items():
+        service = key.removeprefix(_ADDRESS).rpartition(".")[0]
+        if key.startswith(_ADDRESS) and f"hdfs://{address}" == cluster and f"dfs.ha.namenodes.{service}" in settings:
+            return f"hdfs://{service}", root
+    return cluster, root
+
+
+def _find_mount(table: str, root: str, settings: Mapping[str, str]) -> str | None:
+    """The authority and the path on HDFS of a path of `viewfs`; None if its mount leads to nothing that is known."""
+    prefix = f"fs.viewfs.mounttable.{table}.link"
+    of_table = {key.removeprefix(f"{prefix}."): to for key, to in settings.items() if key.startswith(f"{prefix}.")}
+    links = {path.rstrip("/"): to for path, to in of_table.items()}
+    mounted = [path for path in links if f"{root}/".startswith(f"{path}/")]
+    path = max(mounted, key=len, default="")
+    target = links[path] if mounted else settings.get(f"{prefix}Fallback", "")
+    scheme, _, place = target.partition("://")
+    known = scheme == "hdfs" and _PLAIN.fullmatch(place) is not None
+    return f"{place.rstrip('/')}{root[len(path) :]}" if known else None
 
 
 def _find_client(url: str, scheme: str, authority: str, settings: Mapping[str, str]) -> Any:
@@ -113,12 +150,14 @@ def _find_client(url: str, scheme: str, authority: str, settings: Mapping[str, s
     with _turn:
         if key not in _clients:
             _name_user(settings)
-            _clients[key] = _make_client(url, f"{scheme}://{authority}", config)
+            _clients[key] = HdfsClient(
+                lambda: _make_client(url, f"{scheme}://{authority}", config), lambda: max(LEAST_S, find_retry_s())
+            )
         return _clients[key]
 
 
 def _make_client(url: str, root: str, config: dict[str, str]) -> Any:
-    library = _load(url)
+    library = load_library(url)
     try:
         try:
             return library.Client(f"{root}/", config)
@@ -134,23 +173,13 @@ def _make_client(url: str, root: str, config: dict[str, str]) -> Any:
         raise LogLocationError(url, f"{_explain(error)}; {mend} (spark.hadoop.*, or HADOOP_CONF_DIR)") from error
 
 
-def _load(url: str) -> Any:
-    try:
-        import hdfs_native
-    except ImportError as error:
-        raise LogLocationError(
-            url, f"a package is missing on this machine ({error}); pip install 'spark-cec[hdfs]'"
-        ) from error
-    return hdfs_native
-
-
 def _with_port(url: str, settings: Mapping[str, str]) -> str:
     """The URL with Hadoop's port, if it names a host without one."""
     scheme, separator, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     if scheme != "hdfs" or not host or ":" in host or f"dfs.ha.namenodes.{host}" in settings:
         return url
-    address = settings.get(f"dfs.namenode.rpc-address.{host}", f"{host}:{_PORT}")
+    address = settings.get(f"{_ADDRESS}{host}", f"{host}:{_PORT}")
     return f"{scheme}{separator}{address}{slash}{path}"
 
 
@@ -177,34 +206,33 @@ class HdfsStorage:
     """Files below one directory of HDFS. Every error is an `OSError` that names the file by its URL.
 
     A call whose failure may pass is repeated, for at most `cec.storage.retry`: while the name node fails over, restarts
-    or is in safe mode. A file is as durable as HDFS makes it when it is closed.
+    or is in safe mode. A call without an answer ends after that time, too (`HdfsClient`). A file is as durable as HDFS
+    makes it when it is closed.
     """
 
     can_append = False
 
-    def __init__(self, url: str, client: Any, root: str, cluster: tuple[str, str], options: Mapping[str, int]) -> None:
-        """`client`: of hdfs-native. `cluster`: scheme and authority. `options`: for the files that it writes."""
+    def __init__(
+        self, url: str, client: HdfsClient, root: str, place: tuple[str, str], options: Mapping[str, int]
+    ) -> None:
+        """`place`: the cluster and the directory, in one spelling. `options`: for the files that it writes."""
         self.url = url
         self._client = client
         self._root = root
-        self._cluster = cluster
+        self._place = place
         self._options = options
 
     @property
     def place(self) -> tuple[str, str]:
         """The cluster and the directory, in one spelling."""
-        return "://".join(self._cluster), self._root
+        return self._place
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         """A range of the file."""
         return b"" if length == 0 else self._repeat(path, lambda: self._read_once(path, offset, length))
 
     def _read_once(self, path: str, offset: int, length: int | None) -> bytes:
-        reader = self._client.read(self._full_path(path))
-        rest = len(reader) - offset  # the client panics at a range past the end
-        if rest <= 0:
-            return b""
-        return bytes(reader.read_range(offset, rest if length is None else min(length, rest)))
+        return self._client.read(self._full_path(path), offset, length)
 
     def size(self, path: str) -> int:
         """Bytes in the file."""
@@ -314,12 +342,8 @@ class HdfsStorage:
         """
         directory, _, name = self._full_path(path).rpartition("/")
         hidden = f"{directory}/.{name}.{secrets.token_hex(8)}"
-        options = _load(self.url).WriteOptions(**self._options)
         try:
-            writer = self._client.create(hidden, options)
-            if content:
-                writer.write(content)
-            writer.close()
+            self._client.write(hidden, content, self._options)
         except (FileExistsError, FileNotFoundError) as error:  # by an earlier call of ours; its directory was removed
             self._drop(hidden)
             raise _Again(errno.EAGAIN, _explain(error)) from error
@@ -349,7 +373,7 @@ class HdfsStorage:
     def _drop(self, hidden: str) -> None:
         """Deletes a hidden file, if the name node answers; otherwise it stays, and nobody lists it."""
         with contextlib.suppress(Exception):
-            self._client.delete(hidden, False)
+            self._client.delete(hidden, False, LEAST_S)
 
     def _remove_leftovers(self) -> None:
         oldest_ms = (time.time() - _LEFT_AFTER_S) * 1000
@@ -367,18 +391,8 @@ class HdfsStorage:
 
     def _repeat(self, path: str, action: Callable[[], _Answer]) -> _Answer:
         """Does the action, again and again while its failure may pass, for at most `cec.storage.retry`."""
-        waits = pauses(find_retry_s())
         with self._naming(path):
-            while True:
-                try:
-                    return action()
-                except CecError:
-                    raise
-                except Exception as error:
-                    wait = next(waits, None) if _may_pass(error) else None
-                    if wait is None:
-                        raise
-                time.sleep(wait)
+            return repeat(action, _may_pass, find_retry_s())
 
     @contextlib.contextmanager
     def _naming(self, path: str) -> Iterator[None]:
@@ -397,7 +411,7 @@ def _parse(error: BaseException) -> tuple[str, str]:
     """The name of Hadoop's exception, or of the client's own kind of error, and what it says."""
     found = _FAILURE.fullmatch(str(error)) if isinstance(error, RuntimeError) else None
     if found is None:
-        return "", str(error)
+        return "", (error.strerror if isinstance(error, OSError) else None) or str(error)
     if found["kind"] in ("RPCError", "FatalRPCError") and found["second"] is not None:
         return found["first"].rpartition(".")[2], found["second"]
     return found["kind"], found["first"] or str(error)

@@ -1,7 +1,9 @@
 """The agent's process: `python -P -m spark_cec.agent [--spool-path DIRECTORY] [--inherit DIRECTORY DIRECTORY]`.
 
-The first line of standard input has the token, a space, and Hadoop's settings for object stores as a JSON object. The
-agent writes its address as one line of standard output, which begins with `GREETING`. Standard output has that line
+The first line of standard input has the token, a space, and Hadoop's settings for object stores as a JSON object. Each
+further line has these settings anew: the keys in one of Hadoop's credential files have changed.
+
+The agent writes its address as one line of standard output, which begins with `GREETING`. Standard output has that line
 alone; all other text goes to standard error. A Python or a wrapper may print before our first line of code; the shim
 skips that text.
 
@@ -81,8 +83,9 @@ def main(stdin: IO[str], stdout: IO[str], arguments: Sequence[str] = ()) -> int:
             overflow=str(calls.spool.overflow),
         )
         threading.Thread(target=_tidy, args=(calls.tidy,), daemon=True).start()
-        while stdin.readline():
-            pass
+        for line in stdin:
+            with contextlib.suppress(ValueError):  # the shim ended in the middle of a line
+                use_settings(dict(json.loads(line)))
     finally:
         calls.close()
         server.close()

@@ -49,7 +49,8 @@ class Kind(str, Enum):
 class Request:
     """One request. `bucket` and `key` are decoded, `key` is empty for a bucket; a `LIST` has its prefix as `key`.
 
-    `is_sparks`: the client is Hadoop's, in Java. `number` counts the requests of this proxy from 0 on.
+    `is_sparks`: the client is Hadoop's, in Java. `number` counts the requests of this proxy from 0 on. `key_id`: the
+    name of the key that signed an S3 request, empty if none did.
     """
 
     number: int
@@ -58,15 +59,17 @@ class Request:
     key: str
     is_sparks: bool
     is_conditional: bool
+    key_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
     """What happens to a request.
 
-    First it waits for `delay_s`. With `status` the proxy answers by itself, and the store never sees the request. With
-    `lost` the store sees the request, and the connection is reset in place of the answer; with `refused` it is reset
-    before. With `unconditional` the store sees a write without its condition. `body_bytes` cuts an answer's body short.
+    First it waits for `delay_s`. With `status` the proxy answers by itself, with S3's word `code`, and the store
+    never sees the request. With `lost` the store sees the request, and the connection is reset in place of the answer;
+    with `refused` it is reset before. With `unconditional` the store sees a write without its condition. `body_bytes`
+    cuts an answer's body short.
     """
 
     delay_s: float = 0.0
@@ -75,6 +78,7 @@ class Order:
     refused: bool = False
     unconditional: bool = False
     body_bytes: int | None = None
+    code: str | None = None
 
 
 PASS = Order()
@@ -169,8 +173,10 @@ def classify(method: str, target: str, headers: Mapping[str, str], number: int =
     elif method in ("GET", "HEAD", "DELETE"):
         kind = Kind(method)
     agent = headers.get("user-agent", "")
+    signer = re.search(r"Credential=([^/,]+)/", headers.get("authorization", ""))
+    key_id = "" if signer is None else signer[1]
     conditional = "if-none-match" in headers or "if-match" in headers or _GOOGLES_CONDITION in query
-    return Request(number, kind, bucket, key, "aws-sdk-java" in agent or "Hadoop" in agent, conditional)
+    return Request(number, kind, bucket, key, "aws-sdk-java" in agent or "Hadoop" in agent, conditional, key_id)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -211,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
         if order.refused:
             return None
         if order.status is not None:
-            return order.status, [], _describe_error(order.status)
+            return order.status, [], _describe_error(order.code or _CODES.get(order.status, "Failed"))
         kept = [(name, value) for name, value in headers.items() if name not in _HOP]
         if order.unconditional:
             kept = [(name, value) for name, value in kept if name not in ("if-none-match", "if-match")]
@@ -285,7 +291,6 @@ _CODES = {
 }
 
 
-def _describe_error(status: int) -> bytes:
-    code = _CODES.get(status, "Failed")
+def _describe_error(code: str) -> bytes:
     text = f"<Error><Code>{code}</Code><Message>by order of the test</Message></Error>"
     return f'<?xml version="1.0" encoding="UTF-8"?>{text}'.encode()

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from spark_cec import __version__
+from spark_cec.adapters import hadoop_settings
 from spark_cec.adapters.listener import DEAD_LISTENER
 from spark_cec.adapters.py4j_server import CallServer
 from spark_cec.agent.__main__ import GREETING, main
@@ -181,6 +182,16 @@ def test_without_a_token_it_says_so_and_ends(line: str) -> None:
         "spark_cec_agent": __version__,
         "error": "no token on standard input: the agent is started by the Spark CEC shim",
     }
+
+
+def test_settings_that_come_later_take_the_place_of_the_first_ones() -> None:
+    """A line that the end of the JVM has cut short says nothing."""
+    first, later = '{"fs.s3a.endpoint": "a", "fs.s3a.access.key": "k"}', '{"fs.s3a.endpoint": "b"}'
+    try:
+        assert main(StringIO(f'{TOKEN} {first}\n{later}\n{{"fs.s3a'), StringIO()) == 0
+        assert hadoop_settings._settings == {"fs.s3a.endpoint": "b"}
+    finally:
+        hadoop_settings.use_settings({})
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

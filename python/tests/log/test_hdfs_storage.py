@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import socket
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
-from spark_cec.adapters import hdfs_storage
+from spark_cec.adapters import hdfs_client, hdfs_storage
 from spark_cec.adapters.fsspec_storage import open_storage, same_place
 from spark_cec.adapters.hadoop_settings import use_settings
-from spark_cec.errors import LogLocationError
+from spark_cec.adapters.hdfs_client import HdfsClient
+from spark_cec.errors import LogLocationError, mend_of
+
+RETRY = "spark.sql.streaming.stateStore.cec.storage.retry"
 
 HA = {
     "dfs.nameservices": "shop",
@@ -94,10 +101,130 @@ def test_a_url_without_a_cluster_says_what_to_set(url: str) -> None:
         open_storage(url)
 
 
-def test_one_place_in_several_spellings() -> None:
-    use_settings({"fs.defaultFS": "hdfs://host:9000"})
-    assert same_place("hdfs:/a/b", "hdfs://host:9000/a/b/") and not same_place("hdfs:/a/b", "hdfs:/a/c")
-    assert not same_place("hdfs://host:9000/a", "/a")
+VIEW = {
+    **HA,
+    "fs.defaultFS": "hdfs://host:9000",
+    "fs.viewfs.mounttable.all.link./a": "hdfs://shop/under/a",
+    "fs.viewfs.mounttable.all.link./a/b": "hdfs://host/b",
+    "fs.viewfs.mounttable.all.link./root": "hdfs://host:9000/",
+    "fs.viewfs.mounttable.all.link./strange": "hdfs://host:9000/a b%20c",
+    "fs.viewfs.mounttable.all.link./disk": "file:///a",
+    "fs.viewfs.mounttable.all.linkFallback": "hdfs://shop/rest",
+}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("hdfs:/a/b", "hdfs://host:9000/a/b/", True),
+        ("hdfs:/a/b", "hdfs:/a/c", False),
+        ("hdfs://host:9000/a", "/a", False),
+        ("hdfs://host/a", "hdfs://host:8020/a", True),
+        ("hdfs://host/a", "hdfs://host:9000/a", False),
+        ("hdfs://shop/a", "hdfs://one:8020/a", True),
+        ("hdfs://shop/a", "hdfs://two/a", True),
+        ("hdfs://shop/a", "hdfs://three:8020/a", False),
+        ("viewfs://all/a/x", "hdfs://shop/under/a/x", True),
+        ("viewfs://all/a", "hdfs://one/under/a/", True),
+        ("viewfs://all/a/b/x", "hdfs://host:8020/b/x", True),
+        ("viewfs://all/a/b/x", "hdfs://shop/under/a/b/x", False),
+        ("viewfs://all/ab", "hdfs://shop/under/ab", False),
+        ("viewfs://all/ab", "hdfs://shop/rest/ab", True),
+        ("viewfs://all/root/x", "hdfs:/x", True),
+        ("viewfs://all/strange/x", "hdfs:/a b%20c/x", False),
+        ("viewfs://all/disk/x", "hdfs://shop/disk/x", False),
+        ("viewfs://other/a", "hdfs://shop/under/a", False),
+    ],
+)
+def test_a_directory_is_one_place_under_all_its_names(one: str, other: str, same: bool) -> None:
+    """A query whose log was recorded under one of them starts under another one."""
+    use_settings(VIEW)
+    assert same_place(one, other) is same and same_place(other, one) is same
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The URL of a name node that takes calls and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken: list[socket.socket] = []
+
+        def take() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(server.accept()[0])
+
+        threading.Thread(target=take, daemon=True).start()
+        yield f"hdfs://127.0.0.1:{server.getsockname()[1]}/log"
+        server.shutdown(socket.SHUT_RDWR)
+        for each in taken:
+            each.close()
+
+
+@pytest.mark.parametrize("call", ["read", "size", "list", "exists", "delete", "create", "replace"])
+def test_a_name_node_that_never_answers_is_not_waited_for_without_end(
+    call: str, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "hdfs_native")
+    pytest.importorskip("hdfs_native", reason="hdfs-native is not installed: pip install 'spark-cec[hdfs]'")
+    monkeypatch.setattr(hdfs_storage, "LEAST_S", 0.5)
+    use_settings({RETRY: "500ms"})
+    storage = open_storage(silent)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match="no answer within") as failed:
+        getattr(storage, call)("x", *([b"1"] if call in ("create", "replace") else []))
+    assert time.monotonic() - began < 10 and failed.value.errno == errno.ETIMEDOUT
+    assert failed.value.filename == f"{silent}/x"
+    assert mend_of(failed.value) == "the storage did not answer in time: see to it, and start the query again"
+
+
+class Late:
+    """Answers only when it is told to."""
+
+    def __init__(self) -> None:
+        self.may_answer = threading.Event()
+
+    def get_file_info(self, path: str) -> Any:
+        assert self.may_answer.wait(60)
+        return SimpleNamespace(isdir=False, length=7)
+
+
+def test_after_a_call_without_an_answer_the_next_one_has_a_new_connection() -> None:
+    made: list[Late] = []
+
+    def make() -> Late:
+        made.append(Late())
+        return made[-1]
+
+    client = HdfsClient(make, lambda: 0.2)
+    with pytest.raises(TimeoutError, match="no answer within"):
+        client.get_file_info("/x")
+    made[1].may_answer.set()
+    assert client.get_file_info("/x").length == 7 and len(made) == 2
+    made[0].may_answer.set()
+
+
+def test_an_answer_that_comes_late_and_in_time_is_taken() -> None:
+    late = Late()
+    client = HdfsClient(lambda: late, lambda: 30.0)
+    threading.Timer(0.3, late.may_answer.set).start()
+    assert client.get_file_info("/x").length == 7
+
+
+def test_calls_that_wait_for_a_silent_name_node_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each holds a thread. The threads end when the name node answers or its connection breaks."""
+    monkeypatch.setattr(hdfs_client, "_MOST_LEFT", 3)
+    late = Late()
+    client = HdfsClient(lambda: late, lambda: 0.05)
+    for _ in range(3):
+        with pytest.raises(TimeoutError, match="no answer within"):
+            client.get_file_info("/x")
+    with pytest.raises(TimeoutError, match="3 calls have no answer yet"):
+        client.get_file_info("/x")
+    late.may_answer.set()
+    until = time.monotonic() + 10
+    while client._left and time.monotonic() < until:
+        time.sleep(0.01)
+    assert client.get_file_info("/x").length == 7
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,13 +188,17 @@ private[cec] object Agent extends Logging {
     val spool = SpoolOptions(conf.get(AgentProcess.SpoolKey), Option(process).map(dead => (dead.directory, dead.overflow)))
     // A dead agent still has connections, and a silent agent may still live.
     Option(process).foreach(_.destroy())
-    process = AgentProcess.start(AgentProcess.pythonOf(conf), AgentProcess.keyOf(conf), spool, StorageSettings.ofSpark(conf), timeoutMs(conf)) { agent =>
+    val readStorage = StorageSettings.reader(conf)
+    val storage = readStorage()
+    process = AgentProcess.start(AgentProcess.pythonOf(conf), AgentProcess.keyOf(conf), spool, storage, timeoutMs(conf)) { agent =>
       heldLeases.asScala.foreach { case (checkpoint, request) =>
         val answer = Json.parse(agent.call(request.call, request.toJson.toString))
         // The agent then refuses the calls of that query alone.
         if (answer.has("error")) logWarning(s"the lease of $checkpoint was not won back: ${answer.get("error").get("message").asText}")
       }
     }
+    val started = process
+    new StorageSettingsWatch(storage, readStorage, started.send).start(() => !started.isAlive)
     starts += 1
     if (starts == 1) new AgentSource(() => pid, () => synchronized(starts)).register()
     startSettings = conf.filter { case (key, _) => AgentProcess.Keys.contains(key) }

@@ -54,6 +54,9 @@ private[agent] final class AgentProcess private (process: Process, greeting: Jso
 
   def call(name: String, arguments: String): String = entryPoint.call(name, arguments)
 
+  /** Sends the settings of object stores again. The agent takes these in place of those that it has. */
+  def send(storage: Map[String, String]): Unit = AgentProcess.write(process, Json.map(storage).toString)
+
   def destroy(): Unit = {
     try connections.shutdown() catch { case _: Exception => }
     AgentProcess.killProcess(process)
@@ -134,6 +137,13 @@ private[agent] object AgentProcess {
     }
   }
 
+  /** Writes a line to the standard input of a process. It may hold secrets: no other process sees it. */
+  def write(process: Process, line: String): Unit = try {
+    val stdin = process.getOutputStream
+    stdin.write(s"$line\n".getBytes(UTF_8))
+    stdin.flush()
+  } catch { case _: IOException => } // the process has ended, and its output says why
+
   /** The settings that matter only when an agent starts. */
   val Keys: Seq[String] = Seq(PythonKey, DriverPythonKey, SpoolKey, TimeoutKey, RetryKey)
 
@@ -177,7 +187,7 @@ private final class Handshake(python: String, pythonKey: String, process: Proces
   private val output = new AgentOutput(process.getInputStream)
 
   def greeting(token: String, storage: Map[String, String]): JsonNode = {
-    sendToken(token, storage)
+    AgentProcess.write(process, s"$token ${Json.map(storage)}")
     val outcome = try output.await(process, timeoutMs) catch { case _: TimeoutException => throw lateError }
     val answer = outcome match {
       case Greeted(line) => Json.parse(line)
@@ -189,15 +199,6 @@ private final class Handshake(python: String, pythonKey: String, process: Proces
     if (version != BuildInfo.version)
       throw makeError(s"$python has spark-cec $version but the jar is ${BuildInfo.version}: install the same release on every machine")
     answer
-  }
-
-  /** Sends the token and the settings of object stores. Both are secret, and standard input is shown nowhere. */
-  private def sendToken(token: String, storage: Map[String, String]): Unit = {
-    val stdin = process.getOutputStream
-    try {
-      stdin.write(s"$token ${Json.map(storage)}\n".getBytes(UTF_8))
-      stdin.flush()
-    } catch { case _: IOException => } // the process has ended, and its output says why
   }
 
   private def lateError: CecException =

@@ -134,8 +134,25 @@ class AgentOutputSuite extends CecSuite {
 }
 
 class StorageSettingsSuite extends CecSuite {
+  private val keys = Seq("fs.s3a.access.key", "fs.s3a.secret.key")
+
+  private def write(configuration: Configuration, name: String, value: String): Unit = {
+    configuration.set(name, s"jceks://file${java.nio.file.Files.createTempDirectory("cec-credentials")}/keys.jceks")
+    store(configuration, name, value)
+  }
+
+  private def store(configuration: Configuration, name: String, value: String): Unit = {
+    val files = new Configuration(false)
+    files.set("hadoop.security.credential.provider.path", configuration.get(name))
+    val file = CredentialProviderFactory.getProviders(files).get(0)
+    keys.foreach { key =>
+      if (file.getCredentialEntry(key) != null) file.deleteCredentialEntry(key)
+      file.createCredentialEntry(key, s"$key $value".toCharArray)
+    }
+    file.flush()
+  }
+
   test("the settings of object stores and HDFS are those of Spark and of Hadoop's credential files, and no others") {
-    val directory = java.nio.file.Files.createTempDirectory("cec-credentials")
     val configuration = new Configuration(false)
     configuration.set("fs.s3a.endpoint", "http://there")
     configuration.set("fs.s3a.secret.key", "of Spark")
@@ -147,12 +164,31 @@ class StorageSettingsSuite extends CecSuite {
     val known = Map(
       "fs.defaultFS" -> "hdfs://elsewhere", "dfs.namenode.rpc-address.elsewhere.a" -> "host:8020",
       "fs.s3a.endpoint" -> "http://there", "fs.s3a.secret.key" -> "of Spark", "fs.azure.account.key.shop.dfs.core.windows.net" -> "a")
-    assert(StorageSettings.of(configuration) == known)
-    configuration.set("hadoop.security.credential.provider.path", s"jceks://file$directory/keys.jceks")
-    val file = CredentialProviderFactory.getProviders(configuration).get(0)
-    Seq("fs.s3a.access.key", "fs.s3a.secret.key").foreach(key => file.createCredentialEntry(key, s"$key of the file".toCharArray))
-    file.flush()
-    assert(StorageSettings.of(configuration) == known ++
-      Seq("fs.s3a.access.key", "fs.s3a.secret.key").map(key => key -> s"$key of the file"))
+    assert(StorageSettings.of(configuration) == known && !StorageSettings.mayChange(known))
+    Seq("hadoop.security.credential.provider.path", "fs.s3a.security.credential.provider.path").foreach { name =>
+      write(configuration, name, s"of the file of $name")
+      val found = StorageSettings.of(configuration)
+      assert(found == known ++ keys.map(key => key -> s"$key of the file of $name") ++ found.filter(_._1.endsWith("credential.provider.path")))
+      assert(found(name).startsWith("jceks:") && StorageSettings.mayChange(found))
+    }
+  }
+
+  test("a credential file that was written anew is sent again, once") {
+    val configuration = new Configuration(false)
+    val name = "hadoop.security.credential.provider.path"
+    write(configuration, name, "one")
+    val sent = scala.collection.mutable.Buffer.empty[Map[String, String]]
+    var isBroken = false
+    def read(): Map[String, String] = if (isBroken) throw new IOException("half a file") else StorageSettings.of(configuration)
+    val watch = new StorageSettingsWatch(read(), () => read(), sent += _)
+    watch.look()
+    isBroken = true
+    watch.look()
+    assert(sent.isEmpty)
+    isBroken = false
+    store(configuration, name, "two")
+    watch.look()
+    watch.look()
+    assert(sent.map(_("fs.s3a.access.key")) == Seq("fs.s3a.access.key two"))
   }
 }
