@@ -227,7 +227,7 @@ def test_keys_that_are_not_renewed_in_time_are_named(endpoint: str, tmp_path: Pa
         proxy.decide = only()
         with pytest.raises(KeysRefused, match=r"no more \(ExpiredToken\), although they were read again"):
             storage.create("2", b"2")
-        assert len(proxy.seen()) > 3
+        assert len(proxy.seen()) >= 3, "one that succeeded, one that was refused, and one with the keys as they are now"
 
 
 def test_keys_that_were_never_good_are_not_waited_for(endpoint: str, tmp_path: Path) -> None:
