@@ -14,6 +14,16 @@ if TYPE_CHECKING:
 _NEVER_RUNS = ("AnalysisException", "ParseException")
 """Spark's exceptions for a query that can never run."""
 
+_KAFKA = "org.apache.kafka.common.errors."
+_NO_ANSWER = frozenset(
+    _KAFKA + f"{each}Exception"
+    for each in (
+        *("Timeout", "Network", "Disconnect", "BrokerNotAvailable", "CoordinatorNotAvailable"),
+        *("LeaderNotAvailable", "NotLeaderOrFollower", "ReplicaNotAvailable"),
+    )
+)
+"""The exceptions of Kafka's clients for a cluster that does not answer. Not for one whose address is wrong."""
+
 _MOST_CAUSES = 50
 _ERROR_CHARS = 2000
 
@@ -33,6 +43,11 @@ def is_fatal(java: Any, error: BaseException) -> bool:
 def is_due_to_lost_executors(java: Any) -> bool:
     """Whether lost executors have ended a query; a restart brings their state back. `java` as in `is_fatal`."""
     return any(_consequence(each) is Consequence.RESTART for each in _causes(java))
+
+
+def is_due_to_silent_source(java: Any) -> bool:
+    """Whether a query has ended because a source does not answer. `java` as in `is_fatal`."""
+    return any(str(each.getClass().getName()) in _NO_ANSWER for each in _causes(java))
 
 
 def _consequence(java: Any) -> Consequence | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from spark_cec.log.manifest import read_batch
@@ -17,6 +18,16 @@ def last_batch(query: StreamingQuery) -> int | None:
     try:
         progress = query._jsq.lastProgress()
         return None if progress is None else int(progress.batchId())
+    except Exception:  # the session has ended
+        return None
+
+
+def complete_to_ms(query: StreamingQuery) -> int | None:
+    """The watermark of the newest batch, in ms since the epoch: no older row counts. None without one."""
+    try:
+        text = query._jsq.lastProgress().eventTime().get("watermark")
+        found = None if text is None else int(datetime.fromisoformat(str(text)).timestamp() * 1000)
+        return found or None  # Spark begins at the epoch
     except Exception:  # the session has ended
         return None
 

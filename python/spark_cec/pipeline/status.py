@@ -40,6 +40,8 @@ class FlowStatus:
 
     `starves_for`: the failed flows that feed it. `cores`: the cores that it keeps busy, a mean of the last half minute.
     `behind`: how many batches of its inputs it left for later, None if that is unknown, as before its first batch.
+    `complete_to_ms`: its watermark, in ms since the epoch: it takes no older row. None without a watermark.
+    `away_since_ms`: since when a source has not answered; None if all answer.
     """
 
     name: str
@@ -50,6 +52,8 @@ class FlowStatus:
     starves_for: tuple[str, ...] = ()
     cores: float | None = None
     behind: int | None = None
+    complete_to_ms: int | None = None
+    away_since_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,7 @@ class PipelineStatus:
             FlowStatus(
                 str(each["name"]), State(each["state"]), each["batch"], int(each["restarts"]), each["error"],
                 tuple(each["starves_for"]), each.get("cores"), each.get("behind"),
+                each.get("complete_to_ms"), each.get("away_since_ms"),
             )
             for each in fields["flows"]
         )  # fmt: skip

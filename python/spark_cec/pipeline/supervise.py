@@ -14,8 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from spark_cec.pipeline.query_errors import error_text, is_due_to_lost_executors, is_fatal, java_error, java_error_of
-from spark_cec.pipeline.query_progress import count_left, last_batch
+from spark_cec.pipeline.query_errors import (
+    error_text,
+    is_due_to_lost_executors,
+    is_due_to_silent_source,
+    is_fatal,
+    java_error,
+    java_error_of,
+)
+from spark_cec.pipeline.query_progress import complete_to_ms, count_left, last_batch
 from spark_cec.pipeline.status import FlowStatus, State
 
 if TYPE_CHECKING:
@@ -29,7 +36,11 @@ _MOST_DOUBLINGS = 32
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """The supervisor gives a flow up after more than `most` failures within `window_s`; waits grow up to `wait_s`."""
+    """The supervisor gives a flow up after more than `most` failures within `window_s`; waits grow up to `wait_s`.
+
+    A loss of executors does not count, and neither does a source that does not answer: it is tried for as long as it
+    takes.
+    """
 
     most: int = 5
     window_s: float = 600.0
@@ -74,6 +85,7 @@ class Supervisor(threading.Thread):
         self._reached = -1
         self._looked_at: tuple[StreamingQuery | None, int | None] = (None, None)
         self._failures: deque[float] = deque()
+        self._silences = 0
 
     def status(self) -> FlowStatus:
         """The present status, with the newest batch."""
@@ -168,7 +180,7 @@ class Supervisor(threading.Thread):
 
     def _wait_s(self) -> float:
         """A random wait before the next start, in seconds. Its limit doubles with each failure within the window."""
-        doublings = min(max(len(self._failures) - 1, 0), _MOST_DOUBLINGS)
+        doublings = min(max(len(self._failures) - 1, self._silences - 1, 0), _MOST_DOUBLINGS)
         return random.uniform(0.0, min(_FIRST_WAIT_S * 2**doublings, self._patience.wait_s))
 
     def _run_once(self) -> bool:
@@ -224,8 +236,12 @@ class Supervisor(threading.Thread):
         with self._lock:
             known = self._looked_at == (query, batch)
         if not known:
-            found = {"behind": None} if batch is None else {"batch": batch, "behind": count_left(query)}
-            self._note(**found)
+            if batch is None:
+                self._note(behind=None)
+            else:
+                to_ms = complete_to_ms(query) or self._status.complete_to_ms
+                self._note(batch=batch, behind=count_left(query), complete_to_ms=to_ms, away_since_ms=None)
+                self._silences = 0
         with self._lock:
             self._looked_at = query, batch
             self._reached = max(self._reached, -1 if batch is None else batch)
@@ -239,6 +255,10 @@ class Supervisor(threading.Thread):
             self._failures.popleft()
         if is_due_to_lost_executors(java):
             self._failures.clear()  # a restart brings the state back each time, so such failures do not count
+        if is_due_to_silent_source(java):
+            self._failures.clear()
+            self._silences += 1
+            self._note(away_since_ms=self._status.away_since_ms or int(time.time() * 1000))
         failure = FlowFailed(error_text(error), fatal=is_fatal(java, error))
         self._on_failure(self._status.name)
         if not failure.fatal and len(self._failures) <= self._patience.most:

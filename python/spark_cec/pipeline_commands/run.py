@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
@@ -215,7 +216,7 @@ def _table(now: PipelineStatus) -> Table:
     caption = since or (None if now.capacity is None else _has(now.capacity) + _protocol(now))
     title, below = Text(f"pipeline {now.name}"), None if caption is None else Text(caption)
     table = Table(box=None, pad_edge=False, header_style="bold", title=title, caption=below)
-    for column in ("flow", "state", "batch", "behind", "cores", "restarts", ""):
+    for column in ("flow", "state", "batch", "behind", "complete to", "cores", "restarts", ""):
         table.add_column(column, justify="left" if column in ("flow", "state", "") else "right")
     for flow in now.flows:
         colour = _COLOURS.get(flow.state)
@@ -223,8 +224,14 @@ def _table(now: PipelineStatus) -> Table:
         cores = "-" if flow.cores is None else f"{flow.cores:.2f}"
         batch, behind = ("-" if each is None else str(each) for each in (flow.batch, flow.behind))
         # What Spark says of an error has brackets of its own.
-        table.add_row(flow.name, state, batch, behind, cores, str(flow.restarts), Text(_why(flow)))
+        complete = "-" if flow.complete_to_ms is None else _time(flow.complete_to_ms)
+        table.add_row(flow.name, state, batch, behind, complete, cores, str(flow.restarts), Text(_why(flow)))
     return table
+
+
+def _time(unix_ms: int) -> str:
+    """In UTC, as Spark shows a watermark."""
+    return datetime.fromtimestamp(unix_ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def _protocol(now: PipelineStatus) -> str:
@@ -246,8 +253,11 @@ def _has(capacity: CapacityStatus) -> str:
 def _why(flow: FlowStatus) -> str:
     if flow.starves_for:
         return f"for {', '.join(flow.starves_for)}"
+    away = ""
+    if flow.away_since_ms is not None and not flow.state.is_over:
+        away = f"a source has not answered for {max(time.time() - flow.away_since_ms / 1000, 0):,.0f} s: "
     if flow.error and (flow.state in (State.FAILED, State.RESTARTING) or (flow.restarts and not flow.state.is_over)):
-        text = _plain(flow.error)
+        text = away + _plain(flow.error)
         return text if len(text) <= _ERROR_CHARS else text[:_ERROR_CHARS] + " …"
     return ""
 

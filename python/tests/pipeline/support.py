@@ -15,14 +15,17 @@ WAIT_S = 30.0
 class Java:
     """A Java exception, as py4j shows it."""
 
-    def __init__(self, name: str, cause: Java | None = None, kind: str = "") -> None:
-        self._name, self._cause, self._kind = name, cause, kind
+    def __init__(self, name: str, cause: Java | None = None, kind: str = "", package: str = "") -> None:
+        self._name, self._cause, self._kind, self._package = name, cause, kind, package
 
     def getClass(self) -> Java:  # noqa: N802
         return self
 
     def getSimpleName(self) -> str:  # noqa: N802
         return self._name
+
+    def getName(self) -> str:  # noqa: N802
+        return self._package + self._name
 
     def getCause(self) -> Java | None:  # noqa: N802
         return self._cause
@@ -43,6 +46,7 @@ class Query:
         self.id = "0b1c"
         self.batch: int | None = None
         self.read: list[Source] = []
+        self.watermark: str | None = None
 
     def awaitTermination(self) -> None:  # noqa: N802
         assert self._ended.wait(WAIT_S)
@@ -57,6 +61,9 @@ class Query:
 
     def sources(self) -> list[Source]:
         return self.read
+
+    def eventTime(self) -> dict[str, str | None]:  # noqa: N802
+        return {"watermark": self.watermark}
 
     def batchId(self) -> int | None:  # noqa: N802
         return self.batch

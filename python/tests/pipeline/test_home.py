@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import time
 from pathlib import Path
@@ -203,6 +204,20 @@ def test_what_spark_says_of_an_error_is_shown_as_it_is(tmp_path: Path) -> None:
     shown = io.StringIO()
     Console(width=200, file=shown).print(_table(status_of(tmp_path, FlowStatus("a", State.FAILED, error=said))))
     assert said in shown.getvalue()
+
+
+def test_how_far_a_flow_is_and_which_source_does_not_answer(tmp_path: Path) -> None:
+    away = int(time.time() * 1000) - 40_000
+    flows = (
+        FlowStatus("a", State.RUNNING, complete_to_ms=1_795_781_050_250),
+        FlowStatus("b", State.RESTARTING, restarts=3, error="no answer from broker:9092", away_since_ms=away),
+    )
+    shown = io.StringIO()
+    status = status_of(tmp_path, *flows)
+    Console(width=200, file=shown).print(_table(status))
+    assert "2026-11-27 12:04:10Z" in shown.getvalue()
+    assert re.search(r"a source has not answered for 4\d s: no answer from broker:9092", shown.getvalue())
+    assert PipelineStatus.from_json(status.to_json()) == status
 
 
 def written_flow(place: Path, batches: int) -> Path:

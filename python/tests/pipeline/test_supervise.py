@@ -80,6 +80,41 @@ def test_a_start_that_fails_counts_as_a_failure_too() -> None:
     assert (status.state, status.restarts) == (State.ENDED, 1)
 
 
+def test_a_source_that_does_not_answer_is_tried_for_as_long_as_it_takes() -> None:
+    """It answers at last; then a failure counts again."""
+    silence = Java("QueryException", Java("TimeoutException", package="org.apache.kafka.common.errors."))
+    seen: list[FlowStatus] = []
+    starts: list[int] = []
+    fine = Query(lasts=True)
+    fine.batch, fine.watermark = 7, "2026-11-27T12:04:10.250Z"
+
+    def start() -> Any:
+        starts.append(1)
+        if len(starts) > 1:
+            seen.append(supervisor.status())
+        return Query(RuntimeError("no answer"), silence) if len(starts) < 20 else fine
+
+    supervisor = Supervisor("counts", start, QUICK, lambda: None, lambda: 0.0)
+    supervisor.start()
+    becomes(supervisor, State.RUNNING)
+    assert len(starts) == 20
+    since = {each.away_since_ms for each in seen}
+    assert len(since) == 1 and None not in since, "since the first time"
+    assert all(each.state is State.RESTARTING and each.error == "no answer" for each in seen)
+    status = supervisor.status()
+    assert (status.away_since_ms, status.batch, status.restarts) == (None, 7, 19)
+    assert status.complete_to_ms == 1_795_781_050_250
+    supervisor.stop()
+    assert ended(supervisor).complete_to_ms == status.complete_to_ms
+
+
+@pytest.mark.parametrize("package", ["java.util.concurrent.", ""])
+def test_another_timeout_counts(package: str) -> None:
+    timeout = Java("TimeoutException", package=package)
+    status = ended(life(lambda: Query(RuntimeError("late"), timeout)))
+    assert (status.state, status.away_since_ms) == (State.FAILED, None)
+
+
 def test_stop_ends_a_query_that_runs_and_nothing_starts_again() -> None:
     begun = threading.Event()
 
