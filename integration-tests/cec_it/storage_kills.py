@@ -68,7 +68,7 @@ QUERIES = {
 }
 """Aggregations, with whole numbers and doubles, sessions, both deduplications, a join, functions over arbitrary state,
 count windows, and two aggregations in one query."""
-QUICK = ("windows", "doubles", "windows-cec")
+QUICK = ("windows-cec", "doubles")
 ALL_TOGETHER = {"join"}
 """Queries that need not put a row out in the same batch: a restart knows one watermark, and not one for each stream."""
 
