@@ -66,11 +66,12 @@ test-long-cluster: jar  ## what may befall a cluster, at length: a table; SEED=.
 	PYTHONPATH=$(CURDIR)/python:$(CURDIR)/integration-tests:$(CURDIR)/support \
 		$(RUN) -m cec_it.cluster_campaign $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS))
 
-test-storage: $(INSTALLED)  ## the storage layer on real servers (S3, Google Cloud Storage, Azure), then 1,000 damages and faults; SEED=..., RUNS=...
+test-storage: jar  ## the storage layer on real servers (S3, Google Cloud Storage, Azure), 1,000 damages and faults, kills on a cluster; SEED=..., RUNS=...
 	@$(RUN) -c 'import gcsfs, adlfs' 2>/dev/null || \
 		$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[gs,azure]' || true
 	$(TESTS) $(RUN) -m cec_it.storage_servers
 	$(TESTS) $(RUN) -m cec_it.storage_campaign $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS))
+	$(TESTS) $(RUN) -m cec_it.storage_kills --quick $(if $(SEED),--seed $(SEED))
 
 test-spark: jar  ## run Spark's own streaming suites on our provider (fetches its test jars; SUITES="A B" for some)
 	$(TESTS) $(RUN) -m spark_suites $(SUITES:%=--suite %)

@@ -7,9 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from cec_it.job_on_s3 import Job
-from cec_it.killed_jobs import BATCHES, await_batches, make_jobs, rows_of, run_disturbed, start, stderr_of
-from cec_it.mini_hdfs import MiniHdfs, run_hdfs, settings_of
+from cec_it.checkpoints import for_spark, settings_of
+from cec_it.killed_jobs import (
+    BATCHES,
+    await_batches,
+    make_drivers,
+    make_jobs,
+    rows_of,
+    run_disturbed,
+    run_two_drivers,
+    start,
+    stderr_of,
+)
+from cec_it.mini_hdfs import MiniHdfs, run_hdfs
 from spark_cec.adapters.fsspec_storage import open_storage
 from testbed.processes import ProcessTree
 
@@ -24,7 +34,7 @@ def pair() -> Iterator[MiniHdfs]:
 
 
 def conf_of(server: MiniHdfs) -> dict[str, str]:
-    return {f"spark.hadoop.{key}": value for key, value in server.settings().items()}
+    return for_spark(server.settings())
 
 
 @pytest.mark.parametrize("doubles", [False, True], ids=["integers", "doubles"])
@@ -40,7 +50,7 @@ def test_a_killed_query_with_its_checkpoint_on_hdfs_is_exact(doubles: bool, pair
 
 
 def test_a_second_driver_is_refused_by_name(pair: MiniHdfs, tmp_path: Path) -> None:
-    first, second = (write_job(tmp_path, name, pair) for name in ("first", "second"))
+    first, second, _ = make_drivers(tmp_path, f"{pair.url}/queries/refused", conf_of(pair))
     one = start(first)
     try:
         await_batches(first, 2, one)
@@ -51,7 +61,7 @@ def test_a_second_driver_is_refused_by_name(pair: MiniHdfs, tmp_path: Path) -> N
         ProcessTree(one.pid).kill()
 
 
-def write_job(tmp_path: Path, name: str, server: MiniHdfs) -> Job:
-    root = tmp_path / name
-    root.mkdir()
-    return Job(str(root), f"{server.url}/queries/two", 100_000, conf_of(server))
+@pytest.mark.long
+def test_of_two_drivers_one_goes_on(pair: MiniHdfs, tmp_path: Path) -> None:
+    """One is paused and continued."""
+    run_two_drivers(*make_drivers(tmp_path, f"{pair.url}/queries/two", conf_of(pair)))

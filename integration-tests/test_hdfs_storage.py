@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from cec_it.mini_hdfs import MiniHdfs, run_hdfs, settings_of
+from cec_it.checkpoints import settings_of
+from cec_it.mini_hdfs import MiniHdfs, run_hdfs
 from spark_cec.adapters import hdfs_client, hdfs_storage
 from spark_cec.adapters.fsspec_storage import is_taken, open_storage, remove_all, same_place
 from spark_cec.agent.lease import has_leases, is_held

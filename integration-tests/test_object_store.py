@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cec_it.job_on_s3 import CEC, MANAGER, Job
-from cec_it.killed_jobs import BATCHES, await_batches, make_jobs, rows_of, run_disturbed, start, stderr_of
+from cec_it.checkpoints import hadoop_of, settings_of
+from cec_it.killed_jobs import (
+    BATCHES,
+    TWO_EXECUTORS,
+    finish,
+    make_drivers,
+    make_jobs,
+    rows_of,
+    run_disturbed,
+    run_two_drivers,
+    run_with_dying_executors,
+    start,
+    stderr_of,
+)
 from cec_it.s3a import SECRET, S3Server, fetch_s3a, run_server
-from testbed.processes import ProcessTree
+from cec_it.totals_job import CEC, MANAGER, Job
 
 ONE_CONF_LINE = {"spark.sql.streaming.checkpointFileManagerClass": MANAGER}
 
@@ -74,53 +84,38 @@ def test_a_killed_query_with_its_checkpoint_on_s3_is_exact(doubles: bool, server
     assert len(segments) <= batches + 3 * 2 * 2, f"{len(segments)} objects for {batches} batches of two stores"
 
 
-def write_job(tmp_path: Path, name: str, server: S3Server, checkpoint: str) -> Job:
-    root = tmp_path / name
-    root.mkdir()
-    conf = {**server.conf(), "spark.jars": fetch_s3a(), **ONE_CONF_LINE}
-    return Job(str(root), f"s3a://query/{checkpoint}", 100_000, conf)
+def settings_on(server: S3Server) -> dict[str, str]:
+    return {**server.conf(), "spark.jars": fetch_s3a(), **ONE_CONF_LINE}
 
 
 @pytest.mark.long
 def test_of_two_drivers_one_goes_on(server: S3Server, tmp_path: Path) -> None:
-    """A second driver is refused while the first one lives. Once that is paused, the second one goes on after it; the
-    first one wakes up, and commits no batch.
-    """
-    first, second, third = (write_job(tmp_path, name, server, "two") for name in ("first", "second", "third"))
-    one = start(first)
-    family = ProcessTree(one.pid)
-    try:
-        await_batches(first, 3, one)
-        refused = start(second)
-        assert refused.wait(240) == 1
-        assert "is running already (agent process" in stderr_of(second) and rows_of(second) == {}
-        await_batches(first, len(rows_of(first)) + 3, one)
+    """One is paused and continued."""
+    run_two_drivers(*make_drivers(tmp_path, "s3a://query/two", settings_on(server)))
 
-        for pid in family.members():
-            os.kill(pid, signal.SIGSTOP)
-        known = rows_of(first)
-        two = start(third)
-        try:
-            await_batches(third, 3, two)
-            for pid in family.members():
-                os.kill(pid, signal.SIGCONT)
-            assert one.wait(240) == 1
-            said = stderr_of(first)
-            # By its lease; or what it was about to write is there: Spark looks first, and the write is conditional.
-            words = (
-                "was away from s3a://query/two/cec for longer than",
-                "FileAlreadyExistsException: s3a://query/two/",
-                "CONCURRENT_STREAM_LOG_UPDATE",
-            )
-            assert any(each in said for each in words), said[-4000:]
-            await_batches(third, len(rows_of(third)) + 3, two)
-        finally:
-            ProcessTree(two.pid).kill()
-    finally:
-        family.kill()
-    again, woken = rows_of(third), {batch: rows for batch, rows in rows_of(first).items() if batch not in known}
-    assert len(woken) <= 1, "foreachBatch may see the batch that was under way, which was not committed"
-    for batch in again.keys() & {**known, **woken}.keys():
-        assert again[batch] == rows_of(first)[batch]
-    first_again = min(int(batch) for batch in again)
-    assert first_again <= len(known) and len(again) == max(int(batch) for batch in again) - first_again + 1
+
+@pytest.mark.long
+def test_a_batch_whose_executor_dies_before_it_writes_does_not_count(server: S3Server, tmp_path: Path) -> None:
+    """On the first restart, and on the second."""
+    whole, killed = make_jobs(tmp_path, "s3a://query/dying", settings_on(server), both=TWO_EXECUTORS)
+    assert finish(whole) == 0, stderr_of(whole)[-3000:]
+    with settings_of(hadoop_of(server.conf())):
+        run_with_dying_executors(killed)
+    assert rows_of(killed) == rows_of(whole) and len(rows_of(whole)) == BATCHES
+
+
+@pytest.mark.long
+def test_a_query_of_many_batches_deletes_old_entries_and_is_exact_after_a_kill(
+    server: S3Server, tmp_path: Path
+) -> None:
+    """Spark keeps 100 entries of each log. They are deleted 50 at a time, and after a kill the rest of them."""
+    batches, first_kill, retained, together = 240, 170, 100, 50
+    whole, killed = make_jobs(tmp_path, "s3a://query/many", settings_on(server), batches=batches)
+    assert finish(whole) == 0, stderr_of(whole)[-3000:]
+    run_disturbed(killed, (first_kill, first_kill + 10))
+    assert rows_of(killed) == rows_of(whole) and len(rows_of(whole)) == batches
+    for log in ("offsets", "commits"):
+        names = [key.rpartition("/")[2] for key in keys_of(server, f"many/{log}/")]
+        kept = sorted(int(name) for name in names if name.isdigit())
+        assert kept == list(range(kept[0], kept[-1] + 1)) and kept[-1] >= batches - 1, kept
+        assert retained <= len(kept) <= retained + together + 2, f"{len(kept)} entries of {log}"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +16,15 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState
 
 from cec_it import feeds, local
-from cec_it.killing_driver import Job
-from testbed.processes import ProcessTree
+from cec_it.killed_jobs import (
+    BATCHES,
+    TWO_EXECUTORS,
+    finish,
+    make_jobs,
+    rows_of,
+    run_with_dying_executors,
+    stderr_of,
+)
 
 TOGETHER = {"writeAt": "batch"}
 Rows = dict[int, list[tuple[object, ...]]]
@@ -97,42 +101,13 @@ def test_output_in_the_log_is_written_with_the_commits(amounts: str, spark: Spar
     assert found[-1] == whole and len(whole) > len(found[0]) > 0
 
 
-def start(job: Job) -> subprocess.Popen[bytes]:
-    with Path(job.root, "stderr").open("ab") as errors:
-        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
-        command = [sys.executable, "-m", "cec_it.killing_driver", job.to_json()]
-        return subprocess.Popen(command, env=environment, stderr=errors, start_new_session=True)
-
-
-def finish(job: Job) -> int:
-    driver = start(job)
-    family = ProcessTree(driver.pid)
-    try:
-        return driver.wait(240)
-    finally:
-        family.kill()
-
-
-def rows_of(job: Job) -> dict[str, list[object]]:
-    """The rows of each batch; a batch that ran twice had the same rows."""
-    found = {}
-    for path in Path(job.root, "rows").iterdir():
-        calls = [json.loads(line) for line in path.read_text().splitlines()]
-        assert all(call == calls[0] for call in calls), path
-        found[path.name] = calls[0]
-    return {batch: rows for batch, rows in found.items() if int(batch) < job.batches}
-
-
 @pytest.mark.parametrize("doubles", [False, True], ids=["integers", "doubles"])
 def test_an_executor_that_ends_in_good_order_costs_nothing(doubles: bool, tmp_path: Path) -> None:
     """It writes what it holds as it ends, and the driver finds that in the log."""
-    roots = [tmp_path / "whole", tmp_path / "ended"]
-    for root in roots:
-        root.mkdir()
-    whole, ended = (Job(str(root), 8, doubles) for root in roots)
-    assert finish(whole) == 0, Path(whole.root, "stderr").read_text()[-3000:]
-    assert finish(replace(ended, kill_at=3, softly=True)) == 0, Path(ended.root, "error").read_text()
-    assert rows_of(ended) == rows_of(whole) and len(rows_of(whole)) == 8
+    whole, ended = make_jobs(tmp_path, None, {}, doubles=doubles, both=TWO_EXECUTORS)
+    assert finish(whole) == 0, stderr_of(whole)[-3000:]
+    assert finish(replace(ended, kill_at=3, softly=True)) == 0, stderr_of(ended)[-3000:]
+    assert rows_of(ended) == rows_of(whole) and len(rows_of(whole)) == BATCHES
     assert len(Path(ended.root, "rows", "3").read_text().splitlines()) == 1, "the batch counts"
 
 
@@ -176,17 +151,7 @@ def test_a_batch_that_spark_names_by_its_first_commit_keeps_that_commit(spark: S
 @pytest.mark.parametrize("doubles", [False, True], ids=["integers", "doubles"])
 def test_a_batch_whose_executor_dies_before_it_writes_does_not_count(doubles: bool, tmp_path: Path) -> None:
     """On the first restart, and on the second."""
-    roots = [tmp_path / "whole", tmp_path / "killed"]
-    for root in roots:
-        root.mkdir()
-    whole, killed = (Job(str(root), 8, doubles) for root in roots)
-    assert finish(whole) == 0, Path(whole.root, "stderr").read_text()[-3000:]
-    for kill_at in (3, 5):
-        assert finish(replace(killed, kill_at=kill_at)) == 1
-        error = Path(killed.root, "error").read_text()
-        assert f"batch {kill_at} does not count, because" in error and "Restart the query" in error, error
-        assert not Path(killed.root, "checkpoint", "commits", str(kill_at)).exists()
-    assert finish(killed) == 0, Path(killed.root, "stderr").read_text()[-3000:]
-    assert rows_of(killed) == rows_of(whole) and len(rows_of(whole)) == 8
-    calls = [len(Path(killed.root, "rows", str(batch)).read_text().splitlines()) for batch in range(8)]
-    assert calls == [1, 1, 1, 2, 1, 2, 1, 1], "each batch that does not count runs again"
+    whole, killed = make_jobs(tmp_path, None, {}, doubles=doubles, both=TWO_EXECUTORS)
+    assert finish(whole) == 0, stderr_of(whole)[-3000:]
+    run_with_dying_executors(killed)
+    assert rows_of(killed) == rows_of(whole) and len(rows_of(whole)) == BATCHES

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyspark
 
-from cec_it.local import eventually
+from cec_it.local import child_running, eventually
 from spark_cec.toolchain import java_command
 from testbed.processes import ProcessTree
 
@@ -114,6 +114,8 @@ class Cluster:
         self.root = root
         self._conf = dict(conf or {})
         self._started = 0
+        self.application = ""
+        """Spark's id of the application whose executors count; empty: of all. Those of a dead one end late."""
         self.workers: list[Daemon] = []
         self._gone: list[Daemon] = []
         root.mkdir(parents=True, exist_ok=True)
@@ -151,12 +153,14 @@ class Cluster:
         self.add_worker()
 
     def executors(self) -> list[int]:
-        """The pids of all executors, in the order of the workers."""
-        return [pid for worker in self.workers for pid in worker.children(EXECUTOR)]
+        """The pids of the executors, in the order of the workers."""
+        found = [pid for worker in self.workers for pid in worker.children(EXECUTOR)]
+        return [pid for pid in found if self.application.encode() in command_of(pid)]
 
     def agents(self) -> list[int]:
         """The pids of the executors' agents."""
-        return [pid for worker in self.workers for pid in worker.children(AGENT)]
+        agents = (child_running(executor, AGENT) for executor in self.executors())
+        return [pid for pid in agents if pid is not None]
 
     def conf(self) -> dict[str, str]:
         """What an application needs to run here, beside `url` as its master."""

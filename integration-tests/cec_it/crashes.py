@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from cec_it.checkpoints import Checkpoint
 from cec_it.driver import Job, Query
-from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.recovery.report import read_progress
 from testbed.processes import Child
 from testbed.spark_logs import committed_batch, newest
 
@@ -201,10 +200,10 @@ def log_bytes(checkpoint: Path) -> int:
 
 
 def _watch(job: Job, point: KillPoint) -> Callable[[], bool]:
-    checkpoint = job.checkpoint(point.query)
+    checkpoint, known = job.checkpoint(point.query), Checkpoint(job.location(point.query))
     if point.phase == "replaying":
-        runs = _runs(checkpoint)
-        return lambda: _runs(checkpoint) > runs and _is_replaying(checkpoint)
+        runs = known.runs()
+        return lambda: known.runs() > runs and known.is_replaying()
     if point.phase == "committed":
         return lambda: newest(checkpoint / "commits") >= point.batch
     manifests = checkpoint / "cec" / "log" / "manifests"
@@ -212,7 +211,7 @@ def _watch(job: Job, point: KillPoint) -> Callable[[], bool]:
     seen: list[int] = []
 
     def due() -> bool:
-        if newest(checkpoint / "offsets") < point.batch or _is_replaying(checkpoint):
+        if newest(checkpoint / "offsets") < point.batch or known.is_replaying():
             return False
         if point.phase == "planned":
             return True
@@ -222,16 +221,6 @@ def _watch(job: Job, point: KillPoint) -> Callable[[], bool]:
         return len(seen) > (1 if by_manifest else point.growths)
 
     return due
-
-
-def _runs(checkpoint: Path) -> int:
-    """How many runs the query has begun."""
-    return len(list((checkpoint / "cec" / "generations").glob("*.json")))
-
-
-def _is_replaying(checkpoint: Path) -> bool:
-    progress = read_progress(open_storage(str(checkpoint / "cec")), _runs(checkpoint))
-    return progress is not None and not progress.over
 
 
 def _report_files(job: Job, query: Query) -> list[Path]:

@@ -29,6 +29,7 @@ from cec_it.plans import PLANS
 
 CEC = "spark.sql.streaming.stateStore.cec."
 FOREACH = "foreachBatch"
+CEC_SINK = "cec"
 EMPTY_AT_END = 3
 """Batches without rows that a query on `rate-micro-batch` runs at its end, so that the watermark has its effect."""
 
@@ -57,9 +58,15 @@ class Job:
     life: int = 0
     master: str = "local[2]"
     conf: dict[str, str] = field(default_factory=dict)
+    home: str = ""
+    """The URL below which the checkpoints are; empty: they are below `root`, where `checkpoint` finds them."""
 
     def checkpoint(self, query: Query) -> Path:
         return Path(self.root) / query.name / "checkpoint"
+
+    def location(self, query: Query) -> str:
+        """Where the query's checkpoint is, on whatever storage."""
+        return f"{self.home}/{query.name}" if self.home else str(self.checkpoint(query))
 
     def out(self, query: Query) -> Path:
         return Path(self.root) / query.name / "out"
@@ -101,6 +108,14 @@ def session_builder(scratch: Path, master: str, java_options: str = "") -> Spark
     return spark_cec.configure(builder)
 
 
+def session_of(job: Job) -> SparkSession:
+    """The session of a driver of this job."""
+    builder = session_builder(Path(job.root) / "scratch", job.master)
+    for key, value in job.conf.items():
+        builder = builder.config(key, value)
+    return spark_cec.configure(builder).getOrCreate()  # again, because the job may name jars
+
+
 def start(spark: SparkSession, job: Job, query: Query, **trigger: Any) -> StreamingQuery:
     """Start one query of a job; `trigger` as for `DataStreamWriter.trigger`."""
     plan = PLANS[query.plan]
@@ -108,7 +123,7 @@ def start(spark: SparkSession, job: Job, query: Query, **trigger: Any) -> Stream
     writer = (
         frame.writeStream.queryName(query.name)
         .outputMode(plan.mode)
-        .option("checkpointLocation", str(job.checkpoint(query)))
+        .option("checkpointLocation", job.location(query))
     )
     if query.sink == FOREACH:
         writer = writer.foreachBatch(results.recorder(job.out(query), job.life))
@@ -198,10 +213,7 @@ def main(arguments: list[str]) -> int:
     """Run the job in the file named by the only argument."""
     job = Job.from_json(Path(arguments[0]).read_text())
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = session_builder(Path(job.root) / "scratch", job.master)
-    for key, value in job.conf.items():
-        builder = builder.config(key, value)
-    run(builder.getOrCreate(), job)
+    run(session_of(job), job)
     return 0
 
 

@@ -15,17 +15,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cec_it import kafka_session, results
-from cec_it.driver import FOREACH, say, session_builder
+from cec_it.driver import CEC_SINK, FOREACH, say, session_builder
 from cec_it.kafka_feed import closing, read_topic
 from cec_it.kafka_plans import PLANS
 from testbed.topics import Topics
 
-KAFKA, CEC_SINK = "kafka", "cec"
+KAFKA = "kafka"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,7 @@ def _run_one(spark: SparkSession, job: KafkaJob, query: KafkaQuery, drained: thr
 
 def _leave_rows(spark: SparkSession, job: KafkaJob, queries: Sequence[KafkaQuery]) -> None:
     for query in queries:
-        frame: DataFrame = spark.read.format("cec").load(str(job.checkpoint(query)))
-        job.out(query).mkdir(parents=True, exist_ok=True)
-        (job.out(query) / "rows.json").write_text(json.dumps(results.json_rows(frame)))
+        results.leave_rows(spark, str(job.checkpoint(query)), job.out(query))
 
 
 def main(arguments: list[str]) -> int:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from cec_it import results
 from cec_it.crashes import Driver, Life, environment, follow, log_bytes
-from cec_it.driver import FOREACH
-from cec_it.kafka_driver import CEC_SINK, KAFKA, KafkaJob, KafkaQuery
+from cec_it.driver import CEC_SINK, FOREACH
+from cec_it.kafka_driver import KAFKA, KafkaJob, KafkaQuery
 from cec_it.kafka_feed import MOST_AHEAD, Purchases, as_table
 from cec_it.kafka_plans import PLANS, Row
 from testbed.broker import Broker
@@ -242,7 +242,7 @@ class Supervisor:
         elif query.sink == KAFKA:
             lines = [(record.value or b"").decode() for record in self._topics.read(self._job.out_topic(query))]
         else:
-            lines = json.loads((self._job.out(query) / "rows.json").read_text())
+            lines = results.left_rows(self._job.out(query))
         return [tuple(json.loads(line)[name] for name in PLANS[query.plan].columns) for line in lines]
 
 

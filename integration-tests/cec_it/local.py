@@ -22,6 +22,9 @@ BATCHES, ROWS = 8, 120
 """The size of most jobs, so that they share their undisturbed results."""
 OPENINGS_ONLY = {"CI": "0ms", "U": "1000000", "functions.orderFree": "on"}
 """A replay has as much to do as it can. The functions of these tests sort the rows that they are given."""
+TIGHT = {"CI": "5ms", "CP": "20ms", "U": "300", "Q": "1.5x", "effort": "0", "log.segmentBytes": "64KiB"}
+SETTINGS: tuple[Mapping[str, str], ...] = (OPENINGS_ONLY, {}, TIGHT)
+"""What campaigns draw from, given without the prefix."""
 
 
 def session(spark: SparkSession, own: Mapping[str, str] | None = None, /, **conf: str) -> SparkSession:
@@ -152,9 +155,14 @@ def child_running(parent: int, words: bytes) -> int | None:
 
 def kill(pid: int) -> None:
     """SIGKILL one process, and wait for its end."""
+    await_end(pid, lambda: os.kill(pid, signal.SIGKILL))
+
+
+def await_end(pid: int, cause: Callable[[], None]) -> None:
+    """Do what ends the process, then wait for its end."""
     handle = os.pidfd_open(pid)
     try:
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
-        assert select_on(handle, DEADLINE_S), f"process {pid} survives SIGKILL"
+        cause()
+        assert select_on(handle, DEADLINE_S), f"process {pid} has not ended within {DEADLINE_S:.0f} s"
     finally:
         os.close(handle)

@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT / "python"), str(ROOT / "integration-tests"), str(ROOT 
 
 from cec_it.driver import CEC  # noqa: E402
 from cec_it.kafka_kills import CHANGES, KafkaHistory, Supervisor, draw  # noqa: E402
-from cec_it.local import OPENINGS_ONLY  # noqa: E402
+from cec_it.local import SETTINGS  # noqa: E402
 from testbed.broker import Broker  # noqa: E402
 
 HISTORIES: dict[str, tuple[str, ...]] = {
@@ -32,8 +32,6 @@ HISTORIES: dict[str, tuple[str, ...]] = {
     "kills, broker away at restart": ("broker",),
     "kills and all of these": CHANGES,
 }
-TIGHT = {"CI": "5ms", "CP": "20ms", "U": "300", "Q": "1.5x", "effort": "0", "log.segmentBytes": "64KiB"}
-SETTINGS = (OPENINGS_ONLY, {}, TIGHT)
 _COUNTS = ("runs", "kills", "rows", "lost", "duplicate", "wrong", "repeated", "recoveries", "replayed", "failed")
 _COLUMNS = ("faults", *_COUNTS, "longest_s")
 

@@ -83,6 +83,7 @@ _MORE_FILES = frozenset({
     "test_cluster.py",
     "test_falling_back.py",
     "test_foreach_batch.py",
+    "test_full_spool.py",
     "test_hdfs.py",
     "test_hdfs_storage.py",
     "test_lease.py",

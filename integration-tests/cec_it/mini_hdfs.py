@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from cec_it.maven import FetchError, fetch, read_pins
-from spark_cec.adapters import hadoop_settings
 from spark_cec.toolchain import require_java, spark_jars
 
 SOURCE = Path(__file__).with_name("MiniHdfs.java")
@@ -64,17 +63,6 @@ class MiniHdfs:
             yield
         finally:
             os.kill(self.process.pid, signal.SIGCONT)
-
-
-@contextmanager
-def settings_of(settings: dict[str, str]) -> Iterator[None]:
-    """These settings of Hadoop are those of this process meanwhile."""
-    known = dict(hadoop_settings._settings)
-    hadoop_settings.use_settings(settings)
-    try:
-        yield
-    finally:
-        hadoop_settings.use_settings(known)
 
 
 @contextmanager

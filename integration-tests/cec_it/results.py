@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from cec_it.plans import Plan
@@ -37,6 +37,18 @@ def recorder(out: Path, life: int) -> Callable[[DataFrame, int], None]:
     return record
 
 
+def leave_rows(spark: SparkSession, location: str, out: Path) -> None:
+    """Write what the `cec` sink of the query with this checkpoint holds to `rows.json`."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "rows.json").write_text(json.dumps(json_rows(spark.read.format("cec").load(location))))
+
+
+def left_rows(out: Path) -> list[str]:
+    """The rows that `leave_rows` wrote, sorted."""
+    rows: list[str] = json.loads((out / "rows.json").read_text())
+    return rows
+
+
 def calls_of(out: Path, life: int) -> list[int]:
     """The batches for which the recorder was called in one life of the driver, in order."""
     path = out / f"calls.{life}"
@@ -46,10 +58,15 @@ def calls_of(out: Path, life: int) -> list[int]:
 def recorded(out: Path) -> dict[int, dict[int, list[str]]]:
     """Batch id to what each life of the driver wrote for it."""
     found: dict[int, dict[int, list[str]]] = {}
-    for path in out.glob("*.json"):
+    for path in out.glob("[0-9]*.json"):
         batch, life = path.name.split(".")[:2]
         found.setdefault(int(batch), {})[int(life)] = json.loads(path.read_text())
     return found
+
+
+def recorded_batches(out: Path) -> set[int]:
+    """The batches that some life of the driver wrote."""
+    return {int(path.name.split(".")[0]) for path in out.glob("[0-9]*.json")}
 
 
 def last_recorded(out: Path) -> Batches:

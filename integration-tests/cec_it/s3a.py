@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ class S3Server:
 @contextmanager
 def run_server() -> Iterator[S3Server]:
     """Runs a server and a proxy before it."""
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # else a line for each request
     running = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     running.start()
     host, port = running.get_host_and_port()

@@ -78,7 +78,7 @@ def moved(checkpoint: Path) -> int:
     return sum(key in after and not names & after[key] for key, names in writers.items())
 
 
-def _cause(error: str) -> str:
+def cause_of(error: str) -> str:
     """The line of an error that names an exception of ours, else its beginning."""
     lines = [line for line in error.splitlines() if "CecException" in line or "is not in the log alone" in line]
     return (lines[0] if lines else error)[:500]
@@ -87,7 +87,7 @@ def _cause(error: str) -> str:
 def objection(scenario: Scenario, course: Course) -> str:
     """What speaks against the way that a course went, its rows apart; empty if nothing does."""
     if not scenario.may_fail and course.errors:
-        return f"the query failed {len(course.errors)} times: {_cause(course.errors[0])}"
+        return f"the query failed {len(course.errors)} times: {cause_of(course.errors[0])}"
     if scenario.moves and not moved(course.job.checkpoint(course.query)):
         return "no store has moved, so this proves nothing"
     return ""

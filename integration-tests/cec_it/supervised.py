@@ -3,7 +3,8 @@
 `python -m cec_it.supervised JOB.json`
 
 It prints the events of `cec_it.driver`, and before each start {"event": "starting", "query": ..., "life": ...,
-"committed": ...}: the number under which the sink records, and the last batch that Spark has committed.
+"committed": ..., "application": ...}: the number under which the sink records, the last batch that Spark has
+committed, and Spark's id of the application. At the end it leaves what the `cec` sink holds in `rows.json`.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from cec_it.driver import Job, Query, Reporter, say, session_builder, start
-from testbed.spark_logs import committed_batch
+from cec_it import results
+from cec_it.checkpoints import Checkpoint, hadoop_of, settings_of
+from cec_it.driver import CEC_SINK, Job, Query, Reporter, say, session_of, start
 
 HOLDS = "spark.cec_it.holds"
 """Conf of a job: `3-6 9-12` keeps one core busy with another job from the end of batch 3 to the end of batch 6, …"""
@@ -74,10 +76,12 @@ def _wait_for(marker: str) -> None:
 def supervise(spark: SparkSession, job: Job, query: Query) -> bool:
     """Run a query to its end, starting it again when it fails; answers whether it got there."""
     trigger = {"processingTime": job.conf[TRIGGER]} if TRIGGER in job.conf else {}
+    checkpoint = Checkpoint(job.location(query))
     spark.streams.addListener(BusyCores(spark, Path(job.root), job.conf.get(HOLDS, "")))
     for restart in range(RESTARTS):
         life = job.life * RESTARTS + restart
-        say("starting", query.name, life=life, committed=committed_batch(job.checkpoint(query)))
+        application = spark.sparkContext.applicationId
+        say("starting", query.name, life=life, committed=checkpoint.committed(), application=application)
         reporter = Reporter(job)
         spark.streams.addListener(reporter)
         try:
@@ -90,6 +94,8 @@ def supervise(spark: SparkSession, job: Job, query: Query) -> bool:
         finally:
             spark.streams.removeListener(reporter)
         if error is None:
+            if query.sink == CEC_SINK:
+                results.leave_rows(spark, job.location(query), job.out(query))
             say("done", query.name)
             return True
         say("failed", query.name, error=str(error))
@@ -99,12 +105,10 @@ def supervise(spark: SparkSession, job: Job, query: Query) -> bool:
 def main(arguments: list[str]) -> int:
     """Entry point; the only argument is the job's file."""
     job = Job.from_json(Path(arguments[0]).read_text())
-    builder = session_builder(Path(job.root) / "scratch", job.master)
-    for key, value in job.conf.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = session_of(job)
     (query,) = job.queries
-    done = supervise(spark, job, query)
+    with settings_of(hadoop_of(job.conf)):
+        done = supervise(spark, job, query)
     spark.stop()
     return 0 if done else 1
 

@@ -72,7 +72,7 @@ private final class CecDataWriter(
   private var spool: RowSpool = _
 
   override def write(row: InternalRow): Unit = {
-    if (spool == null) spool = new RowSpool(Agent.spoolFile(0L, conf), schema)
+    if (spool == null) spool = new RowSpool(Agent.spoolFile(CecDataWriter.ExpectedBytes, conf), schema)
     spool.write(row)
   }
 
@@ -92,6 +92,11 @@ private final class CecDataWriter(
   override def abort(): Unit = close()
 
   override def close(): Unit = if (spool != null) spool.close()
+}
+
+private object CecDataWriter {
+  /** A guess: how many rows a task will write is not known at its first row. A fuller spool is passed over. */
+  private val ExpectedBytes = 1L << 20
 }
 
 /** Rows on their way to the agent, as an Arrow IPC stream in a spool file. */

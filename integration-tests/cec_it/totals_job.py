@@ -1,13 +1,14 @@
-"""A query with its log or its whole checkpoint on S3 or HDFS, in a driver of its own.
+"""A query of totals in a driver of its own, with its checkpoint on any store; its function may end an executor.
 
-`python -m cec_it.job_on_s3 JOB`: JOB is a `Job` as JSON. The keys of S3 are where Spark keeps them, and nowhere else.
-Each batch's rows go to a file.
+`python -m cec_it.totals_job JOB`: JOB is a `Job` as JSON. The keys of S3 are where Spark keeps them, and nowhere else.
+Each batch's rows go to a file, one line for each call of the function.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import traceback
 from dataclasses import asdict, dataclass
@@ -18,7 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import spark_cec
-from cec_it import feeds
+from cec_it import feeds, local
+from cec_it.cluster import EXECUTOR, command_of
+from testbed.processes import ProcessTree
 
 CEC = "spark.sql.streaming.stateStore.cec."
 MANAGER = "org.apache.spark.sql.cec.CecCheckpointFileManager"
@@ -28,6 +31,8 @@ MANAGER = "org.apache.spark.sql.cec.CecCheckpointFileManager"
 class Job:
     """A run up to the batch before `batches`. `root`: for files of this machine. `doubles`: it adds doubles.
 
+    `kill_at`: in this batch the function ends an executor once it has read the batch, so that all tasks have ended.
+    `softly`: the executor may write what it holds, as one that is idle or decommissioned.
     `probe`: at its end it tries the checkpoint file manager, and writes what it found to `probe.json` in `root`.
     """
 
@@ -36,6 +41,8 @@ class Job:
     batches: int
     conf: dict[str, str]
     doubles: bool = False
+    kill_at: int = -1
+    softly: bool = False
     probe: bool = False
 
     def to_json(self) -> str:
@@ -58,9 +65,11 @@ def main(job: Job) -> None:
 
     def keep(frame: DataFrame, batch: int) -> None:
         found = sorted((row["key"], row["total"], row["mean"]) for row in frame.collect())
-        part = rows / f".{batch}"
-        part.write_text(json.dumps(found))
-        part.replace(rows / str(batch))
+        whole, part = rows / str(batch), rows / f".{batch}"
+        part.write_text((whole.read_text() if whole.exists() else "") + json.dumps(found) + "\n")
+        part.replace(whole)
+        if batch == job.kill_at:
+            os.kill(one_executor(), signal.SIGTERM if job.softly else signal.SIGKILL)
 
     read = feeds.read_rate(spark, "left", job.batches, 120)
     amount = f.col("amount").cast("double") / 3 if job.doubles else f.col("amount")
@@ -77,6 +86,19 @@ def main(job: Job) -> None:
         traceback.print_exc()
         code = 1
     os._exit(code)  # as a crash does, which flushes nothing
+
+
+def one_executor() -> int:
+    """The process id of an executor of this driver."""
+
+    def look() -> int | None:
+        for pid in ProcessTree(os.getpid()).members():
+            command = command_of(pid)
+            if EXECUTOR in command and b"java" in command.split(b"\0")[0]:
+                return pid
+        return None
+
+    return local.eventually(look, "an executor")
 
 
 def probe(spark: SparkSession, checkpoint: str) -> dict[str, Any]:
