@@ -100,7 +100,7 @@ private[cec] final class LogEntries(requests: EntryRequests, retained: Long) ext
 }
 
 private[cec] object LogEntries {
-  val DeletedTogether = 50
+  val DeletedTogether = 20
 
   /** How many entries to keep, and the longest one. */
   val Known = 16

@@ -42,11 +42,11 @@ class LogEntriesSuite extends CecSuite {
     if (batch >= retained) entries.delete(batch - retained)
   }
 
-  test("a batch makes one request, and each fiftieth one more") {
+  test("a batch makes one request, and each twentieth one more") {
     val store = new Store
     val entries = new LogEntries(store, 10)
     (0L until 210L).foreach(runBatch(entries, _, 10))
-    assert(store.requests == 210 + 1 + 4, "one look for the first entry, and four deletions of fifty entries")
+    assert(store.requests == 210 + 1 + 10, "one look for the first entry, and ten deletions of twenty entries")
     assert(store.there == (200L until 210L).to(mutable.SortedSet))
   }
 
@@ -98,7 +98,7 @@ class LogEntriesSuite extends CecSuite {
     val entries = new LogEntries(store, 10)
     assert(entries.list().size == 71)
     (0L until 60L).foreach(entries.delete)
-    assert(store.requests == 1 + 1 && store.there == (50L until 70L).to(mutable.SortedSet))
+    assert(store.requests == 1 + 3 && store.there == (60L until 70L).to(mutable.SortedSet))
     (69L until 71L).foreach(entries.delete)
     assert(store.there == (60L until 69L).to(mutable.SortedSet), "a new entry goes at once, and the waiting ones before it")
   }
@@ -116,13 +116,13 @@ class LogEntriesSuite extends CecSuite {
   test("a store that does not answer for a deletion ends no batch") {
     val store = new Store
     val entries = new LogEntries(store, 10)
-    (0L until 59L).foreach(runBatch(entries, _, 10))
-    entries.create(59, Array.empty, overwrites = false)
+    (0L until 69L).foreach(runBatch(entries, _, 10))
+    entries.create(69, Array.empty, overwrites = false)
     store.fails = true
-    entries.delete(49)
+    entries.delete(59)
     store.fails = false
-    entries.create(60, Array.empty, overwrites = false)
-    entries.delete(50)
-    assert(store.there == (51L to 60L).to(mutable.SortedSet))
+    entries.create(70, Array.empty, overwrites = false)
+    entries.delete(60)
+    assert(store.there == (61L to 70L).to(mutable.SortedSet))
   }
 }
