@@ -71,6 +71,20 @@ class Query:
             raise
 
 
+    def wait_for_steps(self, count: int, query: StreamingQuery) -> None:
+        """Wait until the clock has moved the watermark of a query without new rows so many times."""
+        seen: set[str] = set()
+
+        def look() -> bool | None:
+            assert query.exception() is None, query.exception()
+            progress = query.lastProgress
+            assert progress is not None
+            seen.add(progress["eventTime"].get("watermark", ""))
+            return True if len(seen) > count else None
+
+        local.eventually(look, f"{count} steps of the watermark")
+
+
 def count_rows(broker: Broker, topics: Topics, names: tuple[str, ...]) -> Counter[Key]:
     """The rows of each window, by a reader that has nothing to do with Spark."""
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "count", "enable.auto.commit": False})
@@ -112,6 +126,7 @@ def test_a_quiet_topic_holds_no_window_open_and_the_last_one_closes_too(
                 feed(topics, web, 5)
                 time.sleep(0.4)  # rows of several windows: their time is Kafka's
             query.wait_for(count_rows(broker, topics, query.names), running)
+            query.wait_for_steps(5, running)
 
 
 def test_without_it_a_quiet_topic_holds_all_windows_open(query: Query, broker: Broker, topics: Topics) -> None:

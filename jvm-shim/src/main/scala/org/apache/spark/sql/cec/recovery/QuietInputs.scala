@@ -9,7 +9,6 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.catalyst.plans.logical.{EventTimeWatermark, LogicalPlan}
 import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2
-import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.streaming.operators.stateful.EventTimeWatermarkExec
 import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, StreamExecution, StreamingQueryWrapper, WatermarkTracker}
 
@@ -64,23 +63,26 @@ private[recovery] final class QuietInputs(session: SparkSession, plan: LogicalPl
       until = sources.map(quietSinceMs).min
       if movedToMs.get(node).forall(until - _ >= stepMs)
     } yield node -> until
-    if (due.nonEmpty) findExecution.foreach { case (execution, last) =>
-      last.foreach {
+    if (due.nonEmpty) findExecution.foreach { execution =>
+      val last = execution.lastExecution
+      last.executedPlan.foreach {
         case watermark: EventTimeWatermarkExec => due.get(watermark.nodeId).foreach(watermark.eventTimeStats.add(_)) // as a row of that time
         case _ =>
       }
-      QuietInputs.trackerOf(execution).updateWatermark(last)
+      // If Spark has planned the next batch before and found nothing to do, it refuses another watermark for that batch.
+      last.watermarkPropagator.purge(last.currentBatchId + 1)
+      QuietInputs.trackerOf(execution).updateWatermark(last.executedPlan)
       movedToMs ++= due
     }
   }
 
-  /** The execution, and the plan of its last batch; None before the first batch. */
-  private def findExecution: Option[(MicroBatchExecution, SparkPlan)] = for {
+  /** The execution of this query; None before its first batch. */
+  private def findExecution: Option[MicroBatchExecution] = for {
     id <- Option(session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY))
     wrapper <- Option(session.streams.get(id)).collect { case wrapper: StreamingQueryWrapper => wrapper }
     execution <- Option(wrapper.streamingQuery).collect { case execution: MicroBatchExecution => execution }
-    last <- Option(execution.lastExecution)
-  } yield (execution, last.executedPlan)
+    if execution.lastExecution != null
+  } yield execution
 }
 
 private object QuietInputs {
