@@ -8,10 +8,13 @@ settings say nothing of credentials uses the default chain of its own client: en
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from spark_cec.adapters.retries import DEFAULT_RETRY_S
 from spark_cec.adapters.s3_keys import NAMES, S3A, Get, Plan, options_of, plan_keys
+from spark_cec.errors import LogLocationError
 from spark_cec.settings import PREFIX, duration_ms
 
 _CREDENTIAL_FILES = ("hadoop.security.credential.provider.path", S3A + "security.credential.provider.path")
@@ -54,6 +57,28 @@ def use_settings(settings: Mapping[str, str]) -> None:
     global _settings  # whoever reads meanwhile has the old ones or the new ones
     known = {*KEYS, *_HDFS}
     _settings = {key: value for key, value in settings.items() if key in known or key.startswith(_PREFIXES)}
+
+
+def read_hadoop_files(directory: Path) -> dict[str, str]:
+    """The settings of `core-site.xml` and `hdfs-site.xml` of a directory (`HADOOP_CONF_DIR`), as Hadoop reads them.
+
+    A value with a reference (`${…}`) is left out. Raises `LogLocationError` for a file that is no XML.
+    """
+    found: dict[str, str] = {}
+    for name in ("core-site.xml", "hdfs-site.xml"):
+        path = directory / name
+        try:
+            root = ElementTree.parse(path).getroot()
+        except FileNotFoundError:
+            continue
+        except ElementTree.ParseError as error:
+            mend = "correct it, or unset HADOOP_CONF_DIR"
+            raise LogLocationError(str(path), f"it is no XML ({error}): {mend}") from error
+        for each in root.iter("property"):
+            key, value = each.findtext("name"), each.findtext("value")
+            if key and value and "${" not in value:
+                found[key.strip()] = value.strip()
+    return found
 
 
 def find_retry_s() -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -131,7 +133,13 @@ def cec(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Holds the options of all commands."""
+    """Holds the options of all commands. Keys and endpoints of a store may be in Hadoop's files, as for Spark."""
+    directory = os.environ.get("HADOOP_CONF_DIR")
+    if directory:
+        with explain_errors("with HADOOP_CONF_DIR", directory):
+            from spark_cec.adapters.hadoop_settings import read_hadoop_files, use_settings
+
+            use_settings(read_hadoop_files(Path(directory)))
 
 
 @app.command(help=_INSPECT, short_help="Show the state of the log, store by store.")

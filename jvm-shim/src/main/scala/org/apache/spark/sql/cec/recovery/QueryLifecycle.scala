@@ -94,6 +94,7 @@ private[recovery] final class QueryLifecycle(
    * batch that ran.
    */
   def hold(acknowledge: () => Unit): Unit = {
+    end.awaitWrite() // Spark may plan a batch without asking for new input: with availableNow and a source that it wraps
     announceTime()
     acknowledgements.hold(lastBatch, acknowledge)
   }
