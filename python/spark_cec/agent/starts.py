@@ -172,7 +172,8 @@ class StartCalls:
         self._protocols.begin(start.settings, start.checkpoint, start.home, run.generation, committed)
         expected = forecast(own, request.load_waves, autotune=start.settings.autotune)
         how = f"{decision.mode} ({decision.reason})"
-        messages += [*found, *describe_plan(orders, how, start.settings.describe(), start.home)]
+        bounds = f"{start.settings.describe()} writeAt={write_at.value}"
+        messages += [*found, *describe_plan(orders, how, bounds, start.home)]
         messages += describe_write_at(start.settings.write_at, write_at) if decision.provider else []
         messages += describe_eager_operators(decision.operators, asked=start.settings.mode is Mode.EAGER)
         return BeginAnswer(
