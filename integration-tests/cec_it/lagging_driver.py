@@ -14,14 +14,14 @@ import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-import spark_cec
 from cec_it import feeds, local
+from cec_it.cluster import EXECUTOR, command_of
+from cec_it.totals_job import CEC, open_session
 from testbed.processes import ProcessTree
 
-CEC = "spark.sql.streaming.stateStore.cec."
 EXECUTORS = 2
 
 
@@ -53,10 +53,7 @@ def main(job: Job) -> int:
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2" if job.names_state else "1",
         CEC + "CI": "0ms", CEC + "effort": "0", CEC + "writeAt": job.write_at, CEC + "index.path": f"{job.root}/index",
     }  # fmt: skip
-    builder = SparkSession.builder
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = spark_cec.configure(builder).getOrCreate()
+    spark = open_session(settings)
     rows = Path(job.root, "rows")
     rows.mkdir(parents=True, exist_ok=True)
 
@@ -95,25 +92,19 @@ def find_agents() -> list[int]:
     """The process ids of the executors' agents; the driver has one of its own."""
 
     def look() -> list[int] | None:
-        agents = [
+        agents = {
             agent
-            for executor in _find(os.getpid(), "CoarseGrainedExecutorBackend")
-            for agent in _find(executor, "spark_cec.agent")
-        ]
-        return agents if len(set(agents)) == EXECUTORS else None
+            for executor in _find(os.getpid(), EXECUTOR)
+            for agent in _find(executor, b"spark_cec.agent")
+        }
+        return sorted(agents) if len(agents) == EXECUTORS else None
 
     return local.eventually(look, "the agents of the executors")
 
 
-def _find(root: int, word: str) -> list[int]:
-    """The processes below `root` whose command names the word, and whose parent's does not."""
-    found: dict[int, bytes] = {}
-    for pid in ProcessTree(root).members():
-        try:
-            found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-    return sorted(pid for pid, command in found.items() if word.encode() in command)
+def _find(root: int, word: bytes) -> list[int]:
+    """The processes below `root` whose command has the word."""
+    return [pid for pid in ProcessTree(root).members() if word in command_of(pid)]
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -56,10 +57,7 @@ def main(job: Job) -> None:
         "spark.master": "local[2]", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
         CEC + "CI": "0ms", CEC + "effort": "0", CEC + "index.path": f"{job.root}/index", **job.conf,
     }  # fmt: skip
-    builder = SparkSession.builder
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = spark_cec.configure(builder).getOrCreate()
+    spark = open_session(settings)
     rows = Path(job.root, "rows")
     rows.mkdir(parents=True, exist_ok=True)
 
@@ -86,6 +84,14 @@ def main(job: Job) -> None:
         traceback.print_exc()
         code = 1
     os._exit(code)  # as a crash does, which flushes nothing
+
+
+def open_session(settings: Mapping[str, str]) -> SparkSession:
+    """The session of a driver, with Spark CEC."""
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return spark_cec.configure(builder).getOrCreate()
 
 
 def one_executor() -> int:

@@ -54,7 +54,7 @@ _settings: dict[str, str] = {}
 
 def use_settings(settings: Mapping[str, str]) -> None:
     """Makes these settings those of this process; only those of `KEYS`, of buckets, accounts and HDFS count."""
-    global _settings  # whoever reads meanwhile has the old ones or the new ones
+    global _settings  # a thread that reads meanwhile has the old ones or the new ones
     known = {*KEYS, *_HDFS}
     _settings = {key: value for key, value in settings.items() if key in known or key.startswith(_PREFIXES)}
 

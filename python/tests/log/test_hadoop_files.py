@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from spark_cec.adapters.hadoop_settings import find_options, read_hadoop_files, use_settings
+from spark_cec.cli.app import app
 from spark_cec.errors import LogLocationError
 
 SITE = """<?xml version="1.0"?>
@@ -41,3 +43,16 @@ def test_a_file_that_is_no_xml_is_named(tmp_path: Path) -> None:
     (tmp_path / "hdfs-site.xml").write_text("<configuration>")
     with pytest.raises(LogLocationError, match=r"hdfs-site\.xml.*it is no XML .*unset HADOOP_CONF_DIR"):
         read_hadoop_files(tmp_path)
+
+
+def test_a_command_takes_the_settings_of_hadoop_conf_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    (tmp_path / "core-site.xml").write_text(SITE)
+    try:
+        CliRunner().invoke(app, ["inspect", str(tmp_path)])
+        assert find_options("s3", "s3a://bucket/x")["key"] == "key"
+    finally:
+        use_settings({})
+    (tmp_path / "core-site.xml").write_text("<configuration>")
+    refused = CliRunner().invoke(app, ["inspect", str(tmp_path)])
+    assert refused.exit_code == 2 and "core-site.xml" in refused.stderr and refused.stderr.count("\n") == 1

@@ -28,10 +28,13 @@ import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, St
  * @param stepMs by how much to move a watermark at least, because each step may cost a batch without rows
  */
 private[recovery] final class QuietInputs(session: SparkSession, plan: LogicalPlan, stepMs: Long) extends Logging {
-  /** The sources below each watermark, by the id of its node; only those whose sources can all be asked. */
-  private val watermarks: Map[UUID, Set[LogicalPlan]] = plan.collect {
-    case watermark: EventTimeWatermark => watermark.nodeId -> QuietInputs.findSources(watermark)
-  }.filter { case (_, sources) => sources.nonEmpty && sources.forall(QuietInputs.canBeAsked) }.toMap
+  /**
+   * The sources below each watermark, by the id of its node; only those whose sources can all be asked. The two sides of
+   * a self-join or self-union have one id.
+   */
+  private val watermarks: Map[UUID, Set[LogicalPlan]] = plan.collect { case watermark: EventTimeWatermark => watermark }
+    .groupMapReduce(_.nodeId)(QuietInputs.findSources(_))(_ ++ _)
+    .filter { case (_, sources) => sources.nonEmpty && sources.forall(QuietInputs.canBeAsked) }
 
   /** When each quiet source was asked. */
   private val quietSinceMs = mutable.Map.empty[LogicalPlan, Long]
