@@ -96,7 +96,9 @@ class Settings:
     `output_readers`: streams with these names read the output; what all of them are through with is let go.
     `quiet_inputs_ms`: by how much the clock moves the watermark of an input that has no more rows; None: it does not.
     `sources_margin`: what is dirty is written when a source has less than this share of its past beyond what a recovery
-    needs (`recovery.margin`); 0: never. `write_at`: None if the storage and the query decide.
+    needs (`recovery.margin`); 0: never. `write_at`: None if the storage and the query decide. `bundle_segments`: how
+    many segments of an object store's log go into one object; None: each stays an object of its own. `bundle_after_ms`:
+    how long they stay beside it.
     """
 
     extent_bound: ExtentBound = ExtentBound(per_window=2.0)
@@ -109,6 +111,8 @@ class Settings:
     log_path: str | None = None
     python: str | None = None
     segment_bytes: int = 64 << 20
+    bundle_segments: int | None = 64
+    bundle_after_ms: float = 120_000.0
     compression: str = "zstd"
     retain_output_batches: int | None = None
     output_readers: tuple[str, ...] = ()
@@ -172,6 +176,16 @@ def _size(key: str, value: str) -> int:
     return size
 
 
+def _bundle(value: str) -> int | None:
+    """`log.bundle`: the segments of an object, or None for `off`."""
+    if value.strip().lower() == "off":
+        return None
+    count = _whole(value)
+    if count is None or not 2 <= count <= 1000:
+        raise SettingsError(PREFIX + "log.bundle", value, "give a whole number of segments from 2 to 1000, or off")
+    return count
+
+
 def _whole(value: str) -> int | None:
     """The number, if it is a whole one of at least 1 that fits into the 64 bits that the JVM has for it."""
     match = re.fullmatch(r"\s*([0-9]{1,25}(?:_[0-9]{1,25}){0,8})\s*", value)
@@ -232,11 +246,11 @@ READER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 """Of a stream that says how far it is: the name is that of a file."""
 
 _KEYS = {
-    "Q", "U", "CI", "CP", "effort", "footprintAge", "mode", "log.path", "python", "log.segmentBytes",
-    "log.compression", "output.retainBatches", "output.readers", "sources.replayable", "sources.margin",
-    "sources.quiet", "functions.orderFree", "index.path", "spool.path", "agent.timeout", "storage.retry",
-    "recoveryTarget", "autotune", "onDivergence", "stop.flush", "driver.python", "liveStore", "writeAt", "protocol",
-    "protocol.home", "protocol.flow", "protocol.run",
+    "Q", "U", "CI", "CP", "effort", "footprintAge", "mode", "log.path", "python", "log.segmentBytes", "log.bundle",
+    "log.bundleAfter", "log.compression", "output.retainBatches", "output.readers", "sources.replayable",
+    "sources.margin", "sources.quiet", "functions.orderFree", "index.path", "spool.path", "agent.timeout",
+    "storage.retry", "recoveryTarget", "autotune", "onDivergence", "stop.flush", "driver.python", "liveStore",
+    "writeAt", "protocol", "protocol.home", "protocol.flow", "protocol.run",
 }  # fmt: skip
 
 
@@ -365,6 +379,10 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
         segment_bytes=_size("log.segmentBytes", given["log.segmentBytes"])
         if "log.segmentBytes" in given
         else default.segment_bytes,
+        bundle_segments=_bundle(given["log.bundle"]) if "log.bundle" in given else default.bundle_segments,
+        bundle_after_ms=duration_ms("log.bundleAfter", given["log.bundleAfter"])
+        if "log.bundleAfter" in given
+        else default.bundle_after_ms,
         compression=_choice(
             "log.compression", given.get("log.compression", default.compression), ("zstd", "lz4", "none")
         ),

@@ -32,6 +32,7 @@ FLOORS: Floors = (
     (
         *("log.scan", "log.home", "log.writer", "log.reader", "log.readers", "log.repair", "log.trim", "log.manifest"),
         *("log.catalog", "log.output_rollbacks", "log.checked_json", "log.recent_objects"),
+        *("log.bundles", "log.bundling"),
     ),
     # 4 engine
     (

@@ -47,32 +47,37 @@ class Mismatch(AssertionError):
     """A store was loaded with state that is not the model's."""
 
 
-def agent_on(world: World, scratch: Path) -> Agent:
-    """A fresh agent for the checkpoint: it has neither index nor ledgers."""
+def agent_on(world: World, scratch: Path, *, bundles_alone: bool = True) -> Agent:
+    """A fresh agent for the checkpoint: it has neither index nor ledgers. `bundles_alone`: no file stays beside them.
+    """
     scratch.mkdir(parents=True, exist_ok=True)
     agent = Agent(scratch)
     agent.checkpoint, agent.home = world.checkpoint, f"{world.checkpoint}/cec/log"
     agent.conf[PREFIX + "log.segmentBytes"] = "4KiB"
+    agent.conf |= {PREFIX + "log.bundle": "4", PREFIX + "log.bundleAfter": "0ms" if bundles_alone else "1h"}
     return agent
 
 
 def build(world: World, batches: int, dice: random.Random, scratch: Path) -> None:
     """Runs a query for some batches. Now and then a run ends after it has written a batch, and before Spark commits."""
-    lives, agent = 0, _start(world, scratch / "0")
+    lives, bundles_alone = 0, dice.random() < 0.7
+    agent = _start(world, scratch / "0", bundles_alone=bundles_alone)
     while world.committed + 1 < batches:
         after = write_batch(world, agent, dice)
         if dice.random() < 0.15:
             agent.calls.close()
             lives += 1
-            agent = _start(world, scratch / str(lives))
+            agent = _start(world, scratch / str(lives), bundles_alone=bundles_alone)
             continue
         commit_batch(world, after)
+        if dice.random() < 0.4:
+            trim(world, agent)
     agent.calls.close()
     world.log_id = read_log_id(open_storage(f"{world.checkpoint}/cec/log")) or ""
 
 
-def _start(world: World, scratch: Path) -> Agent:
-    agent = agent_on(world, scratch)
+def _start(world: World, scratch: Path, *, bundles_alone: bool) -> Agent:
+    agent = agent_on(world, scratch, bundles_alone=bundles_alone)
     start_run(world, agent)
     return agent
 
@@ -118,6 +123,12 @@ def commit_batch(world: World, after: Mapping[StoreId, Tip]) -> None:
     text = json.dumps({"nextBatchWatermarkMs": 0, **({"stateUniqueIds": ids} if world.has_ids else {})})
     open_storage(world.checkpoint).replace(f"commits/{batch}", f"v1\n{text}".encode())
     world.tips, world.committed = dict(after), batch
+
+
+def trim(world: World, agent: Agent) -> None:
+    """Trims the log, which makes bundles, too."""
+    for _ in range(2):  # the second one deletes the files that the first one has put into bundles
+        agent.ask("trim", version=world.committed + 1, generation=world.generation, retained=100)
 
 
 def _draw_changes(store: StoreId, tip: Tip, dice: random.Random) -> dict[bytes, Rows]:

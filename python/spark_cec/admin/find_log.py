@@ -10,6 +10,7 @@ from typing import Any
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.admin.read_only import ReadOnlyStorage
 from spark_cec.errors import DamagedLog, LogLocationError, LostLog, SettingsError, UnsuitableCheckpoint
+from spark_cec.log.bundles import Bundles
 from spark_cec.log.home import LOG_FILE, absolute_home, read_log_id
 from spark_cec.log.meta import SegmentMeta, decode_meta
 from spark_cec.log.scan import FoundFrame, scan
@@ -65,7 +66,7 @@ class Place:
 
 def open_to_read(url: str) -> Storage:
     """The storage at `url`, read-only. `LogLocationError` as `open_storage`."""
-    return ReadOnlyStorage(open_storage(url))
+    return Bundles(ReadOnlyStorage(open_storage(url)))
 
 
 def find_log(path: str) -> Place:

@@ -19,6 +19,8 @@ from spark_cec.agent.private import is_writable_by_others, private_directory
 from spark_cec.checkpoint.commit_frames import StoreLedgers
 from spark_cec.errors import GONE, CecError, Fenced, LogLocationError, SettingsError
 from spark_cec.ids import new_writer_id
+from spark_cec.log.bundles import Bundles
+from spark_cec.log.bundling import bundle_segments, choose_segments, choose_settled
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.home import join_log, read_log_id
 from spark_cec.log.manifest import PublishedBatches
@@ -54,7 +56,7 @@ class OpenLog:
     def __init__(self, home: str, settings: Settings, storage: Storage, log_id: str) -> None:
         self.home = home
         self.settings = settings
-        self.storage = storage if storage.can_append else RecentObjects(storage)
+        self.storage = Bundles(storage if storage.can_append else RecentObjects(storage))
         self.log_id = log_id
         self.catalog = Catalog(self.storage, open_index(index_path(settings, home, self.log_id), self.log_id))
         self.ledgers = StoreLedgers()
@@ -92,6 +94,19 @@ class OpenLog:
         """Raises `LogLocationError` if a directory without this log is in its place, such as an empty mount point."""
         if self.storage.can_append and read_log_id(self.storage) != self.log_id:
             raise LogLocationError(self.home, GONE)
+
+    def bundle_segments(self) -> None:
+        """Makes bundles of older segments, as of the last listing, and deletes files that are in one for long enough.
+
+        Only on a storage that cannot append, and as the settings say.
+        """
+        count = self.settings.bundle_segments
+        if count is None or self.storage.can_append:
+            return
+        before = time.monotonic() - self.settings.bundle_after_ms / 1000
+        self.storage.delete_files(choose_settled(self.storage.duplicates, before))
+        for chosen in choose_segments(self.storage.beside, self.catalog.index.covered(), count):
+            bundle_segments(self.storage, chosen, new_writer_id(int(time.time() * 1000)))
 
     def leave_idle_segment(self) -> None:
         """Closes a segment's file if nothing was appended for long."""

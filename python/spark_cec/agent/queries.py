@@ -188,7 +188,9 @@ class QueryCalls:
             output_before=_find_output_bound(log, version, kept_from),
             now_ms=int(time.time() * 1000),
         )
-        return TrimAnswer(removed=tuple(trim(log.storage, log.catalog.index, horizon, log.summaries)))
+        removed = trim(log.storage, log.catalog.index, horizon, log.summaries)
+        log.bundle_segments()
+        return TrimAnswer(removed=tuple(removed))
 
 
 def _find_output_bound(log: OpenLog, version: int, kept_from: int | None) -> int | None:

@@ -220,12 +220,13 @@ def repair(
         from spark_cec.cli.progress import meter
         from spark_cec.cli.show import console, print_json
         from spark_cec.cli.show_repair import print_fallback, print_lost_output, print_repair, repair_json
+        from spark_cec.log.bundles import Bundles
         from spark_cec.log.home import restore_log
         from spark_cec.log.manifest import damaged_retirement, restore_retirement
         from spark_cec.log.repair import repair as repair_log
 
         place = find_log(checkpoint)
-        storage = place.storage if dry_run else open_storage(place.home)
+        storage = place.storage if dry_run else Bundles(open_storage(place.home))
         with nullcontext() if dry_run else keep_runs_out(place):
             fallback = plan_fallback(place)
             with meter(storage) as progress:

@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from spark_cec.errors import DamagedLog
+from spark_cec.log.bundles import damaged_bundles
 from spark_cec.log.frame import FrameHeader
 from spark_cec.log.index import BrokenIndexError, Covered, Index, MemoryIndex
 from spark_cec.log.meta import Meta, SegmentMeta, decode_meta
@@ -66,9 +68,10 @@ class Catalog:
 
     @property
     def damages(self) -> tuple[Damage, ...]:
-        """Damage in headers, and in bytes that the index did not have, by segment and offset."""
+        """Damage in headers, and in bytes that the index did not have, by segment and offset; then damaged bundles."""
         with self._lock:
-            return tuple(damage for segment in sorted(self._damages) for damage in self._damages[segment])
+            found = [damage for segment in sorted(self._damages) for damage in self._damages[segment]]
+        return (*found, *damaged_bundles(self._storage))
 
     @contextmanager
     def naming_places(self) -> Iterator[None]:
@@ -141,7 +144,7 @@ class Catalog:
             return size == known.end
         if size < known.end or known.last_offset >= size:
             return False
-        window = Window(self._storage, segment_path(segment), size)
+        window = Window(partial(self._storage.read, segment_path(segment)), size)
         header = header_at(window, segment, known.last_offset)
         return isinstance(header, FrameHeader) and header.prelude_crc == known.last_crc
 

@@ -15,6 +15,11 @@ class DelegatingStorage:
         self._inner = inner
 
     @property
+    def inner(self) -> Storage:
+        """The storage that this one passes calls to."""
+        return self._inner
+
+    @property
     def url(self) -> str:
         """The root, for messages."""
         return self._inner.url

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 
 from spark_cec.errors import AlreadyExists, DamagedLog, NewerFormat
 from spark_cec.ids import new_id
+from spark_cec.log.segment import SEGMENTS, is_bundle
 from spark_cec.log.storage import Storage
 
 LOG_FILE = "log.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION, WITH_BUNDLES = 1, 2
+"""Of a log without bundles, and of one that may have them."""
 
 
 def read_log_id(storage: Storage) -> str | None:
@@ -18,17 +21,8 @@ def read_log_id(storage: Storage) -> str | None:
 
     Errors: `DamagedLog`, `NewerFormat`.
     """
-    try:
-        raw = json.loads(storage.read(LOG_FILE))
-        version, log_id = int(raw["format_version"]), str(raw["log_id"])
-        bytes.fromhex(log_id)
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedLog(LOG_FILE, 0, f"cannot be read: {error}") from error
-    if version > FORMAT_VERSION:
-        raise NewerFormat(LOG_FILE, f"format version {version}")
-    return log_id
+    found = _read_log_file(storage)
+    return None if found is None else found[0]
 
 
 def join_log(storage: Storage, log_id: str | None = None) -> str:
@@ -37,7 +31,7 @@ def join_log(storage: Storage, log_id: str | None = None) -> str:
     if found is not None:
         return found
     with contextlib.suppress(AlreadyExists):
-        storage.create(LOG_FILE, _encode_log_file(log_id or new_id().hex()))
+        storage.create(LOG_FILE, _encode_log_file(log_id or new_id().hex(), FORMAT_VERSION))
     begun = read_log_id(storage)
     assert begun is not None, "log.json was just created"
     return begun
@@ -45,11 +39,40 @@ def join_log(storage: Storage, log_id: str | None = None) -> str:
 
 def restore_log(storage: Storage, log_id: str) -> None:
     """Rewrites a lost or damaged `log.json` with a known id."""
-    storage.replace(LOG_FILE, _encode_log_file(log_id))
+    has_bundles = any(is_bundle(file.name) for file in storage.list(SEGMENTS))
+    storage.replace(LOG_FILE, _encode_log_file(log_id, WITH_BUNDLES if has_bundles else FORMAT_VERSION))
 
 
-def _encode_log_file(log_id: str) -> bytes:
-    return json.dumps({"format_version": FORMAT_VERSION, "log_id": log_id}).encode()
+def note_bundles(storage: Storage) -> None:
+    """Notes that the log may have bundles: a release that does not know them would miss their segments.
+
+    Errors: as `read_log_id`, and `FileNotFoundError` if there is no log.
+    """
+    found = _read_log_file(storage)
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, f"{storage.url} has no log", LOG_FILE)
+    log_id, version = found
+    if version < WITH_BUNDLES:
+        storage.replace(LOG_FILE, _encode_log_file(log_id, WITH_BUNDLES))
+
+
+def _read_log_file(storage: Storage) -> tuple[str, int] | None:
+    """The log's id and its format version; None if there is no log."""
+    try:
+        raw = json.loads(storage.read(LOG_FILE))
+        version, log_id = int(raw["format_version"]), str(raw["log_id"])
+        bytes.fromhex(log_id)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedLog(LOG_FILE, 0, f"cannot be read: {error}") from error
+    if version > WITH_BUNDLES:
+        raise NewerFormat(LOG_FILE, f"format version {version}")
+    return log_id, version
+
+
+def _encode_log_file(log_id: str, version: int) -> bytes:
+    return json.dumps({"format_version": version, "log_id": log_id}).encode()
 
 
 def is_inside(checkpoint: str, home: str) -> bool:

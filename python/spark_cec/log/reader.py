@@ -10,6 +10,7 @@ from functools import partial
 import pyarrow as pa
 
 from spark_cec.errors import DamagedLog, NewerFormat
+from spark_cec.log.bundles import damaged_bundles
 from spark_cec.log.frame import Bad, CommitFlags, CommitMeta, Frame, NeedMore, Newer, parse_frame
 from spark_cec.log.home import read_log_id
 from spark_cec.log.manifest import load, readable_batches, retired_before
@@ -87,7 +88,7 @@ def payload_table(frame: Frame) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """The result of a full read of one segment; `size` in bytes."""
+    """The result of a full read of one segment, or of a bundle whose head is damaged; `size` in bytes."""
 
     segment: str
     size: int
@@ -115,7 +116,9 @@ class VerifyReport:
 
 def verify(storage: Storage) -> VerifyReport:
     """Reads every byte of segments, cuts, manifests, the retirement note, and `log.json`. Errors: `NewerFormat`."""
-    segments = tuple(_verify_segment(storage, file.name, file.size) for file in list_segments(storage))
+    sound = [_verify_segment(storage, file.name, file.size) for file in list_segments(storage)]
+    damaged = [SegmentReport(each.segment, each.bytes_lost, 0, (each,)) for each in damaged_bundles(storage)]
+    segments = (*sound, *damaged)
     batches, damaged_cuts = readable_batches(storage)
     files = [*damaged_cuts]
     checks: list[Callable[[], object]] = [

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, pairwise
 
 from spark_cec.errors import AlreadyExists, TransientError
+from spark_cec.log.frame import FrameKind
+from spark_cec.log.meta import SegmentMeta, decode_meta
 from spark_cec.log.reader import SegmentReport, verify
-from spark_cec.log.scan import Damage
-from spark_cec.log.segment import segment_path
+from spark_cec.log.scan import Damage, FoundFrame, scan_bytes
+from spark_cec.log.segment import SegmentName, is_bundle, segment_path
 from spark_cec.log.storage import Storage
 
 BROKEN = "broken"
@@ -41,7 +44,8 @@ def repair(storage: Storage, dry_run: bool) -> RepairReport:
     For each segment with damage:
 
     1. Copy each damaged range to `broken/<segment>-<offset>`.
-    2. Replace the segment, atomically, by its sound bytes.
+    2. Replace the segment, atomically, by its sound bytes. Of a bundle whose head is damaged, create each segment that
+       can be found in it, and delete the bundle.
 
     A crash in between leaves the segment unchanged. Sound segments are not touched. Indexes notice, and fill anew.
     Errors: `NewerFormat`, before any write; `TransientError` if a segment grew meanwhile.
@@ -59,15 +63,33 @@ def _plan_removal(report: SegmentReport) -> list[Removed]:
 
 def _repair_segment(storage: Storage, report: SegmentReport) -> list[Removed]:
     path = segment_path(report.segment)
-    data = memoryview(storage.read(path, 0, report.size))
+    data = memoryview(storage.read(path, 0, report.size))  # of a bundle, too: a view of bundles passes its name on
     removed = [
         Removed(damage, _save_broken(storage, damage, data[damage.offset : damage.offset + damage.bytes_lost]))
         for damage in report.damages
     ]
     if storage.size(path) != report.size:
         raise TransientError(f"segment {report.segment} grew while it was repaired: stop the query, then repair again")
-    storage.replace(path, _remove_damage(data, report))
+    if is_bundle(report.segment):
+        _take_apart(storage, report.segment, bytes(data))
+    else:
+        storage.replace(path, _remove_damage(data, report))
     return removed
+
+
+def _take_apart(storage: Storage, bundle: str, data: bytes) -> None:
+    """Makes files of the segments in a bundle, each up to the next one, and deletes the bundle."""
+    frames = [item for item in scan_bytes(bundle, data) if isinstance(item, FoundFrame)]
+    begins = [
+        (SegmentName(meta.writer_id, meta.seq), frame.location.offset)
+        for frame in frames
+        if frame.header.kind == FrameKind.SEGMENT
+        and isinstance(meta := decode_meta(frame.header.kind, frame.header.meta), SegmentMeta)
+    ]
+    for (name, begin), (_, end) in pairwise([*begins, (None, len(data))]):
+        with suppress(AlreadyExists):
+            storage.create(segment_path(str(name)), data[begin:end])
+    storage.delete(segment_path(bundle))
 
 
 def _remove_damage(data: memoryview, report: SegmentReport) -> bytes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from spark_cec.errors import NewerFormat
@@ -59,12 +60,14 @@ Scanned: TypeAlias = "FoundFrame | Torn | Corrupt"
 
 
 class Window:
-    """The bytes of one file through a moving block; large blocks for sequential reads, small ones after a jump."""
+    """The bytes of one file through a moving block; large blocks for sequential reads, small ones after a jump.
 
-    def __init__(self, storage: Storage, path: str, size: int) -> None:
+    `read` returns as many bytes from an offset on; `size` is the file's.
+    """
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         self.size = size
-        self._storage = storage
-        self._path = path
+        self._read = read
         self._start = 0
         self._block = b""
         self._next_bytes = BLOCK_BYTES
@@ -77,7 +80,7 @@ class Window:
             leap = offset < self._start or offset > end
             self._next_bytes = _SMALL_BLOCK_BYTES if leap else min(2 * self._next_bytes, BLOCK_BYTES)
             wanted = min(max(length, self._next_bytes), self.size - offset)
-            self._start, self._block = offset, self._storage.read(self._path, offset, wanted)
+            self._start, self._block = offset, self._read(offset, wanted)
         start = offset - self._start
         return memoryview(self._block)[start : start + length]
 
@@ -103,8 +106,17 @@ def scan(
     `FileNotFoundError`.
     """
     path = segment_path(segment)
-    window = Window(storage, path, storage.size(path) if size is None else size)
-    offset = start
+    window = Window(partial(storage.read, path), storage.size(path) if size is None else size)
+    yield from _scan_window(window, segment, start, headers_only)
+
+
+def scan_bytes(segment: str, content: bytes) -> Iterator[Scanned]:
+    """Frames and damage in these bytes of a segment; every byte is checked. Errors: `NewerFormat`."""
+    window = Window(lambda offset, length: content[offset : offset + length], len(content))
+    yield from _scan_window(window, segment, 0, headers_only=False)
+
+
+def _scan_window(window: Window, segment: str, offset: int, headers_only: bool) -> Iterator[Scanned]:
     while offset < window.size:
         scanned, offset = _scan_next(window, segment, offset, headers_only)
         yield scanned

@@ -23,6 +23,7 @@ GIVEN_UP_AFTER_IDLE_MS = 3_600_000
 """If a segment's newest frame is older than this, the segment counts as left. Its writer may live: clocks differ."""
 
 _NAME = re.compile(r"(?P<writer>[0-9a-f]{12}-[0-9a-f]{16})-(?P<seq>[0-9]{8})\.cec")
+_BUNDLE = re.compile(r"[0-9a-f]{12}-[0-9a-f]{16}\.bundle")
 
 __all__ = [
     "DEFAULT_SEGMENT_BYTES",
@@ -32,7 +33,9 @@ __all__ = [
     "SEGMENT_FRAMES",
     "Location",
     "SegmentName",
+    "bundle_name",
     "encode_segment_frame",
+    "is_bundle",
     "list_segments",
     "new_writer_id",
     "segment_frame_length",
@@ -62,9 +65,26 @@ def segment_path(segment: str) -> str:
     return f"{SEGMENTS}/{segment}"
 
 
+def bundle_name(writer_id: str) -> str:
+    """The name of a new bundle; each has a writer id of its own."""
+    return f"{writer_id}.bundle"
+
+
+def is_bundle(name: str) -> bool:
+    """Whether this is the name of an object with many segments (`log.bundles`)."""
+    return _BUNDLE.fullmatch(name) is not None
+
+
 def list_segments(storage: Storage) -> Listing:
-    """The segments, sorted by name; other files in the directory are left out."""
-    return [file for file in storage.list(SEGMENTS) if SegmentName.parse(file.name) is not None]
+    """The segments, sorted by name; other files in the directory are left out.
+
+    `ValueError` if the storage shows bundles as files, because their segments would be missing.
+    """
+    files = storage.list(SEGMENTS)
+    for file in files:
+        if is_bundle(file.name):
+            raise ValueError(f"{file.name} hides its segments: read the log through log.bundles.Bundles")
+    return [file for file in files if SegmentName.parse(file.name) is not None]
 
 
 def encode_segment_frame(log_id: str, name: SegmentName, wall_ms: int) -> list[Buffer]:

@@ -85,6 +85,7 @@ def test_a_source_that_does_not_answer_is_tried_for_as_long_as_it_takes() -> Non
     silence = Java("QueryException", Java("TimeoutException", package="org.apache.kafka.common.errors."))
     seen: list[FlowStatus] = []
     starts: list[int] = []
+    answers = threading.Event()
     fine = Query(lasts=True)
     fine.batch, fine.watermark = 7, "2026-11-27T12:04:10.250Z"
 
@@ -92,10 +93,14 @@ def test_a_source_that_does_not_answer_is_tried_for_as_long_as_it_takes() -> Non
         starts.append(1)
         if len(starts) > 1:
             seen.append(supervisor.status())
-        return Query(RuntimeError("no answer"), silence) if len(starts) < 20 else fine
+        if len(starts) < 20:
+            return Query(RuntimeError("no answer"), silence)
+        answers.set()
+        return fine
 
     supervisor = Supervisor("counts", start, QUICK, lambda: None, lambda: 0.0)
     supervisor.start()
+    assert answers.wait(WAIT_S)
     becomes(supervisor, State.RUNNING)
     assert len(starts) == 20
     since = {each.away_since_ms for each in seen}

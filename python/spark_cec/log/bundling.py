@@ -1,0 +1,82 @@
+"""Makes bundles of the older segments of a log on a storage that cannot append (`log.bundles`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from spark_cec.log.bundles import Bundles, Duplicate, encode_bundle
+from spark_cec.log.home import note_bundles
+from spark_cec.log.index import Covered
+from spark_cec.log.scan import FoundFrame, scan_bytes
+from spark_cec.log.segment import bundle_name, segment_path
+from spark_cec.log.storage import Storage, reads_at_once
+
+LARGEST_SEGMENT_BYTES = 4 << 20
+"""A larger segment stays a file: a request for it takes longer than its round trip."""
+
+LARGEST_BUNDLE_BYTES = 32 << 20
+"""Of the segments in a bundle, which is made in memory."""
+
+MOST_AT_ONCE = 4
+"""Bundles that one call makes at most."""
+
+
+def choose_segments(beside: Mapping[str, int], covered: Mapping[str, Covered], count: int) -> list[list[str]]:
+    """The segments of each bundle to make, oldest first: `count` of them, or fewer if they are large.
+
+    `beside`: sizes of the segments that are in no bundle. Only those count that are small, and that the index covers to
+    their end. Half of `count` stays, because the newest segments may soon be trimmed.
+    """
+    ready = sorted(
+        name
+        for name, size in beside.items()
+        if size <= LARGEST_SEGMENT_BYTES and name in covered and covered[name].end == size
+    )
+    chosen: list[list[str]] = []
+    while len(ready) >= count + count // 2 and len(chosen) < MOST_AT_ONCE:
+        together, total = list[str](), 0
+        while ready and len(together) < count and total + beside[ready[0]] <= LARGEST_BUNDLE_BYTES:
+            total += beside[ready[0]]
+            together.append(ready.pop(0))
+        chosen.append(together)
+    return chosen
+
+
+def choose_settled(duplicates: Sequence[Duplicate], before: float) -> list[str]:
+    """The segments whose files may go, because their bundle was seen before this time, by the clock of `Bundles`.
+
+    A listing in several requests may begin before the bundle is created, and end after the files are deleted. So the
+    files stay for longer than a listing takes.
+    """
+    return sorted(each.segment for each in duplicates if each.since <= before)
+
+
+def bundle_segments(storage: Bundles, chosen: Sequence[str], writer_id: str) -> str | None:
+    """Makes a bundle of these segments, and returns its name; None if fewer than two of them are sound.
+
+    The segments stay beside the bundle: see `choose_settled`. Errors: `OSError` from the storage.
+
+    1. Read the segments, and leave out those that are gone, cut short, or damaged.
+    2. Note in `log.json` that the log has bundles, so that an earlier release refuses it.
+    3. Create the bundle.
+    """
+    with ThreadPoolExecutor(reads_at_once(storage)) as pool:
+        contents = dict(zip(chosen, pool.map(lambda name: _read_sound(storage, name), chosen), strict=True))  # 1
+    sound = {name: content for name, content in contents.items() if content is not None}
+    if len(sound) < 2:
+        return None
+    note_bundles(storage)  # 2
+    bundle = bundle_name(writer_id)
+    storage.create(segment_path(bundle), encode_bundle(sound))  # 3
+    return bundle
+
+
+def _read_sound(storage: Storage, segment: str) -> bytes | None:
+    """The bytes of a segment, each of them checked; None if it is gone or damaged."""
+    try:
+        content = storage.read(segment_path(segment))
+    except FileNotFoundError:
+        return None
+    is_sound = content and all(isinstance(found, FoundFrame) for found in scan_bytes(segment, content))
+    return content if is_sound else None
