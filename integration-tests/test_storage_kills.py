@@ -16,24 +16,36 @@ from cec_it.driver import CEC, CEC_SINK, FOREACH, Job, last_batch
 from cec_it.faults import Course, Fault, Life
 from cec_it.results import Batches
 from cec_it.servers.programs import Unavailable
-from cec_it.storage_kills import BATCHES, IN_A_BATCH, IN_A_RECOVERY, KINDS, QUERIES, ROWS, Row, Run, Store
+from cec_it.storage_kills import (
+    BATCHES,
+    IN_A_BATCH,
+    IN_A_RECOVERY,
+    KINDS,
+    LONG_BATCHES,
+    QUERIES,
+    ROWS,
+    Row,
+    Run,
+    Store,
+)
 
 
-def plans(seed: int, runs: int) -> list[list[Fault]]:
-    return [Run("moto", query, number, seed, None).plan()[1] for query in QUERIES for number in range(runs)]
+def plans(seed: int, runs: int, batches: int = BATCHES) -> list[list[Fault]]:
+    return [Run("moto", query, number, seed, None, batches).plan()[1] for query in QUERIES for number in range(runs)]
 
 
 def test_a_run_follows_from_its_seed() -> None:
     assert plans(7, 3) == plans(7, 3) != plans(8, 3)
 
 
-def test_runs_kill_whoever_there_is_in_a_batch_and_in_both_recoveries() -> None:
+@pytest.mark.parametrize("length", [BATCHES, 60])
+def test_runs_kill_whoever_there_is_in_a_batch_and_in_both_recoveries(length: int) -> None:
     seen: Counter[tuple[int, str, str]] = Counter()
     for query in QUERIES.values():
         assert query.sink in IN_A_BATCH
-    for found in plans(7, 40):
+    for found in plans(7, 40, length):
         batches = [fault.batch for fault in found if fault.phase not in IN_A_RECOVERY]
-        assert len(found) == 3 and batches and max(batches) < BATCHES - 1
+        assert len(found) == 3 and batches and max(batches) < length - 1
         assert batches == sorted(set(batches)), "one after the other"
         seen.update((place, fault.kind, fault.phase) for place, fault in enumerate(found))
     for kind in KINDS:
@@ -43,7 +55,13 @@ def test_runs_kill_whoever_there_is_in_a_batch_and_in_both_recoveries() -> None:
 
 def test_when_to_write_is_passed_on() -> None:
     for write_at in ("task", "batch", "async"):
-        assert Run("moto", "windows", 0, 7, write_at).plan()[0][CEC + "writeAt"] == write_at
+        assert Run("moto", "windows", 0, 7, write_at, BATCHES).plan()[0][CEC + "writeAt"] == write_at
+
+
+def test_a_long_run_makes_bundles() -> None:
+    for batches in (BATCHES, LONG_BATCHES):
+        conf, _ = Run("moto", "windows", 0, 7, None, batches).plan()
+        assert (CEC + "log.bundle" in conf) == (batches == LONG_BATCHES)
 
 
 def course_of(query: str, root: Path) -> Course:
@@ -78,7 +96,7 @@ def test_rows_may_be_compared_by_batch_or_together(tmp_path: Path) -> None:
     assert results.recorded_batches(course.job.out(course.query)) == {1, 2}
 
 
-def unavailable(queries: Sequence[str], root: Path) -> dict[str, Batches]:
+def unavailable(queries: Sequence[str], batches: int, root: Path) -> dict[str, Batches]:
     return {query: {} for query in queries}
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from spark_cec.adapters import hadoop_settings
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.log.segment import is_bundle
 from spark_cec.recovery.generations import newest_generation
 from spark_cec.recovery.report import read_progress
 from spark_cec.recovery.spark_logs import planned_batches
@@ -35,6 +36,10 @@ class Checkpoint:
     def log_bytes(self) -> int:
         """Bytes in all segments of the log below the checkpoint."""
         return sum(each.size for each in self._log.list("segments"))
+
+    def bundles(self) -> int:
+        """Objects of the log that hold several segments."""
+        return sum(is_bundle(each.name) for each in self._log.list("segments"))
 
     def runs(self) -> int:
         """The number of the newest run that the query has begun, 0 before the first."""

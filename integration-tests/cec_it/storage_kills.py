@@ -48,6 +48,12 @@ from cec_it.servers.versity import run_versity
 from testbed.processes import exit_on_sigterm
 
 BATCHES, ROWS = 12, 120
+LONG_BATCHES = 40
+"""From so many batches on, a run trims its log and makes bundles, because it has settings for that."""
+
+_OFTEN = {
+    "spark.sql.streaming.minBatchesToRetain": "10", f"{CEC}log.bundle": "4", f"{CEC}log.bundleAfter": "1s",
+}  # fmt: skip
 LIFE_TIMEOUT_S = 300.0
 """How long one life of a driver may take: else its query hangs."""
 
@@ -133,7 +139,10 @@ REMOTE = ("moto", "hdfs", "versitygw")
 
 @dataclass(slots=True)
 class Row:
-    """What the runs of one query on one store came to. `restarts`: lives of the query beyond the first of each run."""
+    """What the runs of one query on one store came to. `restarts`: lives of the query beyond the first of each run.
+
+    `bundles`: those that the logs have at the end.
+    """
 
     runs: int = 0
     kills: Counter[str] = field(default_factory=Counter)
@@ -147,6 +156,7 @@ class Row:
     replayed: int = 0
     bad_digests: int = 0
     stuck: int = 0
+    bundles: int = 0
     seconds: float = 0.0
 
     @property
@@ -163,6 +173,7 @@ class Row:
         self.restarts += len(course.lives) - 1
         self.recoveries += len(reports)
         self.replayed += sum(int(str(report["replayed_batches"])) for report in reports)
+        self.bundles += course.checkpoint.bundles()
         self.bad_digests += sum(report["digest_ok"] is False for report in reports)
 
 
@@ -175,19 +186,23 @@ class Run:
     number: int
     seed: int
     write_at: str | None
+    batches: int
 
     def plan(self) -> tuple[dict[str, str], list[Fault]]:
         """The query's settings, and its faults."""
         dice = random.Random(f"{self.store} {self.query} {self.number} of {self.seed}")
         own = dict(dice.choice(local.SETTINGS))
-        write_at = self.write_at or dice.choice(("", "", "batch"))
+        write_at = self.write_at or dice.choice(("", "batch", "async"))
         conf = {CEC + key: value for key, value in {**own, **({"writeAt": write_at} if write_at else {})}.items()}
-        conf["spark.sql.streaming.stateStore.checkpointFormatVersion"] = dice.choice("12")
+        conf |= {"spark.sql.streaming.stateStore.checkpointFormatVersion": dice.choice("12")}
+        conf |= _OFTEN if self.batches >= LONG_BATCHES else {}
+        scale = self.batches / BATCHES
         phases = IN_A_BATCH[QUERIES[self.query].sink]
         if dice.random() < 0.5:
-            found = [self._fault(dice, KINDS, phases, batch) for batch in (2 + dice.randrange(2), 5, 8)]
+            at = (int(batch * scale) for batch in (2 + dice.randrange(2), 5, 8))
+            found = [self._fault(dice, KINDS, phases, batch) for batch in at]
         else:
-            found = [self._fault(dice, RESTARTING, phases, 3 + dice.randrange(4))]
+            found = [self._fault(dice, RESTARTING, phases, int((3 + dice.randrange(4)) * scale))]
             found += [self._fault(dice, kinds, IN_A_RECOVERY, -1) for kinds in (RESTARTING, KINDS)]
         return conf, found
 
@@ -202,7 +217,7 @@ def run(spark_cluster: Cluster, store: Store, asked: Run, wanted: Batches, root:
     query, (conf, drawn) = QUERIES[asked.query], asked.plan()
     home = store.home and f"{store.home}/{asked.query}-{asked.number}-{asked.seed}"
     settings = {**spark_cluster.conf(), **store.conf, **conf}
-    job = Job(str(root), (query,), BATCHES, ROWS, master=spark_cluster.url, conf=settings, home=home)
+    job = Job(str(root), (query,), asked.batches, ROWS, master=spark_cluster.url, conf=settings, home=home)
     told: dict[str, object] = {**asdict(asked), "conf": conf, "faults": [asdict(each) for each in drawn]}
     began = time.monotonic()
     row.runs += 1
@@ -235,7 +250,7 @@ def run_on(
         spark_cluster = stack.enter_context(cluster.running(root / "cluster"))
         for number in range(given.runs) if given.run is None else [given.run]:
             for query in queries:
-                asked = Run(name, query, number, given.seed, given.write_at)
+                asked = Run(name, query, number, given.seed, given.write_at, given.batches)
                 place = root / f"{query}-{number}"
                 run(spark_cluster, store, asked, wanted[query], place, rows[query])
     return {f"{name} {query}": row for query, row in rows.items()}
@@ -252,14 +267,14 @@ def table(rows: Mapping[str, Row]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def undisturbed(queries: Sequence[str], root: Path) -> dict[str, Batches]:
+def undisturbed(queries: Sequence[str], batches: int, root: Path) -> dict[str, Batches]:
     """The rows of each query in an undisturbed run."""
     root.mkdir(parents=True)
     session = session_builder(root / "scratch", "local[2]").getOrCreate()
     try:
         (root / "runs").mkdir()
         references = References(session, root / "runs")
-        job = Job(str(root), tuple({QUERIES[query].plan: QUERIES[query] for query in queries}.values()), BATCHES, ROWS)
+        job = Job(str(root), tuple({QUERIES[query].plan: QUERIES[query] for query in queries}.values()), batches, ROWS)
         references.prepare(job)
         return {query: references.get(QUERIES[query], job) for query in queries}
     finally:
@@ -275,6 +290,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=1, help="of each query on each store")
     parser.add_argument("--run", type=int, help="repeat the run with this number only")
     parser.add_argument("--quick", action="store_true", help=f"of the queries only {', '.join(QUICK)}")
+    parser.add_argument(
+        "--batches", type=int, default=BATCHES, help=f"of each query; from {LONG_BATCHES} on its log has bundles"
+    )
     parser.add_argument("--write-at", help="the setting writeAt of all runs; else each run draws it")
     parser.add_argument("--out", type=Path, help="keep all files there")
     return parser.parse_args(arguments)
@@ -289,7 +307,7 @@ def main(arguments: Sequence[str]) -> int:
     os.environ.update(environment(out))  # executors' agents and workers have what the cluster's daemons have
     queries = given.query or list(QUICK if given.quick else QUERIES)
     print(json.dumps({"seed": given.seed, "logs": str(out)}), flush=True)
-    wanted = undisturbed(queries, out / "undisturbed")
+    wanted = undisturbed(queries, given.batches, out / "undisturbed")
     rows: dict[str, Row] = {}
     for name in given.store or REMOTE:
         rows |= run_on(name, queries, given, wanted, out / name)
