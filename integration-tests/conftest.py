@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession  # noqa: E402
 from cec_it import kafka_session  # noqa: E402
 from cec_it.class_archive import share_classes  # noqa: E402
 from cec_it.driver import session_builder  # noqa: E402
-from cec_it.long_tests import find_unknown, is_long, is_more  # noqa: E402
+from cec_it.long_tests import find_unknown, is_long, part_of  # noqa: E402
 from cec_it.references import References  # noqa: E402
 
 share_classes()
@@ -37,13 +37,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if unknown and not any("::" in argument for argument in config.args):
         raise pytest.UsageError(f"cec_it.long_tests names {unknown[0]}, which no test is called")
     for item in items:
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        group = params.get("group", "") if item.path.stem == "test_kill_matrix" else ""
+        part = part_of(item.nodeid, group)
         if is_long(item.nodeid):
             item.add_marker(pytest.mark.long)
-        elif is_more(item.nodeid) and item.get_closest_marker("long") is None:
+        elif part is not None and item.get_closest_marker("long") is None:
             item.add_marker(pytest.mark.more)
-        params = getattr(getattr(item, "callspec", None), "params", {})
-        part = params.get("group", "") if item.path.stem == "test_kill_matrix" else ""
-        item.add_marker(pytest.mark.xdist_group(f"{item.path.relative_to(ROOT)} {part}".strip()))
+            item.add_marker(f"part{part}")
+        item.add_marker(pytest.mark.xdist_group(f"{item.path.relative_to(ROOT)} {group}".strip()))
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 

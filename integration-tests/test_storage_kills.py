@@ -131,5 +131,5 @@ def test_the_table_has_a_line_for_each_query_of_a_store() -> None:
     good = Row(runs=2, kills=Counter(driver=4, executor=2), rows=90, restarts=5, recoveries=4, replayed=9, seconds=141)
     bad = Row(runs=1, rows=45, duplicate=1)
     said = storage_kills.table({"moto windows": good, "hdfs join": bad}).splitlines()
-    assert said[2] == "| moto windows | 2 | 90 | 0 | 0 | 0 | 0 | 5 | 4 | 9 | 0 | 0 | 4 driver, 2 executor | 70 |"
+    assert said[2] == "| moto windows | 2 | 90 | 0 | 0 | 0 | 0 | 5 | 4 | 9 | 0 | 0 | 0 | 4 driver, 2 executor | 70 |"
     assert good.is_good and not bad.is_good

@@ -1,7 +1,7 @@
 """Tests that take long. `make test-long-rest` runs those of the first table, `make test-more` those of the second.
 
-Continuous integration runs `make test`, then `make test-more`. In `make test`, quicker tests of a class stand for both.
-Other tests that take long have the mark `long` themselves.
+Continuous integration runs `make test`, then one part of `make test-more`, which the commit's name draws. In
+`make test`, quicker tests of a class stand for both. Other tests that take long have the mark `long` themselves.
 """
 
 from __future__ import annotations
@@ -76,39 +76,50 @@ _LONG = frozenset(
 )
 
 
-_MORE_FILES = frozenset({
-    "kafka/test_compaction.py",
-    "kafka/test_lost_input.py",
-    "kafka/test_margin.py",
-    "kafka/test_protocols.py",
-    "kafka/test_restarts.py",
-    "test_batches_again.py",
-    "test_cluster.py",
-    "test_falling_back.py",
-    "test_foreach_batch.py",
-    "test_full_spool.py",
-    "test_hdfs.py",
-    "test_hdfs_storage.py",
-    "test_lease.py",
-    "test_object_store.py",
-    "test_metrics.py",
-    "test_migration.py",
-    "test_nexmark.py",
-    "test_nexmark_flows.py",
-    "test_passed_over.py",
-    "test_pipeline.py",
-    "test_refused_replay.py",
-    "test_replay_run.py",
-    "test_rollback.py",
-    "test_running_pipeline.py",
-    "test_running_protocols.py",
-    "test_same_rows.py",
-    "test_statestore_reader.py",
-    "test_storage_keys.py",
-    "test_written_behind.py",
-    "test_written_together.py",
-})
-"""The files, below `integration-tests`, whose tests `make test` leaves to `make test-more`."""
+_PARTS = (
+    frozenset({
+        "test_falling_back.py",
+        "test_hdfs.py",
+        "test_kill_matrix.py rate",
+        "test_metrics.py",
+        "test_object_store.py",
+        "test_replay_run.py",
+        "test_rollback.py",
+    }),
+    frozenset({
+        "test_foreach_batch.py",
+        "test_kill_matrix.py files",
+        "test_lease.py",
+        "test_pipeline.py",
+        "test_refused_replay.py",
+        "test_same_rows.py",
+        "test_written_together.py",
+    }),
+    frozenset({
+        "kafka/test_compaction.py",
+        "kafka/test_lost_input.py",
+        "kafka/test_margin.py",
+        "kafka/test_protocols.py",
+        "kafka/test_restarts.py",
+        "test_batches_again.py",
+        "test_cluster.py",
+        "test_full_spool.py",
+        "test_hdfs_storage.py",
+        "test_migration.py",
+        "test_nexmark.py",
+        "test_nexmark_flows.py",
+        "test_passed_over.py",
+        "test_running_pipeline.py",
+        "test_running_protocols.py",
+        "test_statestore_reader.py",
+        "test_storage_keys.py",
+        "test_written_behind.py",
+    }),
+)
+"""The files, below `integration-tests`, whose tests `make test` leaves to `make test-more`, in parts of equal time.
+
+Of the kill matrix a group of queries is an entry of its own.
+"""
 
 
 def is_long(test: str) -> bool:
@@ -116,9 +127,11 @@ def is_long(test: str) -> bool:
     return test in _LONG or test.partition("::")[0] in _LONG
 
 
-def is_more(test: str) -> bool:
-    """Whether the file of the test with this id is in the second table."""
-    return test.partition("::")[0].removeprefix("integration-tests/") in _MORE_FILES
+def part_of(test: str, group: str = "") -> int | None:
+    """The part of the second table, from 1 on, that has the file of the test with this id, or its group of queries."""
+    file = test.partition("::")[0].removeprefix("integration-tests/")
+    found = [number for number, part in enumerate(_PARTS, 1) if file in part or f"{file} {group}" in part]
+    return found[0] if found else None
 
 
 def find_unknown(collected: Iterable[str]) -> list[str]:
