@@ -144,13 +144,17 @@ _AGED_RETAINED = 100
 
 @dataclass(frozen=True, slots=True)
 class Must:
-    """A row of the table of docs/storage.md: a measure, ours over RocksDB's at its best. `of`: which of ours."""
+    """A row of the table of docs/storage.md: a measure, ours over RocksDB's at its best. `of`: which of ours.
+
+    `alone`: the measure is a ratio itself.
+    """
 
     row: str
     measure: str
     must: float
     aim: float
     of: Variant = OURS
+    alone: bool = False
 
 
 MUSTS = (
@@ -160,6 +164,7 @@ MUSTS = (
     Must("the same with writeAt=async", "batch_ms_delayed", 0.7, 0.3, ASYNC),
     Must("restart after SIGKILL, 50 ms a request", "restart_s_delayed", 0.8, 0.4),
     Must("objects after 1,000 batches, 32 partitions", "objects_aged", 1 / 10, 1 / 30),
+    Must("requests of late batches over those of early ones", "late_over_early_aged", 1.05, 1.0, alone=True),
 )
 
 _Found = dict[Variant, dict[int, dict[str, float]]]
@@ -228,14 +233,18 @@ def _judge(found: _Found) -> list[dict[str, Any]]:
         ratios = [
             ours[each.measure] / min(theirs)
             for number, ours in found.get(each.of, {}).items()
-            if each.measure in ours
-            and (theirs := [rounds[number][each.measure] for rounds in peers if each.measure in rounds.get(number, {})])
+            if each.measure in ours and (theirs := [1.0] if each.alone else _find(peers, number, each.measure))
         ]
         if ratios:
             median = statistics.median(ratios)
             spread = {"ratio": median, "lowest": min(ratios), "highest": max(ratios)}
             rows.append({"row": each.row, **spread, "must": each.must, "aim": each.aim, "holds": median <= each.must})
     return rows
+
+
+def _find(peers: Sequence[Mapping[int, Mapping[str, float]]], number: int, measure: str) -> list[float]:
+    """What the peers have of a measure in a round."""
+    return [rounds[number][measure] for rounds in peers if measure in rounds.get(number, {})]
 
 
 def _run_one(
@@ -317,18 +326,19 @@ def _measure_long(
     The restart has no index of ours, as on another machine.
     """
     proxy = server.proxy
-    marks = {_EARLY - 1: 0, 2 * _EARLY - 1: 0, batches - 1 - _EARLY: 0, batches - 1: 0}
+    marks = dict.fromkeys((_EARLY - 1, 2 * _EARLY - 1, batches - 1 - _EARLY, batches - 1), (0, 0.0))
     with started(replace(spec, last_batch=batches - 1), home) as child:
         for event in child.events(SILENCE_S):
             batch = int(event["batch"])
             if batch % _EARLY == _EARLY - 1:
                 say(f"batch {batch}: {float(event['batch_ms']):.0f} ms")
             if batch in marks:
-                marks[batch] = len(proxy.seen())
+                marks[batch] = len(proxy.seen()), time.monotonic()
             if batch == batches - 1:
                 break
     begin, early, late, end = marks.values()
     seen = proxy.seen()
+    parts = {"early": _Part(seen, begin, early), "late": _Part(seen, late, end)}
     objects = float(server.count_objects())
     moved = (*spec.conf, (PREFIX + "index.path", str(home / "other-index")))
     with started(replace(spec, last_batch=batches, conf=moved), home) as child:
@@ -337,15 +347,28 @@ def _measure_long(
     values = {
         "objects": objects,
         "restart_requests": float(len(restart)),
-        "early_requests_per_batch": (early - begin) / _EARLY,
-        "late_requests_per_batch": (end - late) / _EARLY,
+        **{f"{name}_requests_per_batch": part.by_batch for name, part in parts.items()},
+        **{f"{name}_requests_per_s_by_clock": part.by_clock for name, part in parts.items()},
+        "late_over_early": parts["late"].by_batch / parts["early"].by_batch,
     }
     return values, {
         "batches": batches,
-        "by_kind_early": _count_kinds(seen[begin:early], _EARLY),
-        "by_kind_late": _count_kinds(seen[late:end], _EARLY),
+        **{f"by_kind_{name}": _count_kinds(part.seen, _EARLY) for name, part in parts.items()},
         "by_kind_restart": _count_kinds(restart, 1),
     }
+
+
+class _Part:
+    """`_EARLY` batches of a long run, between two marks: numbers of a request, and times in seconds.
+
+    `by_batch`: requests of a batch. `by_clock`: requests of a second that come however many batches there are.
+    """
+
+    def __init__(self, seen: Sequence[Seen], begin: tuple[int, float], end: tuple[int, float]) -> None:
+        self.seen = seen[begin[0] : end[0]]
+        clocked = sum(map(_is_by_clock, self.seen))
+        self.by_batch = (len(self.seen) - clocked) / _EARLY
+        self.by_clock = clocked / (end[1] - begin[1])
 
 
 def _restart(spec: JobSpec, phases: Phases, home: Path) -> float:
@@ -358,9 +381,12 @@ def _count_dollars(seen: Sequence[Seen], batches: int, took_s: float) -> float:
     """The price of the requests of a month with one batch in each second, by those of `batches` in `took_s` seconds."""
     dollars = 0.0
     for each in seen:
-        is_by_clock = f"{each.request.kind.value} {_place_of(each.request.key)}" in _BY_THE_CLOCK
-        dollars += _DOLLARS[each.request.kind] * _MONTH_S / (took_s if is_by_clock else batches)
+        dollars += _DOLLARS[each.request.kind] * _MONTH_S / (took_s if _is_by_clock(each) else batches)
     return dollars
+
+
+def _is_by_clock(seen: Seen) -> bool:
+    return f"{seen.request.kind.value} {_place_of(seen.request.key)}" in _BY_THE_CLOCK
 
 
 def _count_kinds(seen: Sequence[Seen], batches: int) -> dict[str, float]:
