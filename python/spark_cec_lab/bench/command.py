@@ -108,7 +108,7 @@ Examples:
   cec bench protocols --quick --json-out protocols.jsonl
   cec bench protocols --part nexmark --query q3 --instances 2 --protocol cec --protocol none
   cec bench protocols --from protocols.jsonl --from more.jsonl --png figures
-  cec bench storage --long 10000 --provider cec --rounds 1
+  cec bench storage --long 10000 --partitions 8 --provider cec --rounds 1
   cec bench failover --png docs/images
   cec bench failover --rounds 1 --way progressive --way at-once --scale 0.1
 
@@ -227,7 +227,7 @@ def bench(
                 runs = failover(way or list(Way), Load(), course, rounds, SEED, work, write, _say)
                 _draw_failover(runs, png)
             elif task in (Task.CHAIN, Task.STORAGE):
-                _run_alone(task, spec, chosen, rounds, work, write, quick=quick, long=long)
+                _run_alone(task, spec, chosen, rounds, work, write, quick=quick, long=long, partitions=partitions)
             elif task is Task.PAPER:
                 numbers = figure or [each.number for each in FIGURES]
                 _draw(run_figures(numbers, size, spec, warm_up, batches, rounds, work, write, _say), png)
@@ -246,11 +246,11 @@ def bench(
 
 def _run_alone(
     task: Task, spec: JobSpec, chosen: Sequence[Provider], rounds: int, work: Path,
-    write: Callable[[dict[str, Any]], None], *, quick: bool, long: int | None,
+    write: Callable[[dict[str, Any]], None], *, quick: bool, long: int | None, partitions: int | None,
 ) -> None:  # fmt: skip
     """Runs a task that has workloads of its own."""
     if task is Task.STORAGE:
-        storage(spec, chosen, rounds, work, write, _say, quick=quick, long=long)
+        storage(spec, chosen, rounds, work, write, _say, quick=quick, long=long, partitions=partitions)
     else:
         chain(Amount(), rounds, spec.memory, work, write, _say)
 

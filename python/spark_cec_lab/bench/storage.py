@@ -184,17 +184,19 @@ _Measure = Callable[[JobSpec, Path, _Server, Say], tuple[dict[str, float], dict[
 
 def storage(
     spec: JobSpec, providers: Sequence[Provider], rounds: int, work: Path, write: Callable[[dict[str, Any]], None],
-    say: Say, *, quick: bool = False, long: int | None = None,
+    say: Say, *, quick: bool = False, long: int | None = None, partitions: int | None = None,
 ) -> None:  # fmt: skip
     """Runs each variant of the providers once in each round; writes a line for each run, and a summary.
 
-    `quick` leaves out the long runs. `long`: only those, of so many batches. Raises `BenchError`.
+    `quick` leaves out the long runs. `long`: only those, of so many batches. `partitions`: of them, else 32. Raises
+    `BenchError`.
     """
     variants = tuple(each for each in VARIANTS if each.provider in providers)
     compared = tuple(each for each in variants if each in (OURS, BEST[0]))
     packages = _find_packages()
     jar, one_write = str(shutil.copy(jar_path(), work)), build_one_write(work)
     found: _Found = {each: {} for each in variants}
+    aged = replace(AGED_WORKLOAD, partitions=partitions or AGED_WORKLOAD.partitions)
 
     def run(variant: Variant, number: int, workload: Workload, suffix: str, retained: int, measure: _Measure) -> None:
         say_of = after(f"round {number + 1}/{rounds}, {variant.name}{suffix}: ", say)
@@ -213,7 +215,7 @@ def storage(
                 run(variant, number, WIDE_WORKLOAD, "_200", RETAINED, partial(_measure, phases=WIDE))
             if not quick:
                 last = partial(_measure_long, batches=long or AGED_BATCHES)
-                run(variant, number, AGED_WORKLOAD, "_aged", _AGED_RETAINED, last)
+                run(variant, number, aged, "_aged", _AGED_RETAINED, last)
     write({"summary": "storage", "medians": _summarize(found), "musts": _judge(found)})
 
 
