@@ -295,6 +295,7 @@ class OpenLogs:
     def _open_log(self, place: str, settings: Settings, storage: Storage, log_id: str) -> OpenLog:
         """Opens a log and lends it to the call; the caller has the home's lock."""
         log = OpenLog(place, settings, storage, log_id)
+        log.looked_at = self._clock()
         with self._lock:
             self._retire_idle()
             self._logs[place] = log
