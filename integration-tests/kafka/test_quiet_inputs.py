@@ -70,7 +70,6 @@ class Query:
             assert self.closed == dict(wanted)
             raise
 
-
     def wait_for_steps(self, count: int, query: StreamingQuery) -> None:
         """Wait until the clock has moved the watermark of a query without new rows so many times."""
         seen: set[str] = set()
@@ -83,6 +82,39 @@ class Query:
             return True if len(seen) > count else None
 
         local.eventually(look, f"{count} steps of the watermark")
+
+
+class Reader(Query):
+    """The same of two channels: each is the output of a query without state, which reads one of the topics."""
+
+    def channel(self, name: str) -> Path:
+        return self.checkpoint.with_name(f"{self.checkpoint.name}-{name}")
+
+    def write(self, session: SparkSession, name: str, **options: str) -> StreamingQuery:
+        read = super().read(session, name, **options).where("topic IS NOT NULL")
+        return read.writeStream.format("cec").option("checkpointLocation", str(self.channel(name))).start()
+
+    def read(self, session: SparkSession, name: str, **options: str) -> DataFrame:
+        reader = session.readStream.format("cec").option("waitForLog", "true").option("reader", "counts")
+        stream = reader.schema("topic STRING, timestamp TIMESTAMP").option("newColumns", "true").load(str(self.channel(name)))
+        return stream.withWatermark("timestamp", "1 second")
+
+    @contextmanager
+    def running(self, quiet: str, **options: str) -> Iterator[StreamingQuery]:
+        session = local.session(self.spark, {"sources.quiet": self.said_by_writers or quiet})
+        writers = [self.write(session, name, **options) for name in self.names]
+        try:
+            with super().running(quiet) as query:
+                yield query
+        finally:
+            for writer in writers:
+                writer.stop()
+
+    said_by_writers = ""
+    """The writers' setting, if it is not the reader's."""
+
+    def rows_read(self, query: StreamingQuery) -> int:
+        return sum(progress["numInputRows"] for progress in query.recentProgress)
 
 
 def count_rows(broker: Broker, topics: Topics, names: tuple[str, ...]) -> Counter[Key]:
@@ -102,12 +134,15 @@ def count_rows(broker: Broker, topics: Topics, names: tuple[str, ...]) -> Counte
     return counts
 
 
-@pytest.fixture
-def query(spark: SparkSession, broker: Broker, topics: Topics, topic: str, tmp_path: Path) -> Query:
+@pytest.fixture(params=[Query, Reader], ids=["topics", "channels"])
+def query(
+    request: pytest.FixtureRequest, spark: SparkSession, broker: Broker, topics: Topics, topic: str, tmp_path: Path
+) -> Query:
     names = (f"{topic}-web", f"{topic}-app")
     for name in names:
         topics.create(name, 2)
-    return Query(spark, broker, names, tmp_path)
+    made: Query = request.param(spark, broker, names, tmp_path / "query")
+    return made
 
 
 def feed(topics: Topics, name: str, rows: int) -> None:
@@ -152,3 +187,20 @@ def test_a_topic_with_rows_that_no_batch_has_read_is_not_quiet(query: Query, bro
         query.wait_for(count_rows(broker, topics, query.names), running)
         late = [each["numRowsDroppedByWatermark"] for p in running.recentProgress for each in p["stateOperators"]]
         assert sum(late) == 0
+
+
+@pytest.mark.parametrize("query", [Reader], indirect=True, ids=["channels"])
+def test_a_channel_whose_writer_does_not_say_that_it_is_quiet_holds_all_windows_open(
+    query: Reader, broker: Broker, topics: Topics
+) -> None:
+    web, app = query.names
+    query.said_by_writers = "hold"
+    feed(topics, app, 1)
+    with query.running("200ms") as running:
+        for _ in range(3):
+            feed(topics, web, 5)
+            time.sleep(1.1)  # the next rows are of another window
+        local.eventually(lambda: True if query.rows_read(running) == 16 else None, "all rows were read")
+        running.processAllAvailable()
+        assert not any(key[0] == web for key in query.closed)
+    assert not any((query.channel(name) / "cec" / "log" / "boundary.json").exists() for name in query.names)

@@ -32,7 +32,7 @@ FLOORS: Floors = (
     (
         *("log.scan", "log.home", "log.writer", "log.reader", "log.readers", "log.repair", "log.trim", "log.manifest"),
         *("log.catalog", "log.output_rollbacks", "log.checked_json", "log.recent_objects"),
-        *("log.bundles", "log.bundling"),
+        *("log.bundles", "log.bundling", "log.boundary"),
     ),
     # 4 engine
     (

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from spark_cec.admin.damage import Finding, error_finding
 from spark_cec.admin.find_log import Place
 from spark_cec.errors import DamagedLog
+from spark_cec.log.boundary import Boundary, read_boundary, still_holds
 from spark_cec.log.manifest import Manifest, load, readable_batches
 from spark_cec.log.output_rollbacks import Cut, read_cuts
 
@@ -31,12 +32,13 @@ class OutputBatch:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The newest batches, oldest first, all cuts, and the unreadable files."""
+    """The newest batches, oldest first, all cuts, and the unreadable files. `boundary`: None if none is known."""
 
     place: Place
     batches: tuple[OutputBatch, ...]
     cuts: tuple[Cut, ...]
     findings: tuple[Finding, ...]
+    boundary: Boundary | None = None
 
 
 def read_outputs(place: Place, last: int) -> Outputs:
@@ -47,7 +49,9 @@ def read_outputs(place: Place, last: int) -> Outputs:
     # Reads one more than it shows: a batch begins where the previous one ended.
     known = {each.batch: each for each in _load_manifests(place, there[-last - 1 :], findings)}
     shown = [OutputBatch(each, _derive_inputs(each, known.get(each.batch - 1))) for each in known.values()]
-    return Outputs(place, tuple(shown[-last:]), cuts, tuple(findings))
+    boundary = read_boundary(place.storage)
+    holds = boundary is not None and still_holds(place.storage, boundary)
+    return Outputs(place, tuple(shown[-last:]), cuts, tuple(findings), boundary if holds else None)
 
 
 def _load_manifests(place: Place, wanted: list[int], findings: list[Finding]) -> Iterator[Manifest]:

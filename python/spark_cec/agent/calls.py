@@ -112,6 +112,7 @@ def _list_handlers(
         messages.FindWritesRequest: appends.find,
         messages.LoadedRequest: stores.loaded,
         messages.PublishRequest: output.publish,
+        messages.BoundaryRequest: output.note_boundary,
         messages.ViewSchemaRequest: readers.schema,
         messages.ViewSplitsRequest: readers.splits,
         messages.ViewOffsetsRequest: readers.offsets,

@@ -265,6 +265,15 @@ class FlushedAnswer(Message, frozen=True, kw_only=True):
     unwritten: tuple[str, ...]
 
 
+class BoundaryRequest(Request, frozen=True, kw_only=True):
+    """Notes that all input up to `quiet_ms`, ms since the epoch, is in the output of batches up to `batch`."""
+
+    answer = Done
+    home: str
+    batch: int
+    quiet_ms: int
+
+
 class FlushedRequest(Request, frozen=True, kw_only=True):
     """Compares a flush with the log, and answers the request of `cec flush`, if there is one.
 
@@ -672,13 +681,15 @@ class ViewSchemaRequest(Request, frozen=True, kw_only=True):
 class ViewOffsetsAnswer(Message, frozen=True, kw_only=True):
     """The first batch, the last one to read, and the newest one worth reading; -1 for none.
 
-    `of` identifies the last batch beyond its number.
+    `of` identifies the last batch beyond its number. `quiet_ms`: the stream has read all rows that come of input up to
+    then, in ms since the epoch; None if that is unknown, or if the session has no `sources.quiet`.
     """
 
     first: int
     last: int
     newest: int
     of: str | None = None
+    quiet_ms: int | None = None
 
 
 class ViewOffsetsRequest(Request, frozen=True, kw_only=True):

@@ -1,4 +1,7 @@
-"""The call of the sink on the driver: the manifest that makes a batch visible. `agent.appends` writes its frames."""
+"""The sink's calls on the driver: the manifest that makes a batch visible, and the boundary of the output.
+
+`agent.appends` writes the frames.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,11 @@ from collections.abc import Callable, Sequence
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.checkpoint_files import NewestEntries
 from spark_cec.agent.logs import OpenLog, OpenLogs
-from spark_cec.agent.messages import PublishAnswer, PublishRequest
+from spark_cec.agent.messages import BoundaryRequest, Done, PublishAnswer, PublishRequest
 from spark_cec.agent.protocols import ProtocolCalls
+from spark_cec.errors import DamagedLog
 from spark_cec.log import manifest
+from spark_cec.log.boundary import Boundary, note_boundary
 from spark_cec.log.frame import crc32c
 from spark_cec.recovery.replay_input import PlannedBatch, parse_planned, read_planned
 
@@ -22,7 +27,7 @@ _NUMBER_OF_FILES = re.compile(r'\{"logOffset":(\d+)\}')
 
 
 class OutputCalls:
-    """The sink's call on the driver."""
+    """The sink's calls on the driver."""
 
     def __init__(
         self, logs: OpenLogs, protocols: ProtocolCalls, newest: NewestEntries, run_of: Callable[[str], int | None]
@@ -59,6 +64,18 @@ class OutputCalls:
         counts = manifest.publish(log.storage, wanted, log.published.cuts, looks=looks)
         self._looked[log.log_id] = request.generation
         return PublishAnswer(first=counts == wanted)
+
+    def note_boundary(self, request: BoundaryRequest) -> Done:
+        """Notes up to which time all input is in the published batches. A batch without rows may have no manifest."""
+        log = self._logs.get_known(request.home)
+        there = log.published.bounds()
+        newest = -1 if there is None else min(there[1], request.batch)
+        try:
+            crc = manifest.load(log.storage, newest).crc if newest >= 0 else None
+        except (FileNotFoundError, DamagedLog):  # a reader of that batch has no use for the boundary, or gets the error
+            return Done()
+        note_boundary(log.storage, Boundary(newest, crc, request.quiet_ms))
+        return Done()
 
     def _must_look(self, log: OpenLog, request: PublishRequest) -> bool:
         """Whether a new cut may have come: not on an object store while this run has the lease, which a rollback needs.

@@ -41,6 +41,7 @@ from spark_cec.checkpoint.readers import (
 from spark_cec.errors import CecError, DamagedLog, LogLocationError, NotKept, OutputBegunAnew, OutputTakenBack
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
+from spark_cec.log.boundary import Boundary, read_boundary, still_holds
 from spark_cec.log.frame import Location
 from spark_cec.log.home import absolute_home
 from spark_cec.log.index import OutputEntry
@@ -60,6 +61,9 @@ TRUSTED_S = 2.0
 EMPTY_WAIT_MS = 10_000
 """Batches without rows wait this long for one with rows. Then the stream reads them, so that the log may delete them.
 """
+
+LOOK_FOR_BOUNDARY_S = 5.0
+"""The shortest time between two looks for a boundary on an object store."""
 
 SPLIT_BYTES = 32 << 20
 """The stored bytes of one read task."""
@@ -104,6 +108,7 @@ class ReaderCalls:
         self._output_cache = output_cache
         self._trails: dict[tuple[str, str], ReaderTrail] = {}
         self._homes: dict[str, tuple[str, float]] = {}
+        self._boundaries: dict[str, tuple[Boundary | None, float]] = {}
 
     def _find_log_or_none(self, request: _PatientLook) -> OpenLog | None:
         """The log, for a look at its newest batch.
@@ -144,6 +149,8 @@ class ReaderCalls:
     def offsets(self, request: ViewOffsetsRequest) -> ViewOffsetsAnswer:
         """Answers the first batch since a time, and the newest; -1 for none. With `after`, the end of a next batch."""
         log, since, after = self._find_log_or_none(request), request.starting_timestamp_ms, request.after
+        # Before the bounds: the batches of the boundary are among them.
+        boundary = None if log is None or after is None else self._read_boundary(log, request)
         bounds = log.published.bounds() if log is not None else None
         kept_from = manifest.retired_before(log.storage) if log is not None and bounds is None else 0
         # A rollback may leave a log without any manifest: the earlier ones were deleted.
@@ -151,7 +158,8 @@ class ReaderCalls:
         if after is not None and after > newest:
             raise _missing_batch(log, request, after, newest)
         if bounds is None:
-            return ViewOffsetsAnswer(first=kept_from, last=newest, newest=newest)
+            quiet_ms = boundary.quiet_ms if boundary is not None and boundary.batch < 0 else None
+            return ViewOffsetsAnswer(first=kept_from, last=newest, newest=newest, quiet_ms=quiet_ms)
         assert log is not None
         if after is not None:
             if not request.checked or log.published.cuts.known:
@@ -164,11 +172,25 @@ class ReaderCalls:
             if not _is_worth_reading(log.storage, last + 1, newest):
                 newest = last  # Else a reader that has read all rows would seem to lag.
             of = _identify_batch(log, last) if last > after else None
-            return ViewOffsetsAnswer(first=bounds[0], last=last, newest=newest, of=of)
+            has_read_all = last == after and up_to is None and request.up_to is None
+            holds = boundary is not None and boundary.batch <= bounds[1] and still_holds(log.storage, boundary)
+            quiet_ms = boundary.quiet_ms if boundary is not None and has_read_all and holds else None
+            return ViewOffsetsAnswer(first=bounds[0], last=last, newest=newest, of=of, quiet_ms=quiet_ms)
         if since is None:
             return ViewOffsetsAnswer(first=bounds[0], last=newest, newest=newest)
         first, newest = _retry_once(lambda: _find_since(log, since))
         return ViewOffsetsAnswer(first=first, last=newest, newest=newest)
+
+    def _read_boundary(self, log: OpenLog, request: ViewOffsetsRequest) -> Boundary | None:
+        """The boundary of the output, if the stream's session cares; an object store is asked now and then."""
+        if parse_settings(request.conf).quiet_inputs_ms is None:
+            return None
+        now = time.monotonic()
+        known, asked = self._boundaries.get(log.home, (None, -math.inf))
+        if now - asked >= (0.0 if log.storage.can_append else LOOK_FOR_BOUNDARY_S):
+            known, asked = read_boundary(log.storage), now
+            self._boundaries[log.home] = known, asked
+        return known
 
     def note(self, request: NoteReaderRequest) -> Done:
         """Records a stream's progress, so that the log can delete output that no reader needs."""

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from spark_cec.admin.outputs import Outputs
 from spark_cec.cli.show import counted, place_json, print_findings
+from spark_cec.log.boundary import Boundary
 from spark_cec.log.manifest import read_batch
 
 _SHOWN_CHARACTERS = 160
@@ -31,9 +32,14 @@ def outputs_json(found: Outputs) -> dict[str, Any]:
             }
             for each in found.batches
         ],
+        "complete": _boundary_json(found.boundary),
         "cuts": [{"after": cut.after, "generation": cut.generation, "cut_ms": cut.wall_ms} for cut in found.cuts],
         "damages": [finding.to_json() for finding in found.findings],
     }
+
+
+def _boundary_json(boundary: Boundary | None) -> dict[str, Any] | None:
+    return None if boundary is None else {"batch": boundary.batch, "to_ms": boundary.quiet_ms}
 
 
 def print_outputs(out: Console, found: Outputs) -> None:
@@ -53,6 +59,11 @@ def print_outputs(out: Console, found: Outputs) -> None:
         for read in each.inputs:
             begin = "" if read.start is None else f" from {_format_offset(read.start)}"
             out.print(f"    {read.source}{begin} to {_format_offset(read.end or 'nothing yet')}")
+
+    if found.boundary is not None:
+        newest = found.boundary.batch
+        there = f"all input is in batches up to {newest}" if newest >= 0 else "there was no input"
+        out.print(f"complete to {_format_time(found.boundary.quiet_ms)}: {there}")
 
 
 def _format_offset(offset: str) -> str:

@@ -18,7 +18,7 @@ from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.joint_recovery import JointRecovery
 from spark_cec.pipeline.query_progress import batch_ms
 from spark_cec.pipeline.runs import ProtocolRuns
-from spark_cec.pipeline.status import CapacityStatus, PipelineStatus, mark_starving
+from spark_cec.pipeline.status import CapacityStatus, PipelineStatus, mark_starving, mark_waiting
 from spark_cec.pipeline.supervise import Supervisor
 
 if TYPE_CHECKING:
@@ -80,8 +80,9 @@ class RunningPipeline:
         standing = self._keeper.standing
         costs = {} if standing is None else standing.costs
         flows = [replace(each.status(), cores=_round(costs.get(name))) for name, each in self._supervisors.items()]
+        marked = mark_waiting(self._graph, mark_starving(self._graph, flows))
         return PipelineStatus(
-            self._graph.name, self._home.home, os.getpid(), int(time.time() * 1000), mark_starving(self._graph, flows),
+            self._graph.name, self._home.home, os.getpid(), int(time.time() * 1000), marked,
             None if standing is None else _describe_capacity(standing),
             *(("cec", 0) if self._runs is None else (self._runs.checkpointing.protocol.value, self._runs.rollbacks)),
         )  # fmt: skip

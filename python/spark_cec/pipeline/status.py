@@ -41,7 +41,8 @@ class FlowStatus:
     `starves_for`: the failed flows that feed it. `cores`: the cores that it keeps busy, a mean of the last half minute.
     `behind`: how many batches of its inputs it left for later, None if that is unknown, as before its first batch.
     `complete_to_ms`: its watermark, in ms since the epoch: it takes no older row. None without a watermark.
-    `away_since_ms`: since when a source has not answered; None if all answer.
+    `away_since_ms`: since when a source has not answered; None if all answer. `waits_for`: the flows upstream whose
+    source does not answer, so that windows stay open.
     """
 
     name: str
@@ -54,6 +55,7 @@ class FlowStatus:
     behind: int | None = None
     complete_to_ms: int | None = None
     away_since_ms: int | None = None
+    waits_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ class PipelineStatus:
             FlowStatus(
                 str(each["name"]), State(each["state"]), each["batch"], int(each["restarts"]), each["error"],
                 tuple(each["starves_for"]), each.get("cores"), each.get("behind"),
-                each.get("complete_to_ms"), each.get("away_since_ms"),
+                each.get("complete_to_ms"), each.get("away_since_ms"), tuple(each.get("waits_for", ())),
             )
             for each in fields["flows"]
         )  # fmt: skip
@@ -123,6 +125,17 @@ class PipelineStatus:
             str(fields["name"]), str(fields["home"]), int(fields["pid"]), int(fields["wall_ms"]), flows, capacity,
             str(fields.get("protocol", "cec")), int(fields.get("rollbacks", 0)),
         )  # fmt: skip
+
+
+def mark_waiting(graph: Graph, flows: Sequence[FlowStatus]) -> tuple[FlowStatus, ...]:
+    """Marks the flows whose watermark stands still because a source upstream does not answer."""
+    away = {flow.name for flow in flows if flow.away_since_ms is not None and not flow.state.is_over}
+    return tuple(
+        replace(flow, waits_for=tuple(sorted(away & graph.upstream(flow.name) - {flow.name})))
+        if flow.complete_to_ms is not None and not flow.state.is_over
+        else flow
+        for flow in flows
+    )
 
 
 def mark_starving(graph: Graph, flows: Sequence[FlowStatus]) -> tuple[FlowStatus, ...]:

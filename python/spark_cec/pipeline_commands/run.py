@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from types import FrameType
@@ -225,7 +225,7 @@ def _table(now: PipelineStatus) -> Table:
         batch, behind = ("-" if each is None else str(each) for each in (flow.batch, flow.behind))
         # What Spark says of an error has brackets of its own.
         complete = "-" if flow.complete_to_ms is None else _time(flow.complete_to_ms)
-        table.add_row(flow.name, state, batch, behind, complete, cores, str(flow.restarts), Text(_why(flow)))
+        table.add_row(flow.name, state, batch, behind, complete, cores, str(flow.restarts), Text(_why(flow, now.flows)))
     return table
 
 
@@ -250,16 +250,23 @@ def _has(capacity: CapacityStatus) -> str:
     return f"in recovery for {capacity.recovering_s:,.0f} s: {text}{more}"
 
 
-def _why(flow: FlowStatus) -> str:
+def _why(flow: FlowStatus, flows: Sequence[FlowStatus]) -> str:
     if flow.starves_for:
         return f"for {', '.join(flow.starves_for)}"
+    if flow.waits_for:
+        missing = [f"{each.name}, away {_away_s(each):,.0f} s" for each in flows if each.name in flow.waits_for]
+        return f"waits for {'; '.join(missing)}"
     away = ""
     if flow.away_since_ms is not None and not flow.state.is_over:
-        away = f"a source has not answered for {max(time.time() - flow.away_since_ms / 1000, 0):,.0f} s: "
+        away = f"a source has not answered for {_away_s(flow):,.0f} s: "
     if flow.error and (flow.state in (State.FAILED, State.RESTARTING) or (flow.restarts and not flow.state.is_over)):
         text = away + _plain(flow.error)
         return text if len(text) <= _ERROR_CHARS else text[:_ERROR_CHARS] + " …"
     return ""
+
+
+def _away_s(flow: FlowStatus) -> float:
+    return max(time.time() - (flow.away_since_ms or 0) / 1000, 0.0)
 
 
 def _plain(error: str) -> str:

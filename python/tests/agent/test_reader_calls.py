@@ -16,6 +16,7 @@ from spark_cec.agent import reader as views_module
 from spark_cec.checkpoint.readers import output_batches
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
+from spark_cec.log.boundary import BOUNDARY_FILE
 from spark_cec.log.home import read_log_id
 from spark_cec.log.manifest import Consumed, load, manifest_path, retire, take_back
 from spark_cec.log.segment import segment_path
@@ -38,6 +39,11 @@ def write(agent: Agent, batch: int, *rows: int, partition: int = 0) -> str | Non
     """An output frame; its id."""
     spool = agent.spool(pa.table({"n": pa.array(rows, pa.int64())}))
     return agent.write_output(batch, spool, len(rows), partition=partition) if rows else None
+
+
+def bounds(first: int, last: int, newest: int) -> dict[str, Any]:
+    """An answer to a look at the offsets that knows no more than this."""
+    return {"first": first, "last": last, "newest": newest, "of": None, "quiet_ms": None}
 
 
 def publish(
@@ -66,7 +72,7 @@ def numbers(agent: Agent, first: int = 0, last: int = 99, *, whole: bool = True)
 def test_output_is_invisible_until_its_batch_is_published(agent: Agent) -> None:
     frames = [write(agent, 0, 1, 2), write(agent, 0, 3, partition=1)]
     assert agent.ask("view_schema")["schemas"] == []
-    assert agent.ask("view_offsets", starting_timestamp_ms=None) == {"first": 0, "last": -1, "newest": -1, "of": None}
+    assert agent.ask("view_offsets", starting_timestamp_ms=None) == bounds(0, -1, -1)
     assert numbers(agent) == []
     assert publish(agent, 0, *frames)
     assert numbers(agent) == [1, 2, 3]
@@ -74,7 +80,7 @@ def test_output_is_invisible_until_its_batch_is_published(agent: Agent) -> None:
 
 
 def test_where_a_streams_next_batch_ends(agent: Agent) -> None:
-    assert agent.ask("view_offsets", after=-1) == {"first": 0, "last": -1, "newest": -1, "of": None}
+    assert agent.ask("view_offsets", after=-1) == bounds(0, -1, -1)
     for batch in range(6):
         publish(agent, batch, write(agent, batch, batch))
 
@@ -117,7 +123,7 @@ def test_a_stream_knows_its_log_again(agent: Agent, tmp_path: Path) -> None:
     assert agent.ask("view_offsets", after=1, seen=seen)["last"] == 2
     retire(open_storage(agent.home), 2)
     assert agent.ask("view_offsets", after=1, seen=seen)["last"] == 2
-    assert agent.ask("view_offsets", after=2, seen=None) == {"first": 2, "last": 2, "newest": 2, "of": None}
+    assert agent.ask("view_offsets", after=2, seen=None) == bounds(2, 2, 2)
 
 
 def test_batches_without_rows_wait_for_one_with_some(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +221,7 @@ def test_no_rows_are_no_frame_but_a_batch(agent: Agent) -> None:
     assert write(agent, 0) is None
     publish(agent, 0)
     publish(agent, 1, write(agent, 1, 5))
-    assert agent.ask("view_offsets", starting_timestamp_ms=None) == {"first": 0, "last": 1, "newest": 1, "of": None}
+    assert agent.ask("view_offsets", starting_timestamp_ms=None) == bounds(0, 1, 1)
     assert numbers(agent) == [5]
     assert numbers(agent, 0, 0) == []
 
@@ -242,7 +248,7 @@ def test_a_read_starts_where_the_clock_says(agent: Agent, monkeypatch: pytest.Mo
         publish(agent, batch, write(agent, batch, batch))
     for since_ms, first in ((0, 0), (1_000_000, 0), (1_000_001, 1), (1_002_500, 3), (1_003_001, 4)):
         found = agent.ask("view_offsets", starting_timestamp_ms=since_ms)
-        assert found == {"first": first, "last": 3, "newest": 3, "of": None}, since_ms
+        assert found == bounds(first, 3, 3), since_ms
 
 
 def test_a_late_frame_of_an_old_batch_does_not_turn_back_the_clock(
@@ -255,7 +261,7 @@ def test_a_late_frame_of_an_old_batch_does_not_turn_back_the_clock(
     monkeypatch.setattr(time, "time", lambda: 1_025.0)
     write(agent, 0, 77)
     found = agent.ask("view_offsets", starting_timestamp_ms=1_024_000)
-    assert found == {"first": 3, "last": 3, "newest": 3, "of": None}
+    assert found == bounds(3, 3, 3)
 
 
 def lose_the_frame_of(agent: Agent, batch: int) -> None:
@@ -353,7 +359,7 @@ def test_a_batch_is_let_go_while_a_read_is_planned(
     agent.ask("view_schema")
     monkeypatch.setattr(manifest, "load", late)
     answer = agent.ask(asked, **since)
-    assert answer in ({"schemas": [SCHEMA, SCHEMA]}, {"first": 2, "last": 3, "newest": 3, "of": None})
+    assert answer in ({"schemas": [SCHEMA, SCHEMA]}, bounds(2, 3, 3))
     assert not due and manifest.batches(storage) == [2, 3]
 
 
@@ -363,7 +369,7 @@ def test_a_cut_leaves_nothing_that_is_still_kept(agent: Agent) -> None:
         publish(agent, batch, write(agent, batch, batch))
     retire(open_storage(agent.home), 4)
     take_back(open_storage(agent.home), 3, 2)
-    nothing = {"first": 4, "last": 3, "newest": 3, "of": None}
+    nothing = bounds(4, 3, 3)
     assert agent.ask("view_offsets") == nothing
     assert agent.ask("view_offsets", after=3) == nothing
     assert agent.ask("view_splits", view="output", first=4, last=3, whole=False)["splits"] == []
@@ -713,3 +719,65 @@ def test_what_is_published_while_a_read_is_planned_is_no_damage(
 
     monkeypatch.setattr("spark_cec.agent.reader.output_batches", late)
     assert numbers(agent, 0, (1 << 63) - 1) == [0]
+
+
+QUIET = {"spark.sql.streaming.stateStore.cec.sources.quiet": "1s"}
+
+
+def quiet_ms(agent: Agent, after: int, **more: Any) -> int | None:
+    """Up to when the channel is read by a stream that has read up to a batch."""
+    answer = agent.ask("view_offsets", after=after, conf={**agent.conf, **QUIET}, checked=True, **more)
+    found: int | None = answer["quiet_ms"]
+    return found
+
+
+def test_a_stream_that_has_read_all_knows_up_to_when_its_channel_is_complete(agent: Agent) -> None:
+    assert quiet_ms(agent, -1) is None
+    agent.ask("boundary", batch=-1, quiet_ms=500)
+    assert quiet_ms(agent, -1) == 500, "no batch is needed for that"
+    publish(agent, 0, write(agent, 0, 1))
+    assert quiet_ms(agent, -1) is None, "it has not read the batch"
+    assert quiet_ms(agent, 0) == 500
+    for batch in (1, 2):
+        publish(agent, batch)  # without rows: a stream does not read them at once
+    agent.ask("boundary", batch=2, quiet_ms=900)
+    assert quiet_ms(agent, 0) == 900
+    publish(agent, 3, write(agent, 3, 4))
+    assert quiet_ms(agent, 0) is None and quiet_ms(agent, 3) == 900
+    agent.ask("boundary", batch=3, quiet_ms=800)
+    assert quiet_ms(agent, 3) == 800, "after another batch"
+    agent.ask("boundary", batch=3, quiet_ms=700)
+    assert quiet_ms(agent, 3) == 800, "it never goes back"
+
+
+def test_a_stream_with_an_end_or_without_the_setting_knows_nothing(agent: Agent) -> None:
+    publish(agent, 0, write(agent, 0, 1))
+    agent.ask("boundary", batch=0, quiet_ms=900)
+    assert quiet_ms(agent, 0) == 900
+    assert quiet_ms(agent, 0, up_to=0) is None
+    assert agent.ask("view_offsets", after=0, checked=True)["quiet_ms"] is None
+
+
+def test_a_boundary_does_not_outlive_the_batch_that_it_is_after(agent: Agent) -> None:
+    """A rollback takes the batch back, and the query writes another one of its number."""
+    for batch in (0, 1):
+        publish(agent, batch, write(agent, batch, batch))
+    agent.ask("boundary", batch=1, quiet_ms=900)
+    log = open_storage(agent.home)
+    take_back(log, 0, 2)
+    assert quiet_ms(agent, 0) is None, "batch 1 is gone"
+    publish(agent, 1, write(agent, 1, 7, 8), generation=2)
+    assert quiet_ms(agent, 1) is None, "this is another batch 1"
+    agent.ask("boundary", batch=1, quiet_ms=600)
+    assert quiet_ms(agent, 1) == 600
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"format_version": 1}', b"\xff"])
+def test_a_damaged_boundary_is_as_good_as_none(agent: Agent, content: bytes) -> None:
+    publish(agent, 0, write(agent, 0, 1))
+    agent.ask("boundary", batch=0, quiet_ms=900)
+    log = open_storage(agent.home)
+    log.replace(BOUNDARY_FILE, content)
+    assert quiet_ms(agent, 0) is None
+    agent.ask("boundary", batch=0, quiet_ms=901)
+    assert quiet_ms(agent, 0) == 901

@@ -211,12 +211,14 @@ def test_how_far_a_flow_is_and_which_source_does_not_answer(tmp_path: Path) -> N
     flows = (
         FlowStatus("a", State.RUNNING, complete_to_ms=1_795_781_050_250),
         FlowStatus("b", State.RESTARTING, restarts=3, error="no answer from broker:9092", away_since_ms=away),
+        FlowStatus("c", State.RUNNING, complete_to_ms=1_795_781_040_000, waits_for=("b",)),
     )
     shown = io.StringIO()
     status = status_of(tmp_path, *flows)
     Console(width=200, file=shown).print(_table(status))
     assert "2026-11-27 12:04:10Z" in shown.getvalue()
     assert re.search(r"a source has not answered for 4\d s: no answer from broker:9092", shown.getvalue())
+    assert re.search(r"waits for b, away 4\d s", shown.getvalue())
     assert PipelineStatus.from_json(status.to_json()) == status
 
 

@@ -12,7 +12,7 @@ from spark_cec.errors import TransientError, Unsupported
 from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.graph import Graph, Node
 from spark_cec.pipeline.query_errors import is_fatal, java_error
-from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State, mark_starving
+from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State, mark_starving, mark_waiting
 from spark_cec.pipeline.supervise import Patience, Supervisor
 from tests.pipeline.support import WAIT_S, Java, Query, Source, becomes
 
@@ -212,6 +212,21 @@ def test_those_that_a_failed_flow_feeds_starve() -> None:
     assert [(flow.state, flow.starves_for) for flow in mark_starving(graph, flows)] == [
         (State.RUNNING, ()), (State.FAILED, ()), (State.STARVING, ("b",)), (State.RUNNING, ()),
     ]  # fmt: skip
+
+
+def test_those_below_a_source_that_does_not_answer_wait_for_it() -> None:
+    graph = Graph("shop", {
+        "web": Node("web"), "app": Node("app"), "counts": Node("counts", ("web", "app")),
+        "other": Node("other", ("web",)), "board": Node("board", ("counts",), is_sink=True),
+    })  # fmt: skip
+    flows = [
+        FlowStatus("web", State.RUNNING, complete_to_ms=9), FlowStatus("app", State.RESTARTING, away_since_ms=7),
+        FlowStatus("counts", State.RUNNING, complete_to_ms=5), FlowStatus("other", State.RUNNING, complete_to_ms=5),
+        FlowStatus("board", State.RUNNING),
+    ]  # fmt: skip
+    assert [flow.waits_for for flow in mark_waiting(graph, flows)] == [(), (), ("app",), (), ()]
+    flows[2] = FlowStatus("counts", State.STOPPED, complete_to_ms=5)
+    assert not any(flow.waits_for for flow in mark_waiting(graph, flows)), "it has ended"
 
 
 def test_a_status_is_read_as_it_was_written() -> None:

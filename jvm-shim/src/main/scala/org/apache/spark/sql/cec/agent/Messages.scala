@@ -173,6 +173,20 @@ private[cec] final case class BetweenBatchesRequest(checkpoint: String, home: St
   override def parse(answer: JsonNode): BetweenBatchesAnswer = BetweenBatchesAnswer.of(answer)
 }
 
+/** Notes that all input up to `quiet_ms`, ms since the epoch, is in the output of batches up to `batch`. */
+private[cec] final case class BoundaryRequest(home: String, batch: Long, quietMs: Long)
+    extends AgentRequest("boundary") {
+  override type Answer = Unit
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("home", home)
+    node.put("batch", batch)
+    node.put("quiet_ms", quietMs)
+    node
+  }
+  override def parse(answer: JsonNode): Unit = ()
+}
+
 /** Compares a flush with the log, and answers the request of `cec flush`, if there is one. */
 private[cec] final case class FlushedRequest(
     checkpoint: String, home: String, version: Long, generation: Long, failed: Seq[String], request: Option[String])
@@ -992,14 +1006,16 @@ private[cec] object TrimAnswer {
 }
 
 /** The first batch, the last one to read, and the newest one worth reading; -1 for none. */
-private[cec] final case class ViewOffsetsAnswer(first: Long, last: Long, newest: Long, of: Option[String] = None)
+private[cec] final case class ViewOffsetsAnswer(
+    first: Long, last: Long, newest: Long, of: Option[String] = None, quietMs: Option[Long] = None)
 
 private[cec] object ViewOffsetsAnswer {
   def of(node: JsonNode): ViewOffsetsAnswer = ViewOffsetsAnswer(
     node.get("first").asLong,
     node.get("last").asLong,
     node.get("newest").asLong,
-    Json.option(node.get("of"))(value => value.asText))
+    Json.option(node.get("of"))(value => value.asText),
+    Json.option(node.get("quiet_ms"))(value => value.asLong))
 }
 
 /** The schemas (Spark's JSON) of the newest and the oldest batch; none before the first batch. */

@@ -60,6 +60,9 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   /** Whether a pipeline's protocol decides when the query takes a checkpoint. */
   private val isUnderProtocol = conf.contains("spark.sql.streaming.stateStore.cec.protocol")
   private val speculation = session.sparkContext.conf.getBoolean("spark.speculation", false)
+  private def isKnownToBeStateless: Boolean =
+    !isStateful && !write.inputQuery.exists(node => !DeterministicNodes.isStateless(node))
+
   private lazy val isStateful = write.inputQuery.exists(StatefulOperators.kind(_).isDefined)
 
   /**
@@ -173,6 +176,11 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     usesCecState && !isRecorded && FencedSinks.wraps(sink)
   }
 
+  /** Notes with the output of a query without state up to when all input is in it; None if the output has no log. */
+  private def passOn(run: RunContext, committed: Long): Option[Long => Unit] = Option.when(cecSink.isDefined && isKnownToBeStateless) { untilMs =>
+    Agent.call(BoundaryRequest(run.home, SourceEvents.lastBatch(session).getOrElse(committed), untilMs), conf)
+  }
+
   private def wrap(run: RunContext, decision: Decision, begun: BeginAnswer, checked: CheckAnswer): WriteToStream = {
     val committed = begun.committedBatch
     val isReplayDue = begun.rewoundTo < committed
@@ -181,9 +189,10 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val defers = decision.deferred.nonEmpty || isReplayDue || isUnderProtocol
     val end = new BatchEnd(session, run, conf, isAsync = begun.writeAt == "async")
     val confirmed = if (!waits(sink)) sink else FencedSinks.wrap(sink, halves = defers, end)
-    val quiet = checked.quietInputsMs.map(step => new QuietInputs(session, write.inputQuery, step.round)).filterNot(_.isEmpty)
+    val quiet = checked.quietInputsMs.map(step => new QuietInputs(session, write.inputQuery, step.round, passOn(run, committed))).filterNot(_.isEmpty)
     val read =
       if (!defers && !end.isAsync && quiet.isEmpty) write.inputQuery
+      else if (!isStateful && !isUnderProtocol) quiet.fold(write.inputQuery)(inputs => WrappedSources.wrap(write.inputQuery, new StatelessRun(session, inputs)))
       else {
         val replay = Option.when(isReplayDue)(
           new Replay(session.asInstanceOf[ClassicSession], write, run, conf, begun.rewoundTo + 1, committed))

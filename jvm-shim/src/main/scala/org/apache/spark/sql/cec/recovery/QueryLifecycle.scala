@@ -10,7 +10,7 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.cec.RunContext
 import org.apache.spark.sql.cec.agent.{Agent, BetweenBatchesRequest, CheckpointDueRequest, CheckpointTakenRequest, Json}
 import org.apache.spark.sql.cec.exchange.StoreLocations
-import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, StreamExecution}
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 
 /**
  * The events of one run, from its first source to its last, if the query's stores may be ahead of the log.
@@ -35,24 +35,23 @@ private[recovery] final class QueryLifecycle(
     margin: Option[ThinMarginGuard],
     flushes: Boolean,
     asksForCheckpoints: Boolean)
-    extends Logging {
+    extends SourceEvents with Logging {
   private val begun, ended = new AtomicBoolean(false)
   private var lastLookNs = System.nanoTime()
 
-  /** The input of a source whose quiet matters. */
-  def quietInput(source: LogicalPlan): Option[QuietInput] = quiet.flatMap(_.of(source))
+  override def quietInput(source: LogicalPlan): Option[QuietInput] = quiet.flatMap(_.of(source))
 
-  /** Begins the replay, in the stream's thread, before the first source exists. */
-  def beforeSources(): Unit = if (begun.compareAndSet(false, true)) {
-    session.sparkContext.setLocalProperty(MicroBatchExecution.BATCH_ID_KEY, null) // this thread may have another query's id
+  /** Begins the replay. */
+  override def beforeSources(): Unit = if (begun.compareAndSet(false, true)) {
+    SourceEvents.forgetBatch(session)
     replay.foreach(_.begin())
   }
 
   /**
-   * Takes a checkpoint of the last batch if it is due, in the stream's thread. Runs before a source is asked for new
-   * input, and again after, because new input may force a checkpoint.
+   * Takes a checkpoint of the last batch if it is due. Runs before a source is asked for new input, and again after,
+   * because new input may force a checkpoint.
    */
-  def checkpointIfDue(): Unit = if (asksForCheckpoints) takeCheckpoint(lastBatch, stopping = false)
+  override def checkpointIfDue(): Unit = if (asksForCheckpoints) takeCheckpoint(lastBatch, stopping = false)
 
   private def takeCheckpoint(batch: Long, stopping: Boolean): Unit = {
     if (Agent.call(CheckpointDueRequest(run.checkpoint, batch, stopping), conf).due) {
@@ -61,8 +60,8 @@ private[recovery] final class QueryLifecycle(
     }
   }
 
-  /** Does what the agent orders, in the stream's thread, before Spark plans the next batch. */
-  def betweenBatches(): Unit = {
+  /** Does what the agent orders. */
+  override def betweenBatches(): Unit = {
     end.awaitWrite()
     checkpointIfDue()
     val now = System.nanoTime()
@@ -85,15 +84,13 @@ private[recovery] final class QueryLifecycle(
     orders.thin.foreach(why => margin.foreach(_.follow(why, version, orders.deletes)))
   }
 
-  /** The last batch that ran in this thread, by the property that Spark sets for its tasks. */
-  private def lastBatch: Long =
-    Option(session.sparkContext.getLocalProperty(MicroBatchExecution.BATCH_ID_KEY)).map(_.toLong).getOrElse(committed)
+  private def lastBatch: Long = SourceEvents.lastBatch(session).getOrElse(committed)
 
   /**
    * Holds back an acknowledgement. Spark acknowledges a source when it plans the next batch, so this is for the last
    * batch that ran.
    */
-  def hold(acknowledge: () => Unit): Unit = {
+  override def hold(acknowledge: () => Unit): Unit = {
     end.awaitWrite() // Spark may plan a batch without asking for new input: with availableNow and a source that it wraps
     announceTime()
     acknowledgements.hold(lastBatch, acknowledge)
@@ -109,10 +106,9 @@ private[recovery] final class QueryLifecycle(
     } session.sparkContext.setLocalProperty(RunContext.TimedBatchProperty, Json.arr().add(progress.batchId).add(ms.longValue).toString)
 
   /**
-   * Runs when the query has ended, before its sources stop. A clean stop is a checkpoint: all stores write their dirty
-   * windows, so the next start replays nothing.
+   * A clean stop is a checkpoint: all stores write their dirty windows, so the next start replays nothing.
    */
-  def beforeStop(): Unit = if (ended.compareAndSet(false, true)) {
+  override def beforeStop(): Unit = if (ended.compareAndSet(false, true)) {
     margin.foreach(_.stop())
     try end.awaitWrite() catch {
       case NonFatal(failure) => logWarning("Spark CEC: the last batch is not in the log; the next start makes it again by a replay", failure)

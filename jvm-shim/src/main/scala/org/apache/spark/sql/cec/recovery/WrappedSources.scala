@@ -4,6 +4,7 @@ import java.util
 
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2
+import org.apache.spark.sql.cec.source.QuietChannel
 import org.apache.spark.sql.connector.catalog.{SupportsRead, Table}
 import org.apache.spark.sql.connector.read.{Scan, ScanBuilder}
 import org.apache.spark.sql.connector.read.streaming._
@@ -17,7 +18,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap
  * acknowledged, and stops.
  */
 private[recovery] object WrappedSources {
-  def wrap(plan: LogicalPlan, run: QueryLifecycle): LogicalPlan = {
+  def wrap(plan: LogicalPlan, run: SourceEvents): LogicalPlan = {
     // A relation that occurs twice is one source to Spark, which compares by equality. So keep one wrapper for it.
     val wrappers = new util.HashMap[LogicalPlan, LogicalPlan]()
     Plans.transform(plan) {
@@ -25,7 +26,7 @@ private[recovery] object WrappedSources {
     }
   }
 
-  private def wrapRelation(relation: LogicalPlan, run: QueryLifecycle): LogicalPlan = relation match {
+  private def wrapRelation(relation: LogicalPlan, run: SourceEvents): LogicalPlan = relation match {
     case v2: StreamingRelationV2 =>
       val table = v2.table match {
         case readable: SupportsRead => wrapTable(readable, run, run.quietInput(relation))
@@ -39,7 +40,7 @@ private[recovery] object WrappedSources {
     case other => other
   }
 
-  private def wrapTable(table: SupportsRead, run: QueryLifecycle, quiet: Option[QuietInput]): Table = new TableDelegate(table) with SupportsRead {
+  private def wrapTable(table: SupportsRead, run: SourceEvents, quiet: Option[QuietInput]): Table = new TableDelegate(table) with SupportsRead {
     override def newScanBuilder(options: CaseInsensitiveStringMap): ScanBuilder = {
       val builder = table.newScanBuilder(options)
       () => new WrappedScan(builder.build(), run, quiet)
@@ -47,7 +48,7 @@ private[recovery] object WrappedSources {
   }
 }
 
-private final class WrappedScan(inner: Scan, run: QueryLifecycle, quiet: Option[QuietInput]) extends ScanDelegate(inner) {
+private final class WrappedScan(inner: Scan, run: SourceEvents, quiet: Option[QuietInput]) extends ScanDelegate(inner) {
   override def toMicroBatchStream(checkpointLocation: String): MicroBatchStream = {
     run.beforeSources()
     WrappedMicroBatches(inner.toMicroBatchStream(checkpointLocation), run, quiet)
@@ -56,7 +57,7 @@ private final class WrappedScan(inner: Scan, run: QueryLifecycle, quiet: Option[
 
 /** The events that both kinds of stream send to the run. */
 private sealed trait LifecycleStream extends SparkDataStream {
-  protected def run: QueryLifecycle
+  protected def run: SourceEvents
   protected def inner: SparkDataStream
 
   /** The input, if its quiet matters. */
@@ -83,8 +84,14 @@ private sealed trait Admitting extends SupportsAdmissionControl with LifecycleSt
   override def latestOffset(start: Offset, limit: ReadLimit): Offset = planBatch {
     val askedMs = System.currentTimeMillis()
     val found = admitting.latestOffset(start, limit)
-    quiet.foreach(_.answer(askedMs, !hasFixedEnd && isQuiet(start, found)))
+    quiet.foreach(_.answer(if (hasFixedEnd) None else quietSince(start, found, askedMs)))
     found
+  }
+
+  /** The wall clock up to which all rows have been read; None if there are more. */
+  private def quietSince(start: Offset, found: Offset, askedMs: Long): Option[Long] = inner match {
+    case channel: QuietChannel => channel.quietMs
+    case _ => Option.when(isQuiet(start, found))(askedMs)
   }
 
   /** Whether the end was fixed before the source was asked, so that there may be rows behind it. */
@@ -111,7 +118,7 @@ private sealed trait Seeing extends AcceptsLatestSeenOffset with LifecycleStream
 }
 
 private sealed class WrappedMicroBatches(
-    protected val inner: MicroBatchStream, protected val run: QueryLifecycle, override protected val quiet: Option[QuietInput])
+    protected val inner: MicroBatchStream, protected val run: SourceEvents, override protected val quiet: Option[QuietInput])
     extends MicroBatchDelegate(inner) with LifecycleStream {
   override def latestOffset: Offset = planBatch(inner.latestOffset)
   override def commit(end: Offset): Unit = run.hold(() => inner.commit(end))
@@ -119,7 +126,7 @@ private sealed class WrappedMicroBatches(
 }
 
 private object WrappedMicroBatches {
-  def apply(stream: MicroBatchStream, run: QueryLifecycle, quiet: Option[QuietInput]): MicroBatchStream =
+  def apply(stream: MicroBatchStream, run: SourceEvents, quiet: Option[QuietInput]): MicroBatchStream =
      (stream, stream.isInstanceOf[AcceptsLatestSeenOffset]) match {
     case (_: SupportsTriggerAvailableNow, false) => new WrappedMicroBatches(stream, run, quiet) with AvailableNow
     case (_: SupportsTriggerAvailableNow, true) => new WrappedMicroBatches(stream, run, quiet) with AvailableNow with Seeing
@@ -130,7 +137,7 @@ private object WrappedMicroBatches {
   }
 }
 
-private sealed class WrappedSource(protected val inner: Source, protected val run: QueryLifecycle) extends SourceDelegate(inner) with LifecycleStream {
+private sealed class WrappedSource(protected val inner: Source, protected val run: SourceEvents) extends SourceDelegate(inner) with LifecycleStream {
   override def getOffset: Option[OffsetV1] = planBatch(inner.getOffset)
   override def commit(end: OffsetV1): Unit = run.hold(() => inner.commit(end))
   override def commit(end: Offset): Unit = run.hold(() => inner.commit(end))
@@ -138,7 +145,7 @@ private sealed class WrappedSource(protected val inner: Source, protected val ru
 }
 
 private object WrappedSource {
-  def apply(source: Source, run: QueryLifecycle): Source = (source, source.isInstanceOf[AcceptsLatestSeenOffset]) match {
+  def apply(source: Source, run: SourceEvents): Source = (source, source.isInstanceOf[AcceptsLatestSeenOffset]) match {
     case (_: SupportsTriggerAvailableNow, false) => new WrappedSource(source, run) with AvailableNow
     case (_: SupportsTriggerAvailableNow, true) => new WrappedSource(source, run) with AvailableNow with Seeing
     case (_: SupportsAdmissionControl, false) => new WrappedSource(source, run) with Admitting

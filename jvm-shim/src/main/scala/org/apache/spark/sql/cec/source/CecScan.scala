@@ -117,6 +117,15 @@ private final class WindowReader(inner: ArrowReader, view: WindowsView, schema: 
   }
 }
 
+/** A stream of rows that another query has written, and that says up to when this query had read its own input. */
+private[cec] trait QuietChannel {
+  /**
+   * The wall clock, in ms since 1970, up to which all input is in the rows that were read when Spark last asked for more.
+   * None if there are more rows, or if the other query says nothing.
+   */
+  def quietMs: Option[Long]
+}
+
 /** The last batch read. If the log records it, `of` tells this batch from another one with the same number. */
 private final case class BatchOffset(batch: Long, of: Option[String] = None) extends Offset {
   override def json(): String = of.fold(batch.toString)(known => Json.obj().put("batch", batch).put("of", known).toString)
@@ -136,12 +145,13 @@ private object BatchOffset {
  * @param place Spark's metadata path for this source
  */
 private final class CecStream(view: OutputView, schema: StructType, retained: Int, place: String)
-    extends MicroBatchStream with SupportsTriggerAvailableNow with Logging {
+    extends MicroBatchStream with SupportsTriggerAvailableNow with QuietChannel with Logging {
   private var availableNow: Option[Long] = None
 
   /** Whether the stream has checked since its start that its last batch still exists. */
   private var checked = false
   private var newest: Option[Long] = None
+  private var quiet: Option[Long] = None
 
   /**
    * Begins the stream, because Spark asks for it only without an offset. An earlier stream with the same reader name
@@ -166,8 +176,11 @@ private final class CecStream(view: OutputView, schema: StructType, retained: In
     val end = view.endAfter(from.batch, from.of, checked, availableNow, place)
     checked = true
     newest = Some(end.newest)
+    quiet = end.quietMs
     if (end.batch == from.batch) from else BatchOffset(end.batch, end.of)
   }
+
+  override def quietMs: Option[Long] = quiet
 
   override def reportLatestOffset(): Offset = BatchOffset(newest.getOrElse(view.newest))
 

@@ -72,8 +72,11 @@ private[source] sealed trait View extends Serializable with Logging {
   protected def bound(request: ViewSplitsRequest): ViewSplitsRequest = request
 }
 
-/** The last batch of a stream's next batch, its identity, and the newest batch in the log. */
-private[source] final case class NextEnd(batch: Long, of: Option[String], newest: Long)
+/**
+ * The last batch of a stream's next batch, its identity, and the newest batch in the log. `quietMs`: all rows that come of
+ * input up to then have been read, in ms since 1970.
+ */
+private[source] final case class NextEnd(batch: Long, of: Option[String], newest: Long, quietMs: Option[Long])
 
 /**
  * The rows that the sink wrote: whole batches, once.
@@ -107,7 +110,7 @@ private[source] final case class OutputView(
   def endAfter(batch: Long, seen: Option[String], checked: Boolean, upTo: Option[Long], source: String): NextEnd = {
     val answer = Agent.call(ViewOffsetsRequest(
       path, conf, mayWait, mayLose, None, Some(batch), upTo, maxBatches, maxRows, seen, checked, source), conf)
-    NextEnd(answer.last, answer.of, answer.newest)
+    NextEnd(answer.last, answer.of, answer.newest, answer.quietMs)
   }
 
   /**
