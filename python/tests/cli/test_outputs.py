@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.log.boundary import Boundary, note_boundary
 from spark_cec.log.manifest import Consumed, load, manifest_path, publish, retire, take_back
 from spark_cec.log.output_rollbacks import cut_path
 from spark_cec.recovery.generations import next_generation
@@ -53,6 +54,21 @@ def test_of_the_first_and_of_an_earlier_release_it_says_what_is_known(checkpoint
         "    cec /flows/bids from batch 10 to batch 20",
         "    files to nothing yet",
     ]
+
+
+def test_up_to_when_the_output_is_complete(checkpoint: Checkpoint) -> None:
+    """Until a rollback takes the batch back that the boundary is after."""
+    assert answer(run("outputs", str(checkpoint.path), "--json"))["complete"] is None
+    crc = load(checkpoint.storage, 3).crc
+    note_boundary(checkpoint.storage, Boundary(3, crc, 1_700_000_000_000))
+    assert answer(run("outputs", str(checkpoint.path), "--json"))["complete"] == {"batch": 3, "to_ms": 1_700_000_000_000}
+    said = run("outputs", str(checkpoint.path)).stdout.splitlines()
+    assert said[-1] == "complete to 2023-11-14 22:13:20 UTC: all input is in batches up to 3"
+    take_back(checkpoint.storage, 2, 7)
+    assert answer(run("outputs", str(checkpoint.path), "--json"))["complete"] is None
+    note_boundary(checkpoint.storage, Boundary(-1, None, 1_700_000_000_000))
+    said = run("outputs", str(checkpoint.path)).stdout.splitlines()
+    assert said[-1] == "complete to 2023-11-14 22:13:20 UTC: there was no input"
 
 
 def test_what_was_taken_back_is_said(checkpoint: Checkpoint) -> None:
