@@ -61,7 +61,8 @@ def test_up_to_when_the_output_is_complete(checkpoint: Checkpoint) -> None:
     assert answer(run("outputs", str(checkpoint.path), "--json"))["complete"] is None
     crc = load(checkpoint.storage, 3).crc
     note_boundary(checkpoint.storage, Boundary(3, crc, 1_700_000_000_000))
-    assert answer(run("outputs", str(checkpoint.path), "--json"))["complete"] == {"batch": 3, "to_ms": 1_700_000_000_000}
+    found = answer(run("outputs", str(checkpoint.path), "--json"))["complete"]
+    assert found == {"batch": 3, "to_ms": 1_700_000_000_000}
     said = run("outputs", str(checkpoint.path)).stdout.splitlines()
     assert said[-1] == "complete to 2023-11-14 22:13:20 UTC: all input is in batches up to 3"
     take_back(checkpoint.storage, 2, 7)
