@@ -95,8 +95,8 @@ class Reader(Query):
         return read.writeStream.format("cec").option("checkpointLocation", str(self.channel(name))).start()
 
     def read(self, session: SparkSession, name: str, **options: str) -> DataFrame:
-        reader = session.readStream.format("cec").option("waitForLog", "true").option("reader", "counts")
-        stream = reader.schema("topic STRING, timestamp TIMESTAMP").option("newColumns", "true").load(str(self.channel(name)))
+        reader = session.readStream.format("cec").options(waitForLog=True, newColumns=True, reader="counts")
+        stream = reader.schema("topic STRING, timestamp TIMESTAMP").load(str(self.channel(name)))
         return stream.withWatermark("timestamp", "1 second")
 
     @contextmanager
