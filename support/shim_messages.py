@@ -127,7 +127,7 @@ def _encode(of: Any, value: str) -> str:
         return f"Json.arr().add({value}._1).add({value}._2)"
     origin, arguments = typing.get_origin(of), typing.get_args(of)
     if origin in _MAPS:
-        return f"Json.map({value})"
+        return f"{'Json.map' if arguments[1] is str else 'Json.longMap'}({value})"
     if origin is tuple:
         each = arguments[0]
         simple = {str: "Json.strings", int: "Json.longs"}.get(each)

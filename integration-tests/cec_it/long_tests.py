@@ -100,6 +100,7 @@ _PARTS = (
         "kafka/test_lost_input.py",
         "kafka/test_margin.py",
         "kafka/test_protocols.py",
+        "kafka/test_quiet_inputs.py",
         "kafka/test_restarts.py",
         "test_batches_again.py",
         "test_cluster.py",

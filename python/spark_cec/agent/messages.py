@@ -266,12 +266,16 @@ class FlushedAnswer(Message, frozen=True, kw_only=True):
 
 
 class BoundaryRequest(Request, frozen=True, kw_only=True):
-    """Notes that all input up to `quiet_ms`, ms since the epoch, is in the output of batches up to `batch`."""
+    """Notes that all input up to `quiet_ms`, ms since the epoch, is in the output of batches up to `batch`.
+
+    `columns`: by column, the time below which no later batch has a row.
+    """
 
     answer = Done
     home: str
     batch: int
-    quiet_ms: int
+    quiet_ms: int | None
+    columns: dict[str, int]
 
 
 class FlushedRequest(Request, frozen=True, kw_only=True):
@@ -682,7 +686,8 @@ class ViewOffsetsAnswer(Message, frozen=True, kw_only=True):
     """The first batch, the last one to read, and the newest one worth reading; -1 for none.
 
     `of` identifies the last batch beyond its number. `quiet_ms`: the stream has read all rows that come of input up to
-    then, in ms since the epoch; None if that is unknown, or if the session has no `sources.quiet`.
+    then, in ms since the epoch; None if that is unknown, or if the session has no `sources.quiet`. `columns`: by
+    column, the time below which no row will come.
     """
 
     first: int
@@ -690,6 +695,7 @@ class ViewOffsetsAnswer(Message, frozen=True, kw_only=True):
     newest: int
     of: str | None = None
     quiet_ms: int | None = None
+    columns: dict[str, int] = {}
 
 
 class ViewOffsetsRequest(Request, frozen=True, kw_only=True):

@@ -74,7 +74,7 @@ class OutputCalls:
             crc = manifest.load(log.storage, newest).crc if newest >= 0 else None
         except (FileNotFoundError, DamagedLog):  # a reader of that batch has no use for the boundary, or gets the error
             return Done()
-        note_boundary(log.storage, Boundary(newest, crc, request.quiet_ms))
+        note_boundary(log.storage, Boundary(newest, crc, request.quiet_ms, request.columns))
         return Done()
 
     def _must_look(self, log: OpenLog, request: PublishRequest) -> bool:

@@ -158,8 +158,8 @@ class ReaderCalls:
         if after is not None and after > newest:
             raise _missing_batch(log, request, after, newest)
         if bounds is None:
-            quiet_ms = boundary.quiet_ms if boundary is not None and boundary.batch < 0 else None
-            return ViewOffsetsAnswer(first=kept_from, last=newest, newest=newest, quiet_ms=quiet_ms)
+            said = _say(boundary if boundary is not None and boundary.batch < 0 else None)
+            return ViewOffsetsAnswer(first=kept_from, last=newest, newest=newest, **said)
         assert log is not None
         if after is not None:
             if not request.checked or log.published.cuts.known:
@@ -174,8 +174,8 @@ class ReaderCalls:
             of = _identify_batch(log, last) if last > after else None
             has_read_all = last == after and up_to is None and request.up_to is None
             holds = boundary is not None and boundary.batch <= bounds[1] and still_holds(log.storage, boundary)
-            quiet_ms = boundary.quiet_ms if boundary is not None and has_read_all and holds else None
-            return ViewOffsetsAnswer(first=bounds[0], last=last, newest=newest, of=of, quiet_ms=quiet_ms)
+            said = _say(boundary if has_read_all and holds else None)
+            return ViewOffsetsAnswer(first=bounds[0], last=last, newest=newest, of=of, **said)
         if since is None:
             return ViewOffsetsAnswer(first=bounds[0], last=newest, newest=newest)
         first, newest = _retry_once(lambda: _find_since(log, since))
@@ -384,6 +384,11 @@ def _is_worth_reading(storage: Storage, first: int, last: int) -> bool:
         oldest_ms = oldest_ms or each.wall_ms
     # A writer's clock may be ahead. Then its batches must not seem new for that long.
     return oldest_ms is not None and abs(time.time() * 1000 - oldest_ms) > EMPTY_WAIT_MS
+
+
+def _say(boundary: Boundary | None) -> dict[str, Any]:
+    """The fields of an answer for a boundary that holds."""
+    return {} if boundary is None else {"quiet_ms": boundary.quiet_ms, "columns": dict(boundary.columns)}
 
 
 def _identify_batch(log: OpenLog, batch: int) -> str | None:

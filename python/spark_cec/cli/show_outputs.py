@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -39,7 +40,9 @@ def outputs_json(found: Outputs) -> dict[str, Any]:
 
 
 def _boundary_json(boundary: Boundary | None) -> dict[str, Any] | None:
-    return None if boundary is None else {"batch": boundary.batch, "to_ms": boundary.quiet_ms}
+    if boundary is None:
+        return None
+    return {"batch": boundary.batch, "to_ms": boundary.quiet_ms, "columns": dict(boundary.columns)}
 
 
 def print_outputs(out: Console, found: Outputs) -> None:
@@ -61,9 +64,16 @@ def print_outputs(out: Console, found: Outputs) -> None:
             out.print(f"    {read.source}{begin} to {_format_offset(read.end or 'nothing yet')}")
 
     if found.boundary is not None:
-        newest = found.boundary.batch
-        there = f"all input is in batches up to {newest}" if newest >= 0 else "there was no input"
-        out.print(f"complete to {_format_time(found.boundary.quiet_ms)}: {there}")
+        for line in _describe(found.boundary):
+            out.print(line)
+
+
+def _describe(boundary: Boundary) -> Iterator[str]:
+    if boundary.quiet_ms is not None:
+        there = f"all input is in batches up to {boundary.batch}" if boundary.batch >= 0 else "there was no input"
+        yield f"complete to {_format_time(boundary.quiet_ms)}: {there}"
+    for column, ms in sorted(boundary.columns.items()):
+        yield f"complete to {_format_time(ms)} by {column}: no batch after {boundary.batch} has an older row"
 
 
 def _format_offset(offset: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 
 from spark_cec.errors import DamagedLog, NewerFormat
 from spark_cec.log.checked_json import decode_object, encode_object
@@ -16,20 +17,28 @@ BOUNDARY_FILE = "boundary.json"
 class Boundary:
     """All input that existed at `quiet_ms`, ms since the epoch by the writer's clock, went into batches up to `batch`.
 
-    `batch`: -1 if no batch is published. `crc`: the checksum of that batch's manifest, None without a manifest; after
-    a rollback the batch of that number is another one.
+    `quiet_ms`: None if that is not known. `columns`: by column, the time below which no later batch has a row. `batch`:
+    -1 if no batch is published. `crc`: the checksum of that batch's manifest, None without a manifest; after a rollback
+    the batch of that number is another one.
     """
 
     batch: int
     crc: int | None
-    quiet_ms: int
+    quiet_ms: int | None
+    columns: Mapping[str, int] = field(default_factory=dict)
 
 
 def note_boundary(storage: Storage, boundary: Boundary) -> None:
-    """Replaces the boundary, unless the one that is there is after the same batch and of a later time."""
+    """Replaces the boundary. If the one that is there is after the same batch, the later times of both count."""
     there = read_boundary(storage)
-    same = there is not None and (there.batch, there.crc) == (boundary.batch, boundary.crc)
-    if there is None or not same or there.quiet_ms < boundary.quiet_ms:
+    if there is not None and (there.batch, there.crc) == (boundary.batch, boundary.crc):
+        quiet_ms = max((ms for ms in (there.quiet_ms, boundary.quiet_ms) if ms is not None), default=None)
+        columns = {
+            name: max(ms for ms in (there.columns.get(name), boundary.columns.get(name)) if ms is not None)
+            for name in there.columns.keys() | boundary.columns.keys()
+        }
+        boundary = replace(boundary, quiet_ms=quiet_ms, columns=columns)
+    if boundary != there:
         storage.replace(BOUNDARY_FILE, encode_object(asdict(boundary)))
 
 
@@ -47,7 +56,8 @@ def read_boundary(storage: Storage) -> Boundary | None:
     """The boundary; None if there is none, or if it cannot be read: then a reader waits for rows."""
     try:
         fields, _ = decode_object(BOUNDARY_FILE, storage.read(BOUNDARY_FILE), "boundary")
-        crc = fields["crc"]
-        return Boundary(int(fields["batch"]), None if crc is None else int(crc), int(fields["quiet_ms"]))
-    except (FileNotFoundError, DamagedLog, NewerFormat, KeyError, TypeError, ValueError):
+        crc, quiet_ms = (None if fields[key] is None else int(fields[key]) for key in ("crc", "quiet_ms"))
+        columns = {str(name): int(ms) for name, ms in fields["columns"].items()}
+        return Boundary(int(fields["batch"]), crc, quiet_ms, columns)
+    except (FileNotFoundError, DamagedLog, NewerFormat, KeyError, TypeError, ValueError, AttributeError):
         return None

@@ -43,7 +43,7 @@ def write(agent: Agent, batch: int, *rows: int, partition: int = 0) -> str | Non
 
 def bounds(first: int, last: int, newest: int) -> dict[str, Any]:
     """An answer to a look at the offsets that knows no more than this."""
-    return {"first": first, "last": last, "newest": newest, "of": None, "quiet_ms": None}
+    return {"first": first, "last": last, "newest": newest, "of": None, "quiet_ms": None, "columns": {}}
 
 
 def publish(
@@ -733,26 +733,26 @@ def quiet_ms(agent: Agent, after: int, **more: Any) -> int | None:
 
 def test_a_stream_that_has_read_all_knows_up_to_when_its_channel_is_complete(agent: Agent) -> None:
     assert quiet_ms(agent, -1) is None
-    agent.ask("boundary", batch=-1, quiet_ms=500)
+    agent.ask("boundary", batch=-1, quiet_ms=500, columns={})
     assert quiet_ms(agent, -1) == 500, "no batch is needed for that"
     publish(agent, 0, write(agent, 0, 1))
     assert quiet_ms(agent, -1) is None, "it has not read the batch"
     assert quiet_ms(agent, 0) == 500
     for batch in (1, 2):
         publish(agent, batch)  # without rows: a stream does not read them at once
-    agent.ask("boundary", batch=2, quiet_ms=900)
+    agent.ask("boundary", batch=2, quiet_ms=900, columns={})
     assert quiet_ms(agent, 0) == 900
     publish(agent, 3, write(agent, 3, 4))
     assert quiet_ms(agent, 0) is None and quiet_ms(agent, 3) == 900
-    agent.ask("boundary", batch=3, quiet_ms=800)
+    agent.ask("boundary", batch=3, quiet_ms=800, columns={})
     assert quiet_ms(agent, 3) == 800, "after another batch"
-    agent.ask("boundary", batch=3, quiet_ms=700)
+    agent.ask("boundary", batch=3, quiet_ms=700, columns={})
     assert quiet_ms(agent, 3) == 800, "it never goes back"
 
 
 def test_a_stream_with_an_end_or_without_the_setting_knows_nothing(agent: Agent) -> None:
     publish(agent, 0, write(agent, 0, 1))
-    agent.ask("boundary", batch=0, quiet_ms=900)
+    agent.ask("boundary", batch=0, quiet_ms=900, columns={})
     assert quiet_ms(agent, 0) == 900
     assert quiet_ms(agent, 0, up_to=0) is None
     assert agent.ask("view_offsets", after=0, checked=True)["quiet_ms"] is None
@@ -762,22 +762,22 @@ def test_a_boundary_does_not_outlive_the_batch_that_it_is_after(agent: Agent) ->
     """A rollback takes the batch back, and the query writes another one of its number."""
     for batch in (0, 1):
         publish(agent, batch, write(agent, batch, batch))
-    agent.ask("boundary", batch=1, quiet_ms=900)
+    agent.ask("boundary", batch=1, quiet_ms=900, columns={})
     log = open_storage(agent.home)
     take_back(log, 0, 2)
     assert quiet_ms(agent, 0) is None, "batch 1 is gone"
     publish(agent, 1, write(agent, 1, 7, 8), generation=2)
     assert quiet_ms(agent, 1) is None, "this is another batch 1"
-    agent.ask("boundary", batch=1, quiet_ms=600)
+    agent.ask("boundary", batch=1, quiet_ms=600, columns={})
     assert quiet_ms(agent, 1) == 600
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"format_version": 1}', b"\xff"])
 def test_a_damaged_boundary_is_as_good_as_none(agent: Agent, content: bytes) -> None:
     publish(agent, 0, write(agent, 0, 1))
-    agent.ask("boundary", batch=0, quiet_ms=900)
+    agent.ask("boundary", batch=0, quiet_ms=900, columns={})
     log = open_storage(agent.home)
     log.replace(BOUNDARY_FILE, content)
     assert quiet_ms(agent, 0) is None
-    agent.ask("boundary", batch=0, quiet_ms=901)
+    agent.ask("boundary", batch=0, quiet_ms=901, columns={})
     assert quiet_ms(agent, 0) == 901

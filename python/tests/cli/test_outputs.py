@@ -62,9 +62,13 @@ def test_up_to_when_the_output_is_complete(checkpoint: Checkpoint) -> None:
     crc = load(checkpoint.storage, 3).crc
     note_boundary(checkpoint.storage, Boundary(3, crc, 1_700_000_000_000))
     found = answer(run("outputs", str(checkpoint.path), "--json"))["complete"]
-    assert found == {"batch": 3, "to_ms": 1_700_000_000_000}
+    assert found == {"batch": 3, "to_ms": 1_700_000_000_000, "columns": {}}
     said = run("outputs", str(checkpoint.path)).stdout.splitlines()
     assert said[-1] == "complete to 2023-11-14 22:13:20 UTC: all input is in batches up to 3"
+    note_boundary(checkpoint.storage, Boundary(3, crc, None, {"end": 1_700_000_060_000}))
+    said = run("outputs", str(checkpoint.path)).stdout.splitlines()
+    assert said[-2].startswith("complete to 2023-11-14 22:13:20 UTC: ")
+    assert said[-1] == "complete to 2023-11-14 22:14:20 UTC by end: no batch after 3 has an older row"
     take_back(checkpoint.storage, 2, 7)
     assert answer(run("outputs", str(checkpoint.path), "--json"))["complete"] is None
     note_boundary(checkpoint.storage, Boundary(-1, None, 1_700_000_000_000))

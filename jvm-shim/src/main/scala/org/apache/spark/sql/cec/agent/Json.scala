@@ -33,6 +33,12 @@ private[cec] object Json {
     node
   }
 
+  def longMap(values: Map[String, Long]): ObjectNode = {
+    val node = obj()
+    values.foreach { case (key, value) => node.put(key, value) }
+    node
+  }
+
   def node(value: String): JsonNode = JsonNodeFactory.instance.textNode(value)
 
   def node(value: Long): JsonNode = JsonNodeFactory.instance.numberNode(value)

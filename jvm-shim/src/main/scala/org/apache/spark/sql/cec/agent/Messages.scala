@@ -174,14 +174,15 @@ private[cec] final case class BetweenBatchesRequest(checkpoint: String, home: St
 }
 
 /** Notes that all input up to `quiet_ms`, ms since the epoch, is in the output of batches up to `batch`. */
-private[cec] final case class BoundaryRequest(home: String, batch: Long, quietMs: Long)
+private[cec] final case class BoundaryRequest(home: String, batch: Long, quietMs: Option[Long], columns: Map[String, Long])
     extends AgentRequest("boundary") {
   override type Answer = Unit
   override def toJson: ObjectNode = {
     val node = Json.obj()
     node.put("home", home)
     node.put("batch", batch)
-    node.put("quiet_ms", quietMs)
+    node.set[JsonNode]("quiet_ms", Json.orNull(quietMs)(value => Json.node(value)))
+    node.set[JsonNode]("columns", Json.longMap(columns))
     node
   }
   override def parse(answer: JsonNode): Unit = ()
@@ -1007,7 +1008,8 @@ private[cec] object TrimAnswer {
 
 /** The first batch, the last one to read, and the newest one worth reading; -1 for none. */
 private[cec] final case class ViewOffsetsAnswer(
-    first: Long, last: Long, newest: Long, of: Option[String] = None, quietMs: Option[Long] = None)
+    first: Long, last: Long, newest: Long, of: Option[String] = None, quietMs: Option[Long] = None,
+    columns: Map[String, Long])
 
 private[cec] object ViewOffsetsAnswer {
   def of(node: JsonNode): ViewOffsetsAnswer = ViewOffsetsAnswer(
@@ -1015,7 +1017,8 @@ private[cec] object ViewOffsetsAnswer {
     node.get("last").asLong,
     node.get("newest").asLong,
     Json.option(node.get("of"))(value => value.asText),
-    Json.option(node.get("quiet_ms"))(value => value.asLong))
+    Json.option(node.get("quiet_ms"))(value => value.asLong),
+    Json.entries(node.get("columns"))(value => value.asLong))
 }
 
 /** The schemas (Spark's JSON) of the newest and the oldest batch; none before the first batch. */

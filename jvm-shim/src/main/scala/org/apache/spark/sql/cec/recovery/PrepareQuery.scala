@@ -60,9 +60,6 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
   /** Whether a pipeline's protocol decides when the query takes a checkpoint. */
   private val isUnderProtocol = conf.contains("spark.sql.streaming.stateStore.cec.protocol")
   private val speculation = session.sparkContext.conf.getBoolean("spark.speculation", false)
-  private def isKnownToBeStateless: Boolean =
-    !isStateful && !write.inputQuery.exists(node => !DeterministicNodes.isStateless(node))
-
   private lazy val isStateful = write.inputQuery.exists(StatefulOperators.kind(_).isDefined)
 
   /**
@@ -176,9 +173,9 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     usesCecState && !isRecorded && FencedSinks.wraps(sink)
   }
 
-  /** Notes with the output of a query without state up to when all input is in it; None if the output has no log. */
-  private def passOn(run: RunContext, committed: Long): Option[Long => Unit] = Option.when(cecSink.isDefined && isKnownToBeStateless) { untilMs =>
-    Agent.call(BoundaryRequest(run.home, SourceEvents.lastBatch(session).getOrElse(committed), untilMs), conf)
+  /** Notes a boundary with the output; None if the output has no log. */
+  private def passOn(run: RunContext, committed: Long): Option[InputBoundary => Unit] = Option.when(cecSink.isDefined) { boundary =>
+    Agent.call(BoundaryRequest(run.home, SourceEvents.lastBatch(session).getOrElse(committed), boundary.quietMs, boundary.columns), conf)
   }
 
   private def wrap(run: RunContext, decision: Decision, begun: BeginAnswer, checked: CheckAnswer): WriteToStream = {
@@ -189,7 +186,7 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val defers = decision.deferred.nonEmpty || isReplayDue || isUnderProtocol
     val end = new BatchEnd(session, run, conf, isAsync = begun.writeAt == "async")
     val confirmed = if (!waits(sink)) sink else FencedSinks.wrap(sink, halves = defers, end)
-    val quiet = checked.quietInputsMs.map(step => new QuietInputs(session, write.inputQuery, step.round, passOn(run, committed))).filterNot(_.isEmpty)
+    val quiet = checked.quietInputsMs.map(step => new QuietInputs(session, write.inputQuery, write.outputMode, step.round, passOn(run, committed))).filterNot(_.isEmpty)
     val read =
       if (!defers && !end.isAsync && quiet.isEmpty) write.inputQuery
       else if (!isStateful && !isUnderProtocol) quiet.fold(write.inputQuery)(inputs => WrappedSources.wrap(write.inputQuery, new StatelessRun(session, inputs)))

@@ -12,44 +12,37 @@ import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2
 import org.apache.spark.sql.cec.source.CecTable
 import org.apache.spark.sql.execution.streaming.operators.stateful.EventTimeWatermarkExec
 import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, StreamExecution, StreamingQueryWrapper, WatermarkTracker}
+import org.apache.spark.sql.streaming.OutputMode
 
 /**
- * Moves the watermarks of inputs that have no more rows with the wall clock (`cec.sources.quiet`). Spark moves a
- * watermark by rows alone, so an input without rows holds all windows open.
+ * Moves the watermarks of inputs from which no older rows will come (`cec.sources.quiet`), and passes that on to the
+ * readers of the output. Spark moves a watermark by rows alone, so an input without rows holds all windows open.
  *
- * An input is quiet when its source answered, while Spark planned a batch, that it has nothing beyond what was read.
- * Then each row that existed when the source was asked has been read. The user vouches that a later row is at most as
- * old as the watermark's delay. A source that does not answer is never quiet. Only sources are asked that are known to
- * answer for now: Kafka, and the output of a query whose own inputs are known to be quiet.
- *
- * A query without state passes the time on with its output (`channel`), because each of its rows comes of a row of its
- * input. A query with state does not: its rows may come of older input.
+ * An input says so while Spark plans a batch (`InputBoundary`). A source that does not answer says nothing. Only sources
+ * are asked that are known to answer for now: Kafka, and the output of another query with this setting.
  *
  * The watermark goes into Spark's offset log with the next batch, as one that comes from rows. So a replay has the same.
  * All methods run in the stream's thread.
  *
  * @param plan the query with its original sources
+ * @param mode the query's output mode
  * @param stepMs by how much to move a watermark at least, because each step may cost a batch without rows
- * @param channel notes with the output up to when all input is in it; None if nobody reads the output, or if it has state
+ * @param channel notes a boundary with the output; None if the output has no log
  */
-private[recovery] final class QuietInputs(session: SparkSession, plan: LogicalPlan, stepMs: Long, channel: Option[Long => Unit]) extends Logging {
+private[recovery] final class QuietInputs(
+    session: SparkSession, plan: LogicalPlan, mode: OutputMode, stepMs: Long, channel: Option[InputBoundary => Unit]) extends Logging {
   /**
-   * The sources below each watermark, by the id of its node; only those whose sources can all be asked. The two sides of
-   * a self-join or self-union have one id.
+   * The sources below each watermark, by the id of its node, and the column of each that has the time, if that is known.
+   * Only those whose sources can all be asked. The two sides of a self-join or self-union have one id.
    */
-  private val watermarks: Map[UUID, Set[LogicalPlan]] = plan.collect { case watermark: EventTimeWatermark => watermark }
-    .groupMapReduce(_.nodeId)(QuietInputs.findSources(_))(_ ++ _)
-    .filter { case (_, sources) => sources.nonEmpty && sources.forall(QuietInputs.canBeAsked) }
+  private val watermarks: Map[UUID, Set[(LogicalPlan, Option[String])]] = plan.collect { case watermark: EventTimeWatermark => watermark }
+    .groupMapReduce(_.nodeId)(QuietInputs.findTimes)(_ ++ _)
+    .filter { case (_, sources) => sources.nonEmpty && sources.forall { case (source, _) => QuietInputs.canBeAsked(source) } }
 
-  /** All sources, if the query passes the time on and all of them can be asked. */
-  private val passedOn: Set[LogicalPlan] =
-    Option(QuietInputs.findSources(plan)).filter(sources => channel.isDefined && sources.nonEmpty && sources.forall(QuietInputs.canBeAsked))
-      .getOrElse(Set.empty)
+  private val passedOn = channel.map(new PassedOn(plan, mode, stepMs, _)).filterNot(_.isEmpty)
 
-  /** When each quiet source was asked. */
-  private val quietSinceMs = mutable.Map.empty[LogicalPlan, Long]
+  private val known = mutable.Map.empty[LogicalPlan, InputBoundary]
   private val movedToMs = mutable.Map.empty[UUID, Long]
-  private var passedOnMs = Long.MinValue
   private var isWorking = true
 
   /** Whether no answer of a source matters. */
@@ -57,37 +50,24 @@ private[recovery] final class QuietInputs(session: SparkSession, plan: LogicalPl
 
   /** The input of a source; None if its answers do not matter. */
   def of(source: LogicalPlan): Option[QuietInput] =
-    Option.when(passedOn(source) || watermarks.values.exists(_(source)))(new QuietInput(note(source, _)))
+    Option.when(passedOn.exists(_.sources(source)) || watermarks.values.exists(_.exists(_._1 == source)))(new QuietInput(note(source, _)))
 
-  /** Notes that a source was quiet when it was asked at this time; None: it was not. */
-  private def note(source: LogicalPlan, askedMs: Option[Long]): Unit = {
-    askedMs.fold(quietSinceMs -= source)(at => quietSinceMs += source -> at)
-    if (askedMs.isDefined) {
-      passOn()
-      if (isWorking) try move() catch {
-        case NonFatal(failure) =>
-          isWorking = false
-          logWarning("Spark CEC: quiet inputs hold the watermark back until a restart, because this release of Spark has another tracker", failure)
-      }
-    }
-  }
-
-  /** The channel's reader has then all rows that come of input up to this time. */
-  private def passOn(): Unit = if (passedOn.nonEmpty && passedOn.forall(quietSinceMs.contains)) {
-    val until = passedOn.map(quietSinceMs).min
-    if (passedOnMs == Long.MinValue || until - passedOnMs >= stepMs) {
-      passedOnMs = until
-      try channel.foreach(_(until)) catch {
-        case NonFatal(failure) => logWarning("Spark CEC: readers of the output wait for rows, because it was not noted that all input is in it", failure)
-      }
+  private def note(source: LogicalPlan, boundary: InputBoundary): Unit = {
+    known += source -> boundary
+    passedOn.foreach(_.passOn(known, findExecution.map(_.lastExecution.offsetSeqMetadata.batchWatermarkMs)))
+    if (isWorking && !boundary.isEmpty) try move() catch {
+      case NonFatal(failure) =>
+        isWorking = false
+        logWarning("Spark CEC: quiet inputs hold the watermark back until a restart, because this release of Spark has another tracker", failure)
     }
   }
 
   private def move(): Unit = {
     val due = for {
       (node, sources) <- watermarks
-      if sources.forall(quietSinceMs.contains)
-      until = sources.map(quietSinceMs).min
+      times = sources.toSeq.map { case (source, column) => known.get(source).flatMap(_.of(column)) }
+      if times.forall(_.isDefined)
+      until = times.flatten.min
       if movedToMs.get(node).forall(until - _ >= stepMs)
     } yield node -> until
     if (due.nonEmpty) findExecution.foreach { execution =>
@@ -112,12 +92,17 @@ private[recovery] final class QuietInputs(session: SparkSession, plan: LogicalPl
   } yield execution
 }
 
-private object QuietInputs {
-  private def findSources(watermark: LogicalPlan): Set[LogicalPlan] = watermark.collectLeaves().filter(_.isStreaming).toSet
+private[recovery] object QuietInputs {
+  def findSources(plan: LogicalPlan): Set[LogicalPlan] = plan.collectLeaves().filter(_.isStreaming).toSet
 
-  private def canBeAsked(source: LogicalPlan): Boolean = source match {
+  def canBeAsked(source: LogicalPlan): Boolean = source match {
     case v2: StreamingRelationV2 => KafkaTopics.areReadBy(v2) || v2.table.isInstanceOf[CecTable]
     case _ => false
+  }
+
+  private def findTimes(watermark: EventTimeWatermark): Set[(LogicalPlan, Option[String])] = {
+    val time = TimeColumns.sourceColumn(watermark.child, watermark.eventTime)
+    findSources(watermark).map(source => (source, time.collect { case (`source`, column) => column }))
   }
 
   /** Spark hides the tracker from others than its own subclasses. */
@@ -125,8 +110,61 @@ private object QuietInputs {
     classOf[MicroBatchExecution].getMethod("watermarkTracker").invoke(execution).asInstanceOf[WatermarkTracker]
 }
 
-/** One source whose quiet matters. */
-private[recovery] final class QuietInput(note: Option[Long] => Unit) {
-  /** Notes up to when, by the wall clock, a source that was asked for new input has been read; None: it has more. */
-  def answer(quietMs: Option[Long]): Unit = note(quietMs)
+/**
+ * What an input says of the rows that will come from it.
+ *
+ * @param quietMs the wall clock, in ms since 1970, up to which all rows have been read. The user vouches that a later row
+ *   is at most as old as the watermark's delay. None if there may be more
+ * @param columns by column, the time below which no row will come, in ms since 1970; whatever the clock says
+ */
+private[cec] final case class InputBoundary(quietMs: Option[Long], columns: Map[String, Long] = Map.empty) {
+  def isEmpty: Boolean = quietMs.isEmpty && columns.isEmpty
+
+  /** The time of a row that would move a watermark over this column no further than the boundary allows. */
+  def of(column: Option[String]): Option[Long] = (quietMs ++ column.flatMap(columns.get)).maxOption
+}
+
+/** One source whose boundary matters. */
+private[recovery] final class QuietInput(note: InputBoundary => Unit) {
+  /** Notes the answer of a source that was asked for new input. */
+  def answer(boundary: InputBoundary): Unit = note(boundary)
+}
+
+/**
+ * Passes boundaries on with the output of a query. All input up to a time is then in the batches that are there.
+ *
+ * A query that works row by row passes the wall clock on, because each of its rows comes of a row of its input, and the
+ * boundaries of columns that it leaves as they are. An aggregation over windows, in append mode, passes its watermark on:
+ * a window to come ends after it. Other queries pass nothing on.
+ */
+private final class PassedOn(plan: LogicalPlan, mode: OutputMode, stepMs: Long, write: InputBoundary => Unit) extends Logging {
+  private val isRowByRow = !plan.exists(node => StatefulOperators.kind(node).isDefined || !DeterministicNodes.isStateless(node))
+  private val ends = TimeColumns.endsOfWindows(plan, mode)
+  private val unchanged = if (isRowByRow) plan.output.flatMap(column => TimeColumns.sourceColumn(plan, column).map(column.name -> _)) else Nil
+  private var written = InputBoundary(None)
+
+  val sources: Set[LogicalPlan] =
+    Option(QuietInputs.findSources(plan)).filter(found => found.nonEmpty && found.forall(QuietInputs.canBeAsked)).getOrElse(Set.empty)
+
+  def isEmpty: Boolean = sources.isEmpty || !(isRowByRow || ends.nonEmpty)
+
+  /** @param watermarkMs of the last batch; None before the first one */
+  def passOn(known: collection.Map[LogicalPlan, InputBoundary], watermarkMs: Option[Long]): Unit = {
+    val quiet = sources.toSeq.map(known.get(_).flatMap(_.quietMs))
+    val quietMs = Option.when(isRowByRow && quiet.forall(_.isDefined))(quiet.flatten.min)
+    val kept = for ((name, (source, column)) <- unchanged; boundary <- known.get(source); ms <- boundary.columns.get(column)) yield name -> ms
+    val closed = for (ms <- watermarkMs.toSeq if ms > 0; name <- ends) yield name -> ms
+    val boundary = InputBoundary(quietMs, (kept ++ closed).toMap)
+    if (isDue(boundary)) {
+      written = boundary
+      try write(boundary) catch {
+        case NonFatal(failure) => logWarning("Spark CEC: readers of the output wait for rows, because it was not noted up to when it is complete", failure)
+      }
+    }
+  }
+
+  private def isDue(boundary: InputBoundary): Boolean = {
+    val times = boundary.quietMs.map(ms => ms -> written.quietMs) ++ boundary.columns.map { case (name, ms) => ms -> written.columns.get(name) }
+    times.exists { case (ms, before) => before.forall(ms - _ >= stepMs) }
+  }
 }

@@ -4,7 +4,7 @@ import java.util
 
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2
-import org.apache.spark.sql.cec.source.QuietChannel
+import org.apache.spark.sql.cec.source.BoundedChannel
 import org.apache.spark.sql.connector.catalog.{SupportsRead, Table}
 import org.apache.spark.sql.connector.read.{Scan, ScanBuilder}
 import org.apache.spark.sql.connector.read.streaming._
@@ -84,14 +84,13 @@ private sealed trait Admitting extends SupportsAdmissionControl with LifecycleSt
   override def latestOffset(start: Offset, limit: ReadLimit): Offset = planBatch {
     val askedMs = System.currentTimeMillis()
     val found = admitting.latestOffset(start, limit)
-    quiet.foreach(_.answer(if (hasFixedEnd) None else quietSince(start, found, askedMs)))
+    quiet.foreach(_.answer(if (hasFixedEnd) InputBoundary(None) else boundaryOf(start, found, askedMs)))
     found
   }
 
-  /** The wall clock up to which all rows have been read; None if there are more. */
-  private def quietSince(start: Offset, found: Offset, askedMs: Long): Option[Long] = inner match {
-    case channel: QuietChannel => channel.quietMs
-    case _ => Option.when(isQuiet(start, found))(askedMs)
+  private def boundaryOf(start: Offset, found: Offset, askedMs: Long): InputBoundary = inner match {
+    case channel: BoundedChannel => channel.boundary
+    case _ => InputBoundary(Option.when(isQuiet(start, found))(askedMs))
   }
 
   /** Whether the end was fixed before the source was asked, so that there may be rows behind it. */

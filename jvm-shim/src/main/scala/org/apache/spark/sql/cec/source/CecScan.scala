@@ -10,6 +10,7 @@ import org.apache.arrow.vector.ipc.ArrowStreamReader
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.cec.Acquired
 import org.apache.spark.sql.cec.agent.Json
+import org.apache.spark.sql.cec.recovery.InputBoundary
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{GenericInternalRow, UnsafeRow}
 import org.apache.spark.sql.connector.read._
@@ -117,13 +118,10 @@ private final class WindowReader(inner: ArrowReader, view: WindowsView, schema: 
   }
 }
 
-/** A stream of rows that another query has written, and that says up to when this query had read its own input. */
-private[cec] trait QuietChannel {
-  /**
-   * The wall clock, in ms since 1970, up to which all input is in the rows that were read when Spark last asked for more.
-   * None if there are more rows, or if the other query says nothing.
-   */
-  def quietMs: Option[Long]
+/** A stream of rows that another query has written, and that says which rows of it will not come any more. */
+private[cec] trait BoundedChannel {
+  /** The boundary when Spark last asked for more input; empty if there are more rows, or if the other query says nothing. */
+  def boundary: InputBoundary
 }
 
 /** The last batch read. If the log records it, `of` tells this batch from another one with the same number. */
@@ -145,13 +143,13 @@ private object BatchOffset {
  * @param place Spark's metadata path for this source
  */
 private final class CecStream(view: OutputView, schema: StructType, retained: Int, place: String)
-    extends MicroBatchStream with SupportsTriggerAvailableNow with QuietChannel with Logging {
+    extends MicroBatchStream with SupportsTriggerAvailableNow with BoundedChannel with Logging {
   private var availableNow: Option[Long] = None
 
   /** Whether the stream has checked since its start that its last batch still exists. */
   private var checked = false
   private var newest: Option[Long] = None
-  private var quiet: Option[Long] = None
+  private var known = InputBoundary(None)
 
   /**
    * Begins the stream, because Spark asks for it only without an offset. An earlier stream with the same reader name
@@ -176,11 +174,11 @@ private final class CecStream(view: OutputView, schema: StructType, retained: In
     val end = view.endAfter(from.batch, from.of, checked, availableNow, place)
     checked = true
     newest = Some(end.newest)
-    quiet = end.quietMs
+    known = end.boundary
     if (end.batch == from.batch) from else BatchOffset(end.batch, end.of)
   }
 
-  override def quietMs: Option[Long] = quiet
+  override def boundary: InputBoundary = known
 
   override def reportLatestOffset(): Offset = BatchOffset(newest.getOrElse(view.newest))
 

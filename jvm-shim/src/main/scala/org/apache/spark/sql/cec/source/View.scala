@@ -8,6 +8,7 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.catalyst.util.DateTimeUtils
 import org.apache.spark.sql.cec.agent._
+import org.apache.spark.sql.cec.recovery.InputBoundary
 import org.apache.spark.sql.execution.streaming.state.{StateSchemaCompatibilityChecker, StateStoreId, StateStoreProviderId}
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types._
@@ -73,10 +74,10 @@ private[source] sealed trait View extends Serializable with Logging {
 }
 
 /**
- * The last batch of a stream's next batch, its identity, and the newest batch in the log. `quietMs`: all rows that come of
- * input up to then have been read, in ms since 1970.
+ * The last batch of a stream's next batch, its identity, and the newest batch in the log. `boundary`: of the rows behind
+ * those that were read.
  */
-private[source] final case class NextEnd(batch: Long, of: Option[String], newest: Long, quietMs: Option[Long])
+private[source] final case class NextEnd(batch: Long, of: Option[String], newest: Long, boundary: InputBoundary)
 
 /**
  * The rows that the sink wrote: whole batches, once.
@@ -110,7 +111,7 @@ private[source] final case class OutputView(
   def endAfter(batch: Long, seen: Option[String], checked: Boolean, upTo: Option[Long], source: String): NextEnd = {
     val answer = Agent.call(ViewOffsetsRequest(
       path, conf, mayWait, mayLose, None, Some(batch), upTo, maxBatches, maxRows, seen, checked, source), conf)
-    NextEnd(answer.last, answer.of, answer.newest, answer.quietMs)
+    NextEnd(answer.last, answer.of, answer.newest, InputBoundary(answer.quietMs, answer.columns))
   }
 
   /**

@@ -1,0 +1,76 @@
+package org.apache.spark.sql.cec.recovery
+
+import org.apache.spark.sql.catalyst.expressions.{Alias, Attribute, Expression, GetStructField, NamedExpression, TimeWindow}
+import org.apache.spark.sql.catalyst.plans.logical._
+import org.apache.spark.sql.streaming.OutputMode
+import org.apache.spark.sql.types.{StructType, TimestampType}
+
+/**
+ * Follows columns of time through a plan. It knows projections, filters, and the windows of an aggregation. All else has
+ * no answer, because a column may then have other times than it seems.
+ */
+private[recovery] object TimeColumns {
+  /** The column of a source that is this column of the plan, unchanged; None if it is not known to be one. */
+  def sourceColumn(plan: LogicalPlan, column: Attribute): Option[(LogicalPlan, String)] = plan match {
+    case source: LeafNode => source.output.find(_.exprId == column.exprId).map(found => (source, found.name))
+    case _ => below(plan, column).collect { case (child, attribute: Attribute) => (child, attribute) }.flatMap { case (child, attribute) => sourceColumn(child, attribute) }
+  }
+
+  /**
+   * The columns of the output that have the end of a window, or the time that rows were grouped by, if the query is one
+   * aggregation that gives a window out once the watermark has passed its end. Rows to come are then behind the watermark.
+   */
+  def endsOfWindows(plan: LogicalPlan, mode: OutputMode): Seq[String] = {
+    val stateful = plan.collect { case node if StatefulOperators.kind(node).isDefined || !DeterministicNodes.isStateless(node) => node }
+    stateful match {
+      case Seq(one: Aggregate) if mode == OutputMode.Append() && one.isStreaming =>
+        plan.output.filter(column => column.dataType == TimestampType && isEnd(plan, column, one)).map(_.name)
+      case _ => Nil
+    }
+  }
+
+  private def isEnd(plan: LogicalPlan, expression: Expression, aggregate: Aggregate): Boolean = (plan, expression) match {
+    case (`aggregate`, GetStructField(window: Attribute, End, _)) => isGroupedBy(aggregate, window) && window.metadata.contains(TimeWindow.marker)
+    case (`aggregate`, column: Attribute) => aggregate.aggregateExpressions.find(_.exprId == column.exprId).exists {
+      case Alias(GetStructField(window: Attribute, End, _), _) => isGroupedBy(aggregate, window) && window.metadata.contains(TimeWindow.marker)
+      case named => isGroupedBy(aggregate, named) && named.dataType == TimestampType
+    }
+    case (_, column: Attribute) => below(plan, column).exists { case (child, found) => isEnd(child, found, aggregate) }
+    case (_, GetStructField(window: Attribute, End, _)) => windowBelow(plan, window, aggregate)
+    case _ => false
+  }
+
+  /** Whether this attribute of the plan is the window that rows are grouped by. */
+  private def windowBelow(plan: LogicalPlan, window: Attribute, aggregate: Aggregate): Boolean = plan match {
+    case `aggregate` => aggregate.aggregateExpressions.find(_.exprId == window.exprId).exists { named =>
+      isGroupedBy(aggregate, named) && named.dataType.isInstanceOf[StructType] && named.metadata.contains(TimeWindow.marker)
+    }
+    case _ => below(plan, window).exists {
+      case (child, attribute: Attribute) => windowBelow(child, attribute, aggregate)
+      case _ => false
+    }
+  }
+
+  /** Whether rows are grouped by this attribute, or by the attribute that it renames, and it follows a watermark. */
+  private def isGroupedBy(aggregate: Aggregate, named: NamedExpression): Boolean = {
+    val grouped = named match {
+      case Alias(child, _) => child
+      case other => other
+    }
+    grouped.isInstanceOf[Attribute] && aggregate.groupingExpressions.exists(_.semanticEquals(grouped)) &&
+      grouped.asInstanceOf[Attribute].metadata.contains(EventTimeWatermark.delayKey)
+  }
+
+  /** The expression below the plan's first node that becomes this column of it. */
+  private def below(plan: LogicalPlan, column: Attribute): Option[(LogicalPlan, Expression)] = plan match {
+    case Project(list, child) => list.find(_.exprId == column.exprId).map {
+      case Alias(expression, _) => (child, expression)
+      case named => (child, named)
+    }
+    case _: Filter | _: SubqueryAlias | _: EventTimeWatermark => Some((plan.children.head, column))
+    case _ => None
+  }
+
+  /** The place of the end in the struct of a window. */
+  private val End = 1
+}
