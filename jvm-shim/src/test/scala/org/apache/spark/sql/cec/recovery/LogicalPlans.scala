@@ -31,9 +31,9 @@ private[recovery] object LogicalPlans {
 
   def join(left: LogicalPlan, right: LogicalPlan): Join = Join(left, right, Inner, None, JoinHint.NONE)
 
-  def source(name: String): StreamingRelationV2 = make(
+  def source(name: String, output: Seq[Attribute] = Seq(key, number)): StreamingRelationV2 = make(
     classOf[StreamingRelationV2],
-    Seq(classOf[String] -> name, classOf[CaseInsensitiveStringMap] -> CaseInsensitiveStringMap.empty(), classOf[Seq[_]] -> Seq(key, number)))
+    Seq(classOf[String] -> name, classOf[CaseInsensitiveStringMap] -> CaseInsensitiveStringMap.empty(), classOf[Seq[_]] -> output))
 
   def write(plan: LogicalPlan, mode: OutputMode = OutputMode.Update()): WriteToStream = make(
     classOf[WriteToStream],
