@@ -14,9 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
+import spark_cec
 from cec_it import local
 from testbed.broker import Broker
 from testbed.topics import Topics
+
+POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
 Key = tuple[str, int]
 """A topic, and the second in which its window begins."""
@@ -28,6 +31,7 @@ class Query:
     def __init__(self, spark: SparkSession, broker: Broker, names: tuple[str, str], checkpoint: Path) -> None:
         self.spark, self.broker, self.names, self.checkpoint = spark, broker, names, checkpoint
         self.batches: dict[int, dict[Key, int]] = {}
+        self.conf: dict[str, str] = {}
 
     @property
     def closed(self) -> dict[Key, int]:
@@ -49,7 +53,7 @@ class Query:
 
     @contextmanager
     def running(self, quiet: str, **options: str) -> Iterator[StreamingQuery]:
-        session = local.session(self.spark, {**local.OPENINGS_ONLY, "stop.flush": "off", "sources.quiet": quiet})
+        session = local.session(self.spark, {**local.OPENINGS_ONLY, "sources.quiet": quiet, **self.conf})
         both = self.read(session, self.names[0], **options).unionByName(self.read(session, self.names[1], **options))
         counts = both.groupBy("topic", f.window("timestamp", "1 second")).agg(f.count("*").alias("rows"))
         writer = counts.select("topic", f.col("window.start").alias("begin"), "rows").writeStream
@@ -113,8 +117,15 @@ class Reader(Query):
     said_by_writers = ""
     """The writers' setting, if it is not the reader's."""
 
-    def rows_read(self, query: StreamingQuery) -> int:
-        return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+def wait_for_rows(count: int, query: StreamingQuery) -> None:
+    """Wait until a query has read so many rows."""
+
+    def look() -> bool | None:
+        assert query.exception() is None, query.exception()
+        return True if sum(progress["numInputRows"] for progress in query.recentProgress) >= count else None
+
+    local.eventually(look, f"{count} rows were read")
 
 
 def count_rows(broker: Broker, topics: Topics, names: tuple[str, ...]) -> Counter[Key]:
@@ -200,7 +211,7 @@ def test_a_channel_whose_writer_does_not_say_that_it_is_quiet_holds_all_windows_
         for _ in range(3):
             feed(topics, web, 5)
             time.sleep(1.1)  # the next rows are of another window
-        local.eventually(lambda: True if query.rows_read(running) == 16 else None, "all rows were read")
+        wait_for_rows(16, running)
         running.processAllAvailable()
         assert not any(key[0] == web for key in query.closed)
     assert not any((query.channel(name) / "cec" / "log" / "boundary.json").exists() for name in query.names)
@@ -268,3 +279,44 @@ def test_windows_of_windows_close_without_more_rows(query: Query, broker: Broker
                 return True if chain.closed == wanted else None
 
             local.eventually(look, f"windows {wanted}")
+
+
+@pytest.mark.parametrize("query", [Query], indirect=True, ids=["max"])
+def test_if_the_highest_watermark_counts_a_quiet_topic_does_not_move_it_alone(
+    query: Query, broker: Broker, topics: Topics
+) -> None:
+    web, _ = query.names
+    for _ in range(3):
+        feed(topics, web, 6)
+        time.sleep(1.1)
+    query.conf[POLICY] = "max"
+    with query.running("100ms", maxOffsetsPerTrigger="2") as running:
+        query.wait_for(count_rows(broker, topics, query.names), running)
+        late = [each["numRowsDroppedByWatermark"] for p in running.recentProgress for each in p["stateOperators"]]
+        assert sum(late) == 0
+
+
+@pytest.mark.parametrize("query", [Query], indirect=True, ids=["held back"])
+def test_rows_that_a_stateful_operator_holds_back_do_not_become_late(query: Query, topics: Topics) -> None:
+    """The clock does not move a watermark above the operator, because older rows may wait below."""
+    web, _ = query.names
+    session = local.session(query.spark, {**local.OPENINGS_ONLY, "sources.quiet": "100ms"})
+    reader = session.readStream.format("kafka").option("kafka.bootstrap.servers", query.broker.address)
+    rows = reader.option("subscribe", web).option("startingOffsets", "earliest").load().select("topic", "timestamp")
+    first = f.min("timestamp").alias("first")
+    pairs = spark_cec.count_window(rows, "topic", 2, [first], order_by="timestamp").withWatermark("first", "1 second")
+    counts = pairs.groupBy("topic", f.window("first", "1 second")).agg(f.count("*").alias("rows"))
+    writer = counts.select("topic", f.col("window.start").alias("begin"), "rows").writeStream.foreachBatch(query.keep)
+    running = writer.option("checkpointLocation", str(query.checkpoint)).start()
+    try:
+        given = 0
+        for rows_more, pause_s in ((2, 1.1), (1, 4.0), (1, 1.1), (2, 0.0)):
+            feed(topics, web, rows_more)
+            given += rows_more
+            wait_for_rows(given, running)
+            time.sleep(pause_s)  # the third row waits for the fourth
+        local.eventually(lambda: True if sum(query.closed.values()) == 2 else None, "both pairs, by the third one")
+        late = [each["numRowsDroppedByWatermark"] for p in running.recentProgress for each in p["stateOperators"]]
+        assert sum(late) == 0 and running.exception() is None
+    finally:
+        running.stop()

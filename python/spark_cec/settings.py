@@ -111,8 +111,8 @@ class Settings:
     log_path: str | None = None
     python: str | None = None
     segment_bytes: int = 64 << 20
-    bundle_segments: int | None = 64
-    bundle_after_ms: float = 120_000.0
+    bundle_segments: int | None = 32
+    bundle_after_ms: float = 10_000.0
     compression: str = "zstd"
     retain_output_batches: int | None = None
     output_readers: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ from spark_cec.checkpoint.commit_frames import StoreLedgers
 from spark_cec.errors import GONE, CecError, Fenced, LogLocationError, SettingsError
 from spark_cec.ids import new_writer_id
 from spark_cec.log.bundles import Bundles
-from spark_cec.log.bundling import bundle_segments, choose_segments, choose_settled
+from spark_cec.log.bundling import bundle_segments, choose_segments, choose_settled, delete_copied
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.home import join_log, read_log_id
 from spark_cec.log.manifest import PublishedBatches
@@ -104,7 +104,7 @@ class OpenLog:
         if count is None or self.storage.can_append:
             return
         before = time.monotonic() - self.settings.bundle_after_ms / 1000
-        self.storage.delete_files(choose_settled(self.storage.duplicates, before))
+        delete_copied(self.storage, choose_settled(self.storage.duplicates, before))
         for chosen in choose_segments(self.storage.beside, self.catalog.index.covered(), count):
             bundle_segments(self.storage, chosen, new_writer_id(int(time.time() * 1000)))
 

@@ -274,6 +274,7 @@ class BoundaryRequest(Request, frozen=True, kw_only=True):
     answer = Done
     home: str
     batch: int
+    generation: int
     quiet_ms: int | None
     columns: dict[str, int]
 

@@ -66,15 +66,18 @@ class OutputCalls:
         return PublishAnswer(first=counts == wanted)
 
     def note_boundary(self, request: BoundaryRequest) -> Done:
-        """Notes up to which time all input is in the published batches. A batch without rows may have no manifest."""
-        log = self._logs.get_known(request.home)
-        there = log.published.bounds()
-        newest = -1 if there is None else min(there[1], request.batch)
+        """Notes up to which time all input is in the published batches, which end with the run's last one.
+
+        Notes nothing if that batch is not there. Raises `Fenced` if a later run has taken the output back.
+        """
+        log, batch = self._logs.get_known(request.home), request.batch
+        log.published.cuts.look()
+        manifest.refuse_taken_back(log.storage.url, log.published.cuts, batch, request.generation)
         try:
-            crc = manifest.load(log.storage, newest).crc if newest >= 0 else None
+            crc = manifest.load(log.storage, batch).crc if batch >= 0 else None
         except (FileNotFoundError, DamagedLog):  # a reader of that batch has no use for the boundary, or gets the error
             return Done()
-        note_boundary(log.storage, Boundary(newest, crc, request.quiet_ms, request.columns))
+        note_boundary(log.storage, Boundary(batch, crc, request.quiet_ms, request.columns))
         return Done()
 
     def _must_look(self, log: OpenLog, request: PublishRequest) -> bool:

@@ -59,7 +59,8 @@ TRUSTED_S = 2.0
 """A stream checks that its log is still the same at most once in this time; it looks for batches ten times a second."""
 
 EMPTY_WAIT_MS = 10_000
-"""Batches without rows wait this long for one with rows. Then the stream reads them, so that the log may delete them.
+"""Batches without rows wait this long for one with rows, or for a step of `sources.quiet`. Then the stream reads them,
+so that the log may delete them, and so that it knows a boundary behind them.
 """
 
 LOOK_FOR_BOUNDARY_S = 5.0
@@ -167,13 +168,15 @@ class ReaderCalls:
             settings, channel = parse_settings(request.conf), request.path
             # Ask after the bounds are read: a batch published later may be behind a marker.
             up_to = self._protocols.end_of(settings, channel)
-            last = _choose_end(log.storage, after, bounds, request, up_to)
+            wait_ms = min(EMPTY_WAIT_MS, settings.quiet_inputs_ms or EMPTY_WAIT_MS)
+            last = _choose_end(log.storage, after, bounds, request, up_to, wait_ms)
             self._protocols.will_read(settings, channel, log.storage, after, last, up_to, request.source)
-            if not _is_worth_reading(log.storage, last + 1, newest):
+            if not _is_worth_reading(log.storage, last + 1, newest, wait_ms):
                 newest = last  # Else a reader that has read all rows would seem to lag.
             of = _identify_batch(log, last) if last > after else None
             has_read_all = last == after and up_to is None and request.up_to is None
-            holds = boundary is not None and boundary.batch <= bounds[1] and still_holds(log.storage, boundary)
+            # What the stream has taken in, its offset must name: then it notices a rollback of the boundary's batch.
+            holds = boundary is not None and boundary.batch <= after and still_holds(log.storage, boundary)
             said = _say(boundary if has_read_all and holds else None)
             return ViewOffsetsAnswer(first=bounds[0], last=last, newest=newest, of=of, **said)
         if since is None:
@@ -339,12 +342,17 @@ def _published_range(log: OpenLog) -> range:
 
 
 def _choose_end(
-    storage: Storage, after: int, bounds: tuple[int, int], request: ViewOffsetsRequest, up_to: int | None
+    storage: Storage,
+    after: int,
+    bounds: tuple[int, int],
+    request: ViewOffsetsRequest,
+    up_to: int | None,
+    wait_ms: float,
 ) -> int:
     # Else a bound would count batches that are no longer kept.
     begin = max(after, bounds[0] - 1) if request.may_lose else after
     last = min(bound for bound in (bounds[1], request.up_to, up_to) if bound is not None)
-    if not _is_worth_reading(storage, begin + 1, last):
+    if not _is_worth_reading(storage, begin + 1, last, wait_ms):
         return begin
     empty = _last_empty(storage, begin, last)  # batches without rows come along, outside the bounds
     if request.max_batches is not None:
@@ -372,8 +380,8 @@ def _read_schemas(storage: Storage, first: int, last: int) -> Iterator[tuple[int
             yield batch, each.schema_json
 
 
-def _is_worth_reading(storage: Storage, first: int, last: int) -> bool:
-    """Whether these batches deserve a batch of the reader: batches without rows wait for a while.
+def _is_worth_reading(storage: Storage, first: int, last: int, wait_ms: float) -> bool:
+    """Whether these batches deserve a batch of the reader: batches without rows wait for `wait_ms`.
 
     A flow that reads its own channel answers each batch with one of its own. Without the wait it would never rest.
     """
@@ -383,7 +391,7 @@ def _is_worth_reading(storage: Storage, first: int, last: int) -> bool:
             return True
         oldest_ms = oldest_ms or each.wall_ms
     # A writer's clock may be ahead. Then its batches must not seem new for that long.
-    return oldest_ms is not None and abs(time.time() * 1000 - oldest_ms) > EMPTY_WAIT_MS
+    return oldest_ms is not None and abs(time.time() * 1000 - oldest_ms) > wait_ms
 
 
 def _say(boundary: Boundary | None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ A segment in a bundle keeps its name and its bytes. So places in the log and the
 
 from __future__ import annotations
 
+import errno
 import json
 import struct
 import threading
@@ -90,7 +91,7 @@ class Bundles(DelegatingStorage):
 
     If a segment lies beside its bundle, that file counts: `cec repair` may have replaced it. A deleted segment stays in
     its bundle, which goes when all its segments are deleted. Until then other processes see the segment as if nobody
-    had trimmed the log yet.
+    had trimmed the log yet. So a file that differs from what is in the bundle stays as long, too.
     """
 
     def __init__(self, inner: Storage, clock: Callable[[], float] = time.monotonic) -> None:
@@ -145,8 +146,9 @@ class Bundles(DelegatingStorage):
                 if segment not in self._beside
             }
             self._gone &= {segment for each in self._directories.values() for segment in each}
-            hidden = [StoredFile(name, at.size) for name, at in self._places.items() if name not in self._gone]
-        return sorted([*(file for file in found if not is_bundle(file.name)), *hidden])
+            files = [file for file in found if not is_bundle(file.name)]
+            files += [StoredFile(name, at.size) for name, at in self._places.items()]
+            return sorted(file for file in files if file.name not in self._gone)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         """At most `length` bytes from `offset`."""
@@ -185,20 +187,37 @@ class Bundles(DelegatingStorage):
         """Deletes the files that exist, and bundles in which no segment is left."""
         with self._lock:
             segments = {path.removeprefix(f"{SEGMENTS}/") for path in paths}
-            hidden = segments & self._places.keys()
             self._gone |= {each for directory in self._directories.values() for each in segments & directory.keys()}
             empty = [bundle for bundle, directory in self._directories.items() if directory.keys() <= self._gone]
-        files = [path for path in paths if path.removeprefix(f"{SEGMENTS}/") not in hidden]
-        if files or empty:
-            self._inner.delete_all([*files, *map(segment_path, empty)])
+            left = [directory for bundle, directory in self._directories.items() if bundle not in empty]
+            stay = {segment for each in left for segment in each if not self._is_copied(segment, each[segment])}
+            beside = {each for bundle in empty for each in self._directories[bundle] if each in self._beside} - stay
+            others = self._places.keys() | stay | beside
+        files = [path for path in paths if path.removeprefix(f"{SEGMENTS}/") not in others]
+        gone = [*files, *map(segment_path, sorted(beside)), *map(segment_path, empty)]
+        if gone:
+            self._inner.delete_all(gone)
         with self._lock:
             for bundle in empty:
                 self._directories.pop(bundle, None)
+
+    def read_copy(self, segment: str) -> bytes:
+        """The bytes of a segment in its bundle, even if its file counts. `FileNotFoundError` if no bundle has it."""
+        with self._lock:
+            found = [each[segment] for each in self._directories.values() if segment in each]
+        if not found:
+            raise FileNotFoundError(errno.ENOENT, f"{self.url} has no bundle with this segment", segment)
+        place = found[0]
+        return self._inner.read(segment_path(place.bundle), place.offset, place.size)
 
     def delete_files(self, segments: Sequence[str]) -> None:
         """Deletes the files of segments that a bundle has, too; the segments stay."""
         if segments:
             self._inner.delete_all([segment_path(segment) for segment in segments])
+
+    def _is_copied(self, segment: str, place: Bundled) -> bool:
+        """Whether the segment's file, if there is one, is as its bundle has it. The caller has the lock."""
+        return self._beside.get(segment, place.size) == place.size
 
     def _read_new(self, bundles: Mapping[str, int]) -> Mapping[str, Directory | DamagedLog | None]:
         """The directories of bundles that are new, or why one cannot be read, or None for one that is gone again."""

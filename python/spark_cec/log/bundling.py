@@ -43,11 +43,26 @@ def choose_segments(beside: Mapping[str, int], covered: Mapping[str, Covered], c
     return chosen
 
 
+def delete_copied(storage: Bundles, settled: Sequence[str]) -> None:
+    """Deletes the files of these segments, each if its copy in the bundle is as it is, and sound."""
+
+    def is_sound(segment: str) -> bool:
+        try:
+            copy = storage.read_copy(segment)
+            return _is_sound(segment, copy) and storage.read(segment_path(segment)) == copy
+        except FileNotFoundError:  # the bundle or the file has gone meanwhile
+            return False
+
+    if settled:
+        with ThreadPoolExecutor(reads_at_once(storage)) as pool:
+            sound = list(pool.map(is_sound, settled))
+        storage.delete_files([segment for segment, good in zip(settled, sound, strict=True) if good])
+
+
 def choose_settled(duplicates: Sequence[Duplicate], before: float) -> list[str]:
     """The segments whose files may go, because their bundle was seen before this time, by the clock of `Bundles`.
 
-    A listing in several requests may begin before the bundle is created, and end after the files are deleted. So the
-    files stay for longer than a listing takes.
+    Readers with an older listing find the files meanwhile.
     """
     return sorted(each.segment for each in duplicates if each.since <= before)
 
@@ -78,5 +93,8 @@ def _read_sound(storage: Storage, segment: str) -> bytes | None:
         content = storage.read(segment_path(segment))
     except FileNotFoundError:
         return None
-    is_sound = content and all(isinstance(found, FoundFrame) for found in scan_bytes(segment, content))
-    return content if is_sound else None
+    return content if _is_sound(segment, content) else None
+
+
+def _is_sound(segment: str, content: bytes) -> bool:
+    return bool(content) and all(isinstance(found, FoundFrame) for found in scan_bytes(segment, content))

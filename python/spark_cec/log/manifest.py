@@ -81,12 +81,7 @@ def publish(storage: Storage, manifest: Manifest, cuts: Cuts | None = None, *, l
     cuts = cuts or Cuts(storage)
     if looks:
         cuts.look()
-    cut = cuts.of(manifest.batch, manifest.generation)
-    if cut is not None:
-        raise Fenced(
-            f"{storage.url}: run {cut.generation} has taken back the output after batch {cut.after}, so that run "
-            f"{manifest.generation} cannot publish batch {manifest.batch} any more: a later run of the query owns it"
-        )
+    refuse_taken_back(storage.url, cuts, manifest.batch, manifest.generation)
     path, content = manifest_path(manifest.batch), _encode_manifest(manifest)
     try:
         storage.create(path, content)
@@ -98,6 +93,16 @@ def publish(storage: Storage, manifest: Manifest, cuts: Cuts | None = None, *, l
             return there
         storage.replace(path, content)
     return manifest
+
+
+def refuse_taken_back(url: str, cuts: Cuts, batch: int, generation: int) -> None:
+    """Raises `Fenced` if a cut takes back what this run has published, or would publish, of a batch."""
+    cut = cuts.of(batch, generation)
+    if cut is not None:
+        raise Fenced(
+            f"{url}: run {cut.generation} has taken back the output after batch {cut.after}, so that run "
+            f"{generation} cannot publish batch {batch} any more: a later run of the query owns it"
+        )
 
 
 def _refuse_other_input(storage: Storage, there: Manifest, planned: Manifest) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import time
 from dataclasses import dataclass
-from itertools import count, pairwise
+from itertools import count
 
 from spark_cec.errors import AlreadyExists, TransientError
-from spark_cec.log.frame import FrameKind
+from spark_cec.ids import new_writer_id
+from spark_cec.log.bundles import encode_bundle
+from spark_cec.log.frame import Location
 from spark_cec.log.meta import SegmentMeta, decode_meta
 from spark_cec.log.reader import SegmentReport, verify
 from spark_cec.log.scan import Damage, FoundFrame, scan_bytes
-from spark_cec.log.segment import SegmentName, is_bundle, segment_path
+from spark_cec.log.segment import SegmentName, bundle_name, is_bundle, segment_path
 from spark_cec.log.storage import Storage
 
 BROKEN = "broken"
@@ -44,8 +46,8 @@ def repair(storage: Storage, dry_run: bool) -> RepairReport:
     For each segment with damage:
 
     1. Copy each damaged range to `broken/<segment>-<offset>`.
-    2. Replace the segment, atomically, by its sound bytes. Of a bundle whose head is damaged, create each segment that
-       can be found in it, and delete the bundle.
+    2. Replace the segment, atomically, by its sound bytes. Of a bundle whose head is damaged, make another one of the
+       segments that can be found in it, and delete the bundle.
 
     A crash in between leaves the segment unchanged. Sound segments are not touched. Indexes notice, and fill anew.
     Errors: `NewerFormat`, before any write; `TransientError` if a segment grew meanwhile.
@@ -71,24 +73,33 @@ def _repair_segment(storage: Storage, report: SegmentReport) -> list[Removed]:
     if storage.size(path) != report.size:
         raise TransientError(f"segment {report.segment} grew while it was repaired: stop the query, then repair again")
     if is_bundle(report.segment):
-        _take_apart(storage, report.segment, bytes(data))
+        _bundle_anew(storage, report.segment, bytes(data))
     else:
         storage.replace(path, _remove_damage(data, report))
     return removed
 
 
-def _take_apart(storage: Storage, bundle: str, data: bytes) -> None:
-    """Makes files of the segments in a bundle, each up to the next one, and deletes the bundle."""
-    frames = [item for item in scan_bytes(bundle, data) if isinstance(item, FoundFrame)]
-    begins = [
-        (SegmentName(meta.writer_id, meta.seq), frame.location.offset)
-        for frame in frames
-        if frame.header.kind == FrameKind.SEGMENT
-        and isinstance(meta := decode_meta(frame.header.kind, frame.header.meta), SegmentMeta)
-    ]
-    for (name, begin), (_, end) in pairwise([*begins, (None, len(data))]):
-        with suppress(AlreadyExists):
-            storage.create(segment_path(str(name)), data[begin:end])
+def _bundle_anew(storage: Storage, bundle: str, data: bytes) -> None:
+    """Makes a bundle of the segments that another one has, whose head is damaged, and deletes that one.
+
+    A segment begins with its SEGMENT frame, and ends before the next one, or before damage: what follows damage may be
+    of another segment.
+    """
+    found: dict[str, list[Location]] = {}
+    frames: list[Location] | None = None
+    for item in scan_bytes(bundle, data):
+        if not isinstance(item, FoundFrame):
+            frames = None
+            continue
+        meta = decode_meta(item.header.kind, item.header.meta)
+        if isinstance(meta, SegmentMeta):
+            frames = found.setdefault(str(SegmentName(meta.writer_id, meta.seq)), [])
+        if frames is not None:
+            frames.append(item.location)
+    segments = {name: data[places[0].offset : places[-1].end] for name, places in found.items()}
+    if segments:
+        anew = bundle_name(new_writer_id(int(time.time() * 1000)))
+        storage.create(segment_path(anew), encode_bundle(segments))
     storage.delete(segment_path(bundle))
 
 

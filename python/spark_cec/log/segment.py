@@ -23,7 +23,7 @@ GIVEN_UP_AFTER_IDLE_MS = 3_600_000
 """If a segment's newest frame is older than this, the segment counts as left. Its writer may live: clocks differ."""
 
 _NAME = re.compile(r"(?P<writer>[0-9a-f]{12}-[0-9a-f]{16})-(?P<seq>[0-9]{8})\.cec")
-_BUNDLE = re.compile(r"[0-9a-f]{12}-[0-9a-f]{16}\.bundle")
+_BUNDLE = re.compile(r"x-[0-9a-f]{12}-[0-9a-f]{16}\.bundle")
 
 __all__ = [
     "DEFAULT_SEGMENT_BYTES",
@@ -66,8 +66,12 @@ def segment_path(segment: str) -> str:
 
 
 def bundle_name(writer_id: str) -> str:
-    """The name of a new bundle; each has a writer id of its own."""
-    return f"{writer_id}.bundle"
+    """The name of a new bundle; each has a writer id of its own.
+
+    It sorts behind all segments. A listing in several requests, in the order of names, that comes too late for a
+    segment's file is in time for its bundle.
+    """
+    return f"x-{writer_id}.bundle"
 
 
 def is_bundle(name: str) -> bool:

@@ -724,35 +724,57 @@ def test_what_is_published_while_a_read_is_planned_is_no_damage(
 QUIET = {"spark.sql.streaming.stateStore.cec.sources.quiet": "1s"}
 
 
+def note(agent: Agent, batch: int, quiet_ms: int, generation: int = 1) -> None:
+    """The writer has read all input up to a time, and has ended with this batch."""
+    agent.ask("boundary", batch=batch, quiet_ms=quiet_ms, columns={"end": quiet_ms + 7}, generation=generation)
+
+
 def quiet_ms(agent: Agent, after: int, **more: Any) -> int | None:
     """Up to when the channel is read by a stream that has read up to a batch."""
     answer = agent.ask("view_offsets", after=after, conf={**agent.conf, **QUIET}, checked=True, **more)
     found: int | None = answer["quiet_ms"]
+    assert answer["columns"] == ({} if found is None else {"end": found + 7})
     return found
 
 
 def test_a_stream_that_has_read_all_knows_up_to_when_its_channel_is_complete(agent: Agent) -> None:
     assert quiet_ms(agent, -1) is None
-    agent.ask("boundary", batch=-1, quiet_ms=500, columns={})
+    note(agent, -1, 500)
     assert quiet_ms(agent, -1) == 500, "no batch is needed for that"
     publish(agent, 0, write(agent, 0, 1))
     assert quiet_ms(agent, -1) is None, "it has not read the batch"
     assert quiet_ms(agent, 0) == 500
-    for batch in (1, 2):
-        publish(agent, batch)  # without rows: a stream does not read them at once
-    agent.ask("boundary", batch=2, quiet_ms=900, columns={})
-    assert quiet_ms(agent, 0) == 900
-    publish(agent, 3, write(agent, 3, 4))
-    assert quiet_ms(agent, 0) is None and quiet_ms(agent, 3) == 900
-    agent.ask("boundary", batch=3, quiet_ms=800, columns={})
-    assert quiet_ms(agent, 3) == 800, "after another batch"
-    agent.ask("boundary", batch=3, quiet_ms=700, columns={})
-    assert quiet_ms(agent, 3) == 800, "it never goes back"
+    note(agent, 0, 700)
+    publish(agent, 1, write(agent, 1, 4))
+    assert quiet_ms(agent, 0) is None and quiet_ms(agent, 1) == 700
+    note(agent, 1, 800)
+    assert quiet_ms(agent, 1) == 800
+    note(agent, 1, 790)
+    assert quiet_ms(agent, 1) == 800, "it never goes back"
+    note(agent, 2, 990)
+    assert quiet_ms(agent, 1) == 800, "the writer's last batch is not there"
+
+
+def test_a_stream_reads_batches_without_rows_before_it_takes_what_is_said_behind_them(agent: Agent) -> None:
+    """Else it would not notice that they are taken back."""
+    publish(agent, 0, write(agent, 0, 1))
+    publish(agent, 1)
+    note(agent, 1, 900)
+    assert quiet_ms(agent, 0) is None
+    soon = time.monotonic() + 30
+
+    def end() -> int:
+        asked = {**agent.conf, **QUIET, "spark.sql.streaming.stateStore.cec.sources.quiet": "100ms"}
+        return int(agent.ask("view_offsets", after=0, conf=asked, checked=True)["last"])
+
+    while end() == 0:  # they wait for as long as a step
+        assert time.monotonic() < soon
+    assert quiet_ms(agent, 1) == 900
 
 
 def test_a_stream_with_an_end_or_without_the_setting_knows_nothing(agent: Agent) -> None:
     publish(agent, 0, write(agent, 0, 1))
-    agent.ask("boundary", batch=0, quiet_ms=900, columns={})
+    note(agent, 0, 900)
     assert quiet_ms(agent, 0) == 900
     assert quiet_ms(agent, 0, up_to=0) is None
     assert agent.ask("view_offsets", after=0, checked=True)["quiet_ms"] is None
@@ -762,22 +784,26 @@ def test_a_boundary_does_not_outlive_the_batch_that_it_is_after(agent: Agent) ->
     """A rollback takes the batch back, and the query writes another one of its number."""
     for batch in (0, 1):
         publish(agent, batch, write(agent, batch, batch))
-    agent.ask("boundary", batch=1, quiet_ms=900, columns={})
+    note(agent, 1, 900)
     log = open_storage(agent.home)
     take_back(log, 0, 2)
     assert quiet_ms(agent, 0) is None, "batch 1 is gone"
+    with pytest.raises(Refused, match="run 2 has taken back the output after batch 0"):
+        note(agent, 1, 950)
     publish(agent, 1, write(agent, 1, 7, 8), generation=2)
     assert quiet_ms(agent, 1) is None, "this is another batch 1"
-    agent.ask("boundary", batch=1, quiet_ms=600, columns={})
+    with pytest.raises(Refused, match="run 2 has taken back"):
+        note(agent, 1, 960)
+    note(agent, 1, 600, generation=2)
     assert quiet_ms(agent, 1) == 600
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"format_version": 1}', b"\xff"])
 def test_a_damaged_boundary_is_as_good_as_none(agent: Agent, content: bytes) -> None:
     publish(agent, 0, write(agent, 0, 1))
-    agent.ask("boundary", batch=0, quiet_ms=900, columns={})
+    note(agent, 0, 900)
     log = open_storage(agent.home)
     log.replace(BOUNDARY_FILE, content)
     assert quiet_ms(agent, 0) is None
-    agent.ask("boundary", batch=0, quiet_ms=901, columns={})
+    note(agent, 0, 901)
     assert quiet_ms(agent, 0) == 901

@@ -21,6 +21,7 @@ from spark_cec.log.bundling import (
     bundle_segments,
     choose_segments,
     choose_settled,
+    delete_copied,
 )
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.delegating_storage import DelegatingStorage
@@ -268,7 +269,7 @@ def _check(storage: Bundles, model: Mapping[str, bytes], where: str) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 9, 17, 25, 40])
-def test_a_damaged_head_is_named_and_taken_apart(place: int) -> None:
+def test_a_damaged_head_is_named_and_its_segments_are_saved(place: int) -> None:
     raw = _log(4)
     bundle = _bundle(Bundles(raw), 0, 1, 2)
     data = bytearray(raw.read(segment_path(bundle)))
@@ -287,8 +288,8 @@ def test_a_damaged_head_is_named_and_taken_apart(place: int) -> None:
     )
     (removed,) = repair(storage, dry_run=False).removed
     assert raw.read(removed.kept_as) == data
-    assert {file.name for file in raw.list(SEGMENTS)} == {_name(seq) for seq in range(4)}
-    assert verify(storage).clean
+    assert not raw.exists(segment_path(bundle))
+    assert verify(storage).clean and _names(Bundles(raw)) == [_name(seq) for seq in range(4)]
     catalog.refresh()
     assert not catalog.damages
     entries = catalog.index.commits(STORE, 1, 4)
@@ -319,6 +320,68 @@ def test_a_frame_that_is_damaged_in_a_bundle_is_repaired_beside_it() -> None:
     repair(storage, dry_run=False)
     assert verify(storage).clean and raw.exists(segment_path(_name(1))) and raw.exists(segment_path(bundle))
     assert verify(Bundles(raw)).clean
+
+
+def test_damage_that_was_repaired_does_not_come_back_when_the_segment_is_trimmed() -> None:
+    raw = _log(4)
+    bundle = _bundle(Bundles(raw), 0, 1)
+    data = bytearray(raw.read(segment_path(bundle)))
+    data[-6] ^= 1  # of segment 1
+    raw.replace(segment_path(bundle), data)
+    storage = Bundles(raw)
+    repair(storage, dry_run=False)
+    storage.list(SEGMENTS)
+    storage.delete_all([segment_path(_name(1)), segment_path(_name(2))])
+    assert _names(storage) == [_name(0), _name(3)]
+    assert verify(Bundles(raw)).clean, "the repaired file stays as long as the bundle"
+    storage.delete_all([segment_path(_name(0))])
+    assert [file.name for file in raw.list(SEGMENTS)] == [_name(3)]
+
+
+def test_what_follows_damage_in_a_bundle_belongs_to_no_segment() -> None:
+    """The head is damaged, and the first frame of a segment: its other frames may not become another segment's."""
+    raw = _log(4)
+    bundle = _bundle(Bundles(raw), 0, 1, 2)
+    data = bytearray(raw.read(segment_path(bundle)))
+    at = read_directory(raw, bundle, len(data))[_name(1)].offset
+    data[3] ^= 1
+    data[at + 40] ^= 1
+    raw.replace(segment_path(bundle), data)
+    storage = Bundles(raw)
+    repair(storage, dry_run=False)
+    assert verify(storage).clean and _names(storage) == [_name(0), _name(2), _name(3)]
+    for seq in (0, 2, 3):
+        assert storage.read(segment_path(_name(seq))) == _segment(seq)
+
+
+def test_a_file_goes_only_if_its_copy_is_sound() -> None:
+    raw = _log(5)
+    storage = Bundles(raw)
+    bundle = bundle_segments(storage, [_name(seq) for seq in range(4)], new_writer_id(1))
+    assert bundle is not None
+    data = bytearray(raw.read(segment_path(bundle)))
+    data[read_directory(raw, bundle, len(data))[_name(1)].offset + 50] ^= 1
+    raw.replace(segment_path(bundle), data)
+    storage.list(SEGMENTS)
+    raw.delete(segment_path(_name(3)))
+    delete_copied(storage, [_name(seq) for seq in range(4)])
+    assert {file.name for file in raw.list(SEGMENTS)} == {_name(1), _name(4), bundle}
+    assert verify(Bundles(raw)).clean, "the file counts, not its copy"
+
+
+def test_an_agent_that_was_paused_deletes_nothing_that_a_repair_has_saved() -> None:
+    raw = _log(4)
+    paused = Bundles(raw)
+    bundle = bundle_segments(paused, [_name(seq) for seq in range(3)], new_writer_id(1))
+    assert bundle is not None
+    paused.list(SEGMENTS)
+    data = bytearray(raw.read(segment_path(bundle)))
+    data[3] ^= 1
+    raw.replace(segment_path(bundle), data)
+    repair(Bundles(raw), dry_run=False)
+    for delete in (delete_copied, Bundles.delete_files):  # it was paused before it looked, or after
+        delete(paused, [_name(seq) for seq in range(3)])
+        assert _names(Bundles(raw)) == [_name(seq) for seq in range(4)] and verify(Bundles(raw)).clean
 
 
 def test_a_newer_bundle_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,13 +174,15 @@ private[cec] final case class BetweenBatchesRequest(checkpoint: String, home: St
 }
 
 /** Notes that all input up to `quiet_ms`, ms since the epoch, is in the output of batches up to `batch`. */
-private[cec] final case class BoundaryRequest(home: String, batch: Long, quietMs: Option[Long], columns: Map[String, Long])
+private[cec] final case class BoundaryRequest(
+    home: String, batch: Long, generation: Long, quietMs: Option[Long], columns: Map[String, Long])
     extends AgentRequest("boundary") {
   override type Answer = Unit
   override def toJson: ObjectNode = {
     val node = Json.obj()
     node.put("home", home)
     node.put("batch", batch)
+    node.put("generation", generation)
     node.set[JsonNode]("quiet_ms", Json.orNull(quietMs)(value => Json.node(value)))
     node.set[JsonNode]("columns", Json.longMap(columns))
     node

@@ -175,7 +175,8 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
 
   /** Notes a boundary with the output; None if the output has no log. */
   private def passOn(run: RunContext, committed: Long): Option[InputBoundary => Unit] = Option.when(cecSink.isDefined) { boundary =>
-    Agent.call(BoundaryRequest(run.home, SourceEvents.lastBatch(session).getOrElse(committed), boundary.quietMs, boundary.columns), conf)
+    val batch = SourceEvents.lastBatch(session).getOrElse(committed)
+    Agent.call(BoundaryRequest(run.home, batch, run.generation, boundary.quietMs, boundary.columns), conf)
   }
 
   private def wrap(run: RunContext, decision: Decision, begun: BeginAnswer, checked: CheckAnswer): WriteToStream = {

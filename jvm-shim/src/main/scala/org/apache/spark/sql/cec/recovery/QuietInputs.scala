@@ -12,6 +12,7 @@ import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2
 import org.apache.spark.sql.cec.source.CecTable
 import org.apache.spark.sql.execution.streaming.operators.stateful.EventTimeWatermarkExec
 import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, StreamExecution, StreamingQueryWrapper, WatermarkTracker}
+import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.streaming.OutputMode
 
 /**
@@ -31,12 +32,16 @@ import org.apache.spark.sql.streaming.OutputMode
  */
 private[recovery] final class QuietInputs(
     session: SparkSession, plan: LogicalPlan, mode: OutputMode, stepMs: Long, channel: Option[InputBoundary => Unit]) extends Logging {
+  private def nodes: Seq[EventTimeWatermark] = plan.collect { case watermark: EventTimeWatermark => watermark }
+
   /**
    * The sources below each watermark, by the id of its node, and the column of each that has the time, if that is known.
-   * Only those whose sources can all be asked. The two sides of a self-join or self-union have one id.
+   * Only those whose sources can all be asked, and whose rows come straight of rows of a source: a stateful operator
+   * below may hold older ones back. The two sides of a self-join or self-union have one id.
    */
-  private val watermarks: Map[UUID, Set[(LogicalPlan, Option[String])]] = plan.collect { case watermark: EventTimeWatermark => watermark }
-    .groupMapReduce(_.nodeId)(QuietInputs.findTimes)(_ ++ _)
+  private val watermarks: Map[UUID, Set[(LogicalPlan, Option[String])]] = nodes.groupBy(_.nodeId)
+    .filter { case (_, sides) => sides.forall(side => QuietInputs.isRowByRow(side.child)) }
+    .map { case (id, sides) => id -> sides.flatMap(QuietInputs.findTimes).toSet }
     .filter { case (_, sources) => sources.nonEmpty && sources.forall { case (source, _) => QuietInputs.canBeAsked(source) } }
 
   private val passedOn = channel.map(new PassedOn(plan, mode, stepMs, _)).filterNot(_.isEmpty)
@@ -70,7 +75,7 @@ private[recovery] final class QuietInputs(
       until = times.flatten.min
       if movedToMs.get(node).forall(until - _ >= stepMs)
     } yield node -> until
-    if (due.nonEmpty) findExecution.foreach { execution =>
+    if (due.nonEmpty) findExecution.filter(isEach(due.keySet, _)).foreach { execution =>
       val last = execution.lastExecution
       last.executedPlan.foreach {
         case watermark: EventTimeWatermarkExec => due.get(watermark.nodeId).foreach(watermark.eventTimeStats.add(_)) // as a row of that time
@@ -81,6 +86,15 @@ private[recovery] final class QuietInputs(
       QuietInputs.trackerOf(execution).updateWatermark(last.executedPlan)
       movedToMs ++= due
     }
+  }
+
+  /**
+   * Whether these watermarks may move without the others. If the highest one counts (`multipleWatermarkPolicy=max`), rows
+   * of an input that lags would be late.
+   */
+  private def isEach(due: Set[UUID], execution: MicroBatchExecution): Boolean = {
+    val policy = execution.lastExecution.offsetSeqMetadata.conf.get(SQLConf.STREAMING_MULTIPLE_WATERMARK_POLICY.key)
+    policy.exists(_.equalsIgnoreCase("min")) || nodes.map(_.nodeId).toSet.subsetOf(due)
   }
 
   /** The execution of this query; None before its first batch. */
@@ -99,6 +113,10 @@ private[recovery] object QuietInputs {
     case v2: StreamingRelationV2 => KafkaTopics.areReadBy(v2) || v2.table.isInstanceOf[CecTable]
     case _ => false
   }
+
+  /** Whether each row of this plan comes of one row of a source, as far as is known. */
+  def isRowByRow(plan: LogicalPlan): Boolean =
+    !plan.exists(node => StatefulOperators.kind(node).isDefined || !DeterministicNodes.isStateless(node))
 
   private def findTimes(watermark: EventTimeWatermark): Set[(LogicalPlan, Option[String])] = {
     val time = TimeColumns.sourceColumn(watermark.child, watermark.eventTime)
@@ -138,7 +156,7 @@ private[recovery] final class QuietInput(note: InputBoundary => Unit) {
  * a window to come ends after it. Other queries pass nothing on.
  */
 private final class PassedOn(plan: LogicalPlan, mode: OutputMode, stepMs: Long, write: InputBoundary => Unit) extends Logging {
-  private val isRowByRow = !plan.exists(node => StatefulOperators.kind(node).isDefined || !DeterministicNodes.isStateless(node))
+  private val isRowByRow = QuietInputs.isRowByRow(plan)
   private val ends = TimeColumns.endsOfWindows(plan, mode)
   private val unchanged = if (isRowByRow) plan.output.flatMap(column => TimeColumns.sourceColumn(plan, column).map(column.name -> _)) else Nil
   private var written = InputBoundary(None)
