@@ -60,10 +60,15 @@ private[recovery] final class BatchEnd(session: SparkSession, run: RunContext, c
     val (stores, outputs) = awaitOthers(version, committed -- written.stores, frames -- written.frames)
     val missing = stores.toSeq.map(store => s"store ${store.operator}/${store.partition}/${store.name}").sorted ++
       outputs.toSeq.map(frame => s"output frame $frame")
-    if (missing.nonEmpty) throw new CecException("RestartNeeded",
-      s"batch ${version - 1} ${if (isAsync) "is not in the log" else "does not count"}, because ${missing.size} of ${committed.size + frames.size} writes are missing " +
-        s"(${missing.take(3).mkString(", ")}): ${written.failed.headOption.getOrElse("their executor is gone")}. Restart the query: a restart " +
-        s"${if (isAsync) "replays the batch, and the sink does not see it again" else "runs the batch again"}. To let each task write by itself set spark.sql.streaming.stateStore.cec.writeAt=task")
+    if (missing.nonEmpty) {
+      val (lacks, does) =
+        if (isAsync) ("is not in the log", "replays the batch, and the sink does not see it again")
+        else ("does not count", "runs the batch again")
+      throw new CecException("RestartNeeded",
+        s"batch ${version - 1} $lacks, because ${missing.size} of ${committed.size + frames.size} writes are missing " +
+          s"(${missing.take(3).mkString(", ")}): ${written.failed.headOption.getOrElse("their executor is gone")}. Restart the query: " +
+          s"a restart $does. To let each task write by itself set spark.sql.streaming.stateStore.cec.writeAt=task")
+    }
   }
 
   /**

@@ -187,10 +187,14 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val defers = decision.deferred.nonEmpty || isReplayDue || isUnderProtocol
     val end = new BatchEnd(session, run, conf, isAsync = begun.writeAt == "async")
     val confirmed = if (!waits(sink)) sink else FencedSinks.wrap(sink, halves = defers, end)
-    val quiet = checked.quietInputsMs.map(step => new QuietInputs(session, write.inputQuery, write.outputMode, step.round, passOn(run, committed))).filterNot(_.isEmpty)
+    val quiet = checked.quietInputsMs
+      .map(step => new QuietInputs(session, write.inputQuery, write.outputMode, step.round, passOn(run, committed)))
+      .filterNot(_.isEmpty)
     val read =
       if (!defers && !end.isAsync && quiet.isEmpty) write.inputQuery
-      else if (!isStateful && !isUnderProtocol) quiet.fold(write.inputQuery)(inputs => WrappedSources.wrap(write.inputQuery, new StatelessRun(session, inputs)))
+      else if (!isStateful && !isUnderProtocol) {
+        quiet.fold(write.inputQuery)(inputs => WrappedSources.wrap(write.inputQuery, new StatelessRun(session, inputs)))
+      }
       else {
         val replay = Option.when(isReplayDue)(
           new Replay(session.asInstanceOf[ClassicSession], write, run, conf, begun.rewoundTo + 1, committed))

@@ -158,7 +158,8 @@ private[recovery] final class QuietInput(note: InputBoundary => Unit) {
 private final class PassedOn(plan: LogicalPlan, mode: OutputMode, stepMs: Long, write: InputBoundary => Unit) extends Logging {
   private val isRowByRow = QuietInputs.isRowByRow(plan)
   private val ends = TimeColumns.endsOfWindows(plan, mode)
-  private val unchanged = if (isRowByRow) plan.output.flatMap(column => TimeColumns.sourceColumn(plan, column).map(column.name -> _)) else Nil
+  private val unchanged =
+    if (isRowByRow) plan.output.flatMap(column => TimeColumns.sourceColumn(plan, column).map(column.name -> _)) else Nil
   private var written = InputBoundary(None)
 
   val sources: Set[LogicalPlan] =
@@ -170,19 +171,24 @@ private final class PassedOn(plan: LogicalPlan, mode: OutputMode, stepMs: Long, 
   def passOn(known: collection.Map[LogicalPlan, InputBoundary], watermarkMs: Option[Long]): Unit = {
     val quiet = sources.toSeq.map(known.get(_).flatMap(_.quietMs))
     val quietMs = Option.when(isRowByRow && quiet.forall(_.isDefined))(quiet.flatten.min)
-    val kept = for ((name, (source, column)) <- unchanged; boundary <- known.get(source); ms <- boundary.columns.get(column)) yield name -> ms
+    val kept = for {
+      (name, (source, column)) <- unchanged
+      ms <- known.get(source).flatMap(_.columns.get(column))
+    } yield name -> ms
     val closed = for (ms <- watermarkMs.toSeq if ms > 0; name <- ends) yield name -> ms
     val boundary = InputBoundary(quietMs, (kept ++ closed).toMap)
     if (isDue(boundary)) {
       written = boundary
       try write(boundary) catch {
-        case NonFatal(failure) => logWarning("Spark CEC: readers of the output wait for rows, because it was not noted up to when it is complete", failure)
+        case NonFatal(failure) =>
+          logWarning("Spark CEC: readers of the output wait for rows, because it was not noted up to when it is complete", failure)
       }
     }
   }
 
   private def isDue(boundary: InputBoundary): Boolean = {
-    val times = boundary.quietMs.map(ms => ms -> written.quietMs) ++ boundary.columns.map { case (name, ms) => ms -> written.columns.get(name) }
+    val times = boundary.quietMs.map(ms => ms -> written.quietMs) ++
+      boundary.columns.map { case (name, ms) => ms -> written.columns.get(name) }
     times.exists { case (ms, before) => before.forall(ms - _ >= stepMs) }
   }
 }

@@ -13,7 +13,10 @@ private[recovery] object TimeColumns {
   /** The column of a source that is this column of the plan, unchanged; None if it is not known to be one. */
   def sourceColumn(plan: LogicalPlan, column: Attribute): Option[(LogicalPlan, String)] = plan match {
     case source: LeafNode => source.output.find(_.exprId == column.exprId).map(found => (source, found.name))
-    case _ => below(plan, column).collect { case (child, attribute: Attribute) => (child, attribute) }.flatMap { case (child, attribute) => sourceColumn(child, attribute) }
+    case _ => below(plan, column).flatMap {
+      case (child, attribute: Attribute) => sourceColumn(child, attribute)
+      case _ => None
+    }
   }
 
   /**
@@ -30,9 +33,9 @@ private[recovery] object TimeColumns {
   }
 
   private def isEnd(plan: LogicalPlan, expression: Expression, aggregate: Aggregate): Boolean = (plan, expression) match {
-    case (`aggregate`, GetStructField(window: Attribute, End, _)) => isGroupedBy(aggregate, window) && window.metadata.contains(TimeWindow.marker)
+    case (`aggregate`, GetStructField(window: Attribute, End, _)) => isWindow(aggregate, window)
     case (`aggregate`, column: Attribute) => aggregate.aggregateExpressions.find(_.exprId == column.exprId).exists {
-      case Alias(GetStructField(window: Attribute, End, _), _) => isGroupedBy(aggregate, window) && window.metadata.contains(TimeWindow.marker)
+      case Alias(GetStructField(window: Attribute, End, _), _) => isWindow(aggregate, window)
       case named => isGroupedBy(aggregate, named) && named.dataType == TimestampType
     }
     case (_, column: Attribute) => below(plan, column).exists { case (child, found) => isEnd(child, found, aggregate) }
@@ -42,14 +45,15 @@ private[recovery] object TimeColumns {
 
   /** Whether this attribute of the plan is the window that rows are grouped by. */
   private def windowBelow(plan: LogicalPlan, window: Attribute, aggregate: Aggregate): Boolean = plan match {
-    case `aggregate` => aggregate.aggregateExpressions.find(_.exprId == window.exprId).exists { named =>
-      isGroupedBy(aggregate, named) && named.dataType.isInstanceOf[StructType] && named.metadata.contains(TimeWindow.marker)
-    }
+    case `aggregate` => aggregate.aggregateExpressions.find(_.exprId == window.exprId).exists(isWindow(aggregate, _))
     case _ => below(plan, window).exists {
       case (child, attribute: Attribute) => windowBelow(child, attribute, aggregate)
       case _ => false
     }
   }
+
+  private def isWindow(aggregate: Aggregate, named: NamedExpression): Boolean =
+    isGroupedBy(aggregate, named) && named.dataType.isInstanceOf[StructType] && named.metadata.contains(TimeWindow.marker)
 
   /** Whether rows are grouped by this attribute, or by the attribute that it renames, and it follows a watermark. */
   private def isGroupedBy(aggregate: Aggregate, named: NamedExpression): Boolean = {
