@@ -58,6 +58,12 @@ def test_when_to_write_is_passed_on() -> None:
         assert Run("moto", "windows", 0, 7, write_at, BATCHES).plan()[0][CEC + "writeAt"] == write_at
 
 
+def test_a_quick_campaign_makes_bundles_too() -> None:
+    assert storage_kills.parse(["--quick"]).batches == LONG_BATCHES
+    assert storage_kills.parse(["--quick", "--batches", "5"]).batches == 5
+    assert storage_kills.parse([]).batches == BATCHES
+
+
 def test_a_long_run_makes_bundles() -> None:
     for batches in (BATCHES, LONG_BATCHES):
         conf, _ = Run("moto", "windows", 0, 7, None, batches).plan()

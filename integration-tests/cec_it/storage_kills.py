@@ -289,13 +289,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 20))
     parser.add_argument("--runs", type=int, default=1, help="of each query on each store")
     parser.add_argument("--run", type=int, help="repeat the run with this number only")
-    parser.add_argument("--quick", action="store_true", help=f"of the queries only {', '.join(QUICK)}")
-    parser.add_argument(
-        "--batches", type=int, default=BATCHES, help=f"of each query; from {LONG_BATCHES} on its log has bundles"
-    )
+    quick = f"of the queries only {', '.join(QUICK)}, with {LONG_BATCHES} batches"
+    parser.add_argument("--quick", action="store_true", help=quick)
+    batches = f"of each query, default {BATCHES}; from {LONG_BATCHES} on its log has bundles"
+    parser.add_argument("--batches", type=int, help=batches)
     parser.add_argument("--write-at", help="the setting writeAt of all runs; else each run draws it")
     parser.add_argument("--out", type=Path, help="keep all files there")
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    given.batches = given.batches or (LONG_BATCHES if given.quick else BATCHES)
+    return given
 
 
 def main(arguments: Sequence[str]) -> int:
