@@ -48,9 +48,11 @@ def run_to(spark: SparkSession, job: Job, query: Query, batch: int) -> None:
 
 
 def wait_for(streaming: StreamingQuery, batch: int) -> None:
-    """Wait until a query has run `batch`; raises its error if it fails before."""
-    deadline = time.monotonic() + DEADLINE_S
-    while (streaming.lastProgress or {"batchId": -1})["batchId"] < batch:
+    """Wait until a query has run `batch`; raises its error if it fails before. Each batch may take `DEADLINE_S`."""
+    newest, deadline = -1, time.monotonic() + DEADLINE_S
+    while (found := (streaming.lastProgress or {"batchId": -1})["batchId"]) < batch:
+        if found > newest:
+            newest, deadline = found, time.monotonic() + DEADLINE_S
         if streaming.awaitTermination(0.02) or time.monotonic() > deadline:
             raise AssertionError(f"{streaming.name} has not run batch {batch}: {streaming.lastProgress}")
 
