@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ from typing import Any
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from cec_it.maven import FetchError, fetch, read_pins
 from spark_cec.toolchain import spark_jars
+from spark_cec_lab.storage.emulated_s3 import run_emulated_s3
 from spark_cec_lab.storage.proxy import StorageProxy
 
 PINS = Path(__file__).with_name("s3a.toml")
@@ -47,15 +46,8 @@ class S3Server:
 @contextmanager
 def run_server() -> Iterator[S3Server]:
     """Runs a server and a proxy before it."""
-    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # else a line for each request
-    running = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    try:
-        with StorageProxy(f"{host}:{port}") as proxy:
-            yield S3Server(f"http://{host}:{port}", proxy)
-    finally:
-        running.stop()
+    with run_emulated_s3() as place, StorageProxy(place) as proxy:
+        yield S3Server(f"http://{place}", proxy)
 
 
 def fetch_s3a() -> str:

@@ -13,7 +13,6 @@ compress with zstd.
 
 from __future__ import annotations
 
-import logging
 import shutil
 import statistics
 import sys
@@ -22,7 +21,7 @@ import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -40,6 +39,7 @@ from spark_cec_lab.bench.processes import BenchError
 from spark_cec_lab.bench.providers import Provider, in_turn
 from spark_cec_lab.bench.ratios import medians
 from spark_cec_lab.bench.workloads import Shape, Workload
+from spark_cec_lab.storage.emulated_s3 import run_emulated_s3
 from spark_cec_lab.storage.proxy import Kind, Order, Seen, StorageProxy
 
 WORKLOAD = Workload(Shape.UNIFORM, keys=20_000, updates=5_000, partitions=8)
@@ -414,32 +414,26 @@ def _settings_of(endpoint: str) -> dict[str, str]:
 @contextmanager
 def _run_server() -> Iterator[_Server]:
     """An S3 server with a bucket behind a proxy."""
-    try:
-        import boto3
-        from moto.server import ThreadedMotoServer
-    except ImportError as error:
-        raise BenchError(f"{error}: pip install 'moto[server]'") from None
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it would log each request
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with urllib.request.urlopen(f"http://{host}:{port}/moto-api/reset", data=b""):
-        pass  # the servers of one process have their objects in common
-    client = boto3.client(
-        "s3", endpoint_url=f"http://{host}:{port}", aws_access_key_id="k", aws_secret_access_key="s",
-        region_name="us-east-1",
-    )  # fmt: skip
-    client.create_bucket(Bucket=_BUCKET)
+    with ExitStack() as stack:
+        try:
+            import boto3
 
-    def count_objects() -> int:
-        pages = client.get_paginator("list_objects_v2").paginate(Bucket=_BUCKET)
-        return sum(len(page.get("Contents", [])) for page in pages)
+            place = stack.enter_context(run_emulated_s3())
+        except ImportError as error:
+            raise BenchError(f"{error}: pip install 'moto[server]'") from None
+        with urllib.request.urlopen(f"http://{place}/moto-api/reset", data=b""):
+            pass  # the servers of one process have their objects in common
+        client = boto3.client(
+            "s3", endpoint_url=f"http://{place}", aws_access_key_id="k", aws_secret_access_key="s",
+            region_name="us-east-1",
+        )  # fmt: skip
+        client.create_bucket(Bucket=_BUCKET)
 
-    try:
-        with StorageProxy(f"{host}:{port}") as proxy:
-            yield _Server(proxy, count_objects)
-    finally:
-        server.stop()
+        def count_objects() -> int:
+            pages = client.get_paginator("list_objects_v2").paginate(Bucket=_BUCKET)
+            return sum(len(page.get("Contents", [])) for page in pages)
+
+        yield _Server(stack.enter_context(StorageProxy(place)), count_objects)
 
 
 def _find_packages() -> dict[str, str]:

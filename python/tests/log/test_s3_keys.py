@@ -22,10 +22,11 @@ from spark_cec.adapters.hadoop_settings import use_settings
 from spark_cec.adapters.retries import refusal_of
 from spark_cec.errors import KeysRefused, LogLocationError, mend_of
 from spark_cec.log.storage import Storage
+from spark_cec_lab.storage.emulated_s3 import run_emulated_s3
 from spark_cec_lab.storage.proxy import PASS, Decide, Order, Request, StorageProxy
 from tests.log.support import ObjectStore
 
-moto_server = pytest.importorskip("moto.server", reason="moto is not installed: pip install 'moto[server]'")
+pytest.importorskip("moto.server", reason="moto is not installed: pip install 'moto[server]'")
 boto3 = pytest.importorskip("boto3")
 s3fs = pytest.importorskip("s3fs")
 sts_models = pytest.importorskip("moto.sts.models")
@@ -40,11 +41,8 @@ GIVEN = {"fs.s3a.access.key": "given", "fs.s3a.secret.key": "the-secret"}
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    running = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    yield f"http://{host}:{port}"
-    running.stop()
+    with run_emulated_s3() as place:
+        yield f"http://{place}"
 
 
 @pytest.fixture(autouse=True)

@@ -19,11 +19,12 @@ from spark_cec.adapters.fsspec_storage import ObjectStorage, open_storage
 from spark_cec.errors import AlreadyExists, LogLocationError
 from spark_cec.log.storage import Storage
 from spark_cec_lab.storage import proxy
+from spark_cec_lab.storage.emulated_s3 import run_emulated_s3
 from spark_cec_lab.storage.proxy import StorageProxy
 from tests.log.storage_contract import StorageContract
 from tests.log.support import ObjectStore
 
-moto_server = pytest.importorskip("moto.server", reason="moto is not installed: pip install 'moto[server]'")
+pytest.importorskip("moto.server", reason="moto is not installed: pip install 'moto[server]'")
 boto3 = pytest.importorskip("boto3")
 pytest.importorskip("s3fs")
 
@@ -48,21 +49,17 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    running = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
     known = dict(fsspec.config.conf)
-    fsspec.config.conf["s3"] = {
-        "endpoint_url": endpoint,
-        "key": "k",
-        "secret": "s",
-        "client_kwargs": {"region_name": "us-east-1"},
-    }
-    yield Server(endpoint)
-    fsspec.config.conf.clear()
-    fsspec.config.conf.update(known)
-    running.stop()
+    with run_emulated_s3() as place:
+        fsspec.config.conf["s3"] = {
+            "endpoint_url": f"http://{place}",
+            "key": "k",
+            "secret": "s",
+            "client_kwargs": {"region_name": "us-east-1"},
+        }
+        yield Server(f"http://{place}")
+        fsspec.config.conf.clear()
+        fsspec.config.conf.update(known)
 
 
 class TestS3(StorageContract):
