@@ -78,8 +78,10 @@ _LONG = frozenset(
 
 _PARTS = (
     frozenset({
+        "test_cluster.py",
         "test_falling_back.py",
         "test_hdfs.py",
+        "test_hdfs_storage.py",
         "test_kill_matrix.py rate",
         "test_metrics.py",
         "test_object_store.py",
@@ -103,9 +105,7 @@ _PARTS = (
         "kafka/test_quiet_inputs.py",
         "kafka/test_restarts.py",
         "test_batches_again.py",
-        "test_cluster.py",
         "test_full_spool.py",
-        "test_hdfs_storage.py",
         "test_migration.py",
         "test_nexmark.py",
         "test_nexmark_flows.py",
