@@ -54,7 +54,7 @@ class Duplicate(NamedTuple):
 
 
 def encode_bundle(segments: Mapping[str, bytes]) -> bytes:
-    """The bytes of a bundle of these segments, by name."""
+    """The bytes of a bundle. `segments`: the bytes of each, by name."""
     directory = json.dumps([[name, len(content)] for name, content in sorted(segments.items())]).encode()
     head = _HEAD.pack(_MAGIC, BUNDLE_VERSION, 0, len(directory), crc32c(directory))
     contents = (content for _, content in sorted(segments.items()))
@@ -91,7 +91,7 @@ class Bundles(DelegatingStorage):
 
     If a segment lies beside its bundle, that file counts: `cec repair` may have replaced it. A deleted segment stays in
     its bundle, which goes when all its segments are deleted. Until then other processes see the segment as if nobody
-    had trimmed the log yet. So a file that differs from what is in the bundle stays as long, too.
+    had trimmed the log yet. If a file differs from its copy in the bundle, it stays until the bundle goes.
     """
 
     def __init__(self, inner: Storage, clock: Callable[[], float] = time.monotonic) -> None:
@@ -102,6 +102,7 @@ class Bundles(DelegatingStorage):
         self._since: dict[str, float] = {}
         self._damaged: dict[str, tuple[int, DamagedLog]] = {}
         self._beside: dict[str, int] = {}
+        self._copies: dict[str, Bundled] = {}
         self._places: dict[str, Bundled] = {}
         self._gone: set[str] = set()
 
@@ -115,17 +116,15 @@ class Bundles(DelegatingStorage):
     def beside(self) -> Mapping[str, int]:
         """The segments that no bundle has, by the last listing: size by name."""
         with self._lock:
-            bundled = {segment for directory in self._directories.values() for segment in directory}
-            return {name: size for name, size in self._beside.items() if name not in bundled}
+            return {name: size for name, size in self._beside.items() if name not in self._copies}
 
     @property
     def duplicates(self) -> Sequence[Duplicate]:
         """The segments that lie beside their bundle with the same size, by the last listing."""
         with self._lock:
             return [
-                Duplicate(segment, self._since[bundle])
-                for bundle, directory in self._directories.items()
-                for segment, place in directory.items()
+                Duplicate(segment, self._since[place.bundle])
+                for segment, place in self._copies.items()
                 if self._beside.get(segment) == place.size
             ]
 
@@ -139,13 +138,13 @@ class Bundles(DelegatingStorage):
         with self._lock:
             self._take_in(bundles, read)
             self._beside = {file.name: file.size for file in found if not is_bundle(file.name)}
-            self._places = {
+            self._copies = {
                 segment: place
-                for bundle in sorted(self._directories, reverse=True)
+                for bundle in sorted(self._directories, reverse=True)  # of several bundles the oldest counts
                 for segment, place in self._directories[bundle].items()
-                if segment not in self._beside
             }
-            self._gone &= {segment for each in self._directories.values() for segment in each}
+            self._places = {segment: at for segment, at in self._copies.items() if segment not in self._beside}
+            self._gone &= self._copies.keys()
             files = [file for file in found if not is_bundle(file.name)]
             files += [StoredFile(name, at.size) for name, at in self._places.items()]
             return sorted(file for file in files if file.name not in self._gone)
@@ -187,10 +186,10 @@ class Bundles(DelegatingStorage):
         """Deletes the files that exist, and bundles in which no segment is left."""
         with self._lock:
             segments = {path.removeprefix(f"{SEGMENTS}/") for path in paths}
-            self._gone |= {each for directory in self._directories.values() for each in segments & directory.keys()}
+            self._gone |= segments & self._copies.keys()
             empty = [bundle for bundle, directory in self._directories.items() if directory.keys() <= self._gone]
-            left = [directory for bundle, directory in self._directories.items() if bundle not in empty]
-            stay = {segment for each in left for segment in each if not self._is_copied(segment, each[segment])}
+            left = {each for bundle in self._directories.keys() - {*empty} for each in self._directories[bundle]}
+            stay = {segment for segment in left if not self._is_copied(segment)}
             beside = {each for bundle in empty for each in self._directories[bundle] if each in self._beside} - stay
             others = self._places.keys() | stay | beside
         files = [path for path in paths if path.removeprefix(f"{SEGMENTS}/") not in others]
@@ -204,10 +203,9 @@ class Bundles(DelegatingStorage):
     def read_copy(self, segment: str) -> bytes:
         """The bytes of a segment in its bundle, even if its file counts. `FileNotFoundError` if no bundle has it."""
         with self._lock:
-            found = [each[segment] for each in self._directories.values() if segment in each]
-        if not found:
+            place = self._copies.get(segment)
+        if place is None:
             raise FileNotFoundError(errno.ENOENT, f"{self.url} has no bundle with this segment", segment)
-        place = found[0]
         return self._inner.read(segment_path(place.bundle), place.offset, place.size)
 
     def delete_files(self, segments: Sequence[str]) -> None:
@@ -215,9 +213,10 @@ class Bundles(DelegatingStorage):
         if segments:
             self._inner.delete_all([segment_path(segment) for segment in segments])
 
-    def _is_copied(self, segment: str, place: Bundled) -> bool:
+    def _is_copied(self, segment: str) -> bool:
         """Whether the segment's file, if there is one, is as its bundle has it. The caller has the lock."""
-        return self._beside.get(segment, place.size) == place.size
+        size = self._copies[segment].size
+        return self._beside.get(segment, size) == size
 
     def _read_new(self, bundles: Mapping[str, int]) -> Mapping[str, Directory | DamagedLog | None]:
         """The directories of bundles that are new, or why one cannot be read, or None for one that is gone again."""
@@ -272,8 +271,19 @@ class Bundles(DelegatingStorage):
 
 def damaged_bundles(storage: Storage) -> list[Corrupt]:
     """The bundles that the last listing left out because their heads are damaged, by name."""
-    inner: Storage = storage
-    while isinstance(inner, DelegatingStorage) and not isinstance(inner, Bundles):
-        inner = inner.inner
-    found = inner.damaged.items() if isinstance(inner, Bundles) else ()
+    view = _find_view(storage)
+    found = view.damaged.items() if view is not None else ()
     return [Corrupt(name, 0, size, error.reason) for name, (size, error) in sorted(found)]
+
+
+def has_bundles(storage: Storage) -> bool:
+    """Whether the log has bundles, which a view of them hides."""
+    view = _find_view(storage)
+    return any(is_bundle(file.name) for file in (storage if view is None else view.inner).list(SEGMENTS))
+
+
+def _find_view(storage: Storage) -> Bundles | None:
+    """The view of bundles below the wrappers of a storage; None if there is none."""
+    while isinstance(storage, DelegatingStorage) and not isinstance(storage, Bundles):
+        storage = storage.inner
+    return storage if isinstance(storage, Bundles) else None

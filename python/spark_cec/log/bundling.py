@@ -44,7 +44,7 @@ def choose_segments(beside: Mapping[str, int], covered: Mapping[str, Covered], c
 
 
 def delete_copied(storage: Bundles, settled: Sequence[str]) -> None:
-    """Deletes the files of these segments, each if its copy in the bundle is as it is, and sound."""
+    """Deletes the files of segments. A file stays if its copy in the bundle differs from it, or is damaged."""
 
     def is_sound(segment: str) -> bool:
         try:
@@ -68,7 +68,7 @@ def choose_settled(duplicates: Sequence[Duplicate], before: float) -> list[str]:
 
 
 def bundle_segments(storage: Bundles, chosen: Sequence[str], writer_id: str) -> str | None:
-    """Makes a bundle of these segments, and returns its name; None if fewer than two of them are sound.
+    """Makes a bundle of these segments, and returns its name. If fewer than two are sound, makes none: None.
 
     The segments stay beside the bundle: see `choose_settled`. Errors: `OSError` from the storage.
 

@@ -8,7 +8,7 @@ import json
 
 from spark_cec.errors import AlreadyExists, DamagedLog, NewerFormat
 from spark_cec.ids import new_id
-from spark_cec.log.segment import SEGMENTS, is_bundle
+from spark_cec.log.bundles import has_bundles
 from spark_cec.log.storage import Storage
 
 LOG_FILE = "log.json"
@@ -39,8 +39,7 @@ def join_log(storage: Storage, log_id: str | None = None) -> str:
 
 def restore_log(storage: Storage, log_id: str) -> None:
     """Rewrites a lost or damaged `log.json` with a known id."""
-    has_bundles = any(is_bundle(file.name) for file in storage.list(SEGMENTS))
-    storage.replace(LOG_FILE, _encode_log_file(log_id, WITH_BUNDLES if has_bundles else FORMAT_VERSION))
+    storage.replace(LOG_FILE, _encode_log_file(log_id, WITH_BUNDLES if has_bundles(storage) else FORMAT_VERSION))
 
 
 def note_bundles(storage: Storage) -> None:
