@@ -75,7 +75,7 @@ private[recovery] final class QuietInputs(
       until = times.flatten.min
       if movedToMs.get(node).forall(until - _ >= stepMs)
     } yield node -> until
-    if (due.nonEmpty) findExecution.filter(isEach(due.keySet, _)).foreach { execution =>
+    if (due.nonEmpty) findExecution.filter(mayMove(due.keySet, _)).foreach { execution =>
       val last = execution.lastExecution
       last.executedPlan.foreach {
         case watermark: EventTimeWatermarkExec => due.get(watermark.nodeId).foreach(watermark.eventTimeStats.add(_)) // as a row of that time
@@ -92,7 +92,7 @@ private[recovery] final class QuietInputs(
    * Whether these watermarks may move without the others. If the highest one counts (`multipleWatermarkPolicy=max`), rows
    * of an input that lags would be late.
    */
-  private def isEach(due: Set[UUID], execution: MicroBatchExecution): Boolean = {
+  private def mayMove(due: Set[UUID], execution: MicroBatchExecution): Boolean = {
     val policy = execution.lastExecution.offsetSeqMetadata.conf.get(SQLConf.STREAMING_MULTIPLE_WATERMARK_POLICY.key)
     policy.exists(_.equalsIgnoreCase("min")) || nodes.map(_.nodeId).toSet.subsetOf(due)
   }
