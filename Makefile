@@ -17,21 +17,24 @@ ANY_PYTHON = $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
 unexport PYTHONPATH PYTHONHOME SPARK_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kafka demo-pipeline test test-more test-fast test-scala coverage test-long test-long-kafka test-long-cluster test-long-rest test-storage test-spark messages lint bench soak docs jar wheel clean distclean tools
+.PHONY: help demo demo-kafka demo-pipeline demo-availability test test-more test-fast test-scala coverage test-long test-long-kafka test-long-cluster test-long-rest test-storage test-spark messages lint bench soak screenshots docs jar wheel clean distclean tools
 .DELETE_ON_ERROR:
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
 		printf '%-24s %s\n' "$$name" "$$text"; done
 
-demo: jar  ## run the purchases job, kill it three times, compare every row
-	$(RUN) examples/purchases.py
+demo: jar  ## run the purchases job, kill it three times, compare every row; UI=1: keep Spark's UI open until Ctrl-C
+	$(RUN) examples/purchases.py $(if $(UI),--ui)
 
 demo-kafka: jar  ## the same from Kafka: a broker of its own, three kills, every row compared
 	$(RUN) examples/kafka_purchases.py
 
 demo-pipeline: jar  ## a pipeline of seven flows: an executor and the driver are killed, every row compared
 	$(RUN) examples/pipeline_purchases.py
+
+demo-availability: jar  ## three sensors, one is cut off: answers within X, marked as tentative, and the right ones later
+	$(RUN) examples/sensors.py
 
 test: $(if $(filter 4.3,$(SPARK)),lint) jar  ## lint, then every test, on real Spark too; SPARK=4.2 for that release
 	$(TESTS) $(RUN) -m scala_tests
@@ -88,6 +91,9 @@ bench: jar  ## compare batch times with Spark's own state stores; prints JSON li
 
 soak: jar  ## run one query for MINUTES (30) and draw all that might grow: soak-output/soak.png
 	cd integration-tests && ../$(RUN) -m cec_it.soak --minutes $(or $(MINUTES),30) --out ../soak-output
+
+screenshots: jar  ## write the pictures of the tab in Spark's UI to docs/images; needs Debian's chromium and chromium-driver
+	$(TESTS) $(RUN) -m cec_it.ui_screenshots docs/images
 
 docs: $(INSTALLED)  ## build the pages of docs/ as a site: build/site/index.html
 	@$(RUN) -c 'import material' 2>/dev/null || \

@@ -34,9 +34,12 @@ def demo(
     items: Items = 20_000,
     output: Output = Path("demo-output"),
     keep: Annotated[bool, typer.Option("--keep", help="Keep the output directory also when all is well.")] = False,
+    ui: Annotated[
+        bool, typer.Option("--ui", help="At the end let the queries go on with Spark's user interface, until Ctrl-C.")
+    ] = False,
 ) -> None:
     """Run the demo: feed, query, kill, restart, compare."""
-    raise typer.Exit(_demo(seed, crashes, batches, items, output.absolute(), keep))
+    raise typer.Exit(_demo(seed, crashes, batches, items, output.absolute(), keep, ui))
 
 
 @app.command()
@@ -70,6 +73,22 @@ def query(
 
 
 @app.command()
+def stay(
+    seed: Annotated[int, typer.Option(help="Seed of the events.")],
+    first: Annotated[int, typer.Option(help="The first file to publish.")],
+    items: Items,
+    lines: Lines,
+    interval: Interval,
+    output: Output,
+) -> None:
+    """Run both queries on with Spark's user interface, and publish more files, for ever."""
+    from purchases_demo.events import Stream
+    from purchases_demo.queries import stay as run_on
+
+    run_on(Layout(output.absolute()), Stream(seed, items, lines), first, interval)
+
+
+@app.command()
 def read(output: Output) -> None:
     """Read the queries' output back with the `cec` reader."""
     from purchases_demo.queries import read_rows
@@ -77,7 +96,7 @@ def read(output: Output) -> None:
     read_rows(Layout(output.absolute()))
 
 
-def _demo(seed: int | None, crashes: int, batches: int, items: int, output: Path, keep: bool) -> int:
+def _demo(seed: int | None, crashes: int, batches: int, items: int, output: Path, keep: bool, ui: bool) -> int:
     from purchases_demo.supervisor import Settings, Supervisor
     from testbed.processes import exit_on_sigterm
 
@@ -96,7 +115,10 @@ def _demo(seed: int | None, crashes: int, batches: int, items: int, output: Path
     names = " and ".join(spec.name for spec in QUERIES)
     console.print(f"seed {seed}: {batches} files for {names}, {crashes} crashes; in {output}", soft_wrap=True)
     exit_on_sigterm()
-    right = Supervisor(settings, layout, console).run()
+    supervisor = Supervisor(settings, layout, console)
+    right = supervisor.run()
+    if ui:
+        supervisor.keep_open()
     if right and not keep:
         shutil.rmtree(output)
     return 0 if right else 1

@@ -147,6 +147,18 @@ def test_a_lost_answer_to_a_refused_rename_is_no_success(storage: Any, place: st
     assert all_names(place) == ["7"]
 
 
+def test_a_hidden_file_that_could_not_be_deleted_goes_with_the_next_write(storage: Any, place: str) -> None:
+    """As in a restart: the name node takes neither the rename nor the deletion after it."""
+    renaming = LosingClient(storage._client._inner, "rename", done=False, times=10**6)
+    storage._client._inner = deleting = LosingClient(renaming, "delete", done=False)
+    with settings_of({RETRY: "10ms"}), pytest.raises(OSError, match="reset"):
+        storage.create("d/x", b"1")
+    assert deleting.left == 0 and len(hidden_names(place)) == 1
+    renaming.left = 0
+    storage.create("d/y", b"1")
+    assert all_names(place) == ["y"]
+
+
 def test_a_file_whose_directory_was_removed_meanwhile_is_written_anew(storage: Any, place: str) -> None:
     rename, calls = storage._client.rename, []
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,8 +26,10 @@ from cec_it.killed_jobs import (
     start,
     stderr_of,
 )
+from cec_it.pipelines import CASES, read_board
 from cec_it.s3a import SECRET, S3Server, fetch_s3a, run_server
 from cec_it.totals_job import CEC, MANAGER, Job
+from spark_cec.session import jar_path
 
 ONE_CONF_LINE = {"spark.sql.streaming.checkpointFileManagerClass": MANAGER}
 
@@ -86,6 +91,24 @@ def test_a_killed_query_with_its_checkpoint_on_s3_is_exact(doubles: bool, server
 
 def settings_on(server: S3Server) -> dict[str, str]:
     return {**server.conf(), "spark.jars": fetch_s3a(), **ONE_CONF_LINE}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("place", ["its logs", "all of it"])
+def test_a_pipeline_on_s3_answers_without_an_input_that_is_away(place: str, server: S3Server, tmp_path: Path) -> None:
+    """The keys stand in Spark's settings alone, also for the pipeline's home."""
+    CASES["away"].feed(tmp_path / "in", 7)
+    logs = {**server.conf(), CEC + "log.path": "s3a://query/logs of a pipeline"}
+    conf = logs if place == "its logs" else {
+        **settings_on(server), "cec.test.home": "s3a://query/pipeline", "spark.jars": f"{jar_path()},{fetch_s3a()}",
+    }  # fmt: skip
+    command = [sys.executable, "-m", "cec_it.pipeline_driver", "away", str(tmp_path), "local[2]"]
+    environment = {**os.environ, "CEC_CONF": json.dumps(conf), "PYSPARK_PYTHON": sys.executable}
+    with (tmp_path / "driver.log").open("w") as log:
+        done = subprocess.run(command, env=environment, stdout=log, stderr=log, timeout=300, check=False)
+    assert done.returncode == 0, (tmp_path / "driver.log").read_text()[-3000:]
+    assert read_board(tmp_path)[0] == CASES["away"].expected(tmp_path / "in")
+    assert "answers tentatively, in epoch 1" in (tmp_path / "driver.log").read_text()
 
 
 @pytest.mark.long

@@ -18,7 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from cec_it.cluster import EXECUTOR, command_of
-from cec_it.pipelines import CASES, Rows, fail_once
+from cec_it.pipelines import CASES, Rows, fail_once, read_board
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.availability.epochs import newest_epoch
 from testbed.processes import Child
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -124,16 +126,20 @@ def round_of_kills(
         assert found.keys() == expected.keys(), f"SEED={seed} {root}"
     else:
         assert found == expected, f"SEED={seed} {root}"
+    if case == "away":
+        assert read_board(root)[0] == expected, f"SEED={seed} {root}"
+        assert newest_epoch(open_storage(f"{root}/home/flows/short")) is not None, "an input was away"
 
 
 # The chain is that of the next test; all of them are in the long one.
-@pytest.mark.parametrize("case", ["diamond", "closure"])
+@pytest.mark.parametrize("case", ["diamond", "buckets", "away", "closure"])
 def test_a_killed_pipeline_is_exact(case: str, tmp_path: Path) -> None:
     round_of_kills(case, tmp_path, SEED, lives=2, executors=False)
 
 
-def test_executors_are_lost_under_a_pipeline(tmp_path: Path) -> None:
-    round_of_kills("chain", tmp_path, SEED + 1, lives=2, executors=True)
+@pytest.mark.parametrize("case", ["chain", "buckets", "away"])
+def test_executors_are_lost_under_a_pipeline(case: str, tmp_path: Path) -> None:
+    round_of_kills(case, tmp_path, SEED + 1, lives=2, executors=True)
 
 
 def test_flows_wait_for_executors_and_every_row_is_there(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_the_windows_of_no_query_are_refused(spark: SparkSession, written: Writt
 
 
 def test_a_view_that_does_not_exist_is_refused(written: Written, spark: SparkSession) -> None:
-    with pytest.raises(Exception, match='option\\("view", "rows"\\): give output, windows or log'):
+    with pytest.raises(Exception, match='option\\("view", "rows"\\): give output, windows, late or log'):
         read(spark, written.checkpoint(APPEND), view="rows").schema  # noqa: B018
     for view, option, value, mend in (
         ("log", "version", "3", 'it is for the view "windows", and this is "log"'),

@@ -20,6 +20,12 @@ def named(spark: SparkSession, name: str) -> Any:
     return found
 
 
+def empty_map(spark: SparkSession) -> Any:
+    """Scala's own, which Py4J cannot name."""
+    found = named(spark, "java.lang.Class").forName("scala.collection.immutable.Map$EmptyMap$")
+    return found.getField("MODULE$").get(None)
+
+
 def path_of(spark: SparkSession, path: Path) -> Any:
     return named(spark, "java.io.File")(str(path)).toPath()
 
@@ -37,7 +43,8 @@ def commit(spark: SparkSession, path: Path) -> None:
 
 
 def read(spark: SparkSession, path: Path) -> None:
-    named(spark, f"{CEC}.source.ArrowReader")(named(spark, "scala.Option").apply(str(path)), schema(spark))
+    spool, no_constants = named(spark, "scala.Option").apply(str(path)), empty_map(spark)
+    named(spark, f"{CEC}.source.ArrowReader")(spool, schema(spark), no_constants)
 
 
 def load(spark: SparkSession, path: Path) -> None:

@@ -8,8 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial, reduce
 from pathlib import Path
 
@@ -19,7 +17,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from cec_it.driver import CEC
-from cec_it.local import eventually, tasks_are_over
+from cec_it.local import eventually
+from cec_it.running import flow_of, running
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.admin.find_log import find_log
 from spark_cec.admin.outputs import read_outputs
@@ -67,23 +66,6 @@ def line(home: Path) -> Pipeline:
         return numbers.writeStream.format("noop")
 
     return made
-
-
-@contextmanager
-def running(
-    pipeline: Pipeline, spark: SparkSession, patience: Patience | None = None, only: list[str] | None = None
-) -> Iterator[RunningPipeline]:
-    """Runs it, and stops it at the end; then nothing writes into its logs."""
-    run = start_pipeline(pipeline, spark, patience, only)
-    try:
-        yield run
-    finally:
-        run.stop()
-        tasks_are_over(spark)
-
-
-def flow_of(run: RunningPipeline, name: str) -> FlowStatus:
-    return next(flow for flow in run.status().flows if flow.name == name)
 
 
 def has_run(run: RunningPipeline, name: str, batch: int) -> FlowStatus:

@@ -67,14 +67,27 @@ def make_job(tmp_path: Path) -> Callable[..., Job]:
 def test_a_batch_that_the_log_lacks_is_made_again(
     doubles: bool, names_state: bool, agents: int, make_job: Callable[..., Job]
 ) -> None:
-    """In the first batch of all, and in a later one, after a restart; without a second call of the function."""
+    """In the second batch of all, and in a later one, after a restart; without a second call of the function."""
     whole = make_job("whole", doubles=doubles, names_state=names_state, write_at="batch")
     assert run(whole) == 0, Path(whole.root, "stderr").read_text()[-3000:]
     job = make_job("crashed", doubles=doubles, names_state=names_state, agents=agents)
-    for stop_at in (0, 4):
+    for stop_at in (1, 4):
         assert run(replace(job, stop_at=stop_at)) < 0, Path(job.root, "stderr").read_text()[-3000:]
         assert is_behind(job), f"the log has batch {stop_at}"
     assert run(job) == 0, Path(job.root, "stderr").read_text()[-3000:]
     wanted, found = rows_of(whole), rows_of(job)
     assert found == wanted and all(len(calls) == 1 for calls in found.values()) and len(found) == BATCHES
     assert not is_behind(job)
+
+
+def test_the_first_batch_is_written_before_spark_commits_it(make_job: Callable[..., Job]) -> None:
+    """If the log knew the first partition alone, a start would take the others for partitions that no task uses."""
+    whole = make_job("whole", doubles=False, write_at="batch")
+    assert run(whole) == 0, Path(whole.root, "stderr").read_text()[-3000:]
+    job = make_job("crashed", doubles=False, agents=1)
+    assert run(replace(job, stop_at=0)) < 0, Path(job.root, "stderr").read_text()[-3000:]
+    assert not Path(job.root, "checkpoint", "commits", "0").exists()
+    assert run(job) == 0, Path(job.root, "stderr").read_text()[-3000:]
+    wanted, found = rows_of(whole), rows_of(job)
+    assert {batch: calls[-1] for batch, calls in found.items()} == {batch: calls[-1] for batch, calls in wanted.items()}
+    assert len(found["0"]) == 2 and len(found) == BATCHES

@@ -204,6 +204,8 @@ def _fields(cls: type) -> list[Field]:
 def _scala_default(value: object) -> str:
     if value is None:
         return "None"
+    if value == ():
+        return "Nil"
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else f"{value}L"

@@ -17,12 +17,13 @@ def feed(layout: Layout, stream: Stream, files: int, interval_s: float) -> None:
     """
     begin = time.monotonic()
     for number in range(files):
-        _publish(layout, stream, number)
+        publish(layout, stream, number)
         time.sleep(max(0.0, begin + (number + 1) * interval_s - time.monotonic()))
     layout.fed.touch()
 
 
-def _publish(layout: Layout, stream: Stream, number: int) -> None:
+def publish(layout: Layout, stream: Stream, number: int) -> None:
+    """Publish one file."""
     name = f"purchases-{number:06d}.json"
     staged = layout.staging / name
     staged.write_bytes(stream.file(number))

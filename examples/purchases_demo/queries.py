@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -27,6 +28,8 @@ from pyspark.sql.streaming.state import GroupState
 import spark_cec
 from purchases_demo import count_windows
 from purchases_demo.count_windows import close_windows
+from purchases_demo.events import Stream
+from purchases_demo.feeder import publish
 from purchases_demo.layout import (
     BY_MINUTE,
     BY_TEN,
@@ -46,13 +49,19 @@ _output_lock = threading.Lock()
 cloudpickle.register_pickle_by_value(count_windows)  # type: ignore[no-untyped-call]
 
 
-def open_session(layout: Layout) -> SparkSession:
-    """A local session on two cores with the CEC provider; its temporary files go under `layout.scratch`."""
+def open_session(layout: Layout, *, ui: bool = False) -> SparkSession:
+    """A local session on two cores with the CEC provider; its temporary files go under `layout.scratch`.
+
+    `ui`: with Spark's user interface, for this machine alone.
+    """
+    if ui:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = (
         SparkSession.builder.master("local[2]")
         .appName("purchases")
-        .config("spark.ui.enabled", "false")
+        .config("spark.ui.enabled", str(ui).lower())
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.sql.session.timeZone", "UTC")
         # `close_windows` sorts its rows: whatever their order, it leaves the same state.
@@ -87,6 +96,21 @@ def run_queries(layout: Layout, bounds: Mapping[str, str] | None = None) -> None
     for query in running:
         query.stop()
     spark.stop()
+
+
+def stay(layout: Layout, stream: Stream, first: int, interval_s: float) -> None:
+    """Run both queries on with Spark's user interface, and publish file after file from `first` on, for ever.
+
+    Prints `{"query", "url"}` first. Raises `StreamingQueryException` if a query fails.
+    """
+    spark = open_session(layout, ui=True)
+    spark.streams.addListener(_ProgressPrinter())
+    for spec, transform in ((BY_MINUTE, averages_by_minute), (BY_TEN, averages_by_ten)):
+        _start(spark, layout, spec, transform, _bounds_of(spec))
+    _emit({"query": "", "url": f"{spark.sparkContext.uiWebUrl}/cec/"})
+    for number in itertools.count(first):
+        publish(layout, stream, number)
+        spark.streams.awaitAnyTermination(interval_s)
 
 
 def _bounds_of(spec: QuerySpec) -> Mapping[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from purchases_demo.report import CrashRow, complaints, last_line, recovery_tabl
 from purchases_demo.view import ProgressView
 from testbed.processes import Child
 from testbed.spark_logs import committed_batch
+
+_STAY_EVERY_S = 3.0
+"""The time between two files, once the demo is over."""
 
 
 class DemoError(Exception):
@@ -93,6 +97,18 @@ class Supervisor:
         self._console.print(f"{time.monotonic() - begin:.0f} s in all")
         self._console.print(last_line(self._crashes, comparison, reasons), soft_wrap=True, markup=False)
         return not reasons
+
+    def keep_open(self) -> None:
+        """Run the queries on over new purchases, with Spark's user interface, until the user ends it by Ctrl-C."""
+        settings = self._settings
+        stream = ("--seed", settings.seed, "--items", settings.items, "--lines", settings.lines)
+        pace = ("--first", settings.batches, "--interval", _STAY_EVERY_S)
+        with suppress(KeyboardInterrupt), part(self._layout, "stay", "stay", *stream, *pace) as driver:
+            while (heard := driver.next_event(settings.silence_s)) is not None:
+                if (url := heard[1].get("url")) is not None:
+                    where = f"both queries go on, with new purchases: {url} (Ctrl-C ends it)"
+                    self._console.print(where, soft_wrap=True, markup=False)
+            self._console.print(f"the queries have ended by themselves: see {driver.log}", soft_wrap=True)
 
     def _run_all(self) -> None:
         settings = self._settings

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -28,6 +29,8 @@ EXECUTORS = 2
 @dataclass(frozen=True, slots=True)
 class Job:
     """A run up to the batch before `batches`. In batch `stop_at` (-1: in none) `agents` executors lose their agent.
+
+    The first batch of a run is written before Spark commits it, so a run that stops there does not commit it.
 
     `names_state`: Spark names the versions of state by checkpoint ids.
     """
@@ -64,7 +67,8 @@ def main(job: Job) -> int:
         if batch == job.stop_at:
             for agent in find_agents()[: job.agents]:
                 os.kill(agent, signal.SIGSTOP)
-            threading.Thread(target=end_when_committed, args=(job,), daemon=True).start()
+            end = end_when_partly_written if batch == 0 else end_when_committed
+            threading.Thread(target=end, args=(job,), daemon=True).start()
 
     read = feeds.read_rate(spark, "left", job.batches, 120)
     # A sum of doubles would be eager, and an eager operator does not write asynchronously.
@@ -85,6 +89,17 @@ def end_when_committed(job: Job) -> None:
     """Ends this process, once Spark has committed the batch that the executors cannot write."""
     entry = Path(job.root, "checkpoint", "commits", str(job.stop_at))
     local.eventually(lambda: entry.exists() or None, f"{entry}")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def end_when_partly_written(job: Job) -> None:
+    """Ends this process once one executor has written the first batch and some time has passed.
+
+    In that time Spark would commit a batch for which it does not wait.
+    """
+    segments = Path(job.root, "checkpoint", "cec", "log", "segments")
+    local.eventually(lambda: any(each.stat().st_size for each in segments.glob("*")) or None, f"a frame in {segments}")
+    time.sleep(2.0)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -41,7 +41,7 @@ _CASES = {
     "test_other_sinks.py::test_a_killed_query_writes_each_row_once": ("table-table",),
     "test_passed_over.py::test_the_file_sink": ("long-windows-auto-auto-1", "window-append-eager-eager-2"),
     "test_pipeline.py::test_a_killed_pipeline_is_exact": ("diamond",),
-    "test_pipeline.py::test_executors_are_lost_under_a_pipeline": (),
+    "test_pipeline.py::test_executors_are_lost_under_a_pipeline": ("away", "buckets", "chain"),
     "test_pipeline.py::test_flows_wait_for_executors_and_every_row_is_there": (),
     "test_pipeline.py::test_protocols_under_kills": ("closure-communication-induced-checkpoint",),
     "test_replay_run.py::test_two_watermarks": (
@@ -78,6 +78,7 @@ _LONG = frozenset(
 
 _PARTS = (
     frozenset({
+        "kafka/test_away.py",
         "test_cluster.py",
         "test_falling_back.py",
         "test_hdfs.py",
@@ -87,14 +88,17 @@ _PARTS = (
         "test_object_store.py",
         "test_replay_run.py",
         "test_rollback.py",
+        "test_tentative.py",
     }),
     frozenset({
+        "test_buckets.py",
         "test_foreach_batch.py",
         "test_kill_matrix.py files",
         "test_lease.py",
         "test_pipeline.py",
         "test_refused_replay.py",
         "test_same_rows.py",
+        "test_ui_at_size.py",
         "test_written_together.py",
     }),
     frozenset({

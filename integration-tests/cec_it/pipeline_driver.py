@@ -64,8 +64,12 @@ def main(name: str, root: Path, master: str, fill: float, protocol: str = "cec",
     case = CASES[name]
     expected = case.expected(root / "in").total()
     builder = session_builder(root / "scratch", master).config("spark.scheduler.mode", "FAIR")
+    conf = json.loads(os.environ.get("CEC_CONF", "{}"))
+    place = {"home": conf.pop("cec.test.home")} if "cec.test.home" in conf else {}
+    for key, value in conf.items():
+        builder = builder.config(key, value)
     spark = builder.config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"]).getOrCreate()
-    pipeline = case.declare(str(root), protocol=protocol, release=release, checkpoint_interval=INTERVAL_S)
+    pipeline = case.declare(str(root), **place, protocol=protocol, release=release, checkpoint_interval=INTERVAL_S)
     running = start_pipeline(pipeline, spark, PATIENCE, recovery=RecoveryPolicy(fill=fill))
     ended = threading.Event()
     telling = threading.Thread(target=_tell, args=(running, ended), daemon=True)

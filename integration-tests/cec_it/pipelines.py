@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+import sqlite3
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark_cec.pipeline import Pipeline
+from spark_cec.pipeline import Pipeline, apply_changes
 from spark_cec_lab.nexmark.reachability import changes, reachability, rows_of
 
 EPOCH = 1_700_000_000
@@ -150,6 +153,76 @@ def chain_rows(events: Path) -> Rows:
     return Counter((begin, key, count, total) for (begin, key), (count, total) in sums.items())
 
 
+def buckets(root: str, **how: Any) -> Pipeline:
+    """Two branches, one of which lags behind the other, and windows over both, read by buckets of a second."""
+    made = Pipeline("buckets", f"{root}/home", **how)
+
+    @made.flow
+    def events(spark: SparkSession) -> DataFrame:
+        return _events(spark, root)
+
+    @made.flow
+    def even(events: DataFrame) -> DataFrame:
+        return events.where("pmod(n, 2) = 0")
+
+    @made.flow(partitions=2)
+    def odd(events: DataFrame) -> DataFrame:
+        return events.where("pmod(n, 2) = 1").dropDuplicates(["n"])
+
+    late = f"{LATE_S} seconds"
+
+    @made.flow(partitions=2, bucket="1s", watermarks={"even": ("t", late), "odd": ("t", late)})
+    def short(even: DataFrame, odd: DataFrame) -> DataFrame:
+        return _shares(even, odd)
+
+    @made.sink
+    def out(short: DataFrame) -> DataStreamWriter:
+        return _out(_right(short), root, how)
+
+    return made
+
+
+def away(root: str, **how: Any) -> Pipeline:
+    """As `buckets`, within a second, where one branch stands still for four seconds now and then."""
+    made = Pipeline("away", how.pop("home", f"{root}/home"), **how)
+
+    @made.flow
+    def events(spark: SparkSession) -> DataFrame:
+        return _events(spark, root)
+
+    @made.flow
+    def even(events: DataFrame) -> DataFrame:
+        return events.where("pmod(n, 2) = 0")
+
+    @made.flow
+    def odd(events: DataFrame) -> DataFrame:
+        return events.where("pmod(n, 2) = 1").withColumn("v", _slow(F.col("n"), F.col("v")))
+
+    late = f"{LATE_S} seconds"
+
+    @made.flow(partitions=2, within="1s", watermarks={"even": ("t", late), "odd": ("t", late)})
+    def short(even: DataFrame, odd: DataFrame) -> DataFrame:
+        return _shares(even, odd)
+
+    @made.sink
+    def out(short: DataFrame) -> DataStreamWriter:
+        return _out(_right(short), root, how)
+
+    @made.sink(tentative=True)
+    def board(short: DataFrame) -> DataStreamWriter:
+        rows = _right(short, "_kind", "_epoch")
+        return rows.writeStream.foreachBatch(apply_changes(f"{root}/board.db", "board", ["t", "k"]))
+
+    return made
+
+
+def read_board(root: Path) -> tuple[Rows, Rows]:
+    """The stable rows on the board of `away`, and the tentative ones."""
+    with contextlib.closing(sqlite3.connect(root / "board.db")) as board:
+        rows = board.execute("SELECT t, k, n, v, _epoch FROM board_rows").fetchall()
+    return Counter(row[:4] for row in rows if not row[4]), Counter(row[:4] for row in rows if row[4])
+
+
 def closure(root: str, **how: Any) -> Pipeline:
     """The pairs of vertices that a path joins: a flow that reads its own channel."""
     made = Pipeline("closure", f"{root}/home", **how)
@@ -194,6 +267,8 @@ def reachable_rows(directory: Path) -> Rows:
 CASES = {
     "diamond": Case(diamond, feed_events, nothing, diamond_rows),
     "chain": Case(chain, feed_events, another_day, chain_rows),
+    "buckets": Case(buckets, feed_events, another_day, chain_rows),
+    "away": Case(away, feed_events, another_day, chain_rows),
     "closure": Case(closure, feed_edges, nothing, closure_rows),
     "reachability": Case(
         lambda root, **how: reachability(f"{root}/home", root, LONGEST, **how), feed_changes, nothing, reachable_rows
@@ -218,6 +293,32 @@ def _touchy(root: str, flow: str, column: Column) -> Column:
         return value
 
     return F.udf(look, "bigint")(column)
+
+
+def _shares(even: DataFrame, odd: DataFrame) -> DataFrame:
+    """Sums of both branches by key and long window, of integers and of doubles; `t` is where a window begins."""
+    rows = even.select("t", "k", "v").unionByName(odd.select("t", "k", "v"))
+    grouped = rows.groupBy(F.window("t", f"{LONG_S} seconds").alias("w"), "k")
+    found = grouped.agg(F.count("*").alias("n"), F.sum("v").alias("v"), F.sum(F.col("v") / 4).alias("share"))
+    return found.select(F.col("w.start").alias("t"), "k", "n", "v", "share")
+
+
+def _right(short: DataFrame, *more: str) -> DataFrame:
+    """The rows whose two sums agree, without the events that are there to close windows. Rows of kind undo stay."""
+    is_right = F.expr("k >= 0 AND share = v / 4")
+    kept = is_right | F.expr("_kind = 'undo'") if more else is_right
+    return short.where(kept).select(F.unix_timestamp("t").alias("t"), "k", "n", "v", *more)
+
+
+def _slow(n: Column, v: Column) -> Column:
+    """The values `v`. Some rows take four seconds."""
+
+    def look(number: int, value: int) -> int:
+        if number % (3 * PER_FILE) == PER_FILE + 1:
+            time.sleep(4)
+        return value
+
+    return F.udf(look, "bigint")(n, v)
 
 
 def _events(spark: SparkSession, root: str) -> DataFrame:

@@ -10,23 +10,33 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from cec_it.local import tasks_are_over
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.log.storage import Storage
 from spark_cec.pipeline import Pipeline
 from spark_cec.pipeline.running import RunningPipeline
 from spark_cec.pipeline.start import start_pipeline
+from spark_cec.pipeline.status import FlowStatus
 from spark_cec.pipeline.supervise import Patience
 from spark_cec.protocols.records import read_records
 
 
 @contextmanager
-def running(pipeline: Pipeline, spark: SparkSession) -> Iterator[RunningPipeline]:
-    """Runs it, and stops it at the end."""
-    run = start_pipeline(pipeline, spark, Patience(wait_s=0.1))
+def running(
+    pipeline: Pipeline, spark: SparkSession, patience: Patience | None = None, only: list[str] | None = None
+) -> Iterator[RunningPipeline]:
+    """Runs it, and stops it at the end; then nothing writes into its logs."""
+    run = start_pipeline(pipeline, spark, patience or Patience(wait_s=0.1), only)
     try:
         yield run
     finally:
         run.stop()
+        tasks_are_over(spark)
+
+
+def flow_of(run: RunningPipeline, name: str) -> FlowStatus:
+    """What a flow does now."""
+    return next(flow for flow in run.status().flows if flow.name == name)
 
 
 def own(root: Path, flow: str) -> Storage:

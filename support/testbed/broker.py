@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -84,6 +84,16 @@ class Broker:
     def kill(self) -> None:
         """SIGKILL: what it has not written yet is lost."""
         self._end(signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """The broker does not answer meanwhile."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None

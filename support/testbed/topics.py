@@ -23,12 +23,13 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of a topic, with where it is."""
+    """One record of a topic, with where it is, and when it came, in ms since 1970."""
 
     partition: int
     offset: int
     key: bytes | None
     value: bytes | None
+    came_ms: int
 
 
 class Topics:
@@ -155,5 +156,5 @@ def _read_partition(consumer: Consumer, start: TopicPartition, end: int) -> list
             raise RuntimeError(f"{start.topic}: {error}")
         offset = message.offset()
         assert offset is not None
-        found.append(Record(start.partition, offset, message.key(), message.value()))
+        found.append(Record(start.partition, offset, message.key(), message.value(), message.timestamp()[1]))
     raise TimeoutError(f"{start.topic}, partition {start.partition}: nothing more for {_TIMEOUT_S:.0f} s")

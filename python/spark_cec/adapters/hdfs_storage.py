@@ -221,6 +221,7 @@ class HdfsStorage:
         self._root = root
         self._place = place
         self._options = options
+        self._undropped: set[str] = set()
 
     @property
     def place(self) -> tuple[str, str]:
@@ -334,6 +335,8 @@ class HdfsStorage:
             for name in hidden:
                 self._drop(name)
             raise
+        for name in tuple(self._undropped):  # the name node answers again
+            self._drop(name)
 
     def _write_hidden(self, path: str, content: bytes) -> str:
         """Writes a hidden file beside the path, and gives its name. Each attempt has a name of its own.
@@ -371,9 +374,14 @@ class HdfsStorage:
                 raise AlreadyExists(path) from error
 
     def _drop(self, hidden: str) -> None:
-        """Deletes a hidden file, if the name node answers; otherwise it stays, and nobody lists it."""
+        """Deletes a hidden file. If the name node does not answer, the next write that succeeds tries it again.
+
+        Until then the file stays, and nobody lists it.
+        """
+        self._undropped.add(hidden)
         with contextlib.suppress(Exception):
             self._client.delete(hidden, False, LEAST_S)
+            self._undropped.discard(hidden)
 
     def _remove_leftovers(self) -> None:
         oldest_ms = (time.time() - _LEFT_AFTER_S) * 1000

@@ -159,20 +159,20 @@ class RocksDictIndex(Index):
         """All attempts of versions first…last, and their flushes."""
         prefix = keys.store_prefix(store)
         with _translate_errors():
-            frames = [
-                self._read_frame(key)
-                for key, _ in self._scan(prefix, prefix + keys.number(first), prefix + keys.number(last))
-            ]
+            frames = list(self._read_frames(prefix, prefix + keys.number(first), prefix + keys.number(last)))
         return [CommitEntry(meta, location) for meta, location in frames if isinstance(meta, CommitMeta)]
 
     def newest(self, store: StoreId, at_or_below: int) -> list[CommitEntry]:
         """All attempts at the highest version that is not above `at_or_below`."""
-        with _translate_errors():
-            key = self._find_newest_key(store, at_or_below)
-        if not key:
-            return []
-        version = keys.read_number(key[len(keys.store_prefix(store)) :])
-        return self.commits(store, version, version)
+        while True:
+            with _translate_errors():
+                key = self._find_newest_key(store, at_or_below)
+            if not key:
+                return []
+            version = keys.read_number(key[len(keys.store_prefix(store)) :])
+            found = self.commits(store, version, version)
+            if found:  # or else it was forgotten meanwhile
+                return found
 
     def _find_newest_key(self, store: StoreId, at_or_below: int) -> bytes:
         prefix = keys.store_prefix(store)
@@ -192,7 +192,7 @@ class RocksDictIndex(Index):
     def loaded(self, generation: int) -> list[LoadedEntry]:
         """The loads of stores in that run of the query."""
         with _translate_errors():
-            frames = [self._read_frame(key) for key, _ in self._scan(keys.loaded_prefix(generation))]
+            frames = list(self._read_frames(keys.loaded_prefix(generation)))
         return [LoadedEntry(meta, location) for meta, location in frames if isinstance(meta, LoadedMeta)]
 
     def at(self, wall_ms: int) -> list[CommitEntry | OutputEntry]:
@@ -214,17 +214,22 @@ class RocksDictIndex(Index):
 
     def _find_outputs(self, prefix: bytes) -> list[OutputEntry]:
         with _translate_errors():
-            frames = [self._read_frame(key) for key, _ in self._scan(prefix)]
+            frames = list(self._read_frames(prefix))
         return [OutputEntry(meta, location) for meta, location in frames if isinstance(meta, OutputMeta)]
 
     def _find_first(self, kind: FrameKind, wall_ms: int) -> tuple[Meta, Location] | None:
         prefix = keys.times_prefix(kind)
-        key = next((key for key, _ in self._scan(prefix, prefix + keys.number(wall_ms))), None)
-        return None if key is None else self._read_frame(key)
+        return next(self._read_frames(prefix, prefix + keys.number(wall_ms)), None)
 
-    def _read_frame(self, pointer: bytes) -> tuple[Meta, Location]:
-        key = keys.frame_key(pointer)
-        return keys.read_frame_row(key, self._rows[key])
+    def _read_frames(self, prefix: bytes, start: bytes = b"", last: bytes = b"") -> Iterator[tuple[Meta, Location]]:
+        """The frames to which the rows of a scan point, without those that another thread forgets meanwhile."""
+        for pointer, _ in self._scan(prefix, start, last):
+            key = keys.frame_key(pointer)
+            row = self._rows.get(key)
+            if row is not None:
+                yield keys.read_frame_row(key, row)
+            elif self._rows.get(pointer) is not None:  # one write deletes both
+                raise KeyError(pointer)
 
     def _scan(self, prefix: bytes, start: bytes = b"", last: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Rows with `prefix`, from `start` through every key that begins with `last`.

@@ -10,6 +10,7 @@ from typing import Any
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.admin.read_only import ReadOnlyStorage
 from spark_cec.errors import DamagedLog, LogLocationError, LostLog, SettingsError, UnsuitableCheckpoint
+from spark_cec.log.borrowed import LOAN_FILE, show_borrowed
 from spark_cec.log.bundles import Bundles
 from spark_cec.log.home import LOG_FILE, absolute_home, read_log_id
 from spark_cec.log.meta import SegmentMeta, decode_meta
@@ -66,7 +67,8 @@ class Place:
 
 def open_to_read(url: str) -> Storage:
     """The storage at `url`, read-only. `LogLocationError` as `open_storage`."""
-    return Bundles(ReadOnlyStorage(open_storage(url)))
+    storage = ReadOnlyStorage(open_storage(url))
+    return Bundles(show_borrowed(storage, open_storage) if storage.exists(LOAN_FILE) else storage)
 
 
 def find_log(path: str) -> Place:

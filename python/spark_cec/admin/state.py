@@ -73,10 +73,13 @@ def open_catalog(place: Place) -> Catalog:
     return Catalog(place.storage, MemoryIndex(place.log_id))
 
 
-def read_state(place: Place) -> LogState:
-    """The state of the log. Reads Spark's commits first, because a frame is in the log before its batch commits."""
+def read_state(place: Place, catalog: Catalog | None = None) -> LogState:
+    """The state of the log. Reads Spark's commits first, because a frame is in the log before its batch commits.
+
+    `catalog`: that of an earlier look, which then reads only what is new.
+    """
     done = committed(place)
-    catalog = open_catalog(place)
+    catalog = catalog or open_catalog(place)
     catalog.refresh()
     index, files = catalog.index, list_segments(place.storage)
     done = note_unwritten(place, index, done)

@@ -41,7 +41,7 @@ import time  # noqa: E402
 from collections.abc import Callable, Sequence  # noqa: E402
 from typing import IO  # noqa: E402
 
-from spark_cec import __version__  # noqa: E402
+from spark_cec.version import __version__  # noqa: E402
 
 GREETING = '{"spark_cec_agent": '
 """The beginning of the line that the shim waits for; AgentOutput.scala has the same text."""

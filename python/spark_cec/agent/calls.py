@@ -16,7 +16,9 @@ import msgspec
 from spark_cec.agent import messages
 from spark_cec.agent.appends import AppendCalls
 from spark_cec.agent.checkpoint_files import CheckpointFileCalls, NewestEntries
+from spark_cec.agent.epochs import EpochCalls
 from spark_cec.agent.logs import OpenLogs
+from spark_cec.agent.looks import LookCalls
 from spark_cec.agent.output import OutputCalls
 from spark_cec.agent.output_cache import OutputCache
 from spark_cec.agent.protocols import ProtocolCalls
@@ -25,6 +27,7 @@ from spark_cec.agent.reader import ReaderCalls
 from spark_cec.agent.spool import Spool
 from spark_cec.agent.starts import StartCalls
 from spark_cec.agent.stores import StoreCalls
+from spark_cec.agent.unions import UnionCalls
 from spark_cec.errors import CecError, mend_of
 
 _WITHOUT_LEASE = frozenset({"check", "begin", "hold", "release"})
@@ -47,10 +50,11 @@ class Calls:
         output = OutputCalls(self._logs, protocols, newest, starts.run_of)
         files = CheckpointFileCalls(starts.confirm_lease, newest)
         readers = ReaderCalls(self._logs, self.spool, output_cache, protocols)
+        unions, epochs, looks = UnionCalls(readers), EpochCalls(readers), LookCalls(self._logs)
         self._by_name = {
             call.call(): (msgspec.json.Decoder(call), handler)
             for call, handler in _list_handlers(
-                starts, driver, protocols, stores, appends, output, readers, files
+                starts, driver, protocols, stores, appends, output, readers, unions, epochs, files, looks
             ).items()
         }
 
@@ -86,7 +90,10 @@ def _list_handlers(
     appends: AppendCalls,
     output: OutputCalls,
     readers: ReaderCalls,
+    unions: UnionCalls,
+    epochs: EpochCalls,
     files: CheckpointFileCalls,
+    looks: LookCalls,
 ) -> dict[type[messages.Request], Callable[[Any], messages.Message]]:
     return {
         messages.CheckRequest: starts.check,
@@ -116,12 +123,17 @@ def _list_handlers(
         messages.ViewSchemaRequest: readers.schema,
         messages.ViewSplitsRequest: readers.splits,
         messages.ViewOffsetsRequest: readers.offsets,
+        messages.BucketEndRequest: unions.end,
+        messages.BucketLeaveRequest: unions.leave,
+        messages.EpochRequest: epochs.newest,
         messages.NoteReaderRequest: readers.note,
         messages.ReadSplitRequest: readers.read_split,
         messages.CreateFileRequest: files.create,
         messages.DeleteFilesRequest: files.delete,
         messages.ReadFileRequest: files.read,
         messages.ListFilesRequest: files.list,
+        messages.LookRequest: looks.look,
+        messages.PipelineLookRequest: looks.look_at_pipeline,
     }
 
 

@@ -19,10 +19,12 @@ from spark_cec.agent.private import is_writable_by_others, private_directory
 from spark_cec.checkpoint.commit_frames import StoreLedgers
 from spark_cec.errors import GONE, CecError, Fenced, LogLocationError, SettingsError
 from spark_cec.ids import new_writer_id
+from spark_cec.log.borrowed import Borrowed, show_borrowed
 from spark_cec.log.bundles import Bundles
 from spark_cec.log.bundling import bundle_segments, choose_segments, choose_settled, delete_copied
 from spark_cec.log.catalog import Catalog
-from spark_cec.log.home import join_log, read_log_id
+from spark_cec.log.home import FORMAT_VERSION, LogFile, join_log, read_log_file, read_log_id
+from spark_cec.log.index import MemoryIndex
 from spark_cec.log.manifest import PublishedBatches
 from spark_cec.log.recent_objects import RecentObjects
 from spark_cec.log.storage import Storage
@@ -51,17 +53,25 @@ class OpenLog:
     `kept`: the JVM keeps the log open, and will close it. `users`: the running calls that use it. `retired`: the log
     closes when the last of its users ends. `for_readers`: only readers have asked for it, so `settings` are theirs and
     do not decide what the log keeps. `OpenLogs` manages all four.
+
+    `cuts_looked_by`: the run that has looked for cuts of the output. `newest_output_ms`: the time of the newest batch
+    of the output. None if it is unknown.
     """
 
     def __init__(self, home: str, settings: Settings, storage: Storage, log_id: str) -> None:
         self.home = home
         self.settings = settings
-        self.storage = Bundles(storage if storage.can_append else RecentObjects(storage))
+        is_fork = isinstance(storage, Borrowed)
+        self.storage = Bundles(storage if storage.can_append or is_fork else RecentObjects(storage))
         self.log_id = log_id
-        self.catalog = Catalog(self.storage, open_index(index_path(settings, home, self.log_id), self.log_id))
+        # A fork ends soon, and nothing would delete its index.
+        index = MemoryIndex(log_id) if is_fork else open_index(index_path(settings, home, log_id), log_id)
+        self.catalog = Catalog(self.storage, index)
         self.ledgers = StoreLedgers()
         self.summaries = Summaries()
         self.published = PublishedBatches(self.storage)
+        self.cuts_looked_by: int | None = None
+        self.newest_output_ms: int | None = None
         self.kept = False
         self.users = 0
         self.retired = False
@@ -98,10 +108,10 @@ class OpenLog:
     def bundle_segments(self) -> None:
         """Makes bundles of older segments, as of the last listing, and deletes files that are in one for long enough.
 
-        Only on a storage that cannot append, and as the settings say.
+        Only on a storage that cannot append, as the settings say, and not in a fork, which ends soon.
         """
         count = self.settings.bundle_segments
-        if count is None or self.storage.can_append:
+        if count is None or self.storage.can_append or isinstance(self.storage.inner, Borrowed):
             return
         before = time.monotonic() - self.settings.bundle_after_ms / 1000
         delete_copied(self.storage, choose_settled(self.storage.duplicates, before))
@@ -239,9 +249,11 @@ class OpenLogs:
             log = self._find_open(home, place)
             if log is None:
                 storage = open_storage(home)
-                found = join_log(storage) if log_id is None else read_log_id(storage)
-                if found is None or log_id not in (None, found):
-                    raise _not_shared(home, log_id, found)
+                found = read_log_file(storage)
+                if found is None and log_id is None:
+                    found = LogFile(join_log(storage), FORMAT_VERSION)
+                if found is None or log_id not in (None, found.log_id):
+                    raise _not_shared(home, log_id, None if found is None else found.log_id)
                 log = self._open_log(place, settings, open_storage(home, must_exist=True), found)
             elif log_id not in (None, log.log_id):
                 raise _not_shared(home, log_id, log.log_id)
@@ -257,10 +269,10 @@ class OpenLogs:
             log = self._find_open(home, place, trusted_s)
             if log is None:
                 storage = open_storage(home)
-                log_id = read_log_id(storage)
-                if log_id is None:
+                found = read_log_file(storage)
+                if found is None:
                     return None
-                log = self._open_log(place, settings, open_storage(home, must_exist=True), log_id)
+                log = self._open_log(place, settings, open_storage(home, must_exist=True), found)
                 log.for_readers = True
             return log
 
@@ -292,9 +304,11 @@ class OpenLogs:
             place = self._places[home] = place_of(home)
         return place
 
-    def _open_log(self, place: str, settings: Settings, storage: Storage, log_id: str) -> OpenLog:
+    def _open_log(self, place: str, settings: Settings, storage: Storage, found: LogFile) -> OpenLog:
         """Opens a log and lends it to the call; the caller has the home's lock."""
-        log = OpenLog(place, settings, storage, log_id)
+        if found.borrows:
+            storage = show_borrowed(storage, open_storage)
+        log = OpenLog(place, settings, storage, found.log_id)
         log.looked_at = self._clock()
         with self._lock:
             self._retire_idle()

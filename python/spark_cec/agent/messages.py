@@ -29,6 +29,8 @@ from spark_cec.checkpoint.policy import Plan
 from spark_cec.ids import StoreId
 from spark_cec.log.frame import CommitFlags, CommitMeta
 from spark_cec.recovery.decide import QueryDecision, QueryFacts
+from spark_cec.recovery.overview import FootprintAges, OperatorStanding
+from spark_cec.recovery.past_recoveries import Recovery
 from spark_cec.recovery.session_settings import SettingsSpan
 from spark_cec.recovery.start_messages import StartMessage
 
@@ -649,8 +651,23 @@ class PublishAnswer(Message, frozen=True, kw_only=True):
     first: bool
 
 
+class ColumnTimes(Message, frozen=True, kw_only=True):
+    """The times in a column of the rows of one task, in ms since the epoch, rounded down; None without a time.
+
+    `nulls`: the rows without a time.
+    """
+
+    column: str
+    first_ms: int | None
+    last_ms: int | None
+    nulls: int
+
+
 class PublishRequest(Request, frozen=True, kw_only=True):
-    """Makes a batch of output visible. `schema` is Spark's JSON, `sources` are names in Spark's order."""
+    """Makes a batch of output visible. `schema` is Spark's JSON, `sources` are names in Spark's order.
+
+    `times`: of each task and each TIMESTAMP column.
+    """
 
     answer = PublishAnswer
     checkpoint: str
@@ -662,6 +679,7 @@ class PublishRequest(Request, frozen=True, kw_only=True):
     truncate: bool
     generation: int
     sources: tuple[str, ...]
+    times: tuple[ColumnTimes, ...] = ()
 
 
 class ViewSchemaAnswer(Message, frozen=True, kw_only=True):
@@ -747,12 +765,85 @@ class ViewSplitsAnswer(Message, frozen=True, kw_only=True):
     lost: tuple[str, ...]
 
 
+class BucketEndAnswer(Message, frozen=True, kw_only=True):
+    """Where a stream's next batch ends: `until_ms`, `batch` and `first` as in the request.
+
+    They are those of the request if no bucket became stable. `of` as for other streams. `newest`: as `batch`, but one
+    more if rows that could be read are left for the next batch. `waits_for`: the
+    channels that hold rows of others back, slowest first, and `held_ms` for how long each.
+    """
+
+    until_ms: int
+    batch: int
+    first: int
+    of: str | None
+    newest: int
+    waits_for: tuple[str, ...]
+    held_ms: tuple[int, ...]
+
+
+class BucketEndRequest(Request, frozen=True, kw_only=True):
+    """Asks where a stream's next batch ends. The stream reads its channel by buckets, with others of one union.
+
+    `union`: the whole union, as `availability.union.Union` in JSON, and `own` the channel's place in it. `query` tells
+    the streams of one query from those of another one, and `source` a stream from the others of its query. `leader`:
+    the first stream that Spark has asked in this run, whose every call begins a plan; `leads`: whether that is this
+    one.
+
+    `until_ms`: all rows below were given out. `batch`: the newest batch that was looked at, whose identity is `seen`.
+    `first`: the oldest batch that may have rows at `until_ms` or later. `max_rows`: the next batch ends earlier if it
+    would have more rows. `checked`: the stream has asked before. `may_lose`: unreadable batches are skipped.
+    """
+
+    answer = BucketEndAnswer
+    path: str
+    conf: dict[str, str]
+    may_wait: bool
+    may_lose: bool
+    union: Opaque
+    own: int
+    query: str
+    source: str
+    leader: str
+    leads: bool
+    until_ms: int
+    batch: int
+    first: int
+    seen: str | None = None
+    checked: bool = False
+    max_rows: int | None = None
+
+
+class BucketLeaveRequest(Request, frozen=True, kw_only=True):
+    """The run of a stream by buckets is over, so the agent forgets it. The fields as in `BucketEndRequest`."""
+
+    answer = Done
+    query: str
+    source: str
+
+
+class BucketRange(Message, frozen=True, kw_only=True):
+    """The rows whose time in a column is at `after_ms` or later, but below `until_ms`.
+
+    The stream has looked at no batch from `fresh_from` on before. A row of such a batch that is below `after_ms` is
+    late. One without a time belongs to the read. `reader`: the stream, under whose name late rows are kept aside; None:
+    they are not kept.
+    """
+
+    column: str
+    after_ms: int
+    until_ms: int
+    fresh_from: int
+    reader: str | None = None
+
+
 class ViewSplitsRequest(Request, frozen=True, kw_only=True):
     """Plans a read of a view.
 
-    Bounds for `output`: batches `first` to `last`, or the `whole` log. Bounds for `windows`: `operator`, `store`, and
-    `version` (None: the newest). `seen` identifies the last batch at the first planning of the read. `schema` (Spark's
-    JSON) is the reader's. `may_lose`: lost output is skipped.
+    Bounds for `output`: batches `first` to `last`, or the `whole` log; with `buckets`, only the rows in them. Bounds
+    for `windows`: `operator`, `store`, and `version` (None: the newest). `late`: the rows that came too late for the
+    stream `reader`. `seen` identifies the last batch at the first planning of the read. `schema` (Spark's JSON) is the
+    reader's. `may_lose`: lost output is skipped.
     """
 
     answer = ViewSplitsAnswer
@@ -768,6 +859,8 @@ class ViewSplitsRequest(Request, frozen=True, kw_only=True):
     operator: int = 0
     store: str = "default"
     version: int | None = None
+    buckets: BucketRange | None = None
+    reader: str | None = None
 
 
 class ReadSplitAnswer(Message, frozen=True, kw_only=True):
@@ -787,6 +880,31 @@ class ReadSplitRequest(Request, frozen=True, kw_only=True):
     split: Opaque
     columns: tuple[str, ...] | None = None
     may_lose: bool = False
+
+
+class EpochAnswer(Message, frozen=True, kw_only=True):
+    """The newest epoch of a flow. `number`: None if it never had one.
+
+    `begins_after`: the flow's last batch in the epoch's past; the epoch's output begins after it. `follows`: the last
+    one with rows. `newest`: the newest batch of the epoch's output, `begins_after` without any. `has_rows`: one of
+    them has rows. `closed_after`: None while the epoch is open. Else the flow's output up to that batch replaces the
+    epoch's.
+    """
+
+    number: int | None = None
+    begins_after: int = -1
+    follows: int = -1
+    newest: int = -1
+    has_rows: bool = False
+    closed_after: int | None = None
+
+
+class EpochRequest(Request, frozen=True, kw_only=True):
+    """Asks for the newest epoch of the flow at the checkpoint `path`."""
+
+    answer = EpochAnswer
+    path: str
+    conf: dict[str, str]
 
 
 class CreateFileRequest(Request, frozen=True, kw_only=True):
@@ -833,6 +951,60 @@ class DeleteFilesRequest(Request, frozen=True, kw_only=True):
     answer = Done
     checkpoint: str
     paths: tuple[str, ...]
+
+
+class Reach(Message, frozen=True, kw_only=True):
+    """How far back a recovery would go: from batch `first` on, which makes so many `batches`.
+
+    `planned_ms`: when Spark planned that batch, in ms since the epoch, None if unknown. `text`: with the offsets.
+    """
+
+    first: int
+    batches: int
+    planned_ms: int | None
+    text: str
+
+
+class LookAnswer(Message, frozen=True, kw_only=True):
+    """What the log says of a query after `batch`, -1 before the first one.
+
+    `wall_ms`: of the newest record, None without one. `recovery_ms`: the estimate of a recovery, 0 if there is none.
+    `ages`: of the stores that this agent writes. `recoveries`: the newest, oldest first. `damages`: in words.
+    """
+
+    batch: int
+    wall_ms: int | None
+    settings: str
+    operators: tuple[OperatorStanding, ...]
+    recovery_ms: float
+    reach: Reach | None
+    ages: tuple[FootprintAges, ...]
+    recoveries: tuple[Recovery, ...]
+    damages: tuple[str, ...]
+    stored_bytes: int
+
+
+class LookRequest(Request, frozen=True, kw_only=True):
+    """Asks how a query keeps its bounds, for a page of Spark's user interface. The log must be open."""
+
+    answer = LookAnswer
+    checkpoint: str
+    home: str
+
+
+class PipelineLookAnswer(Message, frozen=True, kw_only=True):
+    """The home of a pipeline, its graph and its newest status; None if they are missing or unreadable."""
+
+    home: str | None
+    graph: Opaque | None
+    status: Opaque | None
+
+
+class PipelineLookRequest(Request, frozen=True, kw_only=True):
+    """Asks for the pipeline with this home."""
+
+    answer = PipelineLookAnswer
+    home: str
 
 
 REQUESTS: dict[str, type[Request]] = {each.call(): each for each in Request.__subclasses__()}

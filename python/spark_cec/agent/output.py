@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.checkpoint_files import NewestEntries
 from spark_cec.agent.logs import OpenLog, OpenLogs
-from spark_cec.agent.messages import BoundaryRequest, Done, PublishAnswer, PublishRequest
+from spark_cec.agent.messages import BoundaryRequest, ColumnTimes, Done, PublishAnswer, PublishRequest
 from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.errors import DamagedLog
 from spark_cec.log import manifest
 from spark_cec.log.boundary import Boundary, note_boundary
 from spark_cec.log.frame import crc32c
+from spark_cec.log.times import TimeRange, merge_ranges
 from spark_cec.recovery.replay_input import PlannedBatch, parse_planned, read_planned
 
 _LOG = logging.getLogger(__name__)
@@ -37,8 +38,6 @@ class OutputCalls:
         self._protocols = protocols
         self._newest = newest
         self._run_of = run_of
-        self._newest_ms: dict[str, int] = {}
-        self._looked: dict[str, int] = {}
 
     def publish(self, request: PublishRequest) -> PublishAnswer:
         """Makes a batch visible in one step, and answers whether this manifest was the batch's first, which wins.
@@ -58,11 +57,12 @@ class OutputCalls:
             consumed=_describe_inputs(checkpoint, request.sources, planned),
             boundary_ms=planned.watermark_ms if planned else None,
             piggyback=self._protocols.sends(checkpoint, request.batch),
+            times=_merge_times(request.times),
         )
         log.refuse_vanished_log()
         looks = self._must_look(log, request)
         counts = manifest.publish(log.storage, wanted, log.published.cuts, looks=looks)
-        self._looked[log.log_id] = request.generation
+        log.cuts_looked_by = request.generation
         return PublishAnswer(first=counts == wanted)
 
     def note_boundary(self, request: BoundaryRequest) -> Done:
@@ -85,7 +85,7 @@ class OutputCalls:
 
         If the run has lost the lease without knowing, readers still see that the cut takes its manifest back.
         """
-        has_looked = self._looked.get(log.log_id) == request.generation
+        has_looked = log.cuts_looked_by == request.generation
         return log.storage.can_append or not has_looked or self._run_of(request.checkpoint) != request.generation
 
     def _read_planned(self, checkpoint: str, batch: int) -> PlannedBatch | None:
@@ -105,13 +105,21 @@ class OutputCalls:
 
         So times in a log's output never decrease. Else a reader from a given time on would miss some batches.
         """
-        newest = self._newest_ms.get(log.log_id)
+        newest = log.newest_output_ms
         if newest is None:
             before = manifest.load_between(log.storage, batch - 1, batch - 1)
             newest = max((each.wall_ms for _, each in before if isinstance(each, manifest.Manifest)), default=0)
         newest = max(newest, int(time.time() * 1000))
-        self._newest_ms[log.log_id] = newest
+        log.newest_output_ms = newest
         return newest
+
+
+def _merge_times(tasks: Sequence[ColumnTimes]) -> dict[str, TimeRange]:
+    """The times of each column in all tasks together."""
+    ranges: dict[str, list[TimeRange]] = {}
+    for each in tasks:
+        ranges.setdefault(each.column, []).append(TimeRange(each.first_ms, each.last_ms, each.nulls))
+    return {column: merge_ranges(found) for column, found in ranges.items()}
 
 
 def _describe_inputs(

@@ -12,8 +12,10 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import pyarrow as pa
 
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent.bucket_reads import describe_buckets, may_have_rows, take_bucket_rows
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
 from spark_cec.agent.messages import (
+    BucketEndRequest,
     Done,
     NoteReaderRequest,
     ReadSplitAnswer,
@@ -31,10 +33,11 @@ from spark_cec.agent.spool import Spool, write_rows
 from spark_cec.checkpoint.columns import first_type_change
 from spark_cec.checkpoint.eventual import head_at, rebuild
 from spark_cec.checkpoint.readers import (
+    concat_tables,
     first_published_since,
     log_records,
     output_batches,
-    output_rows,
+    output_tables,
     raise_loss,
     window_rows,
 )
@@ -45,6 +48,7 @@ from spark_cec.log.boundary import Boundary, read_boundary, still_holds
 from spark_cec.log.frame import Location
 from spark_cec.log.home import absolute_home
 from spark_cec.log.index import OutputEntry
+from spark_cec.log.late import list_late, read_late
 from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.readers import ReaderTrail
 from spark_cec.log.storage import Storage
@@ -110,8 +114,9 @@ class ReaderCalls:
         self._trails: dict[tuple[str, str], ReaderTrail] = {}
         self._homes: dict[str, tuple[str, float]] = {}
         self._boundaries: dict[str, tuple[Boundary | None, float]] = {}
+        self._held: dict[str, tuple[Boundary, str, int]] = {}
 
-    def _find_log_or_none(self, request: _PatientLook) -> OpenLog | None:
+    def find_log_or_none(self, request: _PatientLook) -> OpenLog | None:
         """The log, for a look at its newest batch.
 
         None if its query has committed nothing and the reader says `may_wait`.
@@ -142,29 +147,30 @@ class ReaderCalls:
 
     def schema(self, request: ViewSchemaRequest) -> ViewSchemaAnswer:
         """Answers the schemas (Spark's JSON) of the newest and the oldest batch; none before the first batch."""
-        log = self._find_log_or_none(request)
+        log = self.find_log_or_none(request)
         if log is None:
             return ViewSchemaAnswer(schemas=())
         return ViewSchemaAnswer(schemas=tuple(_retry_once(lambda: _read_outer_schemas(log, request.may_lose))))
 
     def offsets(self, request: ViewOffsetsRequest) -> ViewOffsetsAnswer:
         """Answers the first batch since a time, and the newest; -1 for none. With `after`, the end of a next batch."""
-        log, since, after = self._find_log_or_none(request), request.starting_timestamp_ms, request.after
+        log, since, after = self.find_log_or_none(request), request.starting_timestamp_ms, request.after
         # Before the bounds: the batches of the boundary are among them.
-        boundary = None if log is None or after is None else self._read_boundary(log, request)
+        is_asked = after is not None and parse_settings(request.conf).quiet_inputs_ms is not None
+        boundary = self.read_boundary(log) if log is not None and is_asked else None
         bounds = log.published.bounds() if log is not None else None
         kept_from = manifest.retired_before(log.storage) if log is not None and bounds is None else 0
         # A rollback may leave a log without any manifest: the earlier ones were deleted.
         newest = kept_from - 1 if bounds is None else bounds[1]
         if after is not None and after > newest:
-            raise _missing_batch(log, request, after, newest)
+            raise missing_batch(log, request, after, newest)
         if bounds is None:
             said = _say(boundary if boundary is not None and boundary.batch < 0 else None)
             return ViewOffsetsAnswer(first=kept_from, last=newest, newest=newest, **said)
         assert log is not None
         if after is not None:
             if not request.checked or log.published.cuts.known:
-                _refuse_other_batch(log, request, after)
+                refuse_other_batch(log, request, after)
             settings, channel = parse_settings(request.conf), request.path
             # Ask after the bounds are read: a batch published later may be behind a marker.
             up_to = self._protocols.end_of(settings, channel)
@@ -173,10 +179,10 @@ class ReaderCalls:
             self._protocols.will_read(settings, channel, log.storage, after, last, up_to, request.source)
             if not _is_worth_reading(log.storage, last + 1, newest, wait_ms):
                 newest = last  # Else a reader that has read all rows would seem to lag.
-            of = _identify_batch(log, last) if last > after else None
+            of = identify_batch(log, last) if last > after else None
             has_read_all = last == after and up_to is None and request.up_to is None
             # What the stream has taken in, its offset must name: then it notices a rollback of the boundary's batch.
-            holds = boundary is not None and boundary.batch <= after and still_holds(log.storage, boundary)
+            holds = boundary is not None and boundary.batch <= after and self.holds(log, boundary)
             said = _say(boundary if has_read_all and holds else None)
             return ViewOffsetsAnswer(first=bounds[0], last=last, newest=newest, of=of, **said)
         if since is None:
@@ -184,10 +190,8 @@ class ReaderCalls:
         first, newest = _retry_once(lambda: _find_since(log, since))
         return ViewOffsetsAnswer(first=first, last=newest, newest=newest)
 
-    def _read_boundary(self, log: OpenLog, request: ViewOffsetsRequest) -> Boundary | None:
-        """The boundary of the output, if the stream's session cares; an object store is asked now and then."""
-        if parse_settings(request.conf).quiet_inputs_ms is None:
-            return None
+    def read_boundary(self, log: OpenLog) -> Boundary | None:
+        """The boundary of the output; an object store is asked now and then."""
         now = time.monotonic()
         known, asked = self._boundaries.get(log.home, (None, -math.inf))
         if now - asked >= (0.0 if log.storage.can_append else LOOK_FOR_BOUNDARY_S):
@@ -195,12 +199,25 @@ class ReaderCalls:
             self._boundaries[log.home] = known, asked
         return known
 
+    def holds(self, log: OpenLog, boundary: Boundary) -> bool:
+        """Whether the boundary's batch is the one that is there. The bounds of the output were read just before.
+
+        Only a rollback makes another batch of it, so each boundary is checked once for each number of cuts.
+        """
+        known = boundary, log.log_id, len(log.published.cuts.known)
+        if self._held.get(log.home) == known:
+            return True
+        found = still_holds(log.storage, boundary)
+        if found:
+            self._held[log.home] = known
+        return found
+
     def note(self, request: NoteReaderRequest) -> Done:
         """Records a stream's progress, so that the log can delete output that no reader needs."""
         key = request.path, request.reader
         trail = self._trails.get(key)
         if trail is None:
-            log = self._find_log_or_none(request)
+            log = self.find_log_or_none(request)
             if log is None:  # there is nothing to keep, either
                 return Done()
             trail = ReaderTrail(log.storage, log.log_id, key[1])
@@ -228,8 +245,8 @@ class ReaderCalls:
         log.catalog.refresh()
         if view == "output":
             if not request.whole and request.last >= published.stop:
-                raise _missing_batch(log, request, request.last, published.stop - 1)
-            _refuse_other_batch(log, request, request.last)
+                raise missing_batch(log, request, request.last, published.stop - 1)
+            refuse_other_batch(log, request, request.last)
             entries = output_batches(
                 log.storage,
                 log.catalog,
@@ -239,13 +256,18 @@ class ReaderCalls:
                 published,
                 losses.append if request.may_lose else raise_loss,
                 request.schema,
-                _is_case_sensitive(request),
+                is_case_sensitive(request),
+                partial(may_have_rows, request.buckets, exact=is_case_sensitive(request)),
             )
             begins = min((entry.meta.batch for entry in entries), default=0)
             pieces: list[dict[str, Any]] = [
                 {"frames": piece, "begins": begins}
                 for piece in _pack_frames((e.location, e.meta.frame_id.hex()) for e in entries)
             ]
+            if request.buckets is not None:
+                pieces = describe_buckets(pieces, entries, request.buckets)
+        elif view == "late":
+            pieces = [{"path": each} for each in list_late(log.storage, request.reader or "")]
         elif view == "log":
             found = [e for s in sorted(log.catalog.index.stores()) for e in log.catalog.index.commits(s, 0, 1 << 62)]
             pieces = [{"frames": piece} for piece in _pack_frames((e.location, "") for e in found if e.meta.records)]
@@ -266,6 +288,8 @@ class ReaderCalls:
             allows = _allowed_attempts(request.path, log)
             head = head_at(log.catalog.index, store, int(split["version"]), allows=allows)
             rows = window_rows(rebuild(log.storage, log.catalog.index, head))
+        elif split["view"] == "late":
+            rows = concat_tables([read_late(log.storage, split["path"])], request.columns, is_case_sensitive(request))
         else:
             frames = [(bytes.fromhex(frame), Location(*place)) for *place, frame in split["frames"]]
             lost = losses.append if request.may_lose else partial(_fail_to_read, log.storage, split)
@@ -273,8 +297,12 @@ class ReaderCalls:
             if split["view"] == "log":
                 rows = log_records(log.storage, [location for _, location in frames], columns, lost)
             else:
-                cached, exact = partial(self._output_cache.find, log.log_id), _is_case_sensitive(request)
-                rows = output_rows(log.storage, dict(frames), columns, cached, lost, exact)
+                cached, exact = partial(self._output_cache.find, log.log_id), is_case_sensitive(request)
+                tables = output_tables(log.storage, dict(frames), cached, lost)
+                if "buckets" in split:
+                    rows = take_bucket_rows(log.storage, split, tables, columns, exact=exact)
+                else:
+                    rows = concat_tables(list(tables.values()), columns, exact)
         lost_words = tuple(str(each) for each in losses)
         return ReadSplitAnswer(spool=self._write_spool(rows), rows=rows.num_rows, lost=lost_words)
 
@@ -313,7 +341,7 @@ def _first_readable(storage: Storage, batches: Iterable[int]) -> manifest.Manife
     return None
 
 
-def _is_case_sensitive(request: _Look) -> bool:
+def is_case_sensitive(request: _Look) -> bool:
     """Whether the reader's session distinguishes column names by case."""
     return request.conf.get("spark.sql.caseSensitive") == "true"
 
@@ -359,7 +387,7 @@ def _choose_end(
         last = min(last, empty + request.max_batches)
     if request.max_rows is not None:
         last = manifest.last_within(storage, empty + 1, last, request.max_rows)
-    changed = first_type_change(_read_schemas(storage, begin + 1, last), exact=_is_case_sensitive(request))
+    changed = first_type_change(_read_schemas(storage, begin + 1, last), exact=is_case_sensitive(request))
     if changed is not None:  # earlier batches are read with the types that they were written with
         last = changed - 1
     return max(begin, last)
@@ -399,7 +427,7 @@ def _say(boundary: Boundary | None) -> dict[str, Any]:
     return {} if boundary is None else {"quiet_ms": boundary.quiet_ms, "columns": dict(boundary.columns)}
 
 
-def _identify_batch(log: OpenLog, batch: int) -> str | None:
+def identify_batch(log: OpenLog, batch: int) -> str | None:
     """An identity for a batch beyond its number; without its second part if the manifest is missing or damaged.
 
     A manifest is missing if the batch is no longer kept. If it is damaged, the read of its rows raises the error.
@@ -412,15 +440,17 @@ def _identify_batch(log: OpenLog, batch: int) -> str | None:
         return f"{log.log_id[:8]}-"
 
 
-def _refuse_other_batch(log: OpenLog, request: ViewOffsetsRequest | ViewSplitsRequest, batch: int) -> None:
+def refuse_other_batch(
+    log: OpenLog, request: ViewOffsetsRequest | ViewSplitsRequest | BucketEndRequest, batch: int
+) -> None:
     """Raises an error if the stream's `seen` batch differs from the log's batch of that number."""
     seen = request.seen
-    there = _identify_batch(log, batch) if seen else None
+    there = identify_batch(log, batch) if seen else None
     if seen and there and not seen.startswith(there) and not there.startswith(seen):
-        raise _missing_batch(log, request, batch, batch)
+        raise missing_batch(log, request, batch, batch)
 
 
-def _missing_batch(log: OpenLog | None, request: _Look, batch: int, newest: int) -> CecError:
+def missing_batch(log: OpenLog | None, request: _Look, batch: int, newest: int) -> CecError:
     """Explains a missing batch: a rollback took it back, or the output is another one."""
     for cut in reversed(log.published.cuts.known) if log is not None else ():
         if cut.after < batch:

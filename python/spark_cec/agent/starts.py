@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 
-from spark_cec import __version__
 from spark_cec.adapters.fsspec_storage import open_storage, same_place
 from spark_cec.agent.lease import CheckpointLeases, has_leases
 from spark_cec.agent.logs import OpenLogs, cec_directory, home_of, index_root
@@ -66,6 +65,7 @@ from spark_cec.recovery.start_messages import (
 )
 from spark_cec.recovery.unfinished_copy import refuse_unfinished_copy
 from spark_cec.settings import Mode, Settings, parse_settings
+from spark_cec.version import __version__
 
 _CLAIM_WAIT_S = 5.0
 """The longest wait for another start to claim a log."""

@@ -63,6 +63,7 @@ class StoreLedgers:
 
     def __init__(self) -> None:
         self._ledgers: dict[StoreId, tuple[bytes, Footprints]] = {}
+        self._shown: dict[StoreId, Footprints] = {}
         self._calibrations: dict[StoreId, Calibration] = {}
 
     def calibration(self, index: Index, store: StoreId, version: int, checkpoint_id: bytes) -> Calibration:
@@ -97,10 +98,19 @@ class StoreLedgers:
     def close_ledger(self, meta: CommitMeta, ledger: Footprints) -> None:
         """Keeps the ledger for the next commit."""
         self._ledgers[meta.store] = (meta.checkpoint_id, ledger)
+        self._shown[meta.store] = ledger
+
+    def live(self) -> dict[StoreId, dict[int, int]]:
+        """By store and version, the open windows whose newest record is of that version.
+
+        A store whose commit is under way counts, too. For people alone: the commit may change the numbers meanwhile.
+        """
+        return {store: dict(ledger.live) for store, ledger in list(self._shown.items())}
 
     def forget(self, store: StoreId) -> None:
         """Drops the store's ledger, so that the next commit must bring the whole ledger."""
         self._ledgers.pop(store, None)
+        self._shown.pop(store, None)
 
 
 def _read_history(index: Index, meta: CommitMeta, live: Mapping[int, int]) -> list[tuple[int, int, int]]:

@@ -45,6 +45,7 @@ def output_batches(
     lost: LossHandler = raise_loss,
     wanted: str | None = None,
     exact: bool = False,
+    takes: Callable[[manifest.Manifest], bool] = lambda _: True,
 ) -> list[OutputEntry]:
     """The output frames that count in the batches `first` to `last`, ordered by batch and partition.
 
@@ -54,7 +55,8 @@ def output_batches(
 
     `lost` gets an error for each missing or damaged manifest and frame. Unless `whole`, it also gets an error for
     batches that are no longer kept: the reader has fallen behind. `wanted` is the schema of the reader, Spark's JSON.
-    Raises `ColumnChanged` if a batch has other types. `exact` as in `find_column`.
+    Raises `ColumnChanged` if a batch has other types. `exact` as in `find_column`. `takes`: whether the reader needs
+    rows of a batch.
     """
     found = list(manifest.load_between(storage, first, last))
     manifests = [each for _, each in found if isinstance(each, manifest.Manifest)]
@@ -72,7 +74,7 @@ def output_batches(
     begins, wanted_from = published.start, max(first, kept_from)
     if not whole and 0 < wanted_from < begins <= last:  # A stream that has read the batch before the first wanted one.
         lost(DamagedLog(manifest.manifest_path(wanted_from), -1, f"the manifests before batch {begins} are missing"))
-    counting = [each for each in manifests if each.batch >= newest_whole and each.frames]
+    counting = [each for each in manifests if each.batch >= newest_whole and each.frames and takes(each)]
     if wanted is not None:
         for each in counting:
             check_columns(storage.url, wanted, each.batch, each.schema_json, exact=exact)
@@ -123,7 +125,17 @@ def output_rows(
     lost: LossHandler = raise_loss,
     exact: bool = False,
 ) -> pa.Table:
-    """The rows of output frames, as the sink wrote them, in the order of `frames`.
+    """The rows of output frames, as the sink wrote them, in the order of `frames`; the rest as in `output_tables`."""
+    return concat_tables(list(output_tables(storage, frames, recent, lost).values()), columns, exact)
+
+
+def output_tables(
+    storage: Storage,
+    frames: Mapping[bytes, Location],
+    recent: Callable[[bytes], memoryview | None] = lambda _: None,
+    lost: LossHandler = raise_loss,
+) -> dict[bytes, pa.Table]:
+    """The rows of each output frame, in the order of `frames`.
 
     `recent` returns the payload of a frame if it is in memory. `lost` gets an error for each frame that is damaged or
     has moved since the index was asked.
@@ -135,7 +147,7 @@ def output_rows(
             known[meta.frame_id] = payload_table(frame)
         else:
             lost(DamagedLog(location.segment, location.offset, _FRAME_MOVED))
-    return _concat_tables([known[frame] for frame in frames if frame in known], columns, exact)
+    return {frame: known[frame] for frame in frames if frame in known}
 
 
 def log_records(
@@ -146,12 +158,13 @@ def log_records(
     for location, frame in _read_sound(storage, locations, lost):
         assert isinstance(frame.meta, CommitMeta)
         tables.append(_add_place(commit_records(frame), frame.meta, location))
-    return _concat_tables(tables, columns)
+    return concat_tables(tables, columns)
 
 
-def _concat_tables(tables: Sequence[pa.Table], columns: Sequence[str] | None, exact: bool = False) -> pa.Table:
+def concat_tables(tables: Sequence[pa.Table], columns: Sequence[str] | None, exact: bool = False) -> pa.Table:
+    """One table with the named columns, None for all; null where a table lacks one. `exact` as in `find_column`."""
     # Project each table before: a column outside `columns` may have several types.
-    asked = tables if columns is None else [_project_columns(table, columns, exact) for table in tables]
+    asked = tables if columns is None else [project_columns(table, columns, exact) for table in tables]
     return pa.concat_tables(asked, promote_options="default") if asked else pa.table({})
 
 
@@ -170,8 +183,8 @@ def _read_sound(storage: Storage, locations: Sequence[Location], lost: LossHandl
     return found
 
 
-def _project_columns(rows: pa.Table, columns: Sequence[str], exact: bool) -> pa.Table:
-    """The named columns, null if the frames lack them. Without columns, the table still has the number of rows."""
+def project_columns(rows: pa.Table, columns: Sequence[str], exact: bool) -> pa.Table:
+    """The named columns, null if the rows lack them. Without columns, the table still has the number of rows."""
     if not columns:
         return pa.table({"": pa.nulls(rows.num_rows, pa.int8())})
     there = {name: find_column(name, rows.column_names, exact=exact) for name in columns}

@@ -11,7 +11,7 @@ from rich.console import Console
 from spark_cec.admin.outputs import Outputs
 from spark_cec.cli.show import counted, place_json, print_findings
 from spark_cec.log.boundary import Boundary
-from spark_cec.log.manifest import read_batch
+from spark_cec.log.manifest import read_batch, read_bucket_end
 
 _SHOWN_CHARACTERS = 160
 
@@ -78,7 +78,8 @@ def _describe(boundary: Boundary) -> Iterator[str]:
 
 def _format_offset(offset: str) -> str:
     try:
-        return f"batch {read_batch(offset)}"
+        until_ms = read_bucket_end(offset)
+        return f"batch {read_batch(offset)}" + ("" if until_ms is None else f", rows before {_format_time(until_ms)}")
     except ValueError:
         return offset[:_SHOWN_CHARACTERS]
 

@@ -58,7 +58,7 @@ def print_state(out: Console, state: LogState) -> None:
     if state.stores:
         out.print(_make_table(state))
     else:
-        out.print(_describe_no_stores(state))
+        out.print(describe_no_stores(state))
     settings = state.place.settings
     if settings is not None and settings.recovery_target_ms is not None and state.stores:
         out.print("- Q and U follow from recoveryTarget: the writer sets them anew at every commit, as it measures")
@@ -80,7 +80,8 @@ def _find_provider(state: LogState) -> str | None:
     return recorded_conf(checkpoint).get(PROVIDER_KEY)
 
 
-def _describe_no_stores(state: LogState) -> str:
+def describe_no_stores(state: LogState) -> str:
+    """Why the log has no store: the state is elsewhere, there is none, or none has committed yet."""
     provider = _find_provider(state)
     if provider is not None and provider != PROVIDER:
         return f"the query's state is in {store_of(provider)}, not in this log; here is its output"

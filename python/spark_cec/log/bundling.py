@@ -68,7 +68,7 @@ def choose_settled(duplicates: Sequence[Duplicate], before: float) -> list[str]:
 
 
 def bundle_segments(storage: Bundles, chosen: Sequence[str], writer_id: str) -> str | None:
-    """Makes a bundle of these segments, and returns its name. If fewer than two are sound, makes none: None.
+    """Makes a bundle of these segments, and returns its name. If fewer than two are sound, it returns None.
 
     The segments stay beside the bundle: see `choose_settled`. Errors: `OSError` from the storage.
 

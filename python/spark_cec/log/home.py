@@ -5,15 +5,29 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+from typing import NamedTuple
 
 from spark_cec.errors import AlreadyExists, DamagedLog, NewerFormat
 from spark_cec.ids import new_id
+from spark_cec.log.borrowed import LOAN_FILE, Loan, write_loan
 from spark_cec.log.bundles import has_bundles
 from spark_cec.log.storage import Storage
 
 LOG_FILE = "log.json"
-FORMAT_VERSION, WITH_BUNDLES = 1, 2
-"""Of a log without bundles, and of one that may have them."""
+FORMAT_VERSION, WITH_BUNDLES, WITH_LOAN = 1, 2, 3
+"""Of a log without bundles, of one that may have them, and of one that borrows segments of another log."""
+
+
+class LogFile(NamedTuple):
+    """The content of `log.json`: the log's id, 32 hex digits, and its format version."""
+
+    log_id: str
+    version: int
+
+    @property
+    def borrows(self) -> bool:
+        """Whether the log begins with segments of another one (`log.borrowed`)."""
+        return self.version >= WITH_LOAN
 
 
 def read_log_id(storage: Storage) -> str | None:
@@ -21,8 +35,8 @@ def read_log_id(storage: Storage) -> str | None:
 
     Errors: `DamagedLog`, `NewerFormat`.
     """
-    found = _read_log_file(storage)
-    return None if found is None else found[0]
+    found = read_log_file(storage)
+    return None if found is None else found.log_id
 
 
 def join_log(storage: Storage, log_id: str | None = None) -> str:
@@ -37,9 +51,16 @@ def join_log(storage: Storage, log_id: str | None = None) -> str:
     return begun
 
 
+def begin_fork(storage: Storage, log_id: str, loan: Loan) -> None:
+    """Begins a log that goes on from segments of another one, whose id it has. Errors: `AlreadyExists`."""
+    write_loan(storage, loan)
+    storage.create(LOG_FILE, _encode_log_file(log_id, WITH_LOAN))
+
+
 def restore_log(storage: Storage, log_id: str) -> None:
     """Rewrites a lost or damaged `log.json` with a known id."""
-    storage.replace(LOG_FILE, _encode_log_file(log_id, WITH_BUNDLES if has_bundles(storage) else FORMAT_VERSION))
+    version = WITH_BUNDLES if has_bundles(storage) else FORMAT_VERSION
+    storage.replace(LOG_FILE, _encode_log_file(log_id, WITH_LOAN if storage.exists(LOAN_FILE) else version))
 
 
 def note_bundles(storage: Storage) -> None:
@@ -47,7 +68,7 @@ def note_bundles(storage: Storage) -> None:
 
     Errors: as `read_log_id`, and `FileNotFoundError` if there is no log.
     """
-    found = _read_log_file(storage)
+    found = read_log_file(storage)
     if found is None:
         raise FileNotFoundError(errno.ENOENT, f"{storage.url} has no log", LOG_FILE)
     log_id, version = found
@@ -55,8 +76,8 @@ def note_bundles(storage: Storage) -> None:
         storage.replace(LOG_FILE, _encode_log_file(log_id, WITH_BUNDLES))
 
 
-def _read_log_file(storage: Storage) -> tuple[str, int] | None:
-    """The log's id and its format version; None if there is no log."""
+def read_log_file(storage: Storage) -> LogFile | None:
+    """The content of the log's file; None if there is no log. Errors: `DamagedLog`, `NewerFormat`."""
     try:
         raw = json.loads(storage.read(LOG_FILE))
         version, log_id = int(raw["format_version"]), str(raw["log_id"])
@@ -65,9 +86,9 @@ def _read_log_file(storage: Storage) -> tuple[str, int] | None:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedLog(LOG_FILE, 0, f"cannot be read: {error}") from error
-    if version > WITH_BUNDLES:
+    if version > WITH_LOAN:
         raise NewerFormat(LOG_FILE, f"format version {version}")
-    return log_id, version
+    return LogFile(log_id, version)
 
 
 def _encode_log_file(log_id: str, version: int) -> bytes:

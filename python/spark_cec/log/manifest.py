@@ -14,6 +14,7 @@ from spark_cec.errors import AlreadyExists, DamagedLog, Fenced, UnsuitableCheckp
 from spark_cec.log.checked_json import decode_object, encode_object
 from spark_cec.log.output_rollbacks import Cut, Cuts, append_cut, read_all_cuts, read_cuts
 from spark_cec.log.storage import Storage
+from spark_cec.log.times import TimeRange
 
 MANIFESTS = "manifests"
 
@@ -68,6 +69,7 @@ class Manifest:
     consumed: tuple[Consumed, ...] = ()
     boundary_ms: int | None = None
     piggyback: Mapping[str, Any] | None = None
+    times: Mapping[str, TimeRange] = field(default_factory=dict, hash=False)
     crc: int = field(default=0, compare=False)
 
 
@@ -337,6 +339,12 @@ def read_batch(offset: str) -> int:
     return batch
 
 
+def read_bucket_end(offset: str) -> int | None:
+    """The time before which a stream by buckets has given out all rows, ms since the epoch; None for another offset."""
+    found = json.loads(offset)
+    return int(found["until"]) if isinstance(found, dict) and "until" in found else None
+
+
 def manifest_path(batch: int) -> str:
     """Path of a batch's manifest below the log's home."""
     if batch < 0:
@@ -349,6 +357,8 @@ def _encode_manifest(manifest: Manifest) -> bytes:
     del fields["crc"]
     if manifest.piggyback is None:
         del fields["piggyback"]
+    if not manifest.times:
+        del fields["times"]
     return encode_object(fields)
 
 
@@ -357,7 +367,8 @@ def _decode_manifest(path: str, data: bytes) -> Manifest:
     return Manifest(
         fields["batch"], tuple(fields["frames"]), fields["rows"], fields["schema_json"], fields["truncate"],
         fields["generation"], fields["wall_ms"], _parse_consumed(fields),
-        fields.get("boundary_ms"), fields.get("piggyback"), crc,
+        fields.get("boundary_ms"), fields.get("piggyback"),
+        {name: TimeRange(**times) for name, times in fields.get("times", {}).items()}, crc,
     )  # fmt: skip
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from spark_cec import __version__
 from spark_cec.adapters.fsspec_storage import is_taken, open_storage, remove_all
 from spark_cec.admin.fall_back import replay_due
 from spark_cec.admin.find_log import find_log
@@ -40,6 +39,7 @@ from spark_cec.recovery.query_runs import begin_run
 from spark_cec.recovery.rollback import refuse_during_rollback
 from spark_cec.recovery.unfinished_copy import METADATA, UNFINISHED
 from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY, parse_settings
+from spark_cec.version import __version__
 
 _LOOK_EVERY_S = 0.5
 _TASKS_END_WITHIN_S = 30.0

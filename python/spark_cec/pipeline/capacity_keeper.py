@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from spark_cec.pipeline.capacity import Capacity, CapacityStanding
 from spark_cec.pipeline.cluster import Cluster
 from spark_cec.pipeline.release import keeps_up
 from spark_cec.pipeline.supervise import Supervisor
+from spark_cec.pipeline.worker import Worker
 
 _LOG = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.5
 
 
-class CapacityKeeper(threading.Thread):
+class CapacityKeeper(Worker):
     """Looks at the executors now and then, and carries out the decisions of `Capacity`.
 
     Also gives tasks of flows that keep up the next free core, unless the policy leaves the order to Spark.
@@ -25,16 +26,20 @@ class CapacityKeeper(threading.Thread):
 
     def __init__(
         self, pipeline: str, cluster: Cluster, capacity: Capacity, supervisors: Mapping[str, Supervisor],
-        news: threading.Event, *, prioritizes: bool,
+        news: threading.Event, *, prioritizes: bool, corrects: Callable[[str], bool] = lambda _: False,
     ) -> None:  # fmt: skip
-        """`pipeline`: its name. `supervisors`: each after those that feed it. `news`: this sets it at a change."""
-        super().__init__(name="cec-pipeline-capacity", daemon=True)
+        """`pipeline`: its name. `supervisors`: each after those that feed it. `news`: this sets it at a change.
+
+        `corrects`: whether a flow gives out the rows that replace tentative ones.
+        """
+        super().__init__("cec-pipeline-capacity")
         self._pipeline = pipeline
         self._cluster = cluster
         self._capacity = capacity
         self._supervisors = supervisors
         self._news = news
         self._prioritizes = prioritizes
+        self._corrects = corrects
         self._prior: dict[str, bool] = {}
         self._standing: CapacityStanding | None = None
         self._ending = threading.Event()
@@ -84,11 +89,12 @@ class CapacityKeeper(threading.Thread):
         """Gives tasks of flows that are not behind the next core.
 
         A flow that catches up has many long tasks. It gets the cores that the others leave, so it does not stop them.
+        But if it replaces tentative rows, its own epoch must not slow it down, so it keeps its place.
         """
         if not self._prioritizes:
             return
         for name, each in self._supervisors.items():
-            is_prior = each.status().behind == 0
+            is_prior = each.status().behind == 0 or self._corrects(name)
             if self._prior.get(name) is not is_prior:
                 self._prior[name] = is_prior
                 self._cluster.precede(name, is_prior)

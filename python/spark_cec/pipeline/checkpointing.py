@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,3 +84,32 @@ def check_flows(graph: Graph, checkpointing: Checkpointing, triggers: Mapping[st
         why = f"under protocol={checkpointing.protocol.value!r} a failure can take any flow back, so no flow may end"
         mend = "leave the trigger out, or give processingTime"
         raise GraphError(graph.name, [f"{name} has trigger={triggers[name]!r}: {why}; {mend}" for name in ending])
+
+
+def check_bounds(graph: Graph, bounded: Sequence[str], tentative: Collection[str]) -> None:
+    """Raises `GraphError` if nobody can see the tentative rows of a flow.
+
+    `bounded`: the flows that answer within X. `tentative`: those that read tentative rows: these, and sinks.
+    """
+    unseen = [name for name in bounded if not (graph.nodes[name].kept or {*graph.readers(name)} & {*tentative})]
+    if unseen:
+        mend = "declare a sink of it with @sink(tentative=True), or keep it for others (kept=True), or leave it out"
+        raise GraphError(graph.name, [f"{unseen[0]} has within, and nobody reads its tentative rows: {mend}"])
+
+
+def check_buckets(graph: Graph, checkpointing: Checkpointing, names: Sequence[str]) -> None:
+    """Raises `GraphError` if flows that read by buckets, `names`, are in a cycle or under another protocol than CEC.
+
+    In a cycle the boundary of each flow waits for the other one's.
+    """
+    if names and not checkpointing.is_cec:
+        mend = "leave bucket and within out, or the protocol"
+        raise GraphError(
+            graph.name, [f"{names[0]} reads by buckets, under protocol={checkpointing.protocol.value!r}: {mend}"]
+        )
+    inside = [name for members in graph.cycles() for name in members if name in names]
+    if inside:
+        raise GraphError(
+            graph.name,
+            [f"{inside[0]} reads by buckets and feeds itself, so it would wait for ever: leave bucket and within out"],
+        )

@@ -7,13 +7,31 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from spark_cec.adapters.hadoop_settings import use_settings
 from spark_cec.pipeline.capacity import ClusterLook
+from spark_cec.pipeline.declare import FlowError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DYNAMIC_KEY = "spark.dynamicAllocation.enabled"
 _LOAD = "org.apache.spark.sql.cec.pipeline.ClusterLoad"
+_STORAGE = "org.apache.spark.sql.cec.agent.StorageSettings"
+
+
+def use_storage_settings(spark: SparkSession) -> None:
+    """Makes Spark's settings of object stores and HDFS those of this process, which opens the pipeline's home.
+
+    Raises `FlowError` if the session lacks our jar.
+    """
+    found: Any = spark.sparkContext._jvm
+    for name in _STORAGE.split("."):
+        found = getattr(found, name)
+    if type(found).__name__ == "JavaPackage":  # Py4J takes an unknown class for a package
+        raise FlowError(
+            "the Spark session lacks the jar of Spark CEC: make it with spark_cec.configure(builder), or give --jars"
+        )
+    use_settings(json.loads(found.json()))
 
 
 class Cluster:

@@ -9,9 +9,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from spark_cec.errors import CecError
-from spark_cec.pipeline.checkpointing import check_flows, parse_checkpointing
+from spark_cec.pipeline.checkpointing import check_bounds, check_buckets, check_flows, parse_checkpointing
 from spark_cec.pipeline.graph import Graph, GraphError, Node, Part, check_graph
-from spark_cec.pipeline.options import FLOW_OPTIONS, SINK_OPTIONS, check_names, check_options
+from spark_cec.pipeline.options import (
+    FLOW_OPTIONS,
+    SINK_OPTIONS,
+    Within,
+    check_names,
+    check_options,
+    check_tentative,
+    parse_bucket,
+    parse_wait,
+    parse_within,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -37,7 +47,10 @@ class Flow:
     `reads`: options of the reads of its inputs. `schema`: the flow's columns, which only a cycle must declare.
     `instances`: the number of queries, each on the rows of some keys. `key`: by input, the column with the key.
     `channels`: by parameter, the channels of a flow in instances. `watermarks`: by parameter, a column and a delay for
-    each channel.
+    each channel. `bucket_ms`: the length of the buckets by which it reads its inputs; None if it reads whole batches.
+    `within`: how long rows may wait for an input; None if they wait until it is back. `tentative`: whether a sink reads
+    tentative rows, too. `most_wait_ms`: how long rows wait before the flow goes on without an input; None if it never
+    does.
     """
 
     node: Node
@@ -52,7 +65,11 @@ class Flow:
     instances: int = 1
     key: Mapping[str, str] = field(default_factory=dict)
     watermarks: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    bucket_ms: int | None = None
     channels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    within: Within | None = None
+    tentative: bool = False
+    most_wait_ms: int | None = None
 
     def list_channels(self, parameter: str) -> tuple[str, ...]:
         """The channels that a parameter reads."""
@@ -88,7 +105,9 @@ class Declaration:
         conf: Mapping[str, str] | None = None, partitions: int | None = None,
         reads: Mapping[str, str] | None = None, kept: bool = False, schema: str | StructType | None = None,
         instances: int = 1, key: str | Mapping[str, str] | None = None,
-        watermarks: Mapping[str, tuple[str, str]] | None = None,
+        watermarks: Mapping[str, tuple[str, str]] | None = None, bucket: str | None = None,
+        waits_at_most: str | None = None, within: str | None = None, alpha: float | None = None,
+        while_correcting: str | None = None,
     ) -> Callable[[_Function], _Function]: ...  # fmt: skip
 
     def flow(self, function: _Function | None = None, *, kept: bool = False, **options: Any) -> Any:
@@ -99,8 +118,13 @@ class Declaration:
         a StructType or as text, `id BIGINT, name STRING`. `instances`: the number of queries as which it runs, each on
         the rows of some keys. Each has a checkpoint, a watermark and a channel of its own. `key`: the column with the
         key, for all inputs, or by the name of each input. `watermarks`: by input, a column and a delay, as for Spark's
-        `withWatermark`; a flow that reads instances needs it, and the slowest instance counts. Raises `GraphError` for
-        a second flow of one name.
+        `withWatermark`; a flow that reads instances needs it, and the slowest instance counts. `bucket`: a duration;
+        the flow reads its inputs by buckets of that length, once no row of a bucket will come from any of them. It
+        needs a watermark of each input. `waits_at_most`: a duration; once rows have waited so long for an input, the
+        flow goes on without it, until it is back. `within`: X, a duration; if an input is away, the flow answers
+        without it, tentatively, before its rows have waited for so long. `alpha`: the share of X after which it begins
+        to, 0.9. `while_correcting`: "suspend" if it is to answer so no more once the input is back. Raises `GraphError`
+        for a second flow of one name.
         """
         check_names(self.name, "flow", options, FLOW_OPTIONS)
 
@@ -117,12 +141,14 @@ class Declaration:
         self, *, name: str | None = None, priority: float = 1.0, trigger: Mapping[str, Any] | None = None,
         output_mode: str | None = None, conf: Mapping[str, str] | None = None, partitions: int | None = None,
         reads: Mapping[str, str] | None = None, watermarks: Mapping[str, tuple[str, str]] | None = None,
+        bucket: str | None = None, waits_at_most: str | None = None, tentative: bool = False,
     ) -> Callable[[_Function], _Function]: ...  # fmt: skip
 
     def sink(self, function: _Function | None = None, *, priority: float = 1.0, **options: Any) -> Any:
         """Declares a sink: a function of flows that answers a DataStreamWriter. Its rows leave the pipeline.
 
-        `priority`: the worth, after a failure, of the query that it ends, above 0. Raises `GraphError`.
+        `priority`: the worth, after a failure, of the query that it ends, above 0. `tentative`: whether it reads
+        tentative rows, too, with the columns `_kind` and `_epoch`. Raises `GraphError`.
         """
         check_names(self.name, "sink", options, SINK_OPTIONS)
 
@@ -136,6 +162,9 @@ class Declaration:
         check_graph(Graph(self.name, {name: flow.node for name, flow in self._flows.items()}), cycles=self.cycles)
         graph = Graph(self.name, {name: flow.node for name, flow in self.flows.items()})
         check_flows(graph, self.checkpointing, {name: flow.trigger for name, flow in self.flows.items()})
+        check_buckets(graph, self.checkpointing, [name for name, flow in self.flows.items() if flow.bucket_ms])
+        bounded = [name for name, flow in self.flows.items() if flow.within is not None]
+        check_bounds(graph, bounded, [name for name, flow in self.flows.items() if flow.tentative or flow.within])
         return graph
 
     def _declare(
@@ -144,6 +173,8 @@ class Declaration:
         conf: Mapping[str, str] | None = None, partitions: int | None = None,
         reads: Mapping[str, str] | None = None, schema: str | StructType | None = None, instances: int = 1,
         key: str | Mapping[str, str] | None = None, watermarks: Mapping[str, tuple[str, str]] | None = None,
+        bucket: str | None = None, waits_at_most: str | None = None, tentative: bool = False,
+        within: str | None = None, alpha: float | None = None, while_correcting: str | None = None,
     ) -> _Function:  # fmt: skip
         own = name or function.__name__
         _check_name(self.name, own)
@@ -164,11 +195,16 @@ class Declaration:
         for read in sorted((watermarks or {}).keys() - set(inputs)):
             raise GraphError(self.name, [f"{own} has a watermark of {read}, but it reads {inputs}"])
         check_options(self.name, own, trigger, output_mode, conf, reads)
+        bound = parse_within(self.name, own, output_mode, trigger, within, alpha, while_correcting)
+        reads_tentative = check_tentative(self.name, own, tentative, bucket, watermarks)
+        bucket_ms = parse_bucket(self.name, own, bucket, within, inputs, watermarks or {}, trigger, reads)
+        most_wait_ms = parse_wait(self.name, own, waits_at_most, bucket_ms, bound)
         keys = _parse_key(self.name, own, inputs, instances, key)
         node = Node(own, inputs, is_sink, priority, kept)
         made = Flow(
             node, function, parameters, trigger, output_mode, dict(conf or {}), partitions, dict(reads or {}), schema,
-            instances, keys, dict(watermarks or {}),
+            instances, keys, dict(watermarks or {}), bucket_ms, within=bound, tentative=reads_tentative,
+            most_wait_ms=most_wait_ms,
         )  # fmt: skip
         taken = {each for flow in self._flows.values() for each in _list_names(flow)}
         for each in _list_names(made):

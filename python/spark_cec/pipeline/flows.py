@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from spark_cec.availability.epochs import epoch_checkpoint
+from spark_cec.availability.union import Member, Union
 from spark_cec.pipeline.callback_errors import describe_callback_error
+from spark_cec.pipeline.changes import EPOCH, KIND
 from spark_cec.pipeline.declare import SESSION, Flow, FlowError
 from spark_cec.pipeline.graph import Graph, GraphError, Part, nearest
 from spark_cec.pipeline.home import PipelineHome
+from spark_cec.pipeline.options import Within, parse_interval_ms
 from spark_cec.pipeline.runs import RETAINED, RETAINED_KEY, ProtocolRuns
+from spark_cec.pipeline.sink_formats import refuse_final_sink
 from spark_cec.pipeline.watermarks import refuse_common_watermarks
 from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY
 
@@ -35,6 +42,14 @@ ends, and larger batches are hardly faster."""
 POOL_KEY = "spark.scheduler.pool"
 
 
+@dataclass(frozen=True, slots=True)
+class _EpochReads:
+    """What an epoch reads: it does not wait for the channels `absent`, and reads epochs of flows instead of flows."""
+
+    absent: frozenset[str]
+    epochs: Mapping[str, int]
+
+
 class Flows:
     """The flows of a pipeline as queries of one application. Each has a session of its own, with its own conf."""
 
@@ -55,6 +70,7 @@ class Flows:
         self._schemas: dict[str, StructType] = {}
         # One session for each flow, for all its starts: Spark keeps a session that has started a query.
         self._sessions: dict[str, SparkSession] = {}
+        self._epoch_sessions: dict[str, SparkSession] = {}
         for members in graph.order():
             for name in members:
                 self._read_declared_schema(name)
@@ -64,6 +80,10 @@ class Flows:
     def schemas(self) -> dict[str, str]:
         """The columns of each channel, as Spark's JSON."""
         return {name: schema.json() for name, schema in self._schemas.items()}
+
+    def bounds(self) -> dict[str, Within]:
+        """By flow, how long its rows may wait for an input."""
+        return {name: flow.within for name, flow in self._declared.items() if flow.within is not None}
 
     def start(self, name: str) -> StreamingQuery:
         """Starts the query of a flow; its tasks are in the FAIR pool of its name. Raises the errors of Spark."""
@@ -75,6 +95,24 @@ class Flows:
         writer = self._make_writer(name, made).option("checkpointLocation", self._home.flow(name))
         if flow.output_mode is not None:
             writer = writer.outputMode(flow.output_mode)
+        if flow.trigger is not None:
+            writer = writer.trigger(**dict(flow.trigger))
+        return writer.start()
+
+    def start_epoch(
+        self, name: str, query_name: str, checkpoint: str, absent: Collection[str], epochs: Mapping[str, int]
+    ) -> StreamingQuery:
+        """Starts a fork of a flow, which does not wait for the channels `absent`. Raises the errors of Spark.
+
+        Its tasks have a pool of their own, because the flow's may go before them.
+        `epochs`: by flow, the number of the epoch that it reads instead.
+        """
+        flow = self._declared[name]
+        session = self._epoch_sessions.get(name) or self._make_session(flow, is_epoch=True)
+        self._epoch_sessions[name] = session
+        made: DataFrame = self._call_function(name, session, _EpochReads(frozenset(absent), epochs))
+        self._spark.sparkContext.setLocalProperty(POOL_KEY, f"{name} epoch")
+        writer = made.writeStream.format(FORMAT).queryName(query_name).option("checkpointLocation", checkpoint)
         if flow.trigger is not None:
             writer = writer.trigger(**dict(flow.trigger))
         return writer.start()
@@ -114,15 +152,23 @@ class Flows:
             )
         self._schemas[name] = found
 
-    def _call_function(self, name: str) -> Any:
-        """Calls the function of a flow, in the flow's session; answers its DataFrame or DataStreamWriter."""
+    def _call_function(
+        self, name: str, session: SparkSession | None = None, epoch: _EpochReads | None = None
+    ) -> Any:
+        """Calls the function of a flow; answers its DataFrame or DataStreamWriter.
+
+        `session`: that of an epoch, and `epoch` what it reads; None for the flow itself.
+        """
         from pyspark.sql import DataFrame
         from pyspark.sql.streaming.readwriter import DataStreamWriter
 
         flow = self._declared[name]
-        session = self._sessions.get(name) or self._make_session(flow)
-        self._sessions[name] = session
-        given = [session if each == SESSION else self._read_parameter(session, each, flow) for each in flow.parameters]
+        if session is None:
+            session = self._sessions[name] = self._sessions.get(name) or self._make_session(flow)
+        given = [
+            session if each == SESSION else self._read_parameter(session, each, flow, epoch)
+            for each in flow.parameters
+        ]
         _check_key_types(flow, dict(zip(flow.parameters, given, strict=True)))
         try:
             made = flow.function(*given)
@@ -134,16 +180,22 @@ class Flows:
         wanted = DataStreamWriter if flow.node.is_sink else DataFrame
         if not isinstance(made, wanted) or (isinstance(made, DataFrame) and not made.isStreaming):
             raise FlowError(_describe_wrong_answer(flow, made))
+        if flow.tentative and isinstance(made, DataStreamWriter):
+            refuse_final_sink(name, made)
         if flow.channels:
             refuse_common_watermarks(flow, made if isinstance(made, DataFrame) else made._df)
         return made
 
-    def _make_session(self, flow: Flow) -> SparkSession:
+    def _make_session(self, flow: Flow, *, is_epoch: bool = False) -> SparkSession:
+        """A session for a flow, or for an epoch of it."""
         from pyspark.sql import SparkSession
 
         # It has the temporary views, functions and conf of the given session.
         session = SparkSession(self._spark.sparkContext, self._spark._jsparkSession.cloneSession())
         readers = self._graph.readers(flow.node.name)
+        if is_epoch:  # the epochs of flows have no names
+            has_others = any(self._declared[each].within for each in readers)
+            readers = () if has_others else tuple(each for each in readers if self._declared[each].tentative)
         kept = {} if flow.node.kept or not readers else {PREFIX + "output.readers": ",".join(readers)}
         conf = {PROVIDER_KEY: PROVIDER, POLLING_KEY: POLLING, NEW_KEY: "false", **kept, **flow.conf}
         if self._runs is not None and self._runs.takes_part(flow.node.name):
@@ -154,22 +206,67 @@ class Flows:
             session.conf.set(key, value)
         return session
 
-    def _read_parameter(self, session: SparkSession, parameter: str, by: Flow) -> DataFrame:
+    def _read_parameter(
+        self, session: SparkSession, parameter: str, by: Flow, epoch: _EpochReads | None
+    ) -> DataFrame:
         """The stream of a parameter: the channel of a flow or of its instances; an instance keeps its own rows."""
-        channels = [self._read_channel(session, each, by) for each in by.list_channels(parameter)]
+        channels = [self._read_channel(session, each, by, epoch) for each in by.list_channels(parameter)]
         if parameter in by.watermarks:
-            channels = [each.withWatermark(*by.watermarks[parameter]) for each in channels]
+            column, delay = by.watermarks[parameter]
+            # A bucket comes only when the delay has passed, so that no row is behind the rows of an earlier one.
+            delay = delay if by.bucket_ms is None else "0 seconds"
+            channels = [each.withWatermark(column, delay) for each in channels]
         found = channels[0]
         for each in channels[1:]:
             found = found.unionByName(each)
         return found if by.node.part is None else _filter_rows(by.node.part, by.key[parameter], found, parameter)
 
-    def _read_channel(self, session: SparkSession, name: str, by: Flow) -> DataFrame:
+    def _read_channel(
+        self, session: SparkSession, name: str, by: Flow, epoch: _EpochReads | None
+    ) -> DataFrame:
         bound = {} if BOUNDS & by.reads.keys() else {"maxRowsPerTrigger": CATCH_UP_ROWS}
         # Flows start in any order, so a reader waits for the log.
-        options = {"waitForLog": "true", "newColumns": "true", "reader": by.node.name, **bound, **by.reads}
-        stream = session.readStream.format(FORMAT).options(**options).schema(self._schemas[name])
-        return stream.load(self._home.flow(name))
+        buckets = {} if by.bucket_ms is None else self._describe_union(name, by, by.bucket_ms, epoch)
+        # An epoch reads what its flow has not read yet. So it has no name, under which a channel would keep that.
+        named = {"reader": by.node.name} if epoch is None else {}
+        tentative = {"tentative": "true"} if by.tentative else {}
+        options = {"waitForLog": "true", "newColumns": "true", **named, **tentative, **bound, **buckets, **by.reads}
+        schema = _add_kind(name, self._schemas[name]) if by.tentative else self._schemas[name]
+        stream = session.readStream.format(FORMAT).options(**options).schema(schema)
+        return stream.load(self._find_channel(name, epoch))
+
+    def _find_channel(self, name: str, epoch: _EpochReads | None) -> str:
+        """The channel of a flow: that of its epoch, if an epoch reads it."""
+        number = None if epoch is None else epoch.epochs.get(name)
+        return self._home.flow(name) if number is None else epoch_checkpoint(self._home.flow(name), number)
+
+    def _describe_union(self, name: str, by: Flow, bucket_ms: int, epoch: _EpochReads | None) -> dict[str, str]:
+        """The options of a read by buckets: all channels of the flow, and the place of this one among them."""
+        members = {
+            channel: Member(channel, self._find_channel(channel, epoch), column, parse_interval_ms(delay) or 0)
+            for parameter, (column, delay) in by.watermarks.items()
+            for channel in by.list_channels(parameter)
+        }
+        _check_time(by, name, members[name].time, self._schemas[name])
+        absent = () if epoch is None else tuple(sorted(epoch.absent))
+        # An epoch answers without the inputs that are away, so it has no need to give them up.
+        most_wait_ms = by.most_wait_ms if epoch is None else None
+        union = Union(bucket_ms, tuple(members[each] for each in sorted(members)), absent, most_wait_ms)
+        return {"union": json.dumps(asdict(union)), "own": str(sorted(members).index(name))}
+
+
+def _check_time(flow: Flow, read: str, column: str, schema: StructType) -> None:
+    """Raises `FlowError` if the column of a bucket's times is no TIMESTAMP of the channel."""
+    from pyspark.sql.types import TimestampType
+
+    found = next((each for each in schema if each.name == column), None)
+    if found is None or not isinstance(found.dataType, TimestampType):
+        unknown = f"no column of {read}: {nearest(column, schema.names)}"
+        kind = unknown if found is None else f"of type {found.dataType.simpleString()}"
+        raise FlowError(
+            f"flow {flow.node.name} reads {read} by buckets of {column!r}, which is {kind}: give a TIMESTAMP column, "
+            f"such as window_time(window) of windows"
+        )
 
 
 def _check_key_types(flow: Flow, given: Mapping[str, Any]) -> None:
@@ -201,6 +298,17 @@ def _describe_wrong_answer(flow: Flow, made: object) -> str:
         kind = "a DataFrame that does not stream"
     mend = "a DataStreamWriter, df.writeStream.format(...)" if flow.node.is_sink else "a streaming DataFrame"
     return f"{'sink' if flow.node.is_sink else 'flow'} {flow.node.name} answers {kind}: return {mend}"
+
+
+def _add_kind(flow: str, schema: StructType) -> StructType:
+    """The columns of a channel with those that tell tentative rows from stable ones. Raises `FlowError`."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    for name in schema.names:
+        if name.lower() in (KIND, EPOCH):
+            mend = "give the column another name, because readers of tentative rows get one of that name"
+            raise FlowError(f"flow {flow} has the column {name}: {mend}")
+    return StructType([*schema, StructField(KIND, StringType()), StructField(EPOCH, StringType())])
 
 
 def _drop_metadata(schema: StructType) -> StructType:

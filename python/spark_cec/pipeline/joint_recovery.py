@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from spark_cec.errors import DamagedLog, NewerFormat, UnsuitableCheckpoint
 from spark_cec.pipeline.runs import ProtocolRuns
 from spark_cec.pipeline.supervise import Supervisor
+from spark_cec.pipeline.worker import Worker
 
 _LOG = logging.getLogger(__name__)
 
@@ -17,7 +18,7 @@ POLL_S = 0.1
 RETRY_S = 1.0
 
 
-class JointRecovery(threading.Thread):
+class JointRecovery(Worker):
     """Takes flows back to one line after a failure.
 
     1. `note_failure`: the thread of the failed flow holds all flows that take part.
@@ -30,7 +31,7 @@ class JointRecovery(threading.Thread):
 
     def __init__(self, pipeline: str, supervisors: Mapping[str, Supervisor], runs: ProtocolRuns) -> None:
         """`pipeline`: the name, for messages. `supervisors`: those of all flows, each after the flows that feed it."""
-        super().__init__(name="cec-pipeline-recovery", daemon=True)
+        super().__init__("cec-pipeline-recovery")
         self._pipeline = pipeline
         self._supervisors = supervisors
         self._runs = runs

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from spark_cec.errors import SettingsError
 from spark_cec.pipeline.graph import GraphError, nearest
-from spark_cec.settings import PREFIX, parse_settings
+from spark_cec.settings import PREFIX, duration_ms, parse_settings
 
-_BOTH = ("name", "trigger", "output_mode", "conf", "partitions", "reads", "watermarks")
-FLOW_OPTIONS = frozenset({*_BOTH, "kept", "schema", "instances", "key"})
-SINK_OPTIONS = frozenset({*_BOTH, "priority"})
+_BOTH = ("name", "trigger", "output_mode", "conf", "partitions", "reads", "watermarks", "bucket", "waits_at_most")
+PACES = ("process", "suspend")
+"""Whether there are new tentative rows while a flow catches up."""
+
+FLOW_OPTIONS = frozenset({*_BOTH, "kept", "schema", "instances", "key", "within", "alpha", "while_correcting"})
+SINK_OPTIONS = frozenset({*_BOTH, "priority", "tentative"})
+
+DEFAULT_BUCKET = "1s"
+DEFAULT_ALPHA = 0.9
+"""As in the paper's evaluation: the rest of X is for the batch that answers."""
 
 MODES = ("append", "update", "complete")
 TRIGGERS = ("processingTime", "once", "availableNow", "continuous", "realTime")
@@ -22,6 +31,11 @@ _GO_TOGETHER = ("CI", "CP", "recoveryTarget")
 """Settings that exclude or need one another. The session may have the other one, so each is not checked alone."""
 
 _UNITS = "nanosecond|microsecond|millisecond|second|minute|hour|day|week"
+_PART = re.compile(rf"(\d+(?:\.\d+)?)\s*({_UNITS})s?\s*", re.IGNORECASE)
+_UNIT_MS = {
+    "nanosecond": 1e-6, "microsecond": 1e-3, "millisecond": 1.0, "second": 1e3, "minute": 6e4, "hour": 3.6e6,
+    "day": 8.64e7, "week": 6.048e8,
+}  # fmt: skip
 _INTERVAL = re.compile(rf"(interval\s+)?(\d+(\.\d+)?\s*({_UNITS})s?\s*)+", re.IGNORECASE)
 
 
@@ -87,6 +101,132 @@ def _check_reads(reads: object) -> list[str]:
         if option != "failOnDataLoss" and not (text.isascii() and text.isdigit() and int(text)):
             found.append(f"reads={{{option!r}: {value!r}}}: give a whole number from 1 on")
     return found
+
+
+def parse_interval_ms(text: object) -> int | None:
+    """The length of one of Spark's intervals, `1 minute 30 seconds`, in ms, rounded up; None if it is none."""
+    found = str(text).strip()
+    if not _INTERVAL.fullmatch(found):
+        return None
+    return math.ceil(sum(float(count) * _UNIT_MS[unit.lower()] for count, unit in _PART.findall(found)))
+
+
+def parse_bucket(
+    pipeline: str, flow: str, bucket: object, within: object, inputs: Collection[str],
+    watermarks: Mapping[str, tuple[str, str]], trigger: Mapping[str, object] | None, reads: Mapping[str, str] | None,
+) -> int | None:  # fmt: skip
+    """The length of a flow's buckets in ms; None for a flow that reads whole batches. Raises `GraphError`.
+
+    A flow with `within` reads by buckets, too.
+    """
+    if bucket is None and within is None:
+        return None
+    asked = f"within={within!r}" if bucket is None else f"bucket={bucket!r}"
+    bucket = DEFAULT_BUCKET if bucket is None else bucket
+    try:
+        length_ms = duration_ms("", str(bucket))
+    except SettingsError:
+        raise GraphError(pipeline, [f"{flow} has bucket={bucket!r}: give a duration such as 1s or 500ms"]) from None
+    if length_ms < 1 or length_ms != int(length_ms):
+        raise GraphError(pipeline, [f"{flow} has bucket={bucket!r}: give whole milliseconds, from 1ms on"])
+    if not inputs:
+        mend = "let another flow read it, and give that flow the option"
+        raise GraphError(pipeline, [f"{flow} has {asked}, but it reads a source and no flow: {mend}"])
+    without = sorted(set(inputs) - watermarks.keys())
+    if without:
+        mend = f"give the column and the delay, watermarks={{{without[0]!r}: ('time', '10 seconds')}}"
+        raise GraphError(pipeline, [f"{flow} has {asked}, but no watermark of {without[0]}: {mend}"])
+    for read, (_, delay) in watermarks.items():
+        if parse_interval_ms(delay) is None:
+            mend = "give an interval such as '10 seconds'"
+            raise GraphError(pipeline, [f"{flow} has the delay {delay!r} in its watermark of {read}: {mend}"])
+    if "maxBatchesPerTrigger" in (reads or {}):
+        mend = "bound the rows, maxRowsPerTrigger"
+        raise GraphError(pipeline, [f"{flow} reads by buckets, which have no maxBatchesPerTrigger: {mend}"])
+    if trigger is not None and "processingTime" not in trigger:
+        mend = "leave the trigger out, or give processingTime"
+        raise GraphError(pipeline, [f"{flow} reads by buckets and has trigger={dict(trigger)!r}: {mend}"])
+    return int(length_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """How long rows may wait for an input that is away. `x_ms` is X, `wait_ms` is alpha * X, both in ms.
+
+    `answers_while_correcting`: whether there are new tentative rows while the flow catches up.
+    """
+
+    x_ms: int
+    wait_ms: int
+    answers_while_correcting: bool = True
+
+
+def parse_within(
+    pipeline: str, flow: str, output_mode: object, trigger: Mapping[str, object] | None, within: object,
+    alpha: object, while_correcting: object,
+) -> Within | None:  # fmt: skip
+    """The bound of a flow's answers; None for a flow that waits for its inputs. Raises `GraphError`."""
+    if within is None:
+        for name, value in (("alpha", alpha), ("while_correcting", while_correcting)):
+            if value is not None:
+                mend = f"give within, too, or leave {name} out"
+                raise GraphError(pipeline, [f"{flow} has {name}={value!r}, but no within: {mend}"])
+        return None
+    try:
+        x_ms = duration_ms("", str(within))
+    except SettingsError:
+        raise GraphError(pipeline, [f"{flow} has within={within!r}: give a duration such as 30s"]) from None
+    share = DEFAULT_ALPHA if alpha is None else alpha
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
+        raise GraphError(pipeline, [f"{flow} has alpha={alpha!r}: give a number between 0 and 1"])
+    if share * x_ms < 100:
+        raise GraphError(pipeline, [f"{flow} has within={within!r}, of which alpha leaves no 100 ms: give more"])
+    if output_mode not in (None, "append"):
+        mend = "let it answer in append mode, in which each row comes once"
+        raise GraphError(pipeline, [f"{flow} has within={within!r} and output_mode={output_mode!r}: {mend}"])
+    if while_correcting not in (None, *PACES):
+        mend = f"give {join_or([repr(each) for each in PACES])}"
+        raise GraphError(pipeline, [f"{flow} has while_correcting={while_correcting!r}: {mend}"])
+    every_ms = parse_interval_ms((trigger or {}).get("processingTime", "0 seconds")) or 0
+    # A flow notices at its triggers alone that it waits, and an epoch has the same trigger.
+    most_ms = min(share, 1 - share) * x_ms
+    if every_ms > most_ms:
+        mend = f"give a trigger of at most {most_ms:.0f} ms, another alpha, or a larger within"
+        raise GraphError(pipeline, [f"{flow} has trigger={dict(trigger or {})!r} and within={within!r}: {mend}"])
+    return Within(int(x_ms), int(share * x_ms), while_correcting != "suspend")
+
+
+def parse_wait(
+    pipeline: str, flow: str, waits: object, bucket_ms: int | None, within: Within | None
+) -> int | None:  # fmt: skip
+    """How long rows wait for an input before the flow goes on without it, in ms; None if it never does.
+
+    Raises `GraphError`.
+    """
+    if waits is None:
+        return None
+    try:
+        most_wait_ms = duration_ms("", str(waits))
+    except SettingsError:
+        raise GraphError(pipeline, [f"{flow} has waits_at_most={waits!r}: give a duration such as 6h"]) from None
+    if bucket_ms is None:
+        mend = "give bucket or within, too, or leave waits_at_most out"
+        raise GraphError(pipeline, [f"{flow} has waits_at_most={waits!r}, but does not wait for its inputs: {mend}"])
+    least_ms = bucket_ms if within is None else within.x_ms
+    if most_wait_ms <= least_ms:
+        mend = f"give more than {least_ms} ms, the bucket or within"
+        raise GraphError(pipeline, [f"{flow} has waits_at_most={waits!r}: {mend}"])
+    return int(most_wait_ms)
+
+
+def check_tentative(pipeline: str, sink: str, tentative: object, bucket: object, watermarks: object) -> bool:
+    """Whether a sink reads tentative rows. Raises `GraphError` for a sink that would keep state of them."""
+    if not isinstance(tentative, bool):
+        raise GraphError(pipeline, [f"{sink} has tentative={tentative!r}: give True or False"])
+    if tentative and (bucket is not None or watermarks):
+        mend = "aggregate in a flow, and let the sink write its rows"
+        raise GraphError(pipeline, [f"{sink} reads tentative rows, and has a bucket or watermarks: {mend}"])
+    return tentative
 
 
 def join_or(names: Collection[str]) -> str:

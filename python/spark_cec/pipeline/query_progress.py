@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from spark_cec.log.manifest import read_batch
+from spark_cec.availability.failure import Progress
+from spark_cec.log.manifest import read_batch, read_bucket_end
 from spark_cec.recovery.margin import needed_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+_WAITS = "org.apache.spark.sql.cec.source.BucketWaits"
+
+_WORTH_SAYING_S = 2.0
+"""Rows wait for a short time in each batch. Nobody needs to know which input they wait for then."""
 
 
 def last_batch(query: StreamingQuery) -> int | None:
@@ -63,3 +71,41 @@ def _count_batches(end: str | None, latest: str | None, rows: int) -> int:
     except ValueError:
         return 0
     return math.ceil(left / rows) if rows > 0 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The channels that hold rows of others back from a query by buckets, slowest first, and for how long, in s."""
+
+    held_s: Mapping[str, float] = field(default_factory=dict)
+
+
+def read_wait(query: StreamingQuery) -> Wait:
+    """For what a query waits that reads by buckets."""
+    from pyspark import SparkContext
+
+    try:
+        found: Any = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]
+        for name in _WAITS.split("."):
+            found = getattr(found, name)
+        held = (each.partition(" ") for each in str(found.of(str(query.id))).split(",") if each)
+        return Wait({name: int(ms) / 1000 for ms, _, name in held})
+    except Exception:  # the session has ended
+        return Wait()
+
+
+def channels_waited_for(query: StreamingQuery) -> tuple[str, ...]:
+    """The channels that have held back a query for some time which reads by buckets; none for another query."""
+    return tuple(name for name, held_s in read_wait(query).held_s.items() if held_s >= _WORTH_SAYING_S)
+
+
+def read_progress(query: StreamingQuery) -> Progress:
+    """How far a query is that reads by buckets, by its newest batch."""
+    try:
+        found = query._jsq.lastProgress()
+        ends = [read_bucket_end(str(source.endOffset())) for source in found.sources()]
+        until_ms = max((end for end in ends if end is not None), default=None)
+        # Operators with state give rows out when the watermark has passed them.
+        return Progress(until_ms, complete_to_ms(query) if len(found.stateOperators()) else until_ms)
+    except Exception:  # there is no batch yet, or the session has ended
+        return Progress()

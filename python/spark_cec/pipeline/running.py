@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from spark_cec.errors import CecError
 from spark_cec.pipeline.capacity import CapacityStanding
 from spark_cec.pipeline.capacity_keeper import CapacityKeeper
+from spark_cec.pipeline.epoch_keeper import EpochKeeper
 from spark_cec.pipeline.graph import Graph
 from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.joint_recovery import JointRecovery
-from spark_cec.pipeline.query_progress import batch_ms
+from spark_cec.pipeline.query_progress import batch_ms, channels_waited_for
 from spark_cec.pipeline.runs import ProtocolRuns
-from spark_cec.pipeline.status import CapacityStatus, PipelineStatus, mark_starving, mark_waiting
+from spark_cec.pipeline.status import CapacityStatus, FlowStatus, PipelineStatus, mark_starving, mark_waiting
 from spark_cec.pipeline.supervise import Supervisor
 
 if TYPE_CHECKING:
@@ -45,10 +46,11 @@ class RunningPipeline:
     def __init__(
         self, graph: Graph, home: PipelineHome, supervisors: Mapping[str, Supervisor], keeper: CapacityKeeper,
         news: threading.Event, runs: ProtocolRuns | None = None, recovery: JointRecovery | None = None,
+        epochs: Mapping[str, EpochKeeper] | None = None,
     ) -> None:  # fmt: skip
         """Starts nothing. `supervisors`: each after those that feed it. `news`: set when the status changes.
 
-        `runs` and `recovery`: None if each flow recovers by itself.
+        `runs` and `recovery`: None if each flow recovers by itself. `epochs`: of the flows that answer within X.
         """
         self._graph = graph
         self._home = home
@@ -57,19 +59,23 @@ class RunningPipeline:
         self._news = news
         self._runs = runs
         self._recovery = recovery
+        self._epochs = epochs or {}
         self._over = threading.Event()
         self._status_writer = threading.Thread(target=self._write_statuses, name="cec-pipeline-status", daemon=True)
 
     def start_threads(self) -> None:
         """Starts all threads; if one cannot start, stops the flows that run, and waits for their end."""
         self._keeper.prioritize_caught_up_flows()
-        watchers = (self._status_writer, self._keeper, *([] if self._recovery is None else [self._recovery]))
+        watchers = (
+            self._status_writer, self._keeper, *self._epochs.values(),
+            *([] if self._recovery is None else [self._recovery]),
+        )  # fmt: skip
         try:
             for each in (*self._supervisors.values(), *watchers):
                 each.start()
         except BaseException:
             self._stop_flows()
-            self._keeper.end()
+            self._end_watchers()
             for each in (*self._supervisors.values(), *watchers):
                 if each.is_alive():
                     each.join()
@@ -79,8 +85,12 @@ class RunningPipeline:
         """What each flow does now, in the order of the graph."""
         standing = self._keeper.standing
         costs = {} if standing is None else standing.costs
-        flows = [replace(each.status(), cores=_round(costs.get(name))) for name, each in self._supervisors.items()]
-        marked = mark_waiting(self._graph, mark_starving(self._graph, flows))
+        flows = [
+            _add_tentative(replace(each.status(), cores=_round(costs.get(name))), self._epochs.get(name))
+            for name, each in self._supervisors.items()
+        ]
+        held = {name: channels_waited_for(query) for name, query in self.queries().items()}
+        marked = mark_waiting(self._graph, mark_starving(self._graph, flows), held)
         return PipelineStatus(
             self._graph.name, self._home.home, os.getpid(), int(time.time() * 1000), marked,
             None if standing is None else _describe_capacity(standing),
@@ -114,7 +124,7 @@ class RunningPipeline:
             except Exception:  # of a storage: the next start then goes back to the last line
                 _LOG.warning("the stop of pipeline %s was not noted", self._graph.name, exc_info=True)
         self._stop_flows()
-        for each in (*self._supervisors.values(), self._status_writer, self._keeper):
+        for each in (*self._supervisors.values(), self._status_writer, self._keeper, *self._epochs.values()):
             each.join()
         return self.status()
 
@@ -122,6 +132,11 @@ class RunningPipeline:
     def is_over(self) -> bool:
         """Whether all flows are over, and the home is given back."""
         return self._over.is_set()
+
+    def _end_watchers(self) -> None:
+        self._keeper.end()
+        for epochs in self._epochs.values():
+            epochs.end()
 
     def _stop_flows(self) -> None:
         for supervisor in reversed(list(self._supervisors.values())):
@@ -145,8 +160,11 @@ class RunningPipeline:
         finally:
             if self._recovery is not None and self._recovery.is_alive():  # it writes into the flows' folders
                 self._recovery.join()
+            self._end_watchers()
+            for epochs in self._epochs.values():  # they write into the flows' folders
+                if epochs.is_alive():
+                    epochs.join()
             self._home.release()
-            self._keeper.end()
             self._over.set()
 
     def _warn_of_long_batches(self) -> None:
@@ -161,6 +179,13 @@ def _describe_capacity(standing: CapacityStanding) -> CapacityStatus:
     return CapacityStatus(
         standing.executors, standing.cores, round(standing.wanted, 2), recovering, standing.coming
     )  # fmt: skip
+
+
+def _add_tentative(flow: FlowStatus, epochs: EpochKeeper | None) -> FlowStatus:
+    standing = None if epochs is None else epochs.standing
+    if standing is None or standing.epoch is None or flow.state.is_over:
+        return flow
+    return replace(flow, epoch=standing.epoch, tentative_to_ms=standing.until_ms, absent=standing.absent)
 
 
 def _round(cores: float | None) -> float | None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from spark_cec.availability.failure import FailureState
 from spark_cec.pipeline.capacity import Capacity, RecoveryMode, RecoveryPolicy
 from spark_cec.pipeline.capacity_keeper import CapacityKeeper
 from spark_cec.pipeline.checkpointing import Checkpointing
-from spark_cec.pipeline.cluster import Cluster
+from spark_cec.pipeline.cluster import Cluster, use_storage_settings
 from spark_cec.pipeline.declare import Declaration
+from spark_cec.pipeline.epoch_files import close_left_epochs
+from spark_cec.pipeline.epoch_keeper import EpochKeeper
 from spark_cec.pipeline.flows import Flows
 from spark_cec.pipeline.graph import Graph, GraphError, choose_flows
 from spark_cec.pipeline.home import PipelineHome
@@ -32,10 +35,11 @@ def start_pipeline(
 ) -> RunningPipeline:  # fmt: skip
     """Starts the chosen flows of a pipeline, or nothing.
 
-    1. Check the graph, and choose the flows.
+    1. Check the graph, and choose the flows. Take Spark's settings of storages.
     2. Make the DataFrame of every flow, which tells the columns of every channel.
     3. Attach to the executors of the application.
-    4. Take the home: its lease, and the comparison with the graph that it was begun with.
+    4. Take the home: its lease, and the comparison with the graph that it was begun with. Close the epochs that an
+       earlier driver left open.
     5. Under a protocol, begin a run: take all flows back to one line.
     6. Start a thread for each flow, and the threads that watch the flows.
 
@@ -44,6 +48,7 @@ def start_pipeline(
     graph, checkpointing = declared.graph(), declared.checkpointing  # 1
     chosen = choose_flows(graph, only)
     _refuse_choice_under_protocol(graph, chosen, checkpointing)
+    use_storage_settings(spark)
     home = PipelineHome(declared.home)
     runs = None if checkpointing.is_cec else ProtocolRuns(declared.home, graph, checkpointing)
     flows = Flows(spark, graph, declared.flows, home, runs)  # 2
@@ -52,6 +57,9 @@ def start_pipeline(
         undo.callback(cluster.detach)
         home.take(graph, flows.schemas(), checkpointing)  # 4
         undo.callback(home.release)
+        for name, node in graph.nodes.items():
+            if not node.is_sink:
+                close_left_epochs(home.flow(name))
         if runs is not None:
             runs.begin_run()  # 5
         policy = recovery or RecoveryPolicy()
@@ -84,8 +92,32 @@ def _assemble(
     if cluster.is_elastic or runs is not None:
         policy = replace(policy, mode=RecoveryMode.AT_ONCE)
     capacity = Capacity(graph, chosen, policy)
-    keeper = CapacityKeeper(graph.name, cluster, capacity, supervisors, news, prioritizes=prioritizes)
-    return RunningPipeline(graph, home, supervisors, keeper, news, runs, recovery)
+    epochs = dict[str, EpochKeeper]()
+    keeper = CapacityKeeper(
+        graph.name, cluster, capacity, supervisors, news, prioritizes=prioritizes, corrects=partial(_corrects, epochs)
+    )
+    for name, within in flows.bounds().items():
+        if name in chosen:
+            epochs[name] = EpochKeeper(
+                name, home.flow(name), within, supervisors[name].running_query, partial(_is_over, supervisors[name]),
+                partial(_find_epochs, graph.nodes[name].inputs, epochs), partial(flows.start_epoch, name), news.set,
+            )  # fmt: skip
+    return RunningPipeline(graph, home, supervisors, keeper, news, runs, recovery, epochs)
+
+
+def _is_over(supervisor: Supervisor) -> bool:
+    return supervisor.is_over
+
+
+def _corrects(epochs: Mapping[str, EpochKeeper], name: str) -> bool:
+    """Whether a flow gives out the rows that replace those of its open epoch."""
+    return name in epochs and epochs[name].standing.state is FailureState.STABILIZATION
+
+
+def _find_epochs(inputs: Collection[str], epochs: Mapping[str, EpochKeeper]) -> frozenset[tuple[str, int]]:
+    """The open epochs of the flows `inputs`, by flow and number."""
+    standings = {name: epochs[name].standing for name in inputs if name in epochs}
+    return frozenset((name, each.epoch) for name, each in standings.items() if each.epoch is not None)
 
 
 def _ignore_failure(_: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from types import MappingProxyType
 from typing import Any
 
 from spark_cec.pipeline.graph import Graph
+
+_NONE_HELD: Mapping[str, Collection[str]] = MappingProxyType({})
 
 
 class State(str, Enum):
@@ -42,7 +45,9 @@ class FlowStatus:
     `behind`: how many batches of its inputs it left for later, None if that is unknown, as before its first batch.
     `complete_to_ms`: its watermark, in ms since the epoch: it takes no older row. None without a watermark.
     `away_since_ms`: since when a source has not answered; None if all answer. `waits_for`: the flows upstream whose
-    source does not answer, so that windows stay open.
+    source does not answer, so that windows stay open, and those that hold its buckets back. `epoch`: the number of the
+    open epoch, in which it answers tentatively without the channels `absent`, up to `tentative_to_ms`; None without
+    one.
     """
 
     name: str
@@ -56,6 +61,9 @@ class FlowStatus:
     complete_to_ms: int | None = None
     away_since_ms: int | None = None
     waits_for: tuple[str, ...] = ()
+    epoch: int | None = None
+    tentative_to_ms: int | None = None
+    absent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +124,7 @@ class PipelineStatus:
                 str(each["name"]), State(each["state"]), each["batch"], int(each["restarts"]), each["error"],
                 tuple(each["starves_for"]), each.get("cores"), each.get("behind"),
                 each.get("complete_to_ms"), each.get("away_since_ms"), tuple(each.get("waits_for", ())),
+                each.get("epoch"), each.get("tentative_to_ms"), tuple(each.get("absent", ())),
             )
             for each in fields["flows"]
         )  # fmt: skip
@@ -127,15 +136,20 @@ class PipelineStatus:
         )  # fmt: skip
 
 
-def mark_waiting(graph: Graph, flows: Sequence[FlowStatus]) -> tuple[FlowStatus, ...]:
-    """Marks the flows whose watermark stands still because a source upstream does not answer."""
+def mark_waiting(
+    graph: Graph, flows: Sequence[FlowStatus], held: Mapping[str, Collection[str]] = _NONE_HELD
+) -> tuple[FlowStatus, ...]:
+    """Marks the flows whose watermark stands still because a source upstream does not answer, or a channel lags.
+
+    `held`: by the name of a flow that reads by buckets, the channels that hold it back.
+    """
     away = {flow.name for flow in flows if flow.away_since_ms is not None and not flow.state.is_over}
-    return tuple(
-        replace(flow, waits_for=tuple(sorted(away & graph.upstream(flow.name) - {flow.name})))
-        if flow.complete_to_ms is not None and not flow.state.is_over
-        else flow
-        for flow in flows
-    )
+    found = []
+    for flow in flows:
+        lags = frozenset(held.get(flow.name, ()))
+        silent = frozenset() if flow.complete_to_ms is None else away & graph.upstream(flow.name) - {flow.name}
+        found.append(flow if flow.state.is_over else replace(flow, waits_for=tuple(sorted(lags | silent))))
+    return tuple(found)
 
 
 def mark_starving(graph: Graph, flows: Sequence[FlowStatus]) -> tuple[FlowStatus, ...]:

@@ -24,6 +24,7 @@ from spark_cec.pipeline.query_errors import (
 )
 from spark_cec.pipeline.query_progress import complete_to_ms, count_left, last_batch
 from spark_cec.pipeline.status import FlowStatus, State
+from spark_cec.pipeline.worker import Worker
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -55,7 +56,7 @@ class FlowFailed(Exception):
         self.fatal = fatal
 
 
-class Supervisor(threading.Thread):
+class Supervisor(Worker):
     """Runs one flow in a thread of its own, because Spark's local properties (as the pool) belong to a thread."""
 
     def __init__(
@@ -66,7 +67,7 @@ class Supervisor(threading.Thread):
 
         It calls `failed`, in the thread of the flow and with its name, before the flow starts again.
         """
-        super().__init__(name=f"cec-flow-{name}", daemon=True)
+        super().__init__(f"cec-flow-{name}")
         self._start_query = start
         self._patience = patience
         self._changed = changed
@@ -101,6 +102,11 @@ class Supervisor(threading.Thread):
         """The newest query; None before the first one."""
         with self._lock:
             return self._query
+
+    def running_query(self) -> StreamingQuery | None:
+        """The query, if it runs now."""
+        with self._lock:
+            return self._query if self._status.state is State.RUNNING else None
 
     def query_id(self) -> str | None:
         """The id of the query, the same after each restart; None before the first start."""

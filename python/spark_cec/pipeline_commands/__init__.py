@@ -1,4 +1,4 @@
-"""`cec pipeline`, which the command line finds by an entry point."""
+"""`cec pipeline` and `cec watch`, which the command line finds by entry points."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from spark_cec.extras import need
 def register(app: typer.Typer) -> None:
     """Gives the command line this command."""
     app.command(short_help="Run pipelines of queries; show, check and verify them.", **HANDED_OVER)(pipeline)
+
+
+def register_watch(app: typer.Typer) -> None:
+    """Gives the command line `cec watch`, which knows queries and pipelines."""
+    from spark_cec.pipeline_commands.watch import WATCH_HELP, watch
+
+    app.command(help=WATCH_HELP, short_help="Show a query or a pipeline in the terminal, as it changes.")(watch)
 
 
 def pipeline(context: typer.Context) -> None:

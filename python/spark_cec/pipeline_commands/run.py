@@ -9,17 +9,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from spark_cec.admin.words import format_time
+from spark_cec.cli.live import follow
 from spark_cec.cli.show import counted
+from spark_cec.errors import CecError
 from spark_cec.extras import need
 from spark_cec.pipeline.capacity import RecoveryMode, RecoveryPolicy
 from spark_cec.pipeline.declare import FlowError
@@ -139,16 +141,41 @@ def status(
     place = PipelineHome(home.rstrip("/") or home)
     now = place.status()
     if as_json:
-        print(json.dumps({**now.to_json(), "silent_s": _silent_s(now)}))
+        print(json.dumps(status_json(now)))
     elif watch:
-        _watch(place, now)
+        now = follow_pipeline(place, now, _LOOK_S)
     else:
         out = Console(highlight=False)
-        out.print(_table(now))
+        out.print(make_table(now))
         for flow in now.failed:
             out.print(Text(f"flow {flow.name} has failed: {_plain(flow.error or '')}"), soft_wrap=True)
-    if now.failed or _is_gone(now):
+    if not is_well(now):
         raise typer.Exit(1)
+
+
+def follow_pipeline(place: PipelineHome, now: PipelineStatus, every_s: float) -> PipelineStatus:
+    """Shows the status as it changes, until the user leaves; answers the newest one that could be read."""
+
+    def look() -> RenderableType:
+        nonlocal now
+        try:
+            now = place.status()
+        except (CecError, OSError) as error:  # it may be there again a moment later
+            return Group(make_table(now), Text(f"cannot be read now: {error}", "bold red"))
+        return make_table(now)
+
+    follow(look, every_s)
+    return now
+
+
+def status_json(now: PipelineStatus) -> dict[str, Any]:
+    """The fields of `cec pipeline status --json`."""
+    return {**now.to_json(), "silent_s": _silent_s(now)}
+
+
+def is_well(now: PipelineStatus) -> bool:
+    """Whether no flow has failed, and the driver is there or has stopped in good order."""
+    return not now.failed and not _is_gone(now)
 
 
 def _follow(running: RunningPipeline, as_json: bool, silence: Callable[[], None]) -> None:
@@ -166,7 +193,7 @@ def _follow(running: RunningPipeline, as_json: bool, silence: Callable[[], None]
         else:
             with Live(console=out, auto_refresh=False, transient=True) as live:
                 while not running.is_over:
-                    live.update(_table(running.status()), refresh=True)
+                    live.update(make_table(running.status()), refresh=True)
                     time.sleep(_LOOK_S)
     except KeyboardInterrupt:
         for number in (signal.SIGINT, signal.SIGTERM):  # a second one would leave a stop that is half done
@@ -201,17 +228,8 @@ class _Lines:
                     self._errors[flow.name] = flow.error
 
 
-def _watch(place: PipelineHome, now: PipelineStatus) -> None:
-    try:
-        with Live(_table(now), console=Console(highlight=False), auto_refresh=False) as live:
-            while True:
-                live.update(_table(place.status()), refresh=True)
-                time.sleep(_LOOK_S)
-    except KeyboardInterrupt:
-        return
-
-
-def _table(now: PipelineStatus) -> Table:
+def make_table(now: PipelineStatus) -> Table:
+    """A row for each flow, and below them the cluster, or that the driver is gone."""
     since = f"its driver (process {now.pid}) has said nothing for {_silent_s(now):,.0f} s" if _is_gone(now) else None
     caption = since or (None if now.capacity is None else _has(now.capacity) + _protocol(now))
     title, below = Text(f"pipeline {now.name}"), None if caption is None else Text(caption)
@@ -224,14 +242,9 @@ def _table(now: PipelineStatus) -> Table:
         cores = "-" if flow.cores is None else f"{flow.cores:.2f}"
         batch, behind = ("-" if each is None else str(each) for each in (flow.batch, flow.behind))
         # What Spark says of an error has brackets of its own.
-        complete = "-" if flow.complete_to_ms is None else _time(flow.complete_to_ms)
+        complete = "-" if flow.complete_to_ms is None else format_time(flow.complete_to_ms)
         table.add_row(flow.name, state, batch, behind, complete, cores, str(flow.restarts), Text(_why(flow, now.flows)))
     return table
-
-
-def _time(unix_ms: int) -> str:
-    """In UTC, as Spark shows a watermark."""
-    return datetime.fromtimestamp(unix_ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def _protocol(now: PipelineStatus) -> str:
@@ -254,8 +267,14 @@ def _why(flow: FlowStatus, flows: Sequence[FlowStatus]) -> str:
     if flow.starves_for:
         return f"for {', '.join(flow.starves_for)}"
     if flow.waits_for:
-        missing = [f"{each.name}, away {_away_s(each):,.0f} s" for each in flows if each.name in flow.waits_for]
-        return f"waits for {'; '.join(missing)}"
+        missing = [
+            f"{each.name}, away {_away_s(each):,.0f} s" if each.away_since_ms is not None else each.name
+            for each in flows
+            if each.name in flow.waits_for
+        ]
+        return f"waits for {'; '.join(missing)}{_tentative(flow)}"
+    if flow.epoch is not None:
+        return _tentative(flow).removeprefix("; ")
     away = ""
     if flow.away_since_ms is not None and not flow.state.is_over:
         away = f"a source has not answered for {_away_s(flow):,.0f} s: "
@@ -263,6 +282,15 @@ def _why(flow: FlowStatus, flows: Sequence[FlowStatus]) -> str:
         text = away + _plain(flow.error)
         return text if len(text) <= _ERROR_CHARS else text[:_ERROR_CHARS] + " …"
     return ""
+
+
+def _tentative(flow: FlowStatus) -> str:
+    """How far a flow answers without the inputs that it waits for."""
+    if flow.epoch is None:
+        return ""
+    to = "" if flow.tentative_to_ms is None else f" up to {format_time(flow.tentative_to_ms)}"
+    without = f" without {', '.join(flow.absent)}" if flow.absent else ""
+    return f"; tentative{to}{without}"
 
 
 def _away_s(flow: FlowStatus) -> float:

@@ -32,7 +32,8 @@ from spark_cec_lab.bench.options import (
 )
 from spark_cec_lab.bench.paper import FIGURES
 from spark_cec_lab.bench.paper_run import Found, run_figures
-from spark_cec_lab.bench.pipelines.chain import Amount, chain
+from spark_cec_lab.bench.pipelines.availability import QUICK_WINDOWS, WINDOWS, availability
+from spark_cec_lab.bench.pipelines.chain import Amount, compare_ways
 from spark_cec_lab.bench.pipelines.failover import Course, Run, Way, failover
 from spark_cec_lab.bench.pipelines.topology import Load
 from spark_cec_lab.bench.processes import BenchError
@@ -81,6 +82,9 @@ paper     the experiments of the paper's section IV (figures 5 to 9), its number
 failover  a pipeline of 15 queries on a cluster of processes; 8 of 10 workers are lost at once and come back one by one:
           relative latency and available queries, for each way to recover (--way)
 chain     the same work as a pipeline of three flows, as one query, as three queries joined by Parquet files
+union     two flows into one that counts their rows: by buckets of a second, and as rows come
+availability  two flows into one, and one of them is away for 20 seconds: the first tentative row, the time to catch up,
+          and the heap, beside the same flow that waits, with 100,000 windows (--keys; --quick: 20,000)
 nexmark   queries of that benchmark (--query), 200,000 events a batch, 10,000 to a second of event time
 protocols checkpointing protocols on pipelines of NexMark's queries and a cyclic one: throughput, a failure, skew, and
           simulated up to 100 workers; the tables go to standard output, the runs to --json-out (--quick: in 10 minutes)
@@ -189,7 +193,7 @@ def bench(
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="For protocols: less of all, in under 10 minutes; for storage: no long run.")
+        bool, typer.Option("--quick", help="For protocols, availability: less, in 10 minutes; storage: no long run.")
     ] = False,
     long: Annotated[
         int | None, typer.Option(min=400, help="For storage: only the long runs, of so many batches; default: 1,000.")
@@ -201,7 +205,7 @@ def bench(
     growth, size = growth_of(grow), Size(keys, updates, partitions)
     check_options(task, figure, png, growth, value_bytes, is_failover=bool(way or scale))
     check_nexmark(task, query, keys, growth)
-    is_quick = quick and task is not Task.STORAGE
+    is_quick = quick and task not in (Task.STORAGE, Task.AVAILABILITY)
     check_long(task, long)
     check_protocols(task, is_quick or part is not None or bool(earlier), protocol, instances)
     workload = replace(size.of(task.workload), value_bytes=value_bytes)
@@ -226,8 +230,8 @@ def bench(
                 course = Course() if scale is None else Course(scale=scale)
                 runs = failover(way or list(Way), Load(), course, rounds, SEED, work, write, _say)
                 _draw_failover(runs, png)
-            elif task in (Task.CHAIN, Task.STORAGE):
-                _run_alone(task, spec, chosen, rounds, work, write, quick=quick, long=long, partitions=partitions)
+            elif task in (Task.CHAIN, Task.UNION, Task.AVAILABILITY, Task.STORAGE):
+                _run_alone(task, spec, chosen, rounds, work, write, size, quick=quick, long=long)
             elif task is Task.PAPER:
                 numbers = figure or [each.number for each in FIGURES]
                 _draw(run_figures(numbers, size, spec, warm_up, batches, rounds, work, write, _say), png)
@@ -246,13 +250,17 @@ def bench(
 
 def _run_alone(
     task: Task, spec: JobSpec, chosen: Sequence[Provider], rounds: int, work: Path,
-    write: Callable[[dict[str, Any]], None], *, quick: bool, long: int | None, partitions: int | None,
+    write: Callable[[dict[str, Any]], None], size: Size, *, quick: bool, long: int | None,
 ) -> None:  # fmt: skip
     """Runs a task that has workloads of its own."""
     if task is Task.STORAGE:
-        storage(spec, chosen, rounds, work, write, _say, quick=quick, long=long, partitions=partitions)
+        storage(spec, chosen, rounds, work, write, _say, quick=quick, long=long, partitions=size.partitions)
+    elif task is Task.AVAILABILITY:
+        windows = size.keys or (QUICK_WINDOWS if quick else WINDOWS)
+        availability(windows, rounds, spec.memory, work, write, _say)
     else:
-        chain(Amount(), rounds, spec.memory, work, write, _say)
+        amount = Amount(batch_rows=60_000) if task is Task.UNION else Amount()
+        compare_ways(task.value, amount, rounds, spec.memory, work, write, _say)
 
 
 def _show_protocols(outcomes: Sequence[Outcome], simulation: Sequence[dict[str, Any]], png: Path | None) -> None:

@@ -39,6 +39,8 @@ class Task(str, Enum):
     FLINK = "flink"
     FAILOVER = "failover"
     CHAIN = "chain"
+    UNION = "union"
+    AVAILABILITY = "availability"
     NEXMARK = "nexmark"
     PROTOCOLS = "protocols"
     STORAGE = "storage"
@@ -64,7 +66,8 @@ class Task(str, Enum):
 
     def can_measure(self, provider: Provider) -> bool:
         """Whether it says anything of that one. Some have providers of their own."""
-        if self in (Task.PAPER, Task.BOUND, Task.FAILOVER, Task.CHAIN, Task.PROTOCOLS):
+        pipelines = (Task.FAILOVER, Task.CHAIN, Task.UNION, Task.AVAILABILITY, Task.PROTOCOLS)
+        if self in (Task.PAPER, Task.BOUND, *pipelines):
             return False
         if self is Task.STORAGE:
             return provider in STORAGE_PROVIDERS

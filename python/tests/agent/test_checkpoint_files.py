@@ -110,9 +110,8 @@ def test_what_goes_into_a_batch_is_noted_without_a_read_of_its_entry(
 def test_cuts_are_looked_for_unless_this_run_has_kept_them_out_since_it_looked(
     appends: bool, looked_by: int | None, lease: int | None, looks: bool
 ) -> None:
-    log: Any = SimpleNamespace(log_id="l", storage=SimpleNamespace(can_append=appends))
+    log: Any = SimpleNamespace(cuts_looked_by=looked_by, storage=SimpleNamespace(can_append=appends))
     request: Any = SimpleNamespace(checkpoint="c", generation=3)
     none: Any = None
     calls = output.OutputCalls(none, none, NewestEntries(), lambda _: lease)
-    calls._looked = {} if looked_by is None else {"l": looked_by}
     assert calls._must_look(log, request) is looks

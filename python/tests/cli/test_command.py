@@ -63,7 +63,7 @@ def test_wrong_usage_is_2(arguments: tuple[str, ...]) -> None:
 
 
 def _newer_log(checkpoint: Checkpoint) -> None:
-    (checkpoint.home / "log.json").write_text('{"format_version": 3, "log_id": "' + "a" * 32 + '"}')
+    (checkpoint.home / "log.json").write_text('{"format_version": 4, "log_id": "' + "a" * 32 + '"}')
 
 
 def _newer_frame(checkpoint: Checkpoint) -> None:
@@ -84,7 +84,7 @@ def _file_for_directory(checkpoint: Checkpoint) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (_newer_log, "log.json: format version 3 is newer than this release can read; use the release that wrote it"),
+        (_newer_log, "log.json: format version 4 is newer than this release can read; use the release that wrote it"),
         (_newer_frame, "frame kind 9 is newer than this release can read"),
         (_file_for_directory, "Not a directory; give a place that this user may read"),
     ],

@@ -152,7 +152,7 @@ def test_an_earlier_release_refuses_a_log_with_bundles() -> None:
         raw.delete("log.json")
         restore_log(storage, LOG_ID)
         assert json.loads(raw.read("log.json"))["format_version"] == 2
-    raw.replace("log.json", json.dumps({"format_version": 3, "log_id": LOG_ID}).encode())
+    raw.replace("log.json", json.dumps({"format_version": 4, "log_id": LOG_ID}).encode())
     with pytest.raises(NewerFormat):
         read_log_id(raw)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +309,53 @@ def test_a_rotten_row_breaks_the_index_and_nothing_else(tmp_path: Path) -> None:
     index.close()
     with pytest.raises(BrokenIndexError):
         index.commits(STORE, 1, 1)
+
+
+READS: dict[str, Callable[[Index], Any]] = {
+    "commits": lambda index: index.commits(STORE, 1, 9),
+    "newest": lambda index: index.newest(STORE, 9),
+    "outputs": lambda index: index.outputs(7),
+    "output": lambda index: index.output(output_meta(1).frame_id),
+    "loaded": lambda index: index.loaded(loaded_meta().generation),
+    "at": lambda index: index.at(0),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_segment_that_is_forgotten_under_a_read_breaks_nothing(
+    read: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader has found a pointer, and the log is trimmed before it follows it."""
+    index = RocksDictIndex(str(tmp_path / "index"), LOG_ID)
+    metas: list[Meta] = [commit_meta(1), output_meta(1, batch=7), loaded_meta()]
+    frames = [(meta, Location(SEGMENTS[0], 1000 * (place + 1), 1)) for place, meta in enumerate(metas)]
+    index.apply(SEGMENTS[0], frames, Covered(9000, 3000, 1))
+    kept = commit_meta(2)
+    index.apply(SEGMENTS[1], [(kept, Location(SEGMENTS[1], 1000, 1))], Covered(2000, 1000, 1))
+    follow = index_keys.frame_key
+
+    def trim(pointer: bytes) -> bytes:
+        monkeypatch.setattr(index_keys, "frame_key", follow)
+        index.forget(SEGMENTS[0])
+        return follow(pointer)
+
+    monkeypatch.setattr(index_keys, "frame_key", trim)
+    found = READS[read](index) or []
+    assert [each.meta for each in found] == ([kept] if read in ("commits", "newest", "at") else [])
+    index.close()
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_pointer_without_its_frame_breaks_the_index(read: str, tmp_path: Path) -> None:
+    index = RocksDictIndex(str(tmp_path / "index"), LOG_ID)
+    metas: list[Meta] = [commit_meta(1), output_meta(1, batch=7), loaded_meta()]
+    frames = [(meta, Location(SEGMENTS[0], 1000 * (place + 1), 1)) for place, meta in enumerate(metas)]
+    index.apply(SEGMENTS[0], frames, Covered(9000, 3000, 1))
+    for meta, location in frames:
+        index._rows.delete(index_keys.frame_row(meta, location)[0])
+    with pytest.raises(BrokenIndexError):
+        READS[read](index)
+    index.close()
 
 
 def test_a_lock_held_in_this_process(tmp_path: Path) -> None:

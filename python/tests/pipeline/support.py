@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
+from spark_cec.pipeline.query_progress import Wait
 from spark_cec.pipeline.status import State
 from spark_cec.pipeline.supervise import Supervisor
 
@@ -94,9 +97,36 @@ class Source:
         return self._rows
 
 
+def eventually(holds: Callable[[], bool]) -> None:
+    """Waits for it."""
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 def becomes(supervisor: Supervisor, state: State) -> None:
     """Waits for it."""
     deadline = time.monotonic() + WAIT_S
     while supervisor.status().state is not state:
         assert time.monotonic() < deadline, supervisor.status()
         time.sleep(0.001)
+
+
+@dataclass
+class EpochQuery:
+    """A query as the keeper of epochs sees it: what it has reached, and for what it waits."""
+
+    until_ms: int | None = None
+    wait: Wait = field(default_factory=Wait)
+    isActive: bool = True  # noqa: N815
+    error: str | None = None
+    fails_to_stop: bool = False
+
+    def stop(self) -> None:
+        if self.fails_to_stop:
+            raise TimeoutError("the query did not end")
+        self.isActive = False
+
+    def exception(self) -> str | None:
+        return self.error

@@ -26,7 +26,7 @@ from spark_cec.pipeline.graph import Graph, GraphError, Node
 from spark_cec.pipeline.home import NoHome, PipelineHome
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
 from spark_cec.pipeline_commands.app import make_app
-from spark_cec.pipeline_commands.run import SILENT_S, _table
+from spark_cec.pipeline_commands.run import SILENT_S, make_table
 from tests.log.support import WRITER_ID, ObjectStore
 
 A, OUT = Node("a"), Node("out", ("a",), is_sink=True)
@@ -202,7 +202,7 @@ def test_what_spark_says_of_an_error_is_shown_as_it_is(tmp_path: Path) -> None:
     """Brackets are no markup: a topic's partition, a path, half a tag."""
     said = "[UNRESOLVED] topic [orders-0] of [/data/in] [/]"
     shown = io.StringIO()
-    Console(width=200, file=shown).print(_table(status_of(tmp_path, FlowStatus("a", State.FAILED, error=said))))
+    Console(width=200, file=shown).print(make_table(status_of(tmp_path, FlowStatus("a", State.FAILED, error=said))))
     assert said in shown.getvalue()
 
 
@@ -215,7 +215,7 @@ def test_how_far_a_flow_is_and_which_source_does_not_answer(tmp_path: Path) -> N
     )
     shown = io.StringIO()
     status = status_of(tmp_path, *flows)
-    Console(width=200, file=shown).print(_table(status))
+    Console(width=200, file=shown).print(make_table(status))
     assert "2026-11-27 12:04:10Z" in shown.getvalue()
     assert re.search(r"a source has not answered for 4\d s: no answer from broker:9092", shown.getvalue())
     assert re.search(r"waits for b, away 4\d s", shown.getvalue())

@@ -14,7 +14,7 @@ from spark_cec.pipeline import joint_recovery
 from spark_cec.pipeline.joint_recovery import JointRecovery
 from spark_cec.pipeline.status import State
 from spark_cec.pipeline.supervise import Patience, Supervisor
-from tests.pipeline.support import WAIT_S, Java, Query, becomes
+from tests.pipeline.support import WAIT_S, Java, Query, becomes, eventually
 
 GRACE_S = 0.3
 """So long a step takes that another thread may overtake."""
@@ -77,13 +77,6 @@ def scripted(*queries: Query) -> Start:
     """These queries, and behind them queries that last."""
     left = list(queries)
     return lambda: left.pop(0) if left else lasting()
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_all_go_back_after_a_failure() -> None:

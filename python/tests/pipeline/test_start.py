@@ -16,6 +16,7 @@ from spark_cec.pipeline.capacity_keeper import CapacityKeeper
 from spark_cec.pipeline.declare import Declaration
 from spark_cec.pipeline.graph import GraphError
 from spark_cec.pipeline.home import PipelineHome
+from spark_cec.pipeline.options import Within
 from spark_cec.pipeline.running import RunningPipeline
 from spark_cec.pipeline.runs import ProtocolRuns
 from spark_cec.pipeline.start import start_pipeline
@@ -54,6 +55,7 @@ class Application:
         self.supervisors: list[Supervisor] = []
         monkeypatch.setattr(start, "Cluster", lambda _: Cluster(self.attached))
         monkeypatch.setattr(start, "Flows", lambda *_: self)
+        monkeypatch.setattr(start, "use_storage_settings", lambda _: None)
         made = Supervisor.__init__
 
         def make(supervisor: Supervisor, *arguments: Any, **named: Any) -> None:
@@ -63,6 +65,9 @@ class Application:
         monkeypatch.setattr(Supervisor, "__init__", make)
 
     def schemas(self) -> dict[str, str]:
+        return {}
+
+    def bounds(self) -> dict[str, Within]:
         return {}
 
     def start(self, _: str) -> Query:

@@ -225,6 +225,8 @@ def test_those_below_a_source_that_does_not_answer_wait_for_it() -> None:
         FlowStatus("board", State.RUNNING),
     ]  # fmt: skip
     assert [flow.waits_for for flow in mark_waiting(graph, flows)] == [(), (), ("app",), (), ()]
+    held = {"other": ("counts",), "counts": ("app",)}
+    assert [flow.waits_for for flow in mark_waiting(graph, flows, held)] == [(), (), ("app",), ("counts",), ()]
     flows[2] = FlowStatus("counts", State.STOPPED, complete_to_ms=5)
     assert not any(flow.waits_for for flow in mark_waiting(graph, flows)), "it has ended"
 

@@ -6,25 +6,19 @@ flows, as one query, or as three queries joined by Parquet files. One JSON line 
 
 from __future__ import annotations
 
-import json
-import sys
-import threading
-import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from spark_cec.settings import PROVIDER, PROVIDER_KEY
-from spark_cec_lab.bench.flink_job import end_with_the_parent
-from spark_cec_lab.bench.pipelines.driver import observed_latency, session_of
+from spark_cec_lab.bench.pipelines.driver import session_of
+from spark_cec_lab.bench.pipelines.way_job import NewestQuery, WaySpec, look_at_flow, run_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-_LOOK_AGAIN_S = 0.02
 _PARSED = "id BIGINT, created TIMESTAMP"
 
 
@@ -36,68 +30,17 @@ class Joined(str, Enum):
     PARQUET = "parquet"
 
 
-@dataclass(frozen=True, slots=True)
-class ChainSpec:
-    """What to run below `home`. `rows_per_s`: of a source that follows the clock; None: all that can be had, in batches
-    of `batch_rows`.
-    """
-
-    joined: Joined
-    home: str
-    jar: str
-    memory: str
-    rows_per_s: int | None
-    batch_rows: int
-
-    def to_json(self) -> str:
-        """The spec as one JSON object."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> ChainSpec:
-        """The reverse of `to_json`."""
-        fields: dict[str, Any] = json.loads(text)
-        return cls(**{**fields, "joined": Joined(fields["joined"])})
-
-    def spark_conf(self) -> dict[str, str]:
-        """The whole Spark conf of the session."""
-        return {
-            "spark.master": "local[2]",
-            "spark.jars": self.jar,
-            "spark.driver.memory": self.memory,
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": f'"-Djava.io.tmpdir={self.home}"',
-            "spark.local.dir": self.home,
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.scheduler.mode": "FAIR",
-            "spark.sql.session.timeZone": "UTC",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.streaming.pollingDelay": "100ms",
-            "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-            PROVIDER_KEY: PROVIDER,
-        }
+def start(spec: WaySpec) -> NewestQuery:
+    """Starts the way's queries, and answers a look at the last step's."""
+    # What comes of a window comes at once: batches without data would only bring its end.
+    spark = session_of({**spec.spark_conf(), "spark.sql.streaming.noDataMicroBatches.enabled": "false"})
+    ways: dict[Joined, Callable[[SparkSession, WaySpec], NewestQuery]] = {
+        Joined.PIPELINE: _pipeline, Joined.ONE_QUERY: _one_query, Joined.PARQUET: _by_parquet,
+    }  # fmt: skip
+    return ways[Joined(spec.way)](spark, spec)
 
 
-def run(spec: ChainSpec) -> None:
-    """Runs until the process ends, saying of each batch of the last step when it ended and what it had."""
-    spark = session_of(spec.spark_conf())
-    last_query = {Joined.PIPELINE: _pipeline, Joined.ONE_QUERY: _one_query, Joined.PARQUET: _by_parquet}[spec.joined]
-    newest = last_query(spark, spec)
-    told = -1
-    while True:
-        query = newest()
-        progress = None if query is None else query._jsq.lastProgress()
-        if progress is not None and progress.batchId() != told:
-            told = progress.batchId()
-            found = observed_latency(json.loads(progress.json()))
-            if found:
-                print(json.dumps(found), flush=True)
-        time.sleep(_LOOK_AGAIN_S)
-
-
-def _parsed(spark: SparkSession, spec: ChainSpec) -> DataFrame:
+def _parsed(spark: SparkSession, spec: WaySpec) -> DataFrame:
     """Each event twice in a hundred."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -122,7 +65,7 @@ def _left(unique: DataFrame) -> DataStreamWriter:
     return left.observe("latency", created, F.count("*").alias("rows")).writeStream.format("noop")
 
 
-def _pipeline(spark: SparkSession, spec: ChainSpec) -> Any:
+def _pipeline(spark: SparkSession, spec: WaySpec) -> NewestQuery:
     from spark_cec.pipeline import Pipeline
 
     made = Pipeline("chain", f"{spec.home}/pipeline")
@@ -139,22 +82,15 @@ def _pipeline(spark: SparkSession, spec: ChainSpec) -> Any:
     def left(unique: DataFrame) -> DataStreamWriter:
         return _left(unique)
 
-    running = made.start(spark)
-
-    def newest() -> StreamingQuery | None:
-        for flow in running.status().failed:
-            raise SystemExit(f"flow {flow.name}: {flow.error}")
-        return running.queries().get("left")
-
-    return newest
+    return look_at_flow(made.start(spark), "left")
 
 
-def _one_query(spark: SparkSession, spec: ChainSpec) -> Any:
+def _one_query(spark: SparkSession, spec: WaySpec) -> NewestQuery:
     query = _left(_unique(_parsed(spark, spec))).option("checkpointLocation", f"{spec.home}/one").start()
     return lambda: _alive([query])
 
 
-def _by_parquet(spark: SparkSession, spec: ChainSpec) -> Any:
+def _by_parquet(spark: SparkSession, spec: WaySpec) -> NewestQuery:
     def stored(frame: DataFrame, name: str) -> StreamingQuery:
         writer = frame.writeStream.format("parquet").option("checkpointLocation", f"{spec.home}/{name}-checkpoint")
         return writer.start(f"{spec.home}/{name}")
@@ -177,5 +113,4 @@ def _alive(queries: list[StreamingQuery]) -> StreamingQuery:
 
 
 if __name__ == "__main__":
-    threading.Thread(target=end_with_the_parent, daemon=True).start()
-    run(ChainSpec.from_json(sys.argv[1]))
+    run_job(start)

@@ -6,10 +6,11 @@ import pytest
 
 from spark_cec.pipeline import RecoveryMode
 from spark_cec_lab.bench.pipelines.chain import summary as chain_summary
-from spark_cec_lab.bench.pipelines.chain_job import ChainSpec, Joined
+from spark_cec_lab.bench.pipelines.chain_job import Joined
 from spark_cec_lab.bench.pipelines.driver import DriverSpec, observed_latency
 from spark_cec_lab.bench.pipelines.failover import SINKS, Batch, Course, Curve, Run, Way, curve, summary
 from spark_cec_lab.bench.pipelines.topology import SUBSCRIBED, WINDOWS, Load, topology
+from spark_cec_lab.bench.pipelines.way_job import WaySpec
 
 COURSE = Course(steady_s=20.0, interval_s=10.0)
 
@@ -25,8 +26,8 @@ def test_the_topology_is_the_papers() -> None:
 def test_specs_survive_json() -> None:
     driver = DriverSpec("spark://h:1", "/h", "/s", ("a.jar", "b.jar"), Load(tweets=7), RecoveryMode.BLOCKING)
     assert DriverSpec.from_json(driver.to_json()) == driver
-    chain = ChainSpec(Joined.PARQUET, "/h", "a.jar", "2g", None, 10)
-    assert ChainSpec.from_json(chain.to_json()) == chain
+    chain = WaySpec(Joined.PARQUET.value, "/h", "a.jar", "2g", None, 10)
+    assert WaySpec.from_json(chain.to_json()) == chain
 
 
 def test_latency_is_to_the_end_of_the_batch() -> None:
@@ -88,7 +89,7 @@ def test_ways_are_compared_within_a_round() -> None:
 
 
 def test_a_chain_is_compared_with_the_other_ways() -> None:
-    told = chain_summary([
+    told = chain_summary("chain", Joined.PIPELINE, [
         {
             Joined.PIPELINE: {"latency_s": 2.0, "rows_per_s": 50.0},
             Joined.ONE_QUERY: {"latency_s": 1.0, "rows_per_s": 100.0},

@@ -392,7 +392,7 @@ private[cec] final case class LoadedRequest(
 /** Makes a batch of output visible. `schema` is Spark's JSON, `sources` are names in Spark's order. */
 private[cec] final case class PublishRequest(
     checkpoint: String, home: String, batch: Long, frames: Seq[String], rows: Long, schema: String, truncate: Boolean,
-    generation: Long, sources: Seq[String])
+    generation: Long, sources: Seq[String], times: Seq[ColumnTimes] = Nil)
     extends AgentRequest("publish") {
   override type Answer = PublishAnswer
   override def toJson: ObjectNode = {
@@ -406,6 +406,7 @@ private[cec] final case class PublishRequest(
     node.put("truncate", truncate)
     node.put("generation", generation)
     node.set[JsonNode]("sources", Json.strings(sources))
+    node.set[JsonNode]("times", Json.list(times)(each => each.toJson))
     node
   }
   override def parse(answer: JsonNode): PublishAnswer = PublishAnswer.of(answer)
@@ -473,11 +474,55 @@ private[cec] final case class NoteReaderRequest(
   override def parse(answer: JsonNode): Unit = ()
 }
 
+/** Asks where a stream's next batch ends. The stream reads its channel by buckets, with others of one union. */
+private[cec] final case class BucketEndRequest(
+    path: String, conf: Map[String, String], mayWait: Boolean, mayLose: Boolean, union: JsonNode, own: Long,
+    query: String, source: String, leader: String, leads: Boolean, untilMs: Long, batch: Long, first: Long,
+    seen: Option[String] = None, checked: Boolean = false, maxRows: Option[Long] = None)
+    extends AgentRequest("bucket_end") {
+  override type Answer = BucketEndAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("path", path)
+    node.set[JsonNode]("conf", Json.map(conf))
+    node.put("may_wait", mayWait)
+    node.put("may_lose", mayLose)
+    node.set[JsonNode]("union", union)
+    node.put("own", own)
+    node.put("query", query)
+    node.put("source", source)
+    node.put("leader", leader)
+    node.put("leads", leads)
+    node.put("until_ms", untilMs)
+    node.put("batch", batch)
+    node.put("first", first)
+    node.set[JsonNode]("seen", Json.orNull(seen)(value => Json.node(value)))
+    node.put("checked", checked)
+    node.set[JsonNode]("max_rows", Json.orNull(maxRows)(value => Json.node(value)))
+    node
+  }
+  override def parse(answer: JsonNode): BucketEndAnswer = BucketEndAnswer.of(answer)
+}
+
+/** The run of a stream by buckets is over, so the agent forgets it. The fields as in `BucketEndRequest`. */
+private[cec] final case class BucketLeaveRequest(query: String, source: String)
+    extends AgentRequest("bucket_leave") {
+  override type Answer = Unit
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("query", query)
+    node.put("source", source)
+    node
+  }
+  override def parse(answer: JsonNode): Unit = ()
+}
+
 /** Plans a read of a view. */
 private[cec] final case class ViewSplitsRequest(
     path: String, conf: Map[String, String], view: String, first: Long = 0L, last: Long = 0L, whole: Boolean = false,
     mayLose: Boolean = false, seen: Option[String] = None, schema: Option[String] = None, operator: Long = 0L,
-    store: String = "default", version: Option[Long] = None)
+    store: String = "default", version: Option[Long] = None, buckets: Option[BucketRange] = None,
+    reader: Option[String] = None)
     extends AgentRequest("view_splits") {
   override type Answer = ViewSplitsAnswer
   override def toJson: ObjectNode = {
@@ -494,6 +539,8 @@ private[cec] final case class ViewSplitsRequest(
     node.put("operator", operator)
     node.put("store", store)
     node.set[JsonNode]("version", Json.orNull(version)(value => Json.node(value)))
+    node.set[JsonNode]("buckets", Json.orNull(buckets)(value => value.toJson))
+    node.set[JsonNode]("reader", Json.orNull(reader)(value => Json.node(value)))
     node
   }
   override def parse(answer: JsonNode): ViewSplitsAnswer = ViewSplitsAnswer.of(answer)
@@ -515,6 +562,19 @@ private[cec] final case class ReadSplitRequest(
     node
   }
   override def parse(answer: JsonNode): ReadSplitAnswer = ReadSplitAnswer.of(answer)
+}
+
+/** Asks for the newest epoch of the flow at the checkpoint `path`. */
+private[cec] final case class EpochRequest(path: String, conf: Map[String, String])
+    extends AgentRequest("epoch") {
+  override type Answer = EpochAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("path", path)
+    node.set[JsonNode]("conf", Json.map(conf))
+    node
+  }
+  override def parse(answer: JsonNode): EpochAnswer = EpochAnswer.of(answer)
 }
 
 /** Creates a file of a checkpoint, whole: `path` is relative to the checkpoint, `content` is in base 64. */
@@ -571,6 +631,31 @@ private[cec] final case class DeleteFilesRequest(checkpoint: String, paths: Seq[
   override def parse(answer: JsonNode): Unit = ()
 }
 
+/** Asks how a query keeps its bounds, for a page of Spark's user interface. The log must be open. */
+private[cec] final case class LookRequest(checkpoint: String, home: String)
+    extends AgentRequest("look") {
+  override type Answer = LookAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("checkpoint", checkpoint)
+    node.put("home", home)
+    node
+  }
+  override def parse(answer: JsonNode): LookAnswer = LookAnswer.of(answer)
+}
+
+/** Asks for the pipeline with this home. */
+private[cec] final case class PipelineLookRequest(home: String)
+    extends AgentRequest("pipeline_look") {
+  override type Answer = PipelineLookAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("home", home)
+    node
+  }
+  override def parse(answer: JsonNode): PipelineLookAnswer = PipelineLookAnswer.of(answer)
+}
+
 /** The lowest D of all stores; None if a store is missing. */
 private[cec] final case class AcknowledgeAnswer(dirtyFrom: Option[Long])
 
@@ -623,6 +708,35 @@ private[cec] object BetweenBatchesAnswer {
     node.get("deletes").asBoolean)
 }
 
+/** Where a stream's next batch ends: `until_ms`, `batch` and `first` as in the request. */
+private[cec] final case class BucketEndAnswer(
+    untilMs: Long, batch: Long, first: Long, of: Option[String], newest: Long, waitsFor: Seq[String], heldMs: Seq[Long])
+
+private[cec] object BucketEndAnswer {
+  def of(node: JsonNode): BucketEndAnswer = BucketEndAnswer(
+    node.get("until_ms").asLong,
+    node.get("batch").asLong,
+    node.get("first").asLong,
+    Json.option(node.get("of"))(value => value.asText),
+    node.get("newest").asLong,
+    Json.elements(node.get("waits_for"))(value => value.asText),
+    Json.elements(node.get("held_ms"))(value => value.asLong))
+}
+
+/** The rows whose time in a column is at `after_ms` or later, but below `until_ms`. */
+private[cec] final case class BucketRange(
+    column: String, afterMs: Long, untilMs: Long, freshFrom: Long, reader: Option[String] = None) {
+  def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("column", column)
+    node.put("after_ms", afterMs)
+    node.put("until_ms", untilMs)
+    node.put("fresh_from", freshFrom)
+    node.set[JsonNode]("reader", Json.orNull(reader)(value => Json.node(value)))
+    node
+  }
+}
+
 /** The log's home, the id of the log there (None: no log), and the settings that the analyzer rule needs. */
 private[cec] final case class CheckAnswer(
     home: String, logId: Option[String], mode: String, accept: Boolean, flushAtStop: Boolean, sourcesMargin: Double,
@@ -658,6 +772,18 @@ private[cec] object CloseLogAnswer {
     node.get("closed").asBoolean)
 }
 
+/** The times in a column of the rows of one task, in ms since the epoch, rounded down; None without a time. */
+private[cec] final case class ColumnTimes(column: String, firstMs: Option[Long], lastMs: Option[Long], nulls: Long) {
+  def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("column", column)
+    node.set[JsonNode]("first_ms", Json.orNull(firstMs)(value => Json.node(value)))
+    node.set[JsonNode]("last_ms", Json.orNull(lastMs)(value => Json.node(value)))
+    node.put("nulls", nulls)
+    node
+  }
+}
+
 /** The plan for a store's next commit; the fields are those of `checkpoint.policy.Plan`. */
 private[cec] final case class CommitPlan(
     replayBound: Long, extentRecords: Long, extentPerWindow: Double, share: Double, floorMs: Double, forcedBefore: Long,
@@ -689,6 +815,21 @@ private[cec] object DurableCommit {
     node.get("recovery_estimate_ms").asDouble,
     node.get("bytes").asLong,
     node.get("agent_us").asLong)
+}
+
+/** The newest epoch of a flow. `number`: None if it never had one. */
+private[cec] final case class EpochAnswer(
+    number: Option[Long] = None, beginsAfter: Long = -1L, follows: Long = -1L, newest: Long = -1L,
+    hasRows: Boolean = false, closedAfter: Option[Long] = None)
+
+private[cec] object EpochAnswer {
+  def of(node: JsonNode): EpochAnswer = EpochAnswer(
+    Json.option(node.get("number"))(value => value.asLong),
+    node.get("begins_after").asLong,
+    node.get("follows").asLong,
+    node.get("newest").asLong,
+    node.get("has_rows").asBoolean,
+    Json.option(node.get("closed_after"))(value => value.asLong))
 }
 
 /** If the `windows` with footprints before version `before` are rewritten, a recovery scans `cost` records. */
@@ -740,6 +881,16 @@ private[cec] object FooterNumbers {
     node.get("normalized").asBoolean)
 }
 
+/** Open windows whose newest record is `first` to `last` batches old; `last` is None without an end. */
+private[cec] final case class FootprintAges(first: Long, last: Option[Long], windows: Long)
+
+private[cec] object FootprintAges {
+  def of(node: JsonNode): FootprintAges = FootprintAges(
+    node.get("first").asLong,
+    Json.option(node.get("last"))(value => value.asLong),
+    node.get("windows").asLong)
+}
+
 /** The number of the run from now on. */
 private[cec] final case class HoldAnswer(generation: Long)
 
@@ -776,6 +927,25 @@ private[cec] object LoadAnswer {
     node.get("agent_ms").asDouble)
 }
 
+/** What the log says of a query after `batch`, -1 before the first one. */
+private[cec] final case class LookAnswer(
+    batch: Long, wallMs: Option[Long], settings: String, operators: Seq[OperatorStanding], recoveryMs: Double,
+    reach: Option[Reach], ages: Seq[FootprintAges], recoveries: Seq[Recovery], damages: Seq[String], storedBytes: Long)
+
+private[cec] object LookAnswer {
+  def of(node: JsonNode): LookAnswer = LookAnswer(
+    node.get("batch").asLong,
+    Json.option(node.get("wall_ms"))(value => value.asLong),
+    node.get("settings").asText,
+    Json.elements(node.get("operators"))(value => OperatorStanding.of(value)),
+    node.get("recovery_ms").asDouble,
+    Json.option(node.get("reach"))(value => Reach.of(value)),
+    Json.elements(node.get("ages"))(value => FootprintAges.of(value)),
+    Json.elements(node.get("recoveries"))(value => Recovery.of(value)),
+    Json.elements(node.get("damages"))(value => value.asText),
+    node.get("stored_bytes").asLong)
+}
+
 /** A commit of a store, by its checkpoint id. */
 private[cec] final case class NamedCommit(store: StoreId, version: Long, checkpointId: String) {
   def toJson: ObjectNode = {
@@ -807,6 +977,27 @@ private[cec] final case class OperatorDecision(operator: Long, kind: String, def
   }
 }
 
+/** The stores of one kind of one operator. */
+private[cec] final case class OperatorStanding(
+    operator: Long, store: String, partitions: Long, openWindows: Long, dirtyWindows: Long, extent: Long,
+    extentBound: Option[Long], extentShare: Option[Double], replay: Long, replayBound: Option[Long],
+    replayShare: Option[Double])
+
+private[cec] object OperatorStanding {
+  def of(node: JsonNode): OperatorStanding = OperatorStanding(
+    node.get("operator").asLong,
+    node.get("store").asText,
+    node.get("partitions").asLong,
+    node.get("open_windows").asLong,
+    node.get("dirty_windows").asLong,
+    node.get("extent").asLong,
+    Json.option(node.get("extent_bound"))(value => value.asLong),
+    Json.option(node.get("extent_share"))(value => value.asDouble),
+    node.get("replay").asLong,
+    Json.option(node.get("replay_bound"))(value => value.asLong),
+    Json.option(node.get("replay_share"))(value => value.asDouble))
+}
+
 /** The rows that one task gives to the `cec` sink: one output frame, invisible until a manifest names it. */
 private[cec] final case class OutputRows(
     frame: String, batch: Long, partition: Long, attempt: Long, generation: Long, rows: Long, spool: String) {
@@ -821,6 +1012,16 @@ private[cec] final case class OutputRows(
     node.put("spool", spool)
     node
   }
+}
+
+/** The home of a pipeline, its graph and its newest status; None if they are missing or unreadable. */
+private[cec] final case class PipelineLookAnswer(home: Option[String], graph: Option[JsonNode], status: Option[JsonNode])
+
+private[cec] object PipelineLookAnswer {
+  def of(node: JsonNode): PipelineLookAnswer = PipelineLookAnswer(
+    Json.option(node.get("home"))(value => value.asText),
+    Json.option(node.get("graph"))(value => value),
+    Json.option(node.get("status"))(value => value))
 }
 
 /** Whether this manifest was the batch's first. The first one wins. */
@@ -859,6 +1060,17 @@ private[cec] final case class QueryFacts(
   }
 }
 
+/** How far back a recovery would go: from batch `first` on, which makes so many `batches`. */
+private[cec] final case class Reach(first: Long, batches: Long, plannedMs: Option[Long], text: String)
+
+private[cec] object Reach {
+  def of(node: JsonNode): Reach = Reach(
+    node.get("first").asLong,
+    node.get("batches").asLong,
+    Json.option(node.get("planned_ms"))(value => value.asLong),
+    node.get("text").asText)
+}
+
 /** The bytes of the file, in base 64; None: there is no such file. */
 private[cec] final case class ReadFileAnswer(content: Option[String])
 
@@ -875,6 +1087,19 @@ private[cec] object ReadSplitAnswer {
     Json.option(node.get("spool"))(value => value.asText),
     node.get("rows").asLong,
     Json.elements(node.get("lost"))(value => value.asText))
+}
+
+/** One recovery: when its start was called, ms since the epoch, and how long it took, in ms. */
+private[cec] final case class Recovery(
+    startedMs: Long, durationMs: Long, predictedMs: Option[Double], replayedBatches: Long, digestOk: Option[Boolean])
+
+private[cec] object Recovery {
+  def of(node: JsonNode): Recovery = Recovery(
+    node.get("started_ms").asLong,
+    node.get("duration_ms").asLong,
+    Json.option(node.get("predicted_ms"))(value => value.asDouble),
+    node.get("replayed_batches").asLong,
+    Json.option(node.get("digest_ok"))(value => value.asBoolean))
 }
 
 /** The batches in spans of equal settings. */

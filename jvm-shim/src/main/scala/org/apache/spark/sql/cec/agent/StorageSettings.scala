@@ -12,7 +12,7 @@ import org.apache.spark.deploy.SparkHadoopUtil
  * The settings of object stores and of HDFS in Spark's Hadoop configuration, for the agent, whose client of a store is another one.
  * The agent knows which of them have a meaning there.
  */
-private[agent] object StorageSettings {
+private[cec] object StorageSettings {
   private val OwnPrefix = "spark.sql.streaming.stateStore.cec.storage."
 
   /** Those of HDFS that its client in the agent knows. Hadoop's defaults have hundreds of others. */
@@ -39,6 +39,9 @@ private[agent] object StorageSettings {
     val own = conf.filter(_._1.startsWith(OwnPrefix))
     () => configuration.map(of).getOrElse(Map.empty) ++ own
   }
+
+  /** The settings of this JVM as JSON, for a pipeline's driver in Python, which reads and writes the pipeline's home. */
+  def json(): String = Json.map(reader(Map.empty)()).toString
 
   def of(configuration: Configuration): Map[String, String] = {
     val listed = configuration.asScala.map(_.getKey).filter(key => Prefixes.exists(key.startsWith)).map(key => key -> configuration.get(key))

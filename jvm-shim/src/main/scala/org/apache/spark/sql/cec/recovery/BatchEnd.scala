@@ -21,11 +21,17 @@ private[recovery] final class BatchEnd(session: SparkSession, run: RunContext, c
   private var pending: Option[FutureTask[Unit]] = None
 
   /**
+   * Whether a batch of this run is in the log. After a crash a start compares the stores that the log knows. If the log
+   * knew some partitions alone, nobody would miss the others.
+   */
+  private var knowsAllStores = false
+
+  /**
    * Ends a batch.
    *
    *  1. If the stores of an executor write together, make all of them write now, and the output with them. Fail if one
-   *     is lost. If they write asynchronously, only begin that; a crash may then lose this batch's version, and the next
-   *     start makes it again.
+   *     is lost. If they write asynchronously, only begin that, but for the first batch of the run. A crash may then lose
+   *     this batch's version, and the next start makes it again.
    *  1. Fail if another run has taken over.
    *
    * @param frames of output that the sink is about to publish
@@ -34,7 +40,8 @@ private[recovery] final class BatchEnd(session: SparkSession, run: RunContext, c
     awaitWrite()
     if (run.together) { // 1
       val committed = findCommits()
-      if (isAsync) begin(batch, committed) else write(batch + 1, committed, frames)
+      if (isAsync && knowsAllStores) begin(batch, committed) else write(batch + 1, committed, frames, isBehind = false)
+      knowsAllStores = true
     }
     Agent.confirm(run.checkpoint, run.home, run.generation, conf) // 2
   }
@@ -45,7 +52,7 @@ private[recovery] final class BatchEnd(session: SparkSession, run: RunContext, c
   }
 
   private def begin(batch: Long, committed: Map[StoreOfOperator, Set[String]]): Unit = {
-    val task = new FutureTask[Unit](() => write(batch + 1, committed, Set.empty))
+    val task = new FutureTask[Unit](() => write(batch + 1, committed, Set.empty, isBehind = true))
     pending = Some(task)
     SourceProbe.start(s"cec-batch-$batch", task)
   }
@@ -54,15 +61,17 @@ private[recovery] final class BatchEnd(session: SparkSession, run: RunContext, c
    * Makes the JVMs write the commits of tasks that ended well, and no others. The batch counts only if each store that
    * committed in a task is written, and each frame that a task gave to the sink. A lost executor sends no answer, or is
    * not asked at all.
+   *
+   * @param isBehind whether Spark may have committed the batch
    */
-  private def write(version: Long, committed: Map[StoreOfOperator, Set[String]], frames: Set[String]): Unit = {
+  private def write(version: Long, committed: Map[StoreOfOperator, Set[String]], frames: Set[String], isBehind: Boolean): Unit = {
     val written = StoreLocations.write(run.checkpoint, run.generation, version, NamedWrites(committed, frames), Agent.timeoutMs(conf))
     val (stores, outputs) = awaitOthers(version, committed -- written.stores, frames -- written.frames)
     val missing = stores.toSeq.map(store => s"store ${store.operator}/${store.partition}/${store.name}").sorted ++
       outputs.toSeq.map(frame => s"output frame $frame")
     if (missing.nonEmpty) {
       val (lacks, does) =
-        if (isAsync) ("is not in the log", "replays the batch, and the sink does not see it again")
+        if (isBehind) ("is not in the log", "replays the batch, and the sink does not see it again")
         else ("does not count", "runs the batch again")
       throw new CecException("RestartNeeded",
         s"batch ${version - 1} $lacks, because ${missing.size} of ${committed.size + frames.size} writes are missing " +

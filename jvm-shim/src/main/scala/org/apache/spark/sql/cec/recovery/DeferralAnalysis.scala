@@ -5,6 +5,7 @@ import org.apache.spark.sql.catalyst.optimizer.InlineCTE
 import org.apache.spark.sql.catalyst.plans.logical._
 import org.apache.spark.sql.catalyst.streaming.{StreamingRelationV2, WriteToStream}
 import org.apache.spark.sql.cec.operators.CountWindow
+import org.apache.spark.sql.cec.source.CecTable
 import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
 import org.apache.spark.sql.internal.SQLConf
 
@@ -83,11 +84,16 @@ private[recovery] final class DeferralAnalysis(write: WriteToStream, conf: SQLCo
   }.headOption.map(name => s"it is not known which stateful operators $name becomes")
 
   private def findUnsafeSource: Option[String] = plan.collect {
-    case v2: StreamingRelationV2 => judgeSource(v2.sourceName, Map.empty).orElse(judgeTopics(v2, v2.sourceName))
+    case v2: StreamingRelationV2 => judgeTentative(v2).orElse(judgeSource(v2.sourceName, Map.empty)).orElse(judgeTopics(v2, v2.sourceName))
     case v1: StreamingRelation =>
       val name = v1.sourceName.takeWhile(_ != '[')
       judgeSource(name, v1.dataSource.options).orElse(judgeTopics(v1, name))
   }.flatten.headOption
+
+  private def judgeTentative(relation: StreamingRelationV2): Option[String] = relation.table match {
+    case table: CecTable if table.isTentative => Some("it reads tentative rows, which are deleted when the right ones have come")
+    case _ => None
+  }
 
   /** A reason if Kafka compacts a topic of the relation. A user's promise for the source overrides it. */
   private def judgeTopics(relation: LogicalPlan, name: String): Option[String] =

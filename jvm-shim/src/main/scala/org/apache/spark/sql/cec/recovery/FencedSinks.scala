@@ -103,7 +103,7 @@ private final class ConfirmedWrite(inner: StreamingWrite, end: BatchEnd) extends
   }
 
   override def commit(epoch: Long, messages: Array[WriterCommitMessage]): Unit = {
-    end.confirm(epoch, messages.collect { case FrameWritten(Some(frame), _) => frame }.toSet)
+    end.confirm(epoch, messages.collect { case FrameWritten(Some(frame), _, _) => frame }.toSet)
     inner.commit(epoch, messages)
   }
 }

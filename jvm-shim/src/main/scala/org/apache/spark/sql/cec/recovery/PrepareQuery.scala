@@ -187,9 +187,9 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
     val defers = decision.deferred.nonEmpty || isReplayDue || isUnderProtocol
     val end = new BatchEnd(session, run, conf, isAsync = begun.writeAt == "async")
     val confirmed = if (!waits(sink)) sink else FencedSinks.wrap(sink, halves = defers, end)
-    val quiet = checked.quietInputsMs
-      .map(step => new QuietInputs(session, write.inputQuery, write.outputMode, step.round, passOn(run, committed)))
-      .filterNot(_.isEmpty)
+    val asksInputs = checked.quietInputsMs.isDefined || QuietInputs.findSources(write.inputQuery).exists(QuietInputs.isReadByBuckets)
+    val quiet = Option.when(asksInputs)(new QuietInputs(
+      session, write.inputQuery, write.outputMode, checked.quietInputsMs.map(_.round), passOn(run, committed))).filterNot(_.isEmpty)
     val read =
       if (!defers && !end.isAsync && quiet.isEmpty) write.inputQuery
       else if (!isStateful && !isUnderProtocol) {

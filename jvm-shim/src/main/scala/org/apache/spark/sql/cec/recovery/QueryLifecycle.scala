@@ -10,6 +10,7 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.cec.RunContext
 import org.apache.spark.sql.cec.agent.{Agent, BetweenBatchesRequest, CheckpointDueRequest, CheckpointTakenRequest, Json}
 import org.apache.spark.sql.cec.exchange.StoreLocations
+import org.apache.spark.sql.cec.ui.CecTab
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 
 /**
@@ -79,8 +80,11 @@ private[recovery] final class QueryLifecycle(
    */
   private def followOrders(): Unit = {
     val version = lastBatch + 1
-    val orders = Agent.call(BetweenBatchesRequest(run.checkpoint, run.home, version, margin.flatMap(_.takeAnswer())), conf)
+    val answer = margin.flatMap(_.takeAnswer())
+    val orders = Agent.call(BetweenBatchesRequest(run.checkpoint, run.home, version, answer), conf)
     orders.request.foreach(request => Flush.ask(run, version, Some(request), conf))
+    // Without an answer of the sources the agent has compared nothing.
+    if (answer.isDefined) CecTab.queries(session.sparkContext).foreach(_.warn(run.checkpoint, orders.thin))
     orders.thin.foreach(why => margin.foreach(_.follow(why, version, orders.deletes)))
   }
 

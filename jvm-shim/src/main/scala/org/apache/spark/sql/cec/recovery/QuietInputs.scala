@@ -16,22 +16,25 @@ import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.streaming.OutputMode
 
 /**
- * Moves the watermarks of inputs from which no older rows will come (`cec.sources.quiet`), and passes that on to the
- * readers of the output. Spark moves a watermark by rows alone, so an input without rows holds all windows open.
+ * Moves the watermarks of inputs from which no older rows will come (`cec.sources.quiet`, or a read by buckets), and
+ * passes that on to the readers of the output. Spark moves a watermark by rows alone, so an input without rows holds all
+ * windows open.
  *
  * An input says so while Spark plans a batch (`InputBoundary`). A source that does not answer says nothing. Only sources
- * are asked that are known to answer for now: Kafka, and the output of another query with this setting.
+ * are asked that are known to answer for now: Kafka and the output of another query, both with this setting, and reads by
+ * buckets.
  *
  * The watermark goes into Spark's offset log with the next batch, as one that comes from rows. So a replay has the same.
  * All methods run in the stream's thread.
  *
  * @param plan the query with its original sources
  * @param mode the query's output mode
- * @param stepMs by how much to move a watermark at least, because each step may cost a batch without rows
+ * @param stepMs by how much to move a watermark at least, because each step may cost a batch without rows; None if the
+ *   user does not vouch for the clock. Then only reads by buckets are asked, whose plans have steps of their own
  * @param channel notes a boundary with the output; None if the output has no log
  */
 private[recovery] final class QuietInputs(
-    session: SparkSession, plan: LogicalPlan, mode: OutputMode, stepMs: Long, channel: Option[InputBoundary => Unit]) extends Logging {
+    session: SparkSession, plan: LogicalPlan, mode: OutputMode, stepMs: Option[Long], channel: Option[InputBoundary => Unit]) extends Logging {
   private def nodes: Seq[EventTimeWatermark] = plan.collect { case watermark: EventTimeWatermark => watermark }
 
   /**
@@ -42,13 +45,18 @@ private[recovery] final class QuietInputs(
   private val watermarks: Map[UUID, Set[(LogicalPlan, Option[String])]] = nodes.groupBy(_.nodeId)
     .filter { case (_, sides) => sides.forall(side => QuietInputs.isRowByRow(side.child)) }
     .map { case (id, sides) => id -> sides.flatMap(QuietInputs.findTimes).toSet }
-    .filter { case (_, sources) => sources.nonEmpty && sources.forall { case (source, _) => QuietInputs.canBeAsked(source) } }
+    .filter { case (_, sources) => sources.nonEmpty && sources.forall { case (source, _) => canBeAsked(source) } }
 
-  private val passedOn = channel.map(new PassedOn(plan, mode, stepMs, _)).filterNot(_.isEmpty)
+  private val passedOn =
+    channel.map(new PassedOn(plan, mode, stepMs.getOrElse(QuietInputs.StepMs), canBeAsked, _)).filterNot(_.isEmpty)
 
+  private val closesWindows = TimeColumns.areAllWindows(plan)
   private val known = mutable.Map.empty[LogicalPlan, InputBoundary]
   private val movedToMs = mutable.Map.empty[UUID, Long]
   private var isWorking = true
+
+  private def canBeAsked(source: LogicalPlan): Boolean =
+    if (stepMs.isDefined) QuietInputs.canBeAsked(source) else QuietInputs.isReadByBuckets(source)
 
   /** Whether no answer of a source matters. */
   def isEmpty: Boolean = watermarks.isEmpty && passedOn.isEmpty
@@ -72,8 +80,8 @@ private[recovery] final class QuietInputs(
       (node, sources) <- watermarks
       times = sources.toSeq.map { case (source, column) => known.get(source).flatMap(_.of(column)) }
       if times.forall(_.isDefined)
-      until = times.flatten.min
-      if movedToMs.get(node).forall(until - _ >= stepMs)
+      until = times.flatten.min - (if (closesWindows) 0L else 1L) // other operators drop a row at the watermark itself
+      if movedToMs.get(node).forall(until - _ >= stepOf(sources.map(_._1)))
     } yield node -> until
     if (due.nonEmpty) findExecution.filter(mayMove(due.keySet, _)).foreach { execution =>
       val last = execution.lastExecution
@@ -87,6 +95,9 @@ private[recovery] final class QuietInputs(
       movedToMs ++= due
     }
   }
+
+  /** By how much the watermark over these sources moves at least. */
+  private def stepOf(sources: Set[LogicalPlan]): Long = if (sources.forall(QuietInputs.isReadByBuckets)) 1L else stepMs.getOrElse(1L)
 
   /**
    * Whether these watermarks may move without the others. If the highest one counts (`multipleWatermarkPolicy=max`), rows
@@ -108,6 +119,14 @@ private[recovery] final class QuietInputs(
 
 private[recovery] object QuietInputs {
   def findSources(plan: LogicalPlan): Set[LogicalPlan] = plan.collectLeaves().filter(_.isStreaming).toSet
+
+  /** How often readers of the output learn of a boundary at most, if no setting says so. */
+  private val StepMs = 1000L
+
+  def isReadByBuckets(source: LogicalPlan): Boolean = source match {
+    case v2: StreamingRelationV2 => Some(v2.table).collect { case table: CecTable => table.isReadByBuckets }.contains(true)
+    case _ => false
+  }
 
   def canBeAsked(source: LogicalPlan): Boolean = source match {
     case v2: StreamingRelationV2 => KafkaTopics.areReadBy(v2) || v2.table.isInstanceOf[CecTable]
@@ -155,7 +174,8 @@ private[recovery] final class QuietInput(note: InputBoundary => Unit) {
  * boundaries of columns that it leaves as they are. An aggregation over windows, in append mode, passes its watermark on:
  * a window to come ends after it. Other queries pass nothing on.
  */
-private final class PassedOn(plan: LogicalPlan, mode: OutputMode, stepMs: Long, write: InputBoundary => Unit) extends Logging {
+private final class PassedOn(
+    plan: LogicalPlan, mode: OutputMode, stepMs: Long, canBeAsked: LogicalPlan => Boolean, write: InputBoundary => Unit) extends Logging {
   private val isRowByRow = QuietInputs.isRowByRow(plan)
   private val ends = TimeColumns.endsOfWindows(plan, mode)
   private val unchanged =
@@ -163,7 +183,7 @@ private final class PassedOn(plan: LogicalPlan, mode: OutputMode, stepMs: Long, 
   private var written = InputBoundary(None)
 
   val sources: Set[LogicalPlan] =
-    Option(QuietInputs.findSources(plan)).filter(found => found.nonEmpty && found.forall(QuietInputs.canBeAsked)).getOrElse(Set.empty)
+    Option(QuietInputs.findSources(plan)).filter(found => found.nonEmpty && found.forall(canBeAsked)).getOrElse(Set.empty)
 
   def isEmpty: Boolean = sources.isEmpty || !(isRowByRow || ends.nonEmpty)
 

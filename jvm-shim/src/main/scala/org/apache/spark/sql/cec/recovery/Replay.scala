@@ -10,6 +10,7 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.cec.RunContext
 import org.apache.spark.sql.cec.agent.{Agent, BatchInputRequest, CecException, ReplayingRequest, ReplaySettingsRequest}
 import org.apache.spark.sql.cec.metrics.QuerySource
+import org.apache.spark.sql.cec.ui.CecTab
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.streaming.{StreamingRelationV2, WriteToStream}
 import org.apache.spark.sql.classic.SparkSession
@@ -106,6 +107,7 @@ private[recovery] final class Replay(
    */
   private def noteProgress(done: Long): Unit = {
     QuerySource.replaying(run.checkpoint, last - done)
+    CecTab.queries(session.sparkContext).foreach(_.replay(run.checkpoint, first, last, done))
     try Agent.call(ReplayingRequest(run.checkpoint, run.generation, first, last, done), conf) catch {
       case NonFatal(failure) if !Replay.isFenced(failure) =>
         if (areNotesWorking) logWarning(s"Spark CEC: how far the replay of $name is cannot be noted in the checkpoint", failure)

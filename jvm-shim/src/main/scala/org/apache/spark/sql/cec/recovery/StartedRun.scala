@@ -19,6 +19,7 @@ import org.apache.spark.sql.cec.RunContext
 import org.apache.spark.sql.cec.agent.{Agent, ReportRequest, TrimRequest}
 import org.apache.spark.sql.cec.exchange.StoreLocations
 import org.apache.spark.sql.cec.metrics.QuerySource
+import org.apache.spark.sql.cec.ui.{CecTab, RunIdentity, TrackedQueries}
 import org.apache.spark.sql.connector.catalog.{SupportsRead, Table}
 import org.apache.spark.sql.connector.read.ScanBuilder
 import org.apache.spark.sql.execution.streaming.runtime.{QueryExecutionThread, StreamExecution, StreamingRelation}
@@ -45,6 +46,7 @@ private[recovery] final class StartedRun(
   private var isLogOpen = false
   @volatile private var isReported = run.replayTo == 0 || !hasState
   @volatile private var source: Option[QuerySource] = None
+  @volatile private var tab: Option[TrackedQueries] = None
 
   /** Writes the report and trims the log. An object store may take long for that. */
   private lazy val housekeeper = ThreadUtils.newDaemonSingleThreadExecutor("cec-housekeeper")
@@ -65,8 +67,10 @@ private[recovery] final class StartedRun(
     StartedRun.whenOver(Thread.currentThread, {
       watch.forget(runId)
       endRun()
+      tab.foreach(_.end(runId, None))
     })
     watch.follow(runId, this)
+    showInTab(runId)
     if (hasState) {
       val lease = Agent.hold(run.checkpoint, run.home, run.generation, conf)
       turn = Some(lease.turn)
@@ -81,6 +85,14 @@ private[recovery] final class StartedRun(
       StoreLocations.begin()
       registerMetrics()
     }
+  }
+
+  private def showInTab(runId: UUID): Unit = {
+    val id = UUID.fromString(session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY))
+    val streams = session.streams // the tab keeps this after the run, so it must not hold the run
+    tab = CecTab.attach(session.sparkContext)
+    tab.foreach(_.begin(
+      RunIdentity(name, id, runId, run.checkpoint, run.home), decision, () => Option(streams.get(id)).map(_.status.message)))
   }
 
   private def registerMetrics(): Unit = {
@@ -105,6 +117,7 @@ private[recovery] final class StartedRun(
       } catch {
         case NonFatal(e) => logWarning(s"Spark CEC: after batch ${progress.batchId} of the query with checkpoint ${run.checkpoint}", e)
       } finally isKeeping.set(false))
+    tab.foreach(_.note(run.checkpoint, progress)) // last: it is for people alone
   }
 
   private def trim(batch: Long): Unit = Agent.call(TrimRequest(run.home, batch + 1, run.generation, retained), conf)

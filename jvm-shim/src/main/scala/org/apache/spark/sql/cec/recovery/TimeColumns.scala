@@ -1,6 +1,7 @@
 package org.apache.spark.sql.cec.recovery
 
-import org.apache.spark.sql.catalyst.expressions.{Alias, Attribute, Expression, GetStructField, NamedExpression, TimeWindow}
+import org.apache.spark.sql.catalyst.expressions.{
+  Alias, Attribute, Expression, GetStructField, Literal, NamedExpression, PreciseTimestampConversion, Subtract, TimeWindow}
 import org.apache.spark.sql.catalyst.plans.logical._
 import org.apache.spark.sql.streaming.OutputMode
 import org.apache.spark.sql.types.{StructType, TimestampType}
@@ -20,8 +21,9 @@ private[recovery] object TimeColumns {
   }
 
   /**
-   * The columns of the output that have the end of a window, or the time that rows were grouped by, if the query is one
-   * aggregation that gives a window out once the watermark has passed its end. Rows to come are then behind the watermark.
+   * The columns of the output that have the end of a window, its `window_time`, or the time that rows were grouped by.
+   * The query must be one aggregation that gives a window out once the watermark has passed its end. Rows to come are
+   * then behind the watermark.
    */
   def endsOfWindows(plan: LogicalPlan, mode: OutputMode): Seq[String] = {
     val stateful = plan.collect { case node if StatefulOperators.kind(node).isDefined || !DeterministicNodes.isStateless(node) => node }
@@ -32,14 +34,27 @@ private[recovery] object TimeColumns {
     }
   }
 
+  /**
+   * Whether all operators with state are aggregations over windows. Those compare the end of a window with the watermark,
+   * so a row at the watermark itself is in time. To others it is late; a session that ends there may still grow.
+   */
+  def areAllWindows(plan: LogicalPlan): Boolean = plan.collect { case node if StatefulOperators.kind(node).isDefined => node }.forall {
+    case one: Aggregate =>
+      val watched = one.groupingExpressions.collect { case column: Attribute if column.metadata.contains(EventTimeWatermark.delayKey) => column }
+      watched.nonEmpty && watched.forall(column => column.dataType.isInstanceOf[StructType] && column.metadata.contains(TimeWindow.marker))
+    case _ => false
+  }
+
   private def isEnd(plan: LogicalPlan, expression: Expression, aggregate: Aggregate): Boolean = (plan, expression) match {
-    case (`aggregate`, GetStructField(window: Attribute, End, _)) => isWindow(aggregate, window)
     case (`aggregate`, column: Attribute) => aggregate.aggregateExpressions.find(_.exprId == column.exprId).exists {
       case Alias(GetStructField(window: Attribute, End, _), _) => isWindow(aggregate, window)
       case named => isGroupedBy(aggregate, named) && named.dataType == TimestampType
     }
     case (_, column: Attribute) => below(plan, column).exists { case (child, found) => isEnd(child, found, aggregate) }
     case (_, GetStructField(window: Attribute, End, _)) => windowBelow(plan, window, aggregate)
+    // Spark's window_time, one microsecond before the end. A window to come ends after the watermark, so this is no earlier.
+    case (_, PreciseTimestampConversion(Subtract(PreciseTimestampConversion(end: GetStructField, _, _), Literal(1L, _), _), _, _)) =>
+      isEnd(plan, end, aggregate)
     case _ => false
   }
 

@@ -3,11 +3,8 @@ package org.apache.spark.sql.cec.source
 import java.nio.channels.FileChannel
 import java.nio.file.{Files, Paths, StandardOpenOption}
 
-import scala.util.control.NonFatal
-
 import org.apache.arrow.vector.ipc.ArrowStreamReader
 
-import org.apache.spark.internal.Logging
 import org.apache.spark.sql.cec.Acquired
 import org.apache.spark.sql.cec.agent.Json
 import org.apache.spark.sql.cec.recovery.InputBoundary
@@ -36,6 +33,11 @@ private final class CecScan(view: View, schema: StructType) extends Scan {
   override def description(): String = s"cec ${view.name} ${view.path}"
 
   override def toBatch: Batch = new Batch {
+    view match {
+      case output: OutputView if output.tentative => throw new UnsupportedOperationException(
+        """option("tentative", "true") is for readStream: a batch reads the stable rows""")
+      case _ =>
+    }
     private val first = view match {
       case output: OutputView if output.startingMs.isDefined => output.first
       case _ => 0L
@@ -46,38 +48,46 @@ private final class CecScan(view: View, schema: StructType) extends Scan {
   }
 
   override def toMicroBatchStream(checkpointLocation: String): MicroBatchStream = view match {
-    case output: OutputView => new CecStream(output, schema, SQLConf.get.minBatchesToRetain, checkpointLocation)
+    case output: OutputView => output.buckets match {
+      case Some(buckets) => new BucketStream(output, buckets, schema, SQLConf.get.minBatchesToRetain, checkpointLocation)
+      case None if output.tentative => new TentativeStream(output, schema, SQLConf.get.minBatchesToRetain, checkpointLocation)
+      case None => new CecStream(output, schema, SQLConf.get.minBatchesToRetain, checkpointLocation)
+    }
     case other => throw new UnsupportedOperationException(s"""readStream reads the view "output", not "${other.name}"""")
   }
 }
 
-private final case class CecPartition(split: String) extends InputPartition
+/** @param constants the columns that the log does not have, by name, with the value for all rows */
+private[source] final case class CecPartition(split: String, constants: Map[String, Any] = Map.empty) extends InputPartition
 
 /**
  * Returns rows and no column batches. A consumer may keep a batch while it asks for the next, as Spark's Python
  * functions do, but the reader fills the same vectors again.
  */
-private final class CecReaderFactory(view: View, schema: StructType) extends PartitionReaderFactory {
+private[source] final class CecReaderFactory(view: View, schema: StructType) extends PartitionReaderFactory {
   override def createReader(partition: InputPartition): PartitionReader[InternalRow] = {
-    val split = partition.asInstanceOf[CecPartition].split
-    view match {
-      case windows: WindowsView =>
+    (partition, view) match {
+      case (RowPartition(values), _) => new RowReader(values, schema)
+      case (CecPartition(split, _), windows: WindowsView) =>
         val columns = Seq("key", "value", "partition", "footprint_version", "dirty")
         new WindowReader(new ArrowReader(windows.read(split, columns), windows.stored), windows, schema)
-      case _ => new ArrowReader(view.read(split, schema.fieldNames.toSeq), schema)
+      case (CecPartition(split, constants), _) =>
+        new ArrowReader(view.read(split, schema.fieldNames.toSeq.filterNot(constants.contains)), schema, constants)
+      case (other, _) => throw new IllegalStateException(s"$other is no piece of a log")
     }
   }
 }
 
 /** Reads the agent's spool file, and removes it. A row is valid until the next call of `next`. */
-private final class ArrowReader(spool: Option[String], schema: StructType) extends PartitionReader[InternalRow] {
+private final class ArrowReader(spool: Option[String], schema: StructType, constants: Map[String, Any] = Map.empty) extends PartitionReader[InternalRow] {
   private val acquired = new Acquired
   spool.foreach(file => acquired.undo(Files.deleteIfExists(Paths.get(file))))
   private val allocator = acquired(ArrowUtils.rootAllocator.newChildAllocator("cec read", 0, Long.MaxValue))
   private val channel = spool.map(file => acquired(FileChannel.open(Paths.get(file), StandardOpenOption.READ)))
   private val reader = channel.map(open => acquired(new ArrowStreamReader(open, allocator)))
-  private lazy val vectors: Array[ColumnVector] = schema.fieldNames.map { name =>
-    new ArrowColumnVector(reader.get.getVectorSchemaRoot.getVector(name)): ColumnVector
+  private lazy val vectors: Array[ColumnVector] = schema.fields.map { field =>
+    if (constants.contains(field.name)) TentativeColumns.vector(field, constants(field.name))
+    else new ArrowColumnVector(reader.get.getVectorSchemaRoot.getVector(field.name)): ColumnVector
   }
   private var rows: java.util.Iterator[InternalRow] = java.util.Collections.emptyIterator()
   private var row: InternalRow = _
@@ -125,12 +135,17 @@ private[cec] trait BoundedChannel {
 }
 
 /** The last batch read. If the log records it, `of` tells this batch from another one with the same number. */
-private final case class BatchOffset(batch: Long, of: Option[String] = None) extends Offset {
+private[source] final case class BatchOffset(batch: Long, of: Option[String] = None) extends Offset {
   override def json(): String = of.fold(batch.toString)(known => Json.obj().put("batch", batch).put("of", known).toString)
 }
 
-private object BatchOffset {
+private[source] object BatchOffset {
   def parse(json: String): BatchOffset = Json.parse(json.trim) match {
+    case node if node.has("by") => throw new IllegalArgumentException( // it has not read all rows of the batches up to its own
+      s"the query has read by buckets so far, up to $json, and is to read whole batches now: ${BucketOffset.Mend}")
+    case node if node.has("epoch") => throw new IllegalArgumentException( // nothing would take them back
+      s"the query has read tentative rows, up to $json, and is to read stable rows alone now: read as before until the epoch is over, " +
+        "or give the flow another name, so that it begins anew")
     case node if node.isObject => BatchOffset(node.get("batch").asLong, Json.text(node.get("of")))
     case number => BatchOffset(number.asLong)
   }
@@ -143,7 +158,7 @@ private object BatchOffset {
  * @param place Spark's metadata path for this source
  */
 private final class CecStream(view: OutputView, schema: StructType, retained: Int, place: String)
-    extends MicroBatchStream with SupportsTriggerAvailableNow with BoundedChannel with Logging {
+    extends MicroBatchStream with SupportsTriggerAvailableNow with BoundedChannel {
   private var availableNow: Option[Long] = None
 
   /** Whether the stream has checked since its start that its last batch still exists. */
@@ -189,13 +204,9 @@ private final class CecStream(view: OutputView, schema: StructType, retained: In
 
   override def createReaderFactory(): PartitionReaderFactory = new CecReaderFactory(view, schema)
 
-  override def commit(end: Offset): Unit = note(Some(end.asInstanceOf[BatchOffset].batch))
+  override def commit(end: Offset): Unit = view.noteEnd(Some(end.asInstanceOf[BatchOffset].batch), retained)
 
-  override def stop(): Unit = note(None)
+  override def stop(): Unit = view.noteEnd(None, retained)
 
   override def toString: String = s"cec ${view.path}"
-
-  private def note(ends: Option[Long]): Unit = try view.note(ends = ends, retained = retained) catch {
-    case NonFatal(failure) => logWarning(s"Spark CEC: how far the stream from ${view.path} is was not noted, so more of that is kept", failure)
-  }
 }

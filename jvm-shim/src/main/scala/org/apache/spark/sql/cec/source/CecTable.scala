@@ -30,6 +30,12 @@ private[cec] final class CecTable(tableSchema: StructType, options: CaseInsensit
   /** The `path` option. For the sink, it is the home of the whole log. */
   def path: Option[String] = Option(options.get("path"))
 
+  /** Whether a stream reads it by buckets, and so says below which time no row will come. */
+  def isReadByBuckets: Boolean = options.containsKey("union")
+
+  /** Whether a stream reads tentative rows. A replay may find that they are gone. */
+  def isTentative: Boolean = Option(options.get("tentative")).exists(_.trim.equalsIgnoreCase("true"))
+
   def writingTo(to: SinkTarget): CecTable = new CecTable(tableSchema, options, Some(to))
 
   override def name: String = s"cec${path.map(" " + _).getOrElse("")}"

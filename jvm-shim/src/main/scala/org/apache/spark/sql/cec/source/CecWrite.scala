@@ -10,7 +10,7 @@ import org.apache.arrow.vector.ipc.ArrowStreamWriter
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.cec.Acquired
-import org.apache.spark.sql.cec.agent.{Agent, AppendRequest, CecException, OutputRows, PublishRequest}
+import org.apache.spark.sql.cec.agent.{Agent, AppendRequest, CecException, ColumnTimes, OutputRows, PublishRequest}
 import org.apache.spark.sql.cec.exchange.{HeldOutput, HeldOutputs}
 import org.apache.spark.sql.cec.state.RowLimit
 import org.apache.spark.sql.connector.write._
@@ -18,7 +18,7 @@ import org.apache.spark.sql.connector.write.streaming.{StreamingDataWriterFactor
 import org.apache.spark.sql.execution.arrow.ArrowWriter
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend
-import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.types.{StructType, TimestampType}
 import org.apache.spark.sql.util.SchemaUtils
 import org.apache.spark.sql.util.ArrowUtils
 
@@ -37,8 +37,8 @@ private[source] final class CecWriteBuilder(target: SinkTarget, schema: StructTy
   }
 }
 
-/** The result of one partition: the id of its output frame; None if it wrote no rows. */
-private[cec] final case class FrameWritten(frame: Option[String], rows: Long) extends WriterCommitMessage
+/** The result of one partition: the id of its output frame, None if it wrote no rows, and the times that its rows have. */
+private[cec] final case class FrameWritten(frame: Option[String], rows: Long, times: Seq[ColumnTimes]) extends WriterCommitMessage
 
 /**
  * Writes rows to the log as output frames. The manifest of the batch makes them visible, and the first manifest of a
@@ -53,7 +53,7 @@ private final class CecStreamingWrite(target: SinkTarget, schema: StructType, tr
     val written = messages.collect { case message: FrameWritten => message }
     Agent.call(PublishRequest(
       target.checkpoint, target.home, epochId, written.flatMap(_.frame).toSeq, written.map(_.rows).sum, schema.json, truncate,
-      target.number.value, target.sources), conf)
+      target.number.value, target.sources, written.flatMap(_.times).toSeq), conf)
   }
 
   /** Frames without a manifest are invisible, so an abort removes nothing. */
@@ -70,14 +70,16 @@ private final class CecDataWriter(
     target: SinkTarget, schema: StructType, conf: Map[String, String], partition: Int, attempt: Long, batch: Long)
     extends DataWriter[InternalRow] {
   private var spool: RowSpool = _
+  private val times = new TimesWritten(schema)
 
   override def write(row: InternalRow): Unit = {
     if (spool == null) spool = new RowSpool(Agent.spoolFile(CecDataWriter.ExpectedBytes, conf), schema)
     spool.write(row)
+    times.add(row)
   }
 
   override def commit(): WriterCommitMessage =
-    if (spool == null) FrameWritten(None, 0)
+    if (spool == null) FrameWritten(None, 0, Nil)
     else {
       spool.finish()
       val frame = UUID.randomUUID().toString.replace("-", "")
@@ -86,12 +88,42 @@ private final class CecDataWriter(
         HeldOutputs.hold(HeldOutput(target.checkpoint, target.home, target.logId, output, conf))
         spool.keep()
       } else Agent.call(AppendRequest(target.home, Some(target.logId), Nil, Seq(output)), conf)
-      FrameWritten(Some(frame), spool.rows)
+      FrameWritten(Some(frame), spool.rows, times.ranges)
     }
 
   override def abort(): Unit = close()
 
   override def close(): Unit = if (spool != null) spool.close()
+}
+
+/**
+ * The earliest and the latest time in each TIMESTAMP column, in microseconds since 1970. A reader by buckets passes over
+ * batches of other times.
+ */
+private final class TimesWritten(schema: StructType) {
+  private val columns = schema.fields.zipWithIndex.collect { case (field, ordinal) if field.dataType == TimestampType => (field.name, ordinal) }
+  private val first = Array.fill(columns.length)(Long.MaxValue)
+  private val last = Array.fill(columns.length)(Long.MinValue)
+  private val nulls = new Array[Long](columns.length)
+
+  def add(row: InternalRow): Unit = {
+    var i = 0
+    while (i < columns.length) {
+      val ordinal = columns(i)._2
+      if (row.isNullAt(ordinal)) nulls(i) += 1
+      else {
+        val micros = row.getLong(ordinal)
+        if (micros < first(i)) first(i) = micros
+        if (micros > last(i)) last(i) = micros
+      }
+      i += 1
+    }
+  }
+
+  def ranges: Seq[ColumnTimes] = columns.indices.map { i =>
+    def ms(micros: Long) = Option.when(first(i) <= last(i))(Math.floorDiv(micros, 1000L))
+    ColumnTimes(columns(i)._1, ms(first(i)), ms(last(i)), nulls(i))
+  }
 }
 
 private object CecDataWriter {

@@ -3,6 +3,7 @@ package org.apache.spark.sql.cec.source
 import java.util.UUID
 
 import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.SparkSession
@@ -47,9 +48,11 @@ private[source] sealed trait View extends Serializable with Logging {
    *
    * @param as the schema to read
    * @param seen the identity of the last batch when the read was first planned
+   * @param buckets the rows to read of these batches; None for all
    */
-  def splits(as: StructType, first: Long, last: Long, whole: Boolean, seen: Option[String] = None): Seq[String] = {
-    val request = ViewSplitsRequest(path, conf, name, first, last, whole, mayLose, seen, Some(as.json))
+  def splits(
+      as: StructType, first: Long, last: Long, whole: Boolean, seen: Option[String] = None, buckets: Option[BucketRange] = None): Seq[String] = {
+    val request = ViewSplitsRequest(path, conf, name, first, last, whole, mayLose, seen, Some(as.json), buckets = buckets)
     val answer = Agent.call(bound(request), conf)
     warn(answer.lost)
     answer.splits.map(_.toString)
@@ -80,6 +83,17 @@ private[source] sealed trait View extends Serializable with Logging {
 private[source] final case class NextEnd(batch: Long, of: Option[String], newest: Long, boundary: InputBoundary)
 
 /**
+ * How a stream reads its channel by buckets of time, which it shares with other streams of its query.
+ *
+ * @param union all channels and the length of a bucket, as JSON for the agent
+ * @param own the place of this stream's channel among them
+ */
+private[source] final case class Buckets(union: String, own: Int) {
+  /** The column with the time. */
+  def time: String = Json.parse(union).get("members").get(own).get("time").asText
+}
+
+/**
  * The rows that the sink wrote: whole batches, once.
  *
  * @param startingMs reads only batches published since then, in ms since 1970
@@ -88,11 +102,13 @@ private[source] final case class NextEnd(batch: Long, of: Option[String], newest
  * @param mayLose whether damaged or expired output is skipped
  * @param mayWait whether to wait for a query that has not begun
  * @param newColumns whether the schema may have columns that no batch has yet
- * @param reader the name under which the stream notes its progress
+ * @param reader the name under which the stream notes its progress, and keeps late rows aside; None if it does neither
+ * @param buckets how a stream reads by buckets; None if it reads whole batches
+ * @param tentative whether a stream reads tentative rows, too
  */
 private[source] final case class OutputView(
     path: String, conf: Map[String, String], startingMs: Option[Long], maxBatches: Option[Long], maxRows: Option[Long], mayLose: Boolean,
-    mayWait: Boolean, newColumns: Boolean, reader: Option[String]) extends View {
+    mayWait: Boolean, newColumns: Boolean, reader: Option[String], buckets: Option[Buckets], tentative: Boolean) extends View {
   override def name: String = "output"
 
   /** The first batch to read. */
@@ -115,6 +131,19 @@ private[source] final case class OutputView(
   }
 
   /**
+   * Asks where the next batch of a stream by buckets ends, which begins at `from`.
+   *
+   * @param at which stream of the query asks
+   */
+  def bucketsAfter(from: BucketOffset, checked: Boolean, by: Buckets, at: BucketPlace): BucketEndAnswer =
+    Agent.call(BucketEndRequest(
+      path, conf, mayWait, mayLose, Json.parse(by.union), by.own, at.query, at.source, at.leader, at.leads,
+      from.untilMs, from.batch, from.first, from.of, checked, maxRows), conf)
+
+  /** Says that the run of a stream by buckets is over. */
+  def leaveBuckets(query: String, source: String): Unit = Agent.call(BucketLeaveRequest(query, source), conf)
+
+  /**
    * Notes the progress of a stream with a name.
    *
    * @param begins the batch that the stream begins after
@@ -124,16 +153,36 @@ private[source] final case class OutputView(
   def note(begins: Option[Long] = None, ends: Option[Long] = None, retained: Long = 0L): Unit =
     reader.foreach(name => Agent.call(NoteReaderRequest(path, conf, name, mayWait, begins, ends, retained), conf))
 
-  override def schema(): StructType = schemas.headOption.getOrElse(throw new IllegalArgumentException(
-    s"$path holds no output: if its query writes with the cec sink, wait for the first batch or give the schema; other sinks' rows are not in it"))
+  /** As `note` with `ends`, but a failure is a warning, because more is kept then. */
+  def noteEnd(ends: Option[Long], retained: Long): Unit = try note(ends = ends, retained = retained) catch {
+    case NonFatal(failure) => logWarning(s"Spark CEC: how far the stream from $path is was not noted, so more of that is kept", failure)
+  }
 
-  override protected def columns: Seq[StructField] = schemas.flatten
+  /** The newest epoch of the flow. */
+  def newestEpoch: EpochAnswer = Agent.call(EpochRequest(path, conf), conf)
+
+  /** The output of an epoch of the flow. A read passes over deleted output: the rows of its epoch do not count any more. */
+  def ofEpoch(number: Long): OutputView =
+    copy(path = s"${path.stripSuffix("/")}/epochs/$number", mayLose = true, mayWait = true, tentative = false)
+
+  override def schema(): StructType = {
+    val found = View.newest(path, schemas)
+    if (tentative) TentativeColumns.addTo(found, path) else found
+  }
+
+  override protected def columns: Seq[StructField] = if (tentative) schemas.flatten ++ TentativeColumns.schema else schemas.flatten
 
   override protected def believesSchema: Boolean = newColumns
 
-  /** The schemas of the newest and the oldest batch, because the query's columns may have changed between them. */
-  private def schemas: Seq[StructType] =
-    Agent.call(ViewSchemaRequest(path, conf, mayWait, mayLose), conf).schemas.map(DataType.fromJson(_).asInstanceOf[StructType].asNullable)
+  private def schemas: Seq[StructType] = View.schemas(path, conf, mayWait, mayLose)
+}
+
+/** The rows that came too late for a stream that reads by buckets, with the columns of the output. */
+private[source] final case class LateView(path: String, conf: Map[String, String], reader: String) extends View {
+  override def name: String = "late"
+  override protected def mayLose: Boolean = false
+  override def schema(): StructType = View.newest(path, View.schemas(path, conf, mayWait = false, mayLose))
+  override protected def bound(request: ViewSplitsRequest): ViewSplitsRequest = request.copy(reader = Some(reader))
 }
 
 /** The raw control records. */
@@ -163,12 +212,22 @@ private[source] final case class WindowsView(
 private[source] object View {
   /** The options of a read, by view. */
   private val KnownOptions = Map(
-    "output" -> Seq("startingTimestamp", "maxBatchesPerTrigger", "maxRowsPerTrigger", "failOnDataLoss", "waitForLog", "newColumns", "reader"), "windows" -> Seq("operatorId", "storeName", "version"), "log" -> Seq.empty)
+    "output" -> Seq(
+      "startingTimestamp", "maxBatchesPerTrigger", "maxRowsPerTrigger", "failOnDataLoss", "waitForLog", "newColumns", "reader", "union", "own",
+      "tentative"),
+    "windows" -> Seq("operatorId", "storeName", "version"), "late" -> Seq("reader"), "log" -> Seq.empty)
+
+  /** The schemas of the newest and the oldest batch, because the query's columns may have changed between them. */
+  private[source] def schemas(path: String, conf: Map[String, String], mayWait: Boolean, mayLose: Boolean): Seq[StructType] =
+    Agent.call(ViewSchemaRequest(path, conf, mayWait, mayLose), conf).schemas.map(DataType.fromJson(_).asInstanceOf[StructType].asNullable)
+
+  private[source] def newest(path: String, schemas: Seq[StructType]): StructType = schemas.headOption.getOrElse(throw new IllegalArgumentException(
+    s"$path holds no output: if its query writes with the cec sink, wait for the first batch or give the schema; other sinks' rows are not in it"))
 
   /** Parses the options of a read. Throws an IllegalArgumentException that names a wrong option. */
   def of(options: CaseInsensitiveStringMap): View = {
     val name = options.getOrDefault("view", "output").toLowerCase(java.util.Locale.ROOT)
-    val known = KnownOptions.getOrElse(name, throw optionError("view", options, "give output, windows or log"))
+    val known = KnownOptions.getOrElse(name, throw optionError("view", options, "give output, windows, late or log"))
     options.keySet.asScala.find(key => !(Seq("path", "view") ++ known).exists(_.equalsIgnoreCase(key))).foreach { key =>
       val elsewhere = for ((view, names) <- KnownOptions; option <- names if option.equalsIgnoreCase(key)) yield (view, option)
       throw elsewhere.headOption.map { case (view, option) => optionError(option, options, s"""it is for the view "$view", and this is "$name"""") }
@@ -184,7 +243,10 @@ private[source] object View {
         OutputView(
           path, conf, parseTimestamp(options), parseNumber("maxBatchesPerTrigger", options, least = 1), parseNumber("maxRowsPerTrigger", options, least = 1),
           mayLose = !parseBoolean("failOnDataLoss", options, default = true), mayWait = parseBoolean("waitForLog", options, default = false),
-          newColumns = parseBoolean("newColumns", options, default = false), parseReader(options))
+          newColumns = parseBoolean("newColumns", options, default = false), parseReader(options), parseBuckets(options),
+          tentative = parseBoolean("tentative", options, default = false))
+      case "late" => LateView(path, conf, parseReader(options).getOrElse(
+        throw optionError("reader", options, "the view late wants the name of the stream that read by buckets")))
       case "log" => LogView(path, conf)
       case "windows" => makeWindowsView(path, conf, options)
     }
@@ -208,6 +270,9 @@ private[source] object View {
     if (!text.matches("[A-Za-z_][A-Za-z0-9_-]{0,99}")) throw optionError("reader", options, "give a name of letters, digits, _ and -")
     text
   }
+
+  private def parseBuckets(options: CaseInsensitiveStringMap): Option[Buckets] = Option(options.get("union")).map(
+    Buckets(_, parseNumber("own", options, least = 0).getOrElse(0L).toInt))
 
   private def parseTimestamp(options: CaseInsensitiveStringMap): Option[Long] = Option(options.get("startingTimestamp")).map { text =>
     val zone = DateTimeUtils.getZoneId(SQLConf.get.sessionLocalTimeZone)

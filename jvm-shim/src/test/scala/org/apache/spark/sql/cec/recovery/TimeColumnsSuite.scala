@@ -38,8 +38,18 @@ final class TimeColumnsSuite extends CecSuite {
     val renamed = Alias(window, "w")()
     val above = Project(Seq(end(renamed.toAttribute)), Filter(Literal.TrueLiteral, Project(Seq(renamed), byWindow)))
     assert(endsOf(above) == Seq("end"))
+    assert(endsOf(Project(Seq(end(renamed.toAttribute)), grouped(Seq(window), renamed))) == Seq("end"), "the aggregation itself renames it")
     val twice = end(window)
     assert(endsOf(Project(Seq(Alias(twice.toAttribute, "again")()), Project(Seq(twice), byWindow))) == Seq("again"))
+  }
+
+  test("window_time, as Spark resolves it") {
+    val byWindow = grouped(Seq(window), window)
+    def timeOf(end: Expression, less: Long): NamedExpression = Alias(PreciseTimestampConversion(
+      Subtract(PreciseTimestampConversion(end, TimestampType, LongType), Literal(less)), LongType, TimestampType), "time")()
+    assert(endsOf(Project(Seq(timeOf(GetStructField(window, 1, Some("end")), 1L)), byWindow)) == Seq("time"))
+    assert(endsOf(Project(Seq(timeOf(GetStructField(window, 1, Some("end")), 2L)), byWindow)).isEmpty, "another time before the end")
+    assert(endsOf(Project(Seq(timeOf(GetStructField(window, 0, Some("start")), 1L)), byWindow)).isEmpty)
   }
 
   test("the time itself, if rows are grouped by it") {
@@ -61,6 +71,16 @@ final class TimeColumnsSuite extends CecSuite {
     for (mode <- Seq(OutputMode.Update(), OutputMode.Complete())) assert(endsOf(ofOne, mode).isEmpty)
     assert(endsOf(Deduplicate(Seq(ofOne.output.head), ofOne)).isEmpty, "two stateful operators")
     assert(endsOf(LogicalPlans.Unheard(ofOne)).isEmpty, "a node that is not known")
+  }
+
+  test("only aggregations over windows keep a row that is at the watermark itself") {
+    val byWindow = grouped(Seq(window, LogicalPlans.key), window)
+    assert(TimeColumns.areAllWindows(byWindow) && TimeColumns.areAllWindows(Project(Seq(end(window)), byWindow)))
+    assert(TimeColumns.areAllWindows(rows), "no state")
+    for (other <- Seq(grouped(Seq(time), time), grouped(Seq(unmarked), unmarked), grouped(Seq(LogicalPlans.key), LogicalPlans.key),
+      grouped(Seq(window, time), window), Deduplicate(Seq(time), rows), Deduplicate(Seq(window), byWindow))) {
+      assert(!TimeColumns.areAllWindows(other), other)
+    }
   }
 
   test("a column of the source, unchanged or renamed") {

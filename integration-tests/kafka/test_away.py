@@ -1,0 +1,108 @@
+"""Kafka does not answer: a flow answers without it, tentatively. Nobody waits for a topic that has no more rows."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from cec_it.board import Board, Rows
+from cec_it.local import eventually
+from cec_it.running import flow_of, running
+from spark_cec.pipeline import Pipeline
+from spark_cec.settings import PREFIX
+from testbed.broker import Broker
+from testbed.topics import Topics
+
+X = "4s"
+QUIET = {PREFIX + "sources.quiet": "500ms"}
+
+
+def per_second(root: Path, board: Board, addresses: dict[str, str], topic: str) -> Pipeline:
+    """Two topics, each of its own broker -> rows by topic and second, by the time at which Kafka got them."""
+    made = Pipeline("shop", f"{root}/home")
+
+    def declare(name: str) -> None:
+        @made.flow(name=name, conf=QUIET)
+        def rows(spark: SparkSession) -> DataFrame:
+            reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", addresses[name])
+            read = reader.option("subscribe", topic).option("startingOffsets", "earliest").load()
+            return read.select(f.lit(name).alias("topic"), "timestamp")
+
+    for name in addresses:
+        declare(name)
+
+    watermarks = dict.fromkeys(addresses, ("timestamp", "1 second"))
+
+    @made.flow(kept=True, partitions=2, conf=QUIET, within=X, alpha=0.5, watermarks=watermarks)
+    def totals(web: DataFrame, app: DataFrame) -> DataFrame:
+        grouped = web.unionByName(app).groupBy("topic", f.window("timestamp", "1 second").alias("w"))
+        return grouped.agg(f.count("*").alias("n")).select("topic", f.col("w.start").alias("begin"), "n")
+
+    @made.sink(tentative=True)
+    def shown(totals: DataFrame) -> DataStreamWriter:
+        return totals.writeStream.foreachBatch(board.take)
+
+    return made
+
+
+def windows_of(topics: dict[str, Topics], topic: str) -> Rows:
+    """What must come, by readers that have nothing to do with Spark."""
+    counts: Counter[tuple[str, int]] = Counter()
+    for name, each in topics.items():
+        for record in each.read(topic):
+            counts[name, record.came_ms // 1000] += 1
+    return Counter((name, second, n) for (name, second), n in counts.items())
+
+
+def feed(topics: Topics, topic: str) -> None:
+    topics.produce(topic, [(0, b"", b"") for _ in range(3)])
+
+
+@contextmanager
+def killed(broker: Broker) -> Iterator[None]:
+    """The broker is gone meanwhile."""
+    broker.kill()
+    yield
+    broker.start()
+
+
+@pytest.mark.parametrize("how", ["is killed", "hangs"])
+def test_a_broker_that_does_not_answer(
+    how: str, spark: SparkSession, broker: Broker, topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    board = Board(lambda row: (row.topic, int(row.begin.timestamp()), row.n))
+    with Broker(tmp_path / "other") as other:
+        both = {"web": topics, "app": Topics(other.address)}
+        for each in both.values():
+            each.create(topic, 1)
+            feed(each, topic)
+        addresses = {"web": broker.address, "app": other.address}
+        with running(per_second(tmp_path, board, addresses, topic), spark) as run:
+            eventually(lambda: board.stable == windows_of(both, topic) or None, "all windows, the last ones too")
+            for _ in range(6):  # longer than X
+                feed(topics, topic)
+                time.sleep(1)  # the next rows are of another window
+                assert flow_of(run, "totals").epoch is None, "a topic without rows is not away"
+            eventually(lambda: board.stable == windows_of(both, topic) or None, "app holds nobody back")
+            assert not board.tentative and not board.undone
+            with other.paused() if how == "hangs" else killed(other):
+                feed(topics, topic)
+                time.sleep(1.1)
+                feed(topics, topic)
+                found = eventually(lambda: flow if (flow := flow_of(run, "totals")).epoch else None, "an epoch")
+                assert found.absent == ("app",)
+                new = windows_of({"web": topics}, topic) - board.stable
+                eventually(lambda: board.shown() + board.stable >= new or None, f"{new} tentatively")
+                assert not board.stable & new
+            feed(both["app"], topic)
+            eventually(lambda: board.stable == windows_of(both, topic) or None, "all windows are stable", within_s=180)
+            eventually(lambda: not board.tentative or None, "no tentative row is left")
+            assert flow_of(run, "totals").restarts == 0

@@ -1,0 +1,536 @@
+"""Flows that answer within X: tentative rows while an input is away, and the right ones when it is back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from cec_it.board import Board
+from cec_it.feed import NOON, WATERMARKS, Feed, Windows, windows
+from cec_it.local import eventually
+from cec_it.running import flow_of, running
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.admin.find_log import find_log
+from spark_cec.admin.recoveries import read_recoveries
+from spark_cec.availability.epochs import list_numbers, newest_epoch
+from spark_cec.pipeline import Pipeline, apply_changes, epoch_files
+from spark_cec.pipeline.declare import FlowError
+from spark_cec.pipeline.epoch_keeper import EpochKeeper
+from spark_cec.pipeline.running import RunningPipeline
+from spark_cec.settings import PREFIX
+
+DIRTY = {PREFIX + "CI": "0ms", PREFIX + "effort": "0", PREFIX + "stop.flush": "off"}
+"""Windows are written at their opening alone, so that a recovery replays."""
+
+
+def window_board() -> Board:
+    """A board of the windows of `totals`."""
+    begin = int(NOON.timestamp())
+    return Board(lambda row: (int(row.time.timestamp()) - begin, row.page, row.n, row.price))
+
+
+def per_page(
+    root: Path, board: Board, inputs: tuple[str, ...] = ("web", "app"), price: str = "DOUBLE", **how: Any
+) -> Pipeline:
+    """The inputs -> counts and sums by page and window of 10 seconds, within X, on a board of tentative rows, too."""
+    made = Pipeline("shop", f"{root}/home")
+
+    def declare(name: str) -> None:
+        @made.flow(name=name, kept=True)
+        def rows(spark: SparkSession) -> DataFrame:
+            return spark.readStream.schema(f"time TIMESTAMP, page STRING, price {price}").json(f"{root}/{name}")
+
+    for name in inputs:
+        declare(name)
+
+    def totals(web: DataFrame, app: DataFrame) -> DataFrame:
+        grouped = web.unionByName(app).groupBy(f.window("time", "10 seconds").alias("w"), "page")
+        found = grouped.agg(f.count("*").alias("n"), f.sum("price").alias("price"))
+        return found.select(f.col("w.start").alias("time"), "page", "n", "price")
+
+    def totals_of_three(web: DataFrame, app: DataFrame, tel: DataFrame) -> DataFrame:
+        return totals(web.unionByName(tel), app)
+
+    watermarks = dict.fromkeys(inputs, WATERMARKS["web"])
+    bound = {"within": "6s", "alpha": 0.8}  # longer than the flows take with little input on a busy machine
+    options = {"name": "totals", "kept": True, "partitions": 2, "watermarks": watermarks, **bound, **how}
+    made.flow(**options)(totals if len(inputs) == 2 else totals_of_three)
+
+    @made.sink(tentative=True)
+    def shown(totals: DataFrame) -> DataStreamWriter:
+        return totals.writeStream.foreachBatch(board.take)
+
+    return made
+
+
+def has_epoch(run: RunningPipeline, number: int, *absent: str) -> None:
+    """Waits for the epoch of that number, without these inputs."""
+
+    def look() -> bool | None:
+        flow = flow_of(run, "totals")
+        return (flow.epoch == number and flow.absent == absent) or None
+
+    eventually(look, f"epoch {number} without {absent}")
+
+
+def reaches(run: RunningPipeline, second: int) -> None:
+    """Waits until the flow has taken all buckets up to this second after noon."""
+    at_ms = int(NOON.timestamp() + second) * 1000
+    eventually(lambda: (flow_of(run, "totals").complete_to_ms or 0) >= at_ms or None, f"{second} s after noon")
+
+
+def has_none(run: RunningPipeline, board: Board) -> None:
+    """Waits until no epoch is open, and no tentative row is left."""
+    eventually(lambda: (not board.tentative and flow_of(run, "totals").epoch is None) or None, "all is stable")
+
+
+def replayed_batches(root: Path, epoch: int) -> int:
+    """How many batches the recovery of an epoch has replayed."""
+    place = find_log(f"{root}/home/flows/totals/epochs/{epoch}")
+    return sum(each.replayed_batches for each in read_recoveries(place, 10))
+
+
+CONFS = {
+    "doubles": {},
+    "dirty windows": DIRTY,
+    "with ids": {**DIRTY, "spark.sql.streaming.stateStore.checkpointFormatVersion": "2"},
+    "log elsewhere": {**DIRTY, PREFIX + "log.path": "{}/logs"},
+}
+
+
+@pytest.mark.parametrize("case", CONFS)
+def test_an_input_that_is_away_is_answered_without_and_corrected(
+    case: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In all cases but the first the flow does not get to write its stores before the fork, so the fork replays."""
+    if CONFS[case]:
+        monkeypatch.setattr(EpochKeeper, "_prepare", lambda *_: None)
+    conf = {key: value.format(tmp_path) for key, value in CONFS[case].items()}
+    feed, board, price = Feed(tmp_path), window_board(), "INT" if conf else "DOUBLE"
+    stable: Windows = Counter([(0, "a", 2, 3), (0, "b", 1, 8)])
+    with running(per_page(tmp_path, board, price=price, conf=conf), spark) as run:
+        feed.put("web", (1, "a", 1), (15, "a", 1))
+        feed.put("app", (2, "a", 2), (3, "b", 8), (14, "z", 5))
+        eventually(lambda: board.stable == stable or None, "the first window is stable")
+        feed.put("web", (16.5, "a", 1), (18, "a", 1))
+        feed.put("app", (18, "z", 1))
+        reaches(run, 16)
+        feed.put("web", (19, "a", 1))
+        feed.put("app", (19, "z", 1))
+        reaches(run, 17)  # a window that was written at its opening has changed
+        assert not board.tentative
+        feed.put("web", (19.5, "a", 4), (25, "a", 1), (40, "z", 2))
+        has_epoch(run, 1, "app")
+        without: Windows = Counter([(10, "a", 5, 8), (10, "z", 3, 7), (20, "a", 1, 1)])
+        eventually(lambda: board.shown() == without or None, f"{without}, not {board.shown()}")
+        assert board.stable == stable, "none of them is stable"
+        assert PREFIX + "log.path" in conf or windows(spark, tmp_path) == stable
+        assert (replayed_batches(tmp_path, 1) > 0) is bool(conf)
+        feed.put("app", (19.5, "a", 16), (24, "b", 2), (41, "z", 1))
+        right = stable + Counter([(10, "a", 6, 24), (10, "z", 3, 7), (20, "a", 1, 1), (20, "b", 1, 2)])
+        eventually(lambda: board.stable == right or None, f"{right}")
+        has_none(run, board)
+        assert PREFIX + "log.path" in conf or windows(spark, tmp_path) == right
+    assert board.undone == ["totals/1"]
+
+
+def test_a_fork_has_nothing_to_replay(spark: SparkSession, tmp_path: Path) -> None:
+    """The flow writes its stores while it waits, and they would be dirty otherwise."""
+    feed, board = Feed(tmp_path), window_board()
+    with running(per_page(tmp_path, board, conf=DIRTY), spark) as run:
+        for second in (15, 18):
+            for name in ("web", "app"):
+                feed.put(name, (second, "a", 1))
+            reaches(run, second - 2)
+        feed.put("web", (19, "a", 1), (31, "z", 1))
+        has_epoch(run, 1, "app")
+        eventually(lambda: board.shown() == Counter([(10, "a", 5, 5)]) or None, "without app")
+        assert replayed_batches(tmp_path, 1) == 0
+        feed.put("app", (32, "z", 1))
+        has_none(run, board)
+    assert windows(spark, tmp_path) == Counter([(10, "a", 5, 5)])
+
+
+def test_inputs_come_and_go_one_after_the_other(spark: SparkSession, tmp_path: Path) -> None:
+    feed, board = Feed(tmp_path), window_board()
+    inputs = ("web", "app", "tel")
+    (tmp_path / "tel").mkdir()
+    with running(per_page(tmp_path, board, inputs), spark) as run:
+        for name in inputs:
+            feed.put(name, (1, "a", 1), (15, "a", 1))
+        eventually(lambda: board.stable == Counter([(0, "a", 3, 3)]) or None, "the first window is stable")
+        for name in ("web", "tel"):
+            feed.put(name, (25, "b", 1), (27, "b", 1))
+        has_epoch(run, 1, "app")
+        eventually(lambda: board.shown() == Counter([(10, "a", 3, 3)]) or None, "without app")
+        feed.put("web", (45, "c", 1))
+        has_epoch(run, 2, "app", "tel")
+        eventually(lambda: board.shown() == Counter([(10, "a", 3, 3), (20, "b", 4, 4)]) or None, "without both")
+        assert board.undone == ["totals/1"]
+        feed.put("app", (16, "a", 1), (26, "b", 1))  # it comes, and goes again: the rows that it brought count
+        has_epoch(run, 3, "app", "tel")
+        eventually(lambda: board.shown() == Counter([(20, "b", 5, 5)]) or None, f"with them, not {board.shown()}")
+        right: Windows = Counter([(0, "a", 3, 3), (10, "a", 4, 4)])
+        assert board.stable == right
+        for name in ("app", "tel"):
+            feed.put(name, (46, "d", 1))
+        right += Counter([(20, "b", 5, 5)])
+        eventually(lambda: board.stable == right or None, f"{right}")
+        has_none(run, board)
+    assert windows(spark, tmp_path) == right
+
+
+def test_an_input_that_is_away_for_too_long_is_given_up_until_it_is_back(spark: SparkSession, tmp_path: Path) -> None:
+    """On the first and on the second start. The tentative rows become stable, and what comes too late is kept aside."""
+    feed, board = Feed(tmp_path), window_board()
+    how = {"waits_at_most": "10s"}
+    with running(per_page(tmp_path, board, **how), spark) as run:
+        feed.put("web", (1, "a", 1), (15, "a", 1), (31, "b", 1))
+        feed.put("app", (2, "a", 1), (12.5, "a", 1))
+        right: Windows = Counter([(0, "a", 2, 2)])
+        eventually(lambda: board.stable == right or None, "the first window is stable")
+        has_epoch(run, 1, "app")
+        right += Counter([(10, "a", 2, 2)])
+        eventually(lambda: board.stable == right or None, f"{right} without app, not {board.stable}")
+        has_none(run, board)
+        feed.put("app", (16, "late", 1))
+        feed.put("web", (45, "c", 1))
+        right += Counter([(30, "b", 1, 1)])
+        eventually(lambda: board.stable == right or None, f"{right} at once, not {board.stable}")
+    with running(per_page(tmp_path, board, **how), spark) as run:
+        feed.put("app", (46, "c", 1), (60, "d", 1))
+        feed.put("web", (60, "d", 1))
+        right += Counter([(40, "c", 2, 2)])
+        eventually(lambda: board.stable == right or None, f"{right}, not {board.stable}")
+        has_none(run, board)
+    assert windows(spark, tmp_path) == right
+    late = spark.read.format("cec").option("view", "late").option("reader", "totals").load(f"{tmp_path}/home/flows/app")
+    assert [row.page for row in late.collect()] == ["late"]
+
+
+def test_inputs_that_go_away_together_cost_one_epoch(spark: SparkSession, tmp_path: Path) -> None:
+    feed, board = Feed(tmp_path), window_board()
+    inputs = ("web", "app", "tel")
+    (tmp_path / "tel").mkdir()
+    with running(per_page(tmp_path, board, inputs), spark) as run:
+        feed.put("web", (1, "a", 1), (15, "a", 1))
+        feed.put("app", (1, "a", 1), (13, "a", 1))
+        feed.put("tel", (1, "a", 1), (16, "a", 1))
+        eventually(lambda: board.stable == Counter([(0, "a", 3, 3)]) or None, "the first window is stable")
+        feed.put("web", (25, "b", 1), (35, "b", 1))
+        has_epoch(run, 1, "app", "tel")
+        eventually(lambda: board.shown() == Counter([(10, "a", 3, 3), (20, "b", 1, 1)]) or None, "without both")
+        for name in ("app", "tel"):
+            feed.put(name, (26, "b", 1), (36, "d", 1))
+        right: Windows = Counter([(0, "a", 3, 3), (10, "a", 3, 3), (20, "b", 3, 3)])
+        eventually(lambda: board.stable == right or None, f"{right}, not {board.stable}")
+        has_none(run, board)
+    assert board.undone == ["totals/1"]
+
+
+def test_restarts_take_tentative_rows_back(spark: SparkSession, tmp_path: Path) -> None:
+    """On the first and on the second restart. The next epoch has another number."""
+    feed, board = Feed(tmp_path), window_board()
+    feed.put("web", (1, "a", 1), (15, "a", 1), (40, "z", 1))
+    feed.put("app", (2, "a", 1))
+    flow = open_storage(f"{tmp_path}/home/flows/totals")
+    for restart in range(3):
+        with running(per_page(tmp_path, board), spark) as run:
+            has_epoch(run, restart + 1, "app")
+            expected: Windows = Counter([(0, "a", 2, 2), (10, "a", 1, 1)])
+            eventually(lambda expected=expected: board.shown() == expected or None, f"{expected}, not {board.shown()}")
+            assert board.undone == [f"totals/{number + 1}" for number in range(restart)]
+        assert (newest := newest_epoch(flow)) is not None and not newest.is_open, "a stop closes it"
+    with running(per_page(tmp_path, board), spark) as run:
+        feed.put("app", (41, "z", 1))
+        eventually(lambda: board.stable == Counter([(0, "a", 2, 2), (10, "a", 1, 1)]) or None, "stable")
+        has_none(run, board)
+    assert list_numbers(flow)[0] >= 3, "notes are deleted"
+    assert not list((tmp_path / "home/flows/totals/epochs").glob("[1-3]")), "and the files of epochs"
+
+
+def test_an_epoch_that_fails_is_begun_anew_and_the_flow_goes_on(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last epoch has no new rows while the flow catches up."""
+    monkeypatch.setattr("spark_cec.pipeline.epoch_keeper.RETRY_S", 0.5)
+    feed, board = Feed(tmp_path), window_board()
+    with running(per_page(tmp_path, board, while_correcting="suspend"), spark) as run:
+        feed.put("web", (1, "a", 1), (15, "a", 1))
+        feed.put("app", (2, "a", 1))
+        has_epoch(run, 1, "app")
+        eventually(lambda: board.shown() == Counter([(0, "a", 2, 2)]) or None, "tentative rows")
+        shutil.rmtree(tmp_path / "home/flows/totals/epochs/1")
+        feed.put("web", (25, "b", 1))
+        has_epoch(run, 2, "app")
+        eventually(lambda: board.shown() == Counter([(0, "a", 2, 2), (10, "a", 1, 1)]) or None, "tentative rows")
+        assert flow_of(run, "totals").restarts == 0
+        feed.put("app", (26, "b", 1))
+        eventually(lambda: board.stable == Counter([(0, "a", 2, 2), (10, "a", 1, 1)]) or None, "stable rows")
+        has_none(run, board)
+
+
+@pytest.mark.parametrize("trigger", [None, {"processingTime": "1 second"}], ids=["at once", "with a trigger"])
+def test_stable_rows_come_before_the_tentative_ones_are_taken_back(
+    trigger: dict[str, str] | None, spark: SparkSession, tmp_path: Path
+) -> None:
+    """A window comes one batch after its last bucket."""
+    feed, kinds = Feed(tmp_path), list[str]()
+    made = per_page(tmp_path, window_board(), trigger=trigger, within="4s", alpha=0.5)
+
+    @made.sink(tentative=True)
+    def order(totals: DataFrame) -> DataStreamWriter:
+        return totals.writeStream.foreachBatch(lambda rows, _: kinds.extend(row["_kind"] for row in rows.collect()))
+
+    with running(made, spark):
+        feed.put("web", (1, "a", 1), (15, "a", 1))
+        feed.put("app", (2, "a", 1))
+        eventually(lambda: "tentative" in kinds or None, "a tentative row")
+        feed.put("app", (3, "a", 1), (16, "a", 1))
+        eventually(lambda: "undo" in kinds or None, "it is taken back")
+        assert kinds == ["tentative", "stable", "undo"]
+
+
+def test_a_sink_that_is_behind_keeps_an_epoch_until_it_has_what_replaces_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """There is another epoch by then. No window vanishes that the flow had given out before that one began."""
+    feed, board, made = Feed(tmp_path), window_board(), per_page(tmp_path, window_board())
+    go_on, lost = threading.Event(), list[Windows]()
+
+    @made.sink(tentative=True, reads={"maxRowsPerTrigger": "1"})
+    def slow(totals: DataFrame) -> DataStreamWriter:
+        def take(rows: DataFrame, batch: int) -> None:
+            before = {row[:2] for row in board.shown() + board.stable}
+            board.take(rows, batch)
+            lost.append(Counter(before - {row[:2] for row in board.shown() + board.stable}))
+            if board.tentative:
+                go_on.wait(60)
+
+        return totals.writeStream.foreachBatch(take)
+
+    with running(made, spark) as run:
+        feed.put("web", *((second, "a", 1) for second in range(1, 62, 10)))
+        feed.put("app", (2, "a", 1))
+        eventually(lambda: sum(board.shown().values()) == 5 or None, "tentative rows")
+        for second in (13, 23, 33, 43):
+            feed.put("app", (second, "a", 1))
+            reaches(run, second - 3)
+        has_epoch(run, 2, "app")
+        go_on.set()
+        feed.put("app", (63, "z", 1))
+        has_none(run, board)
+    # The second epoch gives the window of 40 out itself, which may take a batch.
+    assert {window for each in lost for window in each} <= {(40, "a")} and board.undone[0] == "totals/1"
+
+
+def test_an_input_that_is_slow_is_answered_without(spark: SparkSession, tmp_path: Path) -> None:
+    """It moves all the time, but rows of the other one would wait for longer than X."""
+    feed, board = Feed(tmp_path), window_board()
+    with running(per_page(tmp_path, board), spark) as run:
+        feed.put("web", *((second, "a", 1) for second in range(1, 100, 10)))
+        for second in range(2, 30):
+            feed.put("app", (second, "b", 1))
+            if flow_of(run, "totals").epoch is not None:
+                break
+            reaches(run, second - 3)
+        has_epoch(run, 1, "app")
+
+
+def test_damage_to_an_epoch_stops_no_stable_row(spark: SparkSession, tmp_path: Path) -> None:
+    feed, board = Feed(tmp_path), window_board()
+    epochs = tmp_path / "home/flows/totals/epochs"
+    with running(per_page(tmp_path, board), spark) as run:
+        feed.put("web", (1, "a", 1), (15, "a", 1))
+        feed.put("app", (2, "a", 1))
+        has_epoch(run, 1, "app")
+        eventually(lambda: board.shown() or None, "tentative rows")
+        shutil.rmtree(epochs / "1/cec/log")
+        (epochs / "1.json").write_bytes((epochs / "1.json").read_bytes()[:-5])
+        eventually(lambda: not board.tentative or None, "its rows do not count")
+        feed.put("app", (3, "a", 1), (16, "a", 1))
+        eventually(lambda: board.stable == Counter([(0, "a", 3, 3)]) or None, "stable rows")
+        has_none(run, board)
+        assert flow_of(run, "shown").restarts == 0 == flow_of(run, "totals").restarts
+    (epochs / "1.json").write_bytes((epochs / "1.json").read_bytes()[:-5])
+    with running(per_page(tmp_path, board), spark) as run:
+        eventually(lambda: flow_of(run, "totals").batch or None, "it starts")
+
+
+def test_what_a_killed_fork_has_left_is_no_obstacle(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log lies outside of its checkpoint."""
+    real, fails = epoch_files.open_epoch, [True]
+
+    def open_epoch(*given: Any) -> None:
+        if fails:
+            fails.pop()
+            raise OSError("as a kill between the fork and its note")
+        real(*given)
+
+    monkeypatch.setattr(epoch_files, "open_epoch", open_epoch)
+    monkeypatch.setattr("spark_cec.pipeline.epoch_keeper.RETRY_S", 0.5)
+    feed, board = Feed(tmp_path), window_board()
+    with running(per_page(tmp_path, board, conf={PREFIX + "log.path": f"{tmp_path}/logs"}), spark) as run:
+        feed.put("web", (1, "a", 1), (15, "a", 1))
+        feed.put("app", (2, "a", 1), (15, "a", 1))
+        eventually(lambda: board.stable or None, "the first window")
+        feed.put("web", (25, "b", 1), (35, "b", 1))
+        has_epoch(run, 1, "app")
+        assert not fails
+
+
+def test_a_sink_that_takes_what_is_available(spark: SparkSession, tmp_path: Path) -> None:
+    """It takes all, in batches with a bound."""
+    feed, board, made = Feed(tmp_path), window_board(), per_page(tmp_path, window_board())
+
+    @made.sink(tentative=True, trigger={"availableNow": True}, reads={"maxRowsPerTrigger": "1"})
+    def available(totals: DataFrame) -> DataStreamWriter:
+        return totals.writeStream.foreachBatch(board.take)
+
+    expected: Windows = Counter((begin, "a", 1, 1) for begin in range(0, 50, 10))
+    with running(made, spark, only=["web", "app", "totals"]) as run:
+        for second in range(1, 62, 10):
+            feed.put("web", (second, "a", 1))
+            feed.put("app", (second + 0.5, "z", 1))
+            reaches(run, second - 2)
+    with running(made, spark, only=["available"]) as run:
+        run.wait(60)
+    assert Counter({row: n for row, n in board.stable.items() if row[1] == "a"}) == expected and not board.tentative
+
+
+def test_a_flow_whose_columns_have_the_names_of_ours_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    made = Pipeline("shop", f"{tmp_path}/home")
+    (tmp_path / "web").mkdir()
+
+    @made.flow
+    def web(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("time TIMESTAMP, _kind STRING").json(f"{tmp_path}/web")
+
+    @made.sink(tentative=True)
+    def shown(web: DataFrame) -> DataStreamWriter:
+        return web.writeStream.format("noop")
+
+    with pytest.raises(FlowError, match=r"flow web has the column _kind: give the column another name"):
+        made.start(spark)
+
+
+@pytest.mark.parametrize("sink", ["parquet", "kafka", "cec", None])
+def test_a_sink_that_cannot_take_rows_back_is_refused(sink: str | None, spark: SparkSession, tmp_path: Path) -> None:
+    made = Pipeline("shop", f"{tmp_path}/home")
+    (tmp_path / "web").mkdir()
+
+    @made.flow
+    def web(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("time TIMESTAMP, page STRING").json(f"{tmp_path}/web")
+
+    @made.sink(tentative=True)
+    def shown(web: DataFrame) -> DataStreamWriter:
+        return web.writeStream if sink is None else web.writeStream.format(sink)
+
+    format_ = sink or "parquet"  # Spark's default
+    with pytest.raises(FlowError, match=f"sink shown reads tentative rows, and writes to '{format_}', where no row"):
+        made.start(spark)
+
+
+def test_a_flow_without_a_bound_closes_what_is_left(spark: SparkSession, tmp_path: Path) -> None:
+    feed, board = Feed(tmp_path), window_board()
+    feed.put("web", (1, "a", 1), (15, "a", 1))
+    feed.put("app", (2, "a", 1))
+    with running(per_page(tmp_path, board), spark) as run:
+        has_epoch(run, 1, "app")
+        eventually(lambda: board.shown() or None, "tentative rows")
+    with running(per_page(tmp_path, board, within=None, alpha=None, bucket="1s"), spark) as run:
+        eventually(lambda: not board.tentative or None, "they are taken back")
+        assert not board.stable
+    rows = spark.read.format("cec").option("tentative", "true").load(f"{tmp_path}/home/flows/totals")
+    with pytest.raises(Exception, match=r"is for readStream: a batch reads the stable rows"):
+        rows.collect()
+
+
+def test_a_flow_after_it_answers_tentatively_too_and_corrects_itself(spark: SparkSession, tmp_path: Path) -> None:
+    """Its epoch has the state of its own last batch, and reads the epoch of the flow before it."""
+    feed, first, board = Feed(tmp_path), window_board(), window_board()
+    made = per_page(tmp_path, first)
+
+    @made.flow(kept=True, partitions=2, within="6s", alpha=0.8, watermarks={"totals": ("time", "0 seconds")})
+    def long(totals: DataFrame) -> DataFrame:
+        grouped = totals.groupBy(f.window("time", "20 seconds").alias("w"), "page")
+        found = grouped.agg(f.sum("n").alias("n"), f.sum("price").alias("price"))
+        return found.select(f.col("w.start").alias("time"), "page", "n", "price")
+
+    @made.sink(tentative=True)
+    def shown_long(long: DataFrame) -> DataStreamWriter:
+        return long.writeStream.foreachBatch(board.take)
+
+    with running(made, spark) as run:
+        feed.put("web", (1, "a", 1), (15, "a", 1), (16, "q", 1))
+        feed.put("app", (2, "a", 1), (16, "q", 1))
+        eventually(lambda: first.stable == Counter([(0, "a", 2, 2)]) or None, "the first window is stable")
+        for second in (25, 35, 45, 55):
+            feed.put("web", (second, "b", 1))
+        has_epoch(run, 1, "app")
+        early: Windows = Counter([(0, "a", 3, 3), (0, "q", 2, 2), (20, "b", 2, 2)])
+        eventually(lambda: board.shown() == early or None, f"{early}, not {board.shown()}")
+        assert flow_of(run, "long").epoch is not None and not board.stable
+        feed.put("app", (17, "a", 8), (56, "c", 1))
+        right: Windows = Counter([(0, "a", 4, 11), (0, "q", 2, 2), (20, "b", 2, 2)])
+        feed.put("web", (66, "b", 1))
+        feed.put("app", (66, "b", 1))
+        eventually(lambda: board.stable == right or None, f"{right}, not {board.stable}")
+        has_none(run, first)
+        eventually(lambda: (not board.tentative and flow_of(run, "long").epoch is None) or None, "all is stable")
+        assert board.stable == right
+
+
+def test_a_query_with_state_over_tentative_rows_is_eager(spark: SparkSession, tmp_path: Path) -> None:
+    """A replay might not find them again. Over stable rows it is deferred."""
+    feed = Feed(tmp_path)
+    with running(per_page(tmp_path, window_board()), spark) as run:
+        feed.put("web", (1, "a", 1), (15, "a", 1))
+        feed.put("app", (2, "a", 1), (15, "a", 1))
+        reaches(run, 13)
+        modes = {}
+        for tentative in ("true", "false"):
+            checkpoint = tmp_path / f"counts-{tentative}"
+            rows = spark.readStream.format("cec").option("tentative", tentative).load(f"{tmp_path}/home/flows/totals")
+            writer = rows.groupBy("page").count().writeStream.outputMode("update").foreachBatch(lambda *_: None)
+            query = writer.option("checkpointLocation", str(checkpoint)).start()
+            query.processAllAvailable()
+            query.stop()
+            modes[tentative] = json.loads((checkpoint / "cec/query.json").read_text())["operators"][0]
+        assert not modes["true"]["deferred"] and "it reads tentative rows" in modes["true"]["reason"]
+        assert modes["false"]["deferred"]
+
+
+def test_a_table_of_sqlite_corrects_itself(spark: SparkSession, tmp_path: Path) -> None:
+    feed, made = Feed(tmp_path), per_page(tmp_path, window_board())
+
+    @made.sink(tentative=True)
+    def table(totals: DataFrame) -> DataStreamWriter:
+        return totals.writeStream.foreachBatch(apply_changes(f"{tmp_path}/board.db", "board", ["time", "page"]))
+
+    def shown() -> list[tuple[object, ...]] | None:
+        with sqlite3.connect(tmp_path / "board.db") as board:
+            found = board.execute("SELECT substr(time, 12, 8), page, n, tentative FROM board ORDER BY 1, 2").fetchall()
+        board.close()
+        return found
+
+    with running(made, spark) as run:
+        feed.put("web", (1, "a", 1), (15, "a", 1))
+        feed.put("app", (2, "a", 1))
+        has_epoch(run, 1, "app")
+        eventually(lambda: shown() == [("12:00:00", "a", 2, 1)] or None, "a tentative row")
+        feed.put("app", (3, "b", 1), (16, "a", 1))
+        eventually(lambda: shown() == [("12:00:00", "a", 2, 0), ("12:00:00", "b", 1, 0)] or None, "stable rows")

@@ -1,0 +1,151 @@
+package org.apache.spark.sql.cec.source
+
+import java.util.UUID
+import java.util.concurrent.ConcurrentHashMap
+
+import scala.util.control.NonFatal
+
+import org.apache.hadoop.fs.Path
+
+import org.apache.spark.sql.SparkSession
+import org.apache.spark.sql.cec.agent.{BucketRange, Json}
+import org.apache.spark.sql.cec.recovery.InputBoundary
+import org.apache.spark.sql.connector.read.{InputPartition, PartitionReaderFactory}
+import org.apache.spark.sql.connector.read.streaming._
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
+import org.apache.spark.sql.types.StructType
+
+/**
+ * How far a stream is in a channel that it reads by buckets. It says all that a repeat of a batch needs.
+ *
+ * @param untilMs all rows below were given out, or are late, in ms since 1970
+ * @param batch the newest batch that was looked at, which `of` tells from another one with the same number
+ * @param first the oldest batch that may have rows at `untilMs` or later
+ * @param by the column with the times
+ */
+private[source] final case class BucketOffset(untilMs: Long, batch: Long, first: Long, by: String, of: Option[String] = None) extends Offset {
+  override def json(): String = {
+    val node = Json.obj().put("by", by).put("until", untilMs).put("batch", batch).put("first", first)
+    of.foreach(node.put("of", _))
+    node.toString
+  }
+}
+
+private[source] object BucketOffset {
+  /** Parses the offset of a stream by buckets of the column `by`. Refuses one of another stream, whose rows it would lose or double. */
+  def parse(json: String, by: String): BucketOffset = {
+    val node = Json.parse(json.trim)
+    if (!node.isObject || !node.has("by")) throw new IllegalArgumentException(
+      s"the query has read whole batches so far, up to $json, and is to read by buckets now: $Mend")
+    if (node.get("by").asText != by) throw new IllegalArgumentException(
+      s"the query has read by buckets of ${node.get("by").asText} so far, up to $json, and is to read by those of $by now: $Mend")
+    BucketOffset(node.get("until").asLong, node.get("batch").asLong, node.get("first").asLong, by, Json.text(node.get("of")))
+  }
+
+  /** Where a stream begins. Spark's watermark begins at 1970, and operators drop what is at or below the watermark. */
+  val BeginMs = 1L
+
+  /** What a user can do who reads in another way than before. */
+  val Mend = "read as before, or give the flow another name, so that it begins anew"
+}
+
+/**
+ * The output of a query as a stream of buckets: a batch has the rows of some interval of time, in the order of their time.
+ * The agent plans the intervals, the same for all streams of the query that share a union.
+ *
+ * @param retained how many batches Spark's offset log keeps, any of which a recovery may run again
+ * @param place Spark's metadata path for this source
+ */
+private final class BucketStream(view: OutputView, buckets: Buckets, schema: StructType, retained: Int, place: String)
+    extends MicroBatchStream with SupportsAdmissionControl with BoundedChannel {
+  private val query = new Path(place).getParent.toString
+  private val id = UUID.randomUUID().toString
+  private lazy val leader = BucketLeaders.of(query, id)
+  private val time = buckets.time
+  private var checked = false
+
+  /** The start of the batch that Spark asked for last, with the channel's newest batch, from which users see the lag. */
+  private var asked: Option[BucketOffset] = None
+
+  /** Begins the stream, because Spark asks for it only without an offset. */
+  override def initialOffset(): Offset = {
+    val begin = view.first - 1
+    view.note(begins = Some(begin))
+    BucketOffset(BucketOffset.BeginMs, begin, begin + 1, time)
+  }
+
+  override def deserializeOffset(json: String): Offset = BucketOffset.parse(json, time)
+
+  override def getDefaultReadLimit: ReadLimit = ReadLimit.allAvailable()
+
+  override def latestOffset(): Offset = throw new IllegalStateException("Spark asks this stream with a limit")
+
+  override def latestOffset(start: Offset, limit: ReadLimit): Offset = {
+    val from = start.asInstanceOf[BucketOffset]
+    val end = view.bucketsAfter(from, checked, buckets, BucketPlace(query, place, leader, leads = leader == id))
+    checked = true
+    BucketWaits.note(end.waitsFor, end.heldMs)
+    asked = Some(from.copy(batch = end.newest))
+    if (end.untilMs == from.untilMs) from else BucketOffset(end.untilMs, end.batch, end.first, time, end.of)
+  }
+
+  /** What the last batch has read. A row below that is late, and is not given out. */
+  override def boundary: InputBoundary = InputBoundary(None, asked.map(time -> _.untilMs).toMap)
+
+  override def reportLatestOffset(): Offset = asked.orNull
+
+  override def planInputPartitions(start: Offset, end: Offset): Array[InputPartition] = {
+    val (from, to) = (start.asInstanceOf[BucketOffset], end.asInstanceOf[BucketOffset])
+    if (to.untilMs == from.untilMs) Array.empty
+    else {
+      val range = BucketRange(time, from.untilMs, to.untilMs, from.batch + 1, view.reader)
+      view.splits(schema, from.first, to.batch, whole = false, to.of, Some(range)).map(CecPartition(_): InputPartition).toArray
+    }
+  }
+
+  override def createReaderFactory(): PartitionReaderFactory = new CecReaderFactory(view, schema)
+
+  /** Batches before the oldest one with rows to come are not needed any more. */
+  override def commit(end: Offset): Unit = view.noteEnd(Some(end.asInstanceOf[BucketOffset].first - 1), retained)
+
+  override def stop(): Unit = {
+    BucketWaits.note(Nil, Nil)
+    BucketLeaders.forget(query, id)
+    try view.leaveBuckets(query, place) catch { case NonFatal(_) => } // an agent that is dead has forgotten it
+    view.noteEnd(None, retained)
+  }
+
+  override def toString: String = s"cec ${view.path} by buckets"
+}
+
+/**
+ * A stream among those of its query.
+ *
+ * @param query which of the process's queries
+ * @param source which of its sources
+ * @param leader the stream that Spark asks first, and whose every call begins a plan
+ */
+private[source] final case class BucketPlace(query: String, source: String, leader: String, leads: Boolean)
+
+/** The first stream of each query that Spark has asked in this run. Spark asks the streams in one order. */
+private object BucketLeaders {
+  private val known = new ConcurrentHashMap[String, String]
+
+  def of(query: String, stream: String): String = Option(known.putIfAbsent(query, stream)).getOrElse(stream)
+
+  def forget(query: String, stream: String): Unit = known.remove(query, stream)
+}
+
+/** The channels for which streams by buckets wait, by the id of their query. The driver of a pipeline asks for them. */
+private[cec] object BucketWaits {
+  private val known = new ConcurrentHashMap[String, String]
+
+  /** Notes the channels for which the query of this thread waits, and for how long rows have waited for each. */
+  def note(channels: Seq[String], heldMs: Seq[Long]): Unit = {
+    val query = SparkSession.getActiveSession.flatMap(session => Option(session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY)))
+    query.foreach(id => if (channels.isEmpty) known.remove(id) else known.put(id, heldMs.zip(channels).map { case (ms, name) => s"$ms $name" }.mkString(",")))
+  }
+
+  /** For each channel the time in ms and its name, slowest first, with commas; empty if the query waits for none. */
+  def of(query: String): String = known.getOrDefault(query, "")
+}

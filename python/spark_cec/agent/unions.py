@@ -1,0 +1,306 @@
+"""The call of streams that read their channels by common buckets (`availability.buckets`).
+
+Spark asks the streams of a query one after the other where its next batch ends. The first one, the leader, has a plan
+made, and the others take it, so that a batch has the same buckets of all channels.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from spark_cec.agent.logs import OpenLog
+from spark_cec.agent.messages import BucketEndAnswer, BucketEndRequest, BucketLeaveRequest, Done
+from spark_cec.agent.reader import (
+    EMPTY_WAIT_MS,
+    ReaderCalls,
+    identify_batch,
+    is_case_sensitive,
+    missing_batch,
+    refuse_other_batch,
+)
+from spark_cec.availability.bucket_rows import find_times
+from spark_cec.availability.buckets import (
+    Backlog,
+    BatchTimes,
+    ChannelFacts,
+    Position,
+    advance,
+    find_boundary,
+    find_holders,
+    find_stable_end,
+    is_back,
+    plan_end,
+)
+from spark_cec.availability.union import Member, Union, parse_union
+from spark_cec.checkpoint.columns import find_column
+from spark_cec.checkpoint.readers import output_rows
+from spark_cec.errors import CecError, DamagedLog
+from spark_cec.log import manifest
+from spark_cec.log.boundary import Boundary
+from spark_cec.log.times import TimeRange, merge_ranges
+from spark_cec.settings import parse_settings
+
+_LOG = logging.getLogger(__name__)
+
+
+class BucketError(CecError):
+    """A channel cannot be read by buckets: see the message."""
+
+
+@dataclass(slots=True)
+class _Stream:
+    """A stream as of its last call, and what the plan of that call's batch knew of its channel; None before a plan."""
+
+    request: BucketEndRequest
+    facts: ChannelFacts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A channel holds rows of others back, from before `to_ms`, event time, since `since`, by this process's clock."""
+
+    since: float
+    to_ms: int
+
+
+@dataclass(slots=True)
+class _Streams:
+    """The streams of one run of a query, by their source, and the present plan.
+
+    `leader`: the stream that Spark asks first. `end_ms`: where the batch ends, None if no bucket became stable.
+    `leaves_more`: stable buckets are left for the next batch, because this one would have too many rows.
+    `held`: the channels that hold rows of others back, slowest first. `given_up`: those that are waited for no more,
+    each with its boundary then. By the clock of this process, `moved_at`: when the last batch was planned.
+    """
+
+    leader: str
+    moved_at: float
+    members: dict[str, _Stream] = field(default_factory=dict)
+    end_ms: int | None = None
+    leaves_more: bool = False
+    held: dict[str, _Held] = field(default_factory=dict)
+    given_up: dict[str, int] = field(default_factory=dict)
+
+    def give_up(self, boundaries: Mapping[str, int], most_wait_ms: int, now: float) -> list[str]:
+        """Gives up the channels for which rows have waited for `most_wait_ms`; answers their names.
+
+        Call it after `note_wait`, which knows the channels that hold rows back now.
+        """
+        due = [name for name, each in self.held.items() if (now - each.since) * 1000 >= most_wait_ms]
+        for name in due:
+            del self.held[name]
+            self.given_up[name] = boundaries[name]
+        return due
+
+    def note_wait(self, holders: Mapping[str, int], ahead_ms: int, now: float) -> None:
+        """Notes for which channels rows wait. `holders`: the end of each one's stable buckets, slowest first.
+
+        `ahead_ms`: the highest boundary. An input that is slow holds rows back, too. So its wait ends only when its
+        boundary has passed all rows that waited at the begin.
+        """
+        known, self.held = self.held, {}
+        for name, end_ms in holders.items():
+            before = known.get(name)
+            self.held[name] = _Held(now, ahead_ms) if before is None or end_ms >= before.to_ms else before
+
+
+@dataclass(slots=True)
+class _KnownTimes:
+    """The ranges of a channel's batches that were read before, and the last answer to each stream, by its place.
+
+    `cuts`: how many cuts the log had; after a rollback there is one more.
+    """
+
+    cuts: int
+    batches: dict[int, BatchTimes] = field(default_factory=dict)
+    read: dict[str, tuple[range, Backlog]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class UnionCalls:
+    """Plans the batches of queries that read channels by buckets."""
+
+    def __init__(self, readers: ReaderCalls, clock: Callable[[], float] = time.monotonic) -> None:
+        self._readers = readers
+        self._clock = clock
+        self._streams: dict[str, _Streams] = {}
+        self._times: dict[tuple[str, str, str], _KnownTimes] = {}
+        self._lock = threading.Lock()
+
+    def end(self, request: BucketEndRequest) -> BucketEndAnswer:
+        """Answers where the stream's next batch ends.
+
+        Raises `OutputTakenBack` or `OutputBegunAnew` if the batch that the stream has read is another one, `DamagedLog`
+        if a manifest is unreadable, and `BucketError` for a channel in complete mode.
+        """
+        streams = self._streams.get(request.query)
+        is_new = streams is None or streams.leader != request.leader
+        if streams is None or is_new:
+            streams = self._streams[request.query] = _Streams(request.leader, self._clock())
+        stream = streams.members.setdefault(request.source, _Stream(request))
+        stream.request = request
+        if request.leads and not is_new:
+            self._plan(request, streams)
+        position, facts = _position_of(request), stream.facts
+        if streams.end_ms is None:
+            return _answer(position, None, streams, self._clock())
+        if facts is None or facts.position != position:  # Spark has not run the batch that was planned before.
+            facts = self._gather(request, parse_union(request.union).members[request.own])
+        moved = advance(facts, streams.end_ms)
+        log = self._readers.find_log_or_none(request) if moved != position else None
+        of = None if log is None else identify_batch(log, moved.batch)
+        # The next plan comes before this stream asks again.
+        stream.request = msgspec.structs.replace(
+            request, until_ms=moved.until_ms, batch=moved.batch, first=moved.first, seen=of or request.seen
+        )
+        return _answer(moved, of, streams, self._clock())
+
+    def leave(self, request: BucketLeaveRequest) -> Done:
+        """Forgets a stream whose run has ended: forks of a flow come and go."""
+        streams = self._streams.get(request.query)
+        if streams is not None:
+            streams.members.pop(request.source, None)
+            if not streams.members:
+                self._streams.pop(request.query, None)
+        with self._lock:
+            known = list(self._times.values())
+        for each in known:
+            with each.lock:
+                each.read.pop(f"{request.query} {request.source}", None)
+        with self._lock:  # Forks come and go, each with channels of its own.
+            self._times = {key: each for key, each in self._times.items() if each.read}
+        return Done()
+
+    def _plan(self, request: BucketEndRequest, streams: _Streams) -> None:
+        """Plans the next batch. In the leader's second call of a run all streams of the query have asked once."""
+        union = parse_union(request.union)
+        for stream in streams.members.values():
+            stream.facts = self._gather(stream.request, union.members[stream.request.own])
+        channels = [stream.facts for stream in streams.members.values() if stream.facts is not None]
+        self._note_waits(request.query, streams, union, [each for each in channels if each.name not in union.absent])
+        absent = streams.given_up.keys() | set(union.absent)
+        wait_ms = min(EMPTY_WAIT_MS, parse_settings(request.conf).quiet_inputs_ms or EMPTY_WAIT_MS)
+        rests_ms = (self._clock() - streams.moved_at) * 1000
+        # A stream's bound is for its own channel, and the channels need not have equally many rows.
+        max_rows = None if request.max_rows is None else request.max_rows * len(channels)
+        streams.end_ms = plan_end(
+            channels, union.bucket_ms, max_rows, may_be_empty=rests_ms >= wait_ms, absent=absent
+        )
+        stable_ms = find_stable_end(channels, union.bucket_ms, absent)
+        streams.leaves_more = None not in (streams.end_ms, stable_ms) and streams.end_ms != stable_ms
+        if streams.end_ms is not None:
+            streams.moved_at = self._clock()
+
+    def _note_waits(self, query: str, streams: _Streams, union: Union, channels: Sequence[ChannelFacts]) -> None:
+        """Notes for which of these channels rows wait. Gives up those that hold rows for too long, until they are back.
+        """
+        boundaries, most_wait_ms = {each.name: find_boundary(each) for each in channels}, union.most_wait_ms
+        if most_wait_ms is not None:
+            ahead_ms = max(boundaries.values(), default=0)
+            for each in channels:
+                left_ms = streams.given_up.get(each.name)
+                if left_ms is not None and is_back(each, union.bucket_ms, left_ms, ahead_ms, most_wait_ms):
+                    del streams.given_up[each.name]
+                    _LOG.warning("query %s waits for %s again", query, each.name)
+        waited_for = [each for each in channels if each.name not in streams.given_up]
+        ahead_ms = max((boundaries[each.name] for each in waited_for), default=0) // union.bucket_ms * union.bucket_ms
+        streams.note_wait(find_holders(waited_for, union.bucket_ms), ahead_ms, self._clock())
+        for name in () if most_wait_ms is None else streams.give_up(boundaries, most_wait_ms, self._clock()):
+            _LOG.warning(
+                "query %s goes on without %s, for which rows have waited for %g s: the rows of %s that come too late "
+                "are kept aside, in the view late",
+                query, name, (most_wait_ms or 0) / 1000, name,
+            )  # fmt: skip
+
+    def _gather(self, request: BucketEndRequest, member: Member) -> ChannelFacts:
+        """What is known of the channel of a stream, whose last request this is."""
+        log, position = self._readers.find_log_or_none(request), _position_of(request)
+        # The boundary before the bounds: its batch is among them.
+        boundary = None if log is None else self._readers.read_boundary(log)
+        bounds = None if log is None else log.published.bounds()
+        if position.batch >= 0:
+            if log is None or bounds is None or bounds[1] < position.batch:
+                raise missing_batch(log, request, position.batch, -1 if bounds is None else bounds[1])
+            if not request.checked or log.published.cuts.known:
+                refuse_other_batch(log, request, position.batch)
+        holds = log is not None and boundary is not None and self._readers.holds(log, boundary)
+        said_ms = _read_said(boundary, member, request) if boundary is not None and holds else None
+        if log is None or bounds is None:
+            return ChannelFacts(member.name, position, Backlog(), position.batch, member.delay_ms, said_ms)
+        first = max(position.first, bounds[0]) if request.may_lose else position.first
+        backlog = self._read_backlog(log, member, range(first, bounds[1] + 1), request)
+        return ChannelFacts(member.name, position, backlog, bounds[1], member.delay_ms, said_ms)
+
+    def _read_backlog(self, log: OpenLog, member: Member, batches: range, request: BucketEndRequest) -> Backlog:
+        """The batches with rows, and their times. Each batch is read once, and nothing is done if none is new."""
+        key, cuts = (log.home, log.log_id, member.time), len(log.published.cuts.known)
+        with self._lock:  # Several queries may read a channel.
+            known = self._times.get(key)
+            if known is None or known.cuts != cuts:
+                known = self._times[key] = _KnownTimes(cuts)
+        with known.lock:
+            stream = f"{request.query} {request.source}"
+            last, backlog = known.read.get(stream, (None, Backlog()))
+            if last == batches:
+                return backlog
+            missing = [batch for batch in batches if batch not in known.batches]
+            if missing:
+                for batch, each in manifest.load_between(log.storage, missing[0], missing[-1]):
+                    if isinstance(each, DamagedLog):
+                        if not request.may_lose:
+                            raise each
+                        known.batches[batch] = BatchTimes(batch, 0, TimeRange(None, None))
+                    if isinstance(each, manifest.Manifest):
+                        known.batches[batch] = _read_times(log, each, member, request)
+            there = (known.batches[batch] for batch in batches if batch in known.batches)
+            backlog = Backlog.of(each for each in there if each.rows)
+            known.read[stream] = batches, backlog
+            needed = min(each.start for each, _ in known.read.values())
+            for batch in [each for each in known.batches if each < needed]:
+                del known.batches[batch]
+            return backlog
+
+
+def _position_of(request: BucketEndRequest) -> Position:
+    return Position(request.until_ms, request.batch, request.first)
+
+
+def _answer(at: Position, of: str | None, streams: _Streams, now: float) -> BucketEndAnswer:
+    return BucketEndAnswer(
+        until_ms=at.until_ms, batch=at.batch, first=at.first, of=of, newest=at.batch + streams.leaves_more,
+        waits_for=tuple(streams.held), held_ms=tuple(int((now - each.since) * 1000) for each in streams.held.values()),
+    )  # fmt: skip
+
+
+def _read_said(boundary: Boundary, member: Member, request: BucketEndRequest) -> int | None:
+    """The time below which no row of a channel will come, as its boundary says; None if it says nothing."""
+    column = find_column(member.time, boundary.columns, exact=is_case_sensitive(request))
+    quiet_ms = None if boundary.quiet_ms is None else boundary.quiet_ms - member.delay_ms
+    return max((ms for ms in (quiet_ms, boundary.columns.get(column or "")) if ms is not None), default=None)
+
+
+def _read_times(log: OpenLog, found: manifest.Manifest, member: Member, request: BucketEndRequest) -> BatchTimes:
+    """The times of a batch; from its rows if its manifest, of an earlier release, has none."""
+    if found.truncate:
+        raise BucketError(
+            f"{request.path}: batch {found.batch} of {member.name} replaces all output, as in complete mode, so it has "
+            f"no buckets: let that query write in append mode, or read it without buckets"
+        )
+    if not found.rows:
+        return BatchTimes(found.batch, 0, TimeRange(None, None))
+    exact = is_case_sensitive(request)
+    column = find_column(member.time, found.times, exact=exact)
+    if column is not None:
+        return BatchTimes(found.batch, found.rows, found.times[column])
+    log.catalog.refresh()
+    entries = [log.catalog.index.output(bytes.fromhex(frame)) for frame in found.frames]
+    frames = {each.meta.frame_id: each.location for each in entries if each is not None}
+    tables = [output_rows(log.storage, {frame: location}, None) for frame, location in frames.items()]
+    ranges = [find_times(each, find_column(member.time, each.column_names, exact=exact)) for each in tables]
+    return BatchTimes(found.batch, found.rows, merge_ranges(ranges))

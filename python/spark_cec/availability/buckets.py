@@ -1,0 +1,206 @@
+"""SUnion: reads several channels by buckets of tuple time (Balazinska et al., SIGMOD 2005, section 4.2).
+
+A bucket is the rows of all channels whose time is in one interval, `[k * length, (k + 1) * length)`. It is stable once
+every channel's boundary has passed its end: no row of it will come. A batch of the reader is whole stable buckets.
+
+The functions are pure: facts in, positions out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from spark_cec.log.times import TimeRange
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTimes:
+    """A batch of a channel: its rows, and the range of their times."""
+
+    batch: int
+    rows: int
+    times: TimeRange
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a reader is in a channel, which its offset says.
+
+    `until_ms`: all rows below were given out, or are late. `batch`: the newest batch that was looked at; -1 for none.
+    `first`: the oldest batch that may have rows at `until_ms` or later.
+    """
+
+    until_ms: int
+    batch: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Batches with rows, in order, and the latest time of a row in them, ms since the epoch; None without one."""
+
+    batches: tuple[BatchTimes, ...] = ()
+    latest_ms: int | None = None
+
+    @classmethod
+    def of(cls, batches: Iterable[BatchTimes]) -> Backlog:
+        """The backlog with the latest time, which is worth keeping: an input may be away for days."""
+        known = tuple(batches)
+        return cls(known, max((each.times.last_ms for each in known if each.times.last_ms is not None), default=None))
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelFacts:
+    """What is known of a channel.
+
+    `backlog`: the batches from `position.first` on. `newest`: the newest batch. `delay_ms`: how far a row may be behind
+    the latest one. `said_ms`: the time below which no row will come, as the channel's writer says; None if it says
+    nothing.
+    """
+
+    name: str
+    position: Position
+    backlog: Backlog
+    newest: int
+    delay_ms: int
+    said_ms: int | None = None
+
+
+def find_boundary(channel: ChannelFacts) -> int:
+    """The channel's boundary, ms since the epoch: no row below it will come.
+
+    It never goes back: what the position has is a boundary.
+    """
+    own_ms = _find_own_boundary(channel)
+    return channel.position.until_ms if own_ms is None else max(channel.position.until_ms, own_ms)
+
+
+def _find_own_boundary(channel: ChannelFacts) -> int | None:
+    """The boundary that its rows and its writer tell, whatever the reader has read; None if they tell none."""
+    latest_ms = channel.backlog.latest_ms
+    known = (None if latest_ms is None else latest_ms - channel.delay_ms, channel.said_ms)
+    return max((ms for ms in known if ms is not None), default=None)
+
+
+def is_back(channel: ChannelFacts, bucket_ms: int, left_ms: int, ahead_ms: int, most_wait_ms: int) -> bool:
+    """Whether a channel that was given up is there again.
+
+    `left_ms`: its boundary then. `ahead_ms`: the highest boundary now. It has a stable bucket that the reader has not
+    read. Or it has gone on, and is not far behind: an input that is always some seconds behind must be waited for, or
+    all of its rows would be late.
+    """
+    if _floor(find_boundary(channel), bucket_ms) > channel.position.until_ms:
+        return True
+    own_ms = _find_own_boundary(channel)
+    return own_ms is not None and own_ms > left_ms and ahead_ms - own_ms < most_wait_ms
+
+
+def find_holders(channels: Sequence[ChannelFacts], bucket_ms: int) -> dict[str, int]:
+    """The channels that hold rows of others back, slowest first, each with the end of its own stable buckets, in ms.
+
+    A channel holds rows of another one back if their bucket is stable there, and not here.
+    """
+    ends = sorted(((_floor(find_boundary(each), bucket_ms), each) for each in channels), key=lambda end: end[0])
+    return {
+        each.name: end_ms
+        for end_ms, each in ends
+        if any(other_ms > end_ms and _has_row_between(other, end_ms, other_ms) for other_ms, other in ends)
+    }
+
+
+def find_stable_end(channels: Sequence[ChannelFacts], bucket_ms: int, absent: Collection[str] = ()) -> int | None:
+    """The end of the buckets that are stable now, ms since the epoch; None if no channel's boundary counts."""
+    boundaries = [find_boundary(each) for each in channels if each.name not in absent]
+    return _floor(min(boundaries), bucket_ms) if boundaries else None
+
+
+def plan_end(
+    channels: Sequence[ChannelFacts], bucket_ms: int, max_rows: int | None, *, may_be_empty: bool,
+    absent: Collection[str] = (),
+) -> int | None:  # fmt: skip
+    """The end of the next batch, ms since the epoch; None if no bucket became stable.
+
+    `absent`: the channels whose boundary does not count. `max_rows`: the batch ends earlier if it would have more rows,
+    as far as the ranges of times tell, but has one bucket with rows at least. `may_be_empty`: whether stable buckets
+    without a row are worth a batch.
+    """
+    end = find_stable_end(channels, bucket_ms, absent)
+    if end is None or all(each.position.until_ms >= end for each in channels):
+        return None
+    begins = [ms for each in channels if (ms := _first_row(each, end)) is not None]
+    if not begins:
+        has_others = any(_has_untimed_or_late(each) for each in channels)
+        return end if may_be_empty or has_others else None
+    if max_rows is None:
+        return end
+    # The estimate grows with the end, so the last end within the bound is found by halving.
+    low, high = _floor(min(begins), bucket_ms) // bucket_ms + 1, end // bucket_ms
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sum(_estimate_rows(each, middle * bucket_ms) for each in channels) <= max_rows:
+            low = middle
+        else:
+            high = middle - 1
+    return low * bucket_ms
+
+
+def advance(channel: ChannelFacts, end_ms: int) -> Position:
+    """The reader's position after a batch that ends at `end_ms`."""
+    until_ms = max(end_ms, channel.position.until_ms)
+    left = (
+        each.batch
+        for each in channel.backlog.batches
+        if each.times.last_ms is not None and each.times.last_ms >= until_ms
+    )
+    newest = max(channel.newest, channel.position.batch)
+    return Position(until_ms, newest, next(left, newest + 1))
+
+
+def _first_row(channel: ChannelFacts, end_ms: int) -> int | None:
+    """The earliest time before `end_ms` at which a row may be due; None if there is none."""
+    until = channel.position.until_ms
+    starts = [
+        max(each.times.first_ms, until)
+        for each in channel.backlog.batches
+        if each.times.first_ms is not None and each.times.last_ms is not None and each.times.last_ms >= until
+    ]
+    return min((ms for ms in starts if ms < end_ms), default=None)
+
+
+def _has_row_between(channel: ChannelFacts, begin_ms: int, end_ms: int) -> bool:
+    """Whether a row may be due whose time is from `begin_ms` on and before `end_ms`."""
+    return any(
+        each.times.first_ms is not None
+        and each.times.first_ms < end_ms
+        and each.times.last_ms is not None
+        and each.times.last_ms >= max(channel.position.until_ms, begin_ms)
+        for each in channel.backlog.batches
+    )
+
+
+def _has_untimed_or_late(channel: ChannelFacts) -> bool:
+    """Whether a batch that was not looked at yet has rows without a time, or late ones."""
+    until = channel.position.until_ms
+    return any(
+        each.times.nulls or (each.times.first_ms is not None and each.times.first_ms < until)
+        for each in channel.backlog.batches
+        if each.batch > channel.position.batch
+    )
+
+
+def _estimate_rows(channel: ChannelFacts, end_ms: int) -> float:
+    """The rows from the position to `end_ms`, if the times of each batch are spread evenly."""
+    until, found = channel.position.until_ms, 0.0
+    for each in channel.backlog.batches:
+        first, last = each.times.first_ms, each.times.last_ms
+        if first is None or last is None:
+            continue
+        begin = max(first, until)
+        length = last + 1 - first
+        found += each.rows * max(min(last + 1, end_ms) - begin, 0) / length
+    return found
+
+
+def _floor(ms: int, bucket_ms: int) -> int:
+    return ms // bucket_ms * bucket_ms

@@ -1,0 +1,158 @@
+"""Decides when a flow answers tentatively, and when it stops (Balazinska et al., section 4). The functions are pure.
+
+A flow that has waited for an input for alpha * X is in UP_FAILURE. Then an epoch (`availability.epochs`) processes the
+rows of the other inputs. When the input is back, the flow itself gives out the stable rows: STABILIZATION. The epoch
+goes on meanwhile. It is closed when the flow has passed it. A flow that reads one with an open epoch has one, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class FailureState(str, Enum):
+    """The states of the paper's figure 5."""
+
+    STABLE = "stable"
+    UP_FAILURE = "up-failure"
+    STABILIZATION = "stabilization"
+
+
+Inputs = frozenset[tuple[str, int]]
+"""Epochs of other flows, by flow and number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a query is, in event time, ms since 1970; None if it is unknown.
+
+    `until_ms`: the end of the newest buckets that it has read. `answered_ms`: the time up to which it has given out
+    rows. A window comes one batch later than its last bucket.
+    """
+
+    until_ms: int | None = None
+    answered_ms: int | None = None
+
+    def has_reached(self, other: Progress) -> bool:
+        """Whether a query with this progress has given out all that one with the other progress has."""
+        return _is_at_least(self.until_ms, other.until_ms) and _is_at_least(self.answered_ms, other.answered_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowLook:
+    """A look at a flow. `still_s`: for how many seconds its `progress` has not changed.
+
+    `held_s`: the channels that hold rows of others back, and for how many seconds. `inputs`: the open epochs of the
+    flows that it reads.
+    """
+
+    progress: Progress
+    held_s: Mapping[str, float] = field(default_factory=dict)
+    still_s: float = 0.0
+    inputs: Inputs = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class EpochLook:
+    """A look at the open epoch. `absent`: the channels for which it does not wait. `has_ended`: its query has failed.
+
+    `begun`: the flow's progress when the epoch was opened. `progress` and `held_s`: as of the flow, but of the epoch's
+    own query. `is_suspended`: its query was stopped, and its rows count. `inputs`: the epochs of other
+    flows that it reads.
+    """
+
+    absent: frozenset[str]
+    begun: Progress
+    progress: Progress
+    held_s: Mapping[str, float] = field(default_factory=dict)
+    has_ended: bool = False
+    is_suspended: bool = False
+    inputs: Inputs = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """`prepares`: write the flow's stores, so that a fork has nothing to replay. `suspends`: stop the epoch's query.
+    `closes`: close the epoch, so that its rows do not count any more.
+
+    `opens`: open an epoch that does not wait for these channels; None: open no epoch. The set is empty if only an input
+    of the flow answers tentatively.
+    """
+
+    state: FailureState
+    prepares: bool = False
+    suspends: bool = False
+    closes: bool = False
+    opens: frozenset[str] | None = None
+
+
+def decide(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> Orders:
+    """The orders after a look. `wait_s`: alpha * X, how long rows may wait. `epoch`: None if none is open."""
+    is_held = _is_held(flow.held_s, wait_s)
+    is_due = is_held or bool(flow.inputs)
+    state = FailureState.UP_FAILURE if is_due else FailureState.STABLE
+    if epoch is None and not is_due:
+        return Orders(state, prepares=_is_held(flow.held_s, wait_s / 2))
+    if epoch is None:
+        return Orders(state, opens=_find_absent(flow, None, wait_s))
+    if epoch.has_ended:
+        return Orders(state, closes=True)
+    if is_due and _needs_another(flow, epoch, wait_s):
+        return Orders(state, closes=True, opens=_find_absent(flow, epoch, wait_s))
+    if is_due or not _has_gone_on(flow, epoch):
+        return Orders(FailureState.UP_FAILURE)
+    if flow.progress.has_reached(epoch.progress):
+        return Orders(FailureState.STABLE, closes=True)
+    # The epoch may stay ahead for ever, if an input is always a little behind. So it stops when the flow is in time.
+    lag_ms = (epoch.progress.until_ms or 0) - (flow.progress.until_ms or 0)
+    is_over = bool(epoch.inputs) or lag_ms <= wait_s * 1000
+    return Orders(FailureState.STABILIZATION, suspends=is_over and not epoch.is_suspended)
+
+
+def _find_absent(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> frozenset[str]:
+    """The channels for which the next epoch does not wait.
+
+    Those that were away in the last one are not waited for again: that would take longer than the bound. A channel is
+    waited for if the epoch of its flow is read instead. Inputs rarely go away at one moment, and each epoch costs the
+    start of a query. So one that has been waited for half of the time counts as away, too.
+    """
+    if not _is_held(flow.held_s, wait_s):
+        return frozenset()
+    away = _list_held(flow.held_s, wait_s / 2)
+    if epoch is not None:
+        away |= epoch.absent
+        away |= _list_held(epoch.held_s, wait_s / 2) if _is_held(epoch.held_s, wait_s) else frozenset()
+    return away - {name for name, _ in flow.inputs}
+
+
+def _needs_another(flow: FlowLook, epoch: EpochLook, wait_s: float) -> bool:
+    """Whether another epoch must take the place of the open one.
+
+    It reads other epochs than there are. Or it was stopped, and rows wait again. Or the flow has gone on and
+    stands still again, so the rows that came between belong into the answer. Or another input is away, too.
+    """
+    stands_again = flow.still_s >= wait_s and _has_gone_on(flow, epoch)
+    is_stuck = _is_held(epoch.held_s, wait_s)
+    answers_no_more = epoch.is_suspended or stands_again or is_stuck
+    return flow.inputs != epoch.inputs or (_is_held(flow.held_s, wait_s) and answers_no_more)
+
+
+def _has_gone_on(flow: FlowLook, epoch: EpochLook) -> bool:
+    """Whether the flow has had a batch since the epoch was opened."""
+    now, then = flow.progress.until_ms, epoch.begun.until_ms
+    return now is not None and (then is None or now > then)
+
+
+def _is_held(held_s: Mapping[str, float], wait_s: float) -> bool:
+    """Whether rows have waited for so long."""
+    return any(each >= wait_s for each in held_s.values())
+
+
+def _list_held(held_s: Mapping[str, float], wait_s: float) -> frozenset[str]:
+    return frozenset(name for name, each in held_s.items() if each >= wait_s)
+
+
+def _is_at_least(mine: int | None, other: int | None) -> bool:
+    return other is None or (mine is not None and mine >= other)

@@ -1,0 +1,41 @@
+"""The streams of one query that read their channels by common buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A channel that the query reads. `time`: the TIMESTAMP column. `delay_ms`: how far a row may be behind."""
+
+    name: str
+    path: str
+    time: str
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """All channels that share the buckets, and the length of a bucket.
+
+    `absent`: the channels for which nobody waits. Their rows count if they come in time. `most_wait_ms`: how long rows
+    wait for a channel before it counts as absent until it is back; None: as long as it takes.
+    """
+
+    bucket_ms: int
+    members: tuple[Member, ...]
+    absent: tuple[str, ...] = ()
+    most_wait_ms: int | None = None
+
+
+def parse_union(fields: Mapping[str, Any]) -> Union:
+    """The union of a stream's option. Raises `ValueError` for another form."""
+    try:
+        return msgspec.convert(fields, Union)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"the option union has another form: {error}") from error

@@ -1,0 +1,36 @@
+"""Keeps rows aside that came too late for a reader of the output, one object for each frame of output."""
+
+from __future__ import annotations
+
+import time
+
+import pyarrow as pa
+
+from spark_cec.errors import DamagedLog
+from spark_cec.log.frame import Frame, FrameKind, encode_frame, parse_frame
+from spark_cec.log.meta import OutputMeta
+from spark_cec.log.reader import payload_table
+from spark_cec.log.record import encode_table
+from spark_cec.log.storage import Storage
+
+LATE = "late"
+
+
+def keep_late(storage: Storage, reader: str, batch: int, frame_id: bytes, rows: pa.Table) -> None:
+    """Keeps the late rows of a frame of output, durably; the same rows again change nothing."""
+    meta = OutputMeta(frame_id, batch, 0, 0, 0, rows.num_rows, int(time.time() * 1000))
+    data = b"".join(encode_frame(FrameKind.OUTPUT, meta.encode(), encode_table(rows)))
+    storage.replace(f"{LATE}/{reader}/{batch:020d}-{frame_id.hex()}.late", data)
+
+
+def list_late(storage: Storage, reader: str) -> list[str]:
+    """The paths of the objects with a reader's late rows, those of older batches first."""
+    return [f"{LATE}/{reader}/{file.name}" for file in storage.list(f"{LATE}/{reader}") if file.name.endswith(".late")]
+
+
+def read_late(storage: Storage, path: str) -> pa.Table:
+    """The rows of one object. Raises `DamagedLog` if it is no sound frame."""
+    found = parse_frame(storage.read(path))
+    if not isinstance(found, Frame):
+        raise DamagedLog(path, 0, f"it has no sound rows: {found}")
+    return payload_table(found)

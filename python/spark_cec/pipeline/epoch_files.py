@@ -1,0 +1,149 @@
+"""Opens and closes the epochs of a flow in its checkpoint, and deletes their files (`availability.epochs`)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from spark_cec.adapters.fsspec_storage import open_storage, remove_all
+from spark_cec.agent.logs import cec_directory, home_of
+from spark_cec.availability.epochs import (
+    Epoch,
+    close_epoch,
+    epoch_checkpoint,
+    forget_epochs,
+    list_numbers,
+    open_epoch,
+    read_epoch,
+)
+from spark_cec.errors import DamagedLog
+from spark_cec.log import manifest
+from spark_cec.log.home import absolute_home, is_inside, relative_home
+from spark_cec.recovery.facts import Places
+from spark_cec.recovery.fork import fork_query
+from spark_cec.recovery.query_files import QUERY
+from spark_cec.settings import parse_settings
+
+_LOG = logging.getLogger(__name__)
+
+
+def make_epoch(checkpoint: str, absent: tuple[str, ...]) -> Epoch:
+    """Forks the flow at the URL `checkpoint`, and notes the epoch: its rows count from now on.
+
+    Errors: `ForkError`, and those of the storage. Then nobody knows whether there is a note: `close_failed_epochs`.
+    """
+    flow = open_storage(checkpoint)
+    number = max(list_numbers(flow), default=0) + 1
+    begins_after = _fork(checkpoint, number)
+    follows = _find_newest_rows(checkpoint, begins_after)
+    epoch = Epoch(number, begins_after, follows, absent, _now_ms())
+    open_epoch(flow, epoch)
+    return epoch
+
+
+def read_until(checkpoint: str, batch: int) -> int | None:
+    """The end of the buckets of a flow's batch, event time in ms since 1970; None for batch -1."""
+    if batch < 0:
+        return None
+    entry = open_storage(checkpoint).read(f"offsets/{batch}").decode(errors="replace")
+    # Behind its version and its metadata an entry has a line for each source, `-` for one without an offset.
+    offsets = [line for line in entry.splitlines()[2:] if line.startswith("{")]
+    return max((end for each in offsets if (end := manifest.read_bucket_end(each)) is not None), default=None)
+
+
+def end_epoch(checkpoint: str, epoch: Epoch) -> None:
+    """Notes that the rows of the epoch do not count any more: those that the flow has given out replace them."""
+    close_epoch(open_storage(checkpoint), epoch, _find_newest_rows(checkpoint), _now_ms())
+
+
+def delete_epoch(checkpoint: str, number: int) -> None:
+    """Deletes the files of the closed epochs up to this number, then their notes. The newest note stays.
+
+    No note goes before the files of its epoch: nothing else tells that they are there.
+    """
+    flow = open_storage(checkpoint)
+    for each in sorted({number, *(known for known in list_numbers(flow) if known < number)}):
+        _remove_fork(checkpoint, each)
+    forget_epochs(flow, number)
+
+
+def close_failed_epochs(checkpoint: str, after: int = 0) -> int:
+    """Closes the open epochs after that number; answers the newest number, 0 for none. Removes a fork without a note.
+
+    A storage may fail after it has created a note, so the caller may not know of the epoch. No query of these may run.
+    """
+    flow = open_storage(checkpoint)
+    numbers = list_numbers(flow)
+    newest = max(numbers, default=0)
+    for number in (each for each in numbers if each > after):
+        try:
+            epoch = read_epoch(flow, number)
+        except DamagedLog as damage:
+            _LOG.warning("%s/%s: the epoch counts as closed", checkpoint, damage)
+            epoch = Epoch(number, -1, -1, (), 0)
+        if epoch is not None and epoch.is_open:
+            end_epoch(checkpoint, epoch)
+    _remove_fork(checkpoint, newest + 1)
+    return newest
+
+
+def close_left_epochs(checkpoint: str) -> None:
+    """Closes the epochs of a flow that an earlier driver left open, and deletes the files of all. No query may run."""
+    newest = close_failed_epochs(checkpoint)
+    if newest:
+        delete_epoch(checkpoint, newest)
+
+
+def _fork(checkpoint: str, number: int) -> int:
+    """Makes the fork of this number; answers the flow's last batch in its past, -1 for none."""
+    _remove_fork(checkpoint, number)  # of a driver that was killed here
+    place = epoch_checkpoint(checkpoint, number)
+    query = QUERY.read(cec_directory(checkpoint))
+    if query is None:  # the flow has committed nothing
+        return -1
+    lender, home = absolute_home(checkpoint, query["log_home"]), _home_of_fork(place, query)
+    source = Places(open_storage(checkpoint), cec_directory(checkpoint), open_storage(lender))
+    target = Places(open_storage(place), cec_directory(place), open_storage(home))
+    return fork_query(source, target, lender, relative_home(place, home))
+
+
+def _remove_fork(checkpoint: str, number: int) -> None:
+    """Removes the files of a fork, whole or in part. Its log may lie outside, and a fork in the making does not say so.
+    """
+    place = epoch_checkpoint(checkpoint, number)
+    flow, fork = (QUERY.read_if_sound(cec_directory(each)) for each in (checkpoint, place))
+    homes = {absolute_home(place, fork["log_home"])} if fork is not None else set[str]()
+    homes |= {_home_of_fork(place, flow)} if flow is not None else set()
+    for home in homes:
+        if not is_inside(place, home):
+            remove_all(home)
+    remove_all(place)
+
+
+def _home_of_fork(place: str, flow: Mapping[str, Any]) -> str:
+    """Where the log of a fork at `place` begins. `flow`: the flow's `query.json`."""
+    return home_of(place, parse_settings(flow.get("settings_conf") or {}), None)
+
+
+def _find_newest_rows(checkpoint: str, through: int | None = None) -> int:
+    """The flow's newest batch with rows, at most `through`; -1 for none. Readers leave batches without rows for later.
+    """
+    query = QUERY.read(cec_directory(checkpoint))
+    if query is None:
+        return -1
+    log = open_storage(absolute_home(checkpoint, query["log_home"]))
+    for batch in reversed(manifest.batches(log)):
+        try:
+            if (through is None or batch <= through) and manifest.load(log, batch).rows:
+                return batch
+        except FileNotFoundError:  # it is no longer kept, so all readers have it, and the older ones
+            return -1
+        except DamagedLog:  # a reader stops there
+            return batch
+    return -1
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,325 @@
+"""Keeps the epochs of a flow that must answer within X: opens one when an input is away, and closes it again."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from spark_cec.agent.logs import cec_directory
+from spark_cec.availability.epochs import Epoch, epoch_checkpoint
+from spark_cec.availability.failure import (
+    EpochLook,
+    FailureState,
+    FlowLook,
+    Inputs,
+    Orders,
+    Progress,
+    decide,
+)
+from spark_cec.ids import new_id
+from spark_cec.pipeline.epoch_files import close_failed_epochs, delete_epoch, end_epoch, make_epoch, read_until
+from spark_cec.pipeline.options import Within
+from spark_cec.pipeline.query_progress import Wait, last_batch, read_progress, read_wait
+from spark_cec.pipeline.worker import Worker
+from spark_cec.recovery.requests import ask_flush, withdraw_flush
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_LOG = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 0.2
+
+KEPT_S = 30.0
+"""The files of a closed epoch stay for this time, because a reader may be about to read them."""
+
+RETRY_S = 10.0
+"""The shortest time between two epochs of a flow, if the first one failed."""
+
+StartFork = Callable[[str, str, Collection[str], Mapping[str, int]], "StreamingQuery"]
+"""Starts the query of an epoch: takes its name, its checkpoint, the channels for which it does not wait, and the epochs
+that it reads, by flow."""
+
+
+@dataclass(slots=True)
+class _OpenEpoch:
+    """The open epoch. `query`: None before its start, and after a failed one. By the clock, `opened_at`.
+
+    `begun`: the flow's progress then. `inputs`: the epochs of other flows that it reads.
+    """
+
+    epoch: Epoch
+    opened_at: float
+    begun: Progress
+    inputs: Inputs
+    query: StreamingQuery | None = None
+    progress: Progress = field(default_factory=Progress)
+    is_suspended: bool = False
+    has_answered: bool = False
+
+    def suspend(self) -> None:
+        """Stops the query. The rows count until the epoch is closed."""
+        if self.query is not None:
+            self.query.stop()
+            self.note_progress(self.query)
+        self.is_suspended = True  # last: a query that Spark failed to stop is stopped again
+
+    def note_progress(self, query: StreamingQuery) -> None:
+        """Keeps the newest progress that is known."""
+        found = read_progress(query)
+        self.progress = self.progress if found.until_ms is None else found
+
+
+@dataclass(frozen=True, slots=True)
+class TentativeStatus:
+    """The state of a flow that answers within X. `epoch`: the number of the open one, None without one.
+
+    `until_ms`: the end of the epoch's newest buckets, event time in ms since 1970. `absent`: the channels without which
+    it answers.
+    """
+
+    state: FailureState = FailureState.STABLE
+    epoch: int | None = None
+    until_ms: int | None = None
+    absent: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _ClosedEpoch:
+    """An epoch whose files go at `due`, by the clock, once its query runs no more; None if it never started."""
+
+    number: int
+    due: float
+    query: StreamingQuery | None = None
+
+
+class EpochKeeper(Worker):
+    """Looks at one flow now and then, and carries out the decisions of `availability.failure`."""
+
+    def __init__(
+        self, flow: str, checkpoint: str, within: Within, find_query: Callable[[], StreamingQuery | None],
+        is_over: Callable[[], bool], find_inputs: Callable[[], Inputs], start: StartFork, changed: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """`checkpoint`: the URL of the flow's.
+
+        `find_query` answers the flow's own query while it runs, and `is_over` whether it never runs again.
+        `find_inputs` answers the open epochs of the flows that it reads. This calls `changed` at each new state.
+        """
+        super().__init__(f"cec-epochs-{flow}")
+        self._flow = flow
+        self._checkpoint = checkpoint
+        self._within = within
+        self._wait_s = within.wait_ms / 1000
+        self._find_query = find_query
+        self._is_over = is_over
+        self._find_inputs = find_inputs
+        self._start_fork = start
+        self._changed = changed
+        self._ending = threading.Event()
+        self._progress = Progress()
+        self._moved_at = time.monotonic()
+        self._open: _OpenEpoch | None = None
+        self._may_have_left = False
+        self._rests_until = 0.0
+        self._prepared_at: Progress | None = None
+        self._request: str | None = None
+        self._closed: deque[_ClosedEpoch] = deque()
+        self._has_warned = False
+        self._standing = TentativeStatus()
+
+    @property
+    def standing(self) -> TentativeStatus:
+        """How the flow stood at the last look."""
+        return self._standing
+
+    def end(self) -> None:
+        """Ends the thread after its present look, and closes the open epoch."""
+        self._ending.set()
+
+    def run(self) -> None:
+        """Looks until `end`."""
+        while not self._ending.wait(LOOK_EVERY_S):
+            self.look()
+        self._prepare(False)
+        for _ in range(2):
+            self._guard(self._close_left)
+            if self._open is not None:
+                self._guard(lambda: self._carry_out(Orders(FailureState.STABLE, closes=True), frozenset()))
+
+    def look(self) -> None:
+        """Looks once, and carries out the orders. Logs a failure, and tries again later."""
+        self._guard(self._look)
+        self._delete_old()
+
+    def _look(self) -> None:
+        if time.monotonic() >= self._rests_until:
+            self._close_left()
+        flow = self._look_at_flow()
+        epoch = None if self._open is None else self._look_at_epoch(self._open)
+        if flow is not None:
+            orders = decide(flow, epoch, self._wait_s)
+            self._prepare(orders.prepares)
+            self._carry_out(orders, flow.inputs)
+            return
+        self._prepare(False)
+        if self._is_over() and self._open is not None:
+            self._carry_out(Orders(FailureState.STABLE, closes=True), frozenset())
+
+    def _prepare(self, prepares: bool) -> None:
+        """Asks the flow to write its stores, once for each of its batches. Takes a request back that has no answer.
+
+        A flow without stores never answers. A failure delays no epoch: the fork then has more to replay.
+        """
+        own, request = cec_directory(self._checkpoint), self._request
+        try:
+            if request is not None and not prepares:
+                self._request = None
+                withdraw_flush(own, request)
+            if prepares and request is None and self._prepared_at != self._progress:
+                self._request, self._prepared_at = new_id().hex(), self._progress
+                ask_flush(own, self._request)
+        except Exception:
+            _LOG.warning("flow %s cannot be asked to write its stores", self._flow, exc_info=True)
+
+    def _guard(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception:  # of a storage, or of a session that ends: the flow itself goes on
+            _LOG.warning("the tentative answers of flow %s are held up", self._flow, exc_info=True)
+            self._rests_until = time.monotonic() + RETRY_S
+
+    def _look_at_flow(self) -> FlowLook | None:
+        """None while the flow's query does not run: then it does not wait for an input."""
+        query = self._find_query()
+        if query is None:
+            return None
+        found = read_progress(query)
+        if found.until_ms is not None and found != self._progress:
+            self._progress, self._moved_at = found, time.monotonic()
+        wait, still_s = read_wait(query), time.monotonic() - self._moved_at
+        return FlowLook(self._progress, wait.held_s, still_s, self._find_inputs())
+
+    def _look_at_epoch(self, open_: _OpenEpoch) -> EpochLook:
+        query, wait, has_ended = open_.query, Wait(), open_.query is None
+        if query is not None and not open_.is_suspended:
+            open_.note_progress(query)
+            has_ended, wait = not query.isActive, read_wait(query)
+            self._note_answer(open_, query)
+        return EpochLook(
+            frozenset(open_.epoch.absent), open_.begun, open_.progress, wait.held_s, has_ended,
+            open_.is_suspended, open_.inputs,
+        )  # fmt: skip
+
+    def _note_answer(self, open_: _OpenEpoch, query: StreamingQuery) -> None:
+        """Warns, once for the flow, if the first batch of an epoch came after more than X."""
+        if open_.has_answered or last_batch(query) is None:
+            return
+        open_.has_answered = True
+        took_s = time.monotonic() - open_.opened_at
+        if took_s > self._within.x_ms / 1000 - self._wait_s and not self._has_warned:
+            self._has_warned = True
+            _LOG.warning(
+                "flow %s: its first tentative rows came %.1f s after it had waited for %.1f s, so later than "
+                "within=%g s: give a smaller alpha, or a larger within",
+                self._flow, took_s, self._wait_s, self._within.x_ms / 1000,
+            )  # fmt: skip
+
+    def _carry_out(self, orders: Orders, inputs: Inputs) -> None:
+        open_, rests = self._open, time.monotonic() < self._rests_until
+        try:
+            if open_ is not None and orders.closes:
+                if orders.opens is not None and rests:
+                    return  # it is better than none
+                if orders.opens is None:
+                    self._close(open_)
+            elif open_ is not None and not open_.is_suspended:
+                is_correcting = orders.state is FailureState.STABILIZATION
+                if orders.suspends or (is_correcting and not self._within.answers_while_correcting):
+                    open_.suspend()
+            if orders.opens is not None and not rests:
+                self._open_epoch(tuple(sorted(orders.opens)), inputs)
+        finally:
+            self._set_standing(orders.state)
+
+    def _set_standing(self, state: FailureState) -> None:
+        open_, before = self._open, self._standing
+        if open_ is None:
+            self._standing = TentativeStatus(FailureState.STABLE if state is FailureState.STABILIZATION else state)
+        else:
+            self._standing = TentativeStatus(
+                state, open_.epoch.number, open_.progress.until_ms, open_.epoch.absent
+            )  # fmt: skip
+        if (before.state, before.epoch) != (self._standing.state, self._standing.epoch):
+            _LOG.info("flow %s: %s", self._flow, self._standing)
+            self._changed()
+
+    def _open_epoch(self, absent: tuple[str, ...], inputs: Inputs) -> None:
+        """Opens an epoch: forks the flow, notes the epoch, and starts its query. Closes the epoch that was open.
+
+        That one is closed after the new note: else readers would take its rows back before others may come.
+        """
+        began, before = time.monotonic(), self._open
+        self._may_have_left = True
+        epoch = make_epoch(self._checkpoint, absent)
+        if before is not None:
+            self._close(before)
+        open_ = self._open = _OpenEpoch(epoch, began, Progress(), inputs)
+        self._may_have_left = False
+        # Not the progress that was seen last: after a restart there is none before the first batch.
+        open_.begun = Progress(read_until(self._checkpoint, epoch.begins_after))
+        number = epoch.number
+        without = f"without {' and '.join(absent)}" if absent else "because its input does so"
+        _LOG.warning("flow %s answers tentatively, in epoch %d, %s", self._flow, number, without)
+        place = epoch_checkpoint(self._checkpoint, number)
+        open_.query = self._start_fork(f"{self._flow} epoch {number}", place, absent, dict(inputs))
+
+    def _close(self, open_: _OpenEpoch) -> None:
+        """Closes the open epoch, then stops its query."""
+        end_epoch(self._checkpoint, open_.epoch)
+        self._open = None
+        closed = _ClosedEpoch(open_.epoch.number, time.monotonic() + KEPT_S, open_.query)
+        self._closed.append(closed)
+        if open_.query is None or (open_.query.exception() is not None and not open_.is_suspended):
+            self._rests_until = time.monotonic() + RETRY_S
+            _LOG.warning("epoch %d of flow %s has failed", open_.epoch.number, self._flow)
+        self._stop(closed)
+
+    def _stop(self, closed: _ClosedEpoch) -> None:
+        """Stops the query of a closed epoch. A failure delays no epoch; `_delete_old` tries it again."""
+        try:
+            if closed.query is not None and closed.query.isActive:
+                closed.query.stop()
+        except Exception:
+            _LOG.warning("the query of epoch %d of flow %s runs on for now", closed.number, self._flow, exc_info=True)
+
+    def _close_left(self) -> None:
+        """Closes what an opening that failed has left: readers would keep the rows of an earlier epoch for its sake."""
+        if self._may_have_left:
+            known = 0 if self._open is None else self._open.epoch.number
+            # The notes decide, and not what was closed now: this may be the second attempt.
+            newest = close_failed_epochs(self._checkpoint, known)
+            if newest > known:
+                if self._open is not None:
+                    self._close(self._open)  # no reader sees it behind a newer note
+                self._closed.append(_ClosedEpoch(newest, time.monotonic() + KEPT_S))
+            self._may_have_left = False
+
+    def _delete_old(self) -> None:
+        """Deletes the files of epochs that were closed long ago, oldest first. A failure delays no epoch."""
+        while self._closed and self._closed[0].due <= time.monotonic():
+            closed = self._closed[0]
+            try:
+                self._stop(closed)
+                if closed.query is None or not closed.query.isActive:
+                    delete_epoch(self._checkpoint, closed.number)
+                    self._closed.popleft()
+                    continue
+            except Exception:
+                _LOG.warning("the files of epoch %d of flow %s stay for now", closed.number, self._flow, exc_info=True)
+            # The next one waits, too: with its files go those of all before it.
+            closed.due = time.monotonic() + RETRY_S

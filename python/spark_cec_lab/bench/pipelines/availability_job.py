@@ -1,0 +1,173 @@
+"""A flow that reads two others, one of which is away for a while: `python -m …availability_job SPEC` runs it once.
+
+It counts the rows of both by key, in windows of 100 seconds that begin every second, so that many are open and some
+close in every second. One JSON line for each phase, the last one with `done`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spark_cec.pipeline.query_progress import batch_ms, read_progress, read_wait
+from spark_cec_lab.bench.flink_job import end_with_the_parent
+from spark_cec_lab.bench.pipelines.driver import session_of
+from spark_cec_lab.bench.pipelines.way_job import WaySpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from spark_cec.pipeline import Pipeline
+    from spark_cec.pipeline.running import RunningPipeline
+
+WITHIN, SUSPENDS, WAITS = "within", "suspends", "waits"
+"""The ways: the flow answers within X, and goes on so or not while it catches up; or it waits."""
+
+X_S, ALPHA = 10.0, 0.5
+AWAY_S = 20.0
+_LOOK_S = 0.05
+_SETTLED_LAG_S = 6.0
+_PATIENCE_S = 300.0
+_WINDOW_S = 100
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the sink has seen: when the first tentative row came."""
+
+    tentative_at: float | None = None
+    kinds: dict[str, int] = field(default_factory=dict)
+
+    def take(self, rows: DataFrame, _: int) -> None:
+        """For Spark's `foreachBatch`."""
+        for row in rows.groupBy("_kind").count().collect():
+            self.kinds[row["_kind"]] = self.kinds.get(row["_kind"], 0) + row["count"]
+            if row["_kind"] == "tentative" and self.tentative_at is None:
+                self.tentative_at = time.time()
+
+
+def run(spec: WaySpec) -> None:
+    """Runs all phases: rows of both, one is away, both again."""
+    spark, seen, gate = session_of(spec.spark_conf()), _Seen(), Path(spec.home) / "away"
+    running = _pipeline(spec, gate, seen).start(spark)
+    windows = _WINDOW_S * spec.batch_rows
+    _wait(running, lambda: _open_windows(running) >= windows and _lag_s(running) < _SETTLED_LAG_S, f"{windows} windows")
+    before, batch = _heap_bytes(spark), batch_ms(running.queries()["counts"])
+    _tell(phase="settled", windows=_open_windows(running), batch_ms=batch)
+    gate.touch()
+    held_at = _wait(running, lambda: _held_since(running), "the flow waits for the input that is away")
+    if spec.way != WAITS:
+        _wait(running, lambda: seen.tentative_at, "a tentative row")
+    time.sleep(max(held_at + AWAY_S - time.time(), 0.0))
+    during, back_at = _heap_bytes(spark), time.time()
+    gate.unlink()
+    _tell(phase="back", tentative=seen.kinds.get("tentative", 0))
+    _wait(running, lambda: _lag_s(running) < _SETTLED_LAG_S and not _has_epoch(running), "the flow has caught up")
+    caught_up_s = time.time() - back_at
+    running.stop()
+    _tell(
+        done=True, windows=windows, batch_ms=batch, caught_up_s=caught_up_s, heap_before=before, heap_during=during,
+        first_tentative_s=None if seen.tentative_at is None else seen.tentative_at - held_at - ALPHA * X_S,
+        tentative=seen.kinds.get("tentative", 0), stable=seen.kinds.get("stable", 0),
+    )  # fmt: skip
+
+
+def _pipeline(spec: WaySpec, gate: Path, seen: _Seen) -> Pipeline:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from spark_cec.pipeline import Pipeline
+
+    made = Pipeline("availability", f"{spec.home}/pipeline")
+    place = str(gate)
+
+    def hold(value: int) -> int:
+        while Path(place).exists():
+            time.sleep(0.05)
+        return value
+
+    def events(spark: SparkSession) -> DataFrame:
+        stream = spark.readStream.format("rate").option("rowsPerSecond", str((spec.rows_per_s or 1_000) // 2))
+        return stream.option("numPartitions", "1").load().selectExpr("value", "timestamp AS t")
+
+    @made.flow
+    def web(spark: SparkSession) -> DataFrame:
+        return events(spark)
+
+    @made.flow
+    def app(spark: SparkSession) -> DataFrame:
+        return events(spark).withColumn("value", F.udf(hold, "bigint")("value"))
+
+    pace = "suspend" if spec.way == SUSPENDS else "process"
+    bound = {"within": f"{X_S}s", "alpha": ALPHA, "while_correcting": pace}
+    how = {"bucket": "1s"} if spec.way == WAITS else bound
+
+    @made.flow(watermarks={"web": ("t", "0 seconds"), "app": ("t", "0 seconds")}, **how)
+    def counts(web: DataFrame, app: DataFrame) -> DataFrame:
+        window = F.window("t", f"{_WINDOW_S} seconds", "1 second")
+        grouped = web.unionByName(app).groupBy(window, (F.col("value") % spec.batch_rows).alias("key"))
+        return grouped.count().select("window.start", "key", "count")
+
+    @made.sink(tentative=True)
+    def left(counts: DataFrame) -> DataStreamWriter:
+        return counts.writeStream.foreachBatch(seen.take)
+
+    return made
+
+
+def _wait(running: RunningPipeline, look: Callable[[], Any], what: str) -> Any:
+    """What `look` answers, as soon as it is no longer None or False."""
+    end = time.monotonic() + _PATIENCE_S
+    while not (found := look()):
+        for flow in running.status().failed:
+            raise SystemExit(f"flow {flow.name}: {flow.error}")
+        if time.monotonic() > end:
+            raise SystemExit(f"not within {_PATIENCE_S:.0f} s: {what}")
+        time.sleep(_LOOK_S)
+    return found
+
+
+def _open_windows(running: RunningPipeline) -> int:
+    query = running.queries().get("counts")
+    progress = None if query is None else query.lastProgress
+    return 0 if progress is None else sum(each["numRowsTotal"] for each in progress["stateOperators"])
+
+
+def _lag_s(running: RunningPipeline) -> float:
+    """How far the flow is behind the clock."""
+    end_ms = read_progress(running.queries()["counts"]).until_ms if "counts" in running.queries() else None
+    return time.time() - (end_ms or 0) / 1000
+
+
+def _held_since(running: RunningPipeline) -> float | None:
+    """Since when rows wait for the input that is away, in seconds since 1970; None if none waits for long."""
+    held_s = max(read_wait(running.queries()["counts"]).held_s.values(), default=0.0)
+    return time.time() - held_s if held_s > 2.0 else None
+
+
+def _has_epoch(running: RunningPipeline) -> bool:
+    return any(flow.epoch is not None for flow in running.status().flows)
+
+
+def _heap_bytes(spark: SparkSession) -> int:
+    """The bytes of live objects in the JVM's heap."""
+    jvm: Any = spark.sparkContext._jvm
+    for _ in range(2):
+        jvm.System.gc()
+    runtime = jvm.Runtime.getRuntime()
+    return int(runtime.totalMemory() - runtime.freeMemory())
+
+
+def _tell(**fields: Any) -> None:
+    print(json.dumps(fields), flush=True)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=end_with_the_parent, daemon=True).start()
+    run(WaySpec.from_json(sys.argv[1]))

@@ -1,0 +1,479 @@
+"""The calls of streams that read channels by buckets: they plan together, and late rows are kept aside."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent import unions
+from spark_cec.agent.messages import BucketLeaveRequest
+from spark_cec.availability.buckets import Backlog
+from spark_cec.log.boundary import Boundary, still_holds
+from spark_cec.log.late import list_late, read_late
+from spark_cec.log.manifest import PublishedBatches, load, take_back
+from spark_cec.log.storage import Storage
+from spark_cec.log.times import TimeRange
+from tests.agent.support import Agent, Refused
+
+NAMES = ("app", "web")
+SCHEMA = json.dumps({"type": "struct", "fields": [
+    {"name": "n", "type": "long", "nullable": True, "metadata": {}},
+    {"name": "time", "type": "timestamp", "nullable": True, "metadata": {}},
+]})  # fmt: skip
+
+
+@dataclass
+class Union:
+    """Two channels, and the streams of one query that read them; `offsets` by channel, as the shim has them."""
+
+    agents: dict[str, Agent]
+    run: int = 0
+    delay_ms: int = 1_000
+
+    def __post_init__(self) -> None:
+        self.offsets: dict[str, dict[str, Any]] = {
+            name: {"until_ms": 1, "batch": -1, "first": 0, "of": None} for name in NAMES
+        }
+        self.written = dict.fromkeys(NAMES, 0)
+
+    def write(self, name: str, *times: int | None, old: bool = False, truncate: bool = False) -> None:
+        """Publishes a batch with rows of these times. `old`: as an earlier release, without their range."""
+        agent, batch = self.agents[name], self.written[name]
+        self.written[name] += 1
+        micros = [None if each is None else each * 1000 for each in times]
+        numbers = [batch * 100 + place for place in range(len(times))]
+        table = pa.table({"n": pa.array(numbers, pa.int64()), "time": pa.array(micros, pa.timestamp("us", "UTC"))})
+        frames = [agent.write_output(batch, agent.spool(table), len(times))] if times else []
+        known = [each for each in times if each is not None]
+        ranges = {"column": "time", "first_ms": min(known, default=None), "last_ms": max(known, default=None)}
+        sent = [] if old or not times else [{**ranges, "nulls": len(times) - len(known)}]
+        agent.ask(
+            "publish", batch=batch, generation=1, sources=[], frames=frames, rows=len(times), schema=SCHEMA,
+            truncate=truncate, times=sent,
+        )  # fmt: skip
+
+    def ask(self, name: str, **more: Any) -> dict[str, Any]:
+        """Where the stream's next batch ends."""
+        members = [
+            {"name": each, "path": self.agents[each].checkpoint, "time": "time", "delay_ms": self.delay_ms}
+            for each in NAMES
+        ]
+        at = self.offsets[name]
+        sent = {"until_ms": at["until_ms"], "batch": at["batch"], "first": at["first"], "seen": at["of"]}
+        return self.agents[name].ask("bucket_end", **{
+            "union": {"bucket_ms": 1_000, "members": members}, "own": NAMES.index(name), "query": "query",
+            "source": f"sources/{NAMES.index(name)}", "leader": f"run {self.run}", "leads": name == NAMES[0],
+            **sent, **more,
+        })  # fmt: skip
+
+    def plan(self, **more: Any) -> dict[str, dict[str, Any]]:
+        """What Spark asks before a batch: each stream, one after the other."""
+        return {name: self.ask(name, **more) for name in NAMES}
+
+    def read(self, ends: dict[str, dict[str, Any]]) -> dict[str, list[int]]:
+        """Runs the batch: the rows of each channel, in their order."""
+        rows = {}
+        for name, end in ends.items():
+            agent, at = self.agents[name], self.offsets[name]
+            rows[name] = self.rows(agent, at, end)
+            self.offsets[name] = {key: end[key] for key in ("until_ms", "batch", "first", "of")}
+        return rows
+
+    def rows(
+        self, agent: Agent, at: dict[str, Any], end: dict[str, Any], columns: Sequence[str] = ("n",)
+    ) -> list[int]:
+        if end["until_ms"] == at["until_ms"]:
+            return []
+        buckets = {
+            "column": "time", "after_ms": at["until_ms"], "until_ms": end["until_ms"], "fresh_from": at["batch"] + 1,
+            "reader": "totals",
+        }  # fmt: skip
+        bounds = {"first": at["first"], "last": end["batch"], "whole": False, "seen": end["of"], "schema": SCHEMA}
+        splits = agent.ask("view_splits", view="output", **bounds, buckets=buckets)["splits"]
+        answers = [agent.ask("read_split", split=each, columns=list(columns)) for each in splits]
+        if not columns:
+            return [int(answer["rows"]) for answer in answers]
+        return [row["n"] for answer in answers for row in agent.rows(answer)]
+
+    def batch(self, **more: Any) -> dict[str, list[int]]:
+        return self.read(self.plan(**more))
+
+
+@pytest.fixture
+def union(tmp_path: Path) -> Iterator[Union]:
+    agents = {}
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+        agents[name] = Agent(tmp_path / name)
+    agents["web"].calls.close()
+    agents["web"].calls = agents["app"].calls  # one process reads both
+    for agent in agents.values():
+        agent.begin_run()
+    made = Union(agents)
+    yield made
+    agents["app"].calls.close()
+
+
+def test_streams_take_the_same_buckets(union: Union) -> None:
+    union.write("app", 100, 4_500)
+    union.write("web", 200, 1_300, 3_999)
+    assert union.batch() == {"app": [], "web": []}, "a plan needs to know where all streams are"
+    ends = union.plan()
+    assert {end["until_ms"] for end in ends.values()} == {2_000}
+    assert union.read(ends) == {"app": [0], "web": [0, 1]}
+    union.write("web", 9_000, 2_500)
+    ends = union.plan()
+    union.write("app", 20_000)
+    assert {end["until_ms"] for end in ends.values()} == {3_000}, "the first one that asks decides"
+    assert union.read(ends) == {"app": [], "web": [101]}
+    ends = union.plan()
+    assert {end["until_ms"] for end in ends.values()} == {8_000}
+    assert union.read(ends) == {"app": [1], "web": [2]}
+    assert union.offsets["web"]["first"] == 1, "batch 0 is not needed any more"
+
+
+def test_a_round_asks_each_channel_once(union: Union, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look is a request on an object store, and Spark asks ten times a second."""
+    union.plan()
+    for name in NAMES:
+        union.write(name, 100, 4_500)
+        union.agents[name].ask("boundary", batch=0, generation=1, quiet_ms=None, columns={"time": 2_000})
+    union.batch()
+    asked: list[str] = []
+    bounds = PublishedBatches.bounds
+
+    def note_bounds(self: PublishedBatches) -> tuple[int, int] | None:
+        asked.append("bounds")
+        return bounds(self)
+
+    def note_check(storage: Storage, boundary: Boundary) -> bool:
+        asked.append("boundary")
+        return still_holds(storage, boundary)
+
+    monkeypatch.setattr(PublishedBatches, "bounds", note_bounds)
+    monkeypatch.setattr("spark_cec.agent.reader.still_holds", note_check)
+    union.plan()
+    assert asked == ["bounds", "bounds"], "each boundary was checked before"
+
+
+def test_a_repeat_reads_the_same_rows(union: Union) -> None:
+    union.plan()
+    union.write("app", 100, 4_500)
+    union.write("web", 200, 1_300, 8_000)
+    before = dict(union.offsets["web"])
+    ends = union.plan()
+    union.read(ends)
+    union.write("web", 300, 1_500)
+    assert union.rows(union.agents["web"], before, ends["web"]) == [0, 1]
+    assert union.rows(union.agents["web"], before, ends["web"], columns=[]) == [2], "a count needs no column"
+
+
+def test_late_rows_are_kept_aside_once(union: Union) -> None:
+    union.plan()
+    union.write("app", 100, 50_000)
+    union.write("web", 200, 10_000)
+    assert union.batch()["web"] == [0]
+    union.write("web", 8_999, 9_500, None, 30_000)
+    before = dict(union.offsets["web"])
+    ends = union.plan()
+    assert union.read(ends)["web"] == [102, 101, 1], "a row without a time comes first"
+    web = union.agents["web"]
+    assert sorted(union.rows(web, before, ends["web"])) == [1, 101, 102], "again"
+    storage = open_storage(web.home)
+    (path,) = list_late(storage, "totals")
+    assert read_late(storage, path)["n"].to_pylist() == [100]
+    splits = web.ask("view_splits", view="late", reader="totals")["splits"]
+    rows = [row for split in splits for row in web.rows(web.ask("read_split", split=split))]
+    assert [row["n"] for row in rows] == [100]
+    assert web.ask("view_splits", view="late", reader="another")["splits"] == []
+
+
+def test_a_channel_of_an_earlier_release_has_no_ranges(union: Union) -> None:
+    union.plan()
+    union.write("app", 100, 4_500, old=True)
+    union.write("web", None, 200, 9_000, old=True)
+    assert load(open_storage(union.agents["web"].home), 0).times == {}
+    assert union.batch() == {"app": [0], "web": [0, 1]}
+
+
+def test_the_range_of_all_tasks_is_in_the_manifest(union: Union) -> None:
+    union.write("web", None, 200, 9_000)
+    assert load(open_storage(union.agents["web"].home), 0).times == {"time": TimeRange(200, 9_000, 1)}
+
+
+def test_a_channel_that_says_more_than_its_rows(union: Union, monkeypatch: pytest.MonkeyPatch) -> None:
+    union.plan()
+    union.write("app", 100, 4_500)
+    union.write("web", 200)
+    assert union.plan()["web"]["until_ms"] == 1
+    web = union.agents["web"]
+    web.ask("boundary", batch=0, generation=1, quiet_ms=8_000, columns={"time": 3_000})
+    assert union.plan()["web"]["until_ms"] == 3_000, "the rows of app end there"
+    web.ask("boundary", batch=0, generation=1, quiet_ms=None, columns={"time": 9_000})
+    union.write("app", 60_000)
+    ends = union.plan()
+    assert {end["until_ms"] for end in ends.values()} == {9_000}
+    union.read(ends)
+    web.ask("boundary", batch=0, generation=1, quiet_ms=None, columns={"time": 12_000})
+    assert union.plan()["web"]["until_ms"] == 9_000, "no row is due"
+    monkeypatch.setattr(unions, "EMPTY_WAIT_MS", -1)
+    assert union.plan()["web"]["until_ms"] == 12_000, "but after a while"
+
+
+def test_streams_of_a_new_run_agree_again(union: Union) -> None:
+    union.plan()
+    union.write("app", 100, 4_500)
+    union.write("web", 200, 3_999)
+    union.batch()
+    for name in NAMES:
+        union.write(name, 30_000)
+    assert union.ask("app")["until_ms"] == 29_000, "and then the query fails"
+    union.run += 1
+    first = union.plan()
+    assert [first[name]["until_ms"] for name in NAMES] == [2_000, 2_000]
+    assert {end["until_ms"] for end in union.plan().values()} == {29_000}
+
+
+def test_a_channel_that_is_read_twice_has_two_streams(union: Union) -> None:
+    """Spark makes two streams of a channel that is joined with itself."""
+    union.plan()
+    union.ask("web", source="sources/2")
+    for name in NAMES:
+        union.write(name, 100, 4_500)
+    ends = [*union.plan().values(), union.ask("web", source="sources/2")]
+    assert {end["until_ms"] for end in ends} == {3_000}
+
+
+def test_a_channel_that_the_query_leaves_out_holds_nobody_back(union: Union) -> None:
+    union.ask("web", leads=True)
+    union.write("web", 100, 4_500)
+    assert union.ask("web", leads=True)["until_ms"] == 3_000
+
+
+def test_an_agent_that_begins_in_the_middle_of_a_round_keeps_the_streams_together(union: Union) -> None:
+    union.ask("web")
+    for name in NAMES:
+        union.write(name, 100, 4_500)
+    ends = [union.plan(), union.plan()]
+    assert all(len({end["until_ms"] for end in each.values()}) == 1 for each in ends)
+    assert ends[1]["web"]["until_ms"] == 3_000
+
+
+def test_a_log_that_was_begun_anew_has_other_ranges(union: Union) -> None:
+    union.plan()
+    for name in NAMES:
+        union.write(name, 100, 60_000)
+    union.batch()
+    for name in NAMES:
+        shutil.rmtree(union.agents[name].checkpoint)
+        union.agents[name].begin_run()
+    union.__post_init__()
+    union.run += 1
+    union.plan()
+    for name in NAMES:
+        union.write(name, 100, 4_500)
+    assert union.plan()["web"]["until_ms"] == 3_000
+
+
+def test_a_batch_has_a_bound(union: Union) -> None:
+    union.plan()
+    for name in NAMES:
+        union.write(name, *range(0, 20_000, 100))
+    first = union.plan(max_rows=50)
+    assert first["app"]["until_ms"] == 4_000
+    assert all(end["newest"] == end["batch"] + 1 for end in first.values()), "more is left"
+    union.read(first)
+    last = union.plan()
+    assert last["app"]["until_ms"] == 18_000 and all(end["newest"] == end["batch"] for end in last.values())
+    union.read(last)
+    union.write("app", 30_000)
+    rest = union.plan()
+    assert all(end["newest"] == end["batch"] for end in rest.values()), "what no batch can have yet is not left"
+
+
+def test_an_epoch_does_not_wait_for_an_absent_channel(union: Union) -> None:
+    """Its rows count if they are in time, and are not kept aside if they are not."""
+    epoch = {"bucket_ms": 1_000, "absent": ["web"], "members": [
+        {"name": each, "path": union.agents[each].checkpoint, "time": "time", "delay_ms": 1_000} for each in NAMES
+    ]}  # fmt: skip
+    for number in range(3):
+        union.write("app", 1_500 + 2_000 * number)
+    union.write("web", 200)
+    assert union.plan()["app"]["until_ms"] == 1, "nothing is stable"
+    held = union.plan()
+    assert held["web"]["waits_for"] == ["web"] and len(held["web"]["held_ms"]) == 1
+    union.run += 1
+    union.plan(union=epoch)
+    ends = union.plan(union=epoch)
+    assert [end["until_ms"] for end in ends.values()] == [4_000, 4_000] and not ends["app"]["waits_for"]
+    assert union.read(ends) == {"app": [0, 100], "web": [0]}
+    union.write("web", 300, 9_500)
+    union.write("app", 8_500)
+    end = union.plan(union=epoch)["web"]
+    fresh = {"column": "time", "after_ms": 4_000, "until_ms": end["until_ms"], "fresh_from": 1}
+    agent = union.agents["web"]
+    bounds = {"first": 1, "last": end["batch"], "whole": False, "seen": end["of"], "schema": SCHEMA}
+    for split in agent.ask("view_splits", view="output", **bounds, buckets=fresh)["splits"]:
+        agent.ask("read_split", split=split, columns=["n"])
+    assert not list((Path(agent.home) / "late").rglob("*")), "an epoch keeps no late rows"
+
+
+def test_what_cannot_be_read_by_buckets_is_named(union: Union) -> None:
+    union.plan()
+    union.write("app", 100, 4_500)
+    union.write("web", 200, 5_000)
+    union.batch()
+    take_back(open_storage(union.agents["web"].home), -1, 5)
+    with pytest.raises(Refused, match=r"run 5 of the query .* has taken back all after") as refused:
+        union.ask("web")
+    assert refused.value.kind == "OutputTakenBack"
+    union.write("app", 9_000, truncate=True)
+    with pytest.raises(Refused, match=r"batch 1 of app replaces all output, as in complete mode, .*: let that query"):
+        union.ask("app")
+
+
+def test_a_channel_that_is_not_there_yet_holds_all_back(union: Union, tmp_path: Path) -> None:
+    union.agents["web"].checkpoint = str(tmp_path / "later")
+    union.write("app", 100, 4_500)
+    assert union.plan(may_wait=True)["app"]["until_ms"] == 1
+    assert union.plan(may_wait=True)["app"]["until_ms"] == 1
+
+
+def begin_wait(union: Union, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], dict[str, Any]]:
+    """Rows of app wait for web, for a minute at most. Answers the clock, in seconds, and the union."""
+    now = [0.0]
+    handler: Any = union.agents["app"].calls._by_name["bucket_end"][1]
+    monkeypatch.setattr(handler.__self__, "_clock", lambda: now[0])
+    members = [
+        {"name": each, "path": union.agents[each].checkpoint, "time": "time", "delay_ms": 1_000} for each in NAMES
+    ]
+    kept = {"bucket_ms": 1_000, "most_wait_ms": 60_000, "members": members}
+    union.write("app", 1_500, 9_000)
+    union.write("web", 1_600)
+    union.plan(union=kept)
+    return now, kept
+
+
+def late_rows(union: Union, name: str) -> list[int]:
+    """The rows of a channel that were kept aside."""
+    storage = open_storage(union.agents[name].home)
+    return [n for path in list_late(storage, "totals") for n in read_late(storage, path)["n"].to_pylist()]
+
+
+def test_rows_wait_for_a_channel_no_longer_than_they_are_kept(
+    union: Union, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then they go in without it. What comes of it later is late, until it is back."""
+    now, kept = begin_wait(union, monkeypatch)
+    for now[0] in (1.0, 60.9):
+        assert union.batch(union=kept) == {"app": [], "web": []}
+    now[0] = 61.1
+    assert union.batch(union=kept) == {"app": [0], "web": [0]}, "all that is stable without web"
+    assert union.offsets["web"]["until_ms"] == 8_000
+    union.write("app", 14_000)
+    assert union.batch(union=kept)["app"] == [1], "it is not waited for again"
+    union.write("web", 8_500)
+    now[0] = 500.0
+    assert union.batch(union=kept) == {"app": [], "web": []}, "late"
+    union.write("web", 15_500)
+    union.write("app", 19_500)
+    ends = union.plan(union=kept)
+    assert ends["app"]["until_ms"] == 14_000, "it is back"
+    union.read(ends)
+    assert late_rows(union, "web") == [100]
+
+
+def test_a_channel_that_came_back_since_the_last_look_is_not_given_up(
+    union: Union, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look may come late, after a long batch. Then the channel has passed all that waited for it."""
+    now, kept = begin_wait(union, monkeypatch)
+    for now[0] in (1.0, 60.5):
+        union.batch(union=kept)
+    union.write("web", 8_900, 15_000)
+    union.write("app", 17_000)
+    now[0] = 63.0
+    ends = union.plan(union=kept)
+    assert ends["app"]["until_ms"] == 14_000
+    union.read(ends)
+    union.write("web", 15_100, 15_300, 17_500)
+    union.write("app", 19_000)
+    now[0] = 64.0
+    assert union.batch(union=kept) == {"app": [], "web": [101, 200, 201]}
+    assert not late_rows(union, "web")
+
+
+@pytest.mark.parametrize("lag_ms", [1_500, 3_500, 20_500])
+def test_a_channel_that_is_back_and_always_behind_is_waited_for_again(
+    lag_ms: int, union: Union, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, kept = begin_wait(union, monkeypatch)
+    for now[0] in (1.0, 61.1):
+        union.batch(union=kept)
+    seconds = range(20, 120)
+    for second in seconds:
+        now[0] += 1.0
+        union.write("app", second * 1_000)
+        union.write("web", second * 1_000 - lag_ms)
+        union.batch(union=kept)
+    union.write("app", 200_000)
+    union.write("web", 200_000)
+    union.batch(union=kept)
+    late = len(late_rows(union, "web"))
+    # Those that lay below what had gone in, for the lag, the delay, and the look that finds the channel.
+    assert late <= lag_ms / 1_000 + 3, f"{late} of {len(seconds)}"
+    assert union.offsets["web"]["until_ms"] == 199_000
+
+
+def test_a_channel_that_comes_back_with_old_rows_holds_nothing_back(
+    union: Union, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is more than a minute behind: to wait until it has caught up would take too long."""
+    now, kept = begin_wait(union, monkeypatch)
+    for now[0] in (1.0, 61.1):
+        union.batch(union=kept)
+    union.write("app", 120_000)
+    union.batch(union=kept)
+    union.write("web", 20_000)
+    union.write("app", 130_000)
+    now[0] = 62.0
+    union.batch(union=kept)
+    assert union.offsets["app"]["until_ms"] == 129_000
+    union.write("web", 125_000)
+    union.write("app", 140_000)
+    assert union.plan(union=kept)["app"]["waits_for"] == ["web"], "it has caught up"
+
+
+def test_a_wait_ends_when_all_that_waited_is_stable() -> None:
+    """An input that is slow holds rows back as one that is away."""
+    streams = unions._Streams("leader", 0.0)
+    streams.note_wait({"app": 10_000}, 90_000, 1.0)
+    for now, end_ms in ((2.0, 11_000), (3.0, 50_000), (4.0, 89_000)):
+        streams.note_wait({"app": end_ms, "web": 94_000}, 95_000, now)
+        assert [each.since for each in streams.held.values()] == [1.0, 2.0], "each has its own wait"
+    streams.note_wait({"app": 90_000}, 97_000, 5.0)
+    assert [each.since for each in streams.held.values()] == [5.0], "now others wait"
+    streams.note_wait({}, 97_000, 6.0)
+    assert not streams.held
+
+
+def test_a_stream_that_has_ended_is_forgotten(tmp_path: Path) -> None:
+    """Forks of a flow come and go, and each has streams of its own."""
+    calls = unions.UnionCalls(None)  # type: ignore[arg-type]
+    for fork in range(3):
+        streams = calls._streams[f"fork {fork}"] = unions._Streams("leader", 0.0)
+        streams.members["sources/0"] = unions._Stream(None)  # type: ignore[arg-type]
+        times = calls._times.setdefault(("home", "id", "time"), unions._KnownTimes(0))
+        times.read[f"fork {fork} sources/0"] = range(fork), Backlog()
+    for fork in range(2):
+        for _ in range(2):
+            calls.leave(BucketLeaveRequest(query=f"fork {fork}", source="sources/0"))
+    assert list(calls._streams) == ["fork 2"] and list(times.read) == ["fork 2 sources/0"]

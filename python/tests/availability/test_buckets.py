@@ -1,0 +1,250 @@
+"""Reads of channels by buckets, with random rows, random batches of the channels, and random moments of the reader."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from spark_cec.availability.bucket_rows import find_times, sort_by_time, take_range
+from spark_cec.availability.buckets import (
+    Backlog,
+    BatchTimes,
+    ChannelFacts,
+    Position,
+    advance,
+    find_boundary,
+    find_holders,
+    plan_end,
+)
+from spark_cec.log.times import TimeRange, merge_ranges
+
+BUCKET_MS = 1_000
+START = Position(1, -1, 0)
+
+
+def rows_of(*times: int | None, begin: int = 0) -> pa.Table:
+    micros = [None if each is None else each * 1000 for each in times]
+    numbers = pa.array(range(begin, begin + len(times)), pa.int64())
+    return pa.table({"time": pa.array(micros, pa.timestamp("us", "UTC")), "n": numbers})
+
+
+@dataclass
+class Channel:
+    """A channel in memory, and how far its reader is."""
+
+    name: str
+    delay_ms: int = 0
+    batches: list[pa.Table] = field(default_factory=list)
+    position: Position = START
+    said_ms: int | None = None
+
+    def facts(self) -> ChannelFacts:
+        known = [
+            BatchTimes(batch, rows.num_rows, find_times(rows, "time"))
+            for batch, rows in enumerate(self.batches)
+            if batch >= self.position.first and rows.num_rows
+        ]
+        return ChannelFacts(
+            self.name, self.position, Backlog.of(known), len(self.batches) - 1, self.delay_ms, self.said_ms
+        )
+
+    def read(self, end_ms: int) -> tuple[list[int], list[int]]:
+        """Reads up to there: the numbers of the rows that are given out, and of late ones."""
+        before, after = self.position, advance(self.facts(), end_ms)
+        given, late = [], []
+        for batch in range(before.first, after.batch + 1):
+            due, behind = take_range(
+                self.batches[batch], "time", before.until_ms, after.until_ms, fresh=batch > before.batch
+            )
+            given += due["n"].to_pylist()
+            late += behind["n"].to_pylist()
+        self.position = after
+        return given, late
+
+
+def plan(channels: list[Channel], max_rows: int | None = None, *, may_be_empty: bool = False) -> int | None:
+    return plan_end([each.facts() for each in channels], BUCKET_MS, max_rows, may_be_empty=may_be_empty)
+
+
+def test_no_bucket_is_stable_before_every_channel_has_passed_it() -> None:
+    web, app = Channel("web", batches=[rows_of(100, 3_700)]), Channel("app")
+    assert plan([web, app]) is None
+    assert find_holders([web.facts(), app.facts()], BUCKET_MS) == {"app": 0}
+    assert find_boundary(app.facts()) == 1, "nothing is known of it"
+    app.batches.append(rows_of(2_100))
+    assert plan([web, app]) == 2_000
+    assert web.read(2_000) == ([0], [])
+    assert app.read(2_000) == ([], [])
+    assert (web.position, app.position) == (Position(2_000, 0, 0), Position(2_000, 0, 0))
+    assert plan([web, app]) is None, "nothing new"
+    app.batches.append(rows_of(3_650, begin=1))
+    assert find_holders([web.facts(), app.facts()], BUCKET_MS) == {}, "both are in one bucket"
+    assert find_holders([web.facts()], BUCKET_MS) == {}, "nobody else"
+
+
+def test_each_channel_that_holds_rows_back_is_named() -> None:
+    """Not the slowest one alone: if two inputs go away, an answer without both must not wait for one more."""
+    web, app = Channel("web", batches=[rows_of(100, 9_700)]), Channel("app", batches=[rows_of(4_200)])
+    tel = Channel("tel", batches=[rows_of(2_100)])
+    assert find_holders([each.facts() for each in (web, app, tel)], BUCKET_MS) == {"tel": 2_000, "app": 4_000}
+    few = Channel("web", batches=[rows_of(3_100), rows_of(9_700)])
+    assert list(find_holders([each.facts() for each in (few, app, tel)], BUCKET_MS)) == ["tel"], "no row waits for app"
+
+
+def test_the_delay_and_what_the_writer_says_move_the_boundary() -> None:
+    web = Channel("web", delay_ms=2_000, batches=[rows_of(5_500)])
+    assert find_boundary(web.facts()) == 3_500
+    web.said_ms = 9_100
+    assert find_boundary(web.facts()) == 9_100
+    assert plan([web]) == 9_000
+    web.read(9_000)
+    web.said_ms = None
+    assert find_boundary(web.facts()) == 9_000, "it does not go back"
+
+
+def test_late_rows_and_rows_without_a_time() -> None:
+    web = Channel("web", batches=[rows_of(100, 5_000)])
+    assert plan([web]) == 5_000
+    assert web.read(5_000) == ([0], [])
+    web.batches.append(rows_of(4_999, 5_001, None, 8_000, begin=2))
+    assert plan([web]) == 8_000
+    given, late = web.read(8_000)
+    assert (sorted(given), late) == ([1, 3, 4], [2]), "a row without a time belongs to the batch that sees it first"
+    assert web.position == Position(8_000, 1, 1)
+
+
+def test_stable_buckets_without_a_row_wait() -> None:
+    web = Channel("web", batches=[rows_of(100, 5_000)])
+    web.read(5_000)
+    web.said_ms = 60_000
+    assert plan([web]) == 60_000, "it has a row at 5,000"
+    web.read(60_000)
+    web.said_ms = 70_000
+    assert plan([web]) is None
+    assert plan([web], may_be_empty=True) == 70_000
+    web.batches.append(rows_of(59_000, begin=2))
+    assert plan([web]) == 70_000, "a late row is put aside at once"
+
+
+def test_a_batch_is_bounded_but_has_a_bucket_with_rows() -> None:
+    web = Channel("web", batches=[rows_of(*range(0, 60_000, 10))])
+    assert plan([web], 510) == 5_000
+    assert plan([web], 1) == 1_000
+    later = Channel("web", batches=[rows_of(*range(1_000_000, 1_060_000, 10))])
+    assert plan([later], 1) == 1_001_000, "empty buckets before it come along"
+
+
+def test_a_new_length_of_buckets_goes_on_where_the_old_one_was() -> None:
+    web = Channel("web", batches=[rows_of(100, 5_300)])
+    web.read(5_000)
+    web.batches.append(rows_of(12_000, begin=2))
+    assert plan_end([web.facts()], 7_000, None, may_be_empty=False) == 7_000
+    assert web.read(7_000) == ([1], [])
+
+
+def test_rows_up_to_1970_are_late() -> None:
+    """Spark's watermark begins there, and its operators would drop them without a word."""
+    web = Channel("web", batches=[rows_of(-5_000, 0, 1, 9_000)])
+    assert plan([web]) == 9_000
+    assert web.read(9_000) == ([2], [0, 1])
+
+
+def test_times_before_1970_and_far_ahead_are_rounded_down() -> None:
+    micros = pa.table({"time": pa.array([-1_500_001, 253_402_300_799_999_999], pa.timestamp("us", "UTC"))})
+    assert find_times(micros, "time") == TimeRange(-1_501, 253_402_300_799_999)
+    assert find_times(micros, None) == TimeRange(None, None, 2)
+    assert find_times(micros.slice(0, 0), "time") == TimeRange(None, None, 0)
+    assert merge_ranges([TimeRange(None, None, 2), TimeRange(3, 4, 1), TimeRange(1, 2)]) == TimeRange(1, 4, 3)
+
+
+def test_rows_are_ordered_by_time_and_equal_ones_stay_in_order() -> None:
+    ordered = sort_by_time(rows_of(5, None, 3, 5, 3), "time")
+    assert ordered["n"].to_pylist() == [1, 2, 4, 0, 3]
+
+
+def feed(chance: random.Random, late_ms: int) -> dict[str, list[tuple[int, int | None]]]:
+    """For each channel its rows in the order of arrival: number and time."""
+    fed, number = {}, 0
+    for name in ("web", "app", "shop")[: chance.randint(1, 3)]:
+        now, rows = 10_000 + chance.randrange(5_000), []
+        for _ in range(chance.randint(5, 80)):
+            now += chance.choice((0, 10, 300, 2_500))
+            time = now - chance.randrange(late_ms + 1)
+            rows.append((number, None if chance.random() < 0.03 else time))
+            number += 1
+        fed[name] = rows
+    return fed
+
+
+def run(
+    fed: dict[str, list[tuple[int, int | None]]], chance: random.Random, delay_ms: int
+) -> tuple[dict[int, Counter[int]], Counter[int], list[int]]:
+    """Reads random batches at random moments: rows by bucket, late rows, and all that was read."""
+    channels = [Channel(name, delay_ms) for name in fed]
+    left = {name: list(rows) for name, rows in fed.items()}
+    times = {number: time for rows in fed.values() for number, time in rows}
+    buckets: dict[int, Counter[int]] = defaultdict(Counter)
+    late: Counter[int] = Counter()
+    seen: list[int] = []
+    before: dict[str, int] = {}
+    while any(left.values()) or plan(channels) is not None:
+        for channel in channels:
+            if left[channel.name] and chance.random() < 0.6:
+                count = chance.randint(0, 12)
+                taken, left[channel.name] = left[channel.name][:count], left[channel.name][count:]
+                rows = rows_of(*(time for _, time in taken))
+                channel.batches.append(rows.set_column(1, "n", pa.array([n for n, _ in taken], pa.int64())))
+        end_ms = plan(channels, chance.choice((None, 1, 20)), may_be_empty=chance.random() < 0.1)
+        if end_ms is None or chance.random() < 0.3:
+            continue
+        for channel in channels:
+            begin_ms = channel.position.until_ms
+            given, behind = channel.read(end_ms)
+            for number in given:
+                time = times[number]
+                assert time is None or begin_ms <= time < end_ms
+                buckets[-1 if time is None else time // BUCKET_MS][number] += 1
+            late.update(behind)
+            seen += given + behind
+            boundary = find_boundary(channel.facts())
+            assert boundary >= before.get(channel.name, boundary), "it never goes back"
+            before[channel.name] = boundary
+    for channel in channels:
+        until_ms = channel.position.until_ms
+        for rows in channel.batches[: channel.position.batch + 1]:
+            due = {n for n in rows["n"].to_pylist() if (time := times[n]) is None or until_ms > time}
+            assert due <= set(seen), "a row below the end of the last batch is missing"
+    return buckets, late, seen
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_row_comes_once_in_its_bucket(seed: int) -> None:
+    chance = random.Random(seed)
+    fed = feed(chance, late_ms=4_000)
+    _, _, seen = run(fed, chance, delay_ms=1_000)
+    assert len(seen) == len(set(seen)), "no row comes twice, in time or late"
+
+
+def test_some_of_these_rows_are_late() -> None:
+    def count(seed: int) -> int:
+        chance = random.Random(seed)
+        return run(feed(chance, late_ms=4_000), chance, delay_ms=1_000)[1].total()
+
+    assert sum(map(count, range(20))) > 10
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_buckets_do_not_depend_on_batches(seed: int) -> None:
+    """Of rows that are no further behind than the delay, each bucket has the same ones, however batches were cut."""
+    chance = random.Random(seed)
+    fed = feed(chance, late_ms=1_000)
+    once, late, _ = run(fed, random.Random(seed + 1_000), delay_ms=1_000)
+    again, later, _ = run(fed, random.Random(seed + 2_000), delay_ms=1_000)
+    assert not late and not later
+    assert {bucket: rows for bucket, rows in once.items() if bucket >= 0} == {
+        bucket: rows for bucket, rows in again.items() if bucket >= 0
+    }

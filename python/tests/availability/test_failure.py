@@ -1,0 +1,202 @@
+"""When a flow answers tentatively: the decisions, one by one and in random lives of a flow."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from spark_cec.availability.failure import EpochLook, FailureState, FlowLook, Orders, Progress, decide
+
+X_S = 2.7
+
+
+def at(until_ms: int, answered_ms: int | None = None) -> Progress:
+    return Progress(until_ms, until_ms if answered_ms is None else answered_ms)
+
+
+WAITING = FlowLook(at(10_000), {"app": X_S}, X_S)
+BACK = FlowLook(at(11_000))
+EPOCH = EpochLook(frozenset({"app"}), at(10_000), at(20_000))
+UP_FAILURE, STABLE, STABILIZATION = FailureState.UP_FAILURE, FailureState.STABLE, FailureState.STABILIZATION
+
+
+@pytest.mark.parametrize("held_s", [0.0, X_S - 0.1])
+def test_a_flow_that_waits_for_less_than_its_bound_is_left_alone(held_s: float) -> None:
+    assert decide(replace(WAITING, held_s={"app": held_s}), None, X_S) == Orders(STABLE, prepares=held_s > X_S / 2)
+
+
+def test_a_flow_that_has_waited_for_long_answers_without_the_input() -> None:
+    assert decide(WAITING, None, X_S) == Orders(UP_FAILURE, opens=frozenset({"app"}))
+    assert decide(WAITING, EPOCH, X_S) == Orders(UP_FAILURE), "one epoch at a time"
+
+
+def test_an_epoch_ends_when_the_flow_has_passed_it() -> None:
+    assert decide(BACK, EPOCH, X_S) == Orders(STABILIZATION)
+    assert decide(replace(BACK, progress=at(20_000)), EPOCH, X_S) == Orders(STABLE, closes=True)
+    assert decide(BACK, replace(EPOCH, progress=Progress()), X_S).closes, "it has no row"
+
+
+def test_an_epoch_stays_until_the_flow_has_given_out_its_windows() -> None:
+    """They come one batch after their last bucket. Until then the rows that replace them are not there."""
+    epoch = replace(EPOCH, progress=at(20_000, 19_999), is_suspended=True)
+    assert not decide(replace(BACK, progress=at(20_000, 11_999)), epoch, X_S).closes
+    assert decide(replace(BACK, progress=at(20_000, 19_999)), epoch, X_S).closes
+
+
+def test_an_epoch_stops_when_the_flow_is_in_time_again() -> None:
+    """One input may always be a second behind the other, and the flow then never passes an epoch that goes on."""
+    back = FlowLook(at(18_000), {"app": 0.4})
+    assert decide(back, EPOCH, X_S) == Orders(STABILIZATION, suspends=True)
+    assert decide(back, replace(EPOCH, is_suspended=True), X_S) == Orders(STABILIZATION)
+
+
+def test_a_flow_that_stands_still_again_has_another_epoch() -> None:
+    """The inputs that were away are not waited for once more: that would take longer than the bound."""
+    again = FlowLook(at(12_000), {"web": X_S}, X_S)
+    assert decide(again, EPOCH, X_S) == Orders(UP_FAILURE, closes=True, opens=frozenset({"app", "web"}))
+
+
+def test_an_input_that_is_slow_leaves_the_epoch_open() -> None:
+    slow = FlowLook(at(12_000), {"app": 60.0}, 1.0)
+    assert decide(slow, EPOCH, X_S) == Orders(UP_FAILURE)
+
+
+def test_another_input_that_is_away_is_left_out_too() -> None:
+    stuck = replace(EPOCH, held_s={"web": X_S})
+    assert decide(WAITING, stuck, X_S) == Orders(UP_FAILURE, closes=True, opens=frozenset({"app", "web"}))
+
+
+@pytest.mark.parametrize(("held_s", "absent"), [(0.6 * X_S, {"app", "web"}), (0.4 * X_S, {"app"})])
+def test_inputs_that_go_away_together_cost_one_epoch(held_s: float, absent: set[str]) -> None:
+    """A second epoch would come alpha * X later, and be the start of another query."""
+    assert decide(replace(WAITING, held_s={"app": X_S, "web": held_s}), None, X_S).opens == frozenset(absent)
+
+
+def test_a_stopped_epoch_is_no_answer_when_rows_wait_again() -> None:
+    """Also if the flow has passed it, and would close it next."""
+    stopped = replace(EPOCH, progress=at(10_000), begun=at(5_000), is_suspended=True)
+    again = Orders(UP_FAILURE, closes=True, opens=frozenset({"app"}))
+    assert decide(WAITING, stopped, X_S) == again
+    assert decide(replace(WAITING, progress=at(10_000, 9_000)), stopped, X_S) == again
+
+
+def test_an_epoch_that_fails_is_closed() -> None:
+    assert decide(WAITING, replace(EPOCH, has_ended=True), X_S) == Orders(UP_FAILURE, closes=True)
+
+
+def test_a_flow_after_one_with_an_epoch_has_one_that_reads_it() -> None:
+    one, two = frozenset({("totals", 1)}), frozenset({("totals", 2)})
+    reads = replace(EPOCH, absent=frozenset(), inputs=one)
+    assert decide(replace(BACK, inputs=one), None, X_S) == Orders(UP_FAILURE, opens=frozenset())
+    assert decide(replace(BACK, inputs=one), reads, X_S) == Orders(UP_FAILURE)
+    assert decide(replace(BACK, inputs=two), reads, X_S) == Orders(UP_FAILURE, closes=True, opens=frozenset())
+    assert decide(BACK, reads, X_S) == Orders(STABILIZATION, suspends=True), "no more rows come to it"
+    waits = FlowLook(at(10_000), {"totals": X_S, "tel": X_S}, X_S, one)
+    assert decide(waits, None, X_S).opens == frozenset({"tel"}), "it waits for the epoch that it reads"
+
+
+def test_an_input_that_is_away_is_answered_without_when_the_epoch_of_another_one_ends() -> None:
+    waits = FlowLook(at(10_000), {"tel": X_S}, X_S)
+    epoch = EpochLook(frozenset({"tel"}), at(10_000), at(14_000), inputs=frozenset({("totals", 1)}))
+    assert decide(waits, epoch, X_S) == Orders(UP_FAILURE, closes=True, opens=frozenset({"tel"}))
+
+
+class Life:
+    """Three inputs that come, go and are slow, the flow, and the query of its epoch, step by step."""
+
+    names = ("app", "web", "tel")
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.boundaries, self.away_until, self.slow_until = (dict.fromkeys(self.names, 0) for _ in range(3))
+        self.lag = {name: self.chance.choice([0, 300, 1500]) for name in self.names}
+        self.until, self.answered, self.moved_at, self.opened = 0, 0, 0, 0
+        self.inputs = frozenset[tuple[str, int]]()
+        self.held, self.epoch_held = dict[str, tuple[int, int]](), dict[str, tuple[int, int]]()
+        self.epoch: EpochLook | None = None
+
+    def move_inputs(self, now: int) -> None:
+        """In the end all of them are there."""
+        for name in self.names:
+            if now < 180_000 and now >= self.away_until[name] and self.chance.random() < 0.004:
+                self.away_until[name] = now + self.chance.choice([1_000, 2_000, 8_000, 20_000])
+                self.slow_until[name] = now + self.chance.choice([0, 0, 40_000])
+            if now >= self.away_until[name]:
+                known, to = self.boundaries[name], now - self.lag[name]
+                self.boundaries[name] = max(known, min(to, known + 50) if now < self.slow_until[name] else to)
+        if now < 200_000 and self.chance.random() < 0.002:
+            self.inputs = frozenset({("web", self.opened)}) if self.chance.random() < 0.6 else frozenset()
+        elif now >= 200_000:
+            self.inputs = frozenset()
+
+    def look_at_flow(self, now: int) -> FlowLook:
+        """What it has given out follows what it has read, one step later."""
+        stable = min(self.boundaries.values()) // 1000 * 1000
+        if stable > self.until:
+            self.until, self.answered, self.moved_at = min(stable, self.until + 4_000), self.until, now
+        else:
+            self.answered = self.until
+        self.held = self.note_wait(self.held, self.boundaries, now)
+        still_s = (now - self.moved_at) / 1000
+        return FlowLook(at(self.until, self.answered), self.measure(self.held, now), still_s, self.inputs)
+
+    def note_wait(
+        self, held: dict[str, tuple[int, int]], boundaries: dict[str, int], now: int
+    ) -> dict[str, tuple[int, int]]:
+        """Since when each input holds the rows of others back, and up to which time; all of them have rows always."""
+        ends = {name: ms // 1000 * 1000 for name, ms in boundaries.items()}
+        ahead = max(ends.values(), default=0)
+        holders = [name for name, end in ends.items() if end < ahead]
+        return {name: held[name] if name in held and ends[name] < held[name][1] else (now, ahead) for name in holders}
+
+    def measure(self, held: dict[str, tuple[int, int]], now: int) -> dict[str, float]:
+        return {name: (now - since) / 1000 for name, (since, _) in held.items()}
+
+    def move_epoch(self, now: int) -> None:
+        """It reads the rows of the inputs for which it waits."""
+        if self.epoch is None or self.epoch.is_suspended:
+            return
+        present = {name: ms for name, ms in self.boundaries.items() if name not in self.epoch.absent}
+        lowest = min(present.values(), default=0)
+        end, before = lowest // 1000 * 1000, self.epoch.progress.until_ms
+        if end > (before or self.epoch.begun.until_ms or 0):
+            self.epoch = replace(self.epoch, progress=at(end, before))
+        self.epoch_held = self.note_wait(self.epoch_held, present, now)
+        self.epoch = replace(self.epoch, held_s=self.measure(self.epoch_held, now))
+
+    def obey(self, orders: Orders, flow: FlowLook) -> None:
+        """Orders that cannot be obeyed are wrong."""
+        assert orders.opens is None or self.epoch is None or orders.closes, "one at a time"
+        assert orders.opens is None or longest(flow) >= X_S or self.inputs, "a short failure has no tentative row"
+        if orders.suspends:
+            assert self.epoch is not None and longest(flow) < X_S
+            self.epoch = replace(self.epoch, is_suspended=True)
+        if orders.closes:
+            assert self.epoch is not None
+            self.epoch = None
+        if orders.opens is not None:
+            self.epoch = EpochLook(orders.opens, flow.progress, Progress(), inputs=self.inputs)
+            self.epoch_held, self.opened = {}, self.opened + 1
+
+
+def longest(flow: FlowLook) -> float:
+    return max(flow.held_s.values(), default=0.0)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_random_lives(seed: int) -> None:
+    """While an input is away or slow, an epoch is open after the bound; when all are back, none stays open."""
+    life = Life(seed)
+    for now in range(0, 300_000, 100):
+        life.move_inputs(now)
+        flow = life.look_at_flow(now)
+        life.move_epoch(now)
+        life.obey(decide(flow, life.epoch, X_S), flow)
+        where = f"seed={seed}: {now} ms"
+        answers = life.epoch is not None and not life.epoch.is_suspended
+        assert longest(flow) < X_S or answers, f"{where}: nothing comes"
+        assert not life.inputs or (life.epoch is not None and life.epoch.inputs == life.inputs), f"{where}: another one"
+    assert life.epoch is None, f"seed={seed}: all are back"
+    assert life.opened, f"seed={seed}: no input was away for long"

@@ -1,0 +1,425 @@
+"""The keeper of a flow's epochs, with queries that are not Spark's: what it opens, stops, closes and deletes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent.logs import cec_directory, home_of
+from spark_cec.availability.epochs import Epoch, epoch_checkpoint, list_numbers, newest_epoch, open_epoch
+from spark_cec.availability.failure import Progress
+from spark_cec.pipeline import epoch_files, epoch_keeper
+from spark_cec.pipeline.epoch_files import close_left_epochs, delete_epoch, read_until
+from spark_cec.pipeline.epoch_keeper import EpochKeeper, TentativeStatus
+from spark_cec.pipeline.options import Within
+from spark_cec.pipeline.query_progress import Wait
+from spark_cec.recovery.query_files import FLUSH, QUERY
+from spark_cec.recovery.requests import answer_flush
+from spark_cec.settings import PREFIX, parse_settings
+from tests.pipeline.support import EpochQuery, eventually
+
+
+class Flow:
+    """A flow with a keeper. `started`: the queries of its epochs, each with what it was started with."""
+
+    def __init__(self, root: Path, **within: Any) -> None:
+        self.own, self.inputs, self.clock = EpochQuery(10_000), frozenset[tuple[str, int]](), 0.0
+        self.started: list[tuple[EpochQuery, tuple[Any, ...]]] = []
+        self.fails = self.over = False
+        self.checkpoint = str(root / "flow")
+        self.storage = open_storage(self.checkpoint)
+        bound = Within(2_000, 1_000, **within)
+        self.keeper = EpochKeeper(
+            "totals", self.checkpoint, bound, self.find, lambda: self.over, lambda: self.inputs, self.start,
+            lambda: None,
+        )  # fmt: skip
+
+    def find(self) -> Any:
+        return None if self.over else self.own
+
+    def start(self, name: str, checkpoint: str, absent: Collection[str], epochs: Mapping[str, int]) -> Any:
+        Path(checkpoint).mkdir(parents=True, exist_ok=True)
+        if self.fails:
+            raise RuntimeError("no session")
+        self.started.append((EpochQuery(), (name, checkpoint.rpartition("/")[2], tuple(absent), dict(epochs))))
+        return self.started[-1][0]
+
+    def waits_for(self, *channels: str) -> None:
+        self.own.wait = Wait(dict.fromkeys(channels, 1.5))
+
+    @property
+    def newest(self) -> Epoch:
+        found = newest_epoch(self.storage)
+        assert found is not None
+        return found
+
+    @property
+    def standing(self) -> TentativeStatus:
+        return self.keeper.standing
+
+    @property
+    def query(self) -> EpochQuery:
+        return self.started[-1][0]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time in seconds, which stands still."""
+    now = [1_000.0]
+    monkeypatch.setattr("spark_cec.pipeline.epoch_keeper.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(epoch_keeper, "read_progress", lambda query: Progress(query.until_ms, query.until_ms))
+    monkeypatch.setattr(epoch_keeper, "read_wait", lambda query: query.wait)
+    monkeypatch.setattr(epoch_keeper, "last_batch", lambda query: None if query.until_ms is None else 1)
+    return now
+
+
+def test_an_epoch_from_its_begin_to_the_end_of_its_files(clock: list[float], tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.keeper.look()
+    assert not flow.started
+    flow.waits_for("app")
+    flow.keeper.look()
+    assert [how for _, how in flow.started] == [("totals epoch 1", "1", ("app",), {})]
+    assert flow.newest.is_open and flow.standing.state.value == "up-failure"
+    flow.query.until_ms = 20_000
+    flow.keeper.look()
+    assert flow.standing.until_ms == 20_000 and flow.standing.absent == ("app",)
+    flow.waits_for()
+    flow.own.until_ms = 12_000
+    flow.keeper.look()
+    assert flow.standing.state.value == "stabilization" and flow.query.isActive
+    flow.own.until_ms = 19_500
+    flow.keeper.look()
+    assert not flow.query.isActive and flow.newest.is_open, "it stops, and its rows count"
+    flow.own.until_ms = 20_000
+    flow.keeper.look()
+    assert not flow.newest.is_open and flow.standing.epoch is None
+    assert (Path(flow.checkpoint) / "epochs/1").exists(), "a reader may be about to read it"
+    clock[0] += epoch_keeper.KEPT_S
+    flow.keeper.look()
+    assert not (Path(flow.checkpoint) / "epochs/1").exists() and flow.newest.number == 1
+    flow.waits_for("app")
+    flow.keeper.look()
+    assert flow.newest.number == 2 and list_numbers(flow.storage) == [1, 2]
+
+
+def test_a_flow_writes_its_stores_before_it_is_forked(clock: list[float], tmp_path: Path) -> None:
+    """Once for each batch, and a request without an answer does not stay."""
+    flow = Flow(tmp_path)
+    own = cec_directory(flow.checkpoint)
+    flow.own.wait = Wait({"app": 0.6})
+    flow.keeper.look()
+    first = FLUSH.read_if_sound(own)
+    assert first is not None and not flow.started
+    answer_flush(own, first, 1, ())
+    flow.keeper.look()
+    assert FLUSH.read_if_sound(own) is None, "nothing is new"
+    flow.own.wait = Wait()
+    flow.keeper.look()
+    flow.own.until_ms, flow.own.wait = 11_000, Wait({"app": 0.6})
+    flow.keeper.look()
+    assert FLUSH.read_if_sound(own) not in (None, first)
+    flow.waits_for("app")
+    flow.keeper.look()
+    assert flow.started and FLUSH.read_if_sound(own) is None
+
+
+def test_a_query_that_did_not_stop_is_stopped_again(clock: list[float], tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.waits_for("app")
+    flow.keeper.look()
+    flow.query.until_ms, flow.query.fails_to_stop = 12_500, True
+    flow.waits_for()
+    flow.own.until_ms = 12_000
+    flow.keeper.look()
+    assert flow.query.isActive
+    clock[0] += epoch_keeper.RETRY_S
+    flow.query.fails_to_stop = False
+    flow.keeper.look()
+    assert not flow.query.isActive
+
+
+def test_an_epoch_that_does_not_start_is_tried_again_later(clock: list[float], tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.waits_for("app")
+    flow.fails = True
+    for _ in range(3):
+        flow.keeper.look()
+    assert flow.newest.number == 1 and not flow.newest.is_open, "it counts no more"
+    flow.fails = False
+    flow.keeper.look()
+    assert not flow.started, "not at once"
+    clock[0] += epoch_keeper.RETRY_S
+    flow.keeper.look()
+    assert flow.newest.number == 2 and flow.newest.is_open
+    flow.query.isActive, flow.query.error = False, "lost"
+    flow.keeper.look()
+    assert not flow.newest.is_open
+    clock[0] += epoch_keeper.RETRY_S
+    flow.keeper.look()
+    assert flow.newest.number == 3 and flow.newest.is_open
+
+
+@pytest.mark.parametrize("step", ["open_epoch", "read_until"])
+def test_an_epoch_whose_begin_fails_after_its_note_is_closed(
+    step: str, clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers look at the newest note: an open one without rows would keep the rows of an earlier epoch for ever."""
+
+    def fail(*arguments: Any) -> None:
+        if step == "open_epoch":
+            open_epoch(*arguments)  # its answer is lost
+        raise OSError("503 Slow Down")
+
+    flow = Flow(tmp_path)
+    flow.waits_for("app")
+    with monkeypatch.context() as storage:
+        storage.setattr(epoch_files if step == "open_epoch" else epoch_keeper, step, fail)
+        flow.keeper.look()
+    assert flow.newest.number == 1 and flow.newest.is_open
+    flow.waits_for()
+    clock[0] += epoch_keeper.RETRY_S
+    flow.keeper.look()
+    assert not flow.newest.is_open and not flow.started
+    clock[0] += epoch_keeper.KEPT_S
+    flow.keeper.look()
+    assert not (Path(flow.checkpoint) / "epochs/1").exists()
+
+
+def test_an_epoch_whose_begin_has_failed_is_closed_at_the_end(
+    clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        open_epoch(*arguments)
+        raise OSError("503 Slow Down")
+
+    flow = Flow(tmp_path)
+    flow.waits_for("app")
+    with monkeypatch.context() as storage:
+        storage.setattr(epoch_files, "open_epoch", fail)
+        flow.keeper.look()
+    assert flow.newest.is_open
+    flow.keeper.end()
+    flow.keeper.run()
+    assert not flow.newest.is_open
+
+
+def test_its_thread_ends_and_closes_the_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(epoch_keeper, "read_progress", lambda _: Progress())
+    monkeypatch.setattr(epoch_keeper, "read_wait", lambda query: query.wait)
+    flow = Flow(tmp_path)
+    flow.waits_for("app")
+    flow.keeper.start()
+    eventually(lambda: flow.standing.epoch == 1 and bool(flow.started))
+    flow.keeper.end()
+    flow.keeper.join(30.0)
+    assert not flow.keeper.is_alive() and not flow.newest.is_open and not flow.query.isActive
+
+
+def test_an_epoch_behind_a_newer_note_is_closed_however_often_the_storage_fails(
+    clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows count no more, and its files go with those of the newer one, so its query must end before."""
+    flow, close = Flow(tmp_path), epoch_files.end_epoch
+
+    def fail(checkpoint: str, epoch: Epoch) -> None:
+        if epoch.number == 1:
+            raise OSError("503 Slow Down")
+        close(checkpoint, epoch)
+
+    flow.waits_for("app")
+    flow.keeper.look()
+    first = flow.query
+    first.wait = Wait({"web": 1.5})
+    with monkeypatch.context() as storage:
+        storage.setattr(epoch_keeper, "end_epoch", fail)
+        flow.keeper.look()  # the note of the second one is there, and the first one is not closed
+        clock[0] += epoch_keeper.RETRY_S
+        flow.keeper.look()
+    assert flow.newest.number == 2 and first.isActive
+    first.wait = Wait()
+    flow.own.until_ms = 10_500  # so that the flow does not stand still, which alone would close it
+    clock[0] += epoch_keeper.RETRY_S
+    flow.keeper.look()
+    assert not first.isActive
+    assert flow.newest.number == 3 and flow.newest.is_open and flow.standing.epoch == 3
+
+
+@pytest.mark.parametrize("step", ["ask_flush", "withdraw_flush"])
+def test_a_flow_that_cannot_be_asked_to_write_is_forked_in_time(
+    step: str, clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("403 Forbidden")
+
+    flow = Flow(tmp_path)
+    monkeypatch.setattr(epoch_keeper, step, fail)
+    flow.own.wait = Wait({"app": 0.6})
+    flow.keeper.look()
+    flow.waits_for("app")
+    flow.keeper.look()
+    assert flow.newest.is_open and len(flow.started) == 1
+
+
+def test_a_flow_that_stops_leaves_no_request(clock: list[float], tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.own.wait = Wait({"app": 0.6})
+    flow.keeper.look()
+    assert FLUSH.read_if_sound(cec_directory(flow.checkpoint)) is not None
+    flow.over = True
+    flow.keeper.look()
+    assert FLUSH.read_if_sound(cec_directory(flow.checkpoint)) is None
+
+
+def test_files_go_only_when_no_query_writes_them(clock: list[float], tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.waits_for("app")
+    flow.keeper.look()
+    flow.query.fails_to_stop = True
+    flow.waits_for()
+    flow.own.until_ms = flow.query.until_ms = 20_000
+    flow.keeper.look()
+    assert not flow.newest.is_open and flow.query.isActive
+    clock[0] += epoch_keeper.KEPT_S
+    flow.keeper.look()
+    assert (Path(flow.checkpoint) / "epochs/1").exists()
+    flow.query.fails_to_stop = False
+    clock[0] += epoch_keeper.RETRY_S
+    flow.keeper.look()
+    assert not flow.query.isActive and not (Path(flow.checkpoint) / "epochs/1").exists()
+
+
+def test_files_that_cannot_be_deleted_delay_no_epoch(
+    clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow, asked = Flow(tmp_path), list[int]()
+
+    def fail(_: str, number: int) -> None:
+        asked.append(number)
+        raise OSError("503 Slow Down")
+
+    flow.waits_for("app")
+    flow.keeper.look()
+    flow.waits_for()
+    flow.own.until_ms = flow.query.until_ms = 20_000
+    flow.keeper.look()
+    assert not flow.newest.is_open
+    clock[0] += epoch_keeper.KEPT_S
+    with monkeypatch.context() as storage:
+        storage.setattr(epoch_keeper, "delete_epoch", fail)
+        for _ in range(5):
+            flow.keeper.look()
+        assert asked == [1], "not at each look"
+        flow.waits_for("app")
+        flow.keeper.look()
+        assert flow.newest.number == 2 and flow.newest.is_open
+    clock[0] += epoch_keeper.RETRY_S
+    flow.keeper.look()
+    assert not (Path(flow.checkpoint) / "epochs/1").exists()
+
+
+def test_no_more_tentative_rows_while_the_flow_catches_up(clock: list[float], tmp_path: Path) -> None:
+    flow = Flow(tmp_path, answers_while_correcting=False)
+    flow.waits_for("app")
+    flow.keeper.look()
+    flow.query.until_ms = 20_000
+    flow.keeper.look()
+    flow.waits_for()
+    flow.own.until_ms = 12_000
+    flow.keeper.look()
+    assert not flow.query.isActive and flow.newest.is_open and flow.standing.until_ms == 20_000
+
+
+def test_a_flow_that_is_over_has_no_epoch(clock: list[float], tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.waits_for("app")
+    flow.keeper.look()
+    flow.over = True
+    flow.keeper.look()
+    assert not flow.newest.is_open and not flow.query.isActive
+
+
+def test_an_epoch_stays_if_another_one_may_not_be_opened_yet(clock: list[float], tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.inputs = frozenset({("short", 3)})
+    flow.keeper.look()
+    flow.keeper._rests_until = clock[0] + 5
+    flow.inputs = frozenset({("short", 4)})
+    flow.keeper.look()
+    assert flow.newest.is_open and flow.query.isActive
+    clock[0] += 5
+    flow.keeper.look()
+    assert flow.newest.number == 2 and flow.newest.is_open
+
+
+def test_a_flow_that_reads_one_with_an_epoch_has_one_too(clock: list[float], tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.inputs = frozenset({("short", 3)})
+    flow.keeper.look()
+    assert flow.started[0][1] == ("totals epoch 1", "1", (), {"short": 3})
+    flow.query.until_ms = 20_000
+    flow.inputs = frozenset({("short", 4)})
+    flow.keeper.look()
+    assert flow.started[1][1] == ("totals epoch 2", "2", (), {"short": 4}) and not flow.started[0][0].isActive
+    flow.query.until_ms = 20_000
+    flow.keeper.look()
+    flow.inputs = frozenset()
+    flow.own.until_ms = 15_000
+    flow.keeper.look()
+    assert not flow.query.isActive and flow.newest.is_open, "no more rows come to it"
+    flow.own.until_ms = 20_000
+    flow.keeper.look()
+    assert not flow.newest.is_open and len(flow.started) == 2
+
+
+def test_a_start_closes_what_is_left(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "flow"
+    storage = open_storage(str(checkpoint))
+    for number in (1, 2):
+        open_epoch(storage, Epoch(number, -1, -1, ("app",), 1))
+        (checkpoint / f"epochs/{number}").mkdir()
+    note = checkpoint / "epochs/2.json"
+    note.write_bytes(note.read_bytes()[:-5])  # a damaged note keeps no pipeline from its start
+    close_left_epochs(str(checkpoint))
+    assert list_numbers(storage) == [2] and (newest := newest_epoch(storage)) is not None and not newest.is_open
+    assert not list((checkpoint / "epochs").glob("[0-9]"))
+    close_left_epochs(str(tmp_path / "never began"))
+
+
+def test_no_note_goes_before_the_files_of_its_epoch(tmp_path: Path) -> None:
+    """The keeper may not know an epoch, because the answer to its note was lost."""
+    storage = open_storage(str(tmp_path))
+    for number in (1, 2, 3):
+        open_epoch(storage, Epoch(number, -1, -1, (), 1))
+        (tmp_path / f"epochs/{number}").mkdir()
+    delete_epoch(str(tmp_path), 2)
+    assert list_numbers(storage) == [3]
+    assert [path.name for path in (tmp_path / "epochs").iterdir() if path.is_dir()] == ["3"]
+
+
+def test_a_start_removes_a_fork_in_the_making(tmp_path: Path) -> None:
+    """Its log lies elsewhere, and its own files do not say where yet."""
+    checkpoint, conf = str(tmp_path / "flow"), {PREFIX + "log.path": str(tmp_path / "logs")}
+    flow = {"log_home": str(tmp_path / "logs/own"), "log_id": "00", "settings_conf": conf}
+    QUERY.write(cec_directory(checkpoint), flow)
+    place = epoch_checkpoint(checkpoint, 1)
+    log = home_of(place, parse_settings(conf), None)
+    open_storage(place).create("offsets/0", b"")
+    open_storage(log).create("cuts/00000000.json", b"")
+    open_storage(str(tmp_path / "logs/own")).create("log.json", b"")
+    close_left_epochs(checkpoint)
+    assert not Path(place).exists() and [path.name for path in (tmp_path / "logs").iterdir()] == ["own"]
+
+
+def test_where_a_flow_was_stands_in_its_offsets(tmp_path: Path) -> None:
+    """After a restart no batch has run yet, and the flow has not gone on since the fork."""
+    storage = open_storage(str(tmp_path))
+    ends = ('{"by":"time","until":7000,"batch":3,"first":2}', "-", '{"by":"time","until":5000,"batch":5,"first":5}')
+    storage.create("offsets/4", "\n".join(("v1", '{"batchWatermarkMs":6000}', *ends)).encode())
+    assert read_until(str(tmp_path), 4) == 7_000 and read_until(str(tmp_path), -1) is None
+    storage.create("offsets/5", b"v1\n{}\n-\n")
+    assert read_until(str(tmp_path), 5) is None
