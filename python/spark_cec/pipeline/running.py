@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from spark_cec.pipeline.query_progress import batch_ms, channels_waited_for
 from spark_cec.pipeline.runs import ProtocolRuns
 from spark_cec.pipeline.status import CapacityStatus, FlowStatus, PipelineStatus, mark_starving, mark_waiting
 from spark_cec.pipeline.supervise import Supervisor
+from spark_cec.pipeline.worker import Worker
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -61,22 +62,21 @@ class RunningPipeline:
         self._recovery = recovery
         self._epochs = epochs or {}
         self._over = threading.Event()
-        self._status_writer = threading.Thread(target=self._write_statuses, name="cec-pipeline-status", daemon=True)
+        self._status_writer = _StatusWriter(self._write_statuses)
 
     def start_threads(self) -> None:
         """Starts all threads; if one cannot start, stops the flows that run, and waits for their end."""
         self._keeper.prioritize_caught_up_flows()
-        watchers = (
-            self._status_writer, self._keeper, *self._epochs.values(),
-            *([] if self._recovery is None else [self._recovery]),
-        )  # fmt: skip
+        workers: list[Worker] = [*self._supervisors.values(), self._status_writer, self._keeper, *self._epochs.values()]
+        if self._recovery is not None:
+            workers.append(self._recovery)
         try:
-            for each in (*self._supervisors.values(), *watchers):
+            for each in workers:
                 each.start()
         except BaseException:
             self._stop_flows()
             self._end_watchers()
-            for each in (*self._supervisors.values(), *watchers):
+            for each in workers:
                 if each.is_alive():
                     each.join()
             raise
@@ -124,7 +124,8 @@ class RunningPipeline:
             except Exception:  # of a storage: the next start then goes back to the last line
                 _LOG.warning("the stop of pipeline %s was not noted", self._graph.name, exc_info=True)
         self._stop_flows()
-        for each in (*self._supervisors.values(), self._status_writer, self._keeper, *self._epochs.values()):
+        workers: list[Worker] = [*self._supervisors.values(), self._status_writer, self._keeper, *self._epochs.values()]
+        for each in workers:
             each.join()
         return self.status()
 
@@ -171,6 +172,15 @@ class RunningPipeline:
         if self._runs is not None:
             for name, query in self.queries().items():
                 self._runs.warn_of_long_batch(name, batch_ms(query))
+
+
+class _StatusWriter(Worker):
+    def __init__(self, write: Callable[[], None]) -> None:
+        super().__init__("cec-pipeline-status")
+        self._write = write
+
+    def run(self) -> None:
+        self._write()
 
 
 def _describe_capacity(standing: CapacityStanding) -> CapacityStatus:
