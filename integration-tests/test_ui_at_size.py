@@ -6,21 +6,24 @@ import base64
 import hashlib
 import hmac
 import json
+import os
 import re
+import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
 from selenium.webdriver.common.by import By
 
-from cec_it.browser import application, browser, complaints, heading_of, rows_of, why_no_browser
-from cec_it.local import eventually
-from cec_it.ui_job import MANY
-from cec_it.ui_names import HOSTILE
+from cec_it.browser import Application, application, browser, complaints, heading_of, rows_of, why_no_browser
+from cec_it.local import eventually, kill
+from cec_it.ui_job import KEYS, MANY
+from cec_it.ui_names import HOSTILE, QUOTED
 
 BROWSED = pytest.mark.skipif(why_no_browser() is not None, reason=f"no browser: {why_no_browser()}")
 KEY = base64.urlsafe_b64encode(b"a key of thirty-two bytes or more").decode()
@@ -87,6 +90,74 @@ def test_another_application_goes_on_with_a_query(tmp_path: Path) -> None:
     (recovery,) = found["recoveries"]
     assert recovery["proved_right"] and recovery["replayed_batches"] > 0 and recovery["foretold_ms"] > 0
     assert found["state"] == "running" and found["batch"] == 11
+
+
+@BROWSED
+def test_the_ages_of_windows_come_from_all_executors(tmp_path: Path) -> None:
+    """They are those of the keys that each batch read. An executor whose agent is silent is named."""
+    cluster = {"spark.master": "local-cluster[2,1,768]", "spark.executor.memory": "768m"}
+    conf = {**cluster, "spark.sql.shuffle.partitions": "4"}
+    with application(tmp_path / "job", conf) as app, browser() as chromium:
+        app.do("run")
+        openings = count_ages(tmp_path / "job" / "clicks", is_eager=False)
+        wanted = count_ages(tmp_path / "job" / "prices", is_eager=True)
+        assert windows_by_class(read_complete(app, HOSTILE)) == openings
+        assert windows_by_class(read_complete(app, QUOTED)) == wanted and len(wanted) > 1
+        page = f"{app.url}/cec/query/?id={app.query(QUOTED)['id']}"
+        chromium.get(page)
+        assert sum(int(row[1]) for row in rows_of(chromium, "cec-ages")) == sum(wanted.values())
+        stopped, other = app.executors_agents()
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            begun = time.monotonic()
+            known = app.read(page_of_json(app, QUOTED))
+            assert time.monotonic() - begun < 10
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        (missing,) = known["footprint_ages_missing"]
+        assert re.fullmatch(r"executor [01] has not answered within 1\.5 s", missing)
+        assert 0 < sum(windows_by_class(known).values()) < sum(wanted.values())
+        assert windows_by_class(read_complete(app, QUOTED)) == wanted
+        kill(other)
+        known = app.read(page_of_json(app, QUOTED))
+        (missing,) = known["footprint_ages_missing"]
+        assert re.fullmatch(r"executor [01]: (no agent runs|its agent does not answer: .+)", missing)
+
+
+def page_of_json(app: Application, name: str) -> str:
+    """The path of a query's page as JSON."""
+    return f"/cec/query/json?id={app.query(name)['id']}"
+
+
+def read_complete(app: Application, name: str) -> dict[str, Any]:
+    """What the query's page says, once it knows the last of the six batches and all executors answer."""
+
+    def look() -> dict[str, Any] | None:
+        known: dict[str, Any] = app.read(page_of_json(app, name))
+        return known if known["batch"] == 5 and not known["footprint_ages_missing"] else None
+
+    return eventually(look, "the last batch, and an answer of all executors")
+
+
+def windows_by_class(known: dict[str, Any]) -> dict[int, int]:
+    """The windows of a page by the first age of their class."""
+    return {each["first_batches"]: each["windows"] for each in known["footprint_ages"]}
+
+
+def count_ages(checkpoint: Path, *, is_eager: bool) -> dict[int, int]:
+    """The same by the files that Spark says each batch has read.
+
+    An eager commit writes each key of the batch. The other query writes a key when it comes first, and not again.
+    """
+    newest: dict[int, int] = {}
+    batches = sorted(int(entry.name) for entry in (checkpoint / "offsets").iterdir() if entry.name.isdigit())
+    for batch in batches:
+        for line in (checkpoint / "sources" / "0" / str(batch)).read_text().splitlines()[1:]:
+            rows = Path(urlsplit(json.loads(line)["path"]).path).read_text().splitlines()
+            for key in {json.loads(row)["value"] % (KEYS * 10) for row in rows}:
+                newest[key] = batch if is_eager else newest.get(key, batch)
+    ages = Counter(max(first for first in (0, 1, 2, 5) if first <= batches[-1] - batch) for batch in newest.values())
+    return dict(ages)
 
 
 def recovered(query: dict[str, Any]) -> dict[str, Any] | None:

@@ -18,6 +18,10 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
+from cec_it.cluster import AGENT, EXECUTOR, command_of
+from cec_it.local import child_running
+from testbed.processes import ProcessTree
+
 HERE = Path(__file__).resolve().parents[1]
 WIDTH, HEIGHT = 1600, 1000
 
@@ -94,6 +98,11 @@ class Application:
         """The JSON of a page."""
         with urlopen(f"{self.url}{page}", timeout=30) as answer:
             return json.loads(answer.read())
+
+    def executors_agents(self) -> list[int]:
+        """The process ids of the agents of the executors; the driver has one of its own."""
+        executors = [pid for pid in ProcessTree(self._process.pid).members() if EXECUTOR in command_of(pid)]
+        return [agent for agent in (child_running(each, AGENT) for each in executors) if agent is not None]
 
     def query(self, name: str) -> dict[str, Any]:
         """What the overview's JSON says of a query."""

@@ -133,6 +133,7 @@ def _list_handlers(
         messages.ReadFileRequest: files.read,
         messages.ListFilesRequest: files.list,
         messages.LookRequest: looks.look,
+        messages.AgesRequest: looks.ages,
         messages.PipelineLookRequest: looks.look_at_pipeline,
     }
 

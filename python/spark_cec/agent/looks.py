@@ -10,7 +10,16 @@ import time
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
-from spark_cec.agent.messages import LookAnswer, LookRequest, PipelineLookAnswer, PipelineLookRequest, Reach
+from spark_cec.agent.messages import (
+    AgesAnswer,
+    AgesRequest,
+    LookAnswer,
+    LookRequest,
+    PipelineLookAnswer,
+    PipelineLookRequest,
+    Reach,
+    StoreAges,
+)
 from spark_cec.errors import DamagedLog
 from spark_cec.log.segment import list_segments
 from spark_cec.log.storage import Storage
@@ -38,8 +47,7 @@ class LookCalls:
         log, checkpoint = self._logs.get_known(request.home), open_storage(request.checkpoint)
         own = cec_directory(request.checkpoint)
         batch = committed_batch(checkpoint)  # before the log: a frame is there before its batch commits
-        live = log.ledgers.live()
-        if not live:
+        if not log.ledgers.are_kept:
             # An agent that writes the stores has their frames in its index. A refresh would make its commits wait.
             log.catalog.refresh()
         index, version = log.catalog.index, batch + 1
@@ -56,11 +64,19 @@ class LookCalls:
             operators=sum_operators(heads, log.settings),
             recovery_ms=max((head.recovery_estimate_ms for head in heads), default=0.0),
             reach=reach,
-            ages=group_ages(live, version),
             recoveries=read_recoveries(own, _RECOVERIES),
             damages=tuple(map(str, log.catalog.damages)) + ((why,) if why else ()),
             stored_bytes=sum(file.size for file in list_segments(log.storage)),
         )
+
+    def ages(self, request: AgesRequest) -> AgesAnswer:
+        """Answers from the ledgers that this agent keeps, without a look into the log."""
+        live = self._logs.get_known(request.home).ledgers.live()
+        stores = (
+            StoreAges(store=store, version=version, ages=group_ages(counts, version))
+            for store, (version, counts) in live.items()
+        )
+        return AgesAnswer(stores=tuple(stores))
 
     def look_at_pipeline(self, request: PipelineLookRequest) -> PipelineLookAnswer:
         """Answers the newest status of a pipeline, and its graph."""

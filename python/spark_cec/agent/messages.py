@@ -969,7 +969,7 @@ class LookAnswer(Message, frozen=True, kw_only=True):
     """What the log says of a query after `batch`, -1 before the first one.
 
     `wall_ms`: of the newest record, None without one. `recovery_ms`: the estimate of a recovery, 0 if there is none.
-    `ages`: of the stores that this agent writes. `recoveries`: the newest, oldest first. `damages`: in words.
+    `recoveries`: the newest, oldest first. `damages`: in words.
     """
 
     batch: int
@@ -978,7 +978,6 @@ class LookAnswer(Message, frozen=True, kw_only=True):
     operators: tuple[OperatorStanding, ...]
     recovery_ms: float
     reach: Reach | None
-    ages: tuple[FootprintAges, ...]
     recoveries: tuple[Recovery, ...]
     damages: tuple[str, ...]
     stored_bytes: int
@@ -989,6 +988,27 @@ class LookRequest(Request, frozen=True, kw_only=True):
 
     answer = LookAnswer
     checkpoint: str
+    home: str
+
+
+class StoreAges(Message, frozen=True, kw_only=True):
+    """The open windows of a store at its `version`, by the age of their newest record."""
+
+    store: StoreId
+    version: int
+    ages: tuple[FootprintAges, ...]
+
+
+class AgesAnswer(Message, frozen=True, kw_only=True):
+    """The stores of the log that this agent has written."""
+
+    stores: tuple[StoreAges, ...]
+
+
+class AgesRequest(Request, frozen=True, kw_only=True):
+    """Asks how old the windows of a log are, for a page of Spark's user interface. The log must be open."""
+
+    answer = AgesAnswer
     home: str
 
 

@@ -100,12 +100,17 @@ class StoreLedgers:
         self._ledgers[meta.store] = (meta.checkpoint_id, ledger)
         self._shown[meta.store] = ledger
 
-    def live(self) -> dict[StoreId, dict[int, int]]:
-        """By store and version, the open windows whose newest record is of that version.
+    @property
+    def are_kept(self) -> bool:
+        """Whether this agent writes any store of the log."""
+        return bool(self._shown)
+
+    def live(self) -> dict[StoreId, tuple[int, dict[int, int]]]:
+        """By store, its newest version, and by version the open windows whose newest record is of that version.
 
         A store whose commit is under way counts, too. For people alone: the commit may change the numbers meanwhile.
         """
-        return {store: dict(ledger.live) for store, ledger in list(self._shown.items())}
+        return {store: (ledger.version, dict(ledger.live)) for store, ledger in list(self._shown.items())}
 
     def forget(self, store: StoreId) -> None:
         """Drops the store's ledger, so that the next commit must bring the whole ledger."""

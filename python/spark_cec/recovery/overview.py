@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_cec.ids import StoreId
 from spark_cec.log.meta import CommitMeta
 from spark_cec.settings import Settings
 
@@ -78,16 +77,16 @@ def _find_largest_share(values: Sequence[int], bounds: Sequence[int]) -> float |
     return max((value / bound for value, bound in zip(values, bounds, strict=False) if bound), default=None)
 
 
-def group_ages(live: Mapping[StoreId, Mapping[int, int]], newest: int) -> tuple[FootprintAges, ...]:
-    """The open windows by the age of their newest records, youngest first; classes without a window are left out.
+def group_ages(live: Mapping[int, int], newest: int) -> tuple[FootprintAges, ...]:
+    """The open windows of a store by the age of their newest records, youngest first.
 
-    `live`: by store and version, the windows whose newest record is of that version. `newest`: the version of now.
+    `live`: by version, the windows whose newest record is of that version. `newest`: the store's version. Classes
+    without a window are left out.
     """
     counts = [0] * len(_AGES)
-    for footprints in live.values():
-        for version, windows in footprints.items():
-            age = max(newest - version, 0)
-            counts[max(place for place, first in enumerate(_AGES) if first <= age)] += windows
+    for version, windows in live.items():
+        age = max(newest - version, 0)
+        counts[max(place for place, first in enumerate(_AGES) if first <= age)] += windows
     ends = [first - 1 for first in _AGES[1:]]
     return tuple(
         FootprintAges(first, last, windows)

@@ -40,11 +40,11 @@ def files(agent: Agent) -> dict[str, bytes]:
 
 def test_before_the_first_batch(agent: Agent) -> None:
     found = agent.ask("look")
-    assert (found["batch"], found["operators"], found["ages"], found["reach"]) == (-1, [], [], None)
+    assert (found["batch"], found["operators"], found["reach"]) == (-1, [], None)
     assert (found["wall_ms"], found["recoveries"], found["damages"]) == (None, [], [])
 
 
-def test_bounds_ages_and_reach_of_a_query(agent: Agent) -> None:
+def test_bounds_and_reach_of_a_query(agent: Agent) -> None:
     run_batches(agent, 4)
     before = files(agent)
     found = agent.ask("look")
@@ -52,10 +52,24 @@ def test_bounds_ages_and_reach_of_a_query(agent: Agent) -> None:
     (operator,) = found["operators"]
     assert found["batch"] == 3 and operator["open_windows"] == 4 and operator["extent"] == 4
     assert operator["replay_bound"] == 1_000_000 and operator["extent_bound"] == 8
-    assert sum(each["windows"] for each in found["ages"]) == 4
     assert found["reach"]["first"] + found["reach"]["batches"] == 4
     assert "recovery now" in found["reach"]["text"]
     assert found["stored_bytes"] > 0 and "Q=" in found["settings"]
+
+
+def test_ages_are_of_the_stores_that_this_agent_writes(agent: Agent) -> None:
+    assert agent.ask("ages") == {"stores": []}
+    run_batches(agent, 4)
+    before = files(agent)
+    (store,) = agent.ask("ages")["stores"]
+    assert files(agent) == before
+    assert store["version"] == 4 and store["store"] == {"operator": 0, "partition": 0, "name": "default"}
+    # One window is opened in each batch, and none is written again.
+    classes = [(each["first"], each["last"], each["windows"]) for each in store["ages"]]
+    assert classes == [(0, 0, 1), (1, 1, 1), (2, 4, 2)]
+    with pytest.raises(Refused) as refused:
+        agent.ask("ages", home=f"{agent.home}-other")
+    assert refused.value.kind == "UnknownLog"
 
 
 def test_recoveries_come_from_their_reports(agent: Agent) -> None:

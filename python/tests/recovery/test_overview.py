@@ -50,9 +50,9 @@ def test_nothing_is_open() -> None:
     ("age", "first", "last"), [(0, 0, 0), (1, 1, 1), (4, 2, 4), (5, 5, 9), (999, 500, 999), (10_000, 10_000, None)]
 )
 def test_ages_fall_into_classes(age: int, first: int, last: int | None) -> None:
-    assert group_ages({StoreId(0, 0): {20_000 - age: 3}}, 20_000) == (FootprintAges(first, last, 3),)
+    assert group_ages({20_000 - age: 3}, 20_000) == (FootprintAges(first, last, 3),)
 
 
-def test_ages_of_several_stores_add_up_and_a_commit_under_way_is_young() -> None:
-    live = {StoreId(0, 0): {9: 1, 8: 2}, StoreId(0, 1): {10: 4, 6: 8}}
-    assert group_ages(live, 9) == (FootprintAges(0, 0, 5), FootprintAges(1, 1, 2), FootprintAges(2, 4, 8))
+def test_ages_of_one_class_add_up_and_a_commit_under_way_is_young() -> None:
+    live = {10: 4, 9: 1, 8: 2, 7: 3, 6: 8}
+    assert group_ages(live, 9) == (FootprintAges(0, 0, 5), FootprintAges(1, 1, 2), FootprintAges(2, 4, 11))

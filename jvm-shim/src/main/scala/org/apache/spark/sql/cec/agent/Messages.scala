@@ -644,6 +644,18 @@ private[cec] final case class LookRequest(checkpoint: String, home: String)
   override def parse(answer: JsonNode): LookAnswer = LookAnswer.of(answer)
 }
 
+/** Asks how old the windows of a log are, for a page of Spark's user interface. The log must be open. */
+private[cec] final case class AgesRequest(home: String)
+    extends AgentRequest("ages") {
+  override type Answer = AgesAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("home", home)
+    node
+  }
+  override def parse(answer: JsonNode): AgesAnswer = AgesAnswer.of(answer)
+}
+
 /** Asks for the pipeline with this home. */
 private[cec] final case class PipelineLookRequest(home: String)
     extends AgentRequest("pipeline_look") {
@@ -662,6 +674,14 @@ private[cec] final case class AcknowledgeAnswer(dirtyFrom: Option[Long])
 private[cec] object AcknowledgeAnswer {
   def of(node: JsonNode): AcknowledgeAnswer = AcknowledgeAnswer(
     Json.option(node.get("dirty_from"))(value => value.asLong))
+}
+
+/** The stores of the log that this agent has written. */
+private[cec] final case class AgesAnswer(stores: Seq[StoreAges])
+
+private[cec] object AgesAnswer {
+  def of(node: JsonNode): AgesAnswer = AgesAnswer(
+    Json.elements(node.get("stores"))(value => StoreAges.of(value)))
 }
 
 /** The commits, in the order of the request. The output is durable, too. */
@@ -930,7 +950,7 @@ private[cec] object LoadAnswer {
 /** What the log says of a query after `batch`, -1 before the first one. */
 private[cec] final case class LookAnswer(
     batch: Long, wallMs: Option[Long], settings: String, operators: Seq[OperatorStanding], recoveryMs: Double,
-    reach: Option[Reach], ages: Seq[FootprintAges], recoveries: Seq[Recovery], damages: Seq[String], storedBytes: Long)
+    reach: Option[Reach], recoveries: Seq[Recovery], damages: Seq[String], storedBytes: Long)
 
 private[cec] object LookAnswer {
   def of(node: JsonNode): LookAnswer = LookAnswer(
@@ -940,7 +960,6 @@ private[cec] object LookAnswer {
     Json.elements(node.get("operators"))(value => OperatorStanding.of(value)),
     node.get("recovery_ms").asDouble,
     Json.option(node.get("reach"))(value => Reach.of(value)),
-    Json.elements(node.get("ages"))(value => FootprintAges.of(value)),
     Json.elements(node.get("recoveries"))(value => Recovery.of(value)),
     Json.elements(node.get("damages"))(value => value.asText),
     node.get("stored_bytes").asLong)
@@ -1168,6 +1187,16 @@ private[cec] object StartMessage {
     node.get("warns").asBoolean)
 }
 
+/** The open windows of a store at its `version`, by the age of their newest record. */
+private[cec] final case class StoreAges(store: StoreId, version: Long, ages: Seq[FootprintAges])
+
+private[cec] object StoreAges {
+  def of(node: JsonNode): StoreAges = StoreAges(
+    StoreId.of(node.get("store")),
+    node.get("version").asLong,
+    Json.elements(node.get("ages"))(value => FootprintAges.of(value)))
+}
+
 /** One version of one store; the counts are those of `log.meta.CommitMeta`. */
 private[cec] final case class StoreCommit(
     store: StoreId, version: Long, generation: Long, retained: Long, forecast: Option[JsonNode], checkpointId: String,
@@ -1213,6 +1242,13 @@ private[cec] final case class StoreId(operator: Long, partition: Long, name: Str
     node.put("name", name)
     node
   }
+}
+
+private[cec] object StoreId {
+  def of(node: JsonNode): StoreId = StoreId(
+    node.get("operator").asLong,
+    node.get("partition").asLong,
+    node.get("name").asText)
 }
 
 /** The newest batch that Spark timed, and its time in ms. */

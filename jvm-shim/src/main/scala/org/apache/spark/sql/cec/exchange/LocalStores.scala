@@ -12,7 +12,7 @@ import com.fasterxml.jackson.databind.JsonNode
 import org.apache.spark.{SparkContext, SparkEnv}
 import org.apache.spark.internal.Logging
 import org.apache.spark.rpc.{RpcCallContext, RpcEndpoint, RpcEndpointRef, RpcEnv, RpcTimeout}
-import org.apache.spark.sql.cec.agent.{Agent, DurableCommit, Json}
+import org.apache.spark.sql.cec.agent.{Agent, AgesRequest, CecException, DurableCommit, Json}
 import org.apache.spark.sql.cec.state.{AgentStoreClient, StoreOfOperator, UnwrittenCommit}
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 import org.apache.spark.util.{RpcUtils, ShutdownHookManager, ThreadUtils}
@@ -172,12 +172,16 @@ private[cec] object LocalStores extends Logging {
   }
 
   private def answer(message: JsonNode): String = {
-    val (checkpoint, version) = (message.get("checkpoint").asText, message.get("version").asLong)
+    val checkpoint = message.get("checkpoint").asText
+    def version = message.get("version").asLong
     message.get("call").asText match {
       case Message.HandOver =>
         val id = StateStoreId(checkpoint, message.get("operator").asLong, message.get("partition").asInt, message.get("store").asText)
         val generation = Some(message.get("generation").asLong).filter(_ >= 0)
         Json.obj().put("handed_over", findHolders(checkpoint, generation, id).exists(tryHandOver(_, version))).toString
+      case Message.Ages =>
+        val ours = stores.keySet.asScala.toSeq.filter(_.checkpoint == checkpoint)
+        Message.writeAges(readAges(ours)).toString
       case Message.Write =>
         val frames = message.get("frames").elements.asScala.map(_.asText).toSet
         val outputs = HeldOutputs.choose(checkpoint, message.get("generation").asLong, version - 1, frames)
@@ -199,6 +203,21 @@ private[cec] object LocalStores extends Logging {
         val node = Json.obj()
         node.set[JsonNode]("failed", failed)
         node.toString
+    }
+  }
+
+  /** The agent's counts of these stores, which are of one log. An error would make the driver forget this JVM. */
+  private def readAges(ours: Seq[HostedStore]): Either[String, Seq[StoreWindows]] = {
+    val generations = ours.groupMapReduce(keyOf)(_.generation.getOrElse(-1L))(Math.max)
+    try Right(for {
+      home <- ours.headOption.map(_.home).toSeq
+      counted <- Agent.ask(AgesRequest(home)).stores
+      key = StoreOfOperator(counted.store.operator, counted.store.partition.toInt, counted.store.name)
+      generation <- generations.get(key)
+    } yield StoreWindows(key, generation, counted.version, counted.ages))
+    catch {
+      case refused: CecException => Left(refused.getMessage)
+      case NonFatal(error) => Left(s"its agent does not answer: ${Option(error.getMessage).getOrElse(error.toString)}")
     }
   }
 

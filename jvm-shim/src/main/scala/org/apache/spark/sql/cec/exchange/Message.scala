@@ -5,16 +5,39 @@ import scala.jdk.CollectionConverters._
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 
-import org.apache.spark.sql.cec.agent.Json
+import org.apache.spark.sql.cec.agent.{FootprintAges, Json}
 import org.apache.spark.sql.cec.state.StoreOfOperator
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
 /** The messages about state stores between driver and executors. */
 private[exchange] object Message {
+  val Ages = "ages"
   val End = "end"
   val Flush = "flush"
   val HandOver = "hand_over"
   val Write = "write"
+
+  /** Asks for the ages of the windows of all stores of the query, whatever their run. */
+  def ages(checkpoint: String): ObjectNode = Json.obj().put("call", Ages).put("checkpoint", checkpoint)
+
+  /** The answer to `ages`: what is known of each store, or why nothing is. */
+  def writeAges(found: Either[String, Seq[StoreWindows]]): ObjectNode = {
+    val node = Json.obj()
+    node.set[JsonNode]("problem", Json.orNull(found.left.toOption)(Json.node))
+    node.set[JsonNode]("stores", Json.list(found.getOrElse(Nil)) { each =>
+      val store = writeStore(each.store).put("generation", each.generation).put("version", each.version)
+      store.set[JsonNode]("ages", Json.list(each.ages) { age =>
+        val node = Json.obj().put("first", age.first).put("windows", age.windows)
+        node.set[JsonNode]("last", Json.orNull(age.last)(Json.node))
+      })
+    })
+    node
+  }
+
+  def readAges(answer: JsonNode): Either[String, Seq[StoreWindows]] = Json.text(answer.get("problem")).toLeft(
+    Json.elements(answer.get("stores")) { node =>
+      StoreWindows(readStore(node), node.get("generation").asLong, node.get("version").asLong, Json.elements(node.get("ages"))(FootprintAges.of))
+    })
 
   def end(checkpoint: String, generation: Long, version: Long, flush: Boolean): ObjectNode =
     makeMessage(End, checkpoint, version).put("generation", generation).put("flush", flush)

@@ -1,8 +1,9 @@
 package org.apache.spark.sql.cec.exchange
 
-import java.util.concurrent.{ConcurrentHashMap, Executors}
+import java.util.concurrent.{ConcurrentHashMap, Executors, TimeUnit}
 
-import scala.concurrent.{ExecutionContext, Future}
+import scala.concurrent.{Await, ExecutionContext, Future}
+import scala.concurrent.duration.{Duration, FiniteDuration}
 import scala.jdk.CollectionConverters._
 import scala.util.{Failure, Success, Try}
 
@@ -69,6 +70,19 @@ private[cec] object StoreLocations {
     WrittenTogether(stores.toSet, known.flatMap(_.get("frames").elements.asScala.map(_.asText)).toSet, answers.flatMap(_.left.toSeq))
   }
 
+  /** Asks all JVMs how old the windows of a query are. It is for people alone, so no JVM is waited for longer than the limit. */
+  def ages(checkpoint: String, withinMs: Long): WindowAges = {
+    val limit = new RpcTimeout(FiniteDuration(withinMs, TimeUnit.MILLISECONDS), "the page that asks")
+    val answers = directory().askEach(Message.ages(checkpoint), limit).map {
+      case (id, Success(answer)) => Message.readAges(answer).left.map(why => s"executor $id: $why")
+      case (id, Failure(_: RpcTimeoutException)) => Left(s"executor $id has not answered within ${withinMs / 1000.0} s")
+      case (id, Failure(error)) => Left(describe(id, error))
+    }
+    WindowAges(WindowAges.sum(answers.flatMap(_.toSeq.flatten)), answers.flatMap(_.left.toSeq).sorted)
+  }
+
+  private[exchange] def describe(id: String, error: Throwable): String = s"executor $id does not answer: ${error.getMessage}"
+
   private def listFailures(answers: Seq[Either[String, JsonNode]]): Seq[String] = answers.flatMap {
     case Left(line) => Seq(line)
     case Right(answer) => answer.get("failed").elements.asScala.map(_.asText).toSeq
@@ -111,15 +125,17 @@ private final class Directory(override val rpcEnv: RpcEnv) extends RpcEndpoint w
   override def onStop(): Unit = threads.shutdownNow()
 
   /** Asks every JVM at the same time. Returns the answer of each, or a line that says why there is none. */
-  def askAll(message: ObjectNode, timeout: RpcTimeout): Seq[Either[String, JsonNode]] = {
+  def askAll(message: ObjectNode, timeout: RpcTimeout): Seq[Either[String, JsonNode]] = askEach(message, timeout).map { case (id, answer) =>
+    answer.toEither.left.map(StoreLocations.describe(id, _))
+  }
+
+  /** Asks every JVM at the same time. Returns the answers by the JVM's id, and forgets the JVMs that are lost. */
+  def askEach(message: ObjectNode, timeout: RpcTimeout): Seq[(String, Try[JsonNode])] = {
     val answers = hosts.asScala.toSeq.map { case (id, host) => id -> Future(Try(host.askSync[String](message.toString, timeout))) }
     answers.map { case (id, future) =>
-      scala.concurrent.Await.result(future, scala.concurrent.duration.Duration.Inf) match {
-        case Success(answer) => Right(Json.parse(answer))
-        case Failure(error) =>
-          forget(id, error)
-          Left(s"executor $id does not answer: ${error.getMessage}")
-      }
+      val answer = Await.result(future, Duration.Inf)
+      answer.failed.foreach(forget(id, _))
+      id -> answer.map(Json.parse)
     }
   }
 

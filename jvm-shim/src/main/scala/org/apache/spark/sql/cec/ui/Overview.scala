@@ -5,7 +5,10 @@ private[ui] final class Overview(queries: TrackedQueries, looks: Looks) {
   /** All queries; those that run come first. */
   def readQueries(nowMs: Long): Seq[QueryView] = view(readSnapshots(nowMs), nowMs).sortBy(view => (view.isOver, view.title))
 
-  def readQuery(id: String, nowMs: Long): Option[QueryView] = view(readSnapshots(nowMs).filter(_.identity.id.toString == id), nowMs).headOption
+  /** One query, with the ages of its windows. */
+  def readQuery(id: String, nowMs: Long): Option[QueryView] = readSnapshots(nowMs).find(_.identity.id.toString == id).flatMap { found =>
+    view(Seq(found), nowMs).headOption.map(_.withAges(looks.lookAtAges(place(found), found.stage.isOver)))
+  }
 
   /** The pipelines that the queries are flows of. */
   def readPipelines(nowMs: Long): Seq[PipelineView] = {

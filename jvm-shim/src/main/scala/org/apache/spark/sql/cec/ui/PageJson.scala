@@ -27,11 +27,12 @@ private[ui] object PageJson {
   def detail(view: QueryView): ObjectNode = {
     val node = query(view)
     node.set[JsonNode]("samples", Json.list(view.samples)(sample))
-    node.set[JsonNode]("footprint_ages", Json.list(view.ages) { ages =>
+    node.set[JsonNode]("footprint_ages", Json.list(view.ages.classes) { ages =>
       val age = Json.obj().put("first_batches", ages.first)
       age.set[JsonNode]("last_batches", Json.orNull(ages.last)(Json.node))
       age.put("windows", ages.windows)
     })
+    node.set[JsonNode]("footprint_ages_missing", Json.strings(view.ages.missing))
     node
   }
 

@@ -5,6 +5,7 @@ import org.json4s.JValue
 
 import scala.xml.{Elem, Node, Text}
 
+import org.apache.spark.sql.cec.agent.FootprintAges
 import org.apache.spark.ui.{UIUtils, WebUIPage}
 
 /** One query: its facts, the last hour, the ages of its windows, and its recoveries. */
@@ -93,10 +94,14 @@ private[ui] final class QueryPage(tab: CecTab, overview: Overview) extends WebUI
     }
   }
 
-  private def makeAges(view: QueryView): Elem = {
-    val most = view.ages.map(_.windows).maxOption.getOrElse(1L)
-    if (view.ages.isEmpty) <p>Not known: the agents of the executors keep these counts, and this page asks the driver's.</p>
-    else sortable("cec-ages", QueryPage.Ages, view.ages.map { age =>
+  private def makeAges(view: QueryView): Seq[Node] =
+    makeAgeTable(view.ages.classes, isWhole = view.ages.missing.isEmpty) ++
+      view.ages.missing.map(why => alert(Note(Level.Warning, s"stores are missing here: $why")))
+
+  private def makeAgeTable(ages: Seq[FootprintAges], isWhole: Boolean): Seq[Node] = {
+    val most = ages.map(_.windows).maxOption.getOrElse(1L)
+    if (ages.isEmpty) Option.when(isWhole)(<p>No window is open, or none was written since the start.</p>).toSeq
+    else sortable("cec-ages", QueryPage.Ages, ages.map { age =>
       val last = age.last.fold(" or more")(end => if (end == age.first) "" else s" to ${Format.count(end)}")
       <tr>{cell(age.first.toDouble, Text(s"${Format.count(age.first)}$last"))}{number(Some(age.windows), Format.count)}
         <td class="w-75" sorttable_customkey={age.windows.toString}><div class="progress"><div class="progress-bar" style={s"width: ${age.windows * 100 / most}%"}></div></div></td></tr>

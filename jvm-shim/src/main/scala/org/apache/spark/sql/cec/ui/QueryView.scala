@@ -1,6 +1,7 @@
 package org.apache.spark.sql.cec.ui
 
-import org.apache.spark.sql.cec.agent.{FootprintAges, LookAnswer, OperatorStanding, Reach}
+import org.apache.spark.sql.cec.agent.{LookAnswer, OperatorStanding, Reach}
+import org.apache.spark.sql.cec.exchange.WindowAges
 
 /** A message for the user, and how bad its reason is. */
 private[ui] final case class Note(level: Level, text: String)
@@ -35,14 +36,20 @@ private[ui] final case class RecoveryView(startedMs: Long, tookMs: Long, foretol
  * @param replay u against U
  * @param reach how far back a recovery would reach
  * @param recoveryMs the estimate of a recovery
+ * @param ages of its windows; empty unless it was asked for
  * @param answeredMs when the agent answered; None before the first answer
  */
 private[ui] final case class QueryView(
     identity: RunIdentity, title: String, state: String, isOver: Boolean, stateLevel: Level, level: Level, progress: Option[(Long, Long)],
     activity: Option[String], startedMs: Long, mode: String, operators: Seq[OperatorView], newest: Option[Sample], batch: Option[Long],
     extent: Option[Bounded], replay: Option[Bounded], reach: Option[Reach], recoveryMs: Option[Long], settings: String,
-    storedBytes: Option[Long], ages: Seq[FootprintAges], recoveries: Seq[RecoveryView], samples: Seq[Sample], error: Option[String],
-    notes: Seq[Note], answeredMs: Option[Long])
+    storedBytes: Option[Long], ages: WindowAges, recoveries: Seq[RecoveryView], samples: Seq[Sample], error: Option[String],
+    notes: Seq[Note], answeredMs: Option[Long]) {
+  def withAges(found: Timed[WindowAges]): QueryView = {
+    val known = found.value.getOrElse(WindowAges(Nil, Nil))
+    copy(ages = known.copy(missing = known.missing ++ found.problem.filterNot(_ => isOver)))
+  }
+}
 
 private[ui] object QueryView {
   /** A bound that was exceeded for so long is not only a batch that was too large. */
@@ -88,7 +95,7 @@ private[ui] object QueryView {
       newest.map(_.recoveryMs).filter(_ > 0).orElse(answer.map(_.recoveryMs.round).filter(_ > 0)),
       answer.map(_.settings).getOrElse(""),
       answer.map(_.storedBytes),
-      answer.toSeq.flatMap(_.ages),
+      WindowAges(Nil, Nil),
       recoveries,
       facts.samples,
       facts.error.map(ErrorText.shorten),

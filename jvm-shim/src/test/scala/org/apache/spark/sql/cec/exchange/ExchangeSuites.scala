@@ -7,7 +7,7 @@ import scala.jdk.CollectionConverters._
 import com.fasterxml.jackson.databind.JsonNode
 
 import org.apache.spark.sql.cec.CecSuite
-import org.apache.spark.sql.cec.agent.{DurableCommit, Json}
+import org.apache.spark.sql.cec.agent.{DurableCommit, FootprintAges, Json}
 import org.apache.spark.sql.cec.state.{StoreOfOperator, UnwrittenCommit}
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
@@ -41,6 +41,28 @@ class MessageSuite extends CecSuite {
       ((1L << 40, 7, "left-keyToNumValues", 1500)))
     assert(Message.handOver("e", checkpoint, None, id, 9L, 1).get("generation").asLong == -1)
     assert(Message.handOver("e", checkpoint, Some(0L), id, 9L, 1).get("generation").asLong == 0)
+  }
+}
+
+class WindowAgesSuite extends CecSuite {
+  private val (first, join) = (StoreOfOperator(0L, 0, "default"), StoreOfOperator(1L << 40, 7, "left-keyToNumValues"))
+  private val (young, old) = (FootprintAges(0, Some(0), 5), FootprintAges(10000, None, 2))
+
+  test("what a JVM knows of its stores arrives as it was, and so does why it knows nothing") {
+    val found = Right(Seq(StoreWindows(first, 3, 9, Seq(young, old)), StoreWindows(join, -1, 8, Nil)))
+    assert(Message.readAges(Json.parse(Message.writeAges(found).toString)) == found)
+    assert(Message.readAges(Json.parse(Message.writeAges(Left("no \"agent\"")).toString)) == Left("no \"agent\""))
+    assert(Message.readAges(Json.parse(Message.writeAges(Right(Nil)).toString)) == Right(Nil))
+    val asked = Json.parse(Message.ages("/c \"é").toString)
+    assert(asked.get("call").asText == "ages" && asked.get("checkpoint").asText == "/c \"é" && asked.size == 2)
+  }
+
+  test("stores add up by age, and of a store that has moved the newest version of the newest run counts once") {
+    val moved = Seq(StoreWindows(first, 1, 30, Seq(old)), StoreWindows(first, 2, 8, Seq(old)), StoreWindows(first, 2, 9, Seq(young)))
+    assert(WindowAges.sum(moved) == Seq(young) && WindowAges.sum(moved.reverse) == Seq(young))
+    val more = StoreWindows(join, 2, 9, Seq(FootprintAges(0, Some(0), 1), old))
+    assert(WindowAges.sum(moved :+ more) == Seq(FootprintAges(0, Some(0), 6), old))
+    assert(WindowAges.sum(Nil).isEmpty)
   }
 }
 

@@ -3,7 +3,8 @@ package org.apache.spark.sql.cec.ui
 import scala.xml.{NodeSeq, XML}
 
 import org.apache.spark.sql.cec.CecSuite
-import org.apache.spark.sql.cec.agent.{Json, PipelineLookAnswer}
+import org.apache.spark.sql.cec.agent.{FootprintAges, Json, PipelineLookAnswer}
+import org.apache.spark.sql.cec.exchange.WindowAges
 
 class PagesSuite extends CecSuite {
   import ViewFacts._
@@ -31,6 +32,10 @@ class PagesSuite extends CecSuite {
     assert(json.get("q").get("value").asLong == 50 && json.get("q").get("bound").asLong == 100 && json.get("q").get("share").asDouble == 0.5)
     assert(json.get("samples").size == 2 && json.get("samples").get(1).get("batch_ms").asLong == 20)
     assert(json.get("reach").isNull && json.get("replay_progress").isNull && json.get("recovery_estimate_ms").asLong == 1500)
+    val aged = view.withAges(Timed(Some(WindowAges(Seq(FootprintAges(10000, None, 3)), Seq(hostile))), 1, None))
+    val ages = Json.parse(PageJson.detail(aged).toString)
+    assert(ages.get("footprint_ages").toString == """[{"first_batches":10000,"last_batches":null,"windows":3}]""")
+    assert(ages.get("footprint_ages_missing").get(0).asText == hostile && json.get("footprint_ages_missing").isEmpty)
     assert(json.get("log_bytes").asLong == 999 && json.get("level").asText == "good")
     val all = Json.parse(PageJson.overview(Seq(view), Nil).toString)
     assert(all.get("queries").size == 1 && !all.get("queries").get(0).has("samples") && all.get("pipelines").isEmpty)

@@ -28,7 +28,7 @@ private[ui] object ViewFacts {
     OperatorStanding(0, "default", 2, 40, 3, extent, bound, bound.map(extent.toDouble / _), replay, bound, bound.map(replay.toDouble / _))
 
   def look(stores: Seq[OperatorStanding] = Seq(store()), recoveries: Seq[Recovery] = Nil, damages: Seq[String] = Nil): Timed[LookAnswer] =
-    Timed(Some(LookAnswer(7, Some(5), "Q=2x", stores, 1500.4, None, Nil, recoveries, damages, 999)), 6, None)
+    Timed(Some(LookAnswer(7, Some(5), "Q=2x", stores, 1500.4, None, recoveries, damages, 999)), 6, None)
 
   val unknown: Timed[LookAnswer] = Timed(None, 0, None)
 
