@@ -85,9 +85,9 @@ class Application:
         self.url = ""
         self.runs: dict[str, str] = {}
 
-    def do(self, word: str) -> None:
+    def do(self, word: str, *arguments: str) -> None:
         """Lets the application do what a word says, and waits until it is done."""
-        self._stdin.write(f"{word}\n")
+        self._stdin.write(f"{' '.join([word, *arguments])}\n")
         self._stdin.flush()
         line = self._stdout.readline()
         assert line, f"{word}: {self._log.read_text()[-4000:]}"

@@ -108,6 +108,7 @@ _PARTS = (
         "kafka/test_protocols.py",
         "kafka/test_quiet_inputs.py",
         "kafka/test_restarts.py",
+        "kafka/test_ui_reach.py",
         "test_batches_again.py",
         "test_full_spool.py",
         "test_migration.py",

@@ -1,7 +1,7 @@
 """An application with a user interface, which takes its queries through what a page must show.
 
-`python -m cec_it.ui_job DIRECTORY` reads a word a line on standard input, does what it says, and then prints one JSON
-line. It ends with its standard input.
+`python -m cec_it.ui_job DIRECTORY` reads a line on standard input, does what its first word says, and then prints one
+JSON line. It ends with its standard input.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+import spark_cec
 from cec_it.driver import CEC, session_builder
+from cec_it.kafka_feed import read_topic
 from cec_it.local import eventually
 from cec_it.ui_names import HOSTILE, QUOTED
 from spark_cec.pipeline import Pipeline
@@ -48,13 +50,14 @@ class Job:
             query.stop()
         self._spark.stop()
 
-    def do(self, word: str) -> dict[str, object]:
+    def do(self, word: str, *arguments: str) -> dict[str, object]:
         """Does what a word says; answers where the user interface is, and the session's run ids by name."""
-        steps: dict[str, Callable[[], None]] = {
+        steps: dict[str, Callable[..., None]] = {
             "run": self._run, "replay": self._replay, "go-on": self._go_on, "fail": self._fail,
             "many": self._start_many, "pipeline": self._start_pipeline, "show": self._show,
+            "topic": self._count_topic,
         }  # fmt: skip
-        steps[word]()
+        steps[word](*arguments)
         runs = {str(query.name): str(query.runId) for query in self._spark.streams.active}
         url = str(self._spark.sparkContext.uiWebUrl)
         return {"url": url, "runs": runs}
@@ -106,6 +109,11 @@ class Job:
         eventually(lambda: any(flow.state is State.FAILED for flow in run.status().flows) or None, "a failed flow")
         eventually(lambda: any((flow.batch or -1) >= 2 for flow in run.status().flows) or None, "some batches")
         time.sleep(1.5)  # the status is written each second
+
+    def _count_topic(self, address: str, topic: str) -> None:
+        """A query on a topic of Kafka, in several batches, which goes on to ask the topic for more."""
+        rows = read_topic(self._spark, address, topic, {"maxOffsetsPerTrigger": "25"})
+        self._start(topic, topic, rows.groupBy("key").count()).processAllAvailable()
 
     def _show(self) -> None:
         """Three queries that a person might have, for two minutes, and a restart of one of them as after a crash."""
@@ -161,7 +169,7 @@ def make_session(root: Path) -> SparkSession:
     }  # fmt: skip
     for key, value in {**confs, **json.loads(os.environ.get("CEC_UI_CONF", "{}"))}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    return spark_cec.configure(builder).getOrCreate()  # again, because the settings may name jars
 
 
 def make_pipeline(home: Path, rows: Callable[[], DataFrame]) -> Pipeline:
@@ -212,7 +220,7 @@ def main(root: Path) -> None:
     job = Job(root)
     try:
         for line in sys.stdin:
-            print(json.dumps(job.do(line.strip())), flush=True)
+            print(json.dumps(job.do(*line.split())), flush=True)
     finally:
         job.close()
 

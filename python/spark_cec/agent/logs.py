@@ -30,6 +30,7 @@ from spark_cec.log.recent_objects import RecentObjects
 from spark_cec.log.storage import Storage
 from spark_cec.log.trim import Summaries
 from spark_cec.log.writer import SegmentWriter
+from spark_cec.recovery.sources import SeenSources
 from spark_cec.settings import PREFIX, Settings, is_relative
 
 IDLE_S = 600.0
@@ -55,7 +56,7 @@ class OpenLog:
     do not decide what the log keeps. `OpenLogs` manages all four.
 
     `cuts_looked_by`: the run that has looked for cuts of the output. `newest_output_ms`: the time of the newest batch
-    of the output. None if it is unknown.
+    of the output. None if it is unknown. `seen_sources`: what the query's sources told its driver last.
     """
 
     def __init__(self, home: str, settings: Settings, storage: Storage, log_id: str) -> None:
@@ -72,6 +73,7 @@ class OpenLog:
         self.published = PublishedBatches(self.storage)
         self.cuts_looked_by: int | None = None
         self.newest_output_ms: int | None = None
+        self.seen_sources: SeenSources | None = None
         self.kept = False
         self.users = 0
         self.retired = False

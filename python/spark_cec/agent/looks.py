@@ -30,6 +30,7 @@ from spark_cec.recovery.overview import group_ages, sum_operators
 from spark_cec.recovery.past_recoveries import read_recoveries
 from spark_cec.recovery.query_files import PIPELINE_FILE, QUERY
 from spark_cec.recovery.replay_input import read_replay_input
+from spark_cec.recovery.sources import stand_sources
 from spark_cec.recovery.spark_logs import committed_batch
 
 _RECOVERIES = 20
@@ -101,4 +102,12 @@ def _read_reach(log: OpenLog, checkpoint: Storage, own: Storage, batch: int) -> 
         return None, str(error)
     found = read_replay_input(checkpoint, plan.rewound_to + 1, batch)
     batches, text = max(batch - found.first + 1, 0), found.describe(int(time.time() * 1000))
-    return Reach(first=found.first, batches=batches, planned_ms=found.timestamp_ms, text=text), None
+    seen = log.seen_sources
+    return Reach(
+        first=found.first,
+        batches=batches,
+        planned_ms=found.timestamp_ms,
+        text=text,
+        sources=() if seen is None else stand_sources(found, seen.sources),
+        asked_ms=None if seen is None else seen.at_ms,
+    ), None

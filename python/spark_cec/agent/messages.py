@@ -32,6 +32,7 @@ from spark_cec.recovery.decide import QueryDecision, QueryFacts
 from spark_cec.recovery.overview import FootprintAges, OperatorStanding
 from spark_cec.recovery.past_recoveries import Recovery
 from spark_cec.recovery.session_settings import SettingsSpan
+from spark_cec.recovery.sources import SourceStanding
 from spark_cec.recovery.start_messages import StartMessage
 
 Opaque: TypeAlias = dict[str, Any]
@@ -957,12 +958,15 @@ class Reach(Message, frozen=True, kw_only=True):
     """How far back a recovery would go: from batch `first` on, which makes so many `batches`.
 
     `planned_ms`: when Spark planned that batch, in ms since the epoch, None if unknown. `text`: with the offsets.
+    `sources`: what the sources that can tell still had at `asked_ms`; empty if the recovery needs nothing of them.
     """
 
     first: int
     batches: int
     planned_ms: int | None
     text: str
+    sources: tuple[SourceStanding, ...]
+    asked_ms: int | None
 
 
 class LookAnswer(Message, frozen=True, kw_only=True):

@@ -46,7 +46,7 @@ from spark_cec.recovery.query_files import FLUSH, ReplayProgress
 from spark_cec.recovery.replay_input import describe_batches, read_replay_input
 from spark_cec.recovery.requests import answer_flush
 from spark_cec.recovery.session_settings import read_settings, split_batches
-from spark_cec.recovery.sources import ThinMargin, check_while_running, parse_sources
+from spark_cec.recovery.sources import SeenSources, ThinMargin, check_while_running, parse_sources
 
 _LOOK_FOR_REQUESTS_S = 5.0
 _ACKNOWLEDGE_EVERY_S = 10.0
@@ -74,13 +74,14 @@ class QueryCalls:
         return BetweenBatchesAnswer(request=asked, thin=thin.why, deletes=thin.deletes)
 
     def _compare_sources(self, request: BetweenBatchesRequest, states: Sequence[SourceState]) -> ThinMargin | None:
+        log = self._logs.get_known(request.home)
+        sources = parse_sources((each.name, each.available, each.error) for each in states)
+        log.seen_sources = SeenSources(int(time.time() * 1000), sources)
         first = self._find_dirty_from(request.home, request.version)
         if first is None:
             return None
         replay = read_replay_input(open_storage(request.checkpoint), first, request.version - 1)
-        share = self._logs.get_known(request.home).settings.sources_margin
-        sources = parse_sources((each.name, each.available, each.error) for each in states)
-        return check_while_running(replay, sources, share)
+        return check_while_running(replay, sources, log.settings.sources_margin)
 
     def batch_input(self, request: BatchInputRequest) -> BatchInputAnswer:
         """Describes the input of some batches."""

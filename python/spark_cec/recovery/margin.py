@@ -60,6 +60,13 @@ class PartitionMargin:
         """Whether a needed offset is gone. If the replay needs none, the answer is false."""
         return self.needed < self.end and (not self.exists or self.spare < 0 or self.latest < self.end)
 
+    @property
+    def share(self) -> float:
+        """Spare offsets over all from the source's first to `end`. 1: the replay needs none. 0: a needed is gone."""
+        if self.lost:
+            return 0.0
+        return 1.0 if self.needed >= self.end else self.spare / (self.end - self.earliest)
+
 
 @dataclass(frozen=True, slots=True)
 class Margin:
@@ -92,7 +99,18 @@ class Margin:
         The setting `cec.sources.margin` is a bound on the share, because the share needs neither clock nor permission.
         If the share is small, retention is close to a needed record, and the stores should write their windows.
         """
-        return min((_compute_share(each) for each in self.partitions), default=1.0)
+        return min((each.share for each in self.partitions), default=1.0)
+
+    @property
+    def needed(self) -> int:
+        """How many offsets the replay reads."""
+        return sum(max(each.end - each.needed, 0) for each in self.partitions)
+
+    @property
+    def nearest(self) -> PartitionMargin | None:
+        """The needed partition with the smallest share, of those that have lost an offset before; None without one."""
+        losing = [each for each in self.partitions if each.needed < each.end and each.earliest > 0]
+        return min(losing, key=lambda each: each.share, default=None)
 
     @property
     def unread(self) -> Margin:
@@ -108,7 +126,7 @@ class Margin:
     def __str__(self) -> str:
         if self.lost:
             return f"input that a replay needs is gone: {'; '.join(self.gone)}"
-        nearest = min((p for p in self.partitions if p.needed < p.end), key=_compute_share, default=None)
+        nearest = min((p for p in self.partitions if p.needed < p.end), key=lambda each: each.share, default=None)
         if nearest is None:
             return "no input is needed"
         where = f"{nearest.topic}-{nearest.partition}"
@@ -176,12 +194,6 @@ def _parse_offsets(text: str) -> dict[tuple[str, int], int]:
         }
     except (AttributeError, TypeError) as error:
         raise ValueError(f"not offsets of Kafka: {text[:200]}") from error
-
-
-def _compute_share(each: PartitionMargin) -> float:
-    if each.lost:
-        return 0.0
-    return 1.0 if each.needed >= each.end else each.spare / (each.end - each.earliest)
 
 
 def _describe(each: PartitionMargin) -> str:

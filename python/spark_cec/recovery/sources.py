@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_cec.errors import InputGone
 from spark_cec.recovery.margin import Available, Margin, kafka_margin, parse_available
@@ -57,6 +57,59 @@ def compare_margins(replay: ReplayInput, sources: Sequence[Source]) -> tuple[tup
         for source, read in zip(sources, replay.sources, strict=True)
         if source.available is not None and read.partitions is not None and read.start and read.end
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SeenSources:
+    """What the sources of a query said at `at_ms`, ms since the epoch, in Spark's order."""
+
+    at_ms: int
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStanding:
+    """What a source still has, against what a recovery would read of it.
+
+    `needed`: offsets that the recovery would read. `spare`: offsets that the source has before these, in the partition
+    that is nearest to a loss; `share` is its share. Both are None if no such partition has lost an offset so far.
+    `gone`: a needed offset is lost. `text`: all of it, in words.
+    """
+
+    source: str
+    needed: int
+    spare: int | None
+    share: float | None
+    gone: bool
+    text: str
+
+
+def stand_sources(replay: ReplayInput, sources: Sequence[Source]) -> tuple[SourceStanding, ...]:
+    """The standing of each source that a recovery would read, and that told what it has; no other source is named.
+
+    The sources may have told it before the newest batches ran. So an answer without a partition, or with an end that
+    was read over since, is no loss.
+    """
+    known = ((source, _raise_ends(margin)) for source, margin in compare_margins(replay, sources))
+    return tuple(_stand_source(source, margin) for source, margin in known if margin.needed)
+
+
+def _raise_ends(margin: Margin) -> Margin:
+    return Margin(tuple(replace(p, latest=max(p.latest, p.end)) for p in margin.partitions if p.exists))
+
+
+def _stand_source(source: Source, margin: Margin) -> SourceStanding:
+    needed = margin.needed
+    if margin.lost:
+        text = f"{source.name} has lost a part of that: {_describe_gone(margin)}"
+        return SourceStanding(source.name, needed, 0, 0.0, True, text)
+    nearest = margin.nearest
+    if nearest is None:
+        return SourceStanding(source.name, needed, None, None, False, f"{source.name} has lost nothing so far")
+    where = f"{nearest.topic}-{nearest.partition}"
+    spare = f"{nearest.spare} offset{'' if nearest.spare == 1 else 's'}"
+    text = f"{source.name} still has {spare} before that in {where}, which is nearest to a loss"
+    return SourceStanding(source.name, needed, nearest.spare, nearest.share, False, text + source.retention_text)
 
 
 def check_at_start(

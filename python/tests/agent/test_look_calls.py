@@ -57,6 +57,26 @@ def test_bounds_and_reach_of_a_query(agent: Agent) -> None:
     assert found["stored_bytes"] > 0 and "Q=" in found["settings"]
 
 
+def test_the_reach_is_compared_with_what_the_sources_said_last(agent: Agent) -> None:
+    tip = Tip()
+    for batch in range(3):  # the window of batch 0 is written once, so a recovery needs batches 1 and 2
+        tip = agent.append(STORE, tip, window(b"0", b"%d" % batch))[0]
+        open_storage(agent.checkpoint).replace(f"commits/{batch}", b"v1\n{}")
+        offsets = json.dumps({"t": {"0": 10 * batch + 10}})
+        open_storage(agent.checkpoint).replace(f"offsets/{batch}", f"v1\n{{}}\n{offsets}".encode())
+    assert agent.ask("look")["reach"]["sources"] == [] and agent.ask("look")["reach"]["asked_ms"] is None
+    for first in (2, 4):
+        available = json.dumps({"t": {"retention_ms": None, "partitions": {"0": [first, 100]}}})
+        sources = [{"name": "K", "available": available}]
+        agent.ask("between_batches", version=3, sources=sources)
+    agent.ask("between_batches", version=3, sources=None)
+    reach = agent.ask("look")["reach"]
+    (source,) = reach["sources"]
+    assert (reach["first"], reach["batches"]) == (1, 2) and reach["asked_ms"] > 0
+    assert (source["source"], source["needed"], source["spare"], source["gone"]) == ("K", 20, 6, False)
+    assert source["share"] == 6 / 26
+
+
 def test_ages_are_of_the_stores_that_this_agent_writes(agent: Agent) -> None:
     assert agent.ask("ages") == {"stores": []}
     run_batches(agent, 4)

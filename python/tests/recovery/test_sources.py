@@ -12,11 +12,13 @@ from spark_cec.recovery.replay_input import ReplayInput, SourceRange
 from spark_cec.recovery.sources import (
     ACCEPT,
     Source,
+    SourceStanding,
     ThinMargin,
     check_at_start,
     check_while_running,
     compare_margins,
     parse_sources,
+    stand_sources,
 )
 from spark_cec.recovery.start_messages import StartMessage
 
@@ -149,3 +151,42 @@ def test_the_word_of_the_shim() -> None:
     assert parse_sources(states) == (
         Source("rate"), Source("K", {"t": Topic({0: (3, 9)})}), Source("L", error="why"),
     )  # fmt: skip
+
+
+def stand(*partitions: tuple[int, int], retention_ms: int | None = None) -> SourceStanding:
+    """A recovery needs offsets 30 to 59 of each of so many partitions; a partition has these from its first one on."""
+    names = range(len(partitions))
+    ends = (json.dumps({"t": {str(each): offset for each in names}}) for offset in (30, 60))
+    replay = ReplayInput(5, 8, None, (RATE, read(*ends)))
+    topic = Topic(dict(zip(names, partitions, strict=True)), retention_ms)
+    (found,) = stand_sources(replay, (Source("rate"), Source(NAME, {"t": topic})))
+    return found
+
+
+def test_how_much_more_a_source_has_than_a_recovery_needs() -> None:
+    text = f"{NAME} still has 10 offsets before that in t-1, which is nearest to a loss"
+    assert stand((0, 100), (20, 100), (5, 100)) == SourceStanding(NAME, 90, 10, 0.25, False, text)
+    assert stand((29, 100)).text == f"{NAME} still has 1 offset before that in t-0, which is nearest to a loss"
+    assert stand((29, 100), retention_ms=7).text.endswith("to a loss (retention.ms=7)")
+    assert stand((30, 100)).spare == 0 and not stand((30, 100)).gone
+    assert stand((0, 100), (0, 100)) == SourceStanding(NAME, 60, None, None, False, f"{NAME} has lost nothing so far")
+
+
+def test_a_source_has_lost_what_a_recovery_needs() -> None:
+    found = stand((0, 100), (33, 100))
+    assert (found.needed, found.spare, found.share, found.gone) == (60, 0, 0.0, True)
+    assert found.text == (
+        f"{NAME} has lost a part of that: t-1 begins at offset 33, and is needed from 30 on: 3 of 30 offsets are gone"
+    )
+
+
+def test_nothing_is_said_where_nothing_is_known_or_needed() -> None:
+    assert stand_sources(NOT_DUE, having(20)) == ()
+    assert stand_sources(DUE, having(20)[:1]) == (), "a query with other sources is not judged"
+    assert stand_sources(DUE, (Source("rate"), Source(NAME, error="TimeoutException"))) == ()
+    gone = (Source("rate"), Source(NAME, {"t": Topic({})}))
+    assert stand_sources(DUE, gone) == (), "the partition may be younger than the answer"
+
+
+def test_an_answer_of_before_the_newest_batches_is_no_loss() -> None:
+    assert stand((20, 40)) == stand((20, 100))

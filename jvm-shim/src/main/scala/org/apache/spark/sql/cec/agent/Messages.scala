@@ -1080,14 +1080,18 @@ private[cec] final case class QueryFacts(
 }
 
 /** How far back a recovery would go: from batch `first` on, which makes so many `batches`. */
-private[cec] final case class Reach(first: Long, batches: Long, plannedMs: Option[Long], text: String)
+private[cec] final case class Reach(
+    first: Long, batches: Long, plannedMs: Option[Long], text: String, sources: Seq[SourceStanding],
+    askedMs: Option[Long])
 
 private[cec] object Reach {
   def of(node: JsonNode): Reach = Reach(
     node.get("first").asLong,
     node.get("batches").asLong,
     Json.option(node.get("planned_ms"))(value => value.asLong),
-    node.get("text").asText)
+    node.get("text").asText,
+    Json.elements(node.get("sources"))(value => SourceStanding.of(value)),
+    Json.option(node.get("asked_ms"))(value => value.asLong))
 }
 
 /** The bytes of the file, in base 64; None: there is no such file. */
@@ -1165,6 +1169,20 @@ private[cec] object SettingsSpan {
     node.get("first").asLong,
     node.get("last").asLong,
     Json.option(node.get("settings"))(value => Json.entries(value)(value => value.asText)))
+}
+
+/** What a source still has, against what a recovery would read of it. */
+private[cec] final case class SourceStanding(
+    source: String, needed: Long, spare: Option[Long], share: Option[Double], gone: Boolean, text: String)
+
+private[cec] object SourceStanding {
+  def of(node: JsonNode): SourceStanding = SourceStanding(
+    node.get("source").asText,
+    node.get("needed").asLong,
+    Json.option(node.get("spare"))(value => value.asLong),
+    Json.option(node.get("share"))(value => value.asDouble),
+    node.get("gone").asBoolean,
+    node.get("text").asText)
 }
 
 /** A source of a query, by Spark's name for it. */

@@ -5,6 +5,7 @@ import org.json4s.JValue
 
 import scala.xml.{Elem, Node, Text}
 
+import org.apache.spark.sql.cec.agent.Reach
 import org.apache.spark.ui.{UIUtils, WebUIPage}
 
 /** All queries and pipelines of the application. */
@@ -44,10 +45,18 @@ private[ui] final class OverviewPage(tab: CecTab, overview: Overview) extends We
       {number(view.newest.map(_.batchMs), Format.duration)}
       {bounded(view.extent)}
       {bounded(view.replay)}
-      {view.reach.fold(cell(-1.0, Text("–")))(reach => cell(reach.batches.toDouble, <span title={reach.text}>{Format.counted(reach.batches, "batch", "batches")}</span>))}
+      {view.reach.fold(cell(-1.0, Text("–")))(makeReach)}
       {number(view.recoveryMs, Format.duration)}
       <td>{view.notes.map(note => <div class={s"small text-${note.level.colour}-emphasis"}>{note.text}</div>)}</td>
     </tr>
+
+  private def makeReach(reach: Reach): Elem = {
+    val source = ReachText.nearest(reach).map { found =>
+      <div class={s"small text-${ReachText.level(found).colour}-emphasis"}>{ReachText.summarize(found)}</div>
+    }
+    val all = ReachText.describe(reach, System.currentTimeMillis())
+    cell(reach.batches.toDouble, <span title={all}>{Format.counted(reach.batches, "batch", "batches")}</span> ++ source: _*)
+  }
 
   private def makeOperator(operator: OperatorView): Elem =
     <div title={operator.reason}>{s"${operator.id} ${operator.kind}: "}<strong>{operator.mode}</strong>
@@ -65,7 +74,7 @@ private[ui] object OverviewPage {
     Html.Column("Batch time", "of the newest batch"),
     Html.Column("q of Q", "log records that a recovery would scan, over all partitions; the share is that of the partition nearest to its bound"),
     Html.Column("u of U", "input rows that a recovery would replay, over all partitions; the share is that of the partition nearest to its bound"),
-    Html.Column("Reaches back", "how many batches a recovery would replay"),
+    Html.Column("Reaches back", "how many batches a recovery would replay, and what the source has beyond that, if it tells"),
     Html.Column("Recovery", "the estimated time of a recovery from here"),
     Html.Column("Notes", "what needs a look"))
 }

@@ -5,7 +5,7 @@ import com.fasterxml.jackson.databind.node.{JsonNodeFactory, ObjectNode}
 import org.json4s.JValue
 import org.json4s.jackson.JsonMethods
 
-import org.apache.spark.sql.cec.agent.{Json, OperatorStanding}
+import org.apache.spark.sql.cec.agent.{Json, OperatorStanding, SourceStanding}
 
 /** The pages' data as JSON, for scripts. Names end in units; null stands for an unknown number. */
 private[ui] object PageJson {
@@ -51,6 +51,8 @@ private[ui] object PageJson {
     node.set[JsonNode]("reach", Json.orNull(view.reach) { reach =>
       val found = Json.obj().put("first_batch", reach.first).put("batches", reach.batches).put("text", reach.text)
       found.set[JsonNode]("planned_ms", Json.orNull(reach.plannedMs)(Json.node))
+      found.set[JsonNode]("sources", Json.list(reach.sources)(source))
+      found.set[JsonNode]("sources_asked_ms", Json.orNull(reach.askedMs)(Json.node))
       found
     })
     node.set[JsonNode]("recovery_estimate_ms", Json.orNull(view.recoveryMs)(Json.node))
@@ -59,6 +61,13 @@ private[ui] object PageJson {
     node.put("error", view.error.orNull)
     node.set[JsonNode]("notes", Json.list(view.notes)(note => Json.obj().put("level", note.level.word).put("text", note.text)))
     node.set[JsonNode]("answered_ms", Json.orNull(view.answeredMs)(Json.node))
+    node
+  }
+
+  private def source(standing: SourceStanding): ObjectNode = {
+    val node = Json.obj().put("source", standing.source).put("needed_offsets", standing.needed).put("gone", standing.gone).put("text", standing.text)
+    node.set[JsonNode]("spare_offsets", Json.orNull(standing.spare)(Json.node))
+    node.set[JsonNode]("spare_share", Json.orNull(standing.share)(real))
     node
   }
 

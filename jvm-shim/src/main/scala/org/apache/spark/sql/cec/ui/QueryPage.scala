@@ -29,7 +29,7 @@ private[ui] final class QueryPage(tab: CecTab, overview: Overview) extends WebUI
   }
 
   private def makeContent(request: HttpServletRequest, view: QueryView, nowMs: Long): Seq[Node] =
-    view.notes.map(alert) ++ makeFacts(request, view) ++ makeError(view) ++
+    view.notes.map(alert) ++ makeFacts(request, view, nowMs) ++ makeError(view) ++
       <h4>The last hour</h4> ++ makeCharts(view, nowMs) ++ (if (view.operators.isEmpty) Nil else makeState(view))
 
   /** What only a query with state has. */
@@ -38,7 +38,7 @@ private[ui] final class QueryPage(tab: CecTab, overview: Overview) extends WebUI
       <h4>Windows by the age of their newest record</h4> ++ makeAges(view) ++
       <h4>Recoveries</h4> ++ makeRecoveries(view)
 
-  private def makeFacts(request: HttpServletRequest, view: QueryView): Elem = {
+  private def makeFacts(request: HttpServletRequest, view: QueryView, nowMs: Long): Elem = {
     val sparks = tab.sparksPage(request, view).toSeq.flatMap(page => Seq(<a href={page}>Spark's page of this run</a>, Text(" · ")))
     val state = badge(view.stateLevel, view.state) ++ view.progress.toSeq.map { case (ran, all) => progress(ran, all) } ++
       Text(view.activity.fold("")(text => s" $text"))
@@ -49,7 +49,7 @@ private[ui] final class QueryPage(tab: CecTab, overview: Overview) extends WebUI
       "Checkpoint" -> <code>{view.identity.checkpoint}</code>,
       "Log" -> Seq(<code>{view.identity.home}</code>, Text(view.storedBytes.fold("")(bytes => s" ${Format.bytes(bytes)}"))),
       "Settings" -> Text(view.settings),
-      "A recovery" -> Text((view.reach.map(_.text) ++ view.recoveryMs.map(ms => s"it would take about ${Format.duration(ms)}")).mkString("; ")),
+      "A recovery" -> Text((view.reach.map(ReachText.describe(_, nowMs)) ++ view.recoveryMs.map(ms => s"it would take about ${Format.duration(ms)}")).mkString("; ")),
       "More" -> (sparks :+ <a href={tab.overviewPage(request)}>all queries</a>)
     ).filter(_._2.exists(_.text.trim.nonEmpty)))
   }

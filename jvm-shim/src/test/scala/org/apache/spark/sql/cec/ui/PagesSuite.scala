@@ -3,7 +3,7 @@ package org.apache.spark.sql.cec.ui
 import scala.xml.{NodeSeq, XML}
 
 import org.apache.spark.sql.cec.CecSuite
-import org.apache.spark.sql.cec.agent.{FootprintAges, Json, PipelineLookAnswer}
+import org.apache.spark.sql.cec.agent.{FootprintAges, Json, PipelineLookAnswer, Reach, SourceStanding}
 import org.apache.spark.sql.cec.exchange.WindowAges
 
 class PagesSuite extends CecSuite {
@@ -40,6 +40,24 @@ class PagesSuite extends CecSuite {
     val all = Json.parse(PageJson.overview(Seq(view), Nil).toString)
     assert(all.get("queries").size == 1 && !all.get("queries").get(0).has("samples") && all.get("pipelines").isEmpty)
     assert(PageJson.toSpark(PageJson.overview(Seq(view), Nil)) != null)
+  }
+
+  test("the reach of a recovery, against what the sources still have") {
+    val spare = SourceStanding("K", 60, Some(5000), Some(0.2), gone = false, "K still has 5000")
+    val lost = SourceStanding("L", 60, Some(0), Some(0.0), gone = true, hostile)
+    val whole = SourceStanding("M", 60, None, None, gone = false, "M has lost nothing")
+    def reach(sources: SourceStanding*) = Reach(3, 12, Some(5), "since batch 3", sources, Some(now - 12000))
+    assert(ReachText.describe(reach(spare, whole), now) == "since batch 3; K still has 5000; M has lost nothing (asked 12 s ago)")
+    assert(ReachText.describe(reach(), now) == "since batch 3" && ReachText.nearest(reach()).isEmpty)
+    assert(ReachText.nearest(reach(whole, spare)).contains(spare) && ReachText.nearest(reach(spare, lost)).contains(lost))
+    assert(Seq(spare, lost, whole, spare.copy(spare = Some(1))).map(ReachText.summarize) == Seq(
+      "the source has 5,000 offsets more", "the source has lost a part", "the source has lost nothing", "the source has 1 offset more"))
+    assert(ReachText.level(lost) == Level.Bad && ReachText.level(spare) == Level.Plain)
+    val json = Json.parse(PageJson.detail(view.copy(reach = Some(reach(lost, whole)))).toString).get("reach")
+    assert(json.get("batches").asLong == 12 && json.get("sources_asked_ms").asLong == now - 12000)
+    assert(json.get("sources").get(0).toString ==
+      s"""{"source":"L","needed_offsets":60,"gone":true,"text":${Json.node(hostile)},"spare_offsets":0,"spare_share":0.0}""")
+    assert(json.get("sources").get(1).get("spare_offsets").isNull && json.get("sources").get(1).get("spare_share").isNull)
   }
 
   test("a bounded number sorts by its share, or by its value without one") {
