@@ -41,6 +41,18 @@ def test_every_peer_runs(tmp_path: Path) -> None:
     assert not list((tmp_path / "work").iterdir())
 
 
+def test_a_user_interface_is_watched(tmp_path: Path) -> None:
+    command = [CEC, "bench", "ui", *SMALL, "--batches", "20", "--memory", "1g", "--output", str(tmp_path / "work")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    *lines, summary = map(json.loads, ran.stdout.splitlines())
+    assert [line["ui"] for line in lines] == ["none", "unwatched", "watched"]
+    assert ["looks" in line for line in lines] == [False, False, True]
+    assert all(line["batch_ms"] > 0 and line["cpu_ms"] > 0 for line in lines)
+    assert set(summary["ratios"]) == {"unwatched over none", "watched over none", "watched over unwatched"}
+    assert not list((tmp_path / "work").iterdir())
+
+
 @pytest.mark.parametrize(
     ("provider", "kinds"), [(Provider.ROCKSDB_ZSTD, ["changelog"]), (Provider.HDFS_ZSTD, ["delta", "snapshot"])]
 )

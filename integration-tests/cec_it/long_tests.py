@@ -15,6 +15,7 @@ _CASES = {
     "test_agent.py::test_a_query_goes_on_when_its_agent_is_killed_between_commits": (),
     "test_agent.py::test_executors_write_what_is_dirty_though_their_agents_are_dead": ("stop",),
     "test_batches_again.py::test_a_batch_that_is_evaluated_twice_is_the_same_twice": ("join", "sessions"),
+    "test_bench.py::test_a_user_interface_is_watched": (),
     "test_bench.py::test_every_peer_runs": (),
     "test_bench.py::test_zstd_is_the_codec_of_the_files": ("hdfs-zstd-kinds1",),
     "test_connect.py::test_the_server_is_killed_and_the_query_resumed": ("json",),

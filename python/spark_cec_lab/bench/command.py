@@ -44,6 +44,8 @@ from spark_cec_lab.bench.protocols.tables import tables
 from spark_cec_lab.bench.providers import Provider
 from spark_cec_lab.bench.storage import storage
 from spark_cec_lab.bench.tasks import Plan, Task, run_all
+from spark_cec_lab.bench.ui import BATCHES as UI_BATCHES
+from spark_cec_lab.bench.ui import compare_uis
 from spark_cec_lab.bench.workloads import SEED, Size
 
 _HELP = """Compare Spark CEC with Spark's own state stores, in one run on this machine.
@@ -91,6 +93,8 @@ protocols checkpointing protocols on pipelines of NexMark's queries and a cyclic
 storage   an emulated S3: requests of a batch, its time and a restart where each request takes 50 ms longer, objects
           that are left; peers at their best, without renames, and with their defaults (--quick leaves out the runs of
           1,000 batches). The packages of S3A come from Maven Central
+ui        a query without a user interface, with one that nobody sees, and with somebody who loads the overview and the
+          query's page each second; 150 batches of 50,000 updates on 100,000 windows
 
 \b
 In a run's line: batch_ms is the median; cpu_ms (processor time of all processes), gc_ms, bytes_per_batch and
@@ -112,6 +116,7 @@ Examples:
   cec bench protocols --quick --json-out protocols.jsonl
   cec bench protocols --part nexmark --query q3 --instances 2 --protocol cec --protocol none
   cec bench protocols --from protocols.jsonl --from more.jsonl --png figures
+  cec bench ui --rounds 3
   cec bench storage --long 10000 --partitions 8 --provider cec --rounds 1
   cec bench failover --png docs/images
   cec bench failover --rounds 1 --way progressive --way at-once --scale 0.1
@@ -125,6 +130,7 @@ Exit codes:
 
 
 OUTPUT = Path("build/bench")
+BATCHES = 12
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -139,7 +145,9 @@ def bench(
         int | None, typer.Option(min=1, help="Partitions of the state; default: 2, or 200 for stores.")
     ] = None,
     warm_up: Annotated[int, typer.Option(min=2, help="Batches after the fill that are not measured.")] = 8,
-    batches: Annotated[int, typer.Option(min=1, help="Batches that are measured.")] = 12,
+    batches: Annotated[
+        int | None, typer.Option(min=1, help=f"Batches that are measured; default: {BATCHES}, or {UI_BATCHES} for ui.")
+    ] = None,
     provider: Annotated[
         list[Provider] | None, typer.Option(help="May be given more than once; default: those above but cec-lazy.")
     ] = None,
@@ -203,6 +211,7 @@ def bench(
     ] = None,
 ) -> None:
     growth, size = growth_of(grow), Size(keys, updates, partitions)
+    batches = batches or (UI_BATCHES if task is Task.UI else BATCHES)
     check_options(task, figure, png, growth, value_bytes, is_failover=bool(way or scale))
     check_nexmark(task, query, keys, growth)
     is_quick = quick and task not in (Task.STORAGE, Task.AVAILABILITY)
@@ -230,8 +239,9 @@ def bench(
                 course = Course() if scale is None else Course(scale=scale)
                 runs = failover(way or list(Way), Load(), course, rounds, SEED, work, write, _say)
                 _draw_failover(runs, png)
-            elif task in (Task.CHAIN, Task.UNION, Task.AVAILABILITY, Task.STORAGE):
-                _run_alone(task, spec, chosen, rounds, work, write, size, quick=quick, long=long)
+            elif task in (Task.CHAIN, Task.UNION, Task.AVAILABILITY, Task.STORAGE, Task.UI):
+                schedule = Schedule(workload.fill_batches, warm_up, batches)
+                _run_alone(task, spec, schedule, chosen, rounds, work, write, size, quick=quick, long=long)
             elif task is Task.PAPER:
                 numbers = figure or [each.number for each in FIGURES]
                 _draw(run_figures(numbers, size, spec, warm_up, batches, rounds, work, write, _say), png)
@@ -249,12 +259,14 @@ def bench(
 
 
 def _run_alone(
-    task: Task, spec: JobSpec, chosen: Sequence[Provider], rounds: int, work: Path,
+    task: Task, spec: JobSpec, schedule: Schedule, chosen: Sequence[Provider], rounds: int, work: Path,
     write: Callable[[dict[str, Any]], None], size: Size, *, quick: bool, long: int | None,
 ) -> None:  # fmt: skip
     """Runs a task that has workloads of its own."""
     if task is Task.STORAGE:
         storage(spec, chosen, rounds, work, write, _say, quick=quick, long=long, partitions=size.partitions)
+    elif task is Task.UI:
+        compare_uis(spec, schedule, rounds, work, write, _say)
     elif task is Task.AVAILABILITY:
         windows = size.keys or (QUICK_WINDOWS if quick else WINDOWS)
         availability(windows, rounds, spec.memory, work, write, _say)

@@ -77,13 +77,14 @@ def run(spec: JobSpec) -> None:
     """Run the query to its last batch, saying how each batch went. Raises what ended the query, if anything did."""
     spark = _session(spec)
     writer = query(spark, spec.workload).writeStream.format("noop").outputMode(output_mode(spec.workload))
+    url = spark.sparkContext.uiWebUrl
     begun = time.monotonic()
     running = writer.option("checkpointLocation", spec.checkpoint).start()
     last = -1
     while spec.last_batch is None or last < spec.last_batch:
         progress = _next_progress(running, last)
         last = int(progress["batchId"])
-        _say({**facts_of(progress), "since_start_s": time.monotonic() - begun, "gc_ms": _gc_ms(spark)})
+        _say({**facts_of(progress), "since_start_s": time.monotonic() - begun, "gc_ms": _gc_ms(spark), "ui": url})
     running.stop()
     spark.stop()
 

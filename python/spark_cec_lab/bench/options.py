@@ -103,7 +103,7 @@ def check_options(
     if task not in (Task.PAPER, Task.FAILOVER, Task.PROTOCOLS) and png and not growth:
         raise typer.BadParameter("for the tasks paper, failover and protocols, or with --grow", param_hint="--png")
     pipelines = (Task.FAILOVER, Task.CHAIN, Task.UNION, Task.AVAILABILITY, Task.PROTOCOLS)
-    own_sizes = (Task.PAPER, Task.BOUND, Task.AGENT, Task.STORAGE, *pipelines)
+    own_sizes = (Task.PAPER, Task.BOUND, Task.AGENT, Task.STORAGE, Task.UI, *pipelines)
     if growth and task in own_sizes:
         raise typer.BadParameter(f"{task.value} has sizes of its own", param_hint="--grow")
     if (value_bytes or (growth and growth.what == "value-bytes")) and not task.has_values:

@@ -21,6 +21,7 @@ from spark_cec_lab.bench.providers import FLINK, PEERS, Provider, in_turn
 from spark_cec_lab.bench.report import Report
 from spark_cec_lab.bench.storage import PROVIDERS as STORAGE_PROVIDERS
 from spark_cec_lab.bench.storage import WORKLOAD as STORAGE_WORKLOAD
+from spark_cec_lab.bench.ui import WORKLOAD as UI_WORKLOAD
 from spark_cec_lab.bench.workloads import DEFAULTS, MANY_STORES, Shape, Workload
 
 
@@ -44,6 +45,7 @@ class Task(str, Enum):
     NEXMARK = "nexmark"
     PROTOCOLS = "protocols"
     STORAGE = "storage"
+    UI = "ui"
 
     @property
     def workload(self) -> Workload:
@@ -54,6 +56,8 @@ class Task(str, Enum):
             return BOUND_WORKLOAD
         if self is Task.STORAGE:
             return STORAGE_WORKLOAD
+        if self is Task.UI:
+            return UI_WORKLOAD
         return DEFAULTS[Shape(self.value) if self.value in {shape.value for shape in Shape} else Shape.UNIFORM]
 
     @property
@@ -67,7 +71,7 @@ class Task(str, Enum):
     def can_measure(self, provider: Provider) -> bool:
         """Whether it says anything of that one. Some have providers of their own."""
         pipelines = (Task.FAILOVER, Task.CHAIN, Task.UNION, Task.AVAILABILITY, Task.PROTOCOLS)
-        if self in (Task.PAPER, Task.BOUND, *pipelines):
+        if self in (Task.PAPER, Task.BOUND, Task.UI, *pipelines):
             return False
         if self is Task.STORAGE:
             return provider in STORAGE_PROVIDERS
