@@ -48,7 +48,7 @@ def read(spark: SparkSession, path: Path) -> None:
 
 
 def load(spark: SparkSession, path: Path) -> None:
-    named(spark, f"{CEC}.state.CheckpointSpool").foreachKey(path_of(spark, path), None)
+    named(spark, f"{CEC}.state.CheckpointSpool").loadKeys(path_of(spark, path), None)
 
 
 @pytest.mark.parametrize(

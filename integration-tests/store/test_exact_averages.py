@@ -15,20 +15,20 @@ MOST_ROWS = 2**22
 _stores = itertools.count()
 
 
-def begin(jvm: Stores, home: Path, grouped: bool, live: str) -> str:
+def begin(jvm: Stores, home: Path, grouped: bool, memory: str) -> str:
     number = next(_stores)
     jvm.ask(
         "state", name=f"averages-{number}", home=str(home), operator=number, partition=0, generation=1, grouped=grouped,
-        deferred=True, replay_to=0, retained=100, averages=True, conf=jvm.conf(CI="0ms", CP="10ms", liveStore=live),
+        deferred=True, replay_to=0, retained=100, averages=True, conf=jvm.conf(CI="0ms", CP="10ms", memory=memory),
     )  # fmt: skip
     return f"averages-{number}"
 
 
-@pytest.mark.parametrize("live", ["memory", "rocksdb"])
+@pytest.mark.parametrize("memory", ["4KiB", "50%"])
 @pytest.mark.parametrize("grouped", [False, True], ids=["plain", "grouped"])
-def test_only_windows_with_few_rows_stay_dirty(jvm: Stores, tmp_path: Path, grouped: bool, live: str) -> None:
+def test_only_windows_with_few_rows_stay_dirty(jvm: Stores, tmp_path: Path, grouped: bool, memory: str) -> None:
     dice = random.Random(20_261)
-    name = begin(jvm, tmp_path / "log", grouped, live)
+    name = begin(jvm, tmp_path / "log", grouped, memory)
     counts: dict[Key, int] = {}
     for version in range(12):
         touched = dice.sample(range(6), k=dice.randint(1, 6))

@@ -22,7 +22,7 @@ class SilentStore:
         self.rng = random.Random(seed)
         self.jvm, self.home, self.operator = jvm, home, seed
         self.grouped = self.rng.random() < 0.5 if grouped is None else grouped
-        self.live = "rocksdb" if seed % 2 else "memory"
+        self.memory = "4KiB" if seed % 2 else "50%"
         self.versions: dict[int, State] = {0: {}}
         self.written = [0]
         self.generation = self.moves = 0
@@ -42,7 +42,7 @@ class SilentStore:
         self.jvm.ask(
             "state", name=self.target, home=self.home, operator=self.operator, partition=0,
             generation=self.generation, grouped=self.grouped, deferred=self.rng.random() < 0.5, replay_to=self.began,
-            retained=100, silent=True, conf=self.jvm.conf(liveStore=self.live, log__segmentBytes="8KiB"),
+            retained=100, silent=True, conf=self.jvm.conf(memory=self.memory, log__segmentBytes="8KiB"),
         )  # fmt: skip
 
     def do(self, *steps: object) -> list[object]:

@@ -28,7 +28,7 @@ class Machine:
             "Q": self.rng.choice(["1x", "1.5x", "3x", "40"]),
             "CI": self.rng.choice(["0ms", "10ms"]),
             "CP": "10ms",
-            "liveStore": "rocksdb" if seed % 2 else "memory",
+            "memory": "4KiB" if seed % 2 else "50%",
         }
         self.provider = Provider(jvm, checkpoint, self.grouped, {**bounds, "log__segmentBytes": "8KiB"}, partition=seed)
         self.versions: dict[int, State] = {0: {}}

@@ -176,6 +176,15 @@ def _size(key: str, value: str) -> int:
     return size
 
 
+def _memory(value: str) -> None:
+    """`memory`: a size, or a share of the heap. The shim takes it from its configuration itself."""
+    share = re.fullmatch(r"\s*(\d{1,3})\s*%\s*", value, re.ASCII)
+    if share is None:
+        _size("memory", value)
+    elif not 1 <= int(share[1]) <= 90:
+        raise SettingsError(PREFIX + "memory", value, "give 1% to 90% of the heap, or a size such as 2GiB")
+
+
 def _bundle(value: str) -> int | None:
     """`log.bundle`: the segments of an object, or None for `off`."""
     if value.strip().lower() == "off":
@@ -249,7 +258,7 @@ _KEYS = {
     "Q", "U", "CI", "CP", "effort", "footprintAge", "mode", "log.path", "python", "log.segmentBytes", "log.bundle",
     "log.bundleAfter", "log.compression", "output.retainBatches", "output.readers", "sources.replayable",
     "sources.margin", "sources.quiet", "functions.orderFree", "index.path", "spool.path", "agent.timeout",
-    "storage.retry", "recoveryTarget", "autotune", "onDivergence", "stop.flush", "driver.python", "liveStore",
+    "storage.retry", "recoveryTarget", "autotune", "onDivergence", "stop.flush", "driver.python", "liveStore", "memory",
     "writeAt", "protocol", "protocol.home", "protocol.flow", "protocol.run",
 }  # fmt: skip
 
@@ -346,10 +355,12 @@ def parse_settings(conf: Mapping[str, str]) -> Settings:
         _whole_duration("agent.timeout", given["agent.timeout"])
     if "storage.retry" in given:  # the storage reads it when the agent starts
         duration_ms("storage.retry", given["storage.retry"])
-    if "liveStore" in given:  # the shim's, too
-        _choice("liveStore", given["liveStore"], ("memory", "rocksdb"))
+    if "memory" in given:  # the shim's, too
+        _memory(given["memory"])
     default = Settings()
     extent, warnings = _extent_bound("Q", given["Q"]) if "Q" in given else (default.extent_bound, ())
+    if "liveStore" in given:
+        warnings += (f"{PREFIX}liveStore has no effect any more: {PREFIX}memory bounds the memory of the state",)
     target_ms, autotune = _recovery_target_ms(given), _autotune(given)
     unlimited = target_ms is not None and not autotune and not {"CI", "CP"} & set(given)
     checkpoint_ms = duration_ms("CI", given["CI"]) if "CI" in given else default.checkpoint_ms

@@ -19,6 +19,7 @@ KEYS = (
     "CI",
     "CP",
     "mode",
+    "memory",
     "log.path",
     "python",
     "log.segmentBytes",
@@ -283,3 +284,20 @@ def test_whatever_is_given_there_are_settings_or_an_error_that_names_the_key(giv
 
 def test_a_timeout_is_the_shims_own_but_checked() -> None:
     assert parse(agent__timeout="2s") == Settings()
+
+
+@pytest.mark.parametrize("value", ["50%", " 1 %", "90%", "2GiB", "512mb", "4096"])
+def test_memory_is_a_size_or_a_share(value: str) -> None:
+    assert parse_settings({PREFIX + "memory": value}) == Settings()
+
+
+@pytest.mark.parametrize("value", ["0%", "91%", "100%", "-5%", "5.5%", "half", "2TiB", "1KiB", "", "%"])
+def test_memory_of_no_known_form_is_refused(value: str) -> None:
+    with pytest.raises(SettingsError, match="memory"):
+        parse_settings({PREFIX + "memory": value})
+
+
+@pytest.mark.parametrize("value", ["memory", "rocksdb", "anything"])
+def test_the_setting_before_memory_has_no_effect_and_warns(value: str) -> None:
+    found = parse_settings({PREFIX + "liveStore": value})
+    assert found == Settings() and len(found.warnings) == 1 and "liveStore" in found.warnings[0]

@@ -18,7 +18,7 @@ import org.apache.spark.sql.cec.{CecStateStoreProvider, StoreConfs}
 import org.apache.spark.sql.cec.agent.{Agent, DurableCommit, Json}
 import org.apache.spark.sql.cec.exchange.{HostedStore, LocalStores}
 import org.apache.spark.sql.cec.source.RowSpool
-import org.apache.spark.sql.cec.state.{AgentStoreClient, ExactAverages, Recovery, RowDigest, StoreState, UnwrittenCommit}
+import org.apache.spark.sql.cec.state.{AgentStoreClient, ExactAverages, PageMemory, Recovery, RowDigest, StoreState, UnwrittenCommit}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.{StringType, StructField, StructType}
@@ -184,7 +184,7 @@ private final class StoreDriver {
       deferred = request.get("deferred").asBoolean,
       Recovery(
         request.get("replay_to").asLong, request.path("base").asLong(request.get("replay_to").asLong), request.path("counted").asBoolean, request.path("accept").asBoolean),
-      _ => false, key => key.getInt(0).toString, StoreConfs.isLiveOnDisk(confOf(request)), silent = request.path("silent").asBoolean,
+      _ => false, key => key.getInt(0).toString, PageMemory.limitedTo(StoreConfs.memoryBytes(confOf(request))), silent = request.path("silent").asBoolean,
       together = request.path("together").asBoolean)
   }
 

@@ -9,7 +9,7 @@ import com.fasterxml.jackson.databind.node.ArrayNode
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.cec.agent.Json
-import org.apache.spark.sql.cec.state.{BatchFacts, StoreState, Window}
+import org.apache.spark.sql.cec.state.{BatchFacts, LiveWindows, StoreState}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.{DataType, DoubleType, IntegerType, LongType, StringType, StructField, StructType}
 import org.apache.spark.unsafe.types.UTF8String
@@ -253,9 +253,10 @@ private final class StateTarget(state: StoreState) extends Target {
   /** Id, footprint and the batch that first dirtied it (null: none), of each window. */
   private def windows(): JsonNode = {
     val list = Json.arr()
-    state.live.windows.filter(_.isOpen).foreach { window =>
-      val dirty = if (window.dirtySince == Window.Clean) null else number(window.dirtySince)
-      list.addArray().add(Rows.ints(Window.row(window.id, fields = 1))).add(window.footprint).add(dirty)
+    val live = state.live
+    live.windows.foreach { window =>
+      val dirty = if (live.dirtySince(window) == LiveWindows.Clean) null else number(live.dirtySince(window))
+      list.addArray().add(Rows.ints(live.id(window))).add(live.footprint(window)).add(dirty)
     }
     list
   }

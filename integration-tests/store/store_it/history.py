@@ -141,7 +141,7 @@ class History:
             base=replay_to if base is None else base,
             retained=self.bounds.retained,
             # In every other run most windows are on the disk.
-            conf=self.jvm.conf(**self.bounds.conf(), liveStore="rocksdb" if next(_runs) % 2 else "memory"),
+            conf=self.jvm.conf(**self.bounds.conf(), memory="4KiB" if next(_runs) % 2 else "50%"),
         )
 
     def do(self, *steps: Step) -> list[Any]:

@@ -9,7 +9,7 @@ import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjecti
 import org.apache.spark.sql.cec.agent.{Agent, CecException, DurableCommit, ResolveRequest}
 import org.apache.spark.sql.cec.exchange.{DurableVersions, HostedStore, LocalStores}
 import org.apache.spark.sql.cec.state.{
-  ExactAverages, LoadFailure, PartitionDirectory, RangeOrder, Recovery, RowDigest, AgentStoreClient, StoreMetrics, StoreState, StoreTurns, TaskLock, UnwrittenCommit}
+  ExactAverages, LoadFailure, PageMemory, PartitionDirectory, RangeOrder, Recovery, RowDigest, AgentStoreClient, StoreMetrics, StoreState, StoreTurns, TaskLock, UnwrittenCommit}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
@@ -190,7 +190,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
         Recovery(r.replayTo, r.base, r.counted.contains(id.operatorId), r.accept)),
       version => run.isDefined && LocalStores.requestHandOver(this, version),
       describe,
-      StoreConfs.isLiveOnDisk(conf),
+      PageMemory.limitedTo(StoreConfs.memoryBytes(conf)),
       silent = run.exists(_.silent),
       together = run.exists(_.together)))
   }
@@ -214,14 +214,21 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
 
 /** The confs of Spark that this provider reads. */
 private[cec] object StoreConfs {
-  private val LiveStoreKey = "spark.sql.streaming.stateStore.cec.liveStore"
+  private val MemoryKey = "spark.sql.streaming.stateStore.cec.memory"
+  private val Units = Map("" -> 0, "b" -> 0, "kb" -> 10, "kib" -> 10, "mb" -> 20, "mib" -> 20, "gb" -> 30, "gib" -> 30)
+  private val Share = raw"\s*(\d+)\s*%\s*".r
+  private val Size = raw"\s*(\d+)\s*([a-z]*)\s*".r
   private val LockTimeoutKey = "spark.sql.streaming.stateStore.rocksdb.lockAcquireTimeoutMs"
 
   /** How long a task waits for the store: RocksDB's setting, under its key. */
   def lockTimeoutMs(conf: StateStoreConf): Long = conf.sqlConfs.get(LockTimeoutKey).map(_.toLong).getOrElse(60000L)
 
-  /** Whether windows that no batch touched lately are on the local disk. */
-  def isLiveOnDisk(conf: Map[String, String]): Boolean = conf.get(LiveStoreKey).exists(_.trim.equalsIgnoreCase("rocksdb"))
+  /** The heap that the pages of all stores of this JVM may take: by default half of it. The agent has checked the setting. */
+  def memoryBytes(conf: Map[String, String]): Long = conf.getOrElse(MemoryKey, "50%").toLowerCase(java.util.Locale.ROOT) match {
+    case Share(percent) => Runtime.getRuntime.maxMemory / 100 * percent.toLong
+    case Size(number, unit) => number.toLong << Units(unit)
+    case other => throw new IllegalArgumentException(s"$MemoryKey=$other is neither a size nor a share of the heap")
+  }
 
   /** The query's checkpoint location, which has the stores in `<checkpoint>/state`. */
   def checkpointOf(id: StateStoreId): String = new org.apache.hadoop.fs.Path(id.checkpointRootLocation).getParent.toString

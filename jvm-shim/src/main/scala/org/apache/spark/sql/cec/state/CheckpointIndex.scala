@@ -1,24 +1,23 @@
 package org.apache.spark.sql.cec.state
 
-import java.util.ArrayList
-
 import scala.collection.mutable
 
 /**
  * The books of one store: the open windows by footprint, and the dirty windows by the batch that first changed them.
- *
- * @param warmUp moves a cold window into memory, by its id
  */
-private[state] final class CheckpointIndex(cold: ColdWindows, warmUp: Array[Byte] => Unit) {
-  private val byFootprint = new VersionBuckets(_.footprint, version => if (cold == null) Iterator.empty else cold.byFootprint.at(version).map(warmUp))
-  private val byDirty = new VersionBuckets(_.dirtySince, version => if (cold == null) Iterator.empty else cold.byDirty.at(version).map(warmUp))
+private[cec] final class CheckpointIndex(windows: LiveWindows) {
+  private val byFootprint = new VersionBuckets(window => if (windows.isOpen(window)) windows.footprint(window) else LiveWindows.Never)
+  private val byDirty = new VersionBuckets(window => if (windows.isOpen(window)) windows.dirtySince(window) else LiveWindows.Never)
+
+  /** Bytes of memory. */
+  def bytes: Long = byFootprint.bytes + byDirty.bytes
 
   def openWindows: Long = byFootprint.size
 
   def dirtyWindows: Long = byDirty.size
 
   /** Windows with a footprint before `version`, oldest first. */
-  def withFootprintBefore(version: Long): Iterator[Window] = byFootprint.below(version)
+  def withFootprintBefore(version: Long): Iterator[Int] = byFootprint.below(version)
 
   /** The number of open windows per footprint version. */
   def live: Iterable[(Long, Int)] = byFootprint.counts.filter(_._2 != 0).toSeq
@@ -27,25 +26,25 @@ private[state] final class CheckpointIndex(cold: ColdWindows, warmUp: Array[Byte
   def windowsBefore(version: Long): Long = byFootprint.counts.takeWhile(_._1 < version).map(_._2.toLong).sum
 
   /** Windows that became dirty before `version`, oldest first. */
-  def dirtyBefore(version: Long): Iterator[Window] = byDirty.below(version)
+  def dirtyBefore(version: Long): Iterator[Int] = byDirty.below(version)
 
   /**
    * Computes the books after a commit and changes nothing, because the commit may still fail.
    *
    * @param writes whether the commit writes the opened windows; if false, they become dirty
    */
-  def after(version: Long, changes: BatchDelta, checks: ArrayList[Window], writes: Boolean = true): NextBooks = {
+  def after(version: Long, changes: BatchDelta, checks: IntList, writes: Boolean = true): NextBooks = {
     val footprints, dirty = new Tally
-    changes.closed.forEach { window =>
-      footprints.add(window.footprint, -1)
-      if (window.isDirty) dirty.add(window.dirtySince, -1)
+    changes.closed.foreach { window =>
+      footprints.add(windows.footprint(window), -1)
+      if (windows.isDirty(window)) dirty.add(windows.dirtySince(window), -1)
     }
     dirty.add(version, changes.newlyDirty.size + (if (writes) 0 else changes.opened.size))
     footprints.add(version + 1, changes.opened.size)
-    checks.forEach { window =>
-      footprints.add(window.footprint, -1)
-      if (window.isDirty) dirty.add(window.dirtySince, -1)
-      else if (window.isTouched) dirty.add(version, -1)
+    checks.foreach { window =>
+      footprints.add(windows.footprint(window), -1)
+      if (windows.isDirty(window)) dirty.add(windows.dirtySince(window), -1)
+      else if (windows.isTouched(window)) dirty.add(version, -1)
     }
     footprints.add(version + 1, checks.size)
     new NextBooks(
@@ -63,26 +62,19 @@ private[state] final class CheckpointIndex(cold: ColdWindows, warmUp: Array[Byte
    *
    * @param next the answer of `after` for the same commit
    */
-  def apply(version: Long, changes: BatchDelta, checks: ArrayList[Window], next: NextBooks, writes: Boolean = true): UndoStamps = {
-    val renewed = new UndoStamps(if (checks.size > changes.kept) checks.size - changes.kept else 0)
-    var i = 0
-    while (i < checks.size) {
-      val window = checks.get(i)
-      if (!window.isTouched) renewed.add(window)
+  def apply(version: Long, changes: BatchDelta, checks: IntList, next: NextBooks, writes: Boolean = true): UndoStamps = {
+    val renewed = new UndoStamps(windows, if (checks.size > changes.kept) checks.size - changes.kept else 0)
+    checks.foreach { window =>
+      if (!windows.isTouched(window)) renewed.add(window)
       stampWindow(window, version + 1)
-      i += 1
     }
-    i = 0
-    while (i < changes.opened.size) {
-      stampWindow(changes.opened.get(i), version + 1)
-      i += 1
-    }
+    changes.opened.foreach(stampWindow(_, version + 1))
     // There may be millions of windows, and a look at each one misses the cache. So skip the loop if no window is
     // dirty.
-    if (next.dirtyWindows > 0) changes.newlyDirty.forEach { window =>
-      if (window.footprint != version + 1) enterDirty(version, window)
+    if (next.dirtyWindows > 0) changes.newlyDirty.foreach { window =>
+      if (windows.footprint(window) != version + 1) enterDirty(version, window)
     }
-    if (!writes) changes.opened.forEach(enterDirty(version, _))
+    if (!writes) changes.opened.foreach(enterDirty(version, _))
     byFootprint.enter(version + 1, checks)
     byFootprint.enter(version + 1, changes.opened)
     byFootprint.count(next.footprints)
@@ -96,55 +88,41 @@ private[state] final class CheckpointIndex(cold: ColdWindows, warmUp: Array[Byte
    * @param writes whether the commit writes the opened windows; if false, they become dirty
    */
   def apply(version: Long, changes: BatchDelta, writes: Boolean): UndoStamps = {
-    val none = new ArrayList[Window](0)
+    val none = new IntList
     apply(version, changes, none, after(version, changes, none, writes), writes)
   }
 
-  private def enterDirty(version: Long, window: Window): Unit = {
-    window.dirtySince = version
+  private def enterDirty(version: Long, window: Int): Unit = {
+    windows.setDirtySince(window, version)
     byDirty.enter(version, window)
   }
 
-  /** Enters a window that was cold. The counts have it already. */
-  def enter(window: Window): Unit = {
-    byFootprint.enter(window.footprint, window)
-    if (window.isDirty) byDirty.enter(window.dirtySince, window)
-  }
-
-  /** Forgets all windows but these, which are still warm. The counts stay. */
-  def keep(windows: Iterator[Window]): Unit = {
-    val kept = windows.toArray
-    byFootprint.keep(kept.iterator)
-    byDirty.keep(kept.iterator)
-  }
-
-  /** Builds the books again from the warm windows and from the indexes of the cold ones. */
-  def rebuild(warm: Iterator[Window]): Unit = {
+  /** Builds the books again from the open windows. */
+  def rebuild(): Unit = {
     byFootprint.clear()
     byDirty.clear()
     val footprints, dirty = new Tally
-    if (cold != null) {
-      cold.byFootprint.counts.foreach { case (version, count) => footprints.add(version, count) }
-      cold.byDirty.counts.foreach { case (version, count) => dirty.add(version, count) }
-    }
-    while (warm.hasNext) { // A plain loop: at a restart the JVM has compiled nothing yet, and there may be millions of windows
-      val window = warm.next()
-      if (window.isOpen) {
-        byFootprint.enter(window.footprint, window)
-        footprints.add(window.footprint, 1)
-        if (window.isDirty) {
-          byDirty.enter(window.dirtySince, window)
-          dirty.add(window.dirtySince, 1)
+    var window = 0
+    while (window < windows.numbersUsed) { // a plain loop: at a restart the JVM has compiled nothing yet, and there may be millions of windows
+      if (windows.isOpen(window)) {
+        byFootprint.enter(windows.footprint(window), window)
+        footprints.add(windows.footprint(window), 1)
+        if (windows.isDirty(window)) {
+          byDirty.enter(windows.dirtySince(window), window)
+          dirty.add(windows.dirtySince(window), 1)
         }
       }
+      window += 1
     }
     byFootprint.count(footprints)
     byDirty.count(dirty)
+    byFootprint.trim()
+    byDirty.trim()
   }
 
-  private def stampWindow(window: Window, version: Long): Unit = {
-    window.footprint = version
-    window.dirtySince = Window.Clean
+  private def stampWindow(window: Int, version: Long): Unit = {
+    windows.setFootprint(window, version)
+    windows.setDirtySince(window, LiveWindows.Clean)
   }
 
   private def findOldestDirty(changes: Tally): Option[Long] =

@@ -16,16 +16,14 @@ import org.apache.spark.unsafe.Platform
  */
 private[cec] final class ExactAverages private (fieldsFrom: Int, sums: Array[Int]) {
   /** Whether each average of the window has few enough rows. */
-  def areExact(window: Window): Boolean = window match {
-    case one: KeyWindow => areExact(one.bytes, one.valueFrom)
-    case group =>
-      var exact = true
-      group.foreachRow((_, value) => exact &&= areExact(value, 0))
-      exact
+  def areExact(live: LiveWindows, window: Int): Boolean = {
+    var exact = true
+    live.foreachRow(window, (_, value) => exact &&= areExact(value))
+    exact
   }
 
-  private def areExact(bytes: Array[Byte], valueFrom: Int): Boolean =
-    sums.forall(sum => Platform.getLong(bytes, Platform.BYTE_ARRAY_OFFSET + valueFrom + fieldsFrom + 8L * (sum + 1)) <= ExactAverages.MostRows)
+  private def areExact(value: UnsafeRow): Boolean =
+    sums.forall(sum => Platform.getLong(value.getBaseObject, value.getBaseOffset + fieldsFrom + 8L * (sum + 1)) <= ExactAverages.MostRows)
 }
 
 private[cec] object ExactAverages {

@@ -1,37 +1,46 @@
 package org.apache.spark.sql.cec.state
 
-import java.util.ArrayList
-
-import scala.jdk.CollectionConverters._
-
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state.UnsafeRowPair
-import org.apache.spark.unsafe.Platform
 
 /** Sums over all windows: state keys, bytes of keys and values, and the hash over all rows in any order. */
 private[cec] final case class StateTotals(rows: Long = 0L, bytes: Long = 0L, digest: Long = 0L)
+
+/** Visits rows of windows. The rows are used again for each call. */
+private[cec] trait RowVisitor {
+  def visit(key: UnsafeRow, value: UnsafeRow): Unit
+}
 
 /**
  * The windows of one store at one version, with the undo list of the batch under way. Not thread-safe: `TaskLock` lets
  * one task in at a time.
  *
+ * A window is a number: its place in columns of plain numbers. There may be millions of windows, and an object for
+ * each would cost memory, and the collector's time. Keys and values are records in pages.
+ *
+ * A window is one state key with its value (`KeyWindows`), or all keys of one prefix with theirs (`GroupWindows`).
+ * The first three columns are the same: the place of the record with the window's id, its footprint, and the batch
+ * that first changed the window after its footprint. The upper bits of these are marks.
+ *
+ * A number of a window that has closed is not used again while its batch may be taken back.
+ *
  * @param keyFields fields of a state key
  * @param valueFields fields of a value
- * @param prefixOf returns the id of the window that a state key belongs to; None in a store without prefix
  * @param order of the keys in a store with range scans
- * @param cold the windows on the local disk; null: all windows stay in memory
- * @param books get the windows that come back from the local disk
+ * @param columns numbers for each window
  */
-private[cec] final class LiveWindows(
-    keyFields: Int, valueFields: Int, prefixOf: Option[UnsafeRow => UnsafeRow], order: Option[RangeOrder], rowDigest: RowDigest,
-    cold: ColdWindows, books: CheckpointIndex) {
-  private var table = new WindowTable
-  private var undo = new UndoLog(0)
-  private val readOrder = new ReadOrderCache
-  private val loadedKey = new UnsafeRow(keyFields)
+private[cec] abstract class LiveWindows(
+    keyFields: Int, valueFields: Int, order: Option[RangeOrder], protected val rowDigest: RowDigest, protected val pages: Pages, columns: Int) {
+  import LiveWindows._
 
-  /** Windows of an eventual checkpoint that are not in the table yet. */
-  private val loading = new ArrayList[Window]()
+  private var stamps = new Array[Int](16 * columns)
+  private var numbers = 0
+  private val freeNumbers = new IntList
+  protected var undo: UndoLog = new UndoLog(this, 0)
+  protected val readOrder = new ReadOrderCache(this)
+
+  /** The store's books. */
+  val books: CheckpointIndex = new CheckpointIndex(this)
 
   /** The store's version before the batch under way, which is also the id of that batch. */
   var version: Long = 0L
@@ -51,123 +60,192 @@ private[cec] final class LiveWindows(
   /** Sums with the batch under way. */
   def sums: StateTotals = StateTotals(committedTotals.rows + rows, committedTotals.bytes + bytes, committedTotals.digest + digest)
 
-  def get(key: UnsafeRow): UnsafeRow = {
-    val window = findWindow(key)
-    if (window == null) return null
-    readOrder.add(window)
-    if (!visible(window)) null
-    else window match {
-      case one: KeyWindow => if (one.isOpen) one.value(valueFields) else null
-      case group: GroupWindow => group.rows.get(key)
-    }
+  /** Bytes on the heap: pages, columns, indexes and books. */
+  def heapBytes: Long = pages.heapBytes + 4L * stamps.length + freeNumbers.bytes + indexBytes + books.bytes
+
+  /** Bytes of pages in the file. */
+  def fileBytes: Long = pages.fileBytes
+
+  def isGrouped: Boolean
+
+  protected def indexBytes: Long
+
+  def get(key: UnsafeRow): UnsafeRow
+
+  def put(key: UnsafeRow, value: UnsafeRow): Unit
+
+  def remove(key: UnsafeRow): Unit
+
+  def prefixScan(prefix: UnsafeRow): Iterator[UnsafeRowPair]
+
+  /** Whether a window with this id is open. */
+  def isOpen(id: UnsafeRow): Boolean = {
+    val window = find(id)
+    window >= 0 && isOpen(window)
   }
 
-  def put(key: UnsafeRow, value: UnsafeRow): Unit = {
-    val id = idOf(key)
-    var window = readOrder.next(id)
-    if (window == null) {
-      window = findById(id)
-      readOrder.goOnAfter(window)
-    }
-    if (acceptsChange(window)) {
-      if (window == null) window = openWindow(id, id.hashCode)
-      touchWindow(window)
-      window match {
-        case one: KeyWindow =>
-          val seed = rowDigest.seed(key)
-          uncount(one, seed)
-          one.put(key, value)
-          count(one, seed)
-        case group: GroupWindow =>
-          val copy = value.copy()
-          count(key, group.rows.put(if (group.rows.containsKey(key)) key else key.copy(), copy), copy)
-      }
-    }
+  def isOpen(window: Int): Boolean
+
+  /** The state keys of a window. */
+  def rowCount(window: Int): Int
+
+  /** Visits each state key of a window and its value. */
+  def foreachRow(window: Int, visitor: RowVisitor): Unit
+
+  /** Whether a number of `ReadOrderCache` stands for this id. */
+  def hasId(number: Int, id: UnsafeRow): Boolean
+
+  /** Returns the window with this id, open or not, or -1. */
+  protected def find(id: UnsafeRow): Int
+
+  /** Removes a closed window from the index. Its number is not free yet. */
+  protected def unindex(window: Int): Unit
+
+  /** Frees all that a window has beside its number. */
+  protected def dispose(window: Int): Unit
+
+  /** Gives a window the rows that the list has of it. The caller restores the sums. */
+  protected def restoreRows(images: UndoLog, i: Int): Unit
+
+  /** Puts a window into the index, where it is not. */
+  protected def index(window: Int): Unit
+
+  /** Gives a window that the batch closed copies of its rows. */
+  protected def reopen(i: Int): Unit
+
+  /** Moves a record of a window that the batch did not touch. */
+  protected def moveRecord(owner: Int, place: Int): Unit
+
+  protected def pairsOf(windows: Iterator[Int]): Iterator[UnsafeRowPair]
+
+  private[state] def savedPlace(window: Int): Int
+  private[state] def savedPlaces(window: Int): Array[Int]
+
+  /** The id of a window, a state key or a prefix. It stays as it is while the batch runs. */
+  def id(window: Int): UnsafeRow = pages.pointToKey(new UnsafeRow(idFields), idPlace(window))
+
+  protected def idFields: Int
+
+  /** Version of the newest record of this window in the log (the paper's tau); `Never` before it opens. */
+  def footprint(window: Int): Long = (footprintBits(window) - 1).toLong
+
+  /** The batch that first changed this window after its footprint; `Clean` if none did. */
+  def dirtySince(window: Int): Long = {
+    val since = dirtyBits(window)
+    if (since == Low) Clean else since.toLong
   }
 
-  def remove(key: UnsafeRow): Unit = {
-    val window = findWindow(key)
-    if (window != null && hasKey(window, key) && acceptsChange(window)) {
-      touchWindow(window)
-      window match {
-        case one: KeyWindow =>
-          uncount(one, rowDigest.seed(key))
-          one.close()
-        case group: GroupWindow => count(key, group.rows.remove(key), null)
+  def isDirty(window: Int): Boolean = dirtyBits(window) != Low
+
+  /** Whether the batch under way touched this window. */
+  def isTouched(window: Int): Boolean = stamps(window * columns + 1) < 0
+
+  def setFootprint(window: Int, version: Long): Unit = {
+    val at = window * columns + 1
+    stamps(at) = (stamps(at) & High) | (version + 1).toInt
+  }
+
+  def setDirtySince(window: Int, version: Long): Unit = {
+    val at = window * columns + 2
+    stamps(at) = (stamps(at) & High) | (if (version == Clean) Low else version.toInt)
+  }
+
+  /** Marks a window that a commit has chosen. Returns false if it was marked. */
+  def choose(window: Int): Boolean = {
+    val at = window * columns + 2
+    val isNew = stamps(at) >= 0
+    stamps(at) |= High
+    isNew
+  }
+
+  def unchoose(window: Int): Unit = stamps(window * columns + 2) &= Low
+
+  private[state] def footprintBits(window: Int): Int = stamps(window * columns + 1) & Low
+  private[state] def dirtyBits(window: Int): Int = stamps(window * columns + 2) & Low
+  private[state] def restamp(window: Int, footprint: Int, dirty: Int): Unit = {
+    stamps(window * columns + 1) = (stamps(window * columns + 1) & High) | footprint
+    stamps(window * columns + 2) = (stamps(window * columns + 2) & High) | dirty
+  }
+
+  protected final def column(window: Int, i: Int): Int = stamps(window * columns + i)
+  protected final def setColumn(window: Int, i: Int, to: Int): Unit = stamps(window * columns + i) = to
+
+  /** The place of the record with the window's id; 0 if nobody has the number. */
+  protected final def idPlace(window: Int): Int = stamps(window * columns) & Low
+
+  /** The answer of the next call of `newNumber`. */
+  protected final def nextNumber: Int = if (freeNumbers.isEmpty) numbers else freeNumbers.last
+
+  /** A number for a new window, which is clean and was never written. */
+  protected final def newNumber(): Int = {
+    val number = if (freeNumbers.isEmpty) numbers else freeNumbers.pop()
+    if (number == numbers) {
+      if ((numbers + 1) * columns.toLong > stamps.length) {
+        stamps = java.util.Arrays.copyOf(stamps, Math.min(stamps.length / columns * 9L / 8 + 16, MostNumbers / columns).toInt * columns)
       }
+      numbers += 1
     }
+    java.util.Arrays.fill(stamps, number * columns, (number + 1) * columns, 0)
+    stamps(number * columns + 2) = Low
+    number
+  }
+
+  private def freeNumber(window: Int): Unit = {
+    dispose(window)
+    java.util.Arrays.fill(stamps, window * columns, (window + 1) * columns, 0)
+    freeNumbers.add(window)
   }
 
   /** All pairs. The pair object is used again for each pair. Puts and removes may go on meanwhile. */
-  def iterator: Iterator[UnsafeRowPair] = makePairs(sortWindows(windows))
-
-  def prefixScan(prefix: UnsafeRow): Iterator[UnsafeRowPair] = order match {
-    case Some(range) => makePairs(windows.filter(range.hasPrefix(_, prefix)))
-    case None => makePairs(Option(findById(prefix)).iterator)
-  }
+  def iterator: Iterator[UnsafeRowPair] = pairsOf(sortWindows(windows))
 
   /** The pairs with keys in [start, end), in order. */
   def rangeScan(start: Option[UnsafeRow], end: Option[UnsafeRow]): Iterator[UnsafeRowPair] =
-    makePairs(sortWindows(windows.filter(window => order.forall(_.within(window, start, end)))))
+    pairsOf(sortWindows(windows.filter(window => order.forall(_.within(id(window), start, end)))))
+
+  protected def scanOrder(range: RangeOrder, prefix: UnsafeRow): Iterator[UnsafeRowPair] =
+    pairsOf(windows.filter(window => range.hasPrefix(id(window), prefix)))
+
+  private def sortWindows(windows: Iterator[Int]): Iterator[Int] = order.map(_.sorted(windows, id)).getOrElse(windows)
 
   /** The windows that the batch under way touched, in the order of first touch. */
   def touched: UndoLog = undo
 
-  /** All windows, for reading only: a change to a cold window is lost. */
-  def windows: Iterator[Window] =
-    if (cold == null) table.iterator
-    else {
-      // Both lists are made now. A window that becomes warm meanwhile is in the list of cold ones, once.
-      val (warm, rest) = (table.iterator.toArray, cold.iterator)
-      warm.iterator ++ rest.map { case (id, window) => Option(table.get(Window.row(id, 0), window.hash)).getOrElse(window) }
+  /** The windows that are open now, but for those that close before the iterator reaches them. */
+  def windows: Iterator[Int] = new Iterator[Int] {
+    private val end = numbers
+    private var i = 0
+    override def hasNext: Boolean = {
+      while (i < end && !isOpen(i)) i += 1
+      i < end
     }
-
-  /** The windows in memory. */
-  def warm: Iterator[Window] = table.iterator
-
-  /** Moves all windows but these to the local disk. Call it between batches only. */
-  def cool(kept: Seq[UndoStamps]): Unit = if (cold != null) {
-    val warm = new WindowTable
-    for (stamps <- kept; i <- 0 until stamps.size if stamps.window(i).isOpen) warm.addIfAbsent(stamps.window(i))
-    cold.closeIterators()
-    cold.give(table.iterator.filter(window => warm.get(Window.row(window.id, 0), window.hash) == null))
-    table = warm
-    readOrder.clear() // a task may have read windows after its commit, and they may be cold now
-    books.keep(warm.iterator)
-  }
-
-  /** Adds a window of one key from an eventual checkpoint, which has each window once. `loaded` makes it visible. */
-  def loadKey(keySize: Int, keyAndValue: Array[Byte], footprint: Long): Unit = {
-    loadedKey.pointTo(keyAndValue, Platform.BYTE_ARRAY_OFFSET, keySize)
-    val window = new KeyWindow(keySize, loadedKey.hashCode)
-    window.put(keyAndValue)
-    window.footprint = footprint
-    count(window, rowDigest.seed(loadedKey))
-    loading.add(window)
-    if (cold != null && loading.size >= LiveWindows.LoadedAtOnce) {
-      cold.giveMany(loading.iterator.asScala)
-      loading.clear()
+    override def next(): Int = {
+      if (!hasNext) throw new NoSuchElementException("no more windows")
+      i += 1
+      i - 1
     }
   }
 
-  /** Adds a row from an eventual checkpoint to the window `id`, and opens that window if needed. */
-  def loadRow(id: UnsafeRow, key: Array[Byte], value: Array[Byte], footprint: Long): Unit = {
-    val known = findById(id)
-    val window = (if (known != null) known else table.addIfAbsent(new GroupWindow(id.getBytes, id.hashCode))).asInstanceOf[GroupWindow]
-    window.footprint = footprint
-    val (keyRow, valueRow) = (Window.row(key, keyFields), Window.row(value, valueFields))
-    count(keyRow, window.rows.put(keyRow, valueRow), valueRow)
-    if (cold != null && table.size >= LiveWindows.LoadedAtOnce) {
-      cold.giveMany(table.iterator)
-      table = new WindowTable
-    }
-  }
+  /** The numbers that windows have had; some are not open. */
+  private[state] def numbersUsed: Int = numbers
 
   /** Ends the batch: removes closed windows, begins a new undo list and returns the old one. */
   def advance(): UndoLog = {
+    if (version >= MostVersions) throw new IllegalStateException(s"version $version is too large for this store")
     val done = undo
-    undo = new UndoLog(done.size)
-    endBatch(done)
+    undo = new UndoLog(this, done.size)
+    pages.endBatch()
+    pages.tidy(moveRecord(_, _))
+    var i = 0
+    while (i < done.size) {
+      val window = done.window(i)
+      untouch(window)
+      if (!isOpen(window)) {
+        unindex(window)
+        done.gone.add(window)
+      }
+      i += 1
+    }
     readOrder.clear()
     setTotals(sums)
     version += 1
@@ -176,40 +254,26 @@ private[cec] final class LiveWindows(
 
   /** Takes the batch under way back. */
   def rollback(): Unit = {
+    pages.endBatch()
     var i = 0
     while (i < undo.size) {
+      val window = undo.window(i)
       restoreRows(undo, i)
+      untouch(window)
+      if (!isOpen(window)) {
+        unindex(window)
+        freeNumber(window)
+      }
       i += 1
     }
-    endBatch(undo)
     readOrder.clear()
+    pages.freeLater(undo.made)
     undo.clear()
     setTotals(committedTotals)
   }
 
-  /** Unmarks the windows of a batch that is over, and removes the closed ones. */
-  private def endBatch(batch: UndoLog): Unit = {
-    var i = 0
-    while (i < batch.size) {
-      val window = batch.window(i)
-      window.isTouched = false
-      if (!window.isOpen) table.remove(window)
-      i += 1
-    }
-  }
-
   /** Gives the windows that the batch under way closed their rows back. */
-  def reopen(): Unit = (0 until undo.size).foreach { i =>
-    val window = undo.window(i)
-    if (undo.wasOpen(i) && !window.isOpen) window match {
-      case one: KeyWindow =>
-        restoreRows(undo, i)
-        count(one, rowDigest.seed(one.key(keyFields)))
-      case group: GroupWindow =>
-        group.restore(undo.rows(i))
-        group.rows.forEach((key, value) => count(key, null, value))
-    }
-  }
+  def reopen(): Unit = (0 until undo.size).foreach(i => if (undo.wasOpen(i) && !isOpen(undo.window(i))) reopen(i))
 
   /**
    * Brings the windows back to version `at`.
@@ -220,38 +284,38 @@ private[cec] final class LiveWindows(
   def restore(images: UndoLog, sums: StateTotals, at: Long): Unit = {
     (0 until images.size).foreach { i =>
       val window = images.window(i)
-      val absent = !window.isOpen
+      val absent = !isOpen(window)
       restoreRows(images, i)
       images.restamp(i)
-      if (absent && window.isOpen) table.add(window)
-      if (!absent && !window.isOpen) table.remove(window)
+      if (absent && isOpen(window)) index(window)
+      if (!absent && !isOpen(window)) unindex(window)
     }
     setTotals(sums)
     version = at
   }
 
-  /** Gives a window its rows back. The caller restores the sums. */
-  private def restoreRows(images: UndoLog, i: Int): Unit = {
-    val window = images.window(i)
-    window.restore(images.rows(i))
-    window match {
-      case one: KeyWindow if one.isOpen => one.digest = rowDigest.hash(one.bytes, one.valueFrom, rowDigest.seed(one.key(keyFields)))
-      case _ =>
-    }
+  /** Frees what a batch has replaced: nobody can take the batch back any more. */
+  def forgetBefore(batch: UndoLog): Unit = {
+    pages.free(batch.replaced)
+    batch.gone.foreach(freeNumber(_))
   }
 
-  /** Makes room for windows that a load will add. */
-  def expect(windows: Long): Unit = table.reserve(if (cold == null) windows else Math.min(windows, LiveWindows.LoadedAtOnce))
+  /** Frees what a batch has made: it was taken back, and will not come again. */
+  def forgetAfter(batch: UndoLog): Unit = {
+    (0 until batch.size).foreach(i => if (!batch.wasOpen(i)) freeNumber(batch.window(i)))
+    pages.freeLater(batch.made)
+  }
 
-  /** Ends a load: puts the windows into the table and into the books. */
+  /** Ends a load: enters the windows into the books. */
   def loaded(): Unit = {
-    table.addAll(loading)
-    // In the order of arrival, which is the order in memory.
-    books.rebuild(if (loading.isEmpty) table.iterator else loading.iterator.asScala)
-    loading.clear()
-    loading.trimToSize()
+    books.rebuild()
     setTotals(sums)
   }
+
+  /** Frees all memory. */
+  def close(): Unit = pages.close()
+
+  private def untouch(window: Int): Unit = stamps(window * columns + 1) &= Low
 
   private def setTotals(at: StateTotals): Unit = {
     committedTotals = at
@@ -260,112 +324,62 @@ private[cec] final class LiveWindows(
     digest = 0L
   }
 
-  /** Counts the value of a window. The window keeps its digest, so that a later change can subtract it. */
-  private def count(window: KeyWindow, seed: Long): Unit = {
-    window.digest = rowDigest.hash(window.bytes, window.valueFrom, seed)
-    add(1, window.bytes.length, window.digest)
+  /** Counts a row that comes, or with the sign -1 one that goes. */
+  protected final def count(sign: Int, keyBytes: Int, seed: Long, base: AnyRef, from: Long, size: Int): Unit = {
+    rows += sign
+    bytes += sign * (keyBytes.toLong + size)
+    digest += sign * rowDigest.hash(base, from, size, seed)
   }
 
-  private def uncount(window: KeyWindow, seed: Long): Unit = if (window.isOpen) {
-    add(-1, -window.bytes.length, -window.digest)
-  }
+  /** Counts the row of a record. */
+  protected final def count(sign: Int, place: Int, seed: Long): Unit =
+    count(sign, pages.keyBytes(place), seed, pages.base(place), pages.valueFrom(place), pages.valueBytes(place))
 
-  private def count(key: UnsafeRow, before: UnsafeRow, after: UnsafeRow): Unit = {
-    val seed = rowDigest.seed(key)
-    for ((row, sign) <- Seq(before -> -1, after -> 1) if row != null) {
-      val value = row.getBytes
-      add(sign, sign * (key.getSizeInBytes + value.length), sign * rowDigest.hash(value, 0, seed))
-    }
-  }
+  protected final def seedOf(place: Int): Long = rowDigest.seed(pages.base(place), pages.keyFrom(place), pages.keyBytes(place))
 
-  private def add(rows: Int, bytes: Int, digest: Long): Unit = {
-    this.rows += rows
-    this.bytes += bytes
-    this.digest += digest
-  }
-
-  private def sortWindows(windows: Iterator[Window]): Iterator[Window] = order.map(_.sorted(windows)).getOrElse(windows)
-
-  private def idOf(key: UnsafeRow): UnsafeRow = if (prefixOf.isEmpty) key else prefixOf.get(key)
-
-  private def findWindow(key: UnsafeRow): Window = findById(idOf(key))
-
-  /** Whether the window with this id is open. */
-  def isOpen(id: UnsafeRow): Boolean = Option(findById(id)).exists(_.isOpen)
-
-  private def findById(id: UnsafeRow): Window = {
-    val window = table.get(id, id.hashCode)
-    if (window != null || cold == null) window else warmUp(id.getBytes)
-  }
-
-  /** Moves a cold window into memory and returns it; null if no cold window has this id. */
-  def warmUp(id: Array[Byte]): Window = {
-    val window = cold.take(id)
-    if (window != null) {
-      window match {
-        case one: KeyWindow => one.digest = rowDigest.hash(one.bytes, one.valueFrom, rowDigest.seed(one.key(keyFields)))
-        case _ =>
-      }
-      table.add(window)
-      books.enter(window)
-    }
-    window
-  }
-
-  private def hasKey(window: Window, key: UnsafeRow): Boolean = window match {
-    case one: KeyWindow => one.isOpen
-    case group: GroupWindow => group.rows.containsKey(key)
-  }
-
-  private def openWindow(id: UnsafeRow, hash: Int): Window = {
-    val window = if (prefixOf.isEmpty) new KeyWindow(id.getSizeInBytes, hash) else new GroupWindow(id.copy().getBytes, hash)
-    table.add(window)
-    window
-  }
-
-  private def touchWindow(window: Window): Unit = if (!window.isTouched) {
-    window.isTouched = true
+  protected final def touch(window: Int): Unit = if (!isTouched(window)) {
     undo.add(window)
+    stamps(window * columns + 1) |= High
   }
 
-  private def visible(window: Window): Boolean = hold.isEmpty || hold.get.visible(window, version)
+  protected final def visible(window: Int): Boolean = hold.isEmpty || hold.get.visible(footprint(window), version)
 
-  private def acceptsChange(window: Window): Boolean = hold.isEmpty || hold.get.accepts(window, version)
+  /** Whether a change reaches this window; -1: no window with that id is open. */
+  protected final def acceptsChange(window: Int): Boolean =
+    hold.isEmpty || hold.get.accepts(window >= 0, if (window >= 0) footprint(window) else 0L, version)
 
-  private def makePairs(windows: Iterator[Window]): Iterator[UnsafeRowPair] =
-    if (prefixOf.isEmpty) new KeyPairs(windows)
-    else {
-      val pair = new UnsafeRowPair()
-      windows.filter(window => window.isOpen && visible(window)).flatMap(_.asInstanceOf[GroupWindow].rows.entrySet
-        .toArray(new Array[java.util.Map.Entry[UnsafeRow, UnsafeRow]](0)).iterator.map(entry => pair.withRows(entry.getKey, entry.getValue)))
-    }
-
-  /**
-   * The pairs of windows of one key. A query with a watermark visits all of them in each batch, so no iterator is made
-   * per window.
-   */
-  private final class KeyPairs(windows: Iterator[Window]) extends Iterator[UnsafeRowPair] {
-    private val pair = new UnsafeRowPair()
-    private var found: KeyWindow = _
-
-    override def hasNext: Boolean = {
-      while (found == null && windows.hasNext) {
-        val window = windows.next()
-        if (window.isOpen && visible(window)) found = window.asInstanceOf[KeyWindow]
-      }
-      found != null
-    }
-
-    override def next(): UnsafeRowPair = {
-      if (!hasNext) throw new NoSuchElementException("no more windows")
-      val window = found
-      found = null
-      pair.withRows(window.key(keyFields), window.value(valueFields))
-    }
-  }
+  protected final def newKey: UnsafeRow = new UnsafeRow(keyFields)
+  protected final def newValue: UnsafeRow = new UnsafeRow(valueFields)
 }
 
-private object LiveWindows {
-  /** A load moves windows to the local disk in steps of this size. */
-  val LoadedAtOnce = 1 << 18
+private[cec] object LiveWindows {
+  val Never: Long = -1L
+  val Clean: Long = Long.MaxValue
+
+  /** The part of a column that is a number, and the mark above it. */
+  private[state] val Low = Int.MaxValue
+  private[state] val High = Int.MinValue
+
+  private val MostNumbers = Int.MaxValue - 64L
+  /** At ten batches a second it takes six years. */
+  private val MostVersions = Int.MaxValue - 2L
+
+  /** Makes a row over these bytes. */
+  def row(bytes: Array[Byte], fields: Int): UnsafeRow = {
+    val row = new UnsafeRow(fields)
+    row.pointTo(bytes, org.apache.spark.unsafe.Platform.BYTE_ARRAY_OFFSET, bytes.length)
+    row
+  }
+
+  /**
+   * Makes the windows of a store.
+   *
+   * @param prefix fields of a prefix, and the function from a state key to it; None in a store without prefix
+   */
+  def make(
+      keyFields: Int, valueFields: Int, prefix: Option[(Int, UnsafeRow => UnsafeRow)], order: Option[RangeOrder], rowDigest: RowDigest,
+      pages: Pages): LiveWindows = prefix match {
+    case None => new KeyWindows(keyFields, valueFields, order, rowDigest, pages)
+    case Some((fields, of)) => new GroupWindows(keyFields, valueFields, fields, of, rowDigest, pages)
+  }
 }

@@ -16,18 +16,17 @@ private[cec] final class RangeOrder(keySchema: StructType, ordinals: Seq[Int]) {
     SortOrder(BoundReference(i, column.dataType, column.nullable), Ascending, NullsFirst, Seq.empty)
   })
 
-  def sorted(windows: Iterator[Window]): Iterator[Window] =
+  /** Sorts windows by their keys. */
+  def sorted(windows: Iterator[Int], keyOf: Int => UnsafeRow): Iterator[Int] =
     windows.map(window => (columnsOf(keyOf(window)), window)).toArray.sortWith((a, b) => order.compare(a._1, b._1) < 0).iterator.map(_._2)
 
-  def hasPrefix(window: Window, prefix: UnsafeRow): Boolean = order.compare(columnsOf(keyOf(window)), boundColumns(prefix)) == 0
+  def hasPrefix(key: UnsafeRow, prefix: UnsafeRow): Boolean = order.compare(columnsOf(key), boundColumns(prefix)) == 0
 
   /** Whether a key lies in [start, end). A missing bound admits all keys. */
-  def within(window: Window, start: Option[UnsafeRow], end: Option[UnsafeRow]): Boolean = {
-    val key = columnsOf(keyOf(window))
-    start.forall(row => order.compare(boundColumns(row), key) <= 0) && end.forall(row => order.compare(key, boundColumns(row)) < 0)
+  def within(key: UnsafeRow, start: Option[UnsafeRow], end: Option[UnsafeRow]): Boolean = {
+    val columns = columnsOf(key)
+    start.forall(row => order.compare(boundColumns(row), columns) <= 0) && end.forall(row => order.compare(columns, boundColumns(row)) < 0)
   }
-
-  private def keyOf(window: Window): UnsafeRow = Window.row(window.id, keySchema.length)
 
   /** The ordering columns of a bound, which Spark gives as a whole key or as the ordering columns alone. */
   private def boundColumns(row: UnsafeRow): UnsafeRow = if (row.numFields == keySchema.length) columnsOf(row) else row

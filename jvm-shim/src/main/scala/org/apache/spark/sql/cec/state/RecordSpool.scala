@@ -9,6 +9,7 @@ import org.apache.arrow.vector.{BigIntVector, TinyIntVector, VarBinaryVector, Ve
 import org.apache.arrow.vector.ipc.{ArrowStreamReader, ArrowStreamWriter}
 import org.apache.arrow.vector.types.pojo.{ArrowType, Field, FieldType, Schema}
 
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.cec.Acquired
 import org.apache.spark.sql.util.ArrowUtils
 import org.apache.spark.unsafe.Platform
@@ -33,14 +34,14 @@ private[state] final class RecordSpool(grouped: Boolean, newFile: () => Path) ex
 
   def records: Long = opened + checked + closed
 
-  def open(window: Window): Unit = opened += addRows(RecordKind.Open, window)
+  def open(live: LiveWindows, window: Int): Unit = opened += addRows(RecordKind.Open, live, window)
 
-  def check(window: Window): Unit = checked += addRows(RecordKind.Check, window)
+  def check(live: LiveWindows, window: Int): Unit = checked += addRows(RecordKind.Check, live, window)
 
-  def close(window: Window): Unit = close(window.id)
+  def close(live: LiveWindows, window: Int): Unit = close(live.id(window))
 
-  def close(id: Array[Byte]): Unit = {
-    openStream().add(RecordKind.Close, id, id.length, id, null, 0)
+  def close(id: UnsafeRow): Unit = {
+    openStream().add(RecordKind.Close, id, id, null)
     closed += 1
   }
 
@@ -58,13 +59,10 @@ private[state] final class RecordSpool(grouped: Boolean, newFile: () => Path) ex
     try if (stream != null) stream.close()
     finally if (file != null && !isKept) Files.deleteIfExists(file)
 
-  private def addRows(kind: Byte, window: Window): Long = {
-    window match {
-      case one: KeyWindow => openStream().add(kind, one.bytes, one.valueFrom, null, one.bytes, one.valueFrom)
-      case group: GroupWindow =>
-        group.rows.forEach((key, value) => openStream().add(kind, group.id, group.id.length, key.getBytes, value.getBytes, 0))
-    }
-    window.rowCount
+  private def addRows(kind: Byte, live: LiveWindows, window: Int): Long = {
+    val (to, id) = (openStream(), live.id(window))
+    live.foreachRow(window, (key, value) => to.add(kind, id, key, value))
+    live.rowCount(window)
   }
 
   private def openStream(): RecordStream = {
@@ -96,20 +94,22 @@ private final class RecordStream(file: Path, grouped: Boolean) extends AutoClose
   private var bytes = 0L
   acquired.step(writer.start())
 
-  /**
-   * Adds a record: the first `windowSize` bytes of `window`, and the bytes of `value` from `valueFrom` on. If `value`
-   * is null, the record has none.
-   */
-  def add(kind: Byte, window: Array[Byte], windowSize: Int, key: Array[Byte], value: Array[Byte], valueFrom: Int): Unit = {
-    val size = windowSize.toLong + (if (keys == null) 0 else key.length) + (if (value == null) 0 else value.length - valueFrom)
+  /** Adds a record. If `value` is null, the record has none. A store without prefix writes no key beside the window. */
+  def add(kind: Byte, window: UnsafeRow, key: UnsafeRow, value: UnsafeRow): Unit = {
+    val size = window.getSizeInBytes.toLong + (if (keys == null) 0 else key.getSizeInBytes) + (if (value == null) 0 else value.getSizeInBytes)
     if (count > 0 && bytes + size > RecordStream.BatchBytes) flush()
     bytes += size
     kinds.setSafe(count, kind)
-    windows.setSafe(count, window, 0, windowSize)
-    if (keys != null) keys.setSafe(count, key)
-    if (value == null) values.setNull(count) else values.setSafe(count, value, valueFrom, value.length - valueFrom)
+    set(windows, window)
+    if (keys != null) set(keys, key)
+    if (value == null) values.setNull(count) else set(values, value)
     count += 1
     if (count == RecordStream.BatchRows) flush()
+  }
+
+  private def set(vector: VarBinaryVector, row: UnsafeRow): Unit = row.getBaseObject match {
+    case bytes: Array[Byte] => vector.setSafe(count, bytes, (row.getBaseOffset - Platform.BYTE_ARRAY_OFFSET).toInt, row.getSizeInBytes)
+    case _ => vector.setSafe(count, row.getBytes)
   }
 
   def finish(): Unit = {
@@ -135,30 +135,30 @@ private object RecordStream {
   val BatchBytes: Long = 64L << 20
 }
 
-/** Visits a window of one key. A Scala function would box the numbers of each window. */
-private[state] trait KeyVisitor {
-  def visit(keySize: Int, keyAndValue: Array[Byte], footprint: Long): Unit
-}
-
 /** Reads the spool file of an eventual checkpoint, and removes it. */
 private[state] object CheckpointSpool {
-  def foreachKey(file: Path)(visitor: KeyVisitor): Unit = foreachBatch(file) { root =>
-    val (windows, values, footprints) = (new BinaryReader(binaryVector(root, "window")), new BinaryReader(binaryVector(root, "value")), footprintVector(root).getDataBuffer.memoryAddress)
+  /** Copies the windows of a store without prefix into its pages. */
+  def loadKeys(file: Path, into: KeyWindows): Unit = foreachBatch(file) { root =>
+    val (windows, values) = (new BinaryReader(binaryVector(root, "window")), new BinaryReader(binaryVector(root, "value")))
+    val footprints = footprintVector(root).getDataBuffer.memoryAddress
     var i = 0
     while (i < root.getRowCount) {
-      val (keySize, valueSize) = (windows.size(i), values.size(i))
-      val both = new Array[Byte](keySize + valueSize)
-      windows.copy(i, keySize, both, 0)
-      values.copy(i, valueSize, both, keySize)
-      visitor.visit(keySize, both, Platform.getLong(null, footprints + 8L * i))
+      into.load(null, windows.at(i), windows.size(i), null, values.at(i), values.size(i), Platform.getLong(null, footprints + 8L * i))
       i += 1
     }
   }
 
-  /** Calls `visit(window id, key, value, footprint)` for every row of a grouped store. */
-  def foreachRow(file: Path)(visit: (Array[Byte], Array[Byte], Array[Byte], Long) => Unit): Unit = foreachBatch(file) { root =>
-    val (windows, keys, values, footprints) = (binaryVector(root, "window"), binaryVector(root, "key"), binaryVector(root, "value"), footprintVector(root))
-    (0 until root.getRowCount).foreach(i => visit(windows.get(i), keys.get(i), values.get(i), footprints.get(i)))
+  /** Copies the rows of a store with prefix into its pages. */
+  def loadGroups(file: Path, into: GroupWindows): Unit = foreachBatch(file) { root =>
+    val Seq(windows, keys, values) = Seq("window", "key", "value").map(name => new BinaryReader(binaryVector(root, name)))
+    val footprints = footprintVector(root)
+    val (window, key, value) = (new UnsafeRow(0), new UnsafeRow(0), new UnsafeRow(0))
+    (0 until root.getRowCount).foreach { i =>
+      window.pointTo(null, windows.at(i), windows.size(i))
+      key.pointTo(null, keys.at(i), keys.size(i))
+      value.pointTo(null, values.at(i), values.size(i))
+      into.load(window, key, value, footprints.get(i))
+    }
   }
 
   /**
@@ -170,8 +170,8 @@ private[state] object CheckpointSpool {
 
     def size(i: Int): Int = Platform.getInt(null, offsets + 4L * i + 4) - Platform.getInt(null, offsets + 4L * i)
 
-    def copy(i: Int, size: Int, into: Array[Byte], at: Int): Unit =
-      Platform.copyMemory(null, data + Platform.getInt(null, offsets + 4L * i), into, Platform.BYTE_ARRAY_OFFSET + at, size)
+    /** The address of a value. */
+    def at(i: Int): Long = data + Platform.getInt(null, offsets + 4L * i)
   }
 
   private def binaryVector(root: VectorSchemaRoot, name: String): VarBinaryVector = root.getVector(name).asInstanceOf[VarBinaryVector]

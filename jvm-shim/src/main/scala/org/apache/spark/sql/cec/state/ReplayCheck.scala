@@ -60,7 +60,7 @@ private[state] final class ReplayCheck(id: StateStoreId, recovery: Recovery, row
     if (commit.digestKind == rowDigest.kind) windows.sums.digest
     else {
       var sum = 0L
-      windows.windows.foreach(_.foreachRow((key, value) => sum += rowDigest.hash(value, rowDigest.seed(Window.row(key, 0)), commit.digestKind)))
+      windows.windows.foreach(window => windows.foreachRow(window, (key, value) => sum += rowDigest.hash(value, rowDigest.seed(key), commit.digestKind)))
       sum
     }
 

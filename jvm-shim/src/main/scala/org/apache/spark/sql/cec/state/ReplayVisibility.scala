@@ -11,18 +11,20 @@ private[cec] final class ReplayVisibility(dirtyFrom: Long) {
   var held: Long = 0L
 
   /**
-   * Whether reads in `batch` see this window.
+   * Whether reads in `batch` see a window with this footprint.
    *
    * Before batch D the store shows no window. A part of the windows would be a state that never existed, and an
    * operator of several stores (a join) may refuse it.
    */
-  def visible(window: Window, batch: Long): Boolean = dirtyFrom <= batch && window.footprint <= batch
+  def visible(footprint: Long, batch: Long): Boolean = dirtyFrom <= batch && footprint <= batch
 
   /**
-   * Whether a mutation in `batch` reaches this window. If no window with that id is open at the end, `window` is null.
+   * Whether a mutation in `batch` reaches a window.
+   *
+   * @param isKnown whether a window with that id is open at the end
    */
-  def accepts(window: Window, batch: Long): Boolean = {
-    val accepted = window != null && visible(window, batch)
+  def accepts(isKnown: Boolean, footprint: Long, batch: Long): Boolean = {
+    val accepted = isKnown && visible(footprint, batch)
     if (!accepted) held += 1
     accepted
   }

@@ -22,42 +22,50 @@ private[cec] final class RowDigest(valueSchema: StructType) {
   val kind: DigestKind.Value = if (floatOrdinals.length == 0) DigestKind.OfBytes else DigestKind.OfNumbers
 
   /** Hashes a key, as the seed for its value. */
-  def seed(key: UnsafeRow): Long = XXH64.hashUnsafeBytes(key.getBaseObject, key.getBaseOffset, key.getSizeInBytes, RowDigest.Seed)
+  def seed(key: UnsafeRow): Long = seed(key.getBaseObject, key.getBaseOffset, key.getSizeInBytes)
 
-  /** Hashes a value: the bytes from `start` to the end. */
-  def hash(bytes: Array[Byte], start: Int, seed: Long): Long =
-    if (floatOrdinals.length == 0) RowDigest.hash(bytes, start, bytes.length, seed) else hashColumns(bytes, start, seed, withNumbers = true)
+  def seed(base: AnyRef, from: Long, size: Int): Long = XXH64.hashUnsafeBytes(base, from, size, RowDigest.Seed)
+
+  /** Hashes a value of so many bytes. */
+  def hash(base: AnyRef, from: Long, size: Int, seed: Long): Long =
+    if (floatOrdinals.length == 0) XXH64.hashUnsafeBytes(base, from, size, seed) else hashColumns(base, from, size, seed, withNumbers = true)
+
+  def hash(value: UnsafeRow, seed: Long): Long = hash(value.getBaseObject, value.getBaseOffset, value.getSizeInBytes, seed)
 
   /** Hashes a value as a commit of the given kind does. */
-  def hash(bytes: Array[Byte], seed: Long, as: DigestKind.Value): Long = as match {
-    case _ if floatOrdinals.length == 0 => hash(bytes, 0, seed)
-    case DigestKind.OfNumbers => hash(bytes, 0, seed)
-    case DigestKind.WithoutNumbers => hashColumns(bytes, 0, seed, withNumbers = false)
-    case DigestKind.OfBytes => RowDigest.hash(bytes, 0, bytes.length, seed)
+  def hash(value: UnsafeRow, seed: Long, as: DigestKind.Value): Long = {
+    val (base, from, size) = (value.getBaseObject, value.getBaseOffset, value.getSizeInBytes)
+    as match {
+      case _ if floatOrdinals.length == 0 => hash(base, from, size, seed)
+      case DigestKind.OfNumbers => hash(base, from, size, seed)
+      case DigestKind.WithoutNumbers => hashColumns(base, from, size, seed, withNumbers = false)
+      case DigestKind.OfBytes => XXH64.hashUnsafeBytes(base, from, size, seed)
+    }
   }
 
-  private def hashColumns(bytes: Array[Byte], start: Int, seed: Long, withNumbers: Boolean): Long = {
-    var (from, result, i) = (start, seed, 0)
+  private def hashColumns(base: AnyRef, begin: Long, size: Int, seed: Long, withNumbers: Boolean): Long = {
+    val end = begin + size
+    var (from, result, i) = (begin, seed, 0)
     while (i < floatOrdinals.length) {
-      val column = start + fieldsFrom + 8 * floatOrdinals(i)
-      if (column > from) result = RowDigest.hash(bytes, from, column, result)
-      if (withNumbers) result = XXH64.hashLong(numberBits(bytes, column, isDouble(floatOrdinals(i))), result)
+      val column = begin + fieldsFrom + 8L * floatOrdinals(i)
+      if (column > from) result = XXH64.hashUnsafeBytes(base, from, (column - from).toInt, result)
+      if (withNumbers) result = XXH64.hashLong(numberBits(base, column, isDouble(floatOrdinals(i))), result)
       from = column + 8
       i += 1
     }
-    if (bytes.length > from) RowDigest.hash(bytes, from, bytes.length, result) else result
+    if (end > from) XXH64.hashUnsafeBytes(base, from, (end - from).toInt, result) else result
   }
 
   /**
    * The bits of a number, which are equal for equal numbers. Null counts as zero, because the null bits are hashed
    * apart.
    */
-  private def numberBits(bytes: Array[Byte], at: Int, double: Boolean): Long =
+  private def numberBits(base: AnyRef, at: Long, double: Boolean): Long =
     if (double) {
-      val value = Platform.getDouble(bytes, Platform.BYTE_ARRAY_OFFSET + at)
+      val value = Platform.getDouble(base, at)
       if (value == 0.0) 0L else java.lang.Double.doubleToLongBits(value) // doubleToLongBits maps all NaNs to one
     } else {
-      val value = Platform.getFloat(bytes, Platform.BYTE_ARRAY_OFFSET + at)
+      val value = Platform.getFloat(base, at)
       if (value == 0.0f) 0L else java.lang.Float.floatToIntBits(value).toLong
     }
 }
@@ -72,8 +80,4 @@ private[cec] object DigestKind extends Enumeration {
 
 private[cec] object RowDigest {
   private val Seed = 42L
-
-  /** Hashes the bytes in [from, to). */
-  def hash(bytes: Array[Byte], from: Int, to: Int, seed: Long): Long =
-    XXH64.hashUnsafeBytes(bytes, Platform.BYTE_ARRAY_OFFSET + from, to - from, seed)
 }

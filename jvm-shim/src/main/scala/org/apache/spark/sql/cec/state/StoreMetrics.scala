@@ -24,14 +24,11 @@ private[cec] object StoreMetrics {
   val all: Seq[StateStoreCustomMetric] =
     Seq(opened, checked, closed, openWindows, stateRows, extent, replay, dirty, logBytes, commitMs, agentMs, held, estimate, CommittedStores)
 
-  /** Bytes of memory per window beside its rows: the object, its array, and its entries in the table and the books. */
-  private val WindowOverhead = 110L
-
   def of(state: StoreState): StateStoreMetrics = {
     val (last, sums) = (state.metrics, state.live.sums)
     StateStoreMetrics(
       sums.rows,
-      sums.bytes + sums.rows * WindowOverhead,
+      state.live.heapBytes,
       Map(
         opened -> last.opened, checked -> last.checked, closed -> last.closed, openWindows -> state.openWindows, stateRows -> sums.rows,
         extent -> last.extent, replay -> last.replay, dirty -> last.dirty, logBytes -> last.logBytes, commitMs -> last.commitMs, agentMs -> (last.agentUs + 500) / 1000, held -> last.held,

@@ -1,7 +1,5 @@
 package org.apache.spark.sql.cec.state
 
-import java.util.ArrayList
-
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.cec.agent.{CecException, DurableCommit}
@@ -53,7 +51,7 @@ private[cec] final case class Recovery(replayTo: Long, base: Long, counted: Bool
  * @param recovery how the run begins
  * @param requestHandOver asks the other executors for the store at a version; true if one had it and wrote it
  * @param describe turns a state key into text for people
- * @param onDisk whether windows that no batch touched lately move to the local disk
+ * @param memory that the pages of all stores of this JVM may take
  * @param silent whether commits write nothing, until the driver asks for one frame of all of them
  * @param together whether a commit waits for the other stores of this JVM, which write together (`noteWritten`)
  */
@@ -70,16 +68,14 @@ private[cec] final class StoreState(
     recovery: Recovery,
     requestHandOver: Long => Boolean,
     describe: UnsafeRow => String,
-    onDisk: Boolean,
+    memory: PageMemory,
     silent: Boolean,
     together: Boolean) extends Logging {
   import recovery.{base, replayTo}
 
   private val idFields = prefixFields.map(_._1).getOrElse(keyFields)
-  private val cold = if (onDisk) new ColdWindows(keyFields, valueFields, prefixFields.isDefined) else null
-  private val books: CheckpointIndex = new CheckpointIndex(cold, windows.warmUp(_))
   private var windows = newWindows()
-  private val records = new CommitRecordChooser(books, new CheckpointTimeBudget, deferred, prefixFields.isDefined)
+  private val records = new CommitRecordChooser(new CheckpointTimeBudget, deferred)
   private var ecLoadMs = 0.0
 
   /** The checkpoint that the store loaded last. */
@@ -99,10 +95,11 @@ private[cec] final class StoreState(
   /** The version that the store took back because its batch runs again. */
   private var reverted: Option[RevertedVersion] = None
   private var liveIsWhole = true
-  private var cooledAt = -1L
   var metrics: CommitMetrics = CommitMetrics()
 
   def live: LiveWindows = windows
+
+  private def books: CheckpointIndex = windows.books
 
   def openWindows: Long = books.openWindows
 
@@ -128,20 +125,13 @@ private[cec] final class StoreState(
       case Standing.Unloaded => load(wanted, uniqueId)
       case Standing.Replaying if !isReplaying && version == wanted => load(wanted, uniqueId) // the store did not prove the end of the replay
       case _ if version == wanted && present.unwritten.isDefined => load(wanted, uniqueId) // the driver has named another commit
-      case _ if version == wanted => windows.rollback()
+      case _ if version == wanted => trusted(windows.rollback())
       case _ if version == wanted + 1 && previous.isDefined => undoCommit()
       case _ if version == wanted - 1 && reverted.isDefined => redoCommit()
       case Standing.Replaying if recovery.accept && wanted == replayTo => acceptWindows("the replay was not finished")
       case _ => load(wanted, uniqueId)
     }
     if (uniqueId.isDefined && !isReplaying && checkpointId != uniqueId && wanted > 0) load(wanted, uniqueId)
-    coolWindows()
-  }
-
-  /** Once in each batch, because an operator may get the store twice: to read, then to write. */
-  private def coolWindows(): Unit = if (onDisk && reverted.isEmpty && cooledAt != version) {
-    windows.cool(previous.toSeq.flatMap(last => Seq(last.touched, last.renewed)))
-    cooledAt = version
   }
 
   /** Begins a batch at `wanted` with no windows and no earlier version. */
@@ -152,8 +142,15 @@ private[cec] final class StoreState(
 
   /** Takes the batch under way back. */
   def rollback(): Unit = {
-    windows.rollback()
+    trusted(windows.rollback())
     redoCommit()
+  }
+
+  /** Changes the windows. If that fails half way, nobody may trust them, and the store loads again. */
+  private def trusted[A](change: => A): A = try change catch {
+    case failure: Throwable =>
+      setStanding(Standing.Unloaded)
+      throw failure
   }
 
   /**
@@ -171,7 +168,7 @@ private[cec] final class StoreState(
   /** Frees the store's resources. Nobody may use the store after this call. */
   def close(): Unit = {
     discardUnwritten()
-    try if (onDisk) cold.clear() finally log.close()
+    try windows.close() finally log.close()
   }
 
   /** Writes the dirty windows of the last commit, if the windows are proved. */
@@ -209,13 +206,16 @@ private[cec] final class StoreState(
   }
 
   private def discardReverted(): Unit = {
-    reverted.foreach(_.known.unwritten.foreach(_.discard()))
+    reverted.foreach { later =>
+      later.known.unwritten.foreach(_.discard())
+      windows.forgetAfter(later.previous.touched)
+    }
     reverted = None
   }
 
   /** Writes the changes of all commits since the newest frame as one frame, which names that frame as its base. */
   private def writeUnlogged(proof: Verified): Unit = if (version > present.unlogged.version) {
-    val closed = present.unlogged.closedIds.filterNot(id => windows.isOpen(Window.row(id, idFields)))
+    val closed = present.unlogged.closedIds.map(LiveWindows.row(_, idFields)).filterNot(windows.isOpen(_))
     writeChecks(
       proof, books.dirtyBefore(Long.MaxValue), CommitKind.Eager, checkpointId.getOrElse(log.newCheckpointId()), present.unlogged.checkpointId,
       inputs = 0, closed)
@@ -230,15 +230,15 @@ private[cec] final class StoreState(
    * @param closed ids of windows that the log has open
    */
   private def writeChecks(
-      proof: Verified, windowsToWrite: Iterator[Window], kind: CommitKind.Value, id: String, on: Option[String], inputs: Long,
-      closed: Seq[Array[Byte]] = Nil): Unit = {
+      proof: Verified, windowsToWrite: Iterator[Int], kind: CommitKind.Value, id: String, on: Option[String], inputs: Long,
+      closed: Seq[UnsafeRow] = Nil): Unit = {
     require(proof eq present.standing, s"store $id: the proof is of version ${proof.version}, the windows are of version $version")
     val startedNs = System.nanoTime()
-    val chosen = new ArrayList[Window]()
+    val chosen = new IntList
     windowsToWrite.foreach(chosen.add)
     val spool = new RecordSpool(prefixFields.isDefined, () => log.spoolFile(estimateBytes(chosen.size)))
     try {
-      chosen.forEach(spool.check(_))
+      chosen.foreach(spool.check(windows, _))
       closed.foreach(spool.close(_))
       val file = spool.finish()
       val next = books.after(version - 1, BatchDelta.None, chosen)
@@ -281,7 +281,7 @@ private[cec] final class StoreState(
     if (silent) return commitSilently(proof, changes, facts)
     val spool = new RecordSpool(prefixFields.isDefined, () => log.spoolFile(estimateBytes(changes.opened.size + changes.kept)))
     try {
-      val checked = records.spoolTo(version, changes, present.plan, facts.inputs, startedNs - facts.startedNs, windows.sums.rows, spool) // 3
+      val checked = records.spoolTo(windows, changes, present.plan, facts.inputs, startedNs - facts.startedNs, spool) // 3
       val file = spool.finish()
       val next = books.after(version, changes, checked)
       val numbers = CommitNumbers(
@@ -292,7 +292,7 @@ private[cec] final class StoreState(
       val commit = log.describe(proof, numbers, newId, facts.named, checkpointId, file, () => if (together) books.live else next.live(true))
       liveIsWhole = true // until the agent answers, its ledger is uncertain
       val answer = Option.unless(together)(log.write(commit)) // 4
-      val renewed = books.apply(version, changes, checked, next) // 5
+      val renewed = trusted(books.apply(version, changes, checked, next)) // 5
       val after = present.next(proof.next, windows.sums, Some(newId), facts.inputs)
       advance(answer.fold(after.copy(unwritten = Some(commit)))(written => after.copy(plan = Some(new CheckpointPlan(written.plan)))), renewed)
       liveIsWhole = false
@@ -307,16 +307,17 @@ private[cec] final class StoreState(
 
   /** Commits in a silent store: moves the books and writes nothing. */
   private def commitSilently(proof: Verified, changes: BatchDelta, facts: BatchFacts): Long = {
-    val unlogged = present.unlogged.after(changes)
+    val unlogged = present.unlogged.after(windows, changes)
     val renewed = books.apply(version, changes, writes = false)
     advance(present.next(proof.next, windows.sums, Some(log.newCheckpointId()), facts.inputs).copy(unlogged = unlogged), renewed)
     metrics = CommitMetrics(changes.opened.size, 0, changes.closed.size, dirty = books.dirtyWindows)
     version
   }
 
-  private def advance(after: StoreVersion, renewed: UndoStamps): Unit = {
-    previous = Some(new PreviousVersion(present, windows.advance(), renewed))
+  private def advance(after: StoreVersion, renewed: UndoStamps): Unit = trusted {
     discardReverted()
+    previous.foreach(before => windows.forgetBefore(before.touched))
+    previous = Some(new PreviousVersion(present, windows.advance(), renewed))
     present = after
   }
 
@@ -329,6 +330,7 @@ private[cec] final class StoreState(
 
   /** Forgets the versions before and after the present one. Then only the log has other versions. */
   private def forgetOtherVersions(): Unit = {
+    previous.foreach(before => windows.forgetBefore(before.touched))
     previous = None
     discardReverted()
     liveIsWhole = true
@@ -339,10 +341,11 @@ private[cec] final class StoreState(
     present = known
     windows.hold = known.hold
     liveIsWhole = true
-    books.rebuild(windows.warm)
+    books.rebuild()
   }
 
-  private def newWindows() = new LiveWindows(keyFields, valueFields, prefixFields.map(_._2), order, rowDigest, cold, books)
+  private def newWindows(): LiveWindows =
+    LiveWindows.make(keyFields, valueFields, prefixFields, order, rowDigest, new Pages(memory, () => PageFile.make()))
 
   private def estimateBytes(rowsToWrite: Int): Long = {
     val rows = windows.sums.rows
@@ -428,7 +431,7 @@ private[cec] final class StoreState(
   /** Accepts the windows as they are, as the state at the end of the replay. */
   private def acceptWindows(why: String): Unit = {
     present.hold.foreach(hold => held = hold.held)
-    val unsure = windows.windows.filter(w => w.isOpen && (w.isDirty || base < replayTo || w.footprint < replayTo)).map(w => describe(Window.row(w.id, idFields))).toSeq
+    val unsure = windows.windows.filter(w => windows.isDirty(w) || base < replayTo || windows.footprint(w) < replayTo).map(w => describe(windows.id(w))).toSeq
     logWarning(s"$why. Accepted (spark.sql.streaming.stateStore.cec.onDivergence=accept): ${unsure.size} windows of store $id may differ from what " +
       "was committed; the recovery's report in cec/recoveries/ of the checkpoint names them")
     windows.rollback()
@@ -442,9 +445,13 @@ private[cec] final class StoreState(
   }
 
   private def undoCommit(): Unit = previous.foreach { before =>
-    windows.rollback()
+    trusted(windows.rollback())
     if (present.unwritten.exists(_.isNamed)) write() // Spark may ask for this commit by its id
-    reverted = Some(new RevertedVersion(present, before.imagesNow, before))
+    trusted(undoCommit(before))
+  }
+
+  private def undoCommit(before: PreviousVersion): Unit = {
+    reverted = Some(new RevertedVersion(present, before.imagesNow(windows), before))
     (0 until before.renewed.size).foreach(before.renewed.restamp)
     windows.restore(before.touched, before.known.totals, version - 1)
     previous = None
@@ -452,7 +459,9 @@ private[cec] final class StoreState(
   }
 
   /** Restores the version that the store took back last. */
-  private def redoCommit(): Unit = reverted.foreach { later =>
+  private def redoCommit(): Unit = reverted.foreach(later => trusted(redoCommit(later)))
+
+  private def redoCommit(later: RevertedVersion): Unit = {
     windows.rollback()
     windows.restore(later.images, later.known.totals, version + 1)
     previous = Some(later.previous)
@@ -472,10 +481,11 @@ private[cec] final class StoreState(
       val checkpoint = try loadCheckpoint(at, wanted, if (replaying) None else uniqueId) catch {
         case missing: CecException if unasked && missing.isA("DamagedLog") => throw StoreState.dirtyElsewhere(id, wanted, "some")
       }
-      windows.expect(checkpoint.footer.openWindows)
       checkpoint.spool.foreach { file =>
-        if (prefixFields.isEmpty) CheckpointSpool.foreachKey(file)(windows.loadKey(_, _, _))
-        else CheckpointSpool.foreachRow(file)((id, key, value, footprint) => windows.loadRow(Window.row(id, idFields), key, value, footprint))
+        windows match {
+          case keys: KeyWindows => CheckpointSpool.loadKeys(file, keys)
+          case groups: GroupWindows => CheckpointSpool.loadGroups(file, groups)
+        }
       }
       windows.loaded()
       adoptCheckpoint(checkpoint, underHold = wanted < at)
@@ -509,14 +519,13 @@ private[cec] final class StoreState(
   }
 
   private def reset(wanted: Long): Unit = {
-    if (onDisk) cold.clear()
-    cooledAt = -1
+    discardUnwritten()
+    windows.close()
     windows = newWindows()
     windows.version = wanted
-    books.rebuild(Iterator.empty)
-    discardUnwritten()
+    previous = None
+    liveIsWhole = true
     present = StoreVersion.unloaded
-    forgetOtherVersions()
     loadedFrom = None
     replayCheck.reset()
     held = 0L

@@ -35,8 +35,8 @@ private[state] object StoreVersion {
  */
 private[state] final class PreviousVersion(val known: StoreVersion, val touched: UndoLog, val renewed: UndoStamps) {
   /** The windows of the last commit as they are now. */
-  def imagesNow: UndoLog = {
-    val images = new UndoLog(touched.size + renewed.size)
+  def imagesNow(live: LiveWindows): UndoLog = {
+    val images = new UndoLog(live, touched.size + renewed.size)
     for (stamps <- Seq(touched, renewed); i <- 0 until stamps.size) images.add(stamps.window(i))
     images
   }

@@ -12,9 +12,9 @@ private[state] final class UnloggedChanges private (val version: Long, val check
    * The changes after one more commit. A window that opened after the frame is unknown to the log, so its close is no
    * change.
    */
-  def after(changes: BatchDelta): UnloggedChanges = {
+  def after(live: LiveWindows, changes: BatchDelta): UnloggedChanges = {
     var ids = closedIds
-    changes.closed.forEach(window => if (window.footprint <= version) ids = window.id :: ids)
+    changes.closed.foreach(window => if (live.footprint(window) <= version) ids = live.id(window).copy().getBytes :: ids)
     new UnloggedChanges(version, checkpointId, ids)
   }
 }

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.cec.state
 
-import java.util.{ArrayList, TreeMap}
+import java.util.TreeMap
 
 import scala.jdk.CollectionConverters._
 
@@ -11,14 +11,11 @@ import scala.jdk.CollectionConverters._
  * with the last window of its version, or in a sweep when stale entries are many. A sweep looks at each window, which
  * costs more than an entry.
  *
- * Cold windows are in the counts alone, until they become warm.
- *
- * @param versionOf the version that a window carries now
- * @param warmUp enters the cold windows of a version, one at each step
+ * @param versionOf the version that an open window carries now; less than 0 for a closed one
  */
-private[state] final class VersionBuckets(versionOf: Window => Long, warmUp: Long => Iterator[Unit]) {
+private[state] final class VersionBuckets(versionOf: Int => Long) {
   private final class Bucket {
-    val windows = new ArrayList[Window]()
+    val windows = new IntList
     var live = 0
   }
 
@@ -29,12 +26,12 @@ private[state] final class VersionBuckets(versionOf: Window => Long, warmUp: Lon
   def size: Long = total
 
   /** Adds windows that carry `version`. `count` counts them. */
-  def enter(version: Long, windows: ArrayList[Window]): Unit = if (!windows.isEmpty) {
+  def enter(version: Long, windows: IntList): Unit = if (!windows.isEmpty) {
     bucketOf(version).windows.addAll(windows)
     entries += windows.size
   }
 
-  def enter(version: Long, window: Window): Unit = {
+  def enter(version: Long, window: Int): Unit = {
     bucketOf(version).windows.add(window)
     entries += 1
   }
@@ -56,40 +53,37 @@ private[state] final class VersionBuckets(versionOf: Window => Long, warmUp: Lon
 
   private def removeStale(): Unit = buckets.forEach { (version, bucket) =>
     entries -= bucket.windows.size
-    bucket.windows.removeIf(window => !carriesVersion(window, version))
+    bucket.windows.retain(versionOf(_) == version)
     entries += bucket.windows.size
   }
 
   /** The windows that carry a version before `before`, oldest first. The buckets may not change meanwhile. */
-  def below(before: Long): Iterator[Window] = new Iterator[Window] {
+  def below(before: Long): Iterator[Int] = new Iterator[Int] {
     private val left = buckets.headMap(before).entrySet.iterator
     private var version = 0L
-    private var windows = new ArrayList[Window](0)
-    private var cold = Iterator.empty[Unit]
+    private var windows = new IntList
     private var i = 0
-    private var found: Window = _
+    private var found = -1
 
     override def hasNext: Boolean = {
-      while (found == null && (i < windows.size || cold.hasNext || left.hasNext)) {
+      while (found < 0 && (i < windows.size || left.hasNext)) {
         if (i < windows.size) {
-          if (carriesVersion(windows.get(i), version)) found = windows.get(i)
+          if (versionOf(windows(i)) == version) found = windows(i)
           i += 1
-        } else if (cold.hasNext) cold.next()
-        else {
+        } else {
           val bucket = left.next()
           version = bucket.getKey
           windows = bucket.getValue.windows
-          cold = warmUp(version)
           i = 0
         }
       }
-      found != null
+      found >= 0
     }
 
-    override def next(): Window = {
+    override def next(): Int = {
       if (!hasNext) throw new NoSuchElementException("no more windows")
       val window = found
-      found = null
+      found = -1
       window
     }
   }
@@ -98,12 +92,11 @@ private[state] final class VersionBuckets(versionOf: Window => Long, warmUp: Lon
   def counts: Iterator[(Long, Int)] =
     buckets.entrySet.asScala.iterator.map(entry => (entry.getKey.longValue, entry.getValue.live))
 
-  /** Forgets all windows but these. The counts stay. */
-  def keep(windows: Iterator[Window]): Unit = {
-    buckets.values.forEach(_.windows.clear())
-    entries = 0
-    windows.foreach(window => if (window.isOpen && versionOf(window) != Window.Clean) enter(versionOf(window), window))
-  }
+  /** Gives memory back that a load has left. */
+  def trim(): Unit = buckets.values.forEach(_.windows.trim())
+
+  /** Bytes of memory. */
+  def bytes: Long = buckets.values.asScala.iterator.map(bucket => bucket.windows.bytes + VersionBuckets.BucketBytes).sum
 
   def clear(): Unit = {
     buckets.clear()
@@ -123,12 +116,11 @@ private[state] final class VersionBuckets(versionOf: Window => Long, warmUp: Lon
     }
     recent
   }
-
-  private def carriesVersion(window: Window, version: Long): Boolean = window.isOpen && versionOf(window) == version
 }
 
 private object VersionBuckets {
-  /** With the default Q a window has two or three entries. */
-  val StaleFactor = 4L
+  val StaleFactor = 2L
   val Few = 4096L
+  /** About what a bucket takes beside its windows. */
+  val BucketBytes = 100L
 }

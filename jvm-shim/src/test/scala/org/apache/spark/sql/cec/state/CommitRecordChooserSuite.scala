@@ -1,9 +1,6 @@
 package org.apache.spark.sql.cec.state
 
 import java.nio.file.Files
-import java.util.ArrayList
-
-import scala.jdk.CollectionConverters._
 
 import org.apache.spark.sql.cec.CecSuite
 import org.apache.spark.sql.cec.agent.{CommitPlan, ExtentStep, ReplayStep}
@@ -11,236 +8,261 @@ import org.apache.spark.sql.cec.agent.{CommitPlan, ExtentStep, ReplayStep}
 class CommitRecordChooserSuite extends CecSuite {
   import Plans.plan
   import Rows._
+  import Stamps._
 
   private val Version = 20L
   private val generous = (_: CommitPlan).copy(share = 1.0, floorMs = 60000.0)
 
-  /** Books with these windows, and a chooser over them. */
-  private final class Setup(deferred: Boolean, windows: Seq[Window], grouped: Boolean = false) {
-    val books = new CheckpointIndex(null, _ => ())
-    books.rebuild(windows.iterator)
-    windows.foreach(_.checkRound = -1L) // an earlier chooser's rounds are not those of this one
-    val records = new CommitRecordChooser(books, new CheckpointTimeBudget, deferred, grouped)
+  /** Windows, and a chooser over them. */
+  private final class Setup(deferred: Boolean, live: LiveWindows) {
+    live.version = Version
+    val records = new CommitRecordChooser(new CheckpointTimeBudget, deferred)
 
-    def choose(
-        asked: Option[CheckpointPlan], changes: BatchDelta = new BatchDelta, inputs: Long = 0, taskNs: Long = 1000000000L, rows: Long = 0): Seq[Window] = {
+    /** The ids of the windows that the chooser checks. */
+    def choose(asked: Option[CheckpointPlan], changes: BatchDelta = new BatchDelta, inputs: Long = 0, taskNs: Long = 1000000000L): Seq[Long] = {
       val file = Files.createTempDirectory("cec").resolve("spool")
-      val spool = new RecordSpool(grouped, () => file)
+      val spool = new RecordSpool(live.isGrouped, () => file)
       try {
-        val chosen = records.spoolTo(Version, changes, asked, inputs, taskNs, rows, spool).asScala.toSeq
-        assert(spool.checked == chosen.map(_.rowCount).sum)
+        val chosen = records.spoolTo(live, changes, asked, inputs, taskNs, spool).toArray.toSeq
+        assert(spool.checked == chosen.map(live.rowCount).sum)
+        assert(spool.opened == changes.opened.toArray.map(live.rowCount).sum && spool.closed == changes.closed.size)
         assert(chosen.distinct.size == chosen.size, "a window is checked twice")
-        chosen
+        chosen.map(window => long(live.id(window)))
       } finally spool.close()
     }
   }
 
   private val a = 1L; private val b = 2L; private val c = 3L; private val d = 4L
 
-  private def touched(window: Window): BatchDelta = {
-    window.isTouched = true
-    val changes = new BatchDelta
-    changes.newlyDirty.add(window)
-    changes.kept = 1
-    changes
+  /** The changes of a batch that puts a key of one window. */
+  private def touched(live: LiveWindows, key: Long): BatchDelta = {
+    live.put(row(key), row(1L))
+    changesOf(live)
   }
 
   test("an eager commit checks all dirty windows, also those of this batch, without a plan") {
-    val windows = Seq(stamped(a, 5, dirtySince = 9), stamped(b, 3), stamped(c, 2, dirtySince = 6))
-    val now = stamped(d, 1)
-    assert(new Setup(deferred = false, windows :+ now).choose(None, touched(now)) == Seq(windows(2), windows(0), now))
+    val live = stamped(Stamp(a, 5, dirtySince = 9), Stamp(b, 3), Stamp(c, 2, dirtySince = 6), Stamp(d, 1))
+    assert(new Setup(deferred = false, live).choose(None, touched(live, d)) == Seq(c, a, d))
   }
 
   test("a deferred commit without a plan checks nothing but rounded averages") {
-    val windows = Seq(stamped(a, 5, dirtySince = 9), stamped(b, 3))
-    assert(new Setup(deferred = true, windows).choose(None).isEmpty)
-    val changes = touched(windows(1))
-    changes.rounded.add(windows(1))
-    assert(new Setup(deferred = true, windows).choose(None, changes) == Seq(windows(1)))
+    val live = stamped(Stamp(a, 5, dirtySince = 9), Stamp(b, 3))
+    assert(new Setup(deferred = true, live).choose(None).isEmpty)
+    val changes = touched(live, b)
+    assert(new Setup(deferred = true, live).choose(None, changes).isEmpty)
+    changes.rounded.add(windowOf(live, row(b)))
+    assert(new Setup(deferred = true, live).choose(None, changes) == Seq(b))
+  }
+
+  test("windows that opened or closed have their own records, and no check") {
+    for (deferred <- Seq(false, true)) {
+      val live = stamped(Stamp(a, 5, dirtySince = 9), Stamp(b, 3, dirtySince = 8))
+      live.remove(row(a))
+      val changes = touched(live, c)
+      assert((changes.opened.size, changes.closed.size) == ((1, 1)))
+      assert(new Setup(deferred, live).choose(Some(plan(_.copy(forcedBefore = Version + 1, rewriteWindows = 9))), changes) == Seq(b))
+    }
   }
 
   test("a forced check needs no budget, and takes windows of versions below the given one") {
-    val windows = Seq(stamped(a, 1, dirtySince = 9), stamped(b, 2, dirtySince = 10), stamped(c, 3, dirtySince = 11))
-    assert(new Setup(deferred = true, windows).choose(Some(plan(_.copy(forcedBefore = 10)))) == Seq(windows(0)))
-    assert(new Setup(deferred = true, windows).choose(Some(plan(_.copy(forcedBefore = 12)))) == windows)
+    val live = stamped(Stamp(a, 1, dirtySince = 9), Stamp(b, 2, dirtySince = 10), Stamp(c, 3, dirtySince = 11))
+    assert(new Setup(deferred = true, live).choose(Some(plan(_.copy(forcedBefore = 10)))) == Seq(a))
+    assert(new Setup(deferred = true, live).choose(Some(plan(_.copy(forcedBefore = 12)))) == Seq(a, b, c))
   }
 
   test("the batch's own dirty windows are asked for only by a version behind it") {
-    val now = stamped(a, 1)
-    assert(new Setup(deferred = true, Seq(now)).choose(Some(plan(_.copy(forcedBefore = Version))), touched(now)).isEmpty)
-    assert(new Setup(deferred = true, Seq(now)).choose(Some(plan(_.copy(forcedBefore = Version + 1))), touched(now)) == Seq(now))
+    val live = stamped(Stamp(a, 1))
+    val changes = touched(live, a)
+    assert(new Setup(deferred = true, live).choose(Some(plan(_.copy(forcedBefore = Version))), changes).isEmpty)
+    assert(new Setup(deferred = true, live).choose(Some(plan(_.copy(forcedBefore = Version + 1))), changes) == Seq(a))
   }
 
   test("the oldest footprints are written again, as many as the plan says, dirty or not") {
-    val windows = Seq(stamped(a, 7), stamped(b, 3, dirtySince = 8), stamped(c, 5), stamped(d, 9))
-    assert(new Setup(deferred = true, windows).choose(Some(plan(_.copy(rewriteWindows = 2)))) == Seq(windows(1), windows(2)))
-    assert(new Setup(deferred = true, windows).choose(Some(plan(_.copy(rewriteWindows = 99)))).size == 4)
+    val live = stamped(Stamp(a, 7), Stamp(b, 3, dirtySince = 8), Stamp(c, 5), Stamp(d, 9))
+    assert(new Setup(deferred = true, live).choose(Some(plan(_.copy(rewriteWindows = 2)))) == Seq(b, c))
+    assert(new Setup(deferred = true, live).choose(Some(plan(_.copy(rewriteWindows = 99)))).size == 4)
   }
 
   test("replay and extent are brought down within the budget only") {
-    val windows = Seq(stamped(a, 7, dirtySince = 8), stamped(b, 3, dirtySince = 12), stamped(c, 5))
+    val live = stamped(Stamp(a, 7, dirtySince = 8), Stamp(b, 3, dirtySince = 12), Stamp(c, 5))
     val replay = (_: CommitPlan).copy(replaySteps = Seq(ReplayStep(10, 500)), replayBound = 600)
     val extent = (_: CommitPlan).copy(extentSteps = Seq(ExtentStep(6, 0, 0)))
-    assert(new Setup(deferred = true, windows).choose(Some(plan(replay andThen generous))) == Seq(windows(0)))
-    assert(new Setup(deferred = true, windows).choose(Some(plan(replay))).isEmpty)
-    assert(new Setup(deferred = true, windows).choose(Some(plan(extent andThen generous))) == Seq(windows(1), windows(2)))
-    assert(new Setup(deferred = true, windows).choose(Some(plan(extent))).isEmpty)
-    assert(new Setup(deferred = true, windows).choose(Some(plan(extent andThen replay andThen generous))) == Seq(windows(0), windows(1), windows(2)))
+    assert(new Setup(deferred = true, live).choose(Some(plan(replay andThen generous))) == Seq(a))
+    assert(new Setup(deferred = true, live).choose(Some(plan(replay))).isEmpty)
+    assert(new Setup(deferred = true, live).choose(Some(plan(extent andThen generous))) == Seq(b, c))
+    assert(new Setup(deferred = true, live).choose(Some(plan(extent))).isEmpty)
+    assert(new Setup(deferred = true, live).choose(Some(plan(extent andThen replay andThen generous))) == Seq(a, b, c))
   }
 
   test("a store without task time has no budget") {
-    val windows = Seq(stamped(a, 3))
+    val live = stamped(Stamp(a, 3))
     val asked = plan(generous(_).copy(extentSteps = Seq(ExtentStep(6, 0, 0))))
-    assert(new Setup(deferred = true, windows).choose(Some(asked), taskNs = 0L).isEmpty)
+    assert(new Setup(deferred = true, live).choose(Some(asked), taskNs = 0L).isEmpty)
   }
 
   test("a window that two reasons ask for is checked once, and again in the next commit") {
-    val windows = Seq(stamped(a, 3, dirtySince = 4))
-    val setup = new Setup(deferred = true, windows)
+    val live = stamped(Stamp(a, 3, dirtySince = 4))
+    val setup = new Setup(deferred = true, live)
     val asked = plan(generous(_).copy(forcedBefore = 12, rewriteWindows = 5, extentSteps = Seq(ExtentStep(6, 0, 0))))
-    assert(setup.choose(Some(asked)) == windows)
-    assert(setup.choose(Some(asked)) == windows)
+    assert(setup.choose(Some(asked)) == Seq(a))
+    assert(setup.choose(Some(asked)) == Seq(a))
+  }
+
+  test("a commit that fails leaves no window chosen") {
+    val live = stamped(Stamp(a, 3, dirtySince = 4), Stamp(b, 3, dirtySince = 5))
+    val setup = new Setup(deferred = false, live)
+    val spool = new RecordSpool(grouped = false, () => throw new IllegalStateException("no disk"))
+    assertThrows[IllegalStateException](setup.records.spoolTo(live, new BatchDelta, None, 0, 0, spool))
+    assert(setup.choose(None) == Seq(a, b))
+    assert(Seq(a, b).map(key => live.dirtySince(windowOf(live, row(key)))) == Seq(4L, 5L))
   }
 
   test("the extent of a grouped store counts rows, not windows") {
-    def group(id: Long, footprint: Long, rows: Int): GroupWindow = {
-      val made = new GroupWindow(row(id).getBytes, row(id).hashCode)
-      (0 until rows).foreach(k => made.rows.put(row(id, k.toLong), row(0L)))
-      made.footprint = footprint
-      made
-    }
-    val windows = Seq(group(1, 1, rows = 10), group(2, 4, rows = 1))
+    val live = groupWindows(Longs)
+    for ((id, footprint, rows) <- Seq((a, 1L, 10), (b, 4L, 1)); k <- 0 until rows) live.load(row(id), row(id, k.toLong), row(0L), footprint)
+    live.loaded()
     def limited(records: Long) = plan(generous(_).copy(
       extentSteps = Seq(ExtentStep(2, 10, 1), ExtentStep(5, 0, 0)), extentPerWindow = 0.0, extentRecords = records))
     // 10 - 1 + 10 = 19 records
-    assert(new Setup(deferred = true, windows, grouped = true).choose(Some(limited(19))) == windows.take(1))
-    assert(new Setup(deferred = true, windows, grouped = true).choose(Some(limited(18))) == windows)
+    assert(new Setup(deferred = true, live).choose(Some(limited(19))) == Seq(a))
+    assert(new Setup(deferred = true, live).choose(Some(limited(18))) == Seq(a, b))
+  }
+
+  test("the extent may be as large as the state, whose rows the batch under way has changed") {
+    val live = stamped((a to 10L).map(key => Stamp(key, if (key == a) 1 else 4)): _*)
+    def chosen = new Setup(deferred = true, live).choose(
+      Some(plan(generous(_).copy(extentSteps = Seq(ExtentStep(2, 12, 1), ExtentStep(5, 0, 0)), extentPerWindow = 0.0))))
+    assert(chosen.size == 10) // 12 - 1 + 1 records for 10 rows
+    live.put(row(11L), row(0L))
+    assert(chosen.size == 10)
+    live.put(row(12L), row(0L))
+    assert(chosen == Seq(a))
   }
 
   testSeeds("without a limit of time, a plan's thresholds are kept exactly") { random =>
-    val windows = (0L until 40L).map { key =>
+    val stamps = (0L until 40L).map { key =>
       val footprint = random.nextInt(19).toLong
-      stamped(key, footprint, if (random.nextBoolean()) Window.Clean else footprint + random.nextInt(19 - footprint.toInt + 1))
+      Stamp(key, footprint, if (random.nextBoolean()) LiveWindows.Clean else footprint + random.nextInt(19 - footprint.toInt + 1))
     }
     val (forced, rewrite) = (random.nextInt(22).toLong, random.nextInt(6))
-    val chosen = new Setup(deferred = true, windows).choose(Some(plan(_.copy(forcedBefore = forced, rewriteWindows = rewrite)))).toSet
-    val due = windows.filter(_.dirtySince < forced).toSet[Window]
+    val ids = new Setup(deferred = true, stamped(stamps: _*)).choose(Some(plan(_.copy(forcedBefore = forced, rewriteWindows = rewrite)))).toSet
+    val chosen = stamps.filter(stamp => ids(stamp.key)).toSet
+    assert(chosen.size == ids.size)
+    val due = stamps.filter(_.dirtySince < forced).toSet
     assert(due.subsetOf(chosen))
-    val oldest = windows.map(_.footprint).sorted.take(rewrite)
+    val oldest = stamps.map(_.footprint).sorted.take(rewrite)
     assert((chosen -- due).size <= rewrite)
     assert((chosen -- due).forall(_.footprint <= oldest.lastOption.getOrElse(-1L)))
-    assert(windows.map(_.footprint).sorted.take(rewrite) == chosen.toSeq.map(_.footprint).sorted.filter(_ <= oldest.lastOption.getOrElse(-1L)).take(rewrite))
+    assert(stamps.map(_.footprint).sorted.take(rewrite) == chosen.toSeq.map(_.footprint).sorted.filter(_ <= oldest.lastOption.getOrElse(-1L)).take(rewrite))
   }
 }
 
 class CheckpointIndexSuite extends CecSuite {
   import Rows._
+  import Stamps._
 
-  private def books(windows: Window*): CheckpointIndex = {
-    val made = new CheckpointIndex(null, _ => ())
-    made.rebuild(windows.iterator)
-    made
+  /** Windows at version 10, with a look at the one of a key. */
+  private final class Setup(stamps: Stamp*) {
+    val live: KeyWindows = stamped(stamps: _*)
+    live.version = 10
+    val index: CheckpointIndex = live.books
+
+    def touch(keys: Long*): Unit = keys.foreach(key => live.put(row(key), row(1L)))
+    def window(key: Long): Int = windowOf(live, row(key))
+    def footprint(key: Long): Long = live.footprint(window(key))
+    def dirtySince(key: Long): Long = live.dirtySince(window(key))
+    def isDirty(key: Long): Boolean = live.isDirty(window(key))
+    def keys(windows: Iterator[Int]): Seq[Long] = windows.map(window => long(live.id(window))).toSeq
   }
 
-  private def list(windows: Window*) = new ArrayList[Window](windows.asJava)
-
   test("the numbers after a commit change nothing before it") {
-    val (closing, dirty, kept) = (stamped(1, 3, dirtySince = 4), stamped(2, 5, dirtySince = 6), stamped(3, 5))
-    val index = books(closing, dirty, kept)
-    val changes = new BatchDelta
-    closing.close()
-    changes.closed.add(closing)
-    changes.opened.add(window(4L))
-    changes.newlyDirty.add(kept)
-    changes.kept = 1
-    kept.isTouched = true
-    val next = index.after(10, changes, list(dirty))
+    val setup = new Setup(Stamp(1, 3, dirtySince = 4), Stamp(2, 5, dirtySince = 6), Stamp(3, 5))
+    import setup._
+    live.remove(row(1L))
+    touch(4, 3)
+    val next = index.after(10, changesOf(live), list(window(2)))
     assert((next.openWindows, next.dirtyWindows, next.dirtyFrom) == ((3L, 1L, 10L)))
     assert(next.footprints.nonZero.toMap == Map(3L -> -1, 5L -> -1, 11L -> 2))
     assert(next.dirty.nonZero.toMap == Map(4L -> -1, 6L -> -1, 10L -> 1))
     assert(next.live(true).toMap == Map(5L -> 1, 11L -> 2))
     assert(next.live(false).toMap == Map(3L -> -1, 5L -> -1, 11L -> 2))
     assert((index.openWindows, index.dirtyWindows) == ((3L, 2L)))
-    assert((dirty.footprint, dirty.dirtySince, kept.dirtySince) == ((5L, 6L, Window.Clean)))
+    assert((footprint(2), dirtySince(2), dirtySince(3)) == ((5L, 6L, LiveWindows.Clean)))
   }
 
   test("a commit that leaves nothing dirty says so with its new version") {
-    val dirty = stamped(1, 3, dirtySince = 4)
-    val index = books(dirty)
-    val next = index.after(10, new BatchDelta, list(dirty))
+    val setup = new Setup(Stamp(1, 3, dirtySince = 4))
+    import setup._
+    val checks = list(window(1))
+    val next = index.after(10, new BatchDelta, checks)
     assert((next.dirtyWindows, next.dirtyFrom) == ((0L, 11L)))
-    val renewed = index.apply(10, new BatchDelta, list(dirty), next)
-    assert((dirty.footprint, dirty.isDirty, index.dirtyWindows) == ((11L, false, 0L)))
-    assert(renewed.size == 1)
+    val renewed = index.apply(10, new BatchDelta, checks, next)
+    assert((footprint(1), isDirty(1), index.dirtyWindows) == ((11L, false, 0L)))
+    assert(renewed.size == 1 && renewed.window(0) == window(1))
     renewed.restamp(0)
-    assert((dirty.footprint, dirty.dirtySince) == ((3L, 4L)))
+    assert((footprint(1), dirtySince(1)) == ((3L, 4L)))
   }
 
   test("a touched window that is checked is clean, and is not among the renewed ones") {
-    val touched = stamped(1, 3)
-    touched.isTouched = true
-    val index = books(touched)
-    val changes = new BatchDelta
-    changes.newlyDirty.add(touched)
-    changes.kept = 1
-    val next = index.after(10, changes, list(touched))
+    val setup = new Setup(Stamp(1, 3))
+    import setup._
+    touch(1)
+    val (changes, checks) = (changesOf(live), list(window(1)))
+    assert((changes.newlyDirty.toArray.toSeq, changes.kept) == ((Seq(window(1)), 1)))
+    val next = index.after(10, changes, checks)
     assert((next.dirtyWindows, next.dirtyFrom) == ((0L, 11L)))
-    assert(index.apply(10, changes, list(touched), next).size == 0)
-    assert((touched.footprint, touched.isDirty) == ((11L, false)))
+    assert(index.apply(10, changes, checks, next).size == 0)
+    assert((footprint(1), isDirty(1)) == ((11L, false)))
+    assert(live.isTouched(window(1)))
     assert(index.dirtyBefore(Long.MaxValue).isEmpty)
-    assert(index.withFootprintBefore(12).toSeq == Seq(touched))
+    assert(keys(index.withFootprintBefore(12)) == Seq(1L))
   }
 
   test("a touched window that is checked stays clean, though another one becomes dirty") {
-    val (checked, other) = (stamped(1, 3), stamped(2, 3))
-    val index = books(checked, other)
-    val changes = new BatchDelta
-    Seq(checked, other).foreach { window =>
-      window.isTouched = true
-      changes.newlyDirty.add(window)
-    }
-    changes.kept = 2
-    index.apply(10, changes, list(checked), index.after(10, changes, list(checked)))
-    assert((checked.isDirty, other.dirtySince, index.dirtyWindows) == ((false, 10L, 1L)))
-    assert(index.dirtyBefore(Long.MaxValue).toSeq == Seq(other))
+    val setup = new Setup(Stamp(1, 3), Stamp(2, 3))
+    import setup._
+    touch(1, 2)
+    val (changes, checks) = (changesOf(live), list(window(1)))
+    assert((changes.newlyDirty.size, changes.kept) == ((2, 2)))
+    index.apply(10, changes, checks, index.after(10, changes, checks))
+    assert((isDirty(1), dirtySince(2), index.dirtyWindows) == ((false, 10L, 1L)))
+    assert(keys(index.dirtyBefore(Long.MaxValue)) == Seq(2L))
   }
 
   test("D is that of the oldest window that stays dirty") {
-    val (old, young) = (stamped(1, 3, dirtySince = 4), stamped(2, 3, dirtySince = 7))
-    assert(books(old, young).after(10, new BatchDelta, list()).dirtyFrom == 4)
-    assert(books(old, young).after(10, new BatchDelta, list(old)).dirtyFrom == 7)
-    val index = books(old, young)
-    old.close()
-    val changes = new BatchDelta
-    changes.closed.add(old)
-    assert(index.after(10, changes, list()).dirtyFrom == 7)
+    val setup = new Setup(Stamp(1, 3, dirtySince = 4), Stamp(2, 3, dirtySince = 7))
+    import setup._
+    assert(index.after(10, new BatchDelta, list()).dirtyFrom == 4)
+    assert(index.after(10, new BatchDelta, list(window(1))).dirtyFrom == 7)
+    live.remove(row(1L))
+    assert(index.after(10, changesOf(live), list()).dirtyFrom == 7)
   }
 
   test("a silent commit leaves the windows that it opens dirty") {
-    val (opened, kept) = (window(1L), stamped(2, 3))
-    kept.isTouched = true
-    val index = books(kept)
-    val changes = new BatchDelta
-    changes.opened.add(opened)
-    changes.newlyDirty.add(kept)
-    changes.kept = 1
-    index.apply(10, changes, writes = false)
+    val setup = new Setup(Stamp(2, 3))
+    import setup._
+    touch(1, 2)
+    index.apply(10, changesOf(live), writes = false)
     assert((index.openWindows, index.dirtyWindows) == ((2L, 2L)))
-    assert((opened.footprint, opened.dirtySince) == ((11L, 10L)))
-    assert((kept.footprint, kept.dirtySince) == ((3L, 10L)))
-    assert(index.dirtyBefore(11).toSet == Set(opened, kept))
+    assert((footprint(1), dirtySince(1)) == ((11L, 10L)))
+    assert((footprint(2), dirtySince(2)) == ((3L, 10L)))
+    assert(keys(index.dirtyBefore(11)).toSet == Set(1L, 2L))
   }
 
-  test("the books keep the windows in memory, and count the others, too") {
-    val windows = (0L until 5L).map(key => stamped(key, key, if (key % 2 == 0) Window.Clean else key + 10))
-    val index = books(windows: _*)
-    index.keep(windows.take(2).iterator)
+  test("the books are built anew from the open windows") {
+    val setup = new Setup((0L until 5L).map(key => Stamp(key, key, if (key % 2 == 0) LiveWindows.Clean else key + 10)): _*)
+    import setup._
     assert((index.openWindows, index.dirtyWindows, index.windowsBefore(3)) == ((5L, 2L, 3L)))
-    assert(index.withFootprintBefore(Long.MaxValue).toSeq == windows.take(2))
-    assert(index.dirtyBefore(Long.MaxValue).toSeq == Seq(windows(1)))
-    index.enter(windows(3))
-    assert(index.withFootprintBefore(Long.MaxValue).toSeq == Seq(windows(0), windows(1), windows(3)))
-    assert(index.dirtyBefore(Long.MaxValue).toSeq == Seq(windows(1), windows(3)))
-    assert(index.openWindows == 5)
+    assert(keys(index.withFootprintBefore(Long.MaxValue)) == (0L until 5L))
+    assert(keys(index.dirtyBefore(Long.MaxValue)) == Seq(1L, 3L))
+    live.setFootprint(window(0), 9)
+    live.setDirtySince(window(3), LiveWindows.Clean)
+    live.setDirtySince(window(4), 7)
+    Seq(1L, 2L).foreach(key => live.remove(row(key)))
+    index.rebuild()
+    assert((index.openWindows, index.dirtyWindows, index.windowsBefore(4)) == ((3L, 1L, 1L)))
+    assert(index.live.toSeq == Seq(3L -> 1, 4L -> 1, 9L -> 1))
+    assert(keys(index.withFootprintBefore(Long.MaxValue)) == Seq(3L, 4L, 0L))
+    assert(keys(index.dirtyBefore(Long.MaxValue)) == Seq(4L))
   }
 }

@@ -11,29 +11,59 @@ class LiveWindowsSuite extends CecSuite {
 
   private val digest = new RowDigest(new StructType().add("v", LongType))
 
-  private def keys(order: Option[RangeOrder] = None): LiveWindows =
-    new LiveWindows(if (order.isEmpty) 1 else 2, 1, None, order, digest, null, new CheckpointIndex(null, _ => ()))
+  private def keys(order: Option[RangeOrder] = None): KeyWindows =
+    new KeyWindows(if (order.isEmpty) 1 else 2, 1, order, digest, pages())
 
-  private def groups(): LiveWindows =
-    new LiveWindows(2, 1, Some(key => row(key.getLong(0))), None, digest, null, new CheckpointIndex(null, _ => ()))
+  private def groups(): GroupWindows = groupWindows(digest)
 
   private def scan(windows: LiveWindows): Map[Long, Long] = windows.iterator.map(pair => long(pair.key) -> long(pair.value)).toMap
 
   for (grouped <- Seq(false, true); onDisk <- Seq(false, true); floats <- Seq(false, true)) {
     val kind = s"${if (grouped) "grouped" else "single"} windows${if (onDisk) " on disk" else ""}, ${if (floats) "doubles" else "longs"}"
-    testSeeds(s"$kind: batches, rollbacks, undone and redone commits behave as maps", if (onDisk) 4 else 25) { random =>
+    testSeeds(s"$kind: batches, rollbacks, undone and redone commits behave as maps", 25) { random =>
       val store = new StoreModel(grouped, onDisk, floats)
-      try (0 until 30).foreach(_ => runBatch(random, store)) finally if (onDisk) store.cold.clear()
+      try (0 until 30).foreach(_ => runBatch(random, store, windows = 12, changes = 25)) finally store.close()
+    }
+    testSeeds(s"$kind: the same in many pages, which fill, lose records and end", 2) { random =>
+      val store = new StoreModel(grouped, onDisk, floats, padding = 60)
+      try (0 until 12).foreach { i =>
+        runBatch(random, store, windows = 500, changes = if (i % 4 == 0) 2000 else random.nextInt(400))
+      } finally store.close()
     }
   }
 
-  private def runBatch(random: Random, store: StoreModel): Unit = {
-    if (random.nextInt(3) == 0) store.cool()
-    (0 until random.nextInt(25)).foreach { _ =>
-      val (window, key) = (random.nextInt(12).toLong, random.nextInt(3).toLong)
-      change(random, store, window, key)
+  for (grouped <- Seq(false, true)) test(s"a full disk ends a batch, and leaves ${if (grouped) "grouped" else "single"} windows as they were") {
+    var isFull = true
+    val store = new StoreModel(grouped, onDisk = true, floats = false, padding = 40, () => if (isFull) throw new IllegalStateException("no space"))
+    val random = new Random(7)
+    try {
+      (0L until 4L).foreach(i => store.put(i, 0L, i)) // in the first page
+      store.commit(random)
+      var failures = 0
+      (0 until 5).foreach { run =>
+        try (0L until 50L).foreach(i => store.put(i % 9, if (store.grouped) i % 3 else 0L, i + run)) catch { case _: IllegalStateException => failures += 1 }
+        store.rollback()
+        store.checkRows()
+        store.checkBooks()
+      }
+      assert(failures == 5)
+      isFull = false
+      (0L until 500L).foreach(i => store.put(i % 100, 0L, i))
+      store.commit(random)
+      store.checkRows()
+      store.checkBooks()
+    } finally store.close()
+  }
+
+  private def runBatch(random: Random, store: StoreModel, windows: Int, changes: Int): Unit = {
+    val removesMost = random.nextInt(6) == 0
+    (0 until random.nextInt(changes)).foreach { i =>
+      val (window, key) = (random.nextInt(windows).toLong, random.nextInt(3).toLong)
+      if (removesMost && random.nextInt(10) > 0) store.remove(window, if (store.grouped) key else 0L) else change(random, store, window, key)
+      if (i == changes / 3) store.handOut()
     }
     store.checkRows()
+    store.checkHandedOut()
     random.nextInt(8) match {
       case 0 => store.rollback()
       case 1 => store.undo()
@@ -42,6 +72,7 @@ class LiveWindowsSuite extends CecSuite {
     }
     store.checkRows()
     store.checkBooks()
+    store.checkHandedOut()
   }
 
   private def change(random: Random, store: StoreModel, window: Long, key: Long): Unit = {
@@ -53,20 +84,6 @@ class LiveWindowsSuite extends CecSuite {
         if (random.nextBoolean()) store.get(window, k)
         store.put(window, k, random.nextInt(4).toLong - 1)
     }
-  }
-
-  test("a window that was read after the commit and went to the disk takes the next write") {
-    val store = new StoreModel(grouped = false, onDisk = true, floats = false)
-    try {
-      store.put(1, 0, 10)
-      store.commit(new Random(0))
-      store.put(2, 0, 20)
-      store.commit(new Random(0))
-      assert(store.get(1, 0).contains(10))
-      store.cool()
-      store.put(1, 0, 11)
-      store.checkRows()
-    } finally store.cold.clear()
   }
 
   test("a scan goes on while a batch removes and adds rows, and shows no row twice") {
@@ -99,9 +116,9 @@ class LiveWindowsSuite extends CecSuite {
   }
 
   test("a window that opens and closes in one batch leaves nothing") {
-    for (windows <- Seq(keys(), keys())) {
-      windows.put(row(1L), row(1L))
-      windows.remove(row(1L))
+    for ((windows, key) <- Seq(keys() -> row(1L), groups() -> row(1L, 2L))) {
+      windows.put(key, row(1L))
+      windows.remove(key)
       val changes = BatchDelta.of(windows, None)
       assert(changes.opened.isEmpty && changes.closed.isEmpty && changes.newlyDirty.isEmpty && changes.kept == 0)
       windows.advance()
@@ -136,8 +153,8 @@ class LiveWindowsSuite extends CecSuite {
 
   test("the hold rule hides and holds what a replay may not change, and counts that") {
     val windows = keys()
-    windows.loadKey(16, row(1L).getBytes ++ row(10L).getBytes, 3L)
-    windows.loadKey(16, row(2L).getBytes ++ row(20L).getBytes, 6L)
+    load(windows, row(1L), row(10L), 3L)
+    load(windows, row(2L), row(20L), 6L)
     windows.loaded()
     val before = windows.sums
     val hold = new ReplayVisibility(4)
@@ -188,11 +205,10 @@ class LiveWindowsSuite extends CecSuite {
   test("a load of rows fills the windows, their books and the sums") {
     val model = new StoreModel(grouped = true, onDisk = false, floats = false)
     val windows = model.windows
-    windows.expect(3)
-    for (id <- 1L to 3L; k <- 1L to id) windows.loadRow(row(id), row(id, k).getBytes, row(k).getBytes, 10 + id)
+    for (id <- 1L to 3L; k <- 1L to id) windows.asInstanceOf[GroupWindows].load(row(id), row(id, k), row(k), 10 + id)
     windows.loaded()
     assert(model.books.openWindows == 3 && model.books.dirtyWindows == 0)
-    assert(model.books.withFootprintBefore(13).map(_.footprint).toSeq == Seq(11, 12))
+    assert(model.books.withFootprintBefore(13).map(windows.footprint(_)).toSeq == Seq(11, 12))
     assert(windows.sums == model.totals((for (id <- 1L to 3L; k <- 1L to id) yield (id, k) -> k).toMap))
     assert(windows.isOpen(row(3L)) && !windows.isOpen(row(4L)))
   }
@@ -212,4 +228,29 @@ class LiveWindowsSuite extends CecSuite {
     assert(values(windows.prefixScan(row(5L))) == Seq(5L))
     assert(values(windows.prefixScan(row(6L))).isEmpty)
   }
+
+  /** Commits a batch in which no window is checked. */
+  private def commit(windows: LiveWindows, before: Option[UndoLog]): Option[UndoLog] = {
+    windows.books.apply(windows.version, BatchDelta.of(windows, None), writes = true)
+    before.foreach(windows.forgetBefore)
+    Some(windows.advance())
+  }
+
+  for ((kind, perKey, make) <- Seq[(String, Double, () => LiveWindows)](
+      ("a window of one key", 48.0, () => keys()), ("a key of a window of four", 64.0, () => groups())))
+    test(s"$kind takes at most $perKey bytes beside its row, as the docs say, while batches change a part of the windows") {
+      val (windows, many, few) = (make(), 200000L, 10000)
+      def key(i: Long) = if (windows.isGrouped) row(i / 4, i) else row(i)
+      val random = new Random(1)
+      (0L until many).foreach(i => windows.put(key(i), row(i)))
+      var last = commit(windows, None)
+      (0 until 40).foreach { _ =>
+        (0 until few).foreach(_ => windows.put(key(random.nextInt(many.toInt)), row(random.nextLong())))
+        last = commit(windows, last)
+      }
+      assert(windows.sums.rows == many)
+      val beside = (windows.heapBytes - windows.sums.bytes).toDouble / many
+      info(f"$beside%.1f bytes")
+      assert(beside < perKey)
+    }
 }

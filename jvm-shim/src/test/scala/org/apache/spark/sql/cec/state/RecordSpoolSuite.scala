@@ -14,8 +14,11 @@ import org.apache.spark.sql.util.ArrowUtils
 
 class RecordSpoolSuite extends CecSuite {
   import Rows._
+  import Stamps.Longs
 
   private def file(): Path = Files.createTempDirectory("cec").resolve("spool")
+
+  private def oneWindow: LiveWindows = Stamps.stamped(Stamp(1, 0))
 
   /** Kind, window, key and value of each record, and the number of batches. */
   private def read(file: Path, grouped: Boolean): (Seq[(Byte, Seq[Byte], Seq[Byte], Option[Seq[Byte]])], Int) = {
@@ -45,11 +48,15 @@ class RecordSpoolSuite extends CecSuite {
   }
 
   test("single windows: the kinds, the bytes of key and value, and no value of a closed window") {
-    val (path, one, two) = (file(), window(row("key"), 0, row("value")), window(2L))
+    val (path, live) = (file(), keyWindows(Longs))
+    live.put(row("key"), row("value"))
+    live.put(row(2L), row(0L))
+    val (one, two) = (windowOf(live, row("key")), windowOf(live, row(2L)))
     val spool = new RecordSpool(grouped = false, () => path)
-    spool.open(one)
-    spool.check(two)
-    spool.close(one)
+    spool.open(live, one)
+    spool.check(live, two)
+    live.remove(row("key"))
+    spool.close(live, one)
     assert(spool.finish().contains(path))
     assert((spool.opened, spool.checked, spool.closed, spool.records) == ((1L, 1L, 1L, 3L)))
     assert(read(path, grouped = false) == ((Seq(
@@ -62,11 +69,14 @@ class RecordSpoolSuite extends CecSuite {
 
   test("a group has a record for each row, and one for its end") {
     val path = file()
-    val group = new GroupWindow(row(1L).getBytes, 0)
-    (1L to 3L).foreach(k => group.rows.put(row(1L, k), row(10 * k)))
+    val live = groupWindows(Longs)
+    (1L to 3L).foreach(k => live.put(row(1L, k), row(10 * k)))
+    live.put(row(2L, 1L), row(7L)) // not of that window
+    val group = windowOf(live, row(1L))
     val spool = new RecordSpool(grouped = true, () => path)
-    spool.open(group)
-    spool.close(group)
+    spool.open(live, group)
+    (1L to 3L).foreach(k => live.remove(row(1L, k)))
+    spool.close(live, group)
     spool.finish()
     assert((spool.opened, spool.closed) == ((3L, 1L)))
     val (id, records) = (row(1L).getBytes.toSeq, read(path, grouped = true)._1)
@@ -79,22 +89,47 @@ class RecordSpoolSuite extends CecSuite {
     val path = file()
     val spool = new RecordSpool(grouped = false, () => path)
     val count = 2 * RecordStream.BatchRows + 1
-    (0 until count).foreach(i => spool.close(row(i.toLong).getBytes))
+    (0 until count).foreach(i => spool.close(row(i.toLong)))
     spool.finish()
     val (records, batches) = read(path, grouped = false)
     assert(batches == 3 && records.size == count)
-    assert(records.map(record => long(Window.row(record._2.toArray, 1))) == (0L until count.toLong))
+    assert(records.map(record => long(LiveWindows.row(record._2.toArray, 1))) == (0L until count.toLong))
     spool.close()
+  }
+
+  test("windows whose rows are in the file of pages have records as the others") {
+    val path = file()
+    val made = new Pages(PageMemory.apart(0L), () => PageFile.in(Files.createTempDirectory("cec").toFile))
+    val live = new KeyWindows(1, 1, None, Longs, made)
+    try {
+      val count = 30000
+      (0 until count).foreach(k => live.put(row(k.toLong), row(3L * k)))
+      live.advance()
+      assert(live.fileBytes > 0)
+      val (inFile, onHeap) = live.windows.partition(window => live.id(window).getBaseObject == null)
+      assert(inFile.nonEmpty && onHeap.nonEmpty)
+      val spool = new RecordSpool(grouped = false, () => path)
+      live.windows.foreach(window => if (window % 2 == 0) spool.check(live, window) else spool.close(live, window))
+      spool.finish()
+      assert((spool.checked, spool.closed) == ((count / 2L, count / 2L)))
+      val records = read(path, grouped = false)._1
+      assert(records.map(record => long(LiveWindows.row(record._2.toArray, 1))) == (0L until count.toLong))
+      assert(records.zipWithIndex.forall { case ((kind, _, _, value), k) =>
+        if (k % 2 == 0) kind == RecordKind.Check && value.contains(row(3L * k).getBytes.toSeq) else kind == RecordKind.Close && value.isEmpty
+      })
+      spool.close()
+    } finally live.close()
   }
 
   test("large records end a batch before its bytes are too many") {
     val path = file()
     val spool = new RecordSpool(grouped = false, () => path)
-    val large = window(row(1L), 0, row("x" * (33 << 20)))
-    (0 until 2).foreach(_ => spool.check(large))
+    val (live, large) = (keyWindows(Longs), row("x" * (33 << 20)))
+    live.put(row(1L), large)
+    (0 until 2).foreach(_ => spool.check(live, windowOf(live, row(1L))))
     spool.finish()
     val (records, batches) = read(path, grouped = false)
-    assert(batches == 2 && records.map(_._4.get.size).distinct == Seq(large.valueSize))
+    assert(batches == 2 && records.map(_._4.get.size).distinct == Seq(large.getSizeInBytes))
     spool.close()
   }
 
@@ -102,7 +137,7 @@ class RecordSpoolSuite extends CecSuite {
     val path = file()
     val before = ArrowUtils.rootAllocator.getAllocatedMemory
     val spool = new RecordSpool(grouped = false, () => path)
-    spool.open(window(1L))
+    spool.open(oneWindow, 0)
     assert(Files.exists(path))
     spool.close()
     assert(!Files.exists(path) && ArrowUtils.rootAllocator.getAllocatedMemory == before)
@@ -113,30 +148,77 @@ class RecordSpoolSuite extends CecSuite {
     val path = file()
     Files.createFile(path)
     val spool = new RecordSpool(grouped = false, () => path)
-    assertThrows[java.nio.file.FileAlreadyExistsException](spool.open(window(1L)))
+    assertThrows[java.nio.file.FileAlreadyExistsException](spool.open(oneWindow, 0))
     assert(ArrowUtils.rootAllocator.getAllocatedMemory == before)
+  }
+
+  test("a kept file outlives its spool") {
+    val path = file()
+    val spool = new RecordSpool(grouped = false, () => path)
+    spool.open(oneWindow, 0)
+    spool.finish()
+    spool.keep()
+    spool.close()
+    assert(read(path, grouped = false)._1.size == 1)
+    Files.delete(path)
   }
 
   test("an eventual checkpoint is read to its end, and its file goes") {
     val path = file()
     val rows = (0L until 1000L).map(k => (row(k), row("v" * (k % 30).toInt), k * 3))
     write(path, rows.map { case (key, value, at) => (key.getBytes, key.getBytes, value.getBytes, at) })
+    val (live, written) = (keyWindows(Longs), keyWindows(Longs))
+    CheckpointSpool.loadKeys(path, live)
+    live.loaded()
     var found = Seq.empty[(Long, Seq[Byte], Long)]
-    CheckpointSpool.foreachKey(path)((size, both, at) => found :+= ((long(Window.row(both.take(size), 1)), both.drop(size).toSeq, at)))
+    live.windows.foreach(window => live.foreachRow(window, (key, value) => found :+= ((long(key), value.getBytes.toSeq, live.footprint(window)))))
     assert(found == rows.map { case (key, value, at) => (long(key), value.getBytes.toSeq, at) })
+    rows.foreach { case (key, value, _) =>
+      written.put(key, value)
+      assert(live.get(key) == value)
+    }
+    assert(live.sums == written.sums && live.sums.rows == 1000)
+    assert(live.windows.forall(window => !live.isDirty(window) && !live.isTouched(window)))
+    assert(!Files.exists(path))
+  }
+
+  test("the rows of an eventual checkpoint go to their windows, in their order") {
+    val path = file()
+    val rows = for (k <- 0L until 300L; id <- Seq(1L, 2L + k / 100)) yield (id, k, "v" * (k % 30).toInt)
+    write(path, rows.map { case (id, k, value) => (row(id).getBytes, row(id, k).getBytes, row(value).getBytes, id * 3) })
+    val (live, written) = (groupWindows(Longs), groupWindows(Longs))
+    CheckpointSpool.loadGroups(path, live)
+    live.loaded()
+    var found = Map.empty[Long, Seq[(Long, Long, String)]]
+    live.windows.foreach { window =>
+      val id = long(live.id(window))
+      assert(live.footprint(window) == id * 3 && !live.isDirty(window) && !live.isTouched(window))
+      live.foreachRow(window, (key, value) => found += id -> (found.getOrElse(id, Nil) :+ ((key.getLong(0), key.getLong(1), value.getString(0)))))
+    }
+    assert(found == rows.groupBy(_._1))
+    rows.foreach { case (id, k, value) => written.put(row(id, k), row(value)) }
+    assert(live.sums == written.sums && live.sums.rows == 600)
     assert(!Files.exists(path))
   }
 
   test("a reader that fails removes the file, too") {
     val before = ArrowUtils.rootAllocator.getAllocatedMemory
     val path = file()
-    write(path, Seq((row(1L).getBytes, row(1L, 2L).getBytes, row(3L).getBytes, 4L)))
-    assertThrows[IllegalStateException](CheckpointSpool.foreachRow(path) { (id, key, value, at) =>
-      assert((long(Window.row(id, 1)), Window.row(key, 2).getLong(1), long(Window.row(value, 1)), at) == ((1L, 2L, 3L, 4L)))
-      throw new IllegalStateException("no")
-    })
-    assert(!Files.exists(path) && ArrowUtils.rootAllocator.getAllocatedMemory == before)
-    assertThrows[java.nio.file.NoSuchFileException](CheckpointSpool.foreachRow(path)((_, _, _, _) => ()))
+    val rows = (0L until 1000L).map(k => (row(k).getBytes, row(k, 2L).getBytes, row(3L).getBytes, 4L))
+    def check(): Unit = {
+      assert(!Files.exists(path) && ArrowUtils.rootAllocator.getAllocatedMemory == before)
+      assertThrows[java.nio.file.NoSuchFileException](CheckpointSpool.loadKeys(path, keyWindows(Longs)))
+      assertThrows[java.nio.file.NoSuchFileException](CheckpointSpool.loadGroups(path, groupWindows(Longs)))
+    }
+    write(path, rows :+ ((row(1L).getBytes, row(1L).getBytes, new Array[Byte](5), 4L))) // no row has five bytes
+    assertThrows[IllegalArgumentException](CheckpointSpool.loadKeys(path, keyWindows(Longs)))
+    check()
+    for (load <- Seq[() => Unit](() => CheckpointSpool.loadKeys(path, keyWindows(Longs)), () => CheckpointSpool.loadGroups(path, groupWindows(Longs)))) {
+      write(path, rows)
+      Files.write(path, Files.readAllBytes(path).dropRight(5000))
+      assertThrows[java.io.IOException](load())
+      check()
+    }
   }
 
   /** A file as the agent writes it: windows, keys, values and footprints, in two batches. */

@@ -5,23 +5,21 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreId
 import org.apache.spark.sql.types._
 
 class ReplayVisibilitySuite extends CecSuite {
-  import Rows._
-
   test("a window is visible from D on, and from the batch after its footprint on") {
     val rule = new ReplayVisibility(4)
     for (footprint <- 0L to 8L; batch <- 0L to 8L) {
-      assert(rule.visible(stamped(1, footprint), batch) == (batch >= 4 && batch >= footprint), s"footprint $footprint, batch $batch")
+      assert(rule.visible(footprint, batch) == (batch >= 4 && batch >= footprint), s"footprint $footprint, batch $batch")
     }
     assert(rule.held == 0)
   }
 
   test("what the rule ignores is counted: a window that is not there, too") {
     val rule = new ReplayVisibility(4)
-    assert(!rule.accepts(null, 9))
-    assert(!rule.accepts(stamped(1, 3), 3))
-    assert(!rule.accepts(stamped(1, 6), 5))
+    assert(!rule.accepts(isKnown = false, 0, 9))
+    assert(!rule.accepts(isKnown = true, 3, 3))
+    assert(!rule.accepts(isKnown = true, 6, 5))
     assert(rule.held == 3)
-    assert(rule.accepts(stamped(1, 4), 4))
+    assert(rule.accepts(isKnown = true, 4, 4))
     assert(rule.held == 3)
   }
 }
@@ -38,7 +36,7 @@ class ReplayCheckSuite extends CecSuite {
   private val doubles = new RowDigest(new StructType().add("v", DoubleType))
 
   private def windows(digest: RowDigest, rows: (Long, Any)*): LiveWindows = {
-    val made = new LiveWindows(1, 1, None, None, digest, null, new CheckpointIndex(null, _ => ()))
+    val made = keyWindows(digest)
     rows.foreach { case (key, value) => made.put(row(key), row(value)) }
     made.version = 9
     made
@@ -97,7 +95,7 @@ class ReplayCheckSuite extends CecSuite {
   test("an old commit's digest is computed anew, as that commit did") {
     val found = windows(doubles, 1L -> 1.0, 2L -> -0.0)
     val old = Seq((1L, 1.0), (2L, -0.0)).map { case (key, value) =>
-      doubles.hash(row(value).getBytes, doubles.seed(row(key)), DigestKind.WithoutNumbers)
+      doubles.hash(row(value), doubles.seed(row(key)), DigestKind.WithoutNumbers)
     }.sum
     assert(old != found.sums.digest)
     check(digest = doubles).compare(found, 2, Footer("id", 2, old, DigestKind.WithoutNumbers), None)
@@ -115,6 +113,7 @@ class ReplayCheckSuite extends CecSuite {
 
 class StoreVersionSuite extends CecSuite {
   import Rows._
+  import Stamps._
 
   test("the next version names the one before it as its base, and keeps plan, rule and changes") {
     val first = StoreVersion.unloaded.copy(
@@ -132,112 +131,178 @@ class StoreVersionSuite extends CecSuite {
   }
 
   test("the images of a version have its touched and its renewed windows as they are now") {
-    val (changed, renewed) = (stamped(1, 3), stamped(2, 4, dirtySince = 5))
-    val (touched, only) = (new UndoLog(0), new UndoStamps(0))
+    val live = stamped(Stamp(1, 3), Stamp(2, 4, dirtySince = 5))
+    val (changed, renewed) = (windowOf(live, row(1L)), windowOf(live, row(2L)))
+    val (touched, only) = (new UndoLog(live, 0), new UndoStamps(live, 0))
     touched.add(changed)
     only.add(renewed)
-    changed.footprint = 9
-    changed.close()
-    renewed.footprint = 9
-    renewed.dirtySince = Window.Clean
-    val images = new PreviousVersion(StoreVersion.unloaded, touched, only).imagesNow
-    assert(images.size == 2 && (images.window(0) eq changed) && (images.window(1) eq renewed))
+    live.setFootprint(changed, 9)
+    live.remove(row(1L))
+    live.setFootprint(renewed, 9)
+    live.setDirtySince(renewed, LiveWindows.Clean)
+    val images = new PreviousVersion(StoreVersion.unloaded, touched, only).imagesNow(live)
+    assert(images.size == 2 && images.window(0) == changed && images.window(1) == renewed)
     assert(!images.wasOpen(0) && images.wasOpen(1))
-    Seq(changed, renewed).foreach(_.footprint = 1)
+    assert(touched.wasOpen(0))
+    Seq(changed, renewed).foreach(live.setFootprint(_, 1))
+    live.setDirtySince(renewed, 6)
     (0 until 2).foreach(images.restamp)
-    assert((changed.footprint, renewed.footprint, renewed.isDirty) == ((9L, 9L, false)))
+    assert((live.footprint(changed), live.footprint(renewed), live.isDirty(renewed)) == ((9L, 9L, false)))
+  }
+
+  test("the images of windows of several keys have the places of all rows") {
+    val live = groupWindows(Longs)
+    for (id <- 1L to 2L; k <- 1L to 3L) live.load(row(id), row(id, k), row(k), id)
+    live.loaded()
+    val (touched, renewed) = (new UndoLog(live, 0), new UndoStamps(live, 0))
+    (0 to 1).foreach(touched.add)
+    (1L to 3L).foreach(k => live.remove(row(1L, k)))
+    live.remove(row(2L, 2L))
+    val images = new PreviousVersion(StoreVersion.unloaded, touched, renewed).imagesNow(live)
+    assert((0 to 1).map(touched.wasOpen) == Seq(true, true) && (0 to 1).map(touched.places(_).length) == Seq(3, 3))
+    assert((0 to 1).map(images.wasOpen) == Seq(false, true))
+    assert(images.places(1).toSeq == Seq(0, 2).map(touched.places(1)(_)))
   }
 }
 
 class UnloggedChangesSuite extends CecSuite {
   import Rows._
+  import Stamps._
 
-  private def closing(windows: Window*): BatchDelta = {
-    val changes = new BatchDelta
-    windows.foreach(changes.closed.add)
+  /** Closes windows in a batch of their own. */
+  private def closing(live: LiveWindows, keys: Long*): BatchDelta = {
+    keys.foreach(key => live.remove(row(key)))
+    val changes = changesOf(live)
+    assert(changes.closed.size == keys.size)
+    live.advance()
     changes
   }
 
-  private def ids(changes: UnloggedChanges): Seq[Long] = changes.closedIds.map(id => long(Window.row(id, 1)))
+  private def ids(changes: UnloggedChanges): Seq[Long] = changes.closedIds.map(id => long(LiveWindows.row(id, 1)))
 
   test("only windows that the log has open count as closed") {
+    val live = stamped(Stamp(1, 4), Stamp(2, 5), Stamp(3, 6))
     val since = UnloggedChanges.since(5, "frame")
-    val after = since.after(closing(stamped(1, 4), stamped(2, 5), stamped(3, 6)))
+    val after = since.after(live, closing(live, 1, 2, 3))
     assert(ids(after).toSet == Set(1L, 2L))
     assert((after.version, after.checkpointId) == ((5L, Some("frame"))))
     assert(since.closedIds.isEmpty)
   }
 
   test("closed windows of several commits add up, until a frame has them") {
-    val after = UnloggedChanges.since(5, "frame").after(closing(stamped(1, 4))).after(new BatchDelta).after(closing(stamped(2, 4)))
+    val live = stamped(Stamp(1, 4), Stamp(2, 4))
+    val after = UnloggedChanges.since(5, "frame").after(live, closing(live, 1)).after(live, new BatchDelta).after(live, closing(live, 2))
     assert(ids(after).toSet == Set(1L, 2L))
     assert(UnloggedChanges.since(8, "next").closedIds.isEmpty)
   }
 
+  test("the ids of closed windows stay when the memory of the windows is used again") {
+    val live = stamped(Stamp(1, 4), Stamp(2, 4))
+    live.remove(row(1L))
+    val after = UnloggedChanges.since(5, "frame").after(live, changesOf(live))
+    live.forgetBefore(live.advance())
+    (0L until 200L).foreach { k => // each batch replaces the row, and frees the one before
+      live.put(row(2L), row(k))
+      live.put(row(1000 + k), row(k))
+      live.forgetBefore(live.advance())
+    }
+    assert(ids(after) == Seq(1L))
+  }
+
   test("a store without a frame has nothing to close") {
-    assert(UnloggedChanges.nothing.after(closing(stamped(1, 1))).closedIds.isEmpty)
+    val live = stamped(Stamp(1, 1))
+    assert(UnloggedChanges.nothing.after(live, closing(live, 1)).closedIds.isEmpty)
     assert(UnloggedChanges.nothing.checkpointId.isEmpty)
   }
 }
 
 class ReadOrderCacheSuite extends CecSuite {
   import Rows._
+  import Stamps.Longs
+
+  /** A cache of windows with the keys 0, 1 and so on, which have the same numbers. */
+  private final class Setup(count: Int) {
+    val live: KeyWindows = Stamps.stamped((0 until count).map(key => Stamp(key.toLong, 0)): _*)
+    val cache = new ReadOrderCache(live)
+    assert((0 until count).forall(window => long(live.id(window)) == window))
+  }
 
   test("writes in the order of the reads find their windows") {
-    val (cache, windows) = (new ReadOrderCache, (0L until 100L).map(window(_)))
-    windows.foreach(cache.add)
-    windows.foreach(window => assert(cache.next(window.key(1)) eq window))
-    assert(cache.next(row(0L)) == null)
+    val setup = new Setup(100)
+    import setup._
+    (0 until 100).foreach(cache.add)
+    (0 until 100).foreach(window => assert(cache.next(live.id(window)) == window))
+    assert(cache.next(row(0L)) == -1)
   }
 
   test("another id is no hit, and does not lose the place") {
-    val (cache, windows) = (new ReadOrderCache, (0L until 3L).map(window(_)))
-    windows.foreach(cache.add)
-    assert(cache.next(row(9L)) == null)
-    assert(cache.next(row(1L)) == null)
-    assert(cache.next(row(0L)) eq windows(0))
+    val setup = new Setup(3)
+    import setup._
+    (0 until 3).foreach(cache.add)
+    assert(cache.next(row(9L)) == -1)
+    assert(cache.next(row(1L)) == -1)
+    assert(cache.next(row(0L)) == 0)
   }
 
   test("a write that passes over some reads goes on behind its window, if that is near") {
-    val (cache, windows) = (new ReadOrderCache, (0L until 40L).map(window(_)))
-    windows.foreach(cache.add)
-    cache.goOnAfter(windows(7))
-    assert(cache.next(row(8L)) eq windows(8))
-    cache.goOnAfter(windows(18)) // too far behind the place
-    assert(cache.next(row(9L)) eq windows(9))
-    cache.goOnAfter(null)
-    cache.goOnAfter(window(10L)) // equal, but not the window that was read
-    assert(cache.next(row(10L)) eq windows(10))
-    (11L until 40L).foreach(k => assert(cache.next(row(k)) eq windows(k.toInt)))
-    cache.goOnAfter(windows(39))
-    assert(cache.next(row(39L)) == null)
+    val setup = new Setup(41)
+    import setup._
+    (0 until 40).foreach(cache.add)
+    cache.goOnAfter(7)
+    assert(cache.next(row(8L)) == 8)
+    cache.goOnAfter(18) // too far behind the place
+    assert(cache.next(row(9L)) == 9)
+    cache.goOnAfter(-1)
+    cache.goOnAfter(40) // not a window that was read
+    assert(cache.next(row(10L)) == 10)
+    (11 until 40).foreach(k => assert(cache.next(row(k.toLong)) == k))
+    cache.goOnAfter(39)
+    assert(cache.next(row(39L)) == -1)
   }
 
   test("the end of a batch forgets its windows") {
-    val cache = new ReadOrderCache
-    cache.add(window(1L))
+    val setup = new Setup(3)
+    import setup._
+    cache.add(1)
+    assert(cache.next(row(1L)) == 1)
+    cache.add(1)
     cache.clear()
-    assert(cache.next(row(1L)) == null)
-    val second = window(2L)
-    cache.add(second)
-    assert(cache.next(row(2L)) eq second)
+    assert(cache.next(row(1L)) == -1)
+    cache.add(2)
+    assert(cache.next(row(2L)) == 2)
+  }
+
+  test("a row that has gone is no hit, nor is another row with its number") {
+    val live = groupWindows(Longs)
+    (1L to 2L).foreach(k => live.put(row(1L, k), row(k)))
+    val cache = new ReadOrderCache(live)
+    assert(live.hasId(0, row(1L, 1L)))
+    cache.add(0)
+    live.remove(row(1L, 1L))
+    assert(cache.next(row(1L, 1L)) == -1)
+    live.put(row(1L, 3L), row(3L))
+    assert(live.hasId(0, row(1L, 3L)), "the number is used again")
+    assert(cache.next(row(1L, 1L)) == -1)
+    assert(cache.next(row(1L, 3L)) == 0)
   }
 
   testSeeds("a hit is always the window with the id, in the order of the reads") { random =>
-    val (cache, windows) = (new ReadOrderCache, (0L until 20L).map(window(_)))
+    val setup = new Setup(20)
+    import setup._
+    val windows = 0 until 20
     val reads = Seq.fill(random.nextInt(60))(pick(random, windows))
     reads.foreach(cache.add)
     var position = 0
     (0 until 200).foreach { _ =>
       val wanted = pick(random, windows)
-      val hit = cache.next(wanted.key(1))
-      if (position < reads.size && (reads(position) eq wanted)) {
-        assert(hit eq wanted)
+      val hit = cache.next(live.id(wanted))
+      if (position < reads.size && reads(position) == wanted) {
+        assert(hit == wanted)
         position += 1
       } else {
-        assert(hit == null)
+        assert(hit == -1)
         cache.goOnAfter(wanted)
-        val near = reads.indexWhere(_ eq wanted, position)
+        val near = reads.indexOf(wanted, position)
         if (near >= 0 && near <= position + 8) position = near + 1
       }
     }
@@ -277,7 +342,11 @@ class ExactAveragesSuite extends CecSuite {
 
   test("a window is exact up to the number of rows whose sum a double holds") {
     val exact = ExactAverages.of(average).get
-    def of(count: Long) = exact.areExact(window(row("a long key"), 0, row(1.0, count)))
+    def of(count: Long) = {
+      val live = keyWindows(new RowDigest(average))
+      live.put(row("a long key"), row(1.0, count))
+      exact.areExact(live, windowOf(live, row("a long key")))
+    }
     assert(of(0) && of(ExactAverages.MostRows) && !of(ExactAverages.MostRows + 1))
     assert(ExactAverages.MostRows == (1L << 53) / (1L << 31))
   }
@@ -286,14 +355,33 @@ class ExactAveragesSuite extends CecSuite {
     val two = new StructType().add("max", LongType).add("sum", DoubleType).add("count", LongType).add("sum", DoubleType).add("count", LongType)
     val exact = ExactAverages.of(two).get
     val many = ExactAverages.MostRows + 1
-    assert(exact.areExact(window(row(1L), 0, row(many, 1.0, 1L, 1.0, 1L))))
-    assert(!exact.areExact(window(row(1L), 0, row(1L, 1.0, many, 1.0, 1L))))
-    assert(!exact.areExact(window(row(1L), 0, row(1L, 1.0, 1L, 1.0, many))))
-    val group = new GroupWindow(row(1L).getBytes, 0)
-    group.rows.put(row(1L, 1L), row(1L, 1.0, 1L, 1.0, 1L))
-    assert(exact.areExact(group))
-    group.rows.put(row(1L, 2L), row(1L, 1.0, many, 1.0, 1L))
-    group.rows.put(row(1L, 3L), row(1L, 1.0, 1L, 1.0, 1L))
-    assert(!exact.areExact(group))
+    def of(value: Any*) = {
+      val live = keyWindows(new RowDigest(two))
+      live.put(row(1L), row(value: _*))
+      exact.areExact(live, windowOf(live, row(1L)))
+    }
+    assert(of(many, 1.0, 1L, 1.0, 1L))
+    assert(!of(1L, 1.0, many, 1.0, 1L))
+    assert(!of(1L, 1.0, 1L, 1.0, many))
+    val live = groupWindows(new RowDigest(two))
+    live.put(row(1L, 1L), row(1L, 1.0, 1L, 1.0, 1L))
+    live.put(row(2L, 1L), row(1L, 1.0, many, 1.0, 1L))
+    val (group, other) = (windowOf(live, row(1L)), windowOf(live, row(2L)))
+    assert(exact.areExact(live, group) && !exact.areExact(live, other))
+    live.put(row(1L, 2L), row(1L, 1.0, many, 1.0, 1L))
+    live.put(row(1L, 3L), row(1L, 1.0, 1L, 1.0, 1L))
+    assert(!exact.areExact(live, group))
+  }
+
+  test("a batch that keeps a window with too many rows has it among the rounded ones") {
+    val exact = ExactAverages.of(average)
+    val live = keyWindows(new RowDigest(average))
+    for (key <- 1L to 3L) live.put(row(key), row(1.0, ExactAverages.MostRows + 1))
+    live.advance()
+    live.put(row(1L), row(2.0, ExactAverages.MostRows + 2))
+    live.put(row(2L), row(2.0, ExactAverages.MostRows))
+    live.put(row(4L), row(1.0, ExactAverages.MostRows + 1)) // its record opens it
+    assert(BatchDelta.of(live, exact).rounded.toArray.toSeq == Seq(windowOf(live, row(1L))))
+    assert(BatchDelta.of(live, None).rounded.isEmpty)
   }
 }

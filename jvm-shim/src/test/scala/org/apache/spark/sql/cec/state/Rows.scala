@@ -4,7 +4,7 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.catalyst.expressions.codegen.UnsafeRowWriter
 import org.apache.spark.unsafe.types.UTF8String
 
-/** Makes rows and windows for tests. */
+/** Makes rows and stores of windows for tests. */
 private[cec] object Rows {
   /** A row with bytes of its own; null makes a null. */
   def row(values: Any*): UnsafeRow = {
@@ -22,22 +22,23 @@ private[cec] object Rows {
     writer.getRow.copy()
   }
 
-  /** An open window of one key; `hash` may be any, so that ids collide. */
-  def window(key: UnsafeRow, hash: Int, value: UnsafeRow = row(0L)): KeyWindow = {
-    val window = new KeyWindow(key.getSizeInBytes, hash)
-    window.put(key, value)
-    window
-  }
+  /** Memory for pages that is never full. */
+  def pages(): Pages = new Pages(PageMemory.apart(Long.MaxValue), () => throw new AssertionError("a file is made"))
 
-  def window(key: Long): KeyWindow = window(row(key), row(key).hashCode)
+  /** Windows of one key, a column or more, with values of one column. */
+  def keyWindows(digest: RowDigest, keyFields: Int = 1): KeyWindows =
+    new KeyWindows(keyFields, 1, None, digest, pages())
 
-  /** An open window with these stamps. */
-  def stamped(key: Long, footprint: Long, dirtySince: Long = Window.Clean): KeyWindow = {
-    val made = window(key)
-    made.footprint = footprint
-    made.dirtySince = dirtySince
-    made
-  }
+  /** Windows of several keys: of a window and a key in it. */
+  def groupWindows(digest: RowDigest): GroupWindows = new GroupWindows(2, 1, 1, key => row(key.getLong(0)), digest, pages())
+
+  /** Adds a window from an eventual checkpoint. */
+  def load(into: KeyWindows, key: UnsafeRow, value: UnsafeRow, footprint: Long): Unit = into.load(
+    key.getBaseObject, key.getBaseOffset, key.getSizeInBytes, value.getBaseObject, value.getBaseOffset, value.getSizeInBytes, footprint)
+
+  /** The number of the open window with this id. */
+  def windowOf(live: LiveWindows, id: UnsafeRow): Int =
+    live.windows.find(window => live.id(window).getBytes.sameElements(id.getBytes)).getOrElse(throw new AssertionError(s"no window $id"))
 
   def long(row: UnsafeRow): Long = row.getLong(0)
 }

@@ -1,15 +1,24 @@
 package org.apache.spark.sql.cec.state
 
-import java.util.ArrayList
-
-import scala.jdk.CollectionConverters._
-
 import org.apache.spark.sql.cec.CecSuite
 
 class VersionBucketsSuite extends CecSuite {
-  import Rows._
+  import Stamps.list
 
-  private def buckets(warmUp: Long => Iterator[Unit] = _ => Iterator.empty) = new VersionBuckets(_.footprint, warmUp)
+  /** Buckets of windows 0, 1 and so on, which are closed until they enter. */
+  private final class Setup(count: Int) {
+    val versions: Array[Long] = Array.fill(count)(LiveWindows.Never)
+    val books = new VersionBuckets(versions(_))
+
+    /** Enters windows at a version, and counts them. */
+    def enter(version: Long, windows: Int*): Unit = {
+      windows.foreach(versions(_) = version)
+      books.enter(version, list(windows: _*))
+      books.count(tally(version -> windows.size))
+    }
+
+    def close(window: Int): Unit = versions(window) = LiveWindows.Never
+  }
 
   private def tally(changes: (Long, Int)*): Tally = {
     val made = new Tally
@@ -17,65 +26,76 @@ class VersionBucketsSuite extends CecSuite {
     made
   }
 
-  /** Enters windows at a version, and counts them. */
-  private def enter(into: VersionBuckets, version: Long, windows: Window*): Unit = {
-    windows.foreach(_.footprint = version)
-    into.enter(version, new ArrayList[Window](windows.asJava))
-    into.count(tally(version -> windows.size))
-  }
-
   test("a version is below another one, not below itself") {
-    val books = buckets()
-    enter(books, 5, window(1L))
+    val setup = new Setup(1)
+    import setup._
+    enter(5, 0)
     assert(books.below(5).isEmpty)
-    assert(books.below(6).size == 1)
+    assert(books.below(6).toSeq == Seq(0))
     assert(books.counts.toSeq == Seq(5L -> 1))
     assert(books.size == 1)
     assertThrows[NoSuchElementException](books.below(5).next())
   }
 
   test("windows come oldest first, whatever the order of their entry") {
-    val books = buckets()
-    Seq(7L, 3L, 5L, 3L, 9L, -1L).foreach(version => enter(books, version, window(version)))
-    assert(books.below(9).map(_.footprint).toSeq == Seq(-1, 3, 3, 5, 7))
+    val setup = new Setup(6)
+    import setup._
+    Seq(7L, 3L, 5L, 3L, 9L, 0L).zipWithIndex.foreach { case (version, window) => enter(version, window) }
+    assert(books.below(9).map(versions(_)).toSeq == Seq(0, 3, 3, 5, 7))
+    assert(books.below(9).toSeq == Seq(5, 1, 3, 2, 0))
+  }
+
+  test("one window enters as a list of one does") {
+    val setup = new Setup(2)
+    import setup._
+    enter(4, 0)
+    versions(1) = 4
+    books.enter(4, 1)
+    books.count(tally(4L -> 1))
+    assert(books.below(5).toSeq == Seq(0, 1))
+    assert(books.counts.toSeq == Seq(4L -> 2))
+    books.enter(3, new IntList) // no windows, no version
+    assert(books.counts.toSeq == Seq(4L -> 2))
   }
 
   test("closed windows, and windows of another version by now, are passed over") {
-    val books = buckets()
-    val (closed, moved, left) = (window(1L), window(2L), window(3L))
-    enter(books, 1, closed, moved, left)
-    closed.close()
-    moved.footprint = 2
-    assert(books.below(10).toSeq == Seq(left))
+    val setup = new Setup(3)
+    import setup._
+    enter(1, 0, 1, 2)
+    close(0)
+    versions(1) = 2
+    assert(books.below(10).toSeq == Seq(2))
   }
 
   test("a version that lost all its windows begins anew") {
-    val books = buckets()
-    val (first, second) = (window(1L), window(2L))
-    enter(books, 4, first)
-    first.close()
+    val setup = new Setup(2)
+    import setup._
+    enter(4, 0)
+    close(0)
     books.count(tally(4L -> -1))
     assert(books.size == 0 && books.counts.isEmpty)
-    enter(books, 4, second)
-    assert(books.below(5).toSeq == Seq(second))
+    enter(4, 1)
+    assert(books.below(5).toSeq == Seq(1))
     assert(books.counts.toSeq == Seq(4L -> 1))
   }
 
   test("a window that leaves a version and returns at once changes nothing") {
-    val books = buckets()
-    enter(books, 4, window(1L))
+    val setup = new Setup(1)
+    import setup._
+    enter(4, 0)
     books.count(tally(4L -> 1, 4L -> -1, 9L -> 0))
     assert(books.counts.toSeq == Seq(4L -> 1))
   }
 
   test("a sweep of stale entries leaves the live ones") {
-    val books = buckets()
-    val windows = (0L until 10L).map(window(_))
-    enter(books, 0, windows: _*)
+    val setup = new Setup(10)
+    import setup._
+    val windows = 0 until 10
+    enter(0, windows: _*)
     (0L until 2000L).foreach { version => // each window but two moves on: far more entries than windows
       val moving = windows.drop(2)
-      moving.foreach(_.footprint = version + 1)
-      books.enter(version + 1, new ArrayList[Window](moving.asJava))
+      moving.foreach(versions(_) = version + 1)
+      books.enter(version + 1, list(moving: _*))
       books.count(tally(version -> -8, version + 1 -> 8))
     }
     assert(books.below(Long.MaxValue).toSeq == windows)
@@ -83,68 +103,56 @@ class VersionBucketsSuite extends CecSuite {
     assert(books.below(2000).toSeq == windows.take(2))
   }
 
-  test("cold windows become warm only when a reader comes to their version") {
-    var warmed = Seq.empty[Long]
-    lazy val books: VersionBuckets = buckets { version =>
-      if (warmed.contains(version)) Iterator.empty
-      else {
-        warmed :+= version
-        Iterator(()).map(_ => books.enter(version, stamped(version, version)))
-      }
+  test("stale entries of a version that stays are swept, and take no memory for ever") {
+    val setup = new Setup(1001)
+    import setup._
+    (0 until 20).foreach { round => // the last window keeps version 0, so that its entries do not go with their version
+      if (round == 0) enter(0, 1000)
+      enter(0, 0 until 1000: _*)
+      (0 until 1000).foreach(close)
+      books.count(tally(0L -> -1000))
     }
-    books.count(tally(1L -> 1, 2L -> 1, 3L -> 1))
-    assert(books.size == 3)
-    val found = books.below(3)
-    assert(warmed.isEmpty)
-    assert(found.next().footprint == 1)
-    assert(warmed == Seq(1L))
-    assert(found.next().footprint == 2)
-    assert(!found.hasNext)
-    assert(warmed == Seq(1L, 2L))
-    assert(books.below(3).size == 2)
+    assert(books.below(1).toSeq == Seq(1000))
+    assert(books.size == 1 && books.counts.toSeq == Seq(0L -> 1))
+    assert(books.bytes < 4L * 8000, "20,000 entries came, and one of them lives")
   }
 
-  test("the buckets find each window that they keep, and the counts stay") {
-    val books = buckets()
-    val windows = (0L until 4L).map(window(_))
-    windows.foreach(window => enter(books, 10 + window.hash.abs % 3, window))
-    val counts = books.counts.toSeq
-    windows(3).close()
-    books.keep(windows.drop(1).iterator)
-    assert(books.counts.toSeq == counts)
-    assert(books.below(Long.MaxValue).toSet == windows.slice(1, 3).toSet)
+  test("cleared buckets are empty, and take windows again") {
+    val setup = new Setup(4)
+    import setup._
+    (0 until 4).foreach(window => enter(10 + window % 3, window))
     books.clear()
-    assert(books.size == 0 && books.below(Long.MaxValue).isEmpty && books.counts.isEmpty)
-    enter(books, 10, windows.head)
-    assert(books.below(11).toSeq == Seq(windows.head))
+    assert(books.size == 0 && books.below(Long.MaxValue).isEmpty && books.counts.isEmpty && books.bytes == 0)
+    enter(10, 0)
+    assert(books.below(11).toSeq == Seq(0))
+    assert(books.size == 1 && books.counts.toSeq == Seq(10L -> 1))
   }
 
   testSeeds("windows that move, close and open behave as a sorted list") { random =>
-    val books = buckets()
-    val windows = (0L until 60L).map(window(_))
-    windows.foreach(_.close())
+    val setup = new Setup(60)
+    import setup._
+    val windows = 0 until 60
     (1L to 150L).foreach { version =>
       val changes = new Tally
-      val entered = new ArrayList[Window]
-      random.shuffle(windows).take(random.nextInt(12)).foreach { window =>
-        if (window.isOpen) changes.add(window.footprint, -1)
-        if (random.nextInt(4) == 0) window.close()
+      val entered = new IntList
+      random.shuffle(windows.toVector).take(random.nextInt(12)).foreach { window =>
+        if (versions(window) >= 0) changes.add(versions(window), -1)
+        if (random.nextInt(4) == 0) close(window)
         else {
-          window.put(window.key(1), row(0L))
-          window.footprint = version
+          versions(window) = version
           entered.add(window)
           changes.add(version, 1)
         }
       }
       books.enter(version, entered)
       books.count(changes)
-      val open = windows.filter(_.isOpen)
+      val open = windows.filter(versions(_) >= 0)
       val before = random.nextInt(version.toInt + 2).toLong
       assert(books.size == open.size)
       val found = books.below(before).toVector
-      assert(found.map(_.footprint) == open.map(_.footprint).filter(_ < before).sorted)
+      assert(found.map(versions(_)) == open.map(versions(_)).filter(_ < before).sorted)
       assert(found.distinct.size == found.size)
-      assert(books.counts.toMap == open.groupBy(_.footprint).map { case (at, some) => at -> some.size })
+      assert(books.counts.toMap == open.groupBy(versions(_)).map { case (at, some) => at -> some.size })
     }
   }
 }

@@ -1,0 +1,131 @@
+package org.apache.spark.sql.cec.state
+
+import java.nio.file.Files
+
+import scala.collection.mutable
+import scala.util.Random
+
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.cec.CecSuite
+
+class PagesSuite extends CecSuite {
+  import Rows._
+
+  private def file(): PageFile = PageFile.in(Files.createTempDirectory("cec").toFile)
+
+  private def pages(limit: Long = Long.MaxValue) = new Pages(PageMemory.apart(limit), () => file())
+
+  private def value(words: Int, number: Long): UnsafeRow = row(number, "v" * (8 * words))
+
+  private def read(pages: Pages, place: Int): (UnsafeRow, UnsafeRow) =
+    (pages.pointToKey(new UnsafeRow(1), place).copy(), pages.pointToValue(new UnsafeRow(2), place).copy())
+
+  for (limit <- Seq(0L, 3L << 20, Long.MaxValue)) testSeeds(s"records behave as a map, with at most $limit bytes on the heap", 4) { random =>
+    val store = pages(limit)
+    val (model, places) = (mutable.Map.empty[Int, (UnsafeRow, UnsafeRow)], mutable.Map.empty[Int, Int])
+    def mover: RecordMover = (owner, place) => if (places.get(owner).contains(place)) {
+      places(owner) = store.copy(owner, place)
+      store.freeLater(place)
+    }
+    try (0 until 40).foreach { round =>
+      val shrinks = round % 10 > 6
+      (0 until 2000).foreach { i =>
+        val owner = random.nextInt(4000)
+        places.remove(owner).foreach(store.free(_))
+        model.remove(owner)
+        if (!shrinks) {
+          val (key, content) = (row(owner.toLong), value(if (i == 1) 40000 else random.nextInt(60), random.nextLong()))
+          places(owner) = store.add(owner, key, content)
+          model(owner) = (key, content)
+        }
+      }
+      store.tidy(mover)
+      store.endBatch()
+      model.foreach { case (owner, rows) =>
+        assert(read(store, places(owner)) == rows)
+        assert(store.hasKey(places(owner), rows._1) && !store.hasKey(places(owner), row(owner + 1L)))
+        assert(store.keyBytes(places(owner)) == rows._1.getSizeInBytes && store.valueBytes(places(owner)) == rows._2.getSizeInBytes)
+      }
+    } finally store.close()
+  }
+
+  test("the space of free records is used again, and a store that shrinks gives memory back") {
+    val store = pages()
+    val places = mutable.ArrayBuffer.from((0 until 40000).map(i => store.add(i, row(i.toLong), value(6, i))))
+    val full = store.heapBytes
+    val live = 40000L * 8 * (1 + 2 + 3 + 6) // with the heads of record and rows
+    assert(full < live * 11 / 10)
+    (0 until 30).foreach { round => // each round replaces a third of them
+      val old = places.indices.filter(_ % 3 == round % 3).map { i =>
+        val before = places(i)
+        places(i) = store.add(i, row(i.toLong), value(6, i))
+        before
+      }
+      store.tidy((_, _) => ())
+      old.foreach(store.free(_))
+    }
+    assert(store.heapBytes < full * 3 / 2, "a third is twice there, and a part of each page is free")
+    places.indices.foreach(i => if (i % 100 != 0) store.free(places(i)))
+    (0 until 100).foreach { _ =>
+      store.tidy { (owner, place) =>
+        if (places(owner) == place) {
+          places(owner) = store.copy(owner, place)
+          store.freeLater(place)
+        }
+      }
+      store.endBatch()
+    }
+    assert(store.heapBytes < 4L * 8 * Pages.PageWords && full > 12L * 8 * Pages.PageWords)
+    places.indices.by(100).foreach(i => assert(read(store, places(i)) == ((row(i.toLong), value(6, i)))))
+    store.close()
+  }
+
+  test("rows of all sizes have their own bytes") {
+    val store = pages()
+    val rows = for (key <- Seq(1, 1022, 1023, 1024, 5000); words <- Seq(0, 1, 4000, 4093, 4096, 32760, 32770, 2100000 / 8))
+      yield (row("k" * (8 * key)), value(words, words))
+    val places = rows.zipWithIndex.map { case ((key, content), i) => store.add(i, key, content) }
+    rows.zip(places).foreach { case ((key, content), place) =>
+      assert(store.pointToKey(new UnsafeRow(1), place) == key && store.pointToValue(new UnsafeRow(2), place) == content)
+    }
+    places.foreach(store.free(_))
+    assert(store.heapBytes <= 8L * Pages.PageWords)
+    assertThrows[IllegalArgumentException](store.add(1, null, 0, 12, null, 0, 8))
+    store.close()
+  }
+
+  test("a row that was handed out stays when its page goes to the file, and the file's pages are used again") {
+    val memory = PageMemory.apart(1L << 20)
+    val store = new Pages(memory, () => file())
+    val places = (0 until 50000).map(i => store.add(i, row(i.toLong), value(8, i)))
+    assert(memory.usedBytes <= (1L << 20) + 8L * Pages.PageWords && memory.usedBytes == store.heapBytes)
+    val inFile = store.fileBytes
+    assert(inFile > (3L << 20))
+    val inTheFile = store.pointToValue(new UnsafeRow(2), places(5000))
+    assert(Option(inTheFile.getBaseObject).isEmpty && inTheFile == value(8, 5000))
+    val onHeap = store.pointToValue(new UnsafeRow(2), places.last)
+    (0 until 50000).foreach(i => store.add(i, row(i.toLong), value(8, -i)))
+    assert(onHeap == value(8, 49999) && store.fileBytes > inFile)
+    places.foreach(store.free(_))
+    val left = store.fileBytes
+    (0 until 50000).foreach(i => store.add(i, row(i.toLong), value(8, i)))
+    assert(store.fileBytes > left)
+    store.close()
+    assert(memory.usedBytes == 0)
+  }
+
+  test("a store begins with little memory") {
+    val store = pages()
+    store.add(0, row(1L), row(1L, "a"))
+    assert(store.heapBytes <= 2048)
+    store.close()
+  }
+
+  test("a page file that cannot be written names the cause and the mend") {
+    val broken = PageFile.in(Files.createTempDirectory("cec").toFile)
+    broken.close()
+    val store = new Pages(PageMemory.apart(0L), () => broken)
+    val failure = intercept[org.apache.spark.sql.cec.agent.CecException]((0 until 200000).foreach(i => store.add(i, row(i.toLong), value(20, i))))
+    assert(failure.getMessage.contains("spark.local.dir"))
+  }
+}
