@@ -37,6 +37,8 @@ private[cec] abstract class LiveWindows(
   private var numbers = 0
   private val freeNumbers = new IntList
   protected var undo: UndoLog = new UndoLog(this, 0)
+  /** The list of the last batch, which its caller keeps. */
+  private var lastUndo = undo
   protected val readOrder = new ReadOrderCache(this)
 
   /** The store's books. */
@@ -60,8 +62,10 @@ private[cec] abstract class LiveWindows(
   /** Sums with the batch under way. */
   def sums: StateTotals = StateTotals(committedTotals.rows + rows, committedTotals.bytes + bytes, committedTotals.digest + digest)
 
-  /** Bytes on the heap: pages, columns, indexes and books. */
-  def heapBytes: Long = pages.heapBytes + 4L * stamps.length + freeNumbers.bytes + indexBytes + books.bytes
+  /** Bytes on the heap: pages, columns, indexes, books and what it takes to take a batch back. */
+  def heapBytes: Long = pages.heapBytes + besideBytes
+
+  private def besideBytes: Long = 4L * stamps.length + freeNumbers.bytes + indexBytes + books.bytes + undo.bytes + lastUndo.bytes + readOrder.bytes
 
   /** Bytes of pages in the file. */
   def fileBytes: Long = pages.fileBytes
@@ -187,6 +191,7 @@ private[cec] abstract class LiveWindows(
     }
     java.util.Arrays.fill(stamps, number * columns, (number + 1) * columns, 0)
     stamps(number * columns + 2) = Low
+    if ((number & NotedEach) == 0) pages.noteBeside(besideBytes) // a load, or a batch, may bring millions
     number
   }
 
@@ -249,6 +254,8 @@ private[cec] abstract class LiveWindows(
     readOrder.clear()
     setTotals(sums)
     version += 1
+    lastUndo = done
+    pages.noteBeside(besideBytes)
     done
   }
 
@@ -310,6 +317,7 @@ private[cec] abstract class LiveWindows(
   def loaded(): Unit = {
     books.rebuild()
     setTotals(sums)
+    pages.noteBeside(besideBytes)
   }
 
   /** Frees all memory. */
@@ -361,6 +369,7 @@ private[cec] object LiveWindows {
   private[state] val High = Int.MinValue
 
   private val MostNumbers = Int.MaxValue - 64L
+  private val NotedEach = (1 << 16) - 1
   /** At ten batches a second it takes six years. */
   private val MostVersions = Int.MaxValue - 2L
 

@@ -57,10 +57,17 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
   private var file: PageFile = _
   private var heapWords, fileWords, changedWords = 0L
   private var mayExceed = false
+  private var besideBytes = 0L
 
   /** Bytes on the heap, and in the file. */
   def heapBytes: Long = 8 * heapWords
   def fileBytes: Long = 8 * fileWords
+
+  /** Notes the bytes that the store takes on the heap beside its pages. They count for the limit, too. */
+  def noteBeside(bytes: Long): Unit = {
+    memory.add(bytes - besideBytes)
+    besideBytes = bytes
+  }
 
   /** Adds a record and returns its place. */
   def add(owner: Int, key: UnsafeRow, value: UnsafeRow): Int =
@@ -187,6 +194,7 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
 
   /** Frees the memory. No row may point to the pages any more. */
   def close(): Unit = {
+    noteBeside(0L)
     memory.add(-8 * heapWords)
     heapWords = 0L
     if (file != null) file.close()

@@ -12,6 +12,9 @@ private[state] final class ReadOrderCache(live: LiveWindows) {
   private var numbers = new Array[Int](16)
   private var count, position = 0
 
+  /** Bytes of memory. */
+  def bytes: Long = 4L * numbers.length
+
   def add(number: Int): Unit = if (count < ReadOrderCache.Most) {
     if (count == numbers.length) numbers = java.util.Arrays.copyOf(numbers, 2 * count)
     numbers(count) = number

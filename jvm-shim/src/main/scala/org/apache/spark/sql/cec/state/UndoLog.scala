@@ -27,6 +27,9 @@ private[cec] class UndoStamps(live: LiveWindows, expected: Int) {
 
   def clear(): Unit = count = 0
 
+  /** Bytes of memory. */
+  def bytes: Long = 12L * windows.length
+
   protected def grow(length: Int): Unit = {
     windows = java.util.Arrays.copyOf(windows, length)
     footprints = java.util.Arrays.copyOf(footprints, length)
@@ -46,6 +49,8 @@ private[cec] final class UndoLog(live: LiveWindows, expected: Int) extends UndoS
   /** By window of several keys, the places of its rows in their order; null if the window was not open. */
   private var groups: Array[Array[Int]] = if (live.isGrouped) new Array[Array[Int]](windows.length) else null
 
+  private var groupBytes = 0L
+
   /** Places of records that the batch made, and of those that it replaced or removed. */
   val made, replaced = new IntList
 
@@ -58,13 +63,20 @@ private[cec] final class UndoLog(live: LiveWindows, expected: Int) extends UndoS
 
   def places(i: Int): Array[Int] = groups(i)
 
+  override def bytes: Long = super.bytes + made.bytes + replaced.bytes + gone.bytes + (if (groups == null) 4L * saved.length else groupBytes)
+
   override def add(window: Int): Unit = {
     super.add(window)
-    if (groups == null) saved(size - 1) = live.savedPlace(window) else groups(size - 1) = live.savedPlaces(window)
+    if (groups == null) saved(size - 1) = live.savedPlace(window)
+    else {
+      groups(size - 1) = live.savedPlaces(window)
+      groupBytes += 8L + (if (groups(size - 1) == null) 0L else 16L + 4L * groups(size - 1).length)
+    }
   }
 
   override def clear(): Unit = {
     if (groups != null) java.util.Arrays.fill(groups.asInstanceOf[Array[AnyRef]], 0, size, null)
+    groupBytes = 0L
     made.clear()
     replaced.clear()
     gone.clear()
