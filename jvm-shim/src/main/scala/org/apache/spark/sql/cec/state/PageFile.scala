@@ -8,7 +8,7 @@ import java.nio.file.{Files, StandardOpenOption}
 
 import scala.collection.mutable
 
-import sun.nio.ch.DirectBuffer
+import sun.nio.ch.{DirectBuffer, FileChannelImpl}
 
 import org.apache.spark.{SparkConf, SparkEnv}
 import org.apache.spark.sql.cec.agent.CecException
@@ -81,6 +81,8 @@ private[state] object PageFile {
   private[state] def in(directory: File): PageFile = {
     val path = new File(directory, "pages").toPath
     val channel = FileChannel.open(path, StandardOpenOption.CREATE_NEW, StandardOpenOption.READ, StandardOpenOption.WRITE)
+    // Spark interrupts a task that it kills. The channel would close, and the store could spill no more.
+    channel.asInstanceOf[FileChannelImpl].setUninterruptible()
     Files.delete(path)
     Utils.deleteRecursively(directory)
     new PageFile(channel, directory.getPath)

@@ -121,6 +121,16 @@ class PagesSuite extends CecSuite {
     store.close()
   }
 
+  test("a task that is killed while it writes to the file leaves the file in order") {
+    val shared = file()
+    val page = Array.tabulate[Byte](8 * Pages.PageWords)(_.toByte)
+    Thread.currentThread.interrupt()
+    val first = try shared.write(page) finally assert(Thread.interrupted())
+    val second = shared.write(page)
+    assert(first != second && org.apache.spark.unsafe.Platform.getByte(null, second + 100) == 100)
+    shared.close()
+  }
+
   test("a page file that cannot be written names the cause and the mend") {
     val broken = PageFile.in(Files.createTempDirectory("cec").toFile)
     broken.close()
