@@ -141,7 +141,7 @@ private[cec] final class StoreState(
   }
 
   /** Takes the batch under way back. */
-  def rollback(): Unit = {
+  def rollback(): Unit = if (present.standing != Standing.Unloaded) {
     trusted(windows.rollback())
     redoCommit()
   }
@@ -167,8 +167,7 @@ private[cec] final class StoreState(
 
   /** Frees the store's resources. Nobody may use the store after this call. */
   def close(): Unit = {
-    discardUnwritten()
-    try windows.close() finally log.close()
+    try discardUnwritten() finally try windows.close() finally log.close()
   }
 
   /** Writes the dirty windows of the last commit, if the windows are proved. */
@@ -202,9 +201,10 @@ private[cec] final class StoreState(
   /** Removes the records of commits that nobody will write. */
   private def discardUnwritten(): Unit = {
     present.unwritten.foreach(_.discard())
-    discardReverted()
+    reverted.foreach(_.known.unwritten.foreach(_.discard()))
   }
 
+  /** Forgets the version that was taken back: it will not come again. */
   private def discardReverted(): Unit = {
     reverted.foreach { later =>
       later.known.unwritten.foreach(_.discard())
@@ -246,7 +246,7 @@ private[cec] final class StoreState(
         version, next.openWindows, next.dirtyFrom, next.dirtyWindows, 0, spool.checked, spool.closed, inputs, windows.sums,
         rowDigest.kind, (System.nanoTime() - startedNs) / 1000, kind, next.live(true), liveIsWhole = true)
       val answer = log.write(log.describe(proof, numbers, id, isNamed = false, on, file, () => next.live(true)))
-      books.apply(version - 1, BatchDelta.None, chosen, next)
+      trusted(books.apply(version - 1, BatchDelta.None, chosen, next))
       present = present.copy(checkpointId = Some(id), plan = Some(new CheckpointPlan(answer.plan)), unlogged = UnloggedChanges.since(version, id))
       forgetOtherVersions() // their stamps are out of date
     } finally spool.close()
@@ -308,7 +308,7 @@ private[cec] final class StoreState(
   /** Commits in a silent store: moves the books and writes nothing. */
   private def commitSilently(proof: Verified, changes: BatchDelta, facts: BatchFacts): Long = {
     val unlogged = present.unlogged.after(windows, changes)
-    val renewed = books.apply(version, changes, writes = false)
+    val renewed = trusted(books.apply(version, changes, writes = false))
     advance(present.next(proof.next, windows.sums, Some(log.newCheckpointId()), facts.inputs).copy(unlogged = unlogged), renewed)
     metrics = CommitMetrics(changes.opened.size, 0, changes.closed.size, dirty = books.dirtyWindows)
     version
@@ -329,7 +329,7 @@ private[cec] final class StoreState(
   }
 
   /** Forgets the versions before and after the present one. Then only the log has other versions. */
-  private def forgetOtherVersions(): Unit = {
+  private def forgetOtherVersions(): Unit = trusted {
     previous.foreach(before => windows.forgetBefore(before.touched))
     previous = None
     discardReverted()
@@ -363,7 +363,7 @@ private[cec] final class StoreState(
       windows.reopen()
     }
     val changes = BatchDelta.of(windows, averages)
-    val renewed = books.apply(version, changes, writes = true)
+    val renewed = trusted(books.apply(version, changes, writes = true))
     val id = checkpointId.orElse(Some(log.newCheckpointId())) // version 0 has no id, and Spark needs one
     advance(present.next(Standing.Replaying, windows.sums, id, facts.inputs).copy(baseCheckpointId = id), renewed)
     present.hold.foreach(hold => held = hold.held)
@@ -519,11 +519,11 @@ private[cec] final class StoreState(
   }
 
   private def reset(wanted: Long): Unit = {
-    discardUnwritten()
-    windows.close()
+    try discardUnwritten() finally windows.close()
     windows = newWindows()
     windows.version = wanted
     previous = None
+    reverted = None
     liveIsWhole = true
     present = StoreVersion.unloaded
     loadedFrom = None

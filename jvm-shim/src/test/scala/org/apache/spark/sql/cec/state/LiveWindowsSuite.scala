@@ -27,7 +27,7 @@ class LiveWindowsSuite extends CecSuite {
     testSeeds(s"$kind: the same in many pages, which fill, lose records and end", 2) { random =>
       val store = new StoreModel(grouped, onDisk, floats, padding = 60)
       try (0 until 12).foreach { i =>
-        runBatch(random, store, windows = 500, changes = if (i % 4 == 0) 2000 else random.nextInt(400))
+        runBatch(random, store, windows = 500, changes = if (i % 4 == 0) 2000 else 1 + random.nextInt(400))
       } finally store.close()
     }
   }
@@ -113,6 +113,49 @@ class LiveWindowsSuite extends CecSuite {
     }.toSeq
     assert(seen.sorted == (0L until 5L))
     assert(windows.sums == StateTotals())
+  }
+
+  /** Windows whose pages go to a file, which is broken from some time on. */
+  private def onDisk(grouped: Boolean): (LiveWindows, () => Unit) = {
+    val file = PageFile.in(java.nio.file.Files.createTempDirectory("cec").toFile)
+    val pages = new Pages(PageMemory.apart(0L), () => file)
+    val schema = new RowDigest(new StructType().add("v", LongType).add("p", StringType))
+    val windows =
+      if (grouped) new GroupWindows(2, 2, 1, key => row(key.getLong(0)), schema, pages) else new KeyWindows(1, 2, None, schema, pages)
+    // The channel alone is closed, because the pages in the file must be readable.
+    val channel = classOf[PageFile].getDeclaredFields.find(_.getType == classOf[java.nio.channels.FileChannel]).get
+    channel.setAccessible(true)
+    (windows, () => channel.get(file).asInstanceOf[java.nio.channels.FileChannel].close())
+  }
+
+  for (grouped <- Seq(false, true)) test(s"a batch is taken back whose put failed on a full disk, ${if (grouped) "grouped" else "single"} windows") {
+    val (windows, breakDisk) = onDisk(grouped)
+    def key(i: Long) = if (grouped) row(i, i) else row(i)
+    (0L until 10L).foreach(i => windows.put(key(i), row(i, "x" * 800)))
+    windows.advance()
+    val before = windows.sums
+    breakDisk()
+    intercept[org.apache.spark.sql.cec.agent.CecException]((5L until 10000L).foreach(i => windows.put(key(i), row(-i, "y" * 800))))
+    windows.rollback()
+    assert(windows.sums == before)
+    assert(scan(windows) == (0L until 10L).map(i => i -> i).toMap)
+  }
+
+  for (grouped <- Seq(false, true)) test(s"a batch ends although the disk is too full to empty pages, ${if (grouped) "grouped" else "single"} windows") {
+    val (windows, breakDisk) = onDisk(grouped)
+    def key(i: Long) = if (grouped) row(i, i) else row(i)
+    (0L until 20000L).foreach(i => windows.put(key(i), row(i, "x" * 800)))
+    var last: Option[UndoLog] = Some(windows.advance())
+    breakDisk()
+    val left = (0L until 20000L by 4).map(i => i -> i).toMap
+    (0L until 20000L).foreach(i => if (i % 4 != 0) windows.remove(key(i)))
+    (0 until 20).foreach { _ =>
+      val at = windows.version
+      last.foreach(windows.forgetBefore)
+      last = Some(windows.advance())
+      assert(windows.version == at + 1 && windows.touched.size == 0 && windows.sums.rows == left.size)
+    }
+    assert(scan(windows) == left)
   }
 
   test("a window that opens and closes in one batch leaves nothing") {
