@@ -90,12 +90,16 @@ def stand_sources(replay: ReplayInput, sources: Sequence[Source]) -> tuple[Sourc
     The sources may have told it before the newest batches ran. So an answer without a partition, or with an end that
     was read over since, is no loss.
     """
-    known = ((source, _raise_ends(margin)) for source, margin in compare_margins(replay, sources))
+    known = ((source, _drop_unknown(_raise_ends(margin))) for source, margin in compare_margins(replay, sources))
     return tuple(_stand_source(source, margin) for source, margin in known if margin.needed)
 
 
 def _raise_ends(margin: Margin) -> Margin:
-    return Margin(tuple(replace(p, latest=max(p.latest, p.end)) for p in margin.partitions if p.exists))
+    return Margin(tuple(replace(each, latest=max(each.latest, each.end)) for each in margin.partitions))
+
+
+def _drop_unknown(margin: Margin) -> Margin:
+    return Margin(tuple(each for each in margin.partitions if each.exists))
 
 
 def _stand_source(source: Source, margin: Margin) -> SourceStanding:
@@ -181,10 +185,13 @@ class ThinMargin:
 
 
 def check_while_running(replay: ReplayInput, sources: Sequence[Source], share: float) -> ThinMargin | None:
-    """The source with the smallest margin below `share`; None if no source is below."""
-    thin = [
-        (margin.share, source, margin) for source, margin in compare_margins(replay, sources) if margin.share < share
-    ]
+    """The source with the smallest margin below `share`; None if no source is below.
+
+    The sources may have told what they have before the newest batches read beyond that. Spark itself fails if a topic
+    was made again meanwhile.
+    """
+    known = ((source, _raise_ends(margin)) for source, margin in compare_margins(replay, sources))
+    thin = [(margin.share, source, margin) for source, margin in known if margin.share < share]
     if not thin:
         return None
     _, source, margin = min(thin, key=lambda each: each[0])
