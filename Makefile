@@ -47,7 +47,7 @@ test-more: jar  ## the tests that `make test` leaves out so that it takes a quar
 test-fast: $(INSTALLED)  ## the unit tests, without Spark and without Java: few examples, few seeds
 	CEC_TESTS=fast $(RUN) -m pytest -q -n $(JOBS) --dist worksteal python/tests
 
-test-scala: jar  ## the unit tests of the Scala part, in one JVM without Python; SUITES="state.WindowTableSuite", SEED=...
+test-scala: jar  ## the unit tests of the Scala part, in one JVM without Python; SUITES="state.PagesSuite", SEED=...
 	$(TESTS) $(RUN) -m scala_tests $(SUITES:%=--suite %) $(if $(SEED),--seed $(SEED))
 
 coverage: jar  ## lines and branches that the unit tests run, by package: Scala (JaCoCo), then Python (coverage.py)

@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scala_tests", description=__doc__)
-    parser.add_argument("--suite", action="append", default=[], help="one suite, such as state.WindowTableSuite")
+    parser.add_argument("--suite", action="append", default=[], help="one suite, such as state.PagesSuite")
     parser.add_argument("--test", action="append", default=[], help="tests with this text in their names")
     parser.add_argument("--seed", type=int, help="run random tests with this seed alone, which a failure names")
     parser.add_argument("--coverage", action="store_true", help="print lines and branches that were run, by package")
