@@ -19,9 +19,17 @@ class Board:
         self.tentative: dict[str, Rows] = {}
         self.undone: list[str] = []
         self._of = of
+        self._batch: int | None = None
+        self._before = self._copy()
 
-    def take(self, rows: DataFrame, _: int) -> None:
-        """For Spark's `foreachBatch`."""
+    def take(self, rows: DataFrame, batch: int) -> None:
+        """For Spark's `foreachBatch`, which brings the newest batch again after a stop before its commit.
+
+        Then the second time counts, and not the first.
+        """
+        if batch == self._batch:
+            self.stable, self.tentative, self.undone = self._before
+        self._batch, self._before = batch, self._copy()
         for row in rows.collect():
             if row["_kind"] == "undo":
                 self.undone.append(row["_epoch"])
@@ -29,6 +37,9 @@ class Board:
                 continue
             shown = self.stable if row["_kind"] == "stable" else self.tentative.setdefault(row["_epoch"], Counter())
             shown[self._of(row)] += 1
+
+    def _copy(self) -> tuple[Rows, dict[str, Rows], list[str]]:
+        return Counter(self.stable), {epoch: Counter(rows) for epoch, rows in self.tentative.items()}, list(self.undone)
 
     def shown(self) -> Rows:
         """The tentative rows."""
