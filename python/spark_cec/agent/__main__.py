@@ -29,8 +29,17 @@ def _put_library_first() -> None:
     sys.path.sort(key=lambda entry: not (entry == library or entry.startswith(library + os.sep + "lib-dynload")))
 
 
+class _Pandas:
+    """Hides pandas, which Arrow imports if it is there: 0.2 s and 36 MB that the agent has no use for."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("the agent has no use for pandas", name=name)
+
+
 if __name__ == "__main__":
     _put_library_first()
+    sys.meta_path.insert(0, _Pandas())
 
 import argparse  # noqa: E402
 import contextlib  # noqa: E402

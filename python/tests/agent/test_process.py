@@ -290,6 +290,14 @@ def test_what_python_prints_at_start_goes_to_standard_error(tmp_path: Path) -> N
         assert (tmp_path / "stderr").read_text() == "Welcome\n"
 
 
+def test_it_loads_no_pandas_although_arrow_would(tmp_path: Path) -> None:
+    place = tmp_path / "stranger"
+    place.mkdir()
+    (place / "pandas.py").write_text("print('pandas was loaded')")
+    with running(tmp_path, PYTHONPATH=f"{place}:{PYTHON}"):
+        assert not (tmp_path / "stderr").read_text()
+
+
 def test_what_is_out_already_is_ahead_of_the_greeting(tmp_path: Path) -> None:
     """As with a wrapper that prints; the greeting can still be told from it."""
     python_that_begins_with(tmp_path, "print('Welcome\\nto', end='', flush=True)")

@@ -70,12 +70,14 @@ private[cec] final case class Remains(checkpointId: Option[String] = None, foote
  * An eventual checkpoint from the agent.
  *
  * @param spool the file with its windows; None: it has no windows
+ * @param rows state keys in the file
  * @param inputs per version, the input tuples of the batch that made it
  */
 private[cec] final case class CheckpointAnswer(
     version: Long,
     footer: Footer,
     spool: Option[Path],
+    rows: Long,
     dirtyFrom: Long,
     dirtyWindows: Long,
     inputs: Map[Long, Long],
@@ -100,6 +102,7 @@ private[cec] final class AgentStoreClient(
     retained: Int,
     run: Option[RunContext],
     conf: Map[String, String]) {
+  ArrowClasses.prepare()
   Agent.openLog(home, logId, conf)
 
   def newCheckpointId(): String = UUID.randomUUID().toString.replace("-", "")
@@ -114,6 +117,7 @@ private[cec] final class AgentStoreClient(
       version,
       Footer.of(answer.footer),
       answer.spool.map(Paths.get(_)),
+      answer.rows,
       answer.dirtyFrom,
       answer.dirtyWindows,
       answer.inputs.map { case (version, count) => version.toLong -> count },

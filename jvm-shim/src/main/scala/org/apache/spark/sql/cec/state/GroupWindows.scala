@@ -37,6 +37,12 @@ private[state] final class GroupWindows(
 
   override def isGrouped: Boolean = true
   override protected def indexBytes: Long = groups.bytes + keys.bytes + 4L * cells.length + freeRows.bytes
+  override protected def reserveIndex(windows: Long, rows: Long): Unit = {
+    groups.reserve(windows)
+    keys.reserve(rows)
+    cells = new Array[Int](Math.min(Math.max(rows, 16L), MostRows).toInt * RowColumns)
+  }
+  override protected def completeIndex(): Unit = keys.addWaiting()
   override protected def idFields: Int = prefixFields
   override def isOpen(window: Int): Boolean = column(window, Count) > 0
   override def rowCount(window: Int): Int = column(window, Count)
@@ -96,8 +102,9 @@ private[state] final class GroupWindows(
     val known = find(id)
     val window = if (known >= 0) known else open(id)
     setFootprint(window, footprint)
-    val place = pages.add(nextRow, key, value)
-    append(window, newRow(), place, key.hashCode)
+    val (row, place) = (nextRow, pages.add(nextRow, key, value))
+    link(window, newRow(), place)
+    keys.addLater(key.hashCode, row)
     count(1, place, seedOf(place))
   }
 
@@ -197,6 +204,11 @@ private[state] final class GroupWindows(
 
   /** Adds a row behind the others of its window. */
   private def append(window: Int, row: Int, place: Int, hash: Int): Unit = {
+    link(window, row, place)
+    keys.add(hash, row)
+  }
+
+  private def link(window: Int, row: Int, place: Int): Unit = {
     val last = column(window, Last)
     cells(row * RowColumns) = place
     cells(row * RowColumns + 1) = window
@@ -205,7 +217,6 @@ private[state] final class GroupWindows(
     if (last == 0) setColumn(window, First, row + 1) else cells((last - 1) * RowColumns + Next) = row + 1
     setColumn(window, Last, row + 1)
     setColumn(window, Count, column(window, Count) + 1)
-    keys.add(hash, row)
   }
 
   private def unlink(window: Int, row: Int): Unit = {

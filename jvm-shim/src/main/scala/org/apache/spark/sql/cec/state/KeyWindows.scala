@@ -20,6 +20,8 @@ private[state] final class KeyWindows(keyFields: Int, valueFields: Int, order: O
 
   override def isGrouped: Boolean = false
   override protected def indexBytes: Long = numbers.bytes
+  override protected def reserveIndex(windows: Long, rows: Long): Unit = numbers.reserve(windows)
+  override protected def completeIndex(): Unit = numbers.addWaiting()
   override protected def idFields: Int = keyFields
   override def isOpen(window: Int): Boolean = column(window, 0) > 0
   override def rowCount(window: Int): Int = if (isOpen(window)) 1 else 0
@@ -81,7 +83,7 @@ private[state] final class KeyWindows(keyFields: Int, valueFields: Int, order: O
     val place = pages.add(window, keyBase, keyFrom, keySize, valueBase, valueFrom, valueSize)
     setColumn(window, 0, place)
     setFootprint(window, footprint)
-    numbers.add(loadedKey.hashCode, window)
+    numbers.addLater(loadedKey.hashCode, window)
     count(1, place, seedOf(place))
   }
 

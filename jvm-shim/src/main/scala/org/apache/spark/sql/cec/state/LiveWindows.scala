@@ -74,6 +74,11 @@ private[cec] abstract class LiveWindows(
 
   protected def indexBytes: Long
 
+  protected def reserveIndex(windows: Long, rows: Long): Unit
+
+  /** Adds to the index those of a load that it lacks. */
+  protected def completeIndex(): Unit
+
   def get(key: UnsafeRow): UnsafeRow
 
   def put(key: UnsafeRow, value: UnsafeRow): Unit
@@ -193,6 +198,13 @@ private[cec] abstract class LiveWindows(
     stamps(number * columns + 2) = Low
     if ((number & NotedEach) == 0) pages.noteBeside(besideBytes) // a load, or a batch, may bring millions
     number
+  }
+
+  /** Makes room for so many windows with so many rows in an empty store. */
+  def reserve(windows: Long, rows: Long): Unit = {
+    stamps = new Array[Int](Math.min(Math.max(windows, 16L), MostNumbers / columns).toInt * columns)
+    reserveIndex(windows, rows)
+    pages.noteBeside(besideBytes)
   }
 
   private def freeNumber(window: Int): Unit = {
@@ -315,6 +327,7 @@ private[cec] abstract class LiveWindows(
 
   /** Ends a load: enters the windows into the books. */
   def loaded(): Unit = {
+    completeIndex()
     books.rebuild()
     setTotals(sums)
     pages.noteBeside(besideBytes)

@@ -15,6 +15,8 @@ private[state] abstract class NumberIndex {
   private var directory = Array(new Segment(0, FirstSlots))
   private var depth = 0
   private var count, slots = 0L
+  private var waiting: Array[Long] = _
+  private var waitingCount = 0
 
   slots = FirstSlots
 
@@ -34,8 +36,8 @@ private[state] abstract class NumberIndex {
     while (true) {
       val slot = table(i)
       if (slot == 0L) return -1
-      if ((slot >>> 32).toInt == hash) {
-        val number = slot.toInt - 1
+      if (hashOf(slot) == hash) {
+        val number = numberOf(slot)
         if (isSame(number, row)) return number
       }
       i = if (i + 1 < table.length) i + 1 else 0
@@ -51,9 +53,49 @@ private[state] abstract class NumberIndex {
       if (segment.slots.length < MostSlots) enlarge(segment) else split(segment, mixed)
       segment = segmentOf(mixed)
     }
-    segment.place(mixed, (hash.toLong << 32) | (number + 1L))
-    segment.count += 1
+    segment.add(mixed, slotOf(hash, number))
     count += 1
+  }
+
+  /**
+   * Adds a number, but not before `addWaiting`. Numbers that wait are added segment by segment. So a load waits less
+   * for memory, because each addition alone would miss the CPU's cache.
+   */
+  final def addLater(hash: Int, number: Int): Unit = {
+    if (waiting == null) waiting = new Array[Long](MostWaiting)
+    waiting(waitingCount) = slotOf(hash, number)
+    waitingCount += 1
+    if (waitingCount == MostWaiting) addWaiting()
+  }
+
+  /** Adds the numbers that wait. */
+  final def addWaiting(): Unit = {
+    val ends = new Array[Int](directory.length + 1)
+    var i = 0
+    while (i < waitingCount) {
+      ends(placeOf(mix(hashOf(waiting(i))))) += 1
+      i += 1
+    }
+    i = 1
+    while (i < ends.length) {
+      ends(i) += ends(i - 1)
+      i += 1
+    }
+    val bySegment = new Array[Long](waitingCount)
+    i = 0
+    while (i < waitingCount) {
+      val place = placeOf(mix(hashOf(waiting(i))))
+      ends(place) -= 1
+      bySegment(ends(place)) = waiting(i)
+      i += 1
+    }
+    i = 0
+    while (i < bySegment.length) {
+      add(hashOf(bySegment(i)), numberOf(bySegment(i)))
+      i += 1
+    }
+    waitingCount = 0
+    waiting = null
   }
 
   /** Removes a number, and closes the gap that it leaves. */
@@ -61,7 +103,7 @@ private[state] abstract class NumberIndex {
     val mixed = mix(hash)
     val segment = segmentOf(mixed)
     val table = segment.slots
-    val wanted = (hash.toLong << 32) | (number + 1L)
+    val wanted = slotOf(hash, number)
     var gap = homeOf(mixed, table.length)
     while (table(gap) != wanted) {
       if (table(gap) == 0L) throw new IllegalStateException(s"the index has no number $number with the hash $hash")
@@ -69,7 +111,7 @@ private[state] abstract class NumberIndex {
     }
     var i = if (gap + 1 < table.length) gap + 1 else 0
     while (table(i) != 0L) {
-      val home = homeOf(mix((table(i) >>> 32).toInt), table.length)
+      val home = homeOf(mix(hashOf(table(i))), table.length)
       // Whether the gap is on the way from its home to its slot.
       if (Math.floorMod(i - home, table.length) >= Math.floorMod(i - gap, table.length)) {
         table(gap) = table(i)
@@ -86,10 +128,24 @@ private[state] abstract class NumberIndex {
 
   private def placeOf(mixed: Int): Int = if (depth == 0) 0 else mixed >>> (32 - depth)
 
+  /** Makes room for so many numbers in an empty index, so that a load does not grow it step by step. */
+  final def reserve(expected: Long): Unit = if (count == 0 && expected > MostSlots / 2) {
+    while (depth < MostDepth && (expected >>> depth) > MostSlots / 2) depth += 1
+    val mean = expected >>> depth
+    val each = Math.min((mean + 4 * Math.sqrt(mean.toDouble).toLong) * 5 / 4 + 2, MostSlots).toInt
+    directory = Array.fill(1 << depth)(new Segment(depth, each))
+    slots = each.toLong << depth
+  }
+
+  // Plain loops: at a restart the JVM has compiled nothing yet, and a closure would box each slot.
   private def enlarge(segment: Segment): Unit = {
     val old = segment.slots
     segment.slots = new Array[Long](old.length + old.length / 4)
-    old.foreach(slot => if (slot != 0L) segment.place(mix((slot >>> 32).toInt), slot))
+    var i = 0
+    while (i < old.length) {
+      if (old(i) != 0L) segment.place(mix(hashOf(old(i))), old(i))
+      i += 1
+    }
     slots += segment.slots.length - old.length
   }
 
@@ -101,24 +157,33 @@ private[state] abstract class NumberIndex {
         directory = directory.flatMap(each => Array(each, each))
         depth += 1
       }
-      def isUpper(slot: Long): Boolean = ((mix((slot >>> 32).toInt) >>> (31 - segment.depth)) & 1) == 1
-      val upper = segment.slots.count(slot => slot != 0L && isUpper(slot))
-      val halves = Seq(segment.count - upper, upper).map(numbers => new Segment(segment.depth + 1, Math.max(numbers / 2 * 3, FirstSlots)))
-      segment.slots.foreach { slot =>
+      val upperNumbers = segment.countWithBit(31 - segment.depth)
+      val lower = new Segment(segment.depth + 1, Math.max((segment.count - upperNumbers) / 2 * 3, FirstSlots))
+      val upper = new Segment(segment.depth + 1, Math.max(upperNumbers / 2 * 3, FirstSlots))
+      var i = 0
+      while (i < segment.slots.length) {
+        val slot = segment.slots(i)
         if (slot != 0L) {
-          val half = halves(if (isUpper(slot)) 1 else 0)
-          half.place(mix((slot >>> 32).toInt), slot)
-          half.count += 1
+          val mixed = mix(hashOf(slot))
+          (if (hasBit(mixed, 31 - segment.depth)) upper else lower).add(mixed, slot)
         }
+        i += 1
       }
-      slots += halves.map(_.slots.length).sum - segment.slots.length
+      slots += lower.slots.length + upper.slots.length - segment.slots.length
       val span = 1 << (depth - segment.depth)
       val first = placeOf(mixed) & ~(span - 1)
-      (0 until span).foreach(i => directory(first + i) = halves(2 * i / span))
+      (0 until span).foreach(i => directory(first + i) = if (2 * i < span) lower else upper)
     }
 }
 
 private[state] object NumberIndex {
+  private def slotOf(hash: Int, number: Int): Long = (hash.toLong << 32) | (number + 1L)
+  private def hashOf(slot: Long): Int = (slot >>> 32).toInt
+  private def numberOf(slot: Long): Int = slot.toInt - 1
+
+  /** Numbers that wait: enough for a thousand in each of some hundred segments. */
+  private val MostWaiting = 1 << 18
+
   private val FirstSlots = 16
   private val MostSlots = 8192
 
@@ -132,8 +197,30 @@ private[state] object NumberIndex {
     def isFull: Boolean = 5L * (count + 1) > 4L * slots.length
 
     def hasOneHash: Boolean = {
-      val first = slots.find(_ != 0L).fold(0L)(_ >>> 32)
-      slots.forall(slot => slot == 0L || (slot >>> 32) == first)
+      var i = 0
+      var first = 0L
+      while (i < slots.length) {
+        if (slots(i) != 0L) {
+          if (first == 0L) first = slots(i)
+          else if ((slots(i) >>> 32) != (first >>> 32)) return false
+        }
+        i += 1
+      }
+      true
+    }
+
+    def countWithBit(bit: Int): Int = {
+      var i, found = 0
+      while (i < slots.length) {
+        if (slots(i) != 0L && hasBit(mix(hashOf(slots(i))), bit)) found += 1
+        i += 1
+      }
+      found
+    }
+
+    def add(mixed: Int, slot: Long): Unit = {
+      place(mixed, slot)
+      count += 1
     }
 
     def place(mixed: Int, slot: Long): Unit = {
@@ -145,6 +232,8 @@ private[state] object NumberIndex {
 
   /** The first slot to try, of any number of slots. The upper bits of `mixed` choose the segment, so others count here. */
   private def homeOf(mixed: Int, slots: Int): Int = ((((mixed * 0x9E3779B9) & 0xFFFFFFFFL) * slots) >>> 32).toInt
+
+  private def hasBit(mixed: Int, bit: Int): Boolean = ((mixed >>> bit) & 1) == 1
 
   /**
    * Mixes all bits of a hash (the last step of MurmurHash3). The low bits of Spark's row hash decide the partition, so

@@ -1,9 +1,11 @@
 package org.apache.spark.sql.cec.state
 
+import java.io.{ByteArrayInputStream, ByteArrayOutputStream}
 import java.nio.channels.FileChannel
 import java.nio.file.{Files, Path, StandardOpenOption}
 
 import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
 
 import org.apache.arrow.vector.{BigIntVector, TinyIntVector, VarBinaryVector, VectorSchemaRoot}
 import org.apache.arrow.vector.ipc.{ArrowStreamReader, ArrowStreamWriter}
@@ -133,6 +135,37 @@ private object RecordStream {
   /** A batch ends at this number of rows, or before this number of bytes: the offsets of an Arrow buffer are ints. */
   val BatchRows: Int = 1 << 16
   val BatchBytes: Long = 64L << 20
+}
+
+/**
+ * Loads the classes of Arrow in a thread of its own, once for a JVM. That takes most of a second, in which the first
+ * load of a store waits for its agent.
+ */
+private[state] object ArrowClasses {
+  def prepare(): Unit = thread
+
+  private lazy val thread = {
+    val thread = new Thread(() => try readAndWrite() catch { case NonFatal(_) => }, "spark-cec-arrow-classes") // a load says what is wrong
+    thread.setDaemon(true)
+    thread.start()
+    thread
+  }
+
+  private def readAndWrite(): Unit = {
+    val acquired = new Acquired
+    try {
+      val allocator = acquired(ArrowUtils.rootAllocator.newChildAllocator("cec classes", 0, Long.MaxValue))
+      val fields = Seq(new ArrowType.Binary, new ArrowType.Int(64, true), new ArrowType.Int(8, true)).map(Field.nullable("", _))
+      val root = acquired(VectorSchemaRoot.create(new Schema(fields.asJava), allocator))
+      val bytes = new ByteArrayOutputStream
+      val writer = acquired(new ArrowStreamWriter(root, null, bytes))
+      writer.start()
+      writer.writeBatch()
+      writer.end()
+      val reader = acquired(new ArrowStreamReader(new ByteArrayInputStream(bytes.toByteArray), allocator))
+      reader.loadNextBatch()
+    } finally acquired.close()
+  }
 }
 
 /** Reads the spool file of an eventual checkpoint, and removes it. */

@@ -482,6 +482,7 @@ private[cec] final class StoreState(
         case missing: CecException if unasked && missing.isA("DamagedLog") => throw StoreState.dirtyElsewhere(id, wanted, "some")
       }
       checkpoint.spool.foreach { file =>
+        windows.reserve(checkpoint.footer.openWindows, checkpoint.rows)
         windows match {
           case keys: KeyWindows => CheckpointSpool.loadKeys(file, keys)
           case groups: GroupWindows => CheckpointSpool.loadGroups(file, groups)

@@ -19,6 +19,7 @@ class NumberIndexSuite extends CecSuite {
     testSeeds(s"hashes that are $kind: the index behaves as a map", 3) { random =>
       val (index, model) = (new Numbers, mutable.Set.empty[Int])
       val many = if (kind == "one" || kind == "of eight values") 600 else 40000
+      if (random.nextBoolean()) index.reserve(random.nextInt(2 * many))
       (0 until 2 * many).foreach { _ =>
         val number = random.nextInt(many)
         val isKnown = model(number)
@@ -43,6 +44,16 @@ class NumberIndexSuite extends CecSuite {
       assert(index.bytes - before <= 8 * 8192 + 8 * 512)
     }
     assert(index.bytes < 14L * 1000000)
+  }
+
+  test("an index with room for its numbers does not grow, and a number takes less than 14 bytes") {
+    for (many <- Seq(100000, 1000000)) {
+      val index = new Numbers
+      index.reserve(many)
+      val before = index.bytes
+      (0 until many).foreach(number => index.add(number * 0x9E3779B9, number))
+      assert(index.bytes == before && before < 14L * many)
+    }
   }
 
   test("thousands of rows with one hash fill one segment, not memory") {

@@ -105,7 +105,7 @@ class ReplayCheckSuite extends CecSuite {
 
   test("a loaded checkpoint of another digest is damage") {
     val found = windows(longs, 1L -> 1L)
-    def answer(change: Long) = CheckpointAnswer(9, footer(found, 1, change), None, 9, 0, Map.empty, 0, Plans.plan())
+    def answer(change: Long) = CheckpointAnswer(9, footer(found, 1, change), None, 0, 9, 0, Map.empty, 0, Plans.plan())
     assert(check().loaded(found, answer(0)).version == 9)
     assert(refused("DamagedLog")(check().loaded(found, answer(1))).contains("`cec verify`"))
   }
