@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from typer.testing import CliRunner
 
@@ -35,6 +36,8 @@ def test_prometheus_is_told_of_a_running_query_and_of_a_replay(tmp_path: Path) -
     assert running["query_clicks_replayBatchesLeft"] == 0
     assert (running["agent_alive"], running["agent_starts"]) == (1, 1)
     assert running["agent_residentBytes"] > 50e6
+    assert running["windows_heapBytes"] > running["query_clicks_openWindows"] * 40
+    assert running["windows_majorFaults"] >= 0
     assert 0 < replaying["query_clicks_replayBatchesLeft"] <= 4
     assert not any(name.startswith("query_") for name in ended)
     assert ended["agent_alive"] == 1
@@ -103,3 +106,21 @@ def test_an_idle_query_goes_on_saying_what_a_recovery_would_take(spark: SparkSes
     metrics = idle["stateOperators"][0]["customMetrics"]
     assert (metrics["cecDirty"], metrics["cecExtent"]) == (5, 5)
     assert metrics["cecReplay"] > 0 and metrics["cecRecoveryEstimateMs"] > 0
+
+
+def test_rows_beyond_memory_are_in_the_metrics(spark: SparkSession, tmp_path: Path) -> None:
+    session = local.session(spark, {"memory": "4KiB"})
+    rows = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 8000).load()
+    counts = rows.groupBy((f.col("value") % 20_000).alias("key")).agg(f.count("*"), f.sum("value"))
+    writer = counts.writeStream.format("noop").outputMode("update")
+    streaming = writer.option("checkpointLocation", str(tmp_path)).start()
+    try:
+        local.wait_for(streaming, 4)
+        operators = [json.loads(each.json)["stateOperators"][0] for each in streaming.recentProgress]
+    finally:
+        streaming.stop()
+    for before, (operator, metrics) in enumerate((each, each["customMetrics"]) for each in operators):
+        assert 0 < metrics["cecDeadBytes"] < metrics["cecFileBytes"] + operator["memoryUsedBytes"]
+        assert (metrics["cecFileReads"] > 0) == (before >= 2), "the keys of the first batches are new"
+    spilled = sum(each["customMetrics"]["cecSpilledBytes"] for each in operators)
+    assert spilled >= operators[-1]["customMetrics"]["cecFileBytes"] > 500_000

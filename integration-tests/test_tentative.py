@@ -6,6 +6,7 @@ import json
 import shutil
 import sqlite3
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -277,6 +278,32 @@ def test_an_epoch_that_fails_is_begun_anew_and_the_flow_goes_on(
         assert flow_of(run, "totals").restarts == 0
         feed.put("app", (26, "b", 1))
         eventually(lambda: board.stable == Counter([(0, "a", 2, 2), (10, "a", 1, 1)]) or None, "stable rows")
+        has_none(run, board)
+
+
+@pytest.mark.parametrize(("away", "correcting"), [("delay", "delay"), ("delay", "process"), ("process", "delay")])
+def test_rows_of_an_epoch_that_delays_wait_and_all_is_right_in_the_end(
+    away: str, correcting: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The query of an epoch starts again if its pace changes: no row is lost there, and none comes twice."""
+    feed, board = Feed(tmp_path), window_board()
+    paces = {"while_away": away, "while_correcting": correcting}
+    with running(per_page(tmp_path, board, within="6s", alpha=0.6, **paces), spark) as run:
+        feed.put("web", (1, "a", 1), (15, "a", 1))
+        feed.put("app", (2, "a", 1))
+        has_epoch(run, 1, "app")
+        eventually(lambda: board.shown() == Counter([(0, "a", 2, 2)]) or None, "the first tentative row")
+        put_at = time.monotonic()
+        feed.put("web", (25, "b", 1))
+        expected: Windows = Counter([(0, "a", 2, 2), (10, "a", 1, 1)])
+        eventually(lambda: board.shown() == expected or None, "the second one")
+        assert away == "process" or time.monotonic() - put_at > 3.6, "alpha times X"
+        feed.put("web", *((second, "c", 1) for second in range(35, 600, 5)))
+        feed.put("app", (16, "a", 1), (24, "b", 1))
+        feed.put("app", *((second, "c", 1) for second in range(35, 600, 5)))
+        right: Windows = Counter([(0, "a", 2, 2), (10, "a", 2, 2), (20, "b", 2, 2)])
+        right += Counter([(30, "c", 2, 2), *((second, "c", 4, 4) for second in range(40, 590, 10))])
+        eventually(lambda: board.stable == right or None, f"{right}, not {board.stable}")
         has_none(run, board)
 
 

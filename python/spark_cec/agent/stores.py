@@ -21,6 +21,7 @@ from spark_cec.agent.messages import (
     OpenLogRequest,
 )
 from spark_cec.agent.spool import Spool, write_rows
+from spark_cec.agent.turns import Turns, machine_memory
 from spark_cec.checkpoint.eventual import EventualCheckpoint, chain_of, head_at, rebuild
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.checkpoint.recovery_target import Forecast, load_tuning
@@ -36,6 +37,9 @@ from spark_cec.settings import parse_settings
 _RUNS_KNOWN = 64
 """The number of runs whose attempt rules are cached."""
 
+_BYTES_PER_RECORD = 160
+"""What a record of a short key and value takes while an eventual checkpoint is rebuilt."""
+
 
 def _decode_id(text: str | None) -> bytes:
     return bytes.fromhex(text) if text else NO_CHECKPOINT
@@ -48,6 +52,7 @@ class StoreCalls:
         self._logs = logs
         self._spool = spool
         self._runs: dict[tuple[str, int, int], CommittedAttempts] = {}
+        self._loads = Turns(machine_memory() // 4)
 
     def open_log(self, request: OpenLogRequest) -> OpenLogAnswer:
         """Opens the log, and answers its id."""
@@ -74,6 +79,12 @@ class StoreCalls:
         with log.catalog.naming_places():
             allows = self._allowed_attempts(log, request)
             head = head_at(log.catalog.index, request.store, request.version, checkpoint_id, allows)
+        # An executor brings all its stores back at once, and has no room for all of them in its agent.
+        with self._loads.taking(max(head.meta.extent, head.meta.open_windows) * _BYTES_PER_RECORD):
+            return self._load(request, log, head, started)
+
+    def _load(self, request: LoadRequest, log: OpenLog, head: CommitEntry, started: float) -> LoadAnswer:
+        with log.catalog.naming_places():
             checkpoint = rebuild(log.storage, log.catalog.index, head)
         meta = head.meta
         history = [(e.meta.version, e.meta.records, e.meta.inputs) for e in checkpoint.chain]

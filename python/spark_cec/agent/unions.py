@@ -31,6 +31,7 @@ from spark_cec.availability.buckets import (
     ChannelFacts,
     Position,
     advance,
+    as_of,
     find_boundary,
     find_holders,
     find_stable_end,
@@ -184,6 +185,11 @@ class UnionCalls:
             stream.facts = self._gather(stream.request, union.members[stream.request.own])
         channels = [stream.facts for stream in streams.members.values() if stream.facts is not None]
         self._note_waits(request.query, streams, union, [each for each in channels if each.name not in union.absent])
+        if union.pause_ms:
+            then_ms = int(time.time() * 1000) - union.pause_ms
+            for stream in streams.members.values():
+                stream.facts = None if stream.facts is None else as_of(stream.facts, then_ms, union.pause_ms)
+            channels = [stream.facts for stream in streams.members.values() if stream.facts is not None]
         absent = streams.given_up.keys() | set(union.absent)
         wait_ms = min(EMPTY_WAIT_MS, parse_settings(request.conf).quiet_inputs_ms or EMPTY_WAIT_MS)
         rests_ms = (self._clock() - streams.moved_at) * 1000
@@ -294,13 +300,15 @@ def _read_times(log: OpenLog, found: manifest.Manifest, member: Member, request:
         )
     if not found.rows:
         return BatchTimes(found.batch, 0, TimeRange(None, None))
+    # A writer whose clock is ahead must not make its rows wait for longer.
+    came_ms = min(found.wall_ms, int(time.time() * 1000))
     exact = is_case_sensitive(request)
     column = find_column(member.time, found.times, exact=exact)
     if column is not None:
-        return BatchTimes(found.batch, found.rows, found.times[column])
+        return BatchTimes(found.batch, found.rows, found.times[column], came_ms)
     log.catalog.refresh()
     entries = [log.catalog.index.output(bytes.fromhex(frame)) for frame in found.frames]
     frames = {each.meta.frame_id: each.location for each in entries if each is not None}
     tables = [output_rows(log.storage, {frame: location}, None) for frame, location in frames.items()]
     ranges = [find_times(each, find_column(member.time, each.column_names, exact=exact)) for each in tables]
-    return BatchTimes(found.batch, found.rows, merge_ranges(ranges))
+    return BatchTimes(found.batch, found.rows, merge_ranges(ranges), came_ms)

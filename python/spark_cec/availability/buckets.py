@@ -9,18 +9,19 @@ The functions are pure: facts in, positions out.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_cec.log.times import TimeRange
 
 
 @dataclass(frozen=True, slots=True)
 class BatchTimes:
-    """A batch of a channel: its rows, and the range of their times."""
+    """A batch of a channel: its rows, the range of their times, and when it came, ms since the epoch."""
 
     batch: int
     rows: int
     times: TimeRange
+    came_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,17 @@ class ChannelFacts:
     newest: int
     delay_ms: int
     said_ms: int | None = None
+
+
+def as_of(channel: ChannelFacts, then_ms: int, pause_ms: int) -> ChannelFacts:
+    """The channel as it was at `then_ms`, so `pause_ms` ago, but with all that the reader has looked at."""
+    later = (each.batch for each in channel.backlog.batches if each.came_ms > then_ms)
+    young = next((batch for batch in later if batch > channel.position.batch), None)
+    said_ms = None if channel.said_ms is None else channel.said_ms - pause_ms
+    if young is None:
+        return replace(channel, said_ms=said_ms)
+    backlog = Backlog.of(each for each in channel.backlog.batches if each.batch < young)
+    return replace(channel, backlog=backlog, newest=young - 1, said_ms=said_ms)
 
 
 def find_boundary(channel: ChannelFacts) -> int:

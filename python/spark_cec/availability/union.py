@@ -24,13 +24,15 @@ class Union:
     """All channels that share the buckets, and the length of a bucket.
 
     `absent`: the channels for which nobody waits. Their rows count if they come in time. `most_wait_ms`: how long rows
-    wait for a channel before it counts as absent until it is back; None: as long as it takes.
+    wait for a channel before it counts as absent until it is back; None: as long as it takes. `pause_ms`: how long each
+    row waits after it came.
     """
 
     bucket_ms: int
     members: tuple[Member, ...]
     absent: tuple[str, ...] = ()
     most_wait_ms: int | None = None
+    pause_ms: int = 0
 
 
 def parse_union(fields: Mapping[str, Any]) -> Union:

@@ -107,7 +107,7 @@ class Declaration:
         instances: int = 1, key: str | Mapping[str, str] | None = None,
         watermarks: Mapping[str, tuple[str, str]] | None = None, bucket: str | None = None,
         waits_at_most: str | None = None, within: str | None = None, alpha: float | None = None,
-        while_correcting: str | None = None,
+        while_away: str | None = None, while_correcting: str | None = None,
     ) -> Callable[[_Function], _Function]: ...  # fmt: skip
 
     def flow(self, function: _Function | None = None, *, kept: bool = False, **options: Any) -> Any:
@@ -123,8 +123,9 @@ class Declaration:
         needs a watermark of each input. `waits_at_most`: a duration; once rows have waited so long for an input, the
         flow goes on without it, until it is back. `within`: X, a duration; if an input is away, the flow answers
         without it, tentatively, before its rows have waited for so long. `alpha`: the share of X after which it begins
-        to, 0.9. `while_correcting`: "suspend" if it is to answer so no more once the input is back. Raises `GraphError`
-        for a second flow of one name.
+        to, 0.9. `while_away`: "delay" if each row is to wait so long, and not only the first ones. `while_correcting`:
+        the same once the input is back, or "suspend" if the flow is to answer so no more. Raises `GraphError` for a
+        second flow of one name.
         """
         check_names(self.name, "flow", options, FLOW_OPTIONS)
 
@@ -174,7 +175,8 @@ class Declaration:
         reads: Mapping[str, str] | None = None, schema: str | StructType | None = None, instances: int = 1,
         key: str | Mapping[str, str] | None = None, watermarks: Mapping[str, tuple[str, str]] | None = None,
         bucket: str | None = None, waits_at_most: str | None = None, tentative: bool = False,
-        within: str | None = None, alpha: float | None = None, while_correcting: str | None = None,
+        within: str | None = None, alpha: float | None = None, while_away: str | None = None,
+        while_correcting: str | None = None,
     ) -> _Function:  # fmt: skip
         own = name or function.__name__
         _check_name(self.name, own)
@@ -195,7 +197,7 @@ class Declaration:
         for read in sorted((watermarks or {}).keys() - set(inputs)):
             raise GraphError(self.name, [f"{own} has a watermark of {read}, but it reads {inputs}"])
         check_options(self.name, own, trigger, output_mode, conf, reads)
-        bound = parse_within(self.name, own, output_mode, trigger, within, alpha, while_correcting)
+        bound = parse_within(self.name, own, output_mode, trigger, within, alpha, while_away, while_correcting)
         reads_tentative = check_tentative(self.name, own, tentative, bucket, watermarks)
         bucket_ms = parse_bucket(self.name, own, bucket, within, inputs, watermarks or {}, trigger, reads)
         most_wait_ms = parse_wait(self.name, own, waits_at_most, bucket_ms, bound)

@@ -23,7 +23,7 @@ from spark_cec.availability.failure import (
 )
 from spark_cec.ids import new_id
 from spark_cec.pipeline.epoch_files import close_failed_epochs, delete_epoch, end_epoch, make_epoch, read_until
-from spark_cec.pipeline.options import Within
+from spark_cec.pipeline.options import Pace, Within
 from spark_cec.pipeline.query_progress import Wait, last_batch, read_progress, read_wait
 from spark_cec.pipeline.worker import Worker
 from spark_cec.recovery.requests import ask_flush, withdraw_flush
@@ -41,22 +41,24 @@ KEPT_S = 30.0
 RETRY_S = 10.0
 """The shortest time between two epochs of a flow, if the first one failed."""
 
-StartFork = Callable[[str, str, Collection[str], Mapping[str, int]], "StreamingQuery"]
-"""Starts the query of an epoch: takes its name, its checkpoint, the channels for which it does not wait, and the epochs
-that it reads, by flow."""
+StartFork = Callable[[str, str, Collection[str], Mapping[str, int], int], "StreamingQuery"]
+"""Starts the query of an epoch: takes its name, its checkpoint, the channels for which it does not wait, the epochs
+that it reads, by flow, and how long each row waits, in ms.
+"""
 
 
 @dataclass(slots=True)
 class _OpenEpoch:
     """The open epoch. `query`: None before its start, and after a failed one. By the clock, `opened_at`.
 
-    `begun`: the flow's progress then. `inputs`: the epochs of other flows that it reads.
+    `begun`: the flow's progress then. `inputs`: the epochs of other flows that it reads. `pace`: that of its query.
     """
 
     epoch: Epoch
     opened_at: float
     begun: Progress
     inputs: Inputs
+    pace: Pace
     query: StreamingQuery | None = None
     progress: Progress = field(default_factory=Progress)
     is_suspended: bool = False
@@ -239,8 +241,11 @@ class EpochKeeper(Worker):
                     self._close(open_)
             elif open_ is not None and not open_.is_suspended:
                 is_correcting = orders.state is FailureState.STABILIZATION
-                if orders.suspends or (is_correcting and not self._within.answers_while_correcting):
+                pace = self._within.while_correcting if is_correcting else self._within.while_away
+                if orders.suspends or pace is Pace.SUSPEND:
                     open_.suspend()
+                elif pace is not open_.pace:
+                    self._start_again(open_, pace)
             if orders.opens is not None and not rests:
                 self._open_epoch(tuple(sorted(orders.opens)), inputs)
         finally:
@@ -268,15 +273,27 @@ class EpochKeeper(Worker):
         epoch = make_epoch(self._checkpoint, absent)
         if before is not None:
             self._close(before)
-        open_ = self._open = _OpenEpoch(epoch, began, Progress(), inputs)
+        open_ = self._open = _OpenEpoch(epoch, began, Progress(), inputs, self._within.while_away)
         self._may_have_left = False
         # Not the progress that was seen last: after a restart there is none before the first batch.
         open_.begun = Progress(read_until(self._checkpoint, epoch.begins_after))
         number = epoch.number
         without = f"without {' and '.join(absent)}" if absent else "because its input does so"
         _LOG.warning("flow %s answers tentatively, in epoch %d, %s", self._flow, number, without)
-        place = epoch_checkpoint(self._checkpoint, number)
-        open_.query = self._start_fork(f"{self._flow} epoch {number}", place, absent, dict(inputs))
+        self._start(open_)
+
+    def _start(self, open_: _OpenEpoch) -> None:
+        number = open_.epoch.number
+        open_.query = self._start_fork(
+            f"{self._flow} epoch {number}", epoch_checkpoint(self._checkpoint, number), open_.epoch.absent,
+            dict(open_.inputs), self._within.pause_ms(open_.pace),
+        )  # fmt: skip
+
+    def _start_again(self, open_: _OpenEpoch, pace: Pace) -> None:
+        """Starts the query again, in another pace. It goes on where it was."""
+        open_.suspend()
+        open_.query, open_.pace, open_.is_suspended = None, pace, False  # an epoch without a query has failed
+        self._start(open_)
 
     def _close(self, open_: _OpenEpoch) -> None:
         """Closes the open epoch, then stops its query."""

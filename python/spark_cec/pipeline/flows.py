@@ -44,10 +44,14 @@ POOL_KEY = "spark.scheduler.pool"
 
 @dataclass(frozen=True, slots=True)
 class _EpochReads:
-    """What an epoch reads: it does not wait for the channels `absent`, and reads epochs of flows instead of flows."""
+    """What an epoch reads: it does not wait for the channels `absent`, and reads epochs of flows instead of flows.
+
+    `pause_ms`: how long each row waits after it came.
+    """
 
     absent: frozenset[str]
     epochs: Mapping[str, int]
+    pause_ms: int
 
 
 class Flows:
@@ -100,17 +104,18 @@ class Flows:
         return writer.start()
 
     def start_epoch(
-        self, name: str, query_name: str, checkpoint: str, absent: Collection[str], epochs: Mapping[str, int]
-    ) -> StreamingQuery:
+        self, name: str, query_name: str, checkpoint: str, absent: Collection[str], epochs: Mapping[str, int],
+        pause_ms: int,
+    ) -> StreamingQuery:  # fmt: skip
         """Starts a fork of a flow, which does not wait for the channels `absent`. Raises the errors of Spark.
 
         Its tasks have a pool of their own, because the flow's may go before them.
-        `epochs`: by flow, the number of the epoch that it reads instead.
+        `epochs`: by flow, the number of the epoch that it reads instead. `pause_ms`: how long each row waits.
         """
         flow = self._declared[name]
         session = self._epoch_sessions.get(name) or self._make_session(flow, is_epoch=True)
         self._epoch_sessions[name] = session
-        made: DataFrame = self._call_function(name, session, _EpochReads(frozenset(absent), epochs))
+        made: DataFrame = self._call_function(name, session, _EpochReads(frozenset(absent), epochs, pause_ms))
         self._spark.sparkContext.setLocalProperty(POOL_KEY, f"{name} epoch")
         writer = made.writeStream.format(FORMAT).queryName(query_name).option("checkpointLocation", checkpoint)
         if flow.trigger is not None:
@@ -251,7 +256,8 @@ class Flows:
         absent = () if epoch is None else tuple(sorted(epoch.absent))
         # An epoch answers without the inputs that are away, so it has no need to give them up.
         most_wait_ms = by.most_wait_ms if epoch is None else None
-        union = Union(bucket_ms, tuple(members[each] for each in sorted(members)), absent, most_wait_ms)
+        pause_ms = 0 if epoch is None else epoch.pause_ms
+        union = Union(bucket_ms, tuple(members[each] for each in sorted(members)), absent, most_wait_ms, pause_ms)
         return {"union": json.dumps(asdict(union)), "own": str(sorted(members).index(name))}
 
 

@@ -6,16 +6,16 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from spark_cec.errors import SettingsError
 from spark_cec.pipeline.graph import GraphError, nearest
 from spark_cec.settings import PREFIX, duration_ms, parse_settings
 
 _BOTH = ("name", "trigger", "output_mode", "conf", "partitions", "reads", "watermarks", "bucket", "waits_at_most")
-PACES = ("process", "suspend")
-"""Whether there are new tentative rows while a flow catches up."""
-
-FLOW_OPTIONS = frozenset({*_BOTH, "kept", "schema", "instances", "key", "within", "alpha", "while_correcting"})
+FLOW_OPTIONS = frozenset(
+    {*_BOTH, "kept", "schema", "instances", "key", "within", "alpha", "while_away", "while_correcting"}
+)
 SINK_OPTIONS = frozenset({*_BOTH, "priority", "tentative"})
 
 DEFAULT_BUCKET = "1s"
@@ -149,25 +149,38 @@ def parse_bucket(
     return int(length_ms)
 
 
+class Pace(str, Enum):
+    """When an epoch answers: at once; when rows have waited for alpha * X; or not at all (the paper's names)."""
+
+    PROCESS = "process"
+    DELAY = "delay"
+    SUSPEND = "suspend"
+
+
 @dataclass(frozen=True, slots=True)
 class Within:
     """How long rows may wait for an input that is away. `x_ms` is X, `wait_ms` is alpha * X, both in ms.
 
-    `answers_while_correcting`: whether there are new tentative rows while the flow catches up.
+    `while_away`: the pace of an epoch while an input is away. `while_correcting`: its pace while the flow catches up.
     """
 
     x_ms: int
     wait_ms: int
-    answers_while_correcting: bool = True
+    while_away: Pace = Pace.PROCESS
+    while_correcting: Pace = Pace.PROCESS
+
+    def pause_ms(self, pace: Pace) -> int:
+        """How long each row waits in an epoch of that pace, in ms."""
+        return self.wait_ms if pace is Pace.DELAY else 0
 
 
 def parse_within(
     pipeline: str, flow: str, output_mode: object, trigger: Mapping[str, object] | None, within: object,
-    alpha: object, while_correcting: object,
+    alpha: object, while_away: object, while_correcting: object,
 ) -> Within | None:  # fmt: skip
     """The bound of a flow's answers; None for a flow that waits for its inputs. Raises `GraphError`."""
     if within is None:
-        for name, value in (("alpha", alpha), ("while_correcting", while_correcting)):
+        for name, value in (("alpha", alpha), ("while_away", while_away), ("while_correcting", while_correcting)):
             if value is not None:
                 mend = f"give within, too, or leave {name} out"
                 raise GraphError(pipeline, [f"{flow} has {name}={value!r}, but no within: {mend}"])
@@ -184,16 +197,25 @@ def parse_within(
     if output_mode not in (None, "append"):
         mend = "let it answer in append mode, in which each row comes once"
         raise GraphError(pipeline, [f"{flow} has within={within!r} and output_mode={output_mode!r}: {mend}"])
-    if while_correcting not in (None, *PACES):
-        mend = f"give {join_or([repr(each) for each in PACES])}"
-        raise GraphError(pipeline, [f"{flow} has while_correcting={while_correcting!r}: {mend}"])
+    away = _parse_pace(pipeline, flow, "while_away", while_away, (Pace.PROCESS, Pace.DELAY))
+    correcting = _parse_pace(pipeline, flow, "while_correcting", while_correcting, tuple(Pace))
     every_ms = parse_interval_ms((trigger or {}).get("processingTime", "0 seconds")) or 0
     # A flow notices at its triggers alone that it waits, and an epoch has the same trigger.
     most_ms = min(share, 1 - share) * x_ms
     if every_ms > most_ms:
         mend = f"give a trigger of at most {most_ms:.0f} ms, another alpha, or a larger within"
         raise GraphError(pipeline, [f"{flow} has trigger={dict(trigger or {})!r} and within={within!r}: {mend}"])
-    return Within(int(x_ms), int(share * x_ms), while_correcting != "suspend")
+    return Within(int(x_ms), int(share * x_ms), away, correcting)
+
+
+def _parse_pace(pipeline: str, flow: str, option: str, value: object, known: Collection[Pace]) -> Pace:
+    if value is None:
+        return Pace.PROCESS
+    names = [each.value for each in known]
+    if value not in names:
+        mend = f"give {join_or([repr(each) for each in names])}"
+        raise GraphError(pipeline, [f"{flow} has {option}={value!r}: {mend}"])
+    return Pace(value)
 
 
 def parse_wait(

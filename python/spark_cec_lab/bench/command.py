@@ -64,6 +64,7 @@ rocksdb-zstd   the same with zstd for the changelog
 rocksdb-tuned  the same with zstd, boundedMemoryUsage, and without trackTotalNumberOfRows, as Spark's guide recommends
 hdfs           Spark's HDFS-backed store with its defaults; its codec is lz4
 hdfs-zstd      the same with zstd
+stateless      the same rows, shuffled by key, and no state: for the task pace
 hashmap        a hash map of rows (java.util.HashMap) that keeps nothing durable: no lower bound, but a store to know
 flink-...      Flink's backends, for the task flink
 
@@ -75,7 +76,8 @@ uniform   300,000 updates a batch, spread over 2,000,000 windows
 slow      300,000 updates a batch on 200,000 windows, 1 in 1000 opens one: bytes written per batch
 fast      300,000 tuples a batch, each opens a window, and as many close (deduplication within the watermark)
 stores    20,000 updates a batch on 200,000 windows in 200 partitions
-pace      uniform for ten minutes: the batch time's 99th percentile over its median, ours alone
+pace      uniform for ten minutes (--minutes): the batch time's 99th percentile over its median, and the longest pause
+          for garbage collection; ours alone, or beside hashmap and stateless
 flink     uniform, ours and Flink SQL's: microseconds for a tuple, Flink with a checkpoint every second (--flink-python)
 recovery  SIGKILL in the middle of a batch of uniform; start() to the end of the first new batch
 agent     commits of stores in which nothing happens, in the agent alone, without Spark
@@ -112,6 +114,7 @@ Examples:
   cec bench stores --grow partitions=2,20,200 --rounds 1
   cec bench flink --flink-python flink/bin/python
   cec bench paper --figure 6 --rounds 1 --png figures
+  cec bench pace --keys 5000000 --minutes 3 --provider cec --provider stateless
   cec bench nexmark --query q4 --query q8 --provider cec --provider rocksdb
   cec bench protocols --quick --json-out protocols.jsonl
   cec bench protocols --part nexmark --query q3 --instances 2 --protocol cec --protocol none
@@ -148,6 +151,7 @@ def bench(
     batches: Annotated[
         int | None, typer.Option(min=1, help=f"Batches that are measured; default: {BATCHES}, or {UI_BATCHES} for ui.")
     ] = None,
+    minutes: Annotated[float, typer.Option(min=0.1, help="For pace: how long to measure.")] = 10.0,
     provider: Annotated[
         list[Provider] | None, typer.Option(help="May be given more than once; default: those above but cec-lazy.")
     ] = None,
@@ -247,7 +251,7 @@ def bench(
                 _draw(run_figures(numbers, size, spec, warm_up, batches, rounds, work, write, _say), png)
             else:
                 for each in workloads_of(task, workload, growth, query):
-                    schedule = Schedule(each.fill_batches, warm_up, batches)
+                    schedule = Schedule(each.fill_batches, warm_up, batches, minutes)
                     grown = Plan(task, replace(spec, workload=each), schedule, rounds, chosen, flink_python)
                     run_all(grown, work, write, _say)
                 _draw_growth(lines, growth, png)

@@ -76,7 +76,8 @@ class JobSpec:
 def run(spec: JobSpec) -> None:
     """Run the query to its last batch, saying how each batch went. Raises what ended the query, if anything did."""
     spark = _session(spec)
-    writer = query(spark, spec.workload).writeStream.format("noop").outputMode(output_mode(spec.workload))
+    rows = query(spark, spec.workload, stateless=spec.provider is Provider.STATELESS)
+    writer = rows.writeStream.format("noop").outputMode(output_mode(spec.workload))
     url = spark.sparkContext.uiWebUrl
     begun = time.monotonic()
     running = writer.option("checkpointLocation", spec.checkpoint).start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import statistics
 import sys
@@ -21,8 +22,6 @@ from spark_cec_lab.bench.ratios import medians
 SILENCE_S = 600.0
 """A query that says nothing for so long hangs."""
 
-_PACE_MINUTES = 10.0
-
 Say = Callable[[str], None]
 """Takes a line about how far the run is."""
 
@@ -34,11 +33,12 @@ def after(name: str, say: Say) -> Say:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Batches to open all windows, then to settle, then to measure."""
+    """Batches to open all windows, then to settle, then to measure; or the minutes to measure, for the task `pace`."""
 
     fill: int
     warm_up: int
     timed: int
+    minutes: float = 10.0
 
     @property
     def first_timed(self) -> int:
@@ -150,35 +150,55 @@ def windows_of(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def pace(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measured:
-    """Ten minutes of batches after the fill and the warm-up: `pace_of` them."""
+    """Ten minutes of batches, or the schedule's, after the fill and the warm-up: `pace_of` them."""
     batches: list[dict[str, float]] = []
     gc_ms = 0.0
-    with started(replace(spec, last_batch=None), home) as child:
+    log = home / "gc.log"
+    options = f"{spec.java_options} -Xlog:gc:file={log}".strip()
+    with started(replace(spec, last_batch=None, java_options=options), home) as child:
         for event in child.events(SILENCE_S):
             batch, gc_ms_before, gc_ms = int(event["batch"]), gc_ms, float(event["gc_ms"])
             if batch < schedule.first_timed:
                 say(schedule.describe(batch, event["batch_ms"]))
+                before = len(pauses_of(log))
                 continue
             batches.append({"batch_ms": event["batch_ms"], "gc_ms": gc_ms - gc_ms_before, **event["metrics"]})
             took_ms = sum(each["batch_ms"] for each in batches)
-            say(f"{took_ms / 60_000:.1f} of {_PACE_MINUTES:g} minutes: {event['batch_ms']:.0f} ms")
-            if took_ms >= _PACE_MINUTES * 60_000:
+            say(f"{took_ms / 60_000:.1f} of {schedule.minutes:g} minutes: {event['batch_ms']:.0f} ms")
+            if took_ms >= schedule.minutes * 60_000:
                 break
     check_state(spec, event)
-    return pace_of(batches)
+    return pace_of(batches, pauses_of(log)[before:])
 
 
-def pace_of(batches: Sequence[Mapping[str, float]]) -> Measured:
-    """Of what batches took (`batch_ms` and more). Values: median `batch_ms`, and `p99_over_median`.
+def pauses_of(log: Path) -> list[float]:
+    """The pauses in a log of the garbage collector, in ms."""
+    return [float(each) for each in re.findall(r" Pause .* (\d+\.\d+)ms$", log.read_text(), flags=re.MULTILINE)]
 
+
+def pace_of(batches: Sequence[Mapping[str, float]], pauses_ms: Sequence[float]) -> Measured:
+    """Of what batches took (`batch_ms` and more), and pauses for garbage collection.
+
+    Values: median `batch_ms`, `p99_over_median`, and `longest_pause_ms`, if there was a pause.
     Details: the medians of a `usual` batch and of the `slowest` hundredth: where the two differ is why those are slow.
     """
     ascending = sorted(batches, key=lambda each: each["batch_ms"])
     usual, slowest = medians(ascending), ascending[len(ascending) * 99 // 100 :]
     p99_ms = slowest[0]["batch_ms"]
     return Measured(
-        {"batch_ms": usual["batch_ms"], "p99_over_median": p99_ms / usual["batch_ms"]},
-        {"batches": len(ascending), "p99_ms": p99_ms, "usual": usual, "slowest": medians(slowest)},
+        {
+            "batch_ms": usual["batch_ms"],
+            "p99_over_median": p99_ms / usual["batch_ms"],
+            **({"longest_pause_ms": max(pauses_ms)} if pauses_ms else {}),
+        },
+        {
+            "batches": len(ascending),
+            "p99_ms": p99_ms,
+            "usual": usual,
+            "slowest": medians(slowest),
+            "pauses": len(pauses_ms),
+            "median_pause_ms": statistics.median(pauses_ms) if pauses_ms else None,
+        },
     )
 
 

@@ -39,7 +39,8 @@ class Provider(str, Enum):
     Ours with its defaults; with everything written at every commit (`cec-eager`), and with only what Q and U ask for
     (`cec-lazy`). RocksDB with changelog checkpointing and the HDFS-backed store, each with Spark's default codec, and
     with zstd; `rocksdb-tuned` has the other settings that Spark's guide recommends, too. A hash map of rows that keeps
-    nothing. Flink's backends: objects on the heap, and RocksDB with the changelog; each as it comes, and in
+    nothing. `stateless`: the same rows, shuffled by key, in a query that has no state.
+    Flink's backends: objects on the heap, and RocksDB with the changelog; each as it comes, and in
     mini-batches.
     """
 
@@ -52,6 +53,7 @@ class Provider(str, Enum):
     HDFS = "hdfs"
     HDFS_ZSTD = "hdfs-zstd"
     HASHMAP = "hashmap"
+    STATELESS = "stateless"
     FLINK_HASHMAP = "flink-hashmap"
     FLINK_HASHMAP_MINI = "flink-hashmap-mini-batch"
     FLINK_ROCKSDB = "flink-rocksdb"
@@ -70,7 +72,7 @@ class Provider(str, Enum):
     @property
     def counts_rows(self) -> bool:
         """Whether its progress says how many rows the state has."""
-        return self is not Provider.ROCKSDB_TUNED
+        return self not in (Provider.ROCKSDB_TUNED, Provider.STATELESS)
 
 
 class Rival(Enum):
@@ -79,6 +81,7 @@ class Rival(Enum):
     ROCKSDB = (Provider.ROCKSDB, Provider.ROCKSDB_ZSTD, Provider.ROCKSDB_TUNED)
     HDFS = (Provider.HDFS, Provider.HDFS_ZSTD)
     HASHMAP = (Provider.HASHMAP,)
+    STATELESS = (Provider.STATELESS,)
     FLINK_HASHMAP = (Provider.FLINK_HASHMAP,)
     FLINK_HASHMAP_MINI = (Provider.FLINK_HASHMAP_MINI,)
     FLINK_ROCKSDB = (Provider.FLINK_ROCKSDB,)
@@ -104,6 +107,7 @@ OURS: Mapping[Provider, Mapping[str, str]] = {
 """Ours, each by what it has besides our provider."""
 
 _SPARKS: Mapping[Provider, Mapping[str, str]] = {
+    Provider.STATELESS: {},
     Provider.ROCKSDB: _ROCKSDB,
     Provider.ROCKSDB_ZSTD: {**_ROCKSDB, **_ZSTD},
     Provider.ROCKSDB_TUNED: {**_ROCKSDB, **_ZSTD, **_TUNED},

@@ -83,7 +83,9 @@ class Task(str, Enum):
         if provider.is_flink:
             return False
         if self is Task.PACE:
-            return provider.is_ours
+            return provider.is_ours or provider in (Provider.STATELESS, Provider.HASHMAP)
+        if provider is Provider.STATELESS:
+            return False
         # The hash map has no state to come back to, and no stores for joins.
         return self not in (Task.RECOVERY, Task.NEXMARK) or provider is not Provider.HASHMAP
 

@@ -32,21 +32,22 @@ class Budget:
 
 
 BUDGETS = (
-    Budget("batch time, uniform", "uniform", "batch_ms", Rival.ROCKSDB, 1 / 2.5, 1 / 3.5),
+    Budget("batch time, uniform", "uniform", "batch_ms", Rival.ROCKSDB, 0.30, 0.25),
     Budget("batch time, uniform", "uniform", "batch_ms", Rival.HDFS, 1 / 1.8, 1 / 2.3),
-    Budget("batch time, uniform", "uniform", "batch_ms", Rival.HASHMAP, 1.25, 1.1),
+    Budget("batch time, uniform", "uniform", "batch_ms", Rival.HASHMAP, 1.0, 0.85),
     Budget("bytes written per batch, slow windows", "slow", "bytes_per_batch", Rival.ROCKSDB, 1 / 20, 1 / 50),
     Budget("bytes written per batch, slow windows", "slow", "bytes_per_batch", Rival.HDFS, 1 / 20, 1 / 50),
     Budget("files created per batch, 32 partitions", "any", "files_per_batch", Rival.ROCKSDB, 1 / 8, 1 / 30, 32),
     Budget("start() to the end of the first new batch", "recovery", "recovery_s", Rival.ROCKSDB, 1 / 2, 1 / 5),
     Budget("start() to the end of the first new batch", "recovery", "recovery_s", Rival.HDFS, 1.0, 1 / 2),
-    Budget("load, µs for a footprint and core", "recovery", "load_us_per_footprint", None, 2.0, 0.5),
+    Budget("load, µs for a footprint and core", "recovery", "load_us_per_footprint", None, 1.0, 0.5),
     Budget("batch time, 200 stores", "stores", "batch_ms", Rival.ROCKSDB, 1 / 2, 1 / 5, 200),
-    Budget("time per tuple, uniform", "flink", "us_per_tuple", Rival.FLINK_HASHMAP, 1 / 0.9, 1 / 1.2),
-    Budget("time per tuple, uniform", "flink", "us_per_tuple", Rival.FLINK_HASHMAP_MINI, 1 / 0.9, 1 / 1.2),
-    Budget("time per tuple, uniform", "flink", "us_per_tuple", Rival.FLINK_ROCKSDB, 1 / 3, 1 / 5),
-    Budget("time per tuple, uniform", "flink", "us_per_tuple", Rival.FLINK_ROCKSDB_MINI, 1 / 3, 1 / 5),
-    Budget("p99 over median of the batch time", "pace", "p99_over_median", None, 2.0, 1.5),
+    Budget("time per tuple, uniform", "flink", "us_per_tuple", Rival.FLINK_HASHMAP, 0.95, 0.8),
+    Budget("time per tuple, uniform", "flink", "us_per_tuple", Rival.FLINK_HASHMAP_MINI, 0.95, 0.8),
+    Budget("time per tuple, uniform", "flink", "us_per_tuple", Rival.FLINK_ROCKSDB, 0.6, 0.5),
+    Budget("time per tuple, uniform", "flink", "us_per_tuple", Rival.FLINK_ROCKSDB_MINI, 0.6, 0.5),
+    Budget("p99 over median of the batch time", "pace", "p99_over_median", None, 1.4, 1.2),
+    Budget("longest pause for garbage collection", "pace", "longest_pause_ms", Rival.STATELESS, 1.5, 1.1),
     Budget("a store's commit without records, in the agent, ms", "agent", "empty_commit_ms", None, 1.0, 0.2),
 )
 

@@ -120,9 +120,11 @@ def output_mode(workload: Workload) -> str:
     return "append" if workload.shape in (Shape.FAST, Shape.COUNT) else "update"
 
 
-def query(spark: SparkSession, workload: Workload) -> DataFrame:
+def query(spark: SparkSession, workload: Workload, *, stateless: bool = False) -> DataFrame:
     """The streaming query: count and sum per key; deduplication within the watermark for fast windows; the average of
     a count window, and, observed as `windows`, over how many batches the windows that close have been open.
+
+    `stateless`: instead of count and sum, the rows themselves, shuffled by key.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -147,6 +149,8 @@ def query(spark: SparkSession, workload: Workload) -> DataFrame:
         closed = count_window(tuples, "item", workload.window, columns)
         return closed.observe("windows", F.avg("batches").alias("lifetime"))
     rows = source.select(_key(workload).alias("key"), (F.col("value") % 1000).alias("amount"))
+    if stateless:
+        return rows.repartition(workload.partitions, "key")
     results = [F.count("*").alias("n"), F.sum("amount").alias("total")]
     if workload.value_bytes:
         # Of the amount, so that it changes now and then, as text that is kept does.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ import pyarrow as pa
 import pytest
 
 from spark_cec.adapters.local_storage import LocalStorage
+from spark_cec.agent import stores
 from spark_cec.agent.calls import _encode_failure
 from spark_cec.agent.messages import REQUESTS, Message
+from spark_cec.checkpoint.eventual import EventualCheckpoint, rebuild
 from spark_cec.errors import LostLog
 from spark_cec.ids import StoreId
 from spark_cec.log.writer import SegmentWriter
@@ -51,6 +55,32 @@ def test_what_was_appended_is_loaded(agent: Agent) -> None:
         assert answer["dirty_from"] == min(tip.dirty.values(), default=tip.version)
         assert answer["footer"]["digest"] == "17"
         assert answer["footer"]["checkpoint_id"] == tip.checkpoint_id.hex()
+
+
+def test_loads_without_room_for_each_other_come_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine seems to have four bytes; each rebuild looks whether another one is under way."""
+    monkeypatch.setattr(stores, "machine_memory", lambda: 4)
+    agent = Agent(tmp_path)
+    agent.ask("open_log")
+    tip = four_commits(agent)[-1]
+    inside, most = threading.Semaphore(0), list[int]()
+
+    def rebuild_alone(*given: Any) -> EventualCheckpoint:
+        inside.release()
+        most.append(inside._value)
+        made = rebuild(*given)
+        inside.acquire()
+        return made
+
+    monkeypatch.setattr(stores, "rebuild", rebuild_alone)
+    with ThreadPoolExecutor(4) as pool:
+        asked = [
+            pool.submit(agent.ask, "load", store=KEY, version=tip.version, checkpoint_id=None, retained=100)
+            for _ in range(12)
+        ]
+    assert all(each.result()["rows"] == len(tip.state) for each in asked)
+    assert most == [1] * 12
+    agent.calls.close()
 
 
 def test_a_load_plans_as_the_append_did(agent: Agent) -> None:

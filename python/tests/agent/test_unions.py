@@ -326,6 +326,25 @@ def test_an_epoch_does_not_wait_for_an_absent_channel(union: Union) -> None:
     assert not list((Path(agent.home) / "late").rglob("*")), "an epoch keeps no late rows"
 
 
+def test_in_an_epoch_that_delays_each_row_waits_after_it_came(union: Union, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1_700_000_000.0]
+    monkeypatch.setattr("spark_cec.agent.unions.time.time", lambda: now[0])
+    epoch = {"bucket_ms": 1_000, "absent": ["web"], "pause_ms": 5_000, "members": [
+        {"name": each, "path": union.agents[each].checkpoint, "time": "time", "delay_ms": 1_000} for each in NAMES
+    ]}  # fmt: skip
+    union.write("app", 1_500)
+    union.write("app", 3_500)
+    union.plan(union=epoch)  # the batches' own clock is ahead of this one
+    assert union.batch(union=epoch) == {"app": [], "web": []}
+    now[0] += 4
+    union.write("app", 9_500)
+    assert union.batch(union=epoch) == {"app": [], "web": []}
+    now[0] += 1
+    assert union.batch(union=epoch) == {"app": [0], "web": []}
+    now[0] += 4
+    assert union.batch(union=epoch) == {"app": [100], "web": []}
+
+
 def test_what_cannot_be_read_by_buckets_is_named(union: Union) -> None:
     union.plan()
     union.write("app", 100, 4_500)

@@ -16,6 +16,7 @@ from spark_cec.availability.buckets import (
     ChannelFacts,
     Position,
     advance,
+    as_of,
     find_boundary,
     find_holders,
     plan_end,
@@ -41,10 +42,11 @@ class Channel:
     batches: list[pa.Table] = field(default_factory=list)
     position: Position = START
     said_ms: int | None = None
+    came_ms: list[int] = field(default_factory=list)
 
     def facts(self) -> ChannelFacts:
         known = [
-            BatchTimes(batch, rows.num_rows, find_times(rows, "time"))
+            BatchTimes(batch, rows.num_rows, find_times(rows, "time"), *self.came_ms[batch : batch + 1])
             for batch, rows in enumerate(self.batches)
             if batch >= self.position.first and rows.num_rows
         ]
@@ -52,9 +54,9 @@ class Channel:
             self.name, self.position, Backlog.of(known), len(self.batches) - 1, self.delay_ms, self.said_ms
         )
 
-    def read(self, end_ms: int) -> tuple[list[int], list[int]]:
+    def read(self, end_ms: int, facts: ChannelFacts | None = None) -> tuple[list[int], list[int]]:
         """Reads up to there: the numbers of the rows that are given out, and of late ones."""
-        before, after = self.position, advance(self.facts(), end_ms)
+        before, after = self.position, advance(facts or self.facts(), end_ms)
         given, late = [], []
         for batch in range(before.first, after.batch + 1):
             due, behind = take_range(
@@ -248,3 +250,37 @@ def test_buckets_do_not_depend_on_batches(seed: int) -> None:
     assert {bucket: rows for bucket, rows in once.items() if bucket >= 0} == {
         bucket: rows for bucket, rows in again.items() if bucket >= 0
     }
+
+
+@pytest.mark.parametrize("sets_back", [False, True])
+@pytest.mark.parametrize("seed", range(40))
+def test_rows_that_wait_come_once_and_none_before_it_has_waited(seed: int, sets_back: bool) -> None:
+    """Also with a clock that is set back now and then; rows may wait for longer then, or less."""
+    dice, pause_ms, now, number = random.Random(seed), 3_000, 100_000, 0
+    channels = [Channel("web", delay_ms=1_000), Channel("app", delay_ms=1_000)]
+    came: dict[int, int] = {}
+    seen: list[int] = []
+    for step in range(300):
+        now += dice.randrange(400)
+        if sets_back and dice.random() < 0.05:
+            now -= dice.randrange(5_000)
+        fed = dice.choice(channels)
+        if step < 200 and dice.random() < 0.6:
+            times = [now - dice.randrange(1_000) for _ in range(dice.randrange(4))]
+            fed.batches.append(rows_of(*times, begin=number))
+            fed.came_ms.append(now)
+            came |= dict.fromkeys(range(number, number + len(times)), now)
+            number += len(times)
+        for each in channels:
+            each.said_ms = now if step > 200 else None
+        facts = [as_of(each.facts(), now - pause_ms, pause_ms) for each in channels]
+        end = plan_end(facts, BUCKET_MS, None, may_be_empty=step > 280)
+        if end is not None:
+            for each, known in zip(channels, facts, strict=True):
+                given, late = each.read(end, known)
+                seen += given + late
+                assert sets_back or all(came[row] <= now - pause_ms for row in given + late), f"seed {seed}"
+    assert len(seen) == len(set(seen)), f"seed {seed}: a row came twice"
+    waiting = {n for each in channels for rows in each.batches[each.position.first :] for n in rows["n"].to_pylist()}
+    assert set(came) - set(seen) <= waiting, f"seed {seed}: a row is lost"
+    assert len(seen) > number / 4

@@ -15,7 +15,7 @@ from spark_cec.availability.failure import Progress
 from spark_cec.pipeline import epoch_files, epoch_keeper
 from spark_cec.pipeline.epoch_files import close_left_epochs, delete_epoch, read_until
 from spark_cec.pipeline.epoch_keeper import EpochKeeper, TentativeStatus
-from spark_cec.pipeline.options import Within
+from spark_cec.pipeline.options import Pace, Within
 from spark_cec.pipeline.query_progress import Wait
 from spark_cec.recovery.query_files import FLUSH, QUERY
 from spark_cec.recovery.requests import answer_flush
@@ -29,6 +29,7 @@ class Flow:
     def __init__(self, root: Path, **within: Any) -> None:
         self.own, self.inputs, self.clock = EpochQuery(10_000), frozenset[tuple[str, int]](), 0.0
         self.started: list[tuple[EpochQuery, tuple[Any, ...]]] = []
+        self.pauses: list[int] = []
         self.fails = self.over = False
         self.checkpoint = str(root / "flow")
         self.storage = open_storage(self.checkpoint)
@@ -41,7 +42,10 @@ class Flow:
     def find(self) -> Any:
         return None if self.over else self.own
 
-    def start(self, name: str, checkpoint: str, absent: Collection[str], epochs: Mapping[str, int]) -> Any:
+    def start(
+        self, name: str, checkpoint: str, absent: Collection[str], epochs: Mapping[str, int], pause_ms: int
+    ) -> Any:
+        self.pauses.append(pause_ms)
         Path(checkpoint).mkdir(parents=True, exist_ok=True)
         if self.fails:
             raise RuntimeError("no session")
@@ -323,7 +327,7 @@ def test_files_that_cannot_be_deleted_delay_no_epoch(
 
 
 def test_no_more_tentative_rows_while_the_flow_catches_up(clock: list[float], tmp_path: Path) -> None:
-    flow = Flow(tmp_path, answers_while_correcting=False)
+    flow = Flow(tmp_path, while_correcting=Pace.SUSPEND)
     flow.waits_for("app")
     flow.keeper.look()
     flow.query.until_ms = 20_000
@@ -332,6 +336,48 @@ def test_no_more_tentative_rows_while_the_flow_catches_up(clock: list[float], tm
     flow.own.until_ms = 12_000
     flow.keeper.look()
     assert not flow.query.isActive and flow.newest.is_open and flow.standing.until_ms == 20_000
+
+
+@pytest.mark.parametrize("away", [Pace.PROCESS, Pace.DELAY])
+@pytest.mark.parametrize("correcting", [Pace.PROCESS, Pace.DELAY])
+def test_the_query_of_an_epoch_starts_again_if_its_pace_changes(
+    away: Pace, correcting: Pace, clock: list[float], tmp_path: Path
+) -> None:
+    flow, wait_ms = Flow(tmp_path, while_away=away, while_correcting=correcting), {Pace.PROCESS: 0, Pace.DELAY: 1_000}
+    flow.waits_for("app")
+    flow.keeper.look()
+    assert flow.pauses == [wait_ms[away]]
+    flow.query.until_ms = 20_000
+    flow.keeper.look()
+    flow.waits_for()
+    flow.own.until_ms = 12_000
+    for _ in range(3):
+        flow.keeper.look()
+    changes = away is not correcting
+    assert flow.pauses == [wait_ms[away], *([wait_ms[correcting]] if changes else [])]
+    assert flow.started[0][0].isActive != changes and flow.query.isActive
+    assert [how[:2] for _, how in flow.started] == [("totals epoch 1", "1")] * len(flow.pauses)
+    assert flow.newest.is_open and flow.standing.until_ms == 20_000, "what it has given out counts"
+    flow.own.until_ms = 19_500
+    flow.keeper.look()
+    assert not flow.query.isActive and flow.newest.is_open
+    flow.own.until_ms = 20_000
+    flow.keeper.look()
+    assert not flow.newest.is_open
+
+
+def test_an_epoch_whose_query_cannot_start_in_its_new_pace_is_closed(clock: list[float], tmp_path: Path) -> None:
+    flow = Flow(tmp_path, while_correcting=Pace.DELAY)
+    flow.waits_for("app")
+    flow.keeper.look()
+    flow.query.until_ms = 20_000
+    flow.keeper.look()
+    flow.waits_for()
+    flow.own.until_ms = 12_000
+    flow.fails = True
+    flow.keeper.look()
+    flow.keeper.look()
+    assert not flow.newest.is_open and not flow.query.isActive
 
 
 def test_a_flow_that_is_over_has_no_epoch(clock: list[float], tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ class World:
             lambda: False, frozenset, self.start_fork, lambda: None,
         )  # fmt: skip
 
-    def start_fork(self, name: str, place: str, absent: Collection[str], epochs: Mapping[str, int]) -> Any:
+    def start_fork(self, _: str, place: str, absent: Collection[str], epochs: Mapping[str, int], pause_ms: int) -> Any:
         """Starts the query of an epoch, on what is there of the fork."""
         number = int(place.rpartition("/")[2])
         note, own = newest_epoch(self.storage), cec_directory(place)

@@ -9,7 +9,7 @@ import pytest
 
 from spark_cec.pipeline.declare import Declaration, Flow
 from spark_cec.pipeline.graph import GraphError
-from spark_cec.pipeline.options import Within
+from spark_cec.pipeline.options import Pace, Within
 
 
 def declare(home: Path, sink: dict[str, Any] | None = None, **flow: Any) -> dict[str, Flow]:
@@ -27,7 +27,7 @@ def declare(home: Path, sink: dict[str, Any] | None = None, **flow: Any) -> dict
         ({"within": "3s", "alpha": 0.5, "bucket": "200ms"}, Within(3_000, 1_500), 200),
         (
             {"within": "3s", "while_correcting": "suspend", "trigger": {"processingTime": "200 milliseconds"}},
-            Within(3_000, 2_700, answers_while_correcting=False), 1_000,
+            Within(3_000, 2_700, while_correcting=Pace.SUSPEND), 1_000,
         ),
         ({"bucket": "1s"}, None, 1_000),
         ({}, None, None),
@@ -58,7 +58,9 @@ def test_a_sink_reads_tentative_rows_if_it_says_so(tmp_path: Path) -> None:
         ({}, {"within": "30s", "alpha": "x"}, r"totals has alpha='x': give a number between 0 and 1"),
         ({}, {"alpha": 0.5}, r"totals has alpha=0\.5, but no within: give within, too, or leave alpha out"),
         ({}, {"while_correcting": "process"}, r"while_correcting='process', but no within: give within, too"),
-        ({}, {"within": "3s", "while_correcting": "no"}, r"while_correcting='no': give 'process' or 'suspend'"),
+        ({}, {"within": "3s", "while_correcting": "no"}, r"while_correcting='no': give 'process', 'delay' or"),
+        ({}, {"within": "3s", "while_away": "suspend"}, r"while_away='suspend': give 'process' or 'delay'"),
+        ({}, {"while_away": "delay"}, r"while_away='delay', but no within: give within, too"),
         (
             {}, {"within": "30s", "trigger": {"processingTime": "10 seconds"}},
             r"trigger={'processingTime': '10 seconds'} and within='30s': give a trigger of at most 3000 ms",

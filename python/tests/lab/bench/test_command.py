@@ -17,8 +17,8 @@ from spark_cec_lab.bench.measure import Measured, Say, Schedule
 from spark_cec_lab.bench.processes import BenchError
 
 SPEED_MS = {
-    "cec": 100.0, "cec-eager": 110.0, "rocksdb": 300.0, "rocksdb-zstd": 310.0, "rocksdb-tuned": 280.0, "hdfs": 200.0,
-    "hdfs-zstd": 210.0, "hashmap": 90.0,
+    "cec": 100.0, "cec-eager": 110.0, "rocksdb": 400.0, "rocksdb-zstd": 410.0, "rocksdb-tuned": 380.0, "hdfs": 200.0,
+    "hdfs-zstd": 210.0, "hashmap": 105.0,
 }  # fmt: skip
 
 

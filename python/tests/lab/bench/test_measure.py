@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_cec_lab.bench.job import JobSpec
-from spark_cec_lab.bench.measure import Schedule, check_state, committed_batch, load_cost, pace_of
+from spark_cec_lab.bench.measure import Schedule, check_state, committed_batch, load_cost, pace_of, pauses_of
 from spark_cec_lab.bench.processes import BenchError
 from spark_cec_lab.bench.providers import Provider
 from spark_cec_lab.bench.workloads import Shape, Workload
@@ -59,9 +59,24 @@ def test_the_cost_of_a_load_is_that_of_the_newest_recovery(tmp_path: Path) -> No
 def test_the_pace_says_what_the_slowest_batches_have_that_others_have_not() -> None:
     slow = {"batch_ms": 900.0, "gc_ms": 500.0, "commitMs": 80.0}
     rest = [{"batch_ms": 390.0 + i % 21, "gc_ms": 0.0, "commitMs": 80.0} for i in range(198)]
-    measured = pace_of([*rest[:50], slow, *rest[50:], {**slow, "batch_ms": 1000.0}])
+    measured = pace_of([*rest[:50], slow, *rest[50:], {**slow, "batch_ms": 1000.0}], [7.5, 30.0, 8.5])
+    assert measured.values["longest_pause_ms"] == 30.0
+    assert (measured.details["pauses"], measured.details["median_pause_ms"]) == (3, 8.5)
     assert measured.values["batch_ms"] == 400.0
     assert (measured.values["p99_over_median"], measured.details["p99_ms"]) == (900.0 / 400.0, 900.0)
     assert measured.details["batches"] == 200
     assert (measured.details["usual"]["gc_ms"], measured.details["slowest"]["gc_ms"]) == (0.0, 500.0)
     assert measured.details["usual"]["commitMs"] == measured.details["slowest"]["commitMs"] == 80.0
+
+
+def test_pauses_are_read_from_the_collectors_log(tmp_path: Path) -> None:
+    log = tmp_path / "gc.log"
+    log.write_text(
+        "[0.01s][info][gc] Using G1\n"
+        "[0.24s][info][gc] GC(0) Pause Young (Normal) (G1 Evacuation Pause) 51M->7M(1024M) 5.123ms\n"
+        "[0.30s][info][gc] GC(1) Concurrent Mark Cycle 31.507ms\n"
+        "[0.31s][info][gc] GC(1) Pause Remark 9M->9M(1024M) 1.250ms\n"
+        "[0.40s][info][gc] GC(2) Pause Young (Conc"
+    )
+    assert pauses_of(log) == [5.123, 1.25]
+    assert "longest_pause_ms" not in pace_of([{"batch_ms": 1.0}], []).values

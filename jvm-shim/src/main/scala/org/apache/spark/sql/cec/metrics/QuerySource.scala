@@ -24,7 +24,9 @@ private[cec] final class QuerySource(query: String, checkpoint: String) extends 
   private val summed = Seq(
     "opened" -> "cecOpened", "checked" -> "cecChecked", "closed" -> "cecClosed", "openWindows" -> "cecOpenWindows",
     "stateRows" -> "cecStateRows", "extent" -> "cecExtent", "replay" -> "cecReplay",
-    "dirty" -> "cecDirty", "logBytes" -> "cecLogBytes", "commitMs" -> "cecCommitMs", "agentMs" -> "cecAgentMs")
+    "dirty" -> "cecDirty", "logBytes" -> "cecLogBytes", "commitMs" -> "cecCommitMs", "agentMs" -> "cecAgentMs",
+    "fileBytes" -> "cecFileBytes", "deadBytes" -> "cecDeadBytes", "spilledBytes" -> "cecSpilledBytes", "movedBytes" -> "cecMovedBytes",
+    "fileReads" -> "cecFileReads")
 
   gauge("batch")(newest.map(_.batchId).getOrElse(-1L))
   summed.foreach { case (name, metric) => gauge(name)(readMetric(metric).sum) }

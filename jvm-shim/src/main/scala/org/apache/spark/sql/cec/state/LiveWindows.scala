@@ -70,6 +70,15 @@ private[cec] abstract class LiveWindows(
   /** Bytes of pages in the file. */
   def fileBytes: Long = pages.fileBytes
 
+  /** Bytes of pages that no row has. */
+  def deadBytes: Long = pages.deadBytes
+
+  private var workBefore = pages.work
+  private var workOfBatch = workBefore - workBefore
+
+  /** What the pages did in the last batch, and in tasks that failed before it. */
+  def pageWork: PageWork = workOfBatch
+
   def isGrouped: Boolean
 
   protected def indexBytes: Long
@@ -267,6 +276,8 @@ private[cec] abstract class LiveWindows(
     setTotals(sums)
     version += 1
     lastUndo = done
+    workOfBatch = pages.work - workBefore
+    workBefore = pages.work
     pages.noteBeside(besideBytes)
     done
   }

@@ -11,6 +11,17 @@ private[state] trait RecordMover {
 }
 
 /**
+ * The work of pages beside the records that come and go.
+ *
+ * @param movedBytes of records that were moved out of sparse pages
+ * @param spilledBytes of pages that went to the file
+ * @param fileReads records that were read in the file. The system may have had them in its cache.
+ */
+private[cec] final case class PageWork(movedBytes: Long, spilledBytes: Long, fileReads: Long) {
+  def -(before: PageWork): PageWork = PageWork(movedBytes - before.movedBytes, spilledBytes - before.spilledBytes, fileReads - before.fileReads)
+}
+
+/**
  * Pages of bytes with the records of one store: a key and a value each. A record has no object.
  *
  * A record never changes in place. An update adds a record, and frees the old one when nobody can need it. So a row
@@ -55,13 +66,20 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
   /** Places that are free after the batch under way. */
   private var freedLater = new IntList
   private var file: PageFile = _
-  private var heapWords, fileWords, changedWords = 0L
-  private var mayExceed = false
+  private var heapWords, fileWords, liveWords, changedWords = 0L
+  private var movedWords, spilledWords, fileReads = 0L
+  private var isTidying = false
   private var besideBytes = 0L
 
   /** Bytes on the heap, and in the file. */
   def heapBytes: Long = 8 * heapWords
   def fileBytes: Long = 8 * fileWords
+
+  /** Bytes of pages that no record has: free records, and ends of pages. */
+  def deadBytes: Long = 8 * (heapWords + fileWords - liveWords)
+
+  /** All work since the first record. */
+  def work: PageWork = PageWork(8 * movedWords, 8 * spilledWords, fileReads)
 
   /** Notes the bytes that the store takes on the heap beside its pages. They count for the limit, too. */
   def noteBeside(bytes: Long): Unit = {
@@ -81,6 +99,7 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
     val head = if (isSmall) 1 else 2
     val words = Math.addExact(Math.addExact(keyWords, valueWords), head)
     val place = allocate(words)
+    liveWords += words
     val base = arrays(place >>> UnitBits)
     val from = offset(place)
     Platform.putInt(base, from, owner)
@@ -102,11 +121,13 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
     val base = arrays(place >>> UnitBits)
     val from = rowFrom(place)
     val keySize = keyBytes(place)
+    if (isTidying) movedWords += wordsOf(place)
     add(owner, base, from, keySize, base, from + keySize, valueBytes(place))
   }
 
   /** Points a row to the key, or to the value, of a record. */
   def pointToKey(row: UnsafeRow, place: Int): UnsafeRow = {
+    noteRead(place)
     row.pointTo(arrays(place >>> UnitBits), rowFrom(place), keyBytes(place))
     row
   }
@@ -117,10 +138,13 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
   }
 
   def hasKey(place: Int, row: UnsafeRow): Boolean = {
+    noteRead(place)
     val size = keyBytes(place)
     size == row.getSizeInBytes && org.apache.spark.unsafe.array.ByteArrayMethods.arrayEquals(
       arrays(place >>> UnitBits), rowFrom(place), row.getBaseObject, row.getBaseOffset, size)
   }
+
+  private def noteRead(place: Int): Unit = if (arrays(place >>> UnitBits) == null) fileReads += 1
 
   /** The memory of a record: its array, or null. */
   def base(place: Int): AnyRef = arrays(place >>> UnitBits)
@@ -150,6 +174,7 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
     if (sizes(page) == 0 || Platform.getInt(arrays(page), offset(place)) == Hole) throw new IllegalStateException(s"no record is at the place $place")
     val words = wordsOf(place)
     lives(page) -= words
+    liveWords -= words
     changedWords += words
     if (arrays(page) != null) writeHole(page, place & UnitMask, words)
     if (page != gapPage) note(page)
@@ -171,12 +196,12 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
 
   /**
    * Moves records out of sparse pages. It reads no more than a page beyond twice the bytes that were added or freed
-   * since the last call, so that its time is in proportion to what changed. It writes nothing to the file, because a commit could
-   * not be taken back if the disk were full.
+   * since the last call, so that its time is in proportion to what changed. It writes nothing to the file, because a
+   * commit could not be taken back if the disk were full.
    */
   def tidy(mover: RecordMover): Unit = {
-    mayExceed = true
-    try tidyPages(mover) finally mayExceed = false
+    isTidying = true
+    try tidyPages(mover) finally isTidying = false
   }
 
   private def tidyPages(mover: RecordMover): Unit = {
@@ -293,7 +318,8 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
   private def note(page: Int): Unit =
     if (lives(page) == 0) release(page)
     else {
-      if (arrays(page) != null && (marks(page) & Holed) == 0 && sizes(page) <= PageWords && sizes(page) - lives(page) - wastes(page) >= sizes(page) / HoledPart) {
+      val freed = sizes(page) - lives(page) - wastes(page)
+      if (arrays(page) != null && (marks(page) & Holed) == 0 && sizes(page) <= PageWords && freed >= sizes(page) / HoledPart) {
         marks(page) = (marks(page) | Holed).toByte
         holed.add(page)
       }
@@ -307,7 +333,10 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
     sizes(page) <= PageWords && (if (arrays(page) != null) lives(page) < sizes(page) / 4 else lives(page) < sizes(page) / 2)
 
   private def makePage(words: Int): Int = {
-    while (!mayExceed && memory.isFull && spillOldest()) {}
+    if (!isTidying) {
+      while (memory.isFull && spillOldest()) {}
+      memory.refuseIfExhausted()
+    }
     val page = if (!freePages.isEmpty) freePages.pop() else {
       if (pageCount == arrays.length) growTo(2 * pageCount)
       pageCount += 1
@@ -376,6 +405,7 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
     marks(page) = (marks(page) & ~Holed).toByte
     heapWords -= sizes(page)
     fileWords += sizes(page)
+    spilledWords += sizes(page)
     memory.add(-8L * sizes(page))
   }
 }
@@ -397,7 +427,7 @@ private[state] object Pages {
   private val MostValueWords = (1 << (31 - KeyBits)) - 1
 
   /** Copies whole words. The JVM's own copy costs as much as twenty words before it begins. */
-  private def copyWords(from: AnyRef, fromAt: Long, to: AnyRef, toAt: Long, bytes: Int): Unit =
+  def copyWords(from: AnyRef, fromAt: Long, to: AnyRef, toAt: Long, bytes: Int): Unit =
     if (bytes > MostBytesInLoop) Platform.copyMemory(from, fromAt, to, toAt, bytes)
     else {
       var i = 0

@@ -7,7 +7,7 @@ import java.nio.file.{Files, Path, StandardOpenOption}
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
-import org.apache.arrow.vector.{BigIntVector, TinyIntVector, VarBinaryVector, VectorSchemaRoot}
+import org.apache.arrow.vector.{BigIntVector, BitVectorHelper, TinyIntVector, VarBinaryVector, VectorSchemaRoot}
 import org.apache.arrow.vector.ipc.{ArrowStreamReader, ArrowStreamWriter}
 import org.apache.arrow.vector.types.pojo.{ArrowType, Field, FieldType, Schema}
 
@@ -29,6 +29,7 @@ private[state] object RecordKind {
  */
 private[state] final class RecordSpool(grouped: Boolean, newFile: () => Path) extends AutoCloseable {
   private var stream: RecordStream = _
+  private val rows = new RowsOfWindow
   private var file: Path = _
   private var isKept = false
 
@@ -62,8 +63,10 @@ private[state] final class RecordSpool(grouped: Boolean, newFile: () => Path) ex
     finally if (file != null && !isKept) Files.deleteIfExists(file)
 
   private def addRows(kind: Byte, live: LiveWindows, window: Int): Long = {
-    val (to, id) = (openStream(), live.id(window))
-    live.foreachRow(window, (key, value) => to.add(kind, id, key, value))
+    rows.to = openStream()
+    rows.kind = kind
+    rows.id = if (grouped) live.id(window) else null
+    live.foreachRow(window, rows)
     live.rowCount(window)
   }
 
@@ -74,6 +77,57 @@ private[state] final class RecordSpool(grouped: Boolean, newFile: () => Path) ex
     }
     stream
   }
+}
+
+/** Adds the rows of a window. There may be millions of windows, so all have one visitor. */
+private final class RowsOfWindow extends RowVisitor {
+  var to: RecordStream = _
+  var kind: Byte = 0
+  /** The id of a window of several keys; null: the window's key is its id. */
+  var id: UnsafeRow = _
+
+  override def visit(key: UnsafeRow, value: UnsafeRow): Unit = to.add(kind, if (id == null) key else id, key, value)
+}
+
+/**
+ * A column of rows on its way into an Arrow vector. It copies whole words, where each call of Arrow's own setters makes
+ * sure of the vector's size again.
+ */
+private final class RowColumn(vector: VarBinaryVector) {
+  private var bytes = new Array[Byte](1 << 12)
+  /** Where each row begins, and behind the last one where it ends. */
+  private var begins = new Array[Int](1 << 6)
+  private var count = 0
+
+  /** Adds a row; null has no bytes. */
+  def add(row: UnsafeRow): Unit = {
+    if (count + 1 == begins.length) begins = java.util.Arrays.copyOf(begins, 2 * begins.length)
+    val (begin, size) = (begins(count), if (row == null) 0 else row.getSizeInBytes)
+    if (size > bytes.length - begin) {
+      bytes = java.util.Arrays.copyOf(bytes, Math.max(Math.addExact(begin, size), Math.min(2L * bytes.length, RowColumn.Most).toInt))
+    }
+    if (row != null) Pages.copyWords(row.getBaseObject, row.getBaseOffset, bytes, Platform.BYTE_ARRAY_OFFSET + begin, size)
+    count += 1
+    begins(count) = begin + size
+  }
+
+  /** Fills the vector and begins anew. `isNull` tells which rows have no value. */
+  def flush(isNull: Int => Boolean): Unit = {
+    vector.allocateNew(begins(count), count)
+    Platform.copyMemory(bytes, Platform.BYTE_ARRAY_OFFSET, null, vector.getDataBuffer.memoryAddress, begins(count))
+    Platform.copyMemory(begins, Platform.INT_ARRAY_OFFSET, null, vector.getOffsetBuffer.memoryAddress, 4L * (count + 1))
+    var i = 0
+    while (i < count) {
+      if (!isNull(i)) BitVectorHelper.setBit(vector.getValidityBuffer, i)
+      i += 1
+    }
+    vector.setLastSet(count - 1)
+    count = 0
+  }
+}
+
+private object RowColumn {
+  private val Most = Int.MaxValue - 16L
 }
 
 private final class RecordStream(file: Path, grouped: Boolean) extends AutoCloseable {
@@ -87,9 +141,9 @@ private final class RecordStream(file: Path, grouped: Boolean) extends AutoClose
   private val allocator = acquired(ArrowUtils.rootAllocator.newChildAllocator("cec commit", 0, Long.MaxValue))
   private val root = acquired(VectorSchemaRoot.create(new Schema(fields.asJava), allocator))
   private val kinds = root.getVector("kind").asInstanceOf[TinyIntVector]
-  private val windows = root.getVector("window").asInstanceOf[VarBinaryVector]
-  private val keys = if (grouped) root.getVector("key").asInstanceOf[VarBinaryVector] else null
-  private val values = root.getVector("value").asInstanceOf[VarBinaryVector]
+  private val windows = columnOf("window")
+  private val keys = if (grouped) columnOf("key") else null
+  private val values = columnOf("value")
   private val channel = acquired(FileChannel.open(file, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE))
   private val writer = new ArrowStreamWriter(root, null, channel)
   private var count = 0
@@ -102,17 +156,14 @@ private final class RecordStream(file: Path, grouped: Boolean) extends AutoClose
     if (count > 0 && bytes + size > RecordStream.BatchBytes) flush()
     bytes += size
     kinds.setSafe(count, kind)
-    set(windows, window)
-    if (keys != null) set(keys, key)
-    if (value == null) values.setNull(count) else set(values, value)
+    windows.add(window)
+    if (keys != null) keys.add(key)
+    values.add(value)
     count += 1
     if (count == RecordStream.BatchRows) flush()
   }
 
-  private def set(vector: VarBinaryVector, row: UnsafeRow): Unit = row.getBaseObject match {
-    case bytes: Array[Byte] => vector.setSafe(count, bytes, (row.getBaseOffset - Platform.BYTE_ARRAY_OFFSET).toInt, row.getSizeInBytes)
-    case _ => vector.setSafe(count, row.getBytes)
-  }
+  private def columnOf(name: String) = new RowColumn(root.getVector(name).asInstanceOf[VarBinaryVector])
 
   def finish(): Unit = {
     if (count > 0) flush()
@@ -123,6 +174,9 @@ private final class RecordStream(file: Path, grouped: Boolean) extends AutoClose
   override def close(): Unit = acquired.close()
 
   private def flush(): Unit = {
+    windows.flush(_ => false)
+    if (keys != null) keys.flush(_ => false)
+    values.flush(kinds.get(_) == RecordKind.Close)
     root.setRowCount(count)
     writer.writeBatch()
     root.clear()

@@ -15,6 +15,11 @@ private[cec] object StoreMetrics {
   private val openWindows = SumMetric("cecOpenWindows", "open windows (N)")
   private val stateRows = SumMetric("cecStateRows", "state keys of the open windows, of which a window may have several")
   private val dirty = SumMetric("cecDirty", "windows changed since their footprint")
+  private val fileBytes = SumMetric("cecFileBytes", "bytes of rows in files of spark.local.dir, beyond memory")
+  private val deadBytes = SumMetric("cecDeadBytes", "bytes of memory and files that are free for rows")
+  private val spilledBytes = StateStoreCustomSizeMetric("cecSpilledBytes", "bytes written to files of spark.local.dir")
+  private val movedBytes = StateStoreCustomSizeMetric("cecMovedBytes", "bytes of rows moved so that memory is free")
+  private val fileReads = StateStoreCustomSumMetric("cecFileReads", "rows read in files of spark.local.dir")
   private val logBytes = StateStoreCustomSizeMetric("cecLogBytes", "bytes appended to the log")
   private val commitMs = StateStoreCustomTimingMetric("cecCommitMs", "time to commit")
   private val agentMs = StateStoreCustomTimingMetric("cecAgentMs", "time of the agent in it")
@@ -22,16 +27,19 @@ private[cec] object StoreMetrics {
   private val held = StateStoreCustomSumMetric("cecHeld", "mutations held back in a replay")
 
   val all: Seq[StateStoreCustomMetric] =
-    Seq(opened, checked, closed, openWindows, stateRows, extent, replay, dirty, logBytes, commitMs, agentMs, held, estimate, CommittedStores)
+    Seq(
+      opened, checked, closed, openWindows, stateRows, extent, replay, dirty, logBytes, commitMs, agentMs, held, estimate, fileBytes, deadBytes,
+      spilledBytes, movedBytes, fileReads, CommittedStores)
 
   def of(state: StoreState): StateStoreMetrics = {
-    val (last, sums) = (state.metrics, state.live.sums)
+    val (last, sums, pages) = (state.metrics, state.live.sums, state.live.pageWork)
     StateStoreMetrics(
       sums.rows,
       state.live.heapBytes,
       Map(
         opened -> last.opened, checked -> last.checked, closed -> last.closed, openWindows -> state.openWindows, stateRows -> sums.rows,
-        extent -> last.extent, replay -> last.replay, dirty -> last.dirty, logBytes -> last.logBytes, commitMs -> last.commitMs, agentMs -> (last.agentUs + 500) / 1000, held -> last.held,
-        estimate -> last.recoveryEstimateMs))
+        extent -> last.extent, replay -> last.replay, dirty -> last.dirty, logBytes -> last.logBytes, commitMs -> last.commitMs,
+        agentMs -> (last.agentUs + 500) / 1000, held -> last.held, estimate -> last.recoveryEstimateMs, fileBytes -> state.live.fileBytes,
+        deadBytes -> state.live.deadBytes, spilledBytes -> pages.spilledBytes, movedBytes -> pages.movedBytes, fileReads -> pages.fileReads))
   }
 }

@@ -7,6 +7,7 @@ import scala.util.Random
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.cec.CecSuite
+import org.apache.spark.sql.cec.agent.CecException
 
 class PagesSuite extends CecSuite {
   import Rows._
@@ -77,6 +78,71 @@ class PagesSuite extends CecSuite {
     }
     assert(store.heapBytes < 4L * 8 * Pages.PageWords && full > 12L * 8 * Pages.PageWords)
     places.indices.by(100).foreach(i => assert(read(store, places(i)) == ((row(i.toLong), value(6, i)))))
+    store.close()
+  }
+
+  test("the work of pages is counted: what is dead, moved, written to the file and read there") {
+    val store = pages(0L)
+    def words(places: Iterable[Int]) = places.iterator.map(place => 1 + (store.keyBytes(place) + store.valueBytes(place)) / 8).sum
+    val places = mutable.ArrayBuffer.from((0 until 20000).map(i => store.add(i, row(i.toLong), value(6, i))))
+    assert(store.work.spilledBytes == store.fileBytes && store.fileBytes > 16L * 8 * Pages.PageWords / 10 * 9)
+    assert(store.deadBytes == store.heapBytes + store.fileBytes - 8L * words(places))
+    assert(store.work.fileReads == 0 && store.work.movedBytes == 0)
+    assert(store.hasKey(places(100), row(100L)) && store.work.fileReads == 1)
+    assert(store.hasKey(places.last, row(19999L)) && store.work.fileReads == 1, "the last page is on the heap")
+    val (dead, gone) = (store.deadBytes, places.indices.filter(_ % 3 > 0))
+    val freed = 8L * words(gone.map(places))
+    gone.foreach(i => store.free(places(i)))
+    assert(store.deadBytes == dead + freed)
+    var moved = 0L
+    store.tidy { (owner, place) =>
+      moved += 8L * words(Seq(place))
+      places(owner) = store.copy(owner, place)
+      store.freeLater(place)
+    }
+    store.endBatch()
+    assert(store.work.movedBytes == moved && moved > 0)
+    assert(store.deadBytes < dead + freed - 100000)
+    store.close()
+  }
+
+  test("an executor whose windows nearly fill the heap says so, and what it has stays right") {
+    val store = new Pages(PageMemory.apart(1L << 20, 2L << 20), () => file())
+    val first = store.add(0, row(0L), value(6, 0))
+    store.noteBeside(2L << 20) // columns and indexes cannot go to the file
+    val failure = intercept[CecException]((1 to 100000).foreach(i => store.add(i, row(i.toLong), value(6, i))))
+    assert(failure.isA("LiveStore") && failure.getMessage.contains("raise spark.executor.memory"))
+    assert(read(store, first) == ((row(0L), value(6, 0))))
+    store.noteBeside(0L)
+    assert(read(store, store.add(1, row(1L), value(6, 1))) == ((row(1L), value(6, 1))))
+    store.close()
+  }
+
+  test("more than two billion bytes that are free in the file are counted, moved out and used again") {
+    val store = pages(0L)
+    val content = value(4000, 7)
+    val perRecord = 8L * (1 + 2 + content.getSizeInBytes / 8)
+    val places = mutable.ArrayBuffer.empty[Int]
+    while (places.size * perRecord * 7 / 8 < Int.MaxValue + 100000000L) places += store.add(places.size, row(places.size.toLong), content)
+    store.tidy((_, _) => ())
+    places.indices.foreach(i => if (i % 8 != 0) store.free(places(i)))
+    assert(store.deadBytes > Int.MaxValue)
+    val held = store.fileBytes
+    var rounds = 0
+    while (store.deadBytes > held / 10 && rounds < 20) {
+      store.tidy { (owner, place) =>
+        places(owner) = store.copy(owner, place)
+        store.freeLater(place)
+      }
+      store.endBatch()
+      rounds += 1
+    }
+    assert(rounds == 1, "it may read twice what changed")
+    assert(store.work.movedBytes > 0 && store.fileBytes + store.heapBytes < held / 4)
+    places.indices.by(8).foreach { i =>
+      val (key, found) = read(store, places(i))
+      assert(key == row(i.toLong) && found == content)
+    }
     store.close()
   }
 

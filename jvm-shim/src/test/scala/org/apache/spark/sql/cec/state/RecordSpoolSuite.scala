@@ -221,6 +221,32 @@ class RecordSpoolSuite extends CecSuite {
     }
   }
 
+  test("ten thousand loads leave no memory, no mapping and no file behind") {
+    val path = file()
+    write(path, (0L until 600L).map(k => (row(k).getBytes, row(k).getBytes, row(k).getBytes, k)))
+    val checkpoint = Files.readAllBytes(path)
+    def cycle(): Unit = {
+      Files.write(path, checkpoint)
+      val pages = new Pages(PageMemory.apart(0L), () => PageFile.in(Files.createTempDirectory("cec").toFile))
+      val live = new KeyWindows(1, 1, None, Longs, pages)
+      CheckpointSpool.loadKeys(path, live)
+      live.loaded()
+      assert(live.fileBytes > 0 && live.get(row(599L)) == row(599L) && live.get(row(1L)) == row(1L))
+      live.close()
+    }
+    def resources = {
+      val mappings = Files.readAllLines(Path.of("/proc/self/maps")).asScala.count(_.contains("deleted"))
+      (Files.list(Path.of("/proc/self/fd")).count, mappings, ArrowUtils.rootAllocator.getAllocatedMemory)
+    }
+    def resident = Files.readAllLines(Path.of("/proc/self/status")).asScala.find(_.startsWith("VmRSS:")).get.split("\\s+")(1).toLong / 1024
+    (0 until 2000).foreach(_ => cycle())
+    val (before, residentBefore) = (resources, resident)
+    (0 until 8000).foreach(_ => cycle())
+    info(s"resident: $residentBefore MiB, then $resident MiB")
+    assert(resources == before)
+    assert(resident < residentBefore + 100, "a leak of 13 KB at each load")
+  }
+
   /** A file as the agent writes it: windows, keys, values and footprints, in two batches. */
   private def write(path: Path, rows: Seq[(Array[Byte], Array[Byte], Array[Byte], Long)]): Unit = {
     def field(name: String, kind: ArrowType) = new Field(name, new FieldType(false, kind, null), null)

@@ -1,0 +1,67 @@
+"""Callers wait for their turn."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from spark_cec.agent import turns
+from spark_cec.agent.turns import Turns, machine_memory
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_those_inside_never_take_more_than_the_bound_but_for_one_alone(seed: int) -> None:
+    dice = random.Random(seed)
+    bound, inside, lock = Turns(100), list[int](), threading.Lock()
+    seen: list[list[int]] = []
+
+    def call(amount: int) -> None:
+        with bound.taking(amount):
+            with lock:
+                inside.append(amount)
+                seen.append(list(inside))
+            with lock:
+                inside.remove(amount)
+
+    amounts = [dice.choice([10, 40, 60, 250]) for _ in range(200)]
+    threads = [threading.Thread(target=call, args=(amount,)) for amount in amounts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(seen) == len(amounts), f"seed {seed}: somebody still waits"
+    assert all(sum(each) <= 100 or len(each) == 1 for each in seen), f"seed {seed}"
+
+
+def test_a_caller_waits_until_another_is_done_even_if_that_one_fails() -> None:
+    bound, let_in = Turns(100), threading.Event()
+
+    def second() -> None:
+        with bound.taking(50):
+            let_in.set()
+
+    with pytest.raises(KeyError), bound.taking(80):
+        waiting = threading.Thread(target=second)
+        waiting.start()
+        with bound.taking(20):  # this one fits beside the first
+            assert not let_in.is_set()
+        raise KeyError
+    waiting.join(60)
+    assert let_in.is_set()
+
+
+def test_a_container_may_use_less_than_the_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new, old = tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes"
+    monkeypatch.setattr(turns, "_LIMIT_FILES", (new, old))
+    all_of_it = machine_memory()
+    assert all_of_it > 1 << 28
+    new.write_text("max\n")
+    assert machine_memory() == all_of_it
+    new.write_text("134217728\n")
+    assert machine_memory() == 134217728
+    new.write_text("max\n")
+    old.write_text("67108864\n")
+    assert machine_memory() == 67108864
