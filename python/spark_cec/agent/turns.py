@@ -11,11 +11,19 @@ from pathlib import Path
 _LIMIT_FILES = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
-class Turns:
-    """Lets callers in while all of them together take at most `most`. A caller that is alone may take more."""
+WAIT_S = 60.0
+"""The longest wait for a turn: the shim takes an agent that answers no more for dead."""
 
-    def __init__(self, most: int) -> None:
+
+class Turns:
+    """Lets callers in while all of them together take at most `most`.
+
+    A caller that is alone may take more. So may one that has waited for `wait_s`.
+    """
+
+    def __init__(self, most: int, wait_s: float = WAIT_S) -> None:
         self._most = most
+        self._wait_s = wait_s
         self._taken = self._inside = 0
         self._changed = threading.Condition()
 
@@ -23,7 +31,7 @@ class Turns:
     def taking(self, amount: int) -> Iterator[None]:
         """Waits for its turn, and gives back what it takes at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._inside or self._taken + amount <= self._most)
+            self._changed.wait_for(lambda: not self._inside or self._taken + amount <= self._most, self._wait_s)
             self._taken += amount
             self._inside += 1
         try:

@@ -53,6 +53,13 @@ def test_a_caller_waits_until_another_is_done_even_if_that_one_fails() -> None:
     assert let_in.is_set()
 
 
+def test_nobody_waits_for_longer_than_the_shim_does() -> None:
+    bound = Turns(100, wait_s=0.05)
+    with bound.taking(100), bound.taking(50), bound.taking(10):
+        assert bound._taken == 160
+    assert bound._taken == 0
+
+
 def test_a_container_may_use_less_than_the_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     new, old = tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes"
     monkeypatch.setattr(turns, "_LIMIT_FILES", (new, old))

@@ -15,6 +15,9 @@ private[cec] final class PageMemory(limitBytes: Long, mostBytes: Long, used: Ato
   /** Whether a page more exceeds the limit. */
   def isFull: Boolean = used.get >= limitBytes
 
+  /** Whether the pages that were moved out of files exceed the limit by as much as they may. */
+  def isExceeded: Boolean = used.get - limitBytes >= Math.max(limitBytes / 8, PageMemory.LeastExcess)
+
   def usedBytes: Long = used.get
 
   /** Raises an error if the heap has no room for a page more. It says more than the JVM's own, which ends the process. */
@@ -33,6 +36,8 @@ private[cec] object PageMemory {
   private val usedHere = new AtomicLong
 
   private lazy val source = new WindowSource(() => usedBytes).register()
+
+  private val LeastExcess = 4L << 20
 
   /** Spark and its tasks need the rest of the heap. */
   private val MostPercent = 85

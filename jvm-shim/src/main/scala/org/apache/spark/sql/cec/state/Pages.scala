@@ -54,8 +54,8 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
   private val freePages = new IntList
   private var made = 0
 
-  /** Pages with holes, and pages with few records. Both lists may have pages that no longer are so. */
-  private val holed, sparse = new ArrayDeque[Integer]
+  /** Pages with holes, and pages with few records. The lists may have pages that no longer are so. */
+  private val holed, sparse, sparseInFile = new ArrayDeque[Integer]
 
   /** The next page that may go to the file. */
   private var hand = 1
@@ -195,9 +195,10 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
   }
 
   /**
-   * Moves records out of sparse pages. It reads no more than a page beyond twice the bytes that were added or freed
-   * since the last call, so that its time is in proportion to what changed. It writes nothing to the file, because a
-   * commit could not be taken back if the disk were full.
+   * Moves records out of sparse pages. All calls together read no more than a page beyond twice the bytes that were
+   * added or freed, so that their time is in proportion to what changed. A call writes nothing to the file, because a
+   * commit could not be taken back if the disk were full. So it ends when it has exceeded the memory by a little, and
+   * the next records that come make room.
    */
   def tidy(mover: RecordMover): Unit = {
     isTidying = true
@@ -206,15 +207,21 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
 
   private def tidyPages(mover: RecordMover): Unit = {
     var left = 2 * changedWords
-    while (left > 0 && !sparse.isEmpty) {
-      val page = sparse.poll()
-      if ((marks(page) & Sparse) != 0) {
-        marks(page) = (marks(page) & ~(Sparse | Holed)).toByte
-        left -= sizes(page)
-        if (page != gapPage && isSparse(page)) empty(page, mover)
-      }
+    while (left > 0 && !sparse.isEmpty) left -= emptyFirst(sparse, mover) // that takes no memory
+    while (left > 0 && !sparseInFile.isEmpty && !memory.isExceeded) left -= emptyFirst(sparseInFile, mover)
+    changedWords = if (sparse.isEmpty && sparseInFile.isEmpty) 0L else Math.max(left, 0L) / 2 // for the next call
+  }
+
+  /** Empties the first of these pages if it is still sparse, and returns how many words it has. */
+  private def emptyFirst(pages: ArrayDeque[Integer], mover: RecordMover): Int = {
+    val page = pages.poll()
+    if ((marks(page) & Sparse) == 0) 0
+    else {
+      marks(page) = (marks(page) & ~(Sparse | Holed)).toByte
+      val words = sizes(page)
+      if (page != gapPage && isSparse(page)) empty(page, mover)
+      words
     }
-    changedWords = 0L
   }
 
   /** Frees the memory. No row may point to the pages any more. */
@@ -273,6 +280,7 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
 
   /** Goes to the next gap of the page, or to another page. */
   private def findGap(words: Int): Unit = {
+    makeRoom() // not for new pages alone: records may all come into holes, and what `tidy` has moved would stay
     if (gapFrom < gapTo) writeHole(gapPage, gapFrom, gapTo - gapFrom)
     var unit = gapTo
     while (unit < sizes(gapPage)) {
@@ -325,7 +333,7 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
       }
       if ((marks(page) & Sparse) == 0 && isSparse(page)) {
         marks(page) = (marks(page) | Sparse).toByte
-        sparse.add(page)
+        (if (arrays(page) != null) sparse else sparseInFile).add(page)
       }
     }
 
@@ -333,10 +341,7 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
     sizes(page) <= PageWords && (if (arrays(page) != null) lives(page) < sizes(page) / 4 else lives(page) < sizes(page) / 2)
 
   private def makePage(words: Int): Int = {
-    if (!isTidying) {
-      while (memory.isFull && spillOldest()) {}
-      memory.refuseIfExhausted()
-    }
+    makeRoom()
     val page = if (!freePages.isEmpty) freePages.pop() else {
       if (pageCount == arrays.length) growTo(2 * pageCount)
       pageCount += 1
@@ -353,6 +358,11 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
     heapWords += words
     memory.add(8L * words)
     page
+  }
+
+  private def makeRoom(): Unit = if (!isTidying) {
+    while (memory.isFull && spillOldest()) {}
+    memory.refuseIfExhausted()
   }
 
   private def growTo(length: Int): Unit = {

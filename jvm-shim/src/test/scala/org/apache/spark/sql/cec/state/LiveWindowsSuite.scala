@@ -290,7 +290,7 @@ class LiveWindowsSuite extends CecSuite {
       ("a window of one key", 48.0, () => keys()), ("a key of a window of four", 64.0, () => groups())))
     test(s"$kind takes at most $perKey bytes beside its row, as the docs say, while batches change a part of the windows") {
       val before = usedHeap()
-      val (windows, many, few) = (make(), 400000L, 20000)
+      val (windows, many, few) = (make(), 1000000L, 20000)
       def key(i: Long) = if (windows.isGrouped) row(i / 4, i) else row(i)
       val random = new Random(1)
       (0L until many).foreach(i => windows.put(key(i), row(i)))
@@ -303,7 +303,7 @@ class LiveWindowsSuite extends CecSuite {
       val allowed = windows.sums.bytes + perKey * many + 30.0 * few // the formula of docs/operations.md
       val measured = usedHeap() - before
       info(s"the formula says ${allowed.toLong}, the store ${windows.heapBytes}, the JVM $measured bytes")
-      assert(windows.heapBytes < allowed && measured < allowed * 1.1 && measured > windows.heapBytes * 0.9)
+      assert(windows.heapBytes < allowed && measured < allowed * 1.05 + (12L << 20) && measured > windows.heapBytes * 0.9)
       assert(windows.sums.rows == many, "the windows are still needed")
     }
 
