@@ -27,6 +27,7 @@ from spark_cec.availability.epochs import list_numbers, newest_epoch
 from spark_cec.pipeline import Pipeline, apply_changes, epoch_files
 from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.epoch_keeper import EpochKeeper
+from spark_cec.pipeline.flows import Flows
 from spark_cec.pipeline.running import RunningPipeline
 from spark_cec.settings import PREFIX
 
@@ -283,11 +284,17 @@ def test_an_epoch_that_fails_is_begun_anew_and_the_flow_goes_on(
 
 @pytest.mark.parametrize(("away", "correcting"), [("delay", "delay"), ("delay", "process"), ("process", "delay")])
 def test_rows_of_an_epoch_that_delays_wait_and_all_is_right_in_the_end(
-    away: str, correcting: str, spark: SparkSession, tmp_path: Path
+    away: str, correcting: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The query of an epoch starts again if its pace changes: no row is lost there, and none comes twice."""
-    feed, board = Feed(tmp_path), window_board()
-    paces = {"while_away": away, "while_correcting": correcting}
+    """The query of an epoch starts again if its pace changes. The flow catches up in steps, so that it is seen."""
+    feed, board, pauses, start = Feed(tmp_path), window_board(), list[int](), Flows.start_epoch
+
+    def note_pause(flows: Flows, *given: Any) -> Any:
+        pauses.append(given[-1])
+        return start(flows, *given)
+
+    monkeypatch.setattr(Flows, "start_epoch", note_pause)
+    paces = {"while_away": away, "while_correcting": correcting, "reads": {"maxRowsPerTrigger": "8"}}
     with running(per_page(tmp_path, board, within="6s", alpha=0.6, **paces), spark) as run:
         feed.put("web", (1, "a", 1), (15, "a", 1))
         feed.put("app", (2, "a", 1))
@@ -305,6 +312,8 @@ def test_rows_of_an_epoch_that_delays_wait_and_all_is_right_in_the_end(
         right += Counter([(30, "c", 2, 2), *((second, "c", 4, 4) for second in range(40, 590, 10))])
         eventually(lambda: board.stable == right or None, f"{right}, not {board.stable}")
         has_none(run, board)
+    waits = {"process": 0, "delay": 3_600}
+    assert pauses[: 1 + (away != correcting)] == [waits[each] for each in dict.fromkeys((away, correcting))]
 
 
 @pytest.mark.parametrize("trigger", [None, {"processingTime": "1 second"}], ids=["at once", "with a trigger"])

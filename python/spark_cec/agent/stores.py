@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
@@ -32,13 +33,18 @@ from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.recovery.attempts import Allows, CommittedAttempts, read_attempts
 from spark_cec.recovery.report import LoadedStore, loaded_payload
-from spark_cec.settings import parse_settings
+from spark_cec.settings import PREFIX, duration_ms, parse_settings
 
 _RUNS_KNOWN = 64
 """The number of runs whose attempt rules are cached."""
 
 _BYTES_PER_RECORD = 160
 """What a record of a short key and value takes while an eventual checkpoint is rebuilt."""
+
+
+def _longest_wait_s(conf: Mapping[str, str]) -> float:
+    """How long a call may wait for its turn: a third of the time after which the shim takes the agent for dead."""
+    return duration_ms("agent.timeout", conf.get(PREFIX + "agent.timeout", "10min")) / 1000 / 3
 
 
 def _decode_id(text: str | None) -> bytes:
@@ -72,7 +78,6 @@ class StoreCalls:
 
     def load(self, request: LoadRequest) -> LoadAnswer:
         """Answers the EC of a store at a version."""
-        started = time.perf_counter()
         log = self._logs.get(request.home, parse_settings(request.conf), request.log_id)
         checkpoint_id = bytes.fromhex(request.checkpoint_id) if request.checkpoint_id else None
         log.catalog.refresh()
@@ -80,10 +85,12 @@ class StoreCalls:
             allows = self._allowed_attempts(log, request)
             head = head_at(log.catalog.index, request.store, request.version, checkpoint_id, allows)
         # An executor brings all its stores back at once, and has no room for all of them in its agent.
-        with self._loads.taking(max(head.meta.extent, head.meta.open_windows) * _BYTES_PER_RECORD):
-            return self._load(request, log, head, started)
+        records = max(head.meta.extent, head.meta.open_windows)
+        with self._loads.taking(records * _BYTES_PER_RECORD, _longest_wait_s(request.conf)):
+            return self._load(request, log, head)
 
-    def _load(self, request: LoadRequest, log: OpenLog, head: CommitEntry, started: float) -> LoadAnswer:
+    def _load(self, request: LoadRequest, log: OpenLog, head: CommitEntry) -> LoadAnswer:
+        started = time.perf_counter()
         with log.catalog.naming_places():
             checkpoint = rebuild(log.storage, log.catalog.index, head)
         meta = head.meta

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,29 +13,29 @@ from pathlib import Path
 _LIMIT_FILES = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
-WAIT_S = 60.0
-"""The longest wait for a turn: the shim takes an agent that answers no more for dead."""
-
-
 class Turns:
-    """Lets callers in while all of them together take at most `most`.
+    """Lets callers in, in their order, while all of them together take at most `most`. One alone may take more."""
 
-    A caller that is alone may take more. So may one that has waited for `wait_s`.
-    """
-
-    def __init__(self, most: int, wait_s: float = WAIT_S) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
-        self._wait_s = wait_s
         self._taken = self._inside = 0
+        self._waiting: deque[object] = deque()
         self._changed = threading.Condition()
 
     @contextmanager
-    def taking(self, amount: int) -> Iterator[None]:
-        """Waits for its turn, and gives back what it takes at the end."""
+    def taking(self, amount: int, wait_s: float) -> Iterator[None]:
+        """Waits for its turn, at most for `wait_s`, and gives back what it takes at the end.
+
+        The shim takes an agent that answers no more for dead. So it is better to take too much than to wait for longer.
+        """
+        ticket, until = object(), time.monotonic() + wait_s
         with self._changed:
-            self._changed.wait_for(lambda: not self._inside or self._taken + amount <= self._most, self._wait_s)
+            self._waiting.append(ticket)
+            self._changed.wait_for(lambda: self._may_enter(ticket, amount), until - time.monotonic())
+            self._waiting.remove(ticket)
             self._taken += amount
             self._inside += 1
+            self._changed.notify_all()
         try:
             yield
         finally:
@@ -41,6 +43,10 @@ class Turns:
                 self._taken -= amount
                 self._inside -= 1
                 self._changed.notify_all()
+
+    def _may_enter(self, ticket: object, amount: int) -> bool:
+        fits = not self._inside or self._taken + amount <= self._most
+        return fits and self._waiting[0] is ticket
 
 
 def machine_memory() -> int:

@@ -186,9 +186,9 @@ class UnionCalls:
         channels = [stream.facts for stream in streams.members.values() if stream.facts is not None]
         self._note_waits(request.query, streams, union, [each for each in channels if each.name not in union.absent])
         if union.pause_ms:
-            then_ms = int(time.time() * 1000) - union.pause_ms
+            then_ms = self._clock() * 1000 - union.pause_ms
             for stream in streams.members.values():
-                stream.facts = None if stream.facts is None else as_of(stream.facts, then_ms, union.pause_ms)
+                stream.facts = None if stream.facts is None else as_of(stream.facts, then_ms)
             channels = [stream.facts for stream in streams.members.values() if stream.facts is not None]
         absent = streams.given_up.keys() | set(union.absent)
         wait_ms = min(EMPTY_WAIT_MS, parse_settings(request.conf).quiet_inputs_ms or EMPTY_WAIT_MS)
@@ -263,7 +263,7 @@ class UnionCalls:
                             raise each
                         known.batches[batch] = BatchTimes(batch, 0, TimeRange(None, None))
                     if isinstance(each, manifest.Manifest):
-                        known.batches[batch] = _read_times(log, each, member, request)
+                        known.batches[batch] = _read_times(log, each, member, request, self._clock())
             there = (known.batches[batch] for batch in batches if batch in known.batches)
             backlog = Backlog.of(each for each in there if each.rows)
             known.read[stream] = batches, backlog
@@ -291,8 +291,10 @@ def _read_said(boundary: Boundary, member: Member, request: BucketEndRequest) ->
     return max((ms for ms in (quiet_ms, boundary.columns.get(column or "")) if ms is not None), default=None)
 
 
-def _read_times(log: OpenLog, found: manifest.Manifest, member: Member, request: BucketEndRequest) -> BatchTimes:
-    """The times of a batch; from its rows if its manifest, of an earlier release, has none."""
+def _read_times(
+    log: OpenLog, found: manifest.Manifest, member: Member, request: BucketEndRequest, now: float
+) -> BatchTimes:
+    """The times of a batch, seen first at `now`; from its rows if its manifest, of an earlier release, has none."""
     if found.truncate:
         raise BucketError(
             f"{request.path}: batch {found.batch} of {member.name} replaces all output, as in complete mode, so it has "
@@ -300,8 +302,8 @@ def _read_times(log: OpenLog, found: manifest.Manifest, member: Member, request:
         )
     if not found.rows:
         return BatchTimes(found.batch, 0, TimeRange(None, None))
-    # A writer whose clock is ahead must not make its rows wait for longer.
-    came_ms = min(found.wall_ms, int(time.time() * 1000))
+    # By this process's clock, which is never set. The writer's clock may be ahead.
+    came_ms = now * 1000 - max(time.time() * 1000 - found.wall_ms, 0)
     exact = is_case_sensitive(request)
     column = find_column(member.time, found.times, exact=exact)
     if column is not None:

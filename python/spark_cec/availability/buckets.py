@@ -16,12 +16,12 @@ from spark_cec.log.times import TimeRange
 
 @dataclass(frozen=True, slots=True)
 class BatchTimes:
-    """A batch of a channel: its rows, the range of their times, and when it came, ms since the epoch."""
+    """A batch of a channel: its rows, the range of their times, and when it came, in ms by the reader's clock."""
 
     batch: int
     rows: int
     times: TimeRange
-    came_ms: int = 0
+    came_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,18 @@ class ChannelFacts:
     said_ms: int | None = None
 
 
-def as_of(channel: ChannelFacts, then_ms: int, pause_ms: int) -> ChannelFacts:
-    """The channel as it was at `then_ms`, so `pause_ms` ago, but with all that the reader has looked at."""
+def as_of(channel: ChannelFacts, then_ms: float) -> ChannelFacts:
+    """The channel without the batches that came after `then_ms`, but with all that the reader has looked at.
+
+    What the writer says counts up to the first row of a batch that is left out: else that row would be late.
+    """
     later = (each.batch for each in channel.backlog.batches if each.came_ms > then_ms)
     young = next((batch for batch in later if batch > channel.position.batch), None)
-    said_ms = None if channel.said_ms is None else channel.said_ms - pause_ms
     if young is None:
-        return replace(channel, said_ms=said_ms)
+        return channel
+    hidden = [each.times.first_ms for each in channel.backlog.batches if each.batch >= young]
+    first_ms = min((ms for ms in hidden if ms is not None), default=None)
+    said_ms = channel.said_ms if None in (channel.said_ms, first_ms) else min(channel.said_ms, first_ms)  # type: ignore[type-var]
     backlog = Backlog.of(each for each in channel.backlog.batches if each.batch < young)
     return replace(channel, backlog=backlog, newest=young - 1, said_ms=said_ms)
 

@@ -59,8 +59,8 @@ class EpochLook:
     """A look at the open epoch. `absent`: the channels for which it does not wait. `has_ended`: its query has failed.
 
     `begun`: the flow's progress when the epoch was opened. `progress` and `held_s`: as of the flow, but of the epoch's
-    own query. `is_suspended`: its query was stopped, and its rows count. `inputs`: the epochs of other
-    flows that it reads.
+    own query. `is_suspended`: its query was stopped, and its rows count. `inputs`: the epochs of other flows that it
+    reads. `pause_s`: how long each row waits in it.
     """
 
     absent: frozenset[str]
@@ -70,6 +70,14 @@ class EpochLook:
     has_ended: bool = False
     is_suspended: bool = False
     inputs: Inputs = frozenset()
+    pause_s: float = 0.0
+
+    @property
+    def waits_s(self) -> Mapping[str, float]:
+        """`held_s` without the flows whose epochs it reads: those have rows later, and open another epoch themselves.
+        """
+        read = {name for name, _ in self.inputs}
+        return {name: each for name, each in self.held_s.items() if name not in read}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,7 @@ def decide(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> Orders:
         return Orders(FailureState.STABLE, closes=True)
     # The epoch may stay ahead for ever, if an input is always a little behind. So it stops when the flow is in time.
     lag_ms = (epoch.progress.until_ms or 0) - (flow.progress.until_ms or 0)
-    is_over = bool(epoch.inputs) or lag_ms <= wait_s * 1000
+    is_over = bool(epoch.inputs) or lag_ms + epoch.pause_s * 1000 <= wait_s * 1000
     return Orders(FailureState.STABILIZATION, suspends=is_over and not epoch.is_suspended)
 
 
@@ -123,7 +131,7 @@ def _find_absent(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> froz
     away = _list_held(flow.held_s, wait_s / 2)
     if epoch is not None:
         away |= epoch.absent
-        away |= _list_held(epoch.held_s, wait_s / 2) if _is_held(epoch.held_s, wait_s) else frozenset()
+        away |= _list_held(epoch.waits_s, wait_s / 2) if _is_held(epoch.waits_s, wait_s) else frozenset()
     return away - {name for name, _ in flow.inputs}
 
 
@@ -134,7 +142,7 @@ def _needs_another(flow: FlowLook, epoch: EpochLook, wait_s: float) -> bool:
     stands still again, so the rows that came between belong into the answer. Or another input is away, too.
     """
     stands_again = flow.still_s >= wait_s and _has_gone_on(flow, epoch)
-    is_stuck = _is_held(epoch.held_s, wait_s)
+    is_stuck = _is_held(epoch.waits_s, wait_s)
     answers_no_more = epoch.is_suspended or stands_again or is_stuck
     return flow.inputs != epoch.inputs or (_is_held(flow.held_s, wait_s) and answers_no_more)
 

@@ -51,7 +51,8 @@ that it reads, by flow, and how long each row waits, in ms.
 class _OpenEpoch:
     """The open epoch. `query`: None before its start, and after a failed one. By the clock, `opened_at`.
 
-    `begun`: the flow's progress then. `inputs`: the epochs of other flows that it reads. `pace`: that of its query.
+    `begun`: the flow's progress then. `inputs`: the epochs of other flows that it reads. `pace`: that of its query,
+    which changes once at most. `changes_pace`: the query is about to be started again, so its end is no failure.
     """
 
     epoch: Epoch
@@ -62,6 +63,7 @@ class _OpenEpoch:
     query: StreamingQuery | None = None
     progress: Progress = field(default_factory=Progress)
     is_suspended: bool = False
+    changes_pace: bool = False
     has_answered: bool = False
 
     def suspend(self) -> None:
@@ -210,11 +212,11 @@ class EpochKeeper(Worker):
         query, wait, has_ended = open_.query, Wait(), open_.query is None
         if query is not None and not open_.is_suspended:
             open_.note_progress(query)
-            has_ended, wait = not query.isActive, read_wait(query)
+            has_ended, wait = not (query.isActive or open_.changes_pace), read_wait(query)
             self._note_answer(open_, query)
         return EpochLook(
             frozenset(open_.epoch.absent), open_.begun, open_.progress, wait.held_s, has_ended,
-            open_.is_suspended, open_.inputs,
+            open_.is_suspended, open_.inputs, self._pause_ms(open_) / 1000,
         )  # fmt: skip
 
     def _note_answer(self, open_: _OpenEpoch, query: StreamingQuery) -> None:
@@ -244,8 +246,8 @@ class EpochKeeper(Worker):
                 pace = self._within.while_correcting if is_correcting else self._within.while_away
                 if orders.suspends or pace is Pace.SUSPEND:
                     open_.suspend()
-                elif pace is not open_.pace:
-                    self._start_again(open_, pace)
+                elif open_.changes_pace or (is_correcting and pace is not open_.pace):
+                    self._start_again(open_, self._within.while_correcting)
             if orders.opens is not None and not rests:
                 self._open_epoch(tuple(sorted(orders.opens)), inputs)
         finally:
@@ -286,14 +288,23 @@ class EpochKeeper(Worker):
         number = open_.epoch.number
         open_.query = self._start_fork(
             f"{self._flow} epoch {number}", epoch_checkpoint(self._checkpoint, number), open_.epoch.absent,
-            dict(open_.inputs), self._within.pause_ms(open_.pace),
+            dict(open_.inputs), self._pause_ms(open_),
         )  # fmt: skip
 
     def _start_again(self, open_: _OpenEpoch, pace: Pace) -> None:
-        """Starts the query again, in another pace. It goes on where it was."""
+        """Starts the query again, in another pace. It goes on where it was.
+
+        If Spark fails to stop it, the next look tries again. If the start fails, the epoch stays suspended.
+        """
+        open_.changes_pace = True
         open_.suspend()
-        open_.query, open_.pace, open_.is_suspended = None, pace, False  # an epoch without a query has failed
+        open_.changes_pace, open_.pace = False, pace
         self._start(open_)
+        open_.is_suspended = False
+
+    def _pause_ms(self, open_: _OpenEpoch) -> int:
+        """How long each row waits. An epoch of an input has let its rows wait already."""
+        return 0 if open_.inputs else self._within.pause_ms(open_.pace)
 
     def _close(self, open_: _OpenEpoch) -> None:
         """Closes the open epoch, then stops its query."""

@@ -154,7 +154,7 @@ def pace(spec: JobSpec, schedule: Schedule, home: Path, say: Say) -> Measured:
     batches: list[dict[str, float]] = []
     gc_ms = 0.0
     log = home / "gc.log"
-    options = f"{spec.java_options} -Xlog:gc:file={log}".strip()
+    options = f'{spec.java_options} "-Xlog:gc:file={log}"'.strip()
     with started(replace(spec, last_batch=None, java_options=options), home) as child:
         for event in child.events(SILENCE_S):
             batch, gc_ms_before, gc_ms = int(event["batch"]), gc_ms, float(event["gc_ms"])

@@ -327,14 +327,17 @@ def test_an_epoch_does_not_wait_for_an_absent_channel(union: Union) -> None:
 
 
 def test_in_an_epoch_that_delays_each_row_waits_after_it_came(union: Union, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1_700_000_000.0]
-    monkeypatch.setattr("spark_cec.agent.unions.time.time", lambda: now[0])
+    """By the clock that is never set. The batches' own clock is ahead of this machine's."""
+    now = [5_000.0]
+    handler: Any = union.agents["app"].calls._by_name["bucket_end"][1]
+    monkeypatch.setattr(handler.__self__, "_clock", lambda: now[0])
+    monkeypatch.setattr("spark_cec.agent.unions.time.time", lambda: 1_700_000_000.0)
     epoch = {"bucket_ms": 1_000, "absent": ["web"], "pause_ms": 5_000, "members": [
         {"name": each, "path": union.agents[each].checkpoint, "time": "time", "delay_ms": 1_000} for each in NAMES
     ]}  # fmt: skip
     union.write("app", 1_500)
     union.write("app", 3_500)
-    union.plan(union=epoch)  # the batches' own clock is ahead of this one
+    union.plan(union=epoch)
     assert union.batch(union=epoch) == {"app": [], "web": []}
     now[0] += 4
     union.write("app", 9_500)

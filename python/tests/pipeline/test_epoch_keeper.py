@@ -338,6 +338,16 @@ def test_no_more_tentative_rows_while_the_flow_catches_up(clock: list[float], tm
     assert not flow.query.isActive and flow.newest.is_open and flow.standing.until_ms == 20_000
 
 
+def begin_correction(flow: Flow) -> None:
+    """Brings the flow to where its input is back, and it is behind its epoch."""
+    flow.waits_for("app")
+    flow.keeper.look()
+    flow.query.until_ms = 20_000
+    flow.keeper.look()
+    flow.waits_for()
+    flow.own.until_ms = 12_000
+
+
 @pytest.mark.parametrize("away", [Pace.PROCESS, Pace.DELAY])
 @pytest.mark.parametrize("correcting", [Pace.PROCESS, Pace.DELAY])
 def test_the_query_of_an_epoch_starts_again_if_its_pace_changes(
@@ -360,24 +370,74 @@ def test_the_query_of_an_epoch_starts_again_if_its_pace_changes(
     assert flow.newest.is_open and flow.standing.until_ms == 20_000, "what it has given out counts"
     flow.own.until_ms = 19_500
     flow.keeper.look()
-    assert not flow.query.isActive and flow.newest.is_open
+    assert flow.query.isActive == (correcting is Pace.DELAY), "one that delays is behind by as much as it may be"
+    assert flow.newest.is_open
     flow.own.until_ms = 20_000
     flow.keeper.look()
     assert not flow.newest.is_open
 
 
-def test_an_epoch_whose_query_cannot_start_in_its_new_pace_is_closed(clock: list[float], tmp_path: Path) -> None:
+def test_an_epoch_whose_query_cannot_start_in_its_new_pace_stays_until_the_flow_has_passed_it(
+    clock: list[float], tmp_path: Path
+) -> None:
+    """Its rows count meanwhile, as those of a suspended one do."""
     flow = Flow(tmp_path, while_correcting=Pace.DELAY)
-    flow.waits_for("app")
-    flow.keeper.look()
-    flow.query.until_ms = 20_000
-    flow.keeper.look()
-    flow.waits_for()
-    flow.own.until_ms = 12_000
+    begin_correction(flow)
     flow.fails = True
     flow.keeper.look()
     flow.keeper.look()
-    assert not flow.newest.is_open and not flow.query.isActive
+    assert flow.newest.is_open and not flow.query.isActive
+    flow.own.until_ms = 20_000
+    flow.keeper.look()
+    assert not flow.newest.is_open
+
+
+def test_a_query_that_spark_fails_to_stop_is_started_again_later(
+    clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stop takes effect a little later. That is no failure of the epoch."""
+    flow = Flow(tmp_path, while_correcting=Pace.DELAY)
+    begin_correction(flow)
+    first = flow.query
+
+    def stop() -> None:
+        raise TimeoutError("stopTimeout")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(first, "stop", stop)
+        flow.keeper.look()
+        assert flow.newest.is_open and first.isActive and len(flow.started) == 1
+    first.stop()
+    flow.keeper.look()
+    assert flow.newest.is_open and flow.pauses == [0, 1_000] and flow.query.isActive
+
+
+def test_an_input_that_is_slow_changes_the_pace_once(clock: list[float], tmp_path: Path) -> None:
+    flow = Flow(tmp_path, while_correcting=Pace.DELAY)
+    begin_correction(flow)
+    for number in range(6):
+        flow.waits_for(*(["app"] if number % 2 else []))
+        flow.own.until_ms = (flow.own.until_ms or 0) + 100
+        flow.keeper.look()
+    assert flow.pauses == [0, 1_000] and flow.newest.number == 1 and flow.query.isActive
+
+
+def test_an_epoch_of_an_input_has_let_its_rows_wait_and_is_not_waited_for(clock: list[float], tmp_path: Path) -> None:
+    """The flow reads the epoch of `short`, whose rows come later than those of its other inputs."""
+    flow = Flow(tmp_path, while_away=Pace.DELAY)
+    flow.inputs = frozenset({("short", 3)})
+    flow.waits_for("short")
+    flow.keeper.look()
+    assert flow.pauses == [0]
+    for _ in range(3):
+        flow.query.until_ms = (flow.query.until_ms or 0) + 1_000
+        flow.query.wait = Wait({"short": 5.0})
+        flow.keeper.look()
+    assert flow.newest.number == 1 and flow.query.isActive
+    flow.query.wait = Wait({"short": 5.0, "app": 1.5})
+    flow.waits_for("short", "app")
+    flow.keeper.look()
+    assert flow.newest.number == 2 and flow.newest.absent == ("app",)
 
 
 def test_a_flow_that_is_over_has_no_epoch(clock: list[float], tmp_path: Path) -> None:

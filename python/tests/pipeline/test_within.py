@@ -29,6 +29,10 @@ def declare(home: Path, sink: dict[str, Any] | None = None, **flow: Any) -> dict
             {"within": "3s", "while_correcting": "suspend", "trigger": {"processingTime": "200 milliseconds"}},
             Within(3_000, 2_700, while_correcting=Pace.SUSPEND), 1_000,
         ),
+        (
+            {"within": "3s", "while_away": "delay", "while_correcting": "delay"},
+            Within(3_000, 2_700, Pace.DELAY, Pace.DELAY), 1_000,
+        ),
         ({"bucket": "1s"}, None, 1_000),
         ({}, None, None),
     ],

@@ -40,7 +40,7 @@ private[state] final class GroupWindows(
   override protected def reserveIndex(windows: Long, rows: Long): Unit = {
     groups.reserve(windows)
     keys.reserve(rows)
-    cells = new Array[Int](Math.min(Math.max(rows, 16L), MostRows).toInt * RowColumns)
+    cells = new Array[Int](Math.min(rows * 9 / 8 + 16, MostRows).toInt * RowColumns)
   }
   override protected def completeIndex(): Unit = keys.addWaiting()
   override protected def idFields: Int = prefixFields
@@ -234,6 +234,7 @@ private[state] final class GroupWindows(
     if ((rowNumbers + 1) * RowColumns.toLong > cells.length) {
       cells = java.util.Arrays.copyOf(cells, Math.min(cells.length / RowColumns * 9L / 8 + 16, MostRows).toInt * RowColumns)
     }
+    if ((rowNumbers & LiveWindows.NotedEach) == 0) noteBeside()
     rowNumbers += 1
     rowNumbers - 1
   }

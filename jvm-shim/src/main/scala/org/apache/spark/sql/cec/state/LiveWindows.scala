@@ -205,13 +205,17 @@ private[cec] abstract class LiveWindows(
     }
     java.util.Arrays.fill(stamps, number * columns, (number + 1) * columns, 0)
     stamps(number * columns + 2) = Low
-    if ((number & NotedEach) == 0) pages.noteBeside(besideBytes) // a load, or a batch, may bring millions
+    if ((number & NotedEach) == 0) noteBeside()
     number
   }
 
+  /** Call it now and then: a load, or a batch, may bring millions. */
+  protected final def noteBeside(): Unit = pages.noteBeside(besideBytes)
+
   /** Makes room for so many windows with so many rows in an empty store. */
   def reserve(windows: Long, rows: Long): Unit = {
-    stamps = new Array[Int](Math.min(Math.max(windows, 16L), MostNumbers / columns).toInt * columns)
+    pages.refuseBeside(4L * columns * windows + 32L * rows)
+    stamps = new Array[Int](Math.min(windows * 9 / 8 + 16, MostNumbers / columns).toInt * columns)
     reserveIndex(windows, rows)
     pages.noteBeside(besideBytes)
   }
@@ -339,6 +343,7 @@ private[cec] abstract class LiveWindows(
   /** Ends a load: enters the windows into the books. */
   def loaded(): Unit = {
     completeIndex()
+    workBefore = pages.work // of the batches alone
     books.rebuild()
     setTotals(sums)
     pages.noteBeside(besideBytes)
@@ -371,6 +376,7 @@ private[cec] abstract class LiveWindows(
 
   protected final def touch(window: Int): Unit = if (!isTouched(window)) {
     undo.add(window)
+    if ((undo.size & NotedEach) == 0) noteBeside()
     stamps(window * columns + 1) |= High
   }
 
@@ -393,7 +399,7 @@ private[cec] object LiveWindows {
   private[state] val High = Int.MinValue
 
   private val MostNumbers = Int.MaxValue - 64L
-  private val NotedEach = (1 << 16) - 1
+  private[state] val NotedEach = (1 << 16) - 1
   /** At ten batches a second it takes six years. */
   private val MostVersions = Int.MaxValue - 2L
 

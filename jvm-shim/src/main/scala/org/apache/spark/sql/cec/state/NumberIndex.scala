@@ -62,7 +62,8 @@ private[state] abstract class NumberIndex {
    * for memory, because each addition alone would miss the CPU's cache.
    */
   final def addLater(hash: Int, number: Int): Unit = {
-    if (waiting == null) waiting = new Array[Long](MostWaiting)
+    if (waiting == null) waiting = new Array[Long](FirstSlots)
+    else if (waitingCount == waiting.length) waiting = java.util.Arrays.copyOf(waiting, 2 * waitingCount)
     waiting(waitingCount) = slotOf(hash, number)
     waitingCount += 1
     if (waitingCount == MostWaiting) addWaiting()

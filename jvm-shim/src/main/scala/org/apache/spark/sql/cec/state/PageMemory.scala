@@ -6,38 +6,46 @@ import org.apache.spark.sql.cec.agent.CecException
 import org.apache.spark.sql.cec.metrics.WindowSource
 
 /**
- * The memory on the heap that the pages of all stores of a JVM may take. Safe for several threads.
+ * The memory on the heap that the windows of all stores of a JVM may take. Safe for several threads.
  *
  * @param limitBytes from here on pages go to files
- * @param mostBytes from here on no page is made. What a window takes beside its page cannot go to a file.
+ * @param mostBytes the most that windows may take beside their pages, which cannot go to files
  */
-private[cec] final class PageMemory(limitBytes: Long, mostBytes: Long, used: AtomicLong) {
+private[cec] final class PageMemory(limitBytes: Long, mostBytes: Long, used: PageMemory.Used) {
   /** Whether a page more exceeds the limit. */
-  def isFull: Boolean = used.get >= limitBytes
+  def isFull: Boolean = usedBytes >= limitBytes
 
-  /** Whether the pages that were moved out of files exceed the limit by as much as they may. */
-  def isExceeded: Boolean = used.get - limitBytes >= Math.max(limitBytes / 8, PageMemory.LeastExcess)
-
-  def usedBytes: Long = used.get
-
-  /** Raises an error if the heap has no room for a page more. It says more than the JVM's own, which ends the process. */
-  def refuseIfExhausted(): Unit = if (used.get >= mostBytes) {
-    def megabytes(bytes: Long) = s"${bytes >> 20} MiB"
+  /**
+   * Raises an error if so many bytes more, beside pages, would leave too little of the heap. It says more than the
+   * JVM's own, which ends the process.
+   */
+  def refuseIfExhausted(bytes: Long): Unit = if (used.beside.get + bytes >= mostBytes) {
     throw new CecException("LiveStore",
-      s"the windows of this executor take ${megabytes(used.get)} of its heap of ${megabytes(Runtime.getRuntime.maxMemory)}, and no more of that can " +
-        "go to a file: raise spark.executor.memory (of a local session, spark.driver.memory), or run more executors")
+      s"columns and indexes of the windows of this executor take ${(used.beside.get + bytes) >> 20} MiB of its heap of " +
+        s"${Runtime.getRuntime.maxMemory >> 20} MiB, and cannot go to a file: raise spark.executor.memory (of a local session, " +
+        "spark.driver.memory), or run more executors")
   }
 
-  /** Notes that a store has so many bytes more, or fewer. */
-  def add(bytes: Long): Unit = used.addAndGet(bytes)
+  def usedBytes: Long = used.bytes
+
+  /** Notes that the pages of a store have so many bytes more, or fewer. */
+  def addPages(bytes: Long): Unit = used.pages.addAndGet(bytes)
+
+  /** Notes that a store takes so many bytes more, or fewer, beside its pages. */
+  def addBeside(bytes: Long): Unit = used.beside.addAndGet(bytes)
 }
 
 private[cec] object PageMemory {
-  private val usedHere = new AtomicLong
+  /** Bytes on the heap: of pages, and beside them. */
+  private[cec] final class Used {
+    val pages, beside = new AtomicLong
 
-  private lazy val source = new WindowSource(() => usedBytes).register()
+    def bytes: Long = pages.get + beside.get
+  }
 
-  private val LeastExcess = 4L << 20
+  private val usedHere = new Used
+
+  private lazy val source = new WindowSource(() => usedHere.bytes).register()
 
   /** Spark and its tasks need the rest of the heap. */
   private val MostPercent = 85
@@ -45,12 +53,9 @@ private[cec] object PageMemory {
   /** A store's share of the heap of this JVM, which it has together with all other stores. */
   def limitedTo(bytes: Long): PageMemory = {
     source
-    new PageMemory(bytes, Math.max(bytes, Runtime.getRuntime.maxMemory / 100 * MostPercent), usedHere)
+    new PageMemory(bytes, Runtime.getRuntime.maxMemory / 100 * MostPercent, usedHere)
   }
 
   /** Memory that only the caller's stores have, for tests. */
-  private[state] def apart(bytes: Long, most: Long = Long.MaxValue): PageMemory = new PageMemory(bytes, most, new AtomicLong)
-
-  /** Bytes that the windows of all stores of this JVM take on the heap. */
-  def usedBytes: Long = usedHere.get
+  private[state] def apart(bytes: Long, most: Long = Long.MaxValue): PageMemory = new PageMemory(bytes, most, new Used)
 }

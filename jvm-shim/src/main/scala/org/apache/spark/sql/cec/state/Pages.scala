@@ -67,7 +67,7 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
   private var freedLater = new IntList
   private var file: PageFile = _
   private var heapWords, fileWords, liveWords, changedWords = 0L
-  private var movedWords, spilledWords, fileReads = 0L
+  private var addedWords, movedWords, spilledWords, fileReads = 0L
   private var isTidying = false
   private var besideBytes = 0L
 
@@ -83,9 +83,12 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
 
   /** Notes the bytes that the store takes on the heap beside its pages. They count for the limit, too. */
   def noteBeside(bytes: Long): Unit = {
-    memory.add(bytes - besideBytes)
+    memory.addBeside(bytes - besideBytes)
     besideBytes = bytes
   }
+
+  /** Raises an error if the store cannot take so many bytes more on the heap beside its pages. */
+  def refuseBeside(bytes: Long): Unit = memory.refuseIfExhausted(bytes)
 
   /** Adds a record and returns its place. */
   def add(owner: Int, key: UnsafeRow, value: UnsafeRow): Int =
@@ -113,6 +116,7 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
     copyWords(keyBase, keyFrom, base, row, keySize)
     copyWords(valueBase, valueFrom, base, row + keySize, valueSize)
     changedWords += words
+    addedWords += words
     place
   }
 
@@ -195,10 +199,10 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
   }
 
   /**
-   * Moves records out of sparse pages. All calls together read no more than a page beyond twice the bytes that were
-   * added or freed, so that their time is in proportion to what changed. A call writes nothing to the file, because a
-   * commit could not be taken back if the disk were full. So it ends when it has exceeded the memory by a little, and
-   * the next records that come make room.
+   * Moves records out of sparse pages. It reads at most twice the bytes that were added or freed, so that its time is in
+   * proportion to what changed. It writes nothing to the file, because a commit could not be taken back if the disk were
+   * full. So it moves out of files only as much as came since the last call, and the next records that come make room.
+   * What it leaves is for later calls.
    */
   def tidy(mover: RecordMover): Unit = {
     isTidying = true
@@ -208,15 +212,20 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
   private def tidyPages(mover: RecordMover): Unit = {
     var left = 2 * changedWords
     while (left > 0 && !sparse.isEmpty) left -= emptyFirst(sparse, mover) // that takes no memory
-    while (left > 0 && !sparseInFile.isEmpty && !memory.isExceeded) left -= emptyFirst(sparseInFile, mover)
-    changedWords = if (sparse.isEmpty && sparseInFile.isEmpty) 0L else Math.max(left, 0L) / 2 // for the next call
+    val most = movedWords + Math.max(addedWords, LeastMoved)
+    while (left > 0 && !sparseInFile.isEmpty && movedWords < most) left -= emptyFirst(sparseInFile, mover)
+    changedWords = if (sparse.isEmpty && sparseInFile.isEmpty) 0L else Math.min(Math.max(left, 0L) / 2, MostLeft)
+    addedWords = 0L
   }
 
   /** Empties the first of these pages if it is still sparse, and returns how many words it has. */
   private def emptyFirst(pages: ArrayDeque[Integer], mover: RecordMover): Int = {
     val page = pages.poll()
     if ((marks(page) & Sparse) == 0) 0
-    else {
+    else if (arrays(page) == null && (pages eq sparse)) { // it has gone to the file since
+      sparseInFile.add(page)
+      0
+    } else {
       marks(page) = (marks(page) & ~(Sparse | Holed)).toByte
       val words = sizes(page)
       if (page != gapPage && isSparse(page)) empty(page, mover)
@@ -227,7 +236,7 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
   /** Frees the memory. No row may point to the pages any more. */
   def close(): Unit = {
     noteBeside(0L)
-    memory.add(-8 * heapWords)
+    memory.addPages(-8 * heapWords)
     heapWords = 0L
     if (file != null) file.close()
   }
@@ -356,13 +365,13 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
     marks(page) = 0
     made += 1
     heapWords += words
-    memory.add(8L * words)
+    memory.addPages(8L * words)
     page
   }
 
   private def makeRoom(): Unit = if (!isTidying) {
     while (memory.isFull && spillOldest()) {}
-    memory.refuseIfExhausted()
+    memory.refuseIfExhausted(0L)
   }
 
   private def growTo(length: Int): Unit = {
@@ -377,7 +386,7 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
   private def release(page: Int): Unit = {
     if (arrays(page) != null) {
       heapWords -= sizes(page)
-      memory.add(-8L * sizes(page))
+      memory.addPages(-8L * sizes(page))
     } else {
       fileWords -= sizes(page)
       file.free(begins(page))
@@ -393,7 +402,7 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
    * Moves a page to the file: one that has not been filled since the hand's last round. Returns false if there is none.
    */
   private def spillOldest(): Boolean = {
-    var left = 2 * pageCount
+    var left = if (heapWords > sizes(gapPage)) 2 * pageCount else 0
     while (left > 0) {
       hand = if (hand + 1 < pageCount) hand + 1 else 1
       left -= 1
@@ -416,7 +425,7 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
     heapWords -= sizes(page)
     fileWords += sizes(page)
     spilledWords += sizes(page)
-    memory.add(-8L * sizes(page))
+    memory.addPages(-8L * sizes(page))
   }
 }
 
@@ -436,9 +445,9 @@ private[state] object Pages {
   private val MostKeyWords = (1 << KeyBits) - 1
   private val MostValueWords = (1 << (31 - KeyBits)) - 1
 
-  /** Copies whole words. The JVM's own copy costs as much as twenty words before it begins. */
+  /** Copies bytes, of a small row by words: the JVM's own copy costs as much as twenty words before it begins. */
   def copyWords(from: AnyRef, fromAt: Long, to: AnyRef, toAt: Long, bytes: Int): Unit =
-    if (bytes > MostBytesInLoop) Platform.copyMemory(from, fromAt, to, toAt, bytes)
+    if (bytes > MostBytesInLoop || (bytes & 7) != 0) Platform.copyMemory(from, fromAt, to, toAt, bytes)
     else {
       var i = 0
       while (i < bytes) {
@@ -448,6 +457,9 @@ private[state] object Pages {
     }
 
   private val MostBytesInLoop = 128
+
+  /** A call of `tidy` may move so much out of files, and leave so much of its time to later calls. */
+  private val (LeastMoved, MostLeft) = (4L * PageWords, 64L * PageWords)
 
   private val Hole = -1
   /** Marks of a page: it waits in `holed`, or in `sparse`; records came lately. */

@@ -104,7 +104,7 @@ private final class RowColumn(vector: VarBinaryVector) {
     if (count + 1 == begins.length) begins = java.util.Arrays.copyOf(begins, 2 * begins.length)
     val (begin, size) = (begins(count), if (row == null) 0 else row.getSizeInBytes)
     if (size > bytes.length - begin) {
-      bytes = java.util.Arrays.copyOf(bytes, Math.max(Math.addExact(begin, size), Math.min(2L * bytes.length, RowColumn.Most).toInt))
+      bytes = java.util.Arrays.copyOf(bytes, Math.max(Math.addExact(begin, size), Math.min(2L * bytes.length, RecordStream.BatchBytes).toInt))
     }
     if (row != null) Pages.copyWords(row.getBaseObject, row.getBaseOffset, bytes, Platform.BYTE_ARRAY_OFFSET + begin, size)
     count += 1
@@ -123,11 +123,8 @@ private final class RowColumn(vector: VarBinaryVector) {
     }
     vector.setLastSet(count - 1)
     count = 0
+    if (bytes.length > RecordStream.BatchBytes) bytes = new Array[Byte](1 << 12) // of one huge row
   }
-}
-
-private object RowColumn {
-  private val Most = Int.MaxValue - 16L
 }
 
 private final class RecordStream(file: Path, grouped: Boolean) extends AutoCloseable {
@@ -199,7 +196,7 @@ private[state] object ArrowClasses {
   def prepare(): Unit = thread
 
   private lazy val thread = {
-    val thread = new Thread(() => try readAndWrite() catch { case NonFatal(_) => }, "spark-cec-arrow-classes") // a load says what is wrong
+    val thread = new Thread(() => try readAndWrite() catch { case NonFatal(_) | _: LinkageError => }, "spark-cec-arrow-classes") // a load says what is wrong
     thread.setDaemon(true)
     thread.start()
     thread

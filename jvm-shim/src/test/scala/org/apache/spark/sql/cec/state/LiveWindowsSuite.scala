@@ -1,5 +1,7 @@
 package org.apache.spark.sql.cec.state
 
+import java.nio.file.Files
+
 import scala.util.Random
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
@@ -277,6 +279,61 @@ class LiveWindowsSuite extends CecSuite {
     windows.books.apply(windows.version, BatchDelta.of(windows, None), writes = true)
     before.foreach(windows.forgetBefore)
     Some(windows.advance())
+  }
+
+  for (grouped <- Seq(false, true); onDisk <- Seq(false, true)) {
+    val kind = s"${if (grouped) "grouped" else "single"} windows${if (onDisk) " on disk" else ""}"
+    def make(): (Pages, LiveWindows) = {
+      val made = new Pages(PageMemory.apart(if (onDisk) 0L else Long.MaxValue), () => PageFile.in(Files.createTempDirectory("cec").toFile))
+      (made, LiveWindows.make(if (grouped) 2 else 1, 1, if (grouped) Some((1, key => row(key.getLong(0)))) else None, None, digest, made))
+    }
+    def key(i: Long) = if (grouped) row(i / 4, i) else row(i)
+    def numberOf(key: UnsafeRow) = key.getLong(if (grouped) 1 else 0)
+    def all(windows: LiveWindows) = windows.iterator.map(pair => numberOf(pair.key) -> long(pair.value)).toMap
+
+    test(s"$kind: a commit that empties pages can be taken back, and rows that were handed out stay as they are") {
+      val (made, windows) = make()
+      try {
+        (0L until 60000L).foreach(i => windows.put(key(i), row(i)))
+        var last = commit(windows, None)
+        (0L until 60000L).foreach(i => if (i % 5 != 0) windows.remove(key(i)))
+        last = commit(windows, last)
+        val (kept, sums, version) = (all(windows), windows.sums, windows.version)
+        val handedOut = windows.iterator.map(pair => (pair.key, pair.value, pair.key.copy(), pair.value.copy())).toSeq
+        (0L until 60000L by 400).foreach(i => windows.put(key(i), row(-i)))
+        last = commit(windows, last)
+        assert(made.work.movedBytes > 0)
+        handedOut.foreach { case (key, value, sameKey, sameValue) => assert(key == sameKey && value == sameValue) }
+        assert(all(windows) == kept.map { case (i, value) => i -> (if (i % 400 == 0) -i else value) })
+        windows.restore(last.get, sums, version)
+        windows.books.rebuild()
+        windows.forgetAfter(last.get)
+        last = None
+        assert(all(windows) == kept && windows.sums == sums)
+        (0 until 4).foreach { round =>
+          (60000L until 80000L).foreach(i => if (round % 2 == 0) windows.put(key(i), row(i)) else windows.remove(key(i)))
+          last = commit(windows, last)
+          assert(all(windows).filter(_._1 < 60000) == kept)
+        }
+      } finally windows.close()
+    }
+
+    test(s"$kind: windows that a replay opens again have rows of their own") {
+      val (_, windows) = make()
+      try {
+        (0L until 4000L).foreach(i => windows.put(key(i), row(i)))
+        var last = commit(windows, None)
+        val kept = all(windows)
+        (0L until 4000L).foreach(i => windows.remove(key(i)))
+        windows.reopen()
+        last = commit(windows, last)
+        (0 until 4).foreach { round => // these take the space of what is free now
+          (10000L until 14000L).foreach(i => windows.put(key(i), row(round)))
+          last = commit(windows, last)
+          assert(all(windows).filter(_._1 < 4000) == kept)
+        }
+      } finally windows.close()
+    }
   }
 
   /** Bytes of the objects that are in use. */

@@ -56,6 +56,19 @@ class NumberIndexSuite extends CecSuite {
     }
   }
 
+  for (room <- Seq(0L, 5000L, 600000L, 5000000L)) test(s"a load of 600000 numbers, with room for $room, is found") {
+    val index = new Numbers
+    index.reserve(room)
+    def hash(number: Int): Int = (number / 3) * 0x9E3779B9 // some have one hash
+    (0 until 600000).foreach(number => index.addLater(hash(number), number))
+    index.addWaiting()
+    assert(index.size == 600000)
+    (0 until 600000).foreach(number => assert(index.find(number, hash(number)) == number))
+    assert(index.find(600000, hash(600000)) == -1)
+    (0 until 600000 by 2).foreach(number => index.remove(hash(number), number))
+    (0 until 600000).foreach(number => assert(index.find(number, hash(number)) == (if (number % 2 == 0) -1 else number)))
+  }
+
   test("thousands of rows with one hash fill one segment, not memory") {
     val index = new Numbers
     (0 until 7000).foreach(index.add(1, _))

@@ -127,6 +127,7 @@ class PagesSuite extends CecSuite {
     val perRecord = 8L * (1 + 2 + content.getSizeInBytes / 8)
     val places = mutable.ArrayBuffer.empty[Int]
     while (places.size * perRecord * 7 / 8 < Int.MaxValue + 100000000L) places += store.add(places.size, row(places.size.toLong), content)
+    store.noteBeside(64L << 20) // beyond the limit, for good
     store.tidy((_, _) => ())
     places.indices.foreach(i => if (i % 8 != 0) {
       store.free(places(i))
@@ -135,7 +136,7 @@ class PagesSuite extends CecSuite {
     assert(store.deadBytes > Int.MaxValue)
     val held = store.fileBytes
     var rounds = 0
-    while (store.fileBytes > held / 4 && rounds < 200) {
+    while (store.fileBytes > held / 4 && rounds < 500) {
       (0 until 16).foreach(i => store.free(store.add(places.size, row(i.toLong), content))) // they make room
       store.tidy { (owner, place) =>
         if (owner < places.size && places(owner) == place) {
@@ -147,12 +148,21 @@ class PagesSuite extends CecSuite {
       rounds += 1
       assert(store.heapBytes < (6L << 20), "what is moved comes to the heap first")
     }
-    assert(rounds < 150 && store.work.movedBytes > held / 10)
+    assert(rounds < 400 && store.work.movedBytes > held / 10)
     places.indices.by(8).foreach { i =>
       val (key, found) = read(store, places(i))
       assert(key == row(i.toLong) && found == content)
     }
     store.close()
+  }
+
+  test("stores that share memory are not refused while pages can go to files") {
+    val memory = PageMemory.apart(1L << 20, 1L << 20)
+    val stores = (0 until 3).map(_ => new Pages(memory, () => file()))
+    stores.foreach(store => (0 until 20000).foreach(i => store.add(i, row(i.toLong), value(6, i))))
+    assert(stores.tail.forall(_.fileBytes > 0) && memory.usedBytes < (2L << 20))
+    stores.foreach(_.close())
+    assert(memory.usedBytes == 0)
   }
 
   test("rows of all sizes have their own bytes") {
