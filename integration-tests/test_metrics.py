@@ -37,6 +37,7 @@ def test_prometheus_is_told_of_a_running_query_and_of_a_replay(tmp_path: Path) -
     assert (running["agent_alive"], running["agent_starts"]) == (1, 1)
     assert running["agent_residentBytes"] > 50e6
     assert running["windows_heapBytes"] > running["query_clicks_openWindows"] * 40
+    assert running["windows_heapBytes"] > running["windows_besideBytes"] > running["query_clicks_openWindows"] * 20
     assert running["windows_majorFaults"] >= 0
     assert 0 < replaying["query_clicks_replayBatchesLeft"] <= 4
     assert not any(name.startswith("query_") for name in ended)
@@ -119,8 +120,8 @@ def test_rows_beyond_memory_are_in_the_metrics(spark: SparkSession, tmp_path: Pa
         operators = [json.loads(each.json)["stateOperators"][0] for each in streaming.recentProgress]
     finally:
         streaming.stop()
-    for before, (operator, metrics) in enumerate((each, each["customMetrics"]) for each in operators):
+    for operator, metrics in ((each, each["customMetrics"]) for each in operators):
         assert 0 < metrics["cecDeadBytes"] < metrics["cecFileBytes"] + operator["memoryUsedBytes"]
-        assert (metrics["cecFileReads"] > 0) == (before >= 2), "the keys of the first batches are new"
+        assert metrics["cecFileReads"] > 0, "a commit reads the rows that it writes"
     spilled = sum(each["customMetrics"]["cecSpilledBytes"] for each in operators)
     assert spilled >= operators[-1]["customMetrics"]["cecFileBytes"] > 500_000

@@ -13,12 +13,14 @@ import org.apache.spark.metrics.source.Source
  * The memory of all windows of this JVM in Spark's metrics system.
  *
  * @param heapBytes that the windows take
+ * @param besideBytes the part of it that is not in pages
  */
-private[cec] final class WindowSource(heapBytes: () => Long) extends Source {
+private[cec] final class WindowSource(heapBytes: () => Long, besideBytes: () => Long) extends Source {
   override val sourceName: String = "cec.windows"
   override val metricRegistry: MetricRegistry = new MetricRegistry
 
   gauge("heapBytes")(heapBytes())
+  gauge("besideBytes")(besideBytes())
   gauge("majorFaults")(WindowSource.majorFaults)
 
   def register(): Unit = Option(SparkEnv.get).foreach(_.metricsSystem.registerSource(this))

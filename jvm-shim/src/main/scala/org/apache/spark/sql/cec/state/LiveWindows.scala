@@ -214,7 +214,7 @@ private[cec] abstract class LiveWindows(
 
   /** Makes room for so many windows with so many rows in an empty store. */
   def reserve(windows: Long, rows: Long): Unit = {
-    pages.refuseBeside(4L * columns * windows + 32L * rows)
+    pages.refuseBeside((4L * columns + 11) * windows + (if (isGrouped) 27 * rows else 0L)) // about what it takes in the end
     stamps = new Array[Int](Math.min(windows * 9 / 8 + 16, MostNumbers / columns).toInt * columns)
     reserveIndex(windows, rows)
     pages.noteBeside(besideBytes)

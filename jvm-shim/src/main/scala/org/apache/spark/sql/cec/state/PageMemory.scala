@@ -2,6 +2,7 @@ package org.apache.spark.sql.cec.state
 
 import java.util.concurrent.atomic.AtomicLong
 
+import org.apache.spark.SparkEnv
 import org.apache.spark.sql.cec.agent.CecException
 import org.apache.spark.sql.cec.metrics.WindowSource
 
@@ -45,14 +46,18 @@ private[cec] object PageMemory {
 
   private val usedHere = new Used
 
-  private lazy val source = new WindowSource(() => usedHere.bytes).register()
+  /** The session whose metrics system has the numbers. A JVM may have several, one after another. */
+  private var registeredIn: SparkEnv = _
 
   /** Spark and its tasks need the rest of the heap. */
   private val MostPercent = 85
 
   /** A store's share of the heap of this JVM, which it has together with all other stores. */
-  def limitedTo(bytes: Long): PageMemory = {
-    source
+  def limitedTo(bytes: Long): PageMemory = synchronized {
+    if (registeredIn ne SparkEnv.get) {
+      registeredIn = SparkEnv.get
+      new WindowSource(() => usedHere.bytes, () => usedHere.beside.get).register()
+    }
     new PageMemory(bytes, Runtime.getRuntime.maxMemory / 100 * MostPercent, usedHere)
   }
 

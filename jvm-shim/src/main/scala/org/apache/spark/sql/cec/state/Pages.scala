@@ -459,7 +459,8 @@ private[state] object Pages {
   private val MostBytesInLoop = 128
 
   /** A call of `tidy` may move so much out of files, and leave so much of its time to later calls. */
-  private val (LeastMoved, MostLeft) = (4L * PageWords, 64L * PageWords)
+  private val LeastMoved = 4L * PageWords
+  private val MostLeft = 64L * PageWords
 
   private val Hole = -1
   /** Marks of a page: it waits in `holed`, or in `sparse`; records came lately. */

@@ -196,7 +196,8 @@ private[state] object ArrowClasses {
   def prepare(): Unit = thread
 
   private lazy val thread = {
-    val thread = new Thread(() => try readAndWrite() catch { case NonFatal(_) | _: LinkageError => }, "spark-cec-arrow-classes") // a load says what is wrong
+    // If it fails, a load says what is wrong.
+    val thread = new Thread(() => try readAndWrite() catch { case NonFatal(_) | _: LinkageError => }, "spark-cec-arrow-classes")
     thread.setDaemon(true)
     thread.start()
     thread

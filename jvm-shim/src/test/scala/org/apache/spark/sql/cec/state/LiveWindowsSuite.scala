@@ -296,7 +296,7 @@ class LiveWindowsSuite extends CecSuite {
       try {
         (0L until 60000L).foreach(i => windows.put(key(i), row(i)))
         var last = commit(windows, None)
-        (0L until 60000L).foreach(i => if (i % 5 != 0) windows.remove(key(i)))
+        (0L until 60000L).foreach(i => if (i % (if (grouped) 20 else 5) != 0) windows.remove(key(i)))
         last = commit(windows, last)
         val (kept, sums, version) = (all(windows), windows.sums, windows.version)
         val handedOut = windows.iterator.map(pair => (pair.key, pair.value, pair.key.copy(), pair.value.copy())).toSeq
@@ -357,7 +357,8 @@ class LiveWindowsSuite extends CecSuite {
         last = commit(windows, last)
       }
       assert(windows.sums.rows == many)
-      val allowed = windows.sums.bytes + perKey * many + 30.0 * few // the formula of docs/operations.md
+      val rowBytes = windows.sums.bytes / many
+      val allowed = many * (rowBytes + perKey) + 2 * few * (rowBytes + 38) // the formula of docs/operations.md
       val measured = usedHeap() - before
       info(s"the formula says ${allowed.toLong}, the store ${windows.heapBytes}, the JVM $measured bytes")
       assert(windows.heapBytes < allowed && measured < allowed * 1.05 + (12L << 20) && measured > windows.heapBytes * 0.9)
