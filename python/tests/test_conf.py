@@ -45,7 +45,7 @@ def test_the_defaults_shown_are_the_defaults() -> None:
     parse_settings({key: value for key, value in shown.items() if key not in {PREFIX + "Q", PREFIX + "U"}})
 
 
-METRIC = re.compile(r"_cec_(?:query_(?:\.\*|\(\.\*\))|agent)_(\w+)_Value")
+METRIC = re.compile(r"_cec_(?:query_(?:\.\*|\(\.\*\))|agent|windows)_(\w+)_Value")
 """A metric in an expression of Prometheus, by the name that Spark is told."""
 
 

@@ -23,7 +23,7 @@ private[cec] final class WindowSource(heapBytes: () => Long, besideBytes: () => 
   gauge("besideBytes")(besideBytes())
   gauge("majorFaults")(WindowSource.majorFaults)
 
-  def register(): Unit = Option(SparkEnv.get).foreach(_.metricsSystem.registerSource(this))
+  def register(): Unit = for (env <- Option(SparkEnv.get); metrics <- Option(env.metricsSystem)) metrics.registerSource(this)
 
   private def gauge(name: String)(value: => Long): Unit =
     metricRegistry.register(name, new Gauge[Long] { override def getValue: Long = value })
