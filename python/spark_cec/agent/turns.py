@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,10 +27,10 @@ class Turns:
 
         The shim takes an agent that answers no more for dead. So it is better to take too much than to wait for longer.
         """
-        ticket, until = object(), time.monotonic() + wait_s
+        ticket = object()
         with self._changed:
             self._waiting.append(ticket)
-            self._changed.wait_for(lambda: self._may_enter(ticket, amount), until - time.monotonic())
+            self._changed.wait_for(lambda: self._may_enter(ticket, amount), wait_s)
             self._waiting.remove(ticket)
             self._taken += amount
             self._inside += 1

@@ -77,9 +77,10 @@ def as_of(channel: ChannelFacts, then_ms: float) -> ChannelFacts:
     young = next((batch for batch in later if batch > channel.position.batch), None)
     if young is None:
         return channel
-    hidden = [each.times.first_ms for each in channel.backlog.batches if each.batch >= young]
-    first_ms = min((ms for ms in hidden if ms is not None), default=None)
-    said_ms = channel.said_ms if None in (channel.said_ms, first_ms) else min(channel.said_ms, first_ms)  # type: ignore[type-var]
+    said_ms = channel.said_ms
+    if said_ms is not None:
+        hidden = (each.times.first_ms for each in channel.backlog.batches if each.batch >= young)
+        said_ms = min([said_ms, *(ms for ms in hidden if ms is not None)])
     backlog = Backlog.of(each for each in channel.backlog.batches if each.batch < young)
     return replace(channel, backlog=backlog, newest=young - 1, said_ms=said_ms)
 

@@ -328,12 +328,7 @@ def test_files_that_cannot_be_deleted_delay_no_epoch(
 
 def test_no_more_tentative_rows_while_the_flow_catches_up(clock: list[float], tmp_path: Path) -> None:
     flow = Flow(tmp_path, while_correcting=Pace.SUSPEND)
-    flow.waits_for("app")
-    flow.keeper.look()
-    flow.query.until_ms = 20_000
-    flow.keeper.look()
-    flow.waits_for()
-    flow.own.until_ms = 12_000
+    begin_correction(flow)
     flow.keeper.look()
     assert not flow.query.isActive and flow.newest.is_open and flow.standing.until_ms == 20_000
 

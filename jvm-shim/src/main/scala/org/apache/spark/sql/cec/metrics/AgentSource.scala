@@ -4,29 +4,16 @@ import java.nio.file.{Files, Path}
 
 import scala.util.Try
 
-import com.codahale.metrics.{Gauge, MetricRegistry}
-
-import org.apache.spark.SparkEnv
-import org.apache.spark.metrics.source.Source
-
 /**
  * The health of this JVM's agent in Spark's metrics system.
  *
  * @param pid of the agent, if it is alive
  * @param starts how many agents this JVM started; more than one means that one died
  */
-private[cec] final class AgentSource(pid: () => Option[Long], starts: () => Long) extends Source {
-  override val sourceName: String = "cec.agent"
-  override val metricRegistry: MetricRegistry = new MetricRegistry
-
+private[cec] final class AgentSource(pid: () => Option[Long], starts: () => Long) extends Gauges("cec.agent") {
   gauge("alive")(if (pid().isDefined) 1L else 0L)
   gauge("starts")(starts())
   gauge("residentBytes")(pid().flatMap(AgentSource.residentBytes).getOrElse(0L))
-
-  def register(): Unit = Option(SparkEnv.get).foreach(_.metricsSystem.registerSource(this))
-
-  private def gauge(name: String)(value: => Long): Unit =
-    metricRegistry.register(name, new Gauge[Long] { override def getValue: Long = value })
 }
 
 private object AgentSource {

@@ -4,21 +4,14 @@ import java.util.concurrent.ConcurrentHashMap
 
 import scala.jdk.CollectionConverters._
 
-import com.codahale.metrics.{Gauge, MetricRegistry}
-
-import org.apache.spark.SparkEnv
-import org.apache.spark.metrics.source.Source
 import org.apache.spark.sql.streaming.StreamingQueryProgress
 
 /**
  * A query's numbers as of its newest batch, in Spark's metrics system: Prometheus, JMX or Graphite. The numbers are
  * sums over partitions and operators. The recovery estimate is the slowest store's.
  */
-private[cec] final class QuerySource(query: String, checkpoint: String) extends Source {
+private[cec] final class QuerySource(query: String, checkpoint: String) extends Gauges(s"cec.query.$query") {
   @volatile private var newest: Option[StreamingQueryProgress] = None
-
-  override val sourceName: String = s"cec.query.$query"
-  override val metricRegistry: MetricRegistry = new MetricRegistry
 
   /** Custom metrics of the state stores, with their names here. */
   private val summed = Seq(
@@ -35,18 +28,13 @@ private[cec] final class QuerySource(query: String, checkpoint: String) extends 
 
   def note(progress: StreamingQueryProgress): Unit = newest = Some(progress)
 
-  def register(): Unit = Option(SparkEnv.get).foreach(_.metricsSystem.registerSource(this))
-
   def remove(): Unit = {
     QuerySource.remainingBatches.remove(checkpoint)
-    Option(SparkEnv.get).foreach(_.metricsSystem.removeSource(this))
+    unregister()
   }
 
   private def readMetric(metric: String): Seq[Long] =
     newest.toSeq.flatMap(_.stateOperators.toSeq).flatMap(_.customMetrics.asScala.get(metric)).map(_.longValue)
-
-  private def gauge(name: String)(value: => Long): Unit =
-    metricRegistry.register(name, new Gauge[Long] { override def getValue: Long = value })
 }
 
 private[cec] object QuerySource {

@@ -73,8 +73,7 @@ private[cec] abstract class LiveWindows(
   /** Bytes of pages that no row has. */
   def deadBytes: Long = pages.deadBytes
 
-  private var workBefore = pages.work
-  private var workOfBatch = workBefore - workBefore
+  private var workBefore, workOfBatch = PageWork(0L, 0L, 0L)
 
   /** What the pages did in the last batch, and in tasks that failed before it. */
   def pageWork: PageWork = workOfBatch

@@ -16,7 +16,7 @@ private[cec] object StoreMetrics {
   private val stateRows = SumMetric("cecStateRows", "state keys of the open windows, of which a window may have several")
   private val dirty = SumMetric("cecDirty", "windows changed since their footprint")
   private val fileBytes = SumMetric("cecFileBytes", "bytes of pages in files of spark.local.dir, beyond memory")
-  private val deadBytes = SumMetric("cecDeadBytes", "bytes of memory and files that are free for rows")
+  private val deadBytes = SumMetric("cecDeadBytes", "bytes of pages, in memory and in files, that no row has")
   private val spilledBytes = StateStoreCustomSizeMetric("cecSpilledBytes", "bytes written to files of spark.local.dir")
   private val movedBytes = StateStoreCustomSizeMetric("cecMovedBytes", "bytes of rows moved so that memory is free")
   private val fileReads = StateStoreCustomSumMetric("cecFileReads", "look-ups of rows in files of spark.local.dir")
