@@ -57,8 +57,8 @@ def wait_for(streaming: StreamingQuery, batch: int) -> None:
             raise AssertionError(f"{streaming.name} has not run batch {batch}: {streaming.lastProgress}")
 
 
-def eventually(look: Callable[[], T | None], what: str, within_s: float = DEADLINE_S) -> T:
-    """What `look` finds as soon as that is not None."""
+def eventually(look: Callable[[], T | None], what: str | Callable[[], str], within_s: float = DEADLINE_S) -> T:
+    """What `look` finds as soon as that is not None. `what`: the text of the failure, or what makes it then."""
     deadline = time.monotonic() + within_s
     pause = os.eventfd(0)
     try:
@@ -67,7 +67,7 @@ def eventually(look: Callable[[], T | None], what: str, within_s: float = DEADLI
             if found is not None:
                 return found
             if time.monotonic() > deadline:
-                raise AssertionError(f"not within {within_s:.0f} s: {what}")
+                raise AssertionError(f"not within {within_s:.0f} s: {what if isinstance(what, str) else what()}")
             select_on(pause, 0.01)
     finally:
         os.close(pause)

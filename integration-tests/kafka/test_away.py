@@ -66,6 +66,16 @@ def feed(topics: Topics, topic: str) -> None:
     topics.produce(topic, [(0, b"", b"") for _ in range(3)])
 
 
+def become_stable(board: Board, topics: dict[str, Topics], topic: str, why: str, within_s: float = 60) -> None:
+    """Waits until all windows are stable."""
+
+    def difference() -> str:
+        wanted = windows_of(topics, topic)
+        return f"{why}: {wanted - board.stable} are missing, {board.stable - wanted} are wrong"
+
+    eventually(lambda: board.stable == windows_of(topics, topic) or None, difference, within_s)
+
+
 @contextmanager
 def killed(broker: Broker) -> Iterator[None]:
     """The broker is gone meanwhile."""
@@ -82,16 +92,17 @@ def test_a_broker_that_does_not_answer(
     with Broker(tmp_path / "other") as other:
         both = {"web": topics, "app": Topics(other.address)}
         for each in both.values():
-            each.create(topic, 1)
+            # A producer gives its rows a time, then looks for the broker: after a start for longer than the delay.
+            each.create(topic, 1, message_timestamp_type="LogAppendTime")
             feed(each, topic)
         addresses = {"web": broker.address, "app": other.address}
         with running(per_second(tmp_path, board, addresses, topic), spark) as run:
-            eventually(lambda: board.stable == windows_of(both, topic) or None, "all windows, the last ones too")
+            become_stable(board, both, topic, "the last ones, too")
             for _ in range(6):  # longer than X
                 feed(topics, topic)
                 time.sleep(1)  # the next rows are of another window
                 assert flow_of(run, "totals").epoch is None, "a topic without rows is not away"
-            eventually(lambda: board.stable == windows_of(both, topic) or None, "app holds nobody back")
+            become_stable(board, both, topic, "app holds nobody back")
             assert not board.tentative and not board.undone
             with other.paused() if how == "hangs" else killed(other):
                 feed(topics, topic)
@@ -103,6 +114,6 @@ def test_a_broker_that_does_not_answer(
                 eventually(lambda: board.shown() + board.stable >= new or None, f"{new} tentatively")
                 assert not board.stable & new
             feed(both["app"], topic)
-            eventually(lambda: board.stable == windows_of(both, topic) or None, "all windows are stable", within_s=180)
+            become_stable(board, both, topic, "app is back", within_s=180)
             eventually(lambda: not board.tentative or None, "no tentative row is left")
             assert flow_of(run, "totals").restarts == 0

@@ -151,7 +151,7 @@ def query(
 ) -> Query:
     names = (f"{topic}-web", f"{topic}-app")
     for name in names:
-        topics.create(name, 2)
+        topics.create(name, 2, message_timestamp_type="LogAppendTime")
     made: Query = request.param(spark, broker, names, tmp_path / "query")
     return made
 
