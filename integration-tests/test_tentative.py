@@ -570,3 +570,48 @@ def test_a_table_of_sqlite_corrects_itself(spark: SparkSession, tmp_path: Path) 
         eventually(lambda: shown() == [("12:00:00", "a", 2, 1)] or None, "a tentative row")
         feed.put("app", (3, "b", 1), (16, "a", 1))
         eventually(lambda: shown() == [("12:00:00", "a", 2, 0), ("12:00:00", "b", 1, 0)] or None, "stable rows")
+
+
+def pairs_of(root: Path, board: Board, kind: str) -> Pipeline:
+    """Each row of web with those of app that come within five seconds after it."""
+    made = Pipeline("shop", f"{root}/home")
+
+    def declare(name: str) -> None:
+        @made.flow(name=name)
+        def rows(spark: SparkSession) -> DataFrame:
+            return spark.readStream.schema("time TIMESTAMP, page STRING, price INT").json(f"{root}/{name}")
+
+    for name in ("web", "app"):
+        declare(name)
+
+    @made.flow(name="totals", partitions=2, watermarks=WATERMARKS, within="6s", alpha=0.8)
+    def pairs(web: DataFrame, app: DataFrame) -> DataFrame:
+        later = app.select(f.col("time").alias("then"), f.col("page").alias("other"), f.col("price").alias("n"))
+        is_near = f.expr("page = other AND then >= time AND then <= time + INTERVAL 5 SECONDS")
+        return web.join(later, is_near, kind).select("time", "page", "price", "n")
+
+    @made.sink(tentative=True)
+    def shown(totals: DataFrame) -> DataStreamWriter:
+        return totals.writeStream.foreachBatch(board.take)
+
+    return made
+
+
+@pytest.mark.parametrize(("kind", "blocked"), [("inner", ("web",)), ("left_outer", ())])
+def test_the_status_names_the_inputs_that_a_join_blocks(
+    kind: str, blocked: tuple[str, ...], spark: SparkSession, tmp_path: Path
+) -> None:
+    feed, board = Feed(tmp_path), window_board()
+    with running(pairs_of(tmp_path, board, kind), spark) as run:
+        feed.put("web", (1, "a", 1), (15, "b", 2))
+        feed.put("app", (2, "a", 7), (16, "b", 8))
+        eventually(lambda: board.stable[1, "a", 7, 1] or None, "the first pair is stable")
+        feed.put("web", (21, "c", 3), (60, "z", 1))
+        has_epoch(run, 1, "app")
+        assert flow_of(run, "totals").blocked == blocked
+        if not blocked:
+            eventually(lambda: board.shown()[21, "c", None, 3] or None, "the row without its pair, tentatively")
+        feed.put("app", (22, "c", 9), (61, "y", 1))
+        eventually(lambda: board.stable[21, "c", 9, 3] or None, "its pair is stable")
+        has_none(run, board)
+        assert not board.stable[21, "c", None, 3] and flow_of(run, "totals").blocked == ()

@@ -182,8 +182,22 @@ def buckets(root: str, **how: Any) -> Pipeline:
     return made
 
 
+PACES = [
+    ("process", "suspend"), ("process", "process"), ("delay", "delay"), ("process", "delay"), ("delay", "process"),
+    ("delay", "suspend"),
+]  # fmt: skip
+"""Of an epoch: while an input is away, and while the flow catches up."""
+
+
+def feed_away(directory: Path, seed: int) -> None:
+    """As `feed_events`, with the paces of this seed beside the files."""
+    feed_events(directory, seed)
+    (directory.parent / "paces.json").write_text(json.dumps(PACES[seed % len(PACES)]))
+
+
 def away(root: str, **how: Any) -> Pipeline:
     """As `buckets`, within a second, where one branch stands still for four seconds now and then."""
+    pace, pace_after = json.loads((Path(root) / "paces.json").read_text())
     made = Pipeline("away", how.pop("home", f"{root}/home"), **how)
 
     @made.flow
@@ -200,7 +214,9 @@ def away(root: str, **how: Any) -> Pipeline:
 
     late = f"{LATE_S} seconds"
 
-    @made.flow(partitions=2, within="1s", watermarks={"even": ("t", late), "odd": ("t", late)})
+    paces = {"while_away": pace, "while_correcting": pace_after}
+
+    @made.flow(partitions=2, within="1s", **paces, watermarks={"even": ("t", late), "odd": ("t", late)})
     def short(even: DataFrame, odd: DataFrame) -> DataFrame:
         return _shares(even, odd)
 
@@ -268,7 +284,7 @@ CASES = {
     "diamond": Case(diamond, feed_events, nothing, diamond_rows),
     "chain": Case(chain, feed_events, another_day, chain_rows),
     "buckets": Case(buckets, feed_events, another_day, chain_rows),
-    "away": Case(away, feed_events, another_day, chain_rows),
+    "away": Case(away, feed_away, another_day, chain_rows),
     "closure": Case(closure, feed_edges, nothing, closure_rows),
     "reachability": Case(
         lambda root, **how: reachability(f"{root}/home", root, LONGEST, **how), feed_changes, nothing, reachable_rows

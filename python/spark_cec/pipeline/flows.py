@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_cec.availability.epochs import epoch_checkpoint
+from spark_cec.availability.joins import Plan, find_blocked
 from spark_cec.availability.union import Member, Union
 from spark_cec.pipeline.callback_errors import describe_callback_error
 from spark_cec.pipeline.changes import EPOCH, KIND
@@ -15,6 +16,7 @@ from spark_cec.pipeline.declare import SESSION, Flow, FlowError
 from spark_cec.pipeline.graph import Graph, GraphError, Part, nearest
 from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.options import Within, parse_interval_ms
+from spark_cec.pipeline.plans import read_plan
 from spark_cec.pipeline.runs import RETAINED, RETAINED_KEY, ProtocolRuns
 from spark_cec.pipeline.sink_formats import refuse_final_sink
 from spark_cec.pipeline.watermarks import refuse_common_watermarks
@@ -72,6 +74,7 @@ class Flows:
         self._home = home
         self._runs = runs
         self._schemas: dict[str, StructType] = {}
+        self._plans: dict[str, Plan] = {}
         # One session for each flow, for all its starts: Spark keeps a session that has started a query.
         self._sessions: dict[str, SparkSession] = {}
         self._epoch_sessions: dict[str, SparkSession] = {}
@@ -88,6 +91,10 @@ class Flows:
     def bounds(self) -> dict[str, Within]:
         """By flow, how long its rows may wait for an input."""
         return {name: flow.within for name, flow in self._declared.items() if flow.within is not None}
+
+    def find_blocked(self, name: str, absent: Collection[str]) -> tuple[str, ...]:
+        """The inputs of a flow with `within` of which no row comes out without the inputs `absent`."""
+        return find_blocked(self._plans[name], absent)
 
     def start(self, name: str) -> StreamingQuery:
         """Starts the query of a flow; its tasks are in the FAIR pool of its name. Raises the errors of Spark."""
@@ -149,6 +156,10 @@ class Flows:
         made = self._call_function(name)
         if node.is_sink:
             return
+        flow = self._declared[name]
+        if flow.within is not None:
+            channels = [each for parameter in flow.watermarks for each in flow.list_channels(parameter)]
+            self._plans[name] = read_plan(made, {self._home.flow(each): each for each in channels})
         found, declared = _drop_metadata(made.schema), self._schemas.get(name)
         if declared is not None and _list_types(declared) != _list_types(found):
             raise FlowError(

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,13 @@ STATUS_EVERY_S = 1.0
 """The greatest age of the status in the home while the pipeline runs."""
 
 
+FindBlocked = Callable[[str, Collection[str]], tuple[str, ...]]
+
+
+def _find_nothing(_flow: str, _absent: Collection[str]) -> tuple[str, ...]:
+    return ()
+
+
 class PipelineFailed(CecError):
     """Flows have failed for good: the message has the error of each. Attribute: `status`."""
 
@@ -47,11 +54,12 @@ class RunningPipeline:
     def __init__(
         self, graph: Graph, home: PipelineHome, supervisors: Mapping[str, Supervisor], keeper: CapacityKeeper,
         news: threading.Event, runs: ProtocolRuns | None = None, recovery: JointRecovery | None = None,
-        epochs: Mapping[str, EpochKeeper] | None = None,
+        epochs: Mapping[str, EpochKeeper] | None = None, find_blocked: FindBlocked = _find_nothing,
     ) -> None:  # fmt: skip
         """Starts nothing. `supervisors`: each after those that feed it. `news`: set when the status changes.
 
         `runs` and `recovery`: None if each flow recovers by itself. `epochs`: of the flows that answer within X.
+        `find_blocked`: by a flow and the inputs that are away, the inputs that wait for them in a join.
         """
         self._graph = graph
         self._home = home
@@ -61,6 +69,7 @@ class RunningPipeline:
         self._runs = runs
         self._recovery = recovery
         self._epochs = epochs or {}
+        self._find_blocked = find_blocked
         self._over = threading.Event()
         self._status_writer = _StatusWriter(self._write_statuses)
 
@@ -86,7 +95,9 @@ class RunningPipeline:
         standing = self._keeper.standing
         costs = {} if standing is None else standing.costs
         flows = [
-            _add_tentative(replace(each.status(), cores=_round(costs.get(name))), self._epochs.get(name))
+            _add_tentative(
+                replace(each.status(), cores=_round(costs.get(name))), self._epochs.get(name), self._find_blocked
+            )
             for name, each in self._supervisors.items()
         ]
         held = {name: channels_waited_for(query) for name, query in self.queries().items()}
@@ -191,11 +202,14 @@ def _describe_capacity(standing: CapacityStanding) -> CapacityStatus:
     )  # fmt: skip
 
 
-def _add_tentative(flow: FlowStatus, epochs: EpochKeeper | None) -> FlowStatus:
+def _add_tentative(flow: FlowStatus, epochs: EpochKeeper | None, find_blocked: FindBlocked) -> FlowStatus:
     standing = None if epochs is None else epochs.standing
     if standing is None or standing.epoch is None or flow.state.is_over:
         return flow
-    return replace(flow, epoch=standing.epoch, tentative_to_ms=standing.until_ms, absent=standing.absent)
+    blocked = find_blocked(flow.name, standing.absent)
+    return replace(
+        flow, epoch=standing.epoch, tentative_to_ms=standing.until_ms, absent=standing.absent, blocked=blocked
+    )  # fmt: skip
 
 
 def _round(cores: float | None) -> float | None:

@@ -102,7 +102,7 @@ def _assemble(
                 name, home.flow(name), within, supervisors[name].running_query, partial(_is_over, supervisors[name]),
                 partial(_find_epochs, graph.nodes[name].inputs, epochs), partial(flows.start_epoch, name), news.set,
             )  # fmt: skip
-    return RunningPipeline(graph, home, supervisors, keeper, news, runs, recovery, epochs)
+    return RunningPipeline(graph, home, supervisors, keeper, news, runs, recovery, epochs, flows.find_blocked)
 
 
 def _is_over(supervisor: Supervisor) -> bool:

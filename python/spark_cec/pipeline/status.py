@@ -47,7 +47,7 @@ class FlowStatus:
     `away_since_ms`: since when a source has not answered; None if all answer. `waits_for`: the flows upstream whose
     source does not answer, so that windows stay open, and those that hold its buckets back. `epoch`: the number of the
     open epoch, in which it answers tentatively without the channels `absent`, up to `tentative_to_ms`; None without
-    one.
+    one. `blocked`: the channels of which the epoch gives out no row, because a join waits for rows of `absent`.
     """
 
     name: str
@@ -64,6 +64,7 @@ class FlowStatus:
     epoch: int | None = None
     tentative_to_ms: int | None = None
     absent: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,7 @@ class PipelineStatus:
                 tuple(each["starves_for"]), each.get("cores"), each.get("behind"),
                 each.get("complete_to_ms"), each.get("away_since_ms"), tuple(each.get("waits_for", ())),
                 each.get("epoch"), each.get("tentative_to_ms"), tuple(each.get("absent", ())),
+                tuple(each.get("blocked", ())),
             )
             for each in fields["flows"]
         )  # fmt: skip

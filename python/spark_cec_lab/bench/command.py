@@ -26,8 +26,10 @@ from spark_cec_lab.bench.options import (
     check_nexmark,
     check_options,
     check_protocols,
+    check_scales,
     chosen_providers,
     growth_of,
+    parse_part,
     workloads_of,
 )
 from spark_cec_lab.bench.paper import FIGURES
@@ -35,6 +37,8 @@ from spark_cec_lab.bench.paper_run import Found, run_figures
 from spark_cec_lab.bench.pipelines.availability import QUICK_WINDOWS, WINDOWS, availability
 from spark_cec_lab.bench.pipelines.chain import Amount, compare_ways
 from spark_cec_lab.bench.pipelines.failover import Course, Run, Way, failover
+from spark_cec_lab.bench.pipelines.outage import Part as OutagePart
+from spark_cec_lab.bench.pipelines.outage import outages
 from spark_cec_lab.bench.pipelines.topology import Load
 from spark_cec_lab.bench.processes import BenchError
 from spark_cec_lab.bench.protocols.compare import Part, compare, plan_of
@@ -87,8 +91,9 @@ failover  a pipeline of 15 queries on a cluster of processes; 8 of 10 workers ar
           relative latency and available queries, for each way to recover (--way)
 chain     the same work as a pipeline of three flows, as one query, as three queries joined by Parquet files
 union     two flows into one that counts their rows: by buckets of a second, and as rows come
-availability  two flows into one, and one of them is away for 20 seconds: the first tentative row, the time to catch up,
-          and the heap, beside the same flow that waits, with 100,000 windows (--keys; --quick: 20,000)
+availability  an input that is away. cost: of two inputs, one for 20 seconds; the first tentative row, the time to catch
+          up, and the heap, beside the same flow that waits, with 100,000 windows (--keys; --quick: 20,000). fig9 to
+          fig11, table3: the experiments of Balazinska et al. (SIGMOD 2005) with three inputs (--part; --quick: fewer)
 nexmark   queries of that benchmark (--query), 200,000 events a batch, 10,000 to a second of event time
 protocols checkpointing protocols on pipelines of NexMark's queries and a cyclic one: throughput, a failure, skew, and
           simulated up to 100 workers; the tables go to standard output, the runs to --json-out (--quick: in 10 minutes)
@@ -119,6 +124,8 @@ Examples:
   cec bench protocols --quick --json-out protocols.jsonl
   cec bench protocols --part nexmark --query q3 --instances 2 --protocol cec --protocol none
   cec bench protocols --from protocols.jsonl --from more.jsonl --png figures
+  cec bench availability --quick --png figures
+  cec bench availability --part fig10 --rounds 3 --json-out fig10.jsonl
   cec bench ui --rounds 3
   cec bench storage --long 10000 --partitions 8 --provider cec --rounds 1
   cec bench failover --png docs/images
@@ -194,7 +201,11 @@ def bench(
         list[int] | None, typer.Option(min=1, help="For protocols: of each query; default: 1, 2 and 4.")
     ] = None,
     part: Annotated[
-        Part | None, typer.Option(help="For protocols: nexmark (figures 7 to 11), skew (12, 13), cycle (table IV).")
+        str | None,
+        typer.Option(
+            help="For protocols: nexmark (figures 7 to 11), skew (12, 13), cycle (table IV); for availability: cost, "
+            "fig9, fig10, fig11, table3; default: all."
+        ),
     ] = None,
     earlier: Annotated[
         list[Path] | None,
@@ -211,31 +222,37 @@ def bench(
         int | None, typer.Option(min=400, help="For storage: only the long runs, of so many batches; default: 1,000.")
     ] = None,
     scale: Annotated[
-        float | None, typer.Option(min=0.001, help="For failover: of the paper's 2 to 6 minutes until a worker comes.")
+        float | None,
+        typer.Option(
+            min=0.001,
+            help="For failover: of the paper's 2 to 6 minutes until a worker comes; for availability: seconds for a "
+            "second of the paper, default: the least that suffices.",
+        ),
     ] = None,
 ) -> None:
     growth, size = growth_of(grow), Size(keys, updates, partitions)
     batches = batches or (UI_BATCHES if task is Task.UI else BATCHES)
-    check_options(task, figure, png, growth, value_bytes, is_failover=bool(way or scale))
+    check_options(task, figure, png, growth, value_bytes)
+    check_scales(task, bool(way), scale is not None, part is not None)
     check_nexmark(task, query, keys, growth)
     is_quick = quick and task not in (Task.STORAGE, Task.AVAILABILITY)
     check_long(task, long)
-    check_protocols(task, is_quick or part is not None or bool(earlier), protocol, instances)
+    outage = parse_part(task, part, Task.AVAILABILITY, OutagePart)
+    only = parse_part(task, part, Task.PROTOCOLS, Part)
+    check_protocols(task, is_quick or bool(earlier), protocol, instances)
     workload = replace(size.of(task.workload), value_bytes=value_bytes)
     spec = JobSpec(
         provider=Provider.CEC, workload=workload, checkpoint="", scratch="", jar="", memory=memory,
         java_options=java_options, conf=tuple(_pair(each) for each in conf or ()), last_batch=None,
     )  # fmt: skip
     chosen = chosen_providers(task, provider)
-    flink_version = check_flink_of(chosen, flink_python)
-    if flink_version:
-        _say(f"apache-flink {flink_version}")
+    _check_flink(chosen, flink_python)
     lines: list[dict[str, Any]] = []
     signal.signal(signal.SIGTERM, _exit_once)
     try:
         with _lines(json_out, lines, echo=task is not Task.PROTOCOLS) as write, _work_directory(output) as work:
             if task is Task.PROTOCOLS:
-                plan = plan_of(quick, query or (), protocol or (), instances or (), 1 if quick else rounds, part)
+                plan = plan_of(quick, query or (), protocol or (), instances or (), 1 if quick else rounds, only)
                 _show_protocols(*compare(plan, earlier or (), work, write, _say), png)
             elif task is Task.BOUND:
                 run_grid(workload, spec, Schedule(workload.fill_batches, warm_up, batches), rounds, work, write, _say)
@@ -243,7 +260,9 @@ def bench(
                 course = Course() if scale is None else Course(scale=scale)
                 runs = failover(way or list(Way), Load(), course, rounds, SEED, work, write, _say)
                 _draw_failover(runs, png)
-            elif task in (Task.CHAIN, Task.UNION, Task.AVAILABILITY, Task.STORAGE, Task.UI):
+            elif task is Task.AVAILABILITY:
+                _measure_outages(outage, size.keys, scale, rounds, memory, work, write, png, quick=quick)
+            elif task in (Task.CHAIN, Task.UNION, Task.STORAGE, Task.UI):
                 schedule = Schedule(workload.fill_batches, warm_up, batches)
                 _run_alone(task, spec, schedule, chosen, rounds, work, write, size, quick=quick, long=long)
             elif task is Task.PAPER:
@@ -262,6 +281,12 @@ def bench(
         raise typer.Exit(1) from None
 
 
+def _check_flink(chosen: tuple[Provider, ...], python: str | None) -> None:
+    version = check_flink_of(chosen, python)
+    if version:
+        _say(f"apache-flink {version}")
+
+
 def _run_alone(
     task: Task, spec: JobSpec, schedule: Schedule, chosen: Sequence[Provider], rounds: int, work: Path,
     write: Callable[[dict[str, Any]], None], size: Size, *, quick: bool, long: int | None,
@@ -271,12 +296,26 @@ def _run_alone(
         storage(spec, chosen, rounds, work, write, _say, quick=quick, long=long, partitions=size.partitions)
     elif task is Task.UI:
         compare_uis(spec, schedule, rounds, work, write, _say)
-    elif task is Task.AVAILABILITY:
-        windows = size.keys or (QUICK_WINDOWS if quick else WINDOWS)
-        availability(windows, rounds, spec.memory, work, write, _say)
     else:
         amount = Amount(batch_rows=60_000) if task is Task.UNION else Amount()
         compare_ways(task.value, amount, rounds, spec.memory, work, write, _say)
+
+
+def _measure_outages(
+    part: OutagePart | None, windows: int | None, scale: float | None, rounds: int, memory: str, work: Path,
+    write: Callable[[dict[str, Any]], None], png: Path | None, *, quick: bool,
+) -> None:  # fmt: skip
+    rounds, parts = 1 if quick else rounds, list(OutagePart) if part is None else [part]
+    if OutagePart.COST in parts:
+        availability(windows or (QUICK_WINDOWS if quick else WINDOWS), rounds, memory, work, write, _say)
+    figures = [each for each in parts if each is not OutagePart.COST]
+    if figures:
+        summaries = outages(figures, scale, rounds, memory, work, write, _say, quick=quick)
+        if png:
+            from spark_cec_lab.bench.pipelines.outage_plots import draw_outages
+
+            for path in draw_outages(summaries, png):
+                _say(f"drawn: {path}")
 
 
 def _show_protocols(outcomes: Sequence[Outcome], simulation: Sequence[dict[str, Any]], png: Path | None) -> None:

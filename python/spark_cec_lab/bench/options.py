@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from enum import Enum
 from pathlib import Path
+from typing import TypeVar
 
 import typer
 
@@ -72,9 +74,30 @@ def check_nexmark(task: Task, queries: list[str] | None, keys: int | None, growt
 def check_protocols(task: Task, quick: bool, protocols: list[str] | None, instances: list[int] | None) -> None:
     """`--quick`, `--protocol` and `--instances`."""
     if task is not Task.PROTOCOLS and (quick or protocols or instances):
-        names = "--quick, --part, --from, --protocol, --instances"
+        names = "--quick, --from, --protocol, --instances"
         raise typer.BadParameter("for the task protocols", param_hint=names)
     _known(protocols or (), PROTOCOLS, "--protocol")
+
+
+_P = TypeVar("_P", bound=Enum)
+
+
+def parse_part(task: Task, part: str | None, own: Task, kind: type[_P]) -> _P | None:
+    """`--part`, if it is for the task `own`, of whose parts `kind` has the names."""
+    if part is None or task is not own:
+        return None
+    _known([part], [each.value for each in kind], "--part")
+    return kind(part)
+
+
+def check_scales(task: Task, has_way: bool, has_scale: bool, has_part: bool) -> None:
+    """`--way`, `--scale` and `--part`."""
+    if task is not Task.FAILOVER and has_way:
+        raise typer.BadParameter("for the task failover", param_hint="--way")
+    if task not in (Task.FAILOVER, Task.AVAILABILITY) and has_scale:
+        raise typer.BadParameter("for the tasks failover and availability", param_hint="--scale")
+    if task not in (Task.PROTOCOLS, Task.AVAILABILITY) and has_part:
+        raise typer.BadParameter("for the tasks protocols and availability", param_hint="--part")
 
 
 def check_long(task: Task, long: int | None) -> None:
@@ -92,16 +115,14 @@ def _known(given: Iterable[str], known: Sequence[str], hint: str) -> None:
 
 
 def check_options(
-    task: Task, figures: list[int] | None, png: Path | None, growth: Growth | None, value_bytes: int, *,
-    is_failover: bool,
-) -> None:  # fmt: skip
+    task: Task, figures: list[int] | None, png: Path | None, growth: Growth | None, value_bytes: int
+) -> None:
     """What is for some tasks alone."""
-    if task is not Task.FAILOVER and is_failover:
-        raise typer.BadParameter("for the task failover", param_hint="--way, --scale")
     if task is not Task.PAPER and figures:
         raise typer.BadParameter("for the task paper", param_hint="--figure")
-    if task not in (Task.PAPER, Task.FAILOVER, Task.PROTOCOLS) and png and not growth:
-        raise typer.BadParameter("for the tasks paper, failover and protocols, or with --grow", param_hint="--png")
+    if task not in (Task.PAPER, Task.FAILOVER, Task.PROTOCOLS, Task.AVAILABILITY) and png and not growth:
+        why = "for the tasks paper, failover, protocols and availability, or with --grow"
+        raise typer.BadParameter(why, param_hint="--png")
     pipelines = (Task.FAILOVER, Task.CHAIN, Task.UNION, Task.AVAILABILITY, Task.PROTOCOLS)
     own_sizes = (Task.PAPER, Task.BOUND, Task.AGENT, Task.STORAGE, Task.UI, *pipelines)
     if growth and task in own_sizes:

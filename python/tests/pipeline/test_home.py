@@ -222,6 +222,19 @@ def test_how_far_a_flow_is_and_which_source_does_not_answer(tmp_path: Path) -> N
     assert PipelineStatus.from_json(status.to_json()) == status
 
 
+def test_how_far_a_flow_answers_tentatively_and_what_waits_in_a_join(tmp_path: Path) -> None:
+    app = FlowStatus("app", State.RUNNING)
+    flow = FlowStatus(
+        "a", State.RUNNING, waits_for=("app",), epoch=3, tentative_to_ms=1_795_781_050_250, absent=("app",),
+        blocked=("tel", "web"),
+    )  # fmt: skip
+    shown, status = io.StringIO(), status_of(tmp_path, app, flow)
+    Console(width=300, file=shown).print(make_table(status))
+    said = "waits for app; tentative up to 2026-11-27 12:04:10Z without app, "
+    assert said + "and without tel, web, whose rows wait in a join" in shown.getvalue()
+    assert PipelineStatus.from_json(status.to_json()) == status
+
+
 def written_flow(place: Path, batches: int) -> Path:
     """A flow's checkpoint with a channel; the only segment of its log."""
     storage = open_storage(str(place / "cec" / "log"))

@@ -8,9 +8,9 @@ the cluster has workers could not do it otherwise.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_cec.pipeline.runnable import Pipeline
 
@@ -85,9 +85,14 @@ def _window(length: int, slide: int, load: Load) -> Callable[..., DataFrame]:
     return counts
 
 
-def _reader(windows: tuple[str, ...], load: Load) -> Callable[..., DataStreamWriter]:
-    """A function whose parameters are `windows`: that is how a pipeline is told what a sink reads."""
+def name_parameters(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """The function, with parameters of these names: a pipeline learns from them which flows it reads."""
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return function
 
+
+def _reader(windows: tuple[str, ...], load: Load) -> Callable[..., DataStreamWriter]:
     def read(*frames: DataFrame) -> DataStreamWriter:
         from pyspark.sql import functions as F  # noqa: N812
 
@@ -98,6 +103,4 @@ def _reader(windows: tuple[str, ...], load: Load) -> Callable[..., DataStreamWri
         created = F.avg(F.unix_millis("created")).alias("created")
         return worked.observe("latency", created, F.count("*").alias("rows")).writeStream.format("noop")
 
-    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in windows]
-    read.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return read
+    return name_parameters(read, windows)

@@ -92,8 +92,9 @@ private[ui] object PipelineView {
       Option.when(waits.nonEmpty)(s"waits for ${waits.mkString(", ")}"),
       away.map(since => s"a source has not answered for ${Math.max(nowMs - since, 0L) / 1000} s"),
       Json.option(flow.get("epoch"))(_.asLong).map { _ =>
-        val absent = readNames(flow, "absent")
-        s"answers tentatively${if (absent.isEmpty) "" else s" without ${absent.mkString(", ")}"}"
+        val (absent, blocked) = (readNames(flow, "absent"), readNames(flow, "blocked"))
+        val waits = if (blocked.isEmpty) "" else s", and without ${blocked.mkString(", ")}, whose rows wait in a join"
+        s"answers tentatively${if (absent.isEmpty) "" else s" without ${absent.mkString(", ")}"}$waits"
       },
       Json.text(flow.get("error")).filter(_ => state == "failed" || state == "restarting").map(ErrorText.summarize)).flatten
     Option.when(said.nonEmpty)(said.mkString("; "))

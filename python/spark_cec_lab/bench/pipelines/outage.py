@@ -1,0 +1,178 @@
+"""The experiments of Balazinska et al. (SIGMOD 2005) with an input that is away for a while: figures 9 to 11, table 3.
+
+A second of the paper is `scale` seconds here, because a batch of Spark takes about a second. The scale is the least one
+at which X less alpha times X is the time that the first tentative row needs; a run before all others measures that.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from spark_cec.session import jar_path
+from spark_cec_lab.bench.measure import Say, after
+from spark_cec_lab.bench.pipelines.outage_job import Outage, OutageSpec
+from spark_cec_lab.bench.processes import BenchError, Child
+
+_JOB = "spark_cec_lab.bench.pipelines.outage_job"
+_SILENCE_S = 700.0
+
+ALPHA, QUICK_ALPHA = 0.9, 0.6
+"""With the smaller one a run is a quarter as long, because more of X is left for the start of an epoch."""
+_X_S, _CUT_S = 3.0, 5.0
+PROCESS, DELAY, SUSPEND = "process", "delay", "suspend"
+_PACES = tuple((pace, after) for pace in (PROCESS, DELAY) for after in (PROCESS, DELAY, SUSPEND))
+
+
+class Part(str, Enum):
+    """One figure or table of the paper, or `cost`: what an epoch costs, beside a flow that waits."""
+
+    COST = "cost"
+    FIGURE_9 = "fig9"
+    FIGURE_10 = "fig10"
+    FIGURE_11 = "fig11"
+    TABLE_3 = "table3"
+
+
+THEIRS = {
+    Part.FIGURE_9: "Process: a step, all tentative if alpha X <= 4 s; Delay: fewer in proportion to alpha X; "
+    "Delay_new is linear in alpha X",
+    Part.FIGURE_10: "no tentative row below 2.7 s; Delay & Suspend fails from 3 s; Process & Process stays below "
+    "alpha X and has most tentative rows",
+    Part.FIGURE_11: "Process & Process: alpha X and the usual delay; Delay & Delay: alpha X more a node, within k X, "
+    "and not fewer tentative rows; Process & Suspend fails",
+    Part.TABLE_3: "the delay is linear in the length of a bucket",
+}
+"""What the paper's text says of each. Its curves are not in the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One run of a part: `x` on the axis of the figure, in the paper's seconds, and how the flows are declared."""
+
+    part: Part
+    series: str
+    x: float
+    outage: Outage
+
+
+def plan(parts: Iterable[Part], scale: float, alpha: float, *, quick: bool) -> list[Point]:
+    """The runs of all parts. `scale`: seconds for a second of the paper."""
+    made = dict[Part, list[Point]]()
+    usual = Outage(_CUT_S * scale, alpha * _X_S * scale, _X_S * scale)
+    made[Part.FIGURE_9] = [
+        Point(Part.FIGURE_9, pace, wait_s, replace(usual, wait_s=wait_s * scale, x_s=wait_s * scale / alpha, pace=pace))
+        for wait_s in ((1.0, 3.0) if quick else (1.0, 2.0, 3.0, 4.0, 5.0, 6.0))
+        for pace in (PROCESS, DELAY)
+    ]
+    made[Part.FIGURE_10] = [
+        Point(
+            Part.FIGURE_10, f"{pace} & {pace_after}", cut_s,
+            replace(usual, cut_s=cut_s * scale, pace=pace, pace_after=pace_after, rows_per_s=4_500),
+        )
+        for cut_s in ((5.0,) if quick else (2.0, 5.0, 15.0, 30.0))
+        for pace, pace_after in _PACES
+        if not quick or pace == pace_after or (pace, pace_after) == (DELAY, SUSPEND)
+    ]  # fmt: skip
+    made[Part.FIGURE_11] = [
+        Point(
+            Part.FIGURE_11, f"{pace} & {pace_after}", float(chain),
+            replace(usual, cut_s=(5.0 if quick else 15.0) * scale, pace=pace, pace_after=pace_after, chain=chain),
+        )
+        for chain in ((2,) if quick else (1, 2, 3, 4))
+        for pace, pace_after in ((PROCESS, PROCESS), (DELAY, DELAY), (PROCESS, SUSPEND))
+        if not quick or pace == PROCESS == pace_after
+    ]  # fmt: skip
+    made[Part.TABLE_3] = [
+        Point(Part.TABLE_3, "process & process", bucket_s, replace(usual, cut_s=0.0, bucket_s=bucket_s))
+        for bucket_s in ((0.5, 4.0) if quick else (0.5, 1.0, 2.0, 4.0, 8.0))
+    ]
+    return [point for part in Part if part in parts for point in made.get(part, [])]
+
+
+def find_scale(done: dict[str, Any], alpha: float) -> float:
+    """The least scale, in tenths, at which X less alpha times X is as long as the first tentative row took.
+
+    Raises `BenchError` if no tentative row came.
+    """
+    took_s: float | None = done["first_tentative_s"]
+    if took_s is None:
+        raise BenchError("the first run has no tentative row, so nothing says how long one takes")
+    return math.ceil(10 * max(took_s, 0.1) / ((1 - alpha) * _X_S)) / 10
+
+
+def outages(
+    parts: Sequence[Part], scale: float | None, rounds: int, memory: str, work: Path,
+    write: Callable[[dict[str, Any]], None], say: Say, *, quick: bool,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Runs each point once a round, and writes a line for each run and one for each point. Answers the latter.
+
+    Raises `BenchError` if a stable row is wrong, is missing or came twice.
+    """
+    jar, alpha, found = str(shutil.copy(jar_path(), work)), QUICK_ALPHA if quick else ALPHA, dict[int, list[Any]]()
+    if scale is None:
+        first = _run(OutageSpec(str(work / "run"), jar, memory, Outage(15.0, 5.0, 8.0)), after("first run: ", say))
+        scale = find_scale(first, alpha)
+        write({"kind": "run", "task": "availability", "part": "scale", "scale": scale, "alpha": alpha, **first})
+        say(f"a second of the paper is {scale:g} s here: the first tentative row took {first['first_tentative_s']} s")
+    points = plan(parts, scale, alpha, quick=quick)
+    for number in range(rounds):
+        for i in range(len(points)) if number % 2 == 0 else reversed(range(len(points))):
+            point = points[i]
+            name = f"round {number + 1}/{rounds}, {point.part.value}, {point.series}, {point.x:g}: "
+            done = _run(OutageSpec(str(work / "run"), jar, memory, point.outage), after(name, say))
+            found.setdefault(i, []).append(done)
+            write({"kind": "run", **describe(point, scale), "round": number + 1, **done})
+    summaries = [summary(point, scale, found[i]) for i, point in enumerate(points)]
+    for each in summaries:
+        write(each)
+    return summaries
+
+
+def describe(point: Point, scale: float) -> dict[str, Any]:
+    """What a point's lines begin with."""
+    return {
+        "task": "availability", "part": point.part.value, "series": point.series, "x": point.x, "scale": scale,
+        "alpha_x_s": round(point.outage.wait_s, 3),
+    }  # fmt: skip
+
+
+def summary(point: Point, scale: float, found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Median, lowest and highest of each measure of a point. Times are seconds of the paper, but `usual_s`."""
+    return {
+        "kind": "summary", **describe(point, scale), "theirs": THEIRS[point.part],
+        "delay_new": _spread([each["delay_new_s"] / scale for each in found]),
+        "tentative": _spread([each["tentative"] for each in found]),
+        "corrected": _spread([each["corrected_s"] / scale for each in found]),
+        "usual_s": _spread([each["usual_s"] for each in found]),
+    }  # fmt: skip
+
+
+def _run(spec: OutageSpec, say: Say) -> dict[str, Any]:
+    home = Path(spec.home)
+    home.mkdir()
+    try:
+        command = [sys.executable, "-m", _JOB, spec.to_json()]
+        with Child(command, home / "job.log", {"PYSPARK_PYTHON": sys.executable}) as job:
+            for event in job.events(_SILENCE_S):
+                if not event.pop("done", False):
+                    say(f"{event}")
+                    continue
+                if event["wrong"]:
+                    raise BenchError(f"{event['wrong']} of {event['stable']} stable windows are wrong")
+                return {key: round(value, 3) if isinstance(value, float) else value for key, value in event.items()}
+        raise BenchError("the run ended without a result")
+    finally:
+        shutil.rmtree(home)
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    median, low, high = statistics.median(values), min(values), max(values)
+    return {"median": round(median, 2), "low": round(low, 2), "high": round(high, 2)}
