@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from cec_it.board import Board
-from cec_it.feed import NOON, WATERMARKS, Feed, Windows, windows
+from cec_it.feed import NOON, WATERMARKS, Feed, Windows, rows_of, windows
 from cec_it.local import eventually
 from cec_it.running import flow_of, running
 from spark_cec.adapters.fsspec_storage import open_storage
@@ -89,6 +89,16 @@ def reaches(run: RunningPipeline, second: int) -> None:
     """Waits until the flow has taken all buckets up to this second after noon."""
     at_ms = int(NOON.timestamp() + second) * 1000
     eventually(lambda: (flow_of(run, "totals").complete_to_ms or 0) >= at_ms or None, f"{second} s after noon")
+
+
+def has_row(spark: SparkSession, root: Path, flow: str, second: float) -> None:
+    """Waits until the channel of a flow has a row of this second after noon."""
+    at = NOON.timestamp() + second
+
+    def look() -> bool | None:
+        return any(row.time.timestamp() == at for row in rows_of(spark, root, flow)) or None
+
+    eventually(look, f"a row of {flow} at {second} s")
 
 
 def has_none(run: RunningPipeline, board: Board) -> None:
@@ -197,8 +207,9 @@ def test_an_input_that_is_away_for_too_long_is_given_up_until_it_is_back(spark: 
     feed, board = Feed(tmp_path), window_board()
     how = {"waits_at_most": "10s"}
     with running(per_page(tmp_path, board, **how), spark) as run:
-        feed.put("web", (1, "a", 1), (15, "a", 1), (31, "b", 1))
         feed.put("app", (2, "a", 1), (12.5, "a", 1))
+        has_row(spark, tmp_path, "app", 12.5)  # else web waits for it, on a busy machine for longer than 10 s
+        feed.put("web", (1, "a", 1), (15, "a", 1), (31, "b", 1))
         right: Windows = Counter([(0, "a", 2, 2)])
         eventually(lambda: board.stable == right or None, "the first window is stable")
         has_epoch(run, 1, "app")
@@ -211,6 +222,7 @@ def test_an_input_that_is_away_for_too_long_is_given_up_until_it_is_back(spark: 
         eventually(lambda: board.stable == right or None, f"{right} at once, not {board.stable}")
     with running(per_page(tmp_path, board, **how), spark) as run:
         feed.put("app", (46, "c", 1), (60, "d", 1))
+        has_row(spark, tmp_path, "app", 60)
         feed.put("web", (60, "d", 1))
         right += Counter([(40, "c", 2, 2)])
         eventually(lambda: board.stable == right or None, f"{right}, not {board.stable}")

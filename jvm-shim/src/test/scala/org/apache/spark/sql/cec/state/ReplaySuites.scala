@@ -320,7 +320,8 @@ class RowLimitSuite extends CecSuite {
 
   test("keys and values up to the limit are taken, and larger ones are refused with both sizes") {
     val (id, small, most, over) = (StateStoreId("/c", 0L, 0), sized(16), sized(RowLimit.Bytes), sized(RowLimit.Bytes + 8))
-    RowLimit.check(id, most, most)
+    RowLimit.check(id, most, sized(RowLimit.Bytes - 64))
+    assert(refused("TooLarge")(RowLimit.check(id, most, sized(RowLimit.Bytes - 56))).contains("together"))
     assert(refused("TooLarge")(RowLimit.check(id, small, over)).contains(s"a value of ${RowLimit.Bytes + 8} bytes (its key has 16)"))
     refused("TooLarge")(RowLimit.check(id, over, small))
   }
