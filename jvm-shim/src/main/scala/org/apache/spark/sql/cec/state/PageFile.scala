@@ -20,44 +20,39 @@ import org.apache.spark.util.Utils
  * record is read where it lies, and the system decides which pages it keeps in memory. Nobody writes to a mapping: if
  * the disk is full, a write to the file says so, and a write to a mapping would end the process.
  *
+ * A page takes a slot, whose size is the next power of two. A part has slots of one size. Parts of the file that nobody
+ * has written take no room on the disk, so the end of a slot costs nothing.
+ *
  * The file has no name any more once it is open. So nothing is left of it when the process ends.
  */
 private[state] final class PageFile private (channel: FileChannel, place: String) {
   import PageFile._
 
   private val parts = mutable.ArrayBuffer.empty[MappedByteBuffer]
-  private val free = new IntList
-  private val slots = mutable.LongMap.empty[Int]
-  private var count = 0
+  private val slots = mutable.LongMap.empty[Slot]
+  /** By the power of two that is their size. */
+  private val free = Array.fill(MostBits + 1)(mutable.ArrayBuffer.empty[Slot])
+  private var end = 0L
 
   /** Writes a page and returns the address of its bytes. */
   def write(page: Array[Byte]): Long = {
-    val slot = if (free.isEmpty) count else free.pop()
+    val slotsOfSize = free(bitsOf(page.length))
     try {
-      val from = ByteBuffer.wrap(page)
-      while (from.hasRemaining) channel.write(from, slot * SlotBytes + from.position)
-      while (slot / PartSlots >= parts.size) {
-        val begin = parts.size * PartBytes
-        // A mapping must not end behind the file.
-        if (channel.size < begin + PartBytes) channel.write(ByteBuffer.wrap(new Array[Byte](1)), begin + PartBytes - 1)
-        parts += channel.map(MapMode.READ_ONLY, begin, PartBytes)
-      }
+      if (slotsOfSize.isEmpty) addPart(bitsOf(page.length))
+      writeBytes(page, slotsOfSize.last.position)
     } catch {
       case failure: IOException =>
-        free.add(slot)
-        if (slot == count) count += 1
         throw new CecException("LiveStore",
           s"windows beyond spark.sql.streaming.stateStore.cec.memory cannot be written to $place (${failure.getMessage}): see to the room in " +
             "spark.local.dir; a restart of the query loads them anew from its log", failure)
     }
-    if (slot == count) count += 1
-    val address = parts(slot / PartSlots).asInstanceOf[DirectBuffer].address + slot % PartSlots * SlotBytes
-    slots(address) = slot
-    address
+    val slot = slotsOfSize.remove(slotsOfSize.size - 1)
+    slots(slot.address) = slot
+    slot.address
   }
 
   /** Frees the page at this address. Another page may take its place at once. */
-  def free(address: Long): Unit = slots.remove(address).foreach(free.add)
+  def free(address: Long): Unit = slots.remove(address).foreach(slot => free(slot.bits) += slot)
 
   /** Frees file and memory. A read of one of its pages would end the process. */
   def close(): Unit = {
@@ -65,12 +60,38 @@ private[state] final class PageFile private (channel: FileChannel, place: String
     parts.foreach(StorageUtils.dispose)
     parts.clear()
   }
+
+  /** Writes by pieces, because the JVM copies each piece to memory beside the heap. */
+  private def writeBytes(page: Array[Byte], position: Long): Unit = {
+    val from = ByteBuffer.wrap(page)
+    while (from.position < page.length) {
+      from.limit(Math.min(page.length, from.position + PieceBytes))
+      channel.write(from, position + from.position)
+    }
+  }
+
+  private def addPart(bits: Int): Unit = {
+    val bytes = Math.max(1L << bits, Math.min(PartBytes, (1L << bits) * PartSlots))
+    channel.write(ByteBuffer.wrap(new Array[Byte](1)), end + bytes - 1) // a mapping must not end behind the file
+    val part = channel.map(MapMode.READ_ONLY, end, Math.min(bytes, Int.MaxValue))
+    parts += part
+    val address = part.asInstanceOf[DirectBuffer].address
+    (bytes >> bits).toInt - 1 to 0 by -1 foreach { i => free(bits) += new Slot(end + ((i: Long) << bits), address + ((i: Long) << bits), bits) }
+    end += bytes
+  }
 }
 
 private[state] object PageFile {
-  private val SlotBytes = 8L * (Pages.PageWords + 2)
   private val PartSlots = 256
-  private val PartBytes = PartSlots * SlotBytes
+  private val PartBytes = 64L << 20
+  private val PieceBytes = 1 << 20
+  /** The system's own pages have 4 KiB. No array has more than 2^31 bytes. */
+  private val LeastBits = 12
+  private val MostBits = 31
+
+  private final class Slot(val position: Long, val address: Long, val bits: Int)
+
+  private def bitsOf(bytes: Int): Int = Math.max(LeastBits, 32 - Integer.numberOfLeadingZeros(bytes - 1))
 
   /** Makes an empty file in this executor's local directory. */
   def make(): PageFile = {

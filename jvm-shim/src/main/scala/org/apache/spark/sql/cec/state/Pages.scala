@@ -3,6 +3,7 @@ package org.apache.spark.sql.cec.state
 import java.util.ArrayDeque
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.cec.agent.CecException
 import org.apache.spark.unsafe.Platform
 
 /** Moves a record out of a sparse page, if it may be moved now. */
@@ -37,8 +38,9 @@ private[cec] final case class PageWork(movedBytes: Long, spilledBytes: Long, fil
  *
  * @param memory of all stores of this JVM
  * @param newFile makes the file for pages beyond the limit
+ * @param mostPages that a store can have
  */
-private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
+private[state] final class Pages(memory: PageMemory, newFile: () => PageFile, mostPages: Int = Pages.MostPages) {
   import Pages._
 
   /** By page: its bytes, or null if it is in the file or does not exist. */
@@ -278,6 +280,7 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
     if (words > MostWordsInGap) {
       val page = makePage(words)
       lives(page) = words
+      marks(page) = Hot.toByte
       page << UnitBits
     } else {
       while (gapTo - gapFrom < words) findGap(words)
@@ -356,7 +359,11 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
       pageCount += 1
       pageCount - 1
     }
-    if (page > MostPages) throw new IllegalStateException(s"a store has more than ${MostPages.toLong * PageWords * 8} bytes: use more shuffle partitions")
+    if (page > mostPages) {
+      throw new CecException("LiveStore",
+        s"a store has $mostPages pages with ${(heapBytes + fileBytes) >> 20} MiB, and can have no more: give the query more partitions, " +
+          "spark.sql.shuffle.partitions; cec rescale does so for a checkpoint that is there")
+    }
     arrays(page) = new Array[Byte](Math.multiplyExact(words, 8))
     begins(page) = Platform.BYTE_ARRAY_OFFSET
     sizes(page) = words
@@ -406,7 +413,7 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile) {
     while (left > 0) {
       hand = if (hand + 1 < pageCount) hand + 1 else 1
       left -= 1
-      if (hand < pageCount && hand != gapPage && arrays(hand) != null && sizes(hand) <= PageWords && !isSparse(hand)) {
+      if (hand < pageCount && hand != gapPage && arrays(hand) != null && !isSparse(hand)) {
         if ((marks(hand) & Hot) != 0) marks(hand) = (marks(hand) & ~Hot).toByte
         else {
           spill(hand)
@@ -438,7 +445,7 @@ private[state] object Pages {
   /** The first page of a store is small, because a query may have hundreds of stores. Each next one is twice as large. */
   private val FirstWords = 256
   /** A larger record has a page of its own. */
-  private val MostWordsInGap = PageWords / 8
+  private val MostWordsInGap = PageWords / 4
   private val MostPages = (1 << (31 - UnitBits)) - 1
 
   private val KeyBits = 10

@@ -179,6 +179,39 @@ class PagesSuite extends CecSuite {
     store.close()
   }
 
+  testSeeds("rows larger than a page go to the file, too, and its slots are used again", 3) { random =>
+    val (limit, most) = (4L << 20, 1 << 21)
+    val memory = PageMemory.apart(limit)
+    val store = new Pages(memory, () => file())
+    val (model, places) = (mutable.Map.empty[Int, UnsafeRow], mutable.Map.empty[Int, Int])
+    var fileBytes = 0L
+    (0 until 600).foreach { i =>
+      val owner = random.nextInt(40)
+      places.remove(owner).foreach(store.free(_))
+      val content = value((random.nextInt(most) >> random.nextInt(8)) / 8, i)
+      places(owner) = store.add(owner, row(owner.toLong), content)
+      model(owner) = content
+      assert(memory.usedBytes <= limit + 2L * most && memory.usedBytes == store.heapBytes)
+      if (i == 300) fileBytes = store.fileBytes
+    }
+    model.foreach { case (owner, content) => assert(read(store, places(owner)) == ((row(owner.toLong), content))) }
+    assert(store.work.spilledBytes > (20L << 20) && store.fileBytes < 3 * fileBytes)
+    places.values.foreach(store.free(_))
+    assert(store.fileBytes == 0 && store.deadBytes == store.heapBytes)
+    store.close()
+    assert(memory.usedBytes == 0)
+  }
+
+  test("rows of tens of kilobytes share pages, and a store without pages left names the mend") {
+    val store = new Pages(PageMemory.apart(Long.MaxValue), () => file(), mostPages = 24)
+    val places = (0 until 100).map(i => store.add(i, row(i.toLong), value(33000 / 8, i)))
+    assert(places.map(_ >>> 15).distinct.size <= 20 && store.heapBytes < 100L * 33000 * 5 / 4)
+    val failure = intercept[CecException]((0 until 100).foreach(i => store.add(i, row(i.toLong), value(33000 / 8, i))))
+    assert(failure.getMessage.contains("has 24 pages with 4 MiB") && failure.getMessage.contains("cec rescale"))
+    places.indices.foreach(i => assert(read(store, places(i)) == ((row(i.toLong), value(33000 / 8, i)))))
+    store.close()
+  }
+
   test("a row that was handed out stays when its page goes to the file, and the file's pages are used again") {
     val memory = PageMemory.apart(1L << 20)
     val store = new Pages(memory, () => file())
@@ -213,6 +246,23 @@ class PagesSuite extends CecSuite {
     val first = try shared.write(page) finally assert(Thread.interrupted())
     val second = shared.write(page)
     assert(first != second && org.apache.spark.unsafe.Platform.getByte(null, second + 100) == 100)
+    shared.close()
+  }
+
+  test("a page file has slots for pages of all sizes, and a freed slot takes the next page of its size") {
+    val shared = file()
+    def byteAt(address: Long): Byte = org.apache.spark.unsafe.Platform.getByte(null, address)
+    val sizes = Seq(8, 4096, 4104, 1 << 18, (1 << 18) + 8, 3 << 20, (64 << 20) + 8, 100 << 20)
+    val pages = sizes.zipWithIndex.map { case (size, i) =>
+      val page = new Array[Byte](size)
+      java.util.Arrays.fill(page, (i + 1).toByte)
+      (shared.write(page), size, (i + 1).toByte)
+    }
+    pages.foreach { case (address, size, mark) => assert(byteAt(address) == mark && byteAt(address + size - 1) == mark) }
+    pages.foreach { case (address, size, _) =>
+      shared.free(address)
+      assert(shared.write(new Array[Byte](size)) == address && byteAt(address) == 0)
+    }
     shared.close()
   }
 
