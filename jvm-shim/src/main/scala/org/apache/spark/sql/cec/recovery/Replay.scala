@@ -162,15 +162,16 @@ private[recovery] object Replay {
    * @param describeMissing describes the part of that input that is gone, or is empty
    * @param first the first batch of the replay: a store may differ later than its input did
    */
-  private def explainFailure(batch: Long, last: Long, describeInput: Long => String, describeMissing: Long => String, first: Long, failure: Throwable): Throwable = {
+  private[recovery] def explainFailure(batch: Long, last: Long, describeInput: Long => String, describeMissing: Long => String, first: Long, failure: Throwable): Throwable = {
     val causes = causesOf(failure)
     causes.collectFirst {
       case divergence: CecException if divergence.isA("Divergence") =>
         new CecException(divergence.kind, s"${describeMissing(first)}${divergence.getMessage} (${describeInput(first)})", failure)
     }.getOrElse {
-      val damaged = causes.exists { case ours: CecException => ours.isA("DamagedLog") case _ => false }
+      def isA(kind: String): Boolean = causes.exists { case ours: CecException => ours.isA(kind) case _ => false }
       val wayOut =
-        if (damaged) "The log is damaged: stop the query and run cec repair, which finds the version to begin from and says what that costs"
+        if (isA("LiveStore")) "No input is gone: see to the room, and start the query again"
+        else if (isA("DamagedLog")) "The log is damaged: stop the query and run cec repair, which finds the version to begin from and says what that costs"
         else "If that passes, start the query again. If the input is gone, spark.sql.streaming.stateStore.cec.onDivergence=accept takes the " +
           "state as the replay left it, and reports which windows may differ"
       new CecException("ReplayFailed",
