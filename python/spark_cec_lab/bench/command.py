@@ -93,7 +93,8 @@ chain     the same work as a pipeline of three flows, as one query, as three que
 union     two flows into one that counts their rows: by buckets of a second, and as rows come
 availability  an input that is away. cost: of two inputs, one for 20 seconds; the first tentative row, the time to catch
           up, and the heap, beside the same flow that waits, with 100,000 windows (--keys; --quick: 20,000). fig9 to
-          fig11, table3: the experiments of Balazinska et al. (SIGMOD 2005) with three inputs (--part; --quick: fewer)
+          fig11, table3: the experiments of Balazinska et al. (SIGMOD 2005) with three inputs. --part: one of them.
+          --quick without --part: the experiments, each with one or two runs
 nexmark   queries of that benchmark (--query), 200,000 events a batch, 10,000 to a second of event time
 protocols checkpointing protocols on pipelines of NexMark's queries and a cyclic one: throughput, a failure, skew, and
           simulated up to 100 workers; the tables go to standard output, the runs to --json-out (--quick: in 10 minutes)
@@ -305,10 +306,11 @@ def _measure_outages(
     part: OutagePart | None, windows: int | None, scale: float | None, rounds: int, memory: str, work: Path,
     write: Callable[[dict[str, Any]], None], png: Path | None, *, quick: bool,
 ) -> None:  # fmt: skip
-    rounds, parts = 1 if quick else rounds, list(OutagePart) if part is None else [part]
+    figures_alone = [each for each in OutagePart if each is not OutagePart.COST]
+    rounds, parts = 1 if quick else rounds, (figures_alone if quick else list(OutagePart)) if part is None else [part]
     if OutagePart.COST in parts:
         availability(windows or (QUICK_WINDOWS if quick else WINDOWS), rounds, memory, work, write, _say)
-    figures = [each for each in parts if each is not OutagePart.COST]
+    figures = [each for each in parts if each in figures_alone]
     if figures:
         summaries = outages(figures, scale, rounds, memory, work, write, _say, quick=quick)
         if png:

@@ -69,7 +69,7 @@ def plan(parts: Iterable[Part], scale: float, alpha: float, *, quick: bool) -> l
     usual = Outage(_CUT_S * scale, alpha * _X_S * scale, _X_S * scale)
     made[Part.FIGURE_9] = [
         Point(Part.FIGURE_9, pace, wait_s, replace(usual, wait_s=wait_s * scale, x_s=wait_s * scale / alpha, pace=pace))
-        for wait_s in ((1.0, 3.0) if quick else (1.0, 2.0, 3.0, 4.0, 5.0, 6.0))
+        for wait_s in ((3.0,) if quick else (1.0, 2.0, 3.0, 4.0, 5.0, 6.0))
         for pace in (PROCESS, DELAY)
     ]
     made[Part.FIGURE_10] = [
@@ -79,7 +79,7 @@ def plan(parts: Iterable[Part], scale: float, alpha: float, *, quick: bool) -> l
         )
         for cut_s in ((5.0,) if quick else (2.0, 5.0, 15.0, 30.0))
         for pace, pace_after in _PACES
-        if not quick or pace == pace_after or (pace, pace_after) == (DELAY, SUSPEND)
+        if not quick or (pace, pace_after) in ((PROCESS, PROCESS), (DELAY, SUSPEND))
     ]  # fmt: skip
     made[Part.FIGURE_11] = [
         Point(
@@ -92,7 +92,7 @@ def plan(parts: Iterable[Part], scale: float, alpha: float, *, quick: bool) -> l
     ]  # fmt: skip
     made[Part.TABLE_3] = [
         Point(Part.TABLE_3, "process & process", bucket_s, replace(usual, cut_s=0.0, bucket_s=bucket_s))
-        for bucket_s in ((0.5, 4.0) if quick else (0.5, 1.0, 2.0, 4.0, 8.0))
+        for bucket_s in ((4.0,) if quick else (0.5, 1.0, 2.0, 4.0, 8.0))
     ]
     return [point for part in Part if part in parts for point in made.get(part, [])]
 
