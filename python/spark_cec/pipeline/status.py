@@ -47,7 +47,7 @@ class FlowStatus:
     `away_since_ms`: since when a source has not answered; None if all answer. `waits_for`: the flows upstream whose
     source does not answer, so that windows stay open, and those that hold its buckets back. `epoch`: the number of the
     open epoch, in which it answers tentatively without the channels `absent`, up to `tentative_to_ms`; None without
-    one. `blocked`: the channels of which the epoch gives out no row, because a join waits for rows of `absent`.
+    one. `blocked`: the channels whose new rows may wait in a join for rows of `absent`.
     """
 
     name: str

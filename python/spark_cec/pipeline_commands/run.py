@@ -290,7 +290,7 @@ def _tentative(flow: FlowStatus) -> str:
         return ""
     to = "" if flow.tentative_to_ms is None else f" up to {format_time(flow.tentative_to_ms)}"
     without = f" without {', '.join(flow.absent)}" if flow.absent else ""
-    blocked = f", and without {', '.join(flow.blocked)}, whose rows wait in a join" if flow.blocked else ""
+    blocked = f"; new rows of {', '.join(flow.blocked)} may wait in a join" if flow.blocked else ""
     return f"; tentative{to}{without}{blocked}"
 
 

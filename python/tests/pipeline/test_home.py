@@ -230,8 +230,8 @@ def test_how_far_a_flow_answers_tentatively_and_what_waits_in_a_join(tmp_path: P
     )  # fmt: skip
     shown, status = io.StringIO(), status_of(tmp_path, app, flow)
     Console(width=300, file=shown).print(make_table(status))
-    said = "waits for app; tentative up to 2026-11-27 12:04:10Z without app, "
-    assert said + "and without tel, web, whose rows wait in a join" in shown.getvalue()
+    said = "waits for app; tentative up to 2026-11-27 12:04:10Z without app; "
+    assert said + "new rows of tel, web may wait in a join" in shown.getvalue()
     assert PipelineStatus.from_json(status.to_json()) == status
 
 

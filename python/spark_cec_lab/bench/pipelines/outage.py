@@ -161,7 +161,7 @@ def _run(spec: OutageSpec, say: Say) -> dict[str, Any]:
     try:
         command = [sys.executable, "-m", _JOB, spec.to_json()]
         with Child(command, home / "job.log", {"PYSPARK_PYTHON": sys.executable}) as job:
-            for event in job.events(_SILENCE_S):
+            for event in job.events(_SILENCE_S + spec.outage.cut_s):
                 if not event.pop("done", False):
                     say(f"{event}")
                     continue

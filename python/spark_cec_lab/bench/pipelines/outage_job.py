@@ -152,6 +152,10 @@ class Board:
     first_tentative_at: float | None = None
     tentative: int = 0
 
+    def forget_tentative(self) -> None:
+        """Forgets the tentative rows of the flows' start."""
+        self.tentative, self.first_tentative_at = 0, None
+
     def take(self, rows: DataFrame, _: int) -> None:
         """For Spark's `foreachBatch`."""
         found, now = rows.collect(), time.time()
@@ -176,6 +180,8 @@ def run(spec: OutageSpec) -> None:
     inputs.start()
     _wait(running, lambda: board.stable and _delay_s(board, inputs) < _SETTLED_S + outage.chain, "the first windows")
     _pass(running, _SETTLED_S)
+    _wait(running, lambda: not _has_epoch(running), "no epoch is open")
+    board.forget_tentative()
     cut_at, inputs.is_cut = time.time(), True
     _tell(phase="cut", windows=len(board.stable))
     _pass(running, outage.cut_s)
@@ -260,13 +266,16 @@ def _pass(running: RunningPipeline, seconds: float) -> None:
 
 def _delay_s(board: Board, inputs: Inputs) -> float:
     """How far the newest window is behind the clock."""
-    return inputs.last_s - max((second for _, second in board.stable), default=0)
+    return inputs.last_s - max((second for _, second in list(board.stable)), default=0)
 
 
 def _is_corrected(running: RunningPipeline, board: Board, inputs: Inputs, last: int) -> bool:
-    if any(flow.epoch is not None for flow in running.status().flows):
-        return False
-    return all(window in board.stable for window in list(inputs.expected) if window[1] <= last)
+    due = [window for window in list(inputs.expected) if window[1] <= last]
+    return not _has_epoch(running) and all(window in board.stable for window in due)
+
+
+def _has_epoch(running: RunningPipeline) -> bool:
+    return any(flow.epoch is not None for flow in running.status().flows)
 
 
 def _windows_until(inputs: Inputs, board: Board) -> list[Window]:
@@ -278,7 +287,8 @@ def _windows_until(inputs: Inputs, board: Board) -> list[Window]:
 def _delays(board: Board, windows: list[Window], cut_at: float) -> dict[str, float]:
     """`usual_s`: the median from a window's end to its first row, before the cut. `delay_new_s`: the longest one."""
     first = min(second for _, second in windows) + _LEFT_OUT_S
-    found = {each: board.first_at[each] - each[1] - 1 for each in windows if each[1] >= first}
+    shown = [window for window in windows if window[1] >= first and window in board.first_at]
+    found = {window: board.first_at[window] - window[1] - 1 for window in shown}
     usual = [delay for (_, second), delay in found.items() if cut_at - _USUAL_WINDOWS <= second < cut_at - 1]
     late = [delay for (_, second), delay in found.items() if second >= cut_at - 1]
     return {"usual_s": statistics.median(usual), "delay_new_s": max(late)}

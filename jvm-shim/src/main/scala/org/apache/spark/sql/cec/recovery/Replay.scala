@@ -1,6 +1,8 @@
 package org.apache.spark.sql.cec.recovery
 
+import java.net.{SocketException, SocketTimeoutException, UnknownHostException}
 import java.util.UUID
+import java.util.concurrent.TimeoutException
 
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
@@ -70,7 +72,7 @@ private[recovery] final class Replay(
       case NonFatal(failure) if !isLast && Replay.hasLostAStore(failure) =>
         logWarning(s"Spark CEC: $name has lost a state store in its replay of batch ${newest + 1}, and begins the replay again", failure)
         false
-      case NonFatal(failure) if !accept =>
+      case NonFatal(failure) if !accept || !Replay.isOfInputOrQuery(failure) =>
         val seen = if (newest < first) "" else s"; ${nameBatches(first, newest)} had ${reporter.rows} rows in this replay"
         val (span, execution) = failing
         throw Replay.explainFailure(
@@ -170,7 +172,7 @@ private[recovery] object Replay {
     }.getOrElse {
       def isA(kind: String): Boolean = causes.exists { case ours: CecException => ours.isA(kind) case _ => false }
       val wayOut =
-        if (isA("LiveStore")) "No input is gone: see to the room, and start the query again"
+        if (!isOfInputOrQuery(failure) && !isA("DamagedLog")) "If that is mended, start the query again"
         else if (isA("DamagedLog")) "The log is damaged: stop the query and run cec repair, which finds the version to begin from and says what that costs"
         else "If that passes, start the query again. If the input is gone, spark.sql.streaming.stateStore.cec.onDivergence=accept takes the " +
           "state as the replay left it, and reports which windows may differ"
@@ -181,6 +183,29 @@ private[recovery] object Replay {
   }
 
   private def causesOf(failure: Throwable): Seq[Throwable] = Iterator.iterate(failure)(_.getCause).takeWhile(_ != null).take(20).toSeq
+
+  /**
+   * Whether a replay failed for its input, or for its query. `onDivergence=accept` is for these alone: after any other
+   * failure the same replay may succeed at the next start, and the state as it was left would be wrong for nothing.
+   */
+  private[recovery] def isOfInputOrQuery(failure: Throwable): Boolean = causesOf(failure).forall {
+    case ours: CecException => ours.isA("ReplayFailed") || OfInput.exists(ours.isA)
+    case _: VirtualMachineError | _: SocketException | _: SocketTimeoutException | _: UnknownHostException | _: TimeoutException => false
+    case other => !derivesFrom(other.getClass, Retriable) && Option(other.getMessage).forall(words => !OfMachine.exists(words.contains))
+  }
+
+  /** What Kafka's client may try again. By its name, because the connector is no dependency of ours. */
+  private val Retriable = "org.apache.kafka.common.errors.RetriableException"
+
+  private[recovery] def derivesFrom(kind: Class[_], name: String): Boolean =
+    Iterator.iterate[Class[_]](kind)(_.getSuperclass).takeWhile(_ != null).exists(_.getName == name)
+
+  /** Kinds of errors of ours that say of a replay's input or state that it is not as it was. */
+  private val OfInput = Seq("Divergence", "InputGone", "NotKept", "OutputBegunAnew", "OutputTakenBack", "ColumnChanged")
+
+  /** What the messages of Spark and of the JVM have if an executor, its memory, its disk or a server is lost. */
+  private val OfMachine =
+    Seq("ExecutorLostFailure", "OutOfMemoryError", "No space left on device", "Disk quota exceeded", "Connection refused", "TimeoutException")
 
   private def isFenced(failure: Throwable): Boolean = failure match {
     case ours: CecException => ours.isA("Fenced")

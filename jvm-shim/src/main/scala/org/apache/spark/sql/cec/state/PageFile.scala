@@ -65,7 +65,7 @@ private[state] final class PageFile private (channel: FileChannel, place: String
   private def writeBytes(page: Array[Byte], position: Long): Unit = {
     val from = ByteBuffer.wrap(page)
     while (from.position < page.length) {
-      from.limit(Math.min(page.length, from.position + PieceBytes))
+      from.limit(from.position + Math.min(PieceBytes, page.length - from.position))
       channel.write(from, position + from.position)
     }
   }

@@ -93,7 +93,7 @@ private[ui] object PipelineView {
       away.map(since => s"a source has not answered for ${Math.max(nowMs - since, 0L) / 1000} s"),
       Json.option(flow.get("epoch"))(_.asLong).map { _ =>
         val (absent, blocked) = (readNames(flow, "absent"), readNames(flow, "blocked"))
-        val waits = if (blocked.isEmpty) "" else s", and without ${blocked.mkString(", ")}, whose rows wait in a join"
+        val waits = if (blocked.isEmpty) "" else s"; new rows of ${blocked.mkString(", ")} may wait in a join"
         s"answers tentatively${if (absent.isEmpty) "" else s" without ${absent.mkString(", ")}"}$waits"
       },
       Json.text(flow.get("error")).filter(_ => state == "failed" || state == "restarting").map(ErrorText.summarize)).flatten
