@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,9 @@ class Application:
 
     def bounds(self) -> dict[str, Within]:
         return {}
+
+    def find_blocked(self, _flow: str, _absent: Collection[str]) -> tuple[str, ...]:
+        return ()
 
     def start(self, _: str) -> Query:
         self.queries.append(Query(lasts=True))
