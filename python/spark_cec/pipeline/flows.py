@@ -93,7 +93,7 @@ class Flows:
         return {name: flow.within for name, flow in self._declared.items() if flow.within is not None}
 
     def find_blocked(self, name: str, absent: Collection[str]) -> tuple[str, ...]:
-        """The inputs of a flow with `within` of which no row comes out without the inputs `absent`."""
+        """The inputs of a flow with `within` whose new rows may wait in a join for rows of the inputs `absent`."""
         return find_blocked(self._plans[name], absent)
 
     def start(self, name: str) -> StreamingQuery:

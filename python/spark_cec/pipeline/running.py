@@ -35,10 +35,6 @@ STATUS_EVERY_S = 1.0
 FindBlocked = Callable[[str, Collection[str]], tuple[str, ...]]
 
 
-def _find_nothing(_flow: str, _absent: Collection[str]) -> tuple[str, ...]:
-    return ()
-
-
 class PipelineFailed(CecError):
     """Flows have failed for good: the message has the error of each. Attribute: `status`."""
 
@@ -53,8 +49,8 @@ class RunningPipeline:
 
     def __init__(
         self, graph: Graph, home: PipelineHome, supervisors: Mapping[str, Supervisor], keeper: CapacityKeeper,
-        news: threading.Event, runs: ProtocolRuns | None = None, recovery: JointRecovery | None = None,
-        epochs: Mapping[str, EpochKeeper] | None = None, find_blocked: FindBlocked = _find_nothing,
+        news: threading.Event, runs: ProtocolRuns | None, recovery: JointRecovery | None,
+        epochs: Mapping[str, EpochKeeper], find_blocked: FindBlocked,
     ) -> None:  # fmt: skip
         """Starts nothing. `supervisors`: each after those that feed it. `news`: set when the status changes.
 
@@ -68,7 +64,7 @@ class RunningPipeline:
         self._news = news
         self._runs = runs
         self._recovery = recovery
-        self._epochs = epochs or {}
+        self._epochs = epochs
         self._find_blocked = find_blocked
         self._over = threading.Event()
         self._status_writer = _StatusWriter(self._write_statuses)

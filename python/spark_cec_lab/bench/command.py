@@ -217,7 +217,8 @@ def bench(
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="For protocols, availability: less, in 10 minutes; storage: no long run.")
+        bool,
+        typer.Option("--quick", help="For protocols: less, in 10 minutes; availability: fewer; storage: no long run."),
     ] = False,
     long: Annotated[
         int | None, typer.Option(min=400, help="For storage: only the long runs, of so many batches; default: 1,000.")

@@ -172,8 +172,8 @@ private[recovery] object Replay {
     }.getOrElse {
       def isA(kind: String): Boolean = causes.exists { case ours: CecException => ours.isA(kind) case _ => false }
       val wayOut =
-        if (!isOfInputOrQuery(failure) && !isA("DamagedLog")) "If that is mended, start the query again"
-        else if (isA("DamagedLog")) "The log is damaged: stop the query and run cec repair, which finds the version to begin from and says what that costs"
+        if (isA("DamagedLog")) "The log is damaged: stop the query and run cec repair, which finds the version to begin from and says what that costs"
+        else if (!isOfInputOrQuery(failure)) "If that is mended, start the query again"
         else "If that passes, start the query again. If the input is gone, spark.sql.streaming.stateStore.cec.onDivergence=accept takes the " +
           "state as the replay left it, and reports which windows may differ"
       new CecException("ReplayFailed",
