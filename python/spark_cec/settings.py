@@ -259,7 +259,8 @@ _KEYS = {
     "log.bundleAfter", "log.compression", "output.retainBatches", "output.readers", "sources.replayable",
     "sources.margin", "sources.quiet", "functions.orderFree", "index.path", "spool.path", "agent.timeout",
     "storage.retry", "recoveryTarget", "autotune", "onDivergence", "stop.flush", "driver.python", "liveStore", "memory",
-    "writeAt", "protocol", "protocol.home", "protocol.flow", "protocol.run",
+    "writeAt", "protocol", "protocol.home", "protocol.flow", "protocol.run", "replica", "replica.agreements",
+    "replica.every",
 }  # fmt: skip
 
 

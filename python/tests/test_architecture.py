@@ -28,7 +28,7 @@ FLOORS: Floors = (
         *("protocols.communication_induced", "protocols.eventual", "protocols.none"),
         *("log.meta", "log.frame", "log.byte_planes", "log.record", "toolchain"),
         *("log.times", "availability.buckets", "availability.union", "availability.bucket_rows"),
-        *("availability.failure", "availability.joins"),
+        *("availability.failure", "availability.joins", "availability.replicas"),
         *("checkpoint.columns", "checkpoint.footprints", "checkpoint.policy", "checkpoint.effort"),
     ),
     # 2 contracts
@@ -67,7 +67,7 @@ FLOORS: Floors = (
         *("pipeline.start", "pipeline.joint_recovery", "pipeline.capacity_keeper"),
         *("pipeline.query_errors", "pipeline.query_progress", "pipeline.epoch_keeper", "pipeline.epoch_files"),
         *("pipeline.watermarks", "pipeline.options", "pipeline.changes", "pipeline.sink_formats"),
-        "pipeline.plans",
+        *("pipeline.plans", "pipeline.replicas", "pipeline.replica_checks", "pipeline.sink_keeper"),
     ),
     # 8 migration of state, reports; "" is spark_cec/__init__.py
     ("migration", "migration.*", "query_report", ""),
@@ -120,7 +120,7 @@ _OF_PIPELINES = (
     *("pipeline.declare", "pipeline.runnable", "pipeline.flows", "pipeline.watermarks", "pipeline.plans"),
     *("pipeline.supervise", "pipeline.running", "pipeline.start", "pipeline_commands.run", "pipeline.cluster"),
     *("pipeline.query_errors", "pipeline.query_progress", "pipeline.epoch_keeper", "pipeline.changes"),
-    "pipeline.sink_formats",
+    *("pipeline.sink_formats", "pipeline.replica_checks"),
 )
 
 SPARK_USERS = ("session", "operators", "cli.migrate", "migration.*", *_OF_PIPELINES)

@@ -89,7 +89,10 @@ def test_alerts_are_on_what_spark_is_told() -> None:
 
 
 SETTINGS_PAGE = (ROOT / "docs" / "settings.md").read_text()
-OF_PIPELINES = {"protocol", "protocol.home", "protocol.flow", "protocol.run"}
+OF_PIPELINES = {
+    *("protocol", "protocol.home", "protocol.flow", "protocol.run"),
+    *("replica", "replica.agreements", "replica.every"),
+}
 """What a pipeline sets for its flows: named on the page, but in no row."""
 
 

@@ -10,37 +10,72 @@ import pyarrow as pa
 
 from spark_cec.agent.messages import BucketRange
 from spark_cec.availability.bucket_rows import sort_by_time, take_range
+from spark_cec.availability.replicas import find_floors
 from spark_cec.checkpoint.columns import find_column
 from spark_cec.checkpoint.readers import concat_tables, project_columns
+from spark_cec.errors import CecError
 from spark_cec.log.index import OutputEntry
 from spark_cec.log.late import keep_late
-from spark_cec.log.manifest import Manifest
+from spark_cec.log.manifest import Manifest, load_between
 from spark_cec.log.storage import Storage
+from spark_cec.log.times import TimeRange
+
+
+class BucketError(CecError):
+    """A channel cannot be read by buckets: see the message."""
 
 
 def may_have_rows(buckets: BucketRange | None, batch: Manifest, *, exact: bool) -> bool:
     """Whether a batch may have rows that a read of these buckets needs. `exact` as in `find_column`."""
     if buckets is None or not batch.rows:
         return True
-    column = find_column(buckets.column, batch.times, exact=exact)
-    times = batch.times.get(column or "")
+    times = _find_times(buckets, batch, exact=exact)
     if times is None:  # a batch of an earlier release, or one without that column
         return True
     if batch.batch >= buckets.fresh_from:
-        return bool(times.nulls) or (times.first_ms is not None and times.first_ms < buckets.until_ms)
+        may_be_late = buckets.replicated or (times.first_ms is not None and times.first_ms < buckets.until_ms)
+        return may_be_late or bool(times.nulls)
     is_before = times.last_ms is None or times.last_ms < buckets.after_ms
     return not is_before and times.first_ms is not None and times.first_ms < buckets.until_ms
 
 
+def read_floors(
+    storage: Storage, first: int, last: int, buckets: BucketRange, *, exact: bool
+) -> dict[int, int]:
+    """By batch from `first` to `last`, the time below which its rows are late in each replica; none without replicas.
+
+    Raises `BucketError` for a batch of a release that noted no times.
+    """
+    if not buckets.replicated:
+        return {}
+    found = []
+    for batch, each in load_between(storage, first, last):
+        if isinstance(each, Manifest) and each.rows:
+            times = _find_times(buckets, each, exact=exact)
+            if times is None:
+                raise BucketError(
+                    f"{storage.url}: batch {batch} says nothing of the times in {buckets.column}, so replicas cannot "
+                    f"tell which of its rows are late: begin the pipeline anew in another home"
+                )
+            found.append((batch, times))
+    return find_floors(found, buckets.delay_ms, buckets.bucket_ms)
+
+
+def _find_times(buckets: BucketRange, batch: Manifest, *, exact: bool) -> TimeRange | None:
+    return batch.times.get(find_column(buckets.column, batch.times, exact=exact) or "")
+
+
 def describe_buckets(
-    pieces: Sequence[dict[str, Any]], entries: Sequence[OutputEntry], buckets: BucketRange
+    pieces: Sequence[dict[str, Any]], entries: Sequence[OutputEntry], buckets: BucketRange, floors: Mapping[int, int]
 ) -> list[dict[str, Any]]:
     """The pieces of a read, each with what `take_bucket_rows` needs to know of its frames."""
     batches, fields = {each.meta.frame_id.hex(): each.meta.batch for each in entries}, msgspec.to_builtins(buckets)
-    return [
-        {**piece, "buckets": fields, "batches": {frame: batches[frame] for *_, frame in piece["frames"]}}
-        for piece in pieces
-    ]
+    found = []
+    for piece in pieces:
+        of_piece = {frame: batches[frame] for *_, frame in piece["frames"]}
+        own = {str(batch): floors[batch] for batch in set(of_piece.values()) if batch in floors}
+        found.append({**piece, "buckets": fields, "batches": of_piece, **({"floors": own} if own else {})})
+    return found
 
 
 def take_bucket_rows(
@@ -56,7 +91,8 @@ def take_bucket_rows(
     for frame, rows in tables.items():
         batch = split["batches"][frame.hex()]
         time = find_column(buckets.column, rows.column_names, exact=exact)
-        taken, late = take_range(rows, time, buckets.after_ms, buckets.until_ms, fresh=batch >= buckets.fresh_from)
+        floor_ms, is_fresh = split.get("floors", {}).get(str(batch)), batch >= buckets.fresh_from
+        taken, late = take_range(rows, time, buckets.after_ms, buckets.until_ms, fresh=is_fresh, floor_ms=floor_ms)
         due.append(taken)
         if late.num_rows and buckets.reader is not None:
             keep_late(storage, buckets.reader, batch, frame, late)

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from spark_cec.agent import messages
+from spark_cec.agent.agreements import AgreementCalls
 from spark_cec.agent.appends import AppendCalls
 from spark_cec.agent.checkpoint_files import CheckpointFileCalls, NewestEntries
 from spark_cec.agent.epochs import EpochCalls
@@ -54,7 +55,8 @@ class Calls:
         self._by_name = {
             call.call(): (msgspec.json.Decoder(call), handler)
             for call, handler in _list_handlers(
-                starts, driver, protocols, stores, appends, output, readers, unions, epochs, files, looks
+                starts, driver, protocols, stores, appends, output, readers, unions, epochs, files, looks,
+                AgreementCalls(),
             ).items()
         }
 
@@ -94,6 +96,7 @@ def _list_handlers(
     epochs: EpochCalls,
     files: CheckpointFileCalls,
     looks: LookCalls,
+    agreements: AgreementCalls,
 ) -> dict[type[messages.Request], Callable[[Any], messages.Message]]:
     return {
         messages.CheckRequest: starts.check,
@@ -123,6 +126,7 @@ def _list_handlers(
         messages.ViewSchemaRequest: readers.schema,
         messages.ViewSplitsRequest: readers.splits,
         messages.ViewOffsetsRequest: readers.offsets,
+        messages.AgreeRequest: agreements.agree,
         messages.BucketEndRequest: unions.end,
         messages.BucketLeaveRequest: unions.leave,
         messages.EpochRequest: epochs.newest,

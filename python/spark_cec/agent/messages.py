@@ -766,12 +766,43 @@ class ViewSplitsAnswer(Message, frozen=True, kw_only=True):
     lost: tuple[str, ...]
 
 
+class AgreeAnswer(Message, frozen=True, kw_only=True):
+    """Where the batch ends in the source, as an offset in JSON; None if nobody has decided.
+
+    `follows`: it was decided before this call.
+    """
+
+    end: str | None
+    follows: bool
+
+
+class AgreeRequest(Request, frozen=True, kw_only=True):
+    """Asks where a batch ends of a flow that reads a source, in all replicas of the pipeline.
+
+    `place`: the URL of the flow's agreements. `replica`: the one that asks. `batch`: its number; -1 for the place in
+    the source at which the first batch begins. `start` and `end`: offsets of the source, in JSON; the batch may end
+    elsewhere than at `end`. `decides`: if nobody has decided, the batch ends there.
+    """
+
+    answer = AgreeAnswer
+    place: str
+    replica: str
+    batch: int
+    start: str
+    end: str
+    decides: bool
+
+
 class BucketEndAnswer(Message, frozen=True, kw_only=True):
     """Where a stream's next batch ends: `until_ms`, `batch` and `first` as in the request.
 
     They are those of the request if no bucket became stable. `of` as for other streams. `newest`: as `batch`, but one
     more if rows that could be read are left for the next batch. `waits_for`: the
     channels that hold rows of others back, slowest first, and `held_ms` for how long each.
+
+    `replica`: the replica whose channel has the batch, empty if there are no replicas; `batch`, `first` and `of` are
+    about that channel. `since`: where the batch begins in it, if the stream has read another replica before; else None.
+    `others`: by other replica, the last batch of its channel that the stream does not need any more.
     """
 
     until_ms: int
@@ -781,6 +812,9 @@ class BucketEndAnswer(Message, frozen=True, kw_only=True):
     newest: int
     waits_for: tuple[str, ...]
     held_ms: tuple[int, ...]
+    replica: str = ""
+    since: int | None = None
+    others: dict[str, int] = {}
 
 
 class BucketEndRequest(Request, frozen=True, kw_only=True):
@@ -793,7 +827,8 @@ class BucketEndRequest(Request, frozen=True, kw_only=True):
 
     `until_ms`: all rows below were given out. `batch`: the newest batch that was looked at, whose identity is `seen`.
     `first`: the oldest batch that may have rows at `until_ms` or later. `max_rows`: the next batch ends earlier if it
-    would have more rows. `checked`: the stream has asked before. `may_lose`: unreadable batches are skipped.
+    would have more rows. `checked`: the stream has asked before. `may_lose`: unreadable batches are skipped. `replica`:
+    the one whose channel `batch`, `first` and `seen` are about, empty for none.
     """
 
     answer = BucketEndAnswer
@@ -813,6 +848,7 @@ class BucketEndRequest(Request, frozen=True, kw_only=True):
     seen: str | None = None
     checked: bool = False
     max_rows: int | None = None
+    replica: str = ""
 
 
 class BucketLeaveRequest(Request, frozen=True, kw_only=True):
@@ -828,7 +864,8 @@ class BucketRange(Message, frozen=True, kw_only=True):
 
     The stream has looked at no batch from `fresh_from` on before. A row of such a batch that is below `after_ms` is
     late. One without a time belongs to the read. `reader`: the stream, under whose name late rows are kept aside; None:
-    they are not kept.
+    they are not kept. `replicated`: another replica must find the same rows late, whatever it has read. So a row is
+    late if the channel's earlier batches say so: by their times less `delay_ms`, in whole buckets of `bucket_ms`.
     """
 
     column: str
@@ -836,6 +873,9 @@ class BucketRange(Message, frozen=True, kw_only=True):
     until_ms: int
     fresh_from: int
     reader: str | None = None
+    replicated: bool = False
+    delay_ms: int = 0
+    bucket_ms: int = 1
 
 
 class ViewSplitsRequest(Request, frozen=True, kw_only=True):

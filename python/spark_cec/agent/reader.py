@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import pyarrow as pa
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.agent.bucket_reads import describe_buckets, may_have_rows, take_bucket_rows
+from spark_cec.agent.bucket_reads import describe_buckets, may_have_rows, read_floors, take_bucket_rows
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
 from spark_cec.agent.messages import (
     BucketEndRequest,
@@ -265,7 +265,9 @@ class ReaderCalls:
                 for piece in _pack_frames((e.location, e.meta.frame_id.hex()) for e in entries)
             ]
             if request.buckets is not None:
-                pieces = describe_buckets(pieces, entries, request.buckets)
+                exact = is_case_sensitive(request)
+                floors = read_floors(log.storage, request.first, request.last, request.buckets, exact=exact)
+                pieces = describe_buckets(pieces, entries, request.buckets, floors)
         elif view == "late":
             pieces = [{"path": each} for each in list_late(log.storage, request.reader or "")]
         elif view == "log":

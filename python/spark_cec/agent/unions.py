@@ -7,13 +7,15 @@ made, and the others take it, so that a batch has the same buckets of all channe
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from spark_cec.agent.bucket_reads import BucketError
 from spark_cec.agent.logs import OpenLog
 from spark_cec.agent.messages import BucketEndAnswer, BucketEndRequest, BucketLeaveRequest, Done
 from spark_cec.agent.reader import (
@@ -38,6 +40,7 @@ from spark_cec.availability.buckets import (
     is_back,
     plan_end,
 )
+from spark_cec.availability.replicas import REPLICAS, choose_copy
 from spark_cec.availability.union import Member, Union, parse_union
 from spark_cec.checkpoint.columns import find_column
 from spark_cec.checkpoint.readers import output_rows
@@ -49,17 +52,27 @@ from spark_cec.settings import parse_settings
 
 _LOG = logging.getLogger(__name__)
 
-
-class BucketError(CecError):
-    """A channel cannot be read by buckets: see the message."""
+_WARN_S = 60.0
 
 
 @dataclass(slots=True)
 class _Stream:
-    """A stream as of its last call, and what the plan of that call's batch knew of its channel; None before a plan."""
+    """A stream as of its last call, and what the plan of that call's batch knew of its channel; None before a plan.
+
+    `replica`: the one whose channel the batch is read from, empty without replicas. `others`: what was known of the
+    channel in the other ones.
+    """
 
     request: BucketEndRequest
     facts: ChannelFacts | None = None
+    replica: str = ""
+    others: dict[str, ChannelFacts] = field(default_factory=dict)
+    planned_for: tuple[Position, str] | None = None
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether the plan was made for the batch that the stream asks about now."""
+        return self.facts is not None and self.planned_for == (_position_of(self.request), self.request.replica)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +145,7 @@ class UnionCalls:
         self._clock = clock
         self._streams: dict[str, _Streams] = {}
         self._times: dict[tuple[str, str, str], _KnownTimes] = {}
+        self._warned: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def end(self, request: BucketEndRequest) -> BucketEndAnswer:
@@ -148,19 +162,25 @@ class UnionCalls:
         stream.request = request
         if request.leads and not is_new:
             self._plan(request, streams)
-        position, facts = _position_of(request), stream.facts
+        position = _position_of(request)
         if streams.end_ms is None:
-            return _answer(position, None, streams, self._clock())
-        if facts is None or facts.position != position:  # Spark has not run the batch that was planned before.
-            facts = self._gather(request, parse_union(request.union).members[request.own])
-        moved = advance(facts, streams.end_ms)
-        log = self._readers.find_log_or_none(request) if moved != position else None
+            return _answer(stream, position, None, streams, self._clock())
+        if not stream.has_plan:  # Spark has not run the batch that was planned before.
+            self._look(stream, parse_union(request.union))
+        facts = stream.facts
+        if facts is None or (stream.replica and find_boundary(facts) < streams.end_ms):
+            return _answer(stream, position, None, streams, self._clock())
+        moved, member = advance(facts, streams.end_ms), parse_union(request.union).members[request.own]
+        there = _of_replica(request, member, stream.replica)
+        log = self._readers.find_log_or_none(there) if moved != position else None
         of = None if log is None else identify_batch(log, moved.batch)
+        answer = _answer(stream, moved, of, streams, self._clock())
         # The next plan comes before this stream asks again.
+        seen = of or (request.seen if stream.replica == request.replica else None)
         stream.request = msgspec.structs.replace(
-            request, until_ms=moved.until_ms, batch=moved.batch, first=moved.first, seen=of or request.seen
+            request, until_ms=moved.until_ms, batch=moved.batch, first=moved.first, seen=seen, replica=stream.replica
         )
-        return _answer(moved, of, streams, self._clock())
+        return answer
 
     def leave(self, request: BucketLeaveRequest) -> Done:
         """Forgets a stream whose run has ended: forks of a flow come and go."""
@@ -173,7 +193,8 @@ class UnionCalls:
             known = list(self._times.values())
         for each in known:
             with each.lock:
-                each.read.pop(f"{request.query} {request.source}", None)
+                for replica in ("", *REPLICAS):
+                    each.read.pop(_name_stream(request, replica), None)
         with self._lock:  # Forks come and go, each with channels of its own.
             self._times = {key: each for key, each in self._times.items() if each.read}
         return Done()
@@ -182,7 +203,7 @@ class UnionCalls:
         """Plans the next batch. In the leader's second call of a run all streams of the query have asked once."""
         union = parse_union(request.union)
         for stream in streams.members.values():
-            stream.facts = self._gather(stream.request, union.members[stream.request.own])
+            self._look(stream, union)
         channels = [stream.facts for stream in streams.members.values() if stream.facts is not None]
         self._note_waits(request.query, streams, union, [each for each in channels if each.name not in union.absent])
         if union.pause_ms:
@@ -224,7 +245,53 @@ class UnionCalls:
                 query, name, (most_wait_ms or 0) / 1000, name,
             )  # fmt: skip
 
-    def _gather(self, request: BucketEndRequest, member: Member) -> ChannelFacts:
+    def _look(self, stream: _Stream, union: Union) -> None:
+        """Learns what is known of the channel of a stream, and chooses the replica to read, if there are any.
+
+        A replica that cannot be read is none. If none can be read, raises the error of the present one.
+        """
+        request = stream.request
+        member = union.members[request.own]
+        stream.planned_for = _position_of(request), request.replica
+        if not member.copies:
+            stream.facts = self._gather(request, member, union)
+            return
+        found, errors = dict[str, ChannelFacts](), dict[str, Exception]()
+        for copy in member.copies:
+            try:
+                found[copy.replica] = self._look_at_copy(_of_replica(request, member, copy.replica), member, union)
+            except (CecError, OSError) as error:
+                errors[copy.replica] = error
+        for replica, why in errors.items():
+            self._warn(request.query, f"the channel of {member.name} in replica {replica} cannot be read: {why}")
+        if not found:
+            raise errors.get(request.replica) or next(iter(errors.values()))
+        ends = {replica: find_stable_end([each], union.bucket_ms) or 0 for replica, each in found.items()}
+        stream.replica = choose_copy(request.replica, ends, request.until_ms)
+        stream.facts = found.pop(stream.replica)
+        stream.others = found
+
+    def _look_at_copy(self, request: BucketEndRequest, member: Member, union: Union) -> ChannelFacts:
+        """What is known of the channel in one replica. `request`: of the stream, as for that channel."""
+        if request.batch >= 0 or request.first > 0:
+            return self._gather(request, member, union)
+        # The stream comes from the other replica, or begins. So it reads whatever is kept from its buckets on.
+        log = self._readers.find_log_or_none(request)
+        bounds = None if log is None else log.published.bounds()
+        if bounds is None:
+            return self._gather(request, member, union)
+        facts = self._gather(msgspec.structs.replace(request, first=bounds[0]), member, union)
+        there = replace(facts, position=replace(facts.position, batch=facts.newest))
+        return replace(there, position=advance(there, there.position.until_ms))
+
+    def _warn(self, query: str, message: str) -> None:
+        """Warns, once a minute for each message."""
+        now = self._clock()
+        if now - self._warned.get(message, -math.inf) >= _WARN_S:
+            self._warned[message] = now
+            _LOG.warning("query %s: %s", query, message)
+
+    def _gather(self, request: BucketEndRequest, member: Member, union: Union) -> ChannelFacts:
         """What is known of the channel of a stream, whose last request this is."""
         log, position = self._readers.find_log_or_none(request), _position_of(request)
         # The boundary before the bounds: its batch is among them.
@@ -241,6 +308,10 @@ class UnionCalls:
             return ChannelFacts(member.name, position, Backlog(), position.batch, member.delay_ms, said_ms)
         first = max(position.first, bounds[0]) if request.may_lose else position.first
         backlog = self._read_backlog(log, member, range(first, bounds[1] + 1), request)
+        if union.replicated and member.is_source:
+            said_ms = None  # The replicas agree on the batches alone, and what the writer says comes at any time.
+        elif union.replicated:
+            backlog = replace(backlog, latest_ms=None)
         return ChannelFacts(member.name, position, backlog, bounds[1], member.delay_ms, said_ms)
 
     def _read_backlog(self, log: OpenLog, member: Member, batches: range, request: BucketEndRequest) -> Backlog:
@@ -251,7 +322,7 @@ class UnionCalls:
             if known is None or known.cuts != cuts:
                 known = self._times[key] = _KnownTimes(cuts)
         with known.lock:
-            stream = f"{request.query} {request.source}"
+            stream = _name_stream(request, request.replica)
             last, backlog = known.read.get(stream, (None, Backlog()))
             if last == batches:
                 return backlog
@@ -277,10 +348,28 @@ def _position_of(request: BucketEndRequest) -> Position:
     return Position(request.until_ms, request.batch, request.first)
 
 
-def _answer(at: Position, of: str | None, streams: _Streams, now: float) -> BucketEndAnswer:
+def _name_stream(request: BucketEndRequest | BucketLeaveRequest, replica: str = "") -> str:
+    return f"{request.query} {request.source} {replica}".rstrip()
+
+
+def _of_replica(request: BucketEndRequest, member: Member, replica: str) -> BucketEndRequest:
+    """The request as for the channel of a replica. If it is another one, the stream has looked at no batch of it."""
+    path = next((each.path for each in member.copies if each.replica == replica), request.path)
+    if replica == request.replica:
+        return msgspec.structs.replace(request, path=path)
+    return msgspec.structs.replace(request, path=path, replica=replica, batch=-1, first=0, seen=None)
+
+
+def _answer(stream: _Stream, at: Position, of: str | None, streams: _Streams, now: float) -> BucketEndAnswer:
+    request, facts = stream.request, stream.facts
+    moves = at != _position_of(request)
+    has_changed = moves and facts is not None and stream.replica != request.replica
+    needless = {replica: advance(each, at.until_ms).first - 1 for replica, each in stream.others.items()}
     return BucketEndAnswer(
         until_ms=at.until_ms, batch=at.batch, first=at.first, of=of, newest=at.batch + streams.leaves_more,
         waits_for=tuple(streams.held), held_ms=tuple(int((now - each.since) * 1000) for each in streams.held.values()),
+        replica=stream.replica if moves else request.replica,
+        since=facts.position.first if has_changed and facts is not None else None, others=needless if moves else {},
     )  # fmt: skip
 
 

@@ -20,13 +20,14 @@ def find_times(rows: pa.Table, column: str | None) -> TimeRange:
 
 
 def take_range(
-    rows: pa.Table, column: str | None, after_ms: int, until_ms: int, *, fresh: bool
+    rows: pa.Table, column: str | None, after_ms: int, until_ms: int, *, fresh: bool, floor_ms: int | None = None
 ) -> tuple[pa.Table, pa.Table]:
     """The rows that belong to the range, and the late ones. `column`: None if the rows lack it.
 
     Of rows that are `fresh`, those below `after_ms` are late, and those without a time belong to the range. Other rows
-    below `after_ms`, and those without a time, were given out before.
+    below `after_ms`, and those without a time, were given out before. Rows below `floor_ms` are late, too.
     """
+    after_ms = after_ms if floor_ms is None else max(after_ms, floor_ms)
     nothing = rows.schema.empty_table()
     if column is None:
         return (rows if fresh else nothing), nothing

@@ -10,13 +10,27 @@ import msgspec
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """The channel of a flow in one replica of the pipeline."""
+
+    replica: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
-    """A channel that the query reads. `time`: the TIMESTAMP column. `delay_ms`: how far a row may be behind."""
+    """A channel that the query reads. `time`: the TIMESTAMP column. `delay_ms`: how far a row may be behind.
+
+    `is_source`: the flow that writes it reads a source, and no channel. `copies`: the channel in each replica, if the
+    stream may read any of them.
+    """
 
     name: str
     path: str
     time: str
     delay_ms: int
+    is_source: bool = False
+    copies: tuple[Copy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +39,8 @@ class Union:
 
     `absent`: the channels for which nobody waits. Their rows count if they come in time. `most_wait_ms`: how long rows
     wait for a channel before it counts as absent until it is back; None: as long as it takes. `pause_ms`: how long each
-    row waits after it came.
+    row waits after it came. `replicated`: another replica must find the same rows in each bucket
+    (`availability.replicas`).
     """
 
     bucket_ms: int
@@ -33,6 +48,7 @@ class Union:
     absent: tuple[str, ...] = ()
     most_wait_ms: int | None = None
     pause_ms: int = 0
+    replicated: bool = False
 
 
 def parse_union(fields: Mapping[str, Any]) -> Union:

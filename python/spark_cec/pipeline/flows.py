@@ -17,6 +17,13 @@ from spark_cec.pipeline.graph import Graph, GraphError, Part, nearest
 from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.options import Within, parse_interval_ms
 from spark_cec.pipeline.plans import read_plan
+from spark_cec.pipeline.replica_checks import (
+    list_bounded_columns,
+    refuse_clock,
+    refuse_other_rows,
+    refuse_unbounded,
+)
+from spark_cec.pipeline.replicas import Replica, find_interval_ms
 from spark_cec.pipeline.runs import RETAINED, RETAINED_KEY, ProtocolRuns
 from spark_cec.pipeline.sink_formats import refuse_final_sink
 from spark_cec.pipeline.watermarks import refuse_common_watermarks
@@ -61,18 +68,20 @@ class Flows:
 
     def __init__(
         self, spark: SparkSession, graph: Graph, declared: Mapping[str, Flow], home: PipelineHome,
-        runs: ProtocolRuns | None = None,
+        runs: ProtocolRuns | None = None, replica: Replica | None = None,
     ) -> None:  # fmt: skip
         """Makes the DataFrame of every flow once, to learn the columns of every channel. Starts nothing.
 
-        `runs`: those of the protocol, None with CEC. Raises `FlowError`, and `GraphError` for a cycle without a
-        declared schema.
+        `runs`: those of the protocol, None with CEC. `replica`: whose flows these are, None without replicas. Raises
+        `FlowError`, also for a flow whose replicas may differ, and `GraphError` for a cycle without a declared schema.
         """
         self._spark = spark
         self._graph = graph
         self._declared = declared
         self._home = home
         self._runs = runs
+        self._replica = replica
+        self._bounded: dict[str, frozenset[str]] = {}
         self._schemas: dict[str, StructType] = {}
         self._plans: dict[str, Plan] = {}
         # One session for each flow, for all its starts: Spark keeps a session that has started a query.
@@ -106,7 +115,8 @@ class Flows:
         writer = self._make_writer(name, made).option("checkpointLocation", self._home.flow(name))
         if flow.output_mode is not None:
             writer = writer.outputMode(flow.output_mode)
-        if flow.trigger is not None:
+        # The replicas agree on the moments of a source's batches, and one that is behind waits for none.
+        if flow.trigger is not None and (self._replica is None or flow.node.inputs):
             writer = writer.trigger(**dict(flow.trigger))
         return writer.start()
 
@@ -167,6 +177,9 @@ class Flows:
                 f"{found.simpleString()}: make them the same"
             )
         self._schemas[name] = found
+        if self._replica is not None:
+            refuse_other_rows(flow, made)
+            self._bounded[name] = list_bounded_columns(made)
 
     def _call_function(
         self, name: str, session: SparkSession | None = None, epoch: _EpochReads | None = None
@@ -214,6 +227,12 @@ class Flows:
             readers = () if has_others else tuple(each for each in readers if self._declared[each].tentative)
         kept = {} if flow.node.kept or not readers else {PREFIX + "output.readers": ",".join(readers)}
         conf = {PROVIDER_KEY: PROVIDER, POLLING_KEY: POLLING, NEW_KEY: "false", **kept, **flow.conf}
+        if self._replica is not None:
+            refuse_clock(flow.node.name, session.conf.get(PREFIX + "sources.quiet", None), conf)
+            if not flow.node.inputs:
+                place = self._replica.agreements(flow.node.name)
+                conf |= {PREFIX + "replica": self._replica.name, PREFIX + "replica.agreements": place}
+                conf[PREFIX + "replica.every"] = f"{find_interval_ms(flow)}ms"
         if self._runs is not None and self._runs.takes_part(flow.node.name):
             conf.setdefault(RETAINED_KEY, RETAINED)
         if flow.partitions is not None:
@@ -258,17 +277,26 @@ class Flows:
 
     def _describe_union(self, name: str, by: Flow, bucket_ms: int, epoch: _EpochReads | None) -> dict[str, str]:
         """The options of a read by buckets: all channels of the flow, and the place of this one among them."""
+        copies = self._replica.copies if self._replica is not None and by.node.is_sink else lambda _: ()
         members = {
-            channel: Member(channel, self._find_channel(channel, epoch), column, parse_interval_ms(delay) or 0)
+            channel: Member(
+                channel, self._find_channel(channel, epoch), column, parse_interval_ms(delay) or 0,
+                not self._graph.nodes[channel].inputs, copies(channel),
+            )
             for parameter, (column, delay) in by.watermarks.items()
             for channel in by.list_channels(parameter)
-        }
+        }  # fmt: skip
         _check_time(by, name, members[name].time, self._schemas[name])
+        if self._replica is not None and not members[name].is_source:
+            refuse_unbounded(by, name, members[name].time, self._bounded[name])
         absent = () if epoch is None else tuple(sorted(epoch.absent))
         # An epoch answers without the inputs that are away, so it has no need to give them up.
         most_wait_ms = by.most_wait_ms if epoch is None else None
         pause_ms = 0 if epoch is None else epoch.pause_ms
-        union = Union(bucket_ms, tuple(members[each] for each in sorted(members)), absent, most_wait_ms, pause_ms)
+        union = Union(
+            bucket_ms, tuple(members[each] for each in sorted(members)), absent, most_wait_ms, pause_ms,
+            self._replica is not None,
+        )  # fmt: skip
         return {"union": json.dumps(asdict(union)), "own": str(sorted(members).index(name))}
 
 

@@ -16,12 +16,12 @@ from spark_cec.checkpoint.columns import column_names, with_former_columns
 from spark_cec.errors import CecError, Fenced, LogLocationError
 from spark_cec.pipeline.checkpointing import CEC, Checkpointing
 from spark_cec.pipeline.graph import Graph, GraphError, check_columns, check_recorded, to_json
+from spark_cec.pipeline.replicas import STATUS_FILE, Replica, list_replicas, refuse_other_graph, refuse_other_kind
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
 from spark_cec.recovery.query_files import PIPELINE_FILE
 
 _LOG = logging.getLogger(__name__)
 
-STATUS_FILE = "status.json"
 PROTOCOL = "protocol"
 
 
@@ -32,23 +32,36 @@ class NoHome(CecError):
 class PipelineHome:
     """`<home>/pipeline.json`, `<home>/status.json`, and `<home>/flows/<flow>`: a checkpoint with the flow's channel."""
 
-    def __init__(self, home: str) -> None:
-        """Raises `LogLocationError` for an unusable place."""
+    def __init__(self, home: str, replica: Replica | None = None) -> None:
+        """`replica`: whose home it is; its sinks are elsewhere. Raises `LogLocationError` for an unusable place."""
         self.home = home
+        self._replica = replica
+        self._sinks = frozenset[str]()
         self._storage = open_storage(home)
         self._leases = CheckpointLeases()
 
+    @classmethod
+    def of(cls, graph: Graph, base: str, replica: Replica | None) -> PipelineHome:
+        """The home of a pipeline, or of its replica. Raises `GraphError` if the home was begun in the other way."""
+        refuse_other_kind(graph.name, base, replica)
+        made = cls(base if replica is None else replica.home, replica)
+        made._sinks = frozenset(name for name, node in graph.nodes.items() if node.is_sink and replica is not None)
+        return made
+
     def flow(self, name: str) -> str:
         """The checkpoint of a flow, which holds its channel."""
+        if self._replica is not None and name in self._sinks:
+            return f"{self._replica.sinks}/{name}"
         return f"{self.home}/flows/{name}"
 
     def take(
-        self, graph: Graph, schemas: Mapping[str, str], checkpointing: Checkpointing = CEC, wait_s: float | None = None
-    ) -> list[str]:
+        self, graph: Graph, schemas: Mapping[str, str], checkpointing: Checkpointing = CEC, wait_s: float | None = None,
+        reads: Mapping[str, Any] | None = None,
+    ) -> list[str]:  # fmt: skip
         """Takes the lease, compares the graph with the recorded one, and records it; answers the new flows.
 
-        `schemas`: the columns of each flow, as Spark's JSON. Waits at most `wait_s` for the end of a killed driver. If
-        the call fails, it gives the lease back.
+        `schemas`: the columns of each flow, as Spark's JSON. `reads`: how each flow of a replica reads. Waits at most
+        `wait_s` for the end of a killed driver. If the call fails, it gives the lease back.
 
         Raises `Fenced` if another driver has the pipeline, `GraphError` if the graph or a column's type changed, and
         `LogLocationError` for an unusable place.
@@ -70,6 +83,9 @@ class PipelineHome:
                         name, graph.name, " and ".join(gone),
                     )  # fmt: skip
             wanted = {**to_json(graph), "schemas": {**schemas, **known}, PROTOCOL: checkpointing.to_json()}
+            if self._replica is not None:
+                wanted = {**wanted, "reads": dict(reads or {})}
+                refuse_other_graph(graph.name, self._replica, wanted)
             if wanted != recorded:
                 self._storage.replace(PIPELINE_FILE, json.dumps(wanted, indent=1).encode())
         except BaseException:
@@ -168,6 +184,11 @@ class PipelineHome:
         if not isinstance(found, dict):
             raise LogLocationError(f"{self.home}/{path}", "holds no object: restore it from a copy")
         return found
+
+
+def open_homes(base: str) -> dict[str, PipelineHome]:
+    """The homes of a pipeline's replicas, by name; if it has none, its only home, by an empty name."""
+    return {each.name: PipelineHome(each.home, each) for each in list_replicas(base)} or {"": PipelineHome(base)}
 
 
 def _refuse_another_protocol(

@@ -34,25 +34,27 @@ class Pipeline(Declaration):
     """
 
     def start(
-        self, spark: SparkSession, only: Collection[str] | None = None, recovery: RecoveryPolicy | None = None
-    ) -> RunningPipeline:
+        self, spark: SparkSession, only: Collection[str] | None = None, recovery: RecoveryPolicy | None = None,
+        replica: str | None = None,
+    ) -> RunningPipeline:  # fmt: skip
         """Starts all flows in the application of `spark`, which has the jar of Spark CEC; answers the running pipeline.
 
         `only`: start these flows alone; they read the present channels of the others. `recovery`: the policy for a loss
-        of many executors at once.
+        of many executors at once. `replica`: "a" or "b", if two applications run the pipeline (docs/replicas.md).
 
         Nothing starts before all checks: of the graph, of the functions, which this calls, and of the home. Raises
         `GraphError`, `FlowError`, `Fenced`, `LogLocationError`, and the errors of the functions.
         """
         from spark_cec.pipeline.start import start_pipeline
 
-        return start_pipeline(self, spark, only=only, recovery=recovery)
+        return start_pipeline(self, spark, only=only, recovery=recovery, replica=replica)
 
     def run(
-        self, spark: SparkSession, only: Collection[str] | None = None, recovery: RecoveryPolicy | None = None
-    ) -> PipelineStatus:
+        self, spark: SparkSession, only: Collection[str] | None = None, recovery: RecoveryPolicy | None = None,
+        replica: str | None = None,
+    ) -> PipelineStatus:  # fmt: skip
         """Starts all flows as `start`, and waits until all are over; most pipelines run until they are stopped.
 
         An interruption stops all flows. Raises `PipelineFailed` if a flow has failed.
         """
-        return self.start(spark, only, recovery).wait()
+        return self.start(spark, only, recovery, replica).wait()

@@ -19,7 +19,15 @@ from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.joint_recovery import JointRecovery
 from spark_cec.pipeline.query_progress import batch_ms, channels_waited_for
 from spark_cec.pipeline.runs import ProtocolRuns
-from spark_cec.pipeline.status import CapacityStatus, FlowStatus, PipelineStatus, mark_starving, mark_waiting
+from spark_cec.pipeline.sink_keeper import SinkKeeper
+from spark_cec.pipeline.status import (
+    CapacityStatus,
+    FlowStatus,
+    PipelineStatus,
+    State,
+    mark_starving,
+    mark_waiting,
+)
 from spark_cec.pipeline.supervise import Supervisor
 from spark_cec.pipeline.worker import Worker
 
@@ -31,6 +39,8 @@ _LOG = logging.getLogger(__name__)
 STATUS_EVERY_S = 1.0
 """The greatest age of the status in the home while the pipeline runs."""
 
+_LEASE_WAIT_S = 2.0
+"""How long an end waits until the lease of the sinks is given back. One that waits for the lease has none."""
 
 FindBlocked = Callable[[str, Collection[str]], tuple[str, ...]]
 
@@ -50,12 +60,13 @@ class RunningPipeline:
     def __init__(
         self, graph: Graph, home: PipelineHome, supervisors: Mapping[str, Supervisor], keeper: CapacityKeeper,
         news: threading.Event, runs: ProtocolRuns | None, recovery: JointRecovery | None,
-        epochs: Mapping[str, EpochKeeper], find_blocked: FindBlocked,
+        epochs: Mapping[str, EpochKeeper], find_blocked: FindBlocked, sinks: SinkKeeper | None = None,
     ) -> None:  # fmt: skip
         """Starts nothing. `supervisors`: each after those that feed it. `news`: set when the status changes.
 
         `runs` and `recovery`: None if each flow recovers by itself. `epochs`: of the flows that answer within X.
-        `find_blocked`: by a flow and the inputs that are away, the inputs that wait for them in a join.
+        `find_blocked`: by a flow and the inputs that are away, the inputs that wait for them in a join. `sinks`: of a
+        replica, None without replicas.
         """
         self._graph = graph
         self._home = home
@@ -66,6 +77,7 @@ class RunningPipeline:
         self._recovery = recovery
         self._epochs = epochs
         self._find_blocked = find_blocked
+        self._sinks = sinks
         self._over = threading.Event()
         self._status_writer = _StatusWriter(self._write_statuses)
 
@@ -73,8 +85,7 @@ class RunningPipeline:
         """Starts all threads; if one cannot start, stops the flows that run, and waits for their end."""
         self._keeper.prioritize_caught_up_flows()
         workers: list[Worker] = [*self._supervisors.values(), self._status_writer, self._keeper, *self._epochs.values()]
-        if self._recovery is not None:
-            workers.append(self._recovery)
+        workers.extend(each for each in (self._recovery, self._sinks) if each is not None)
         try:
             for each in workers:
                 each.start()
@@ -91,11 +102,11 @@ class RunningPipeline:
         standing = self._keeper.standing
         costs = {} if standing is None else standing.costs
         flows = [
-            _add_tentative(
+            self._add_standby(_add_tentative(
                 replace(each.status(), cores=_round(costs.get(name))), self._epochs.get(name), self._find_blocked
-            )
+            ))
             for name, each in self._supervisors.items()
-        ]
+        ]  # fmt: skip
         held = {name: channels_waited_for(query) for name, query in self.queries().items()}
         marked = mark_waiting(self._graph, mark_starving(self._graph, flows), held)
         return PipelineStatus(
@@ -103,6 +114,10 @@ class RunningPipeline:
             None if standing is None else _describe_capacity(standing),
             *(("cec", 0) if self._runs is None else (self._runs.checkpointing.protocol.value, self._runs.rollbacks)),
         )  # fmt: skip
+
+    def _add_standby(self, flow: FlowStatus) -> FlowStatus:
+        stands_by = self._sinks is not None and self._sinks.stands_by(flow.name)
+        return replace(flow, state=State.STANDBY) if stands_by and flow.state is State.WAITING else flow
 
     def queries(self) -> dict[str, StreamingQuery]:
         """Spark's newest query of each flow: for its progress, not to stop it."""
@@ -143,6 +158,8 @@ class RunningPipeline:
 
     def _end_watchers(self) -> None:
         self._keeper.end()
+        if self._sinks is not None:
+            self._sinks.end()
         for epochs in self._epochs.values():
             epochs.end()
 
@@ -172,6 +189,8 @@ class RunningPipeline:
             for epochs in self._epochs.values():  # they write into the flows' folders
                 if epochs.is_alive():
                     epochs.join()
+            if self._sinks is not None:
+                self._sinks.join(_LEASE_WAIT_S)
             self._home.release()
             self._over.set()
 

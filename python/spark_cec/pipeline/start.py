@@ -21,8 +21,10 @@ from spark_cec.pipeline.flows import Flows
 from spark_cec.pipeline.graph import Graph, GraphError, choose_flows
 from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.joint_recovery import JointRecovery
+from spark_cec.pipeline.replicas import Replica, check_replicas, describe_reads, parse_replica
 from spark_cec.pipeline.running import RunningPipeline
 from spark_cec.pipeline.runs import ProtocolRuns
+from spark_cec.pipeline.sink_keeper import SinkKeeper
 from spark_cec.pipeline.supervise import Patience, Supervisor
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 def start_pipeline(
     declared: Declaration, spark: SparkSession, patience: Patience | None = None,
-    only: Collection[str] | None = None, recovery: RecoveryPolicy | None = None,
+    only: Collection[str] | None = None, recovery: RecoveryPolicy | None = None, replica: str | None = None,
 ) -> RunningPipeline:  # fmt: skip
     """Starts the chosen flows of a pipeline, or nothing.
 
@@ -49,13 +51,16 @@ def start_pipeline(
     chosen = choose_flows(graph, only)
     _refuse_choice_under_protocol(graph, chosen, checkpointing)
     use_storage_settings(spark)
-    home = PipelineHome(declared.home)
+    own = parse_replica(graph.name, declared.home, replica)
+    if own is not None:
+        check_replicas(graph, declared.flows, is_cec=checkpointing.is_cec)
+    home = PipelineHome.of(graph, declared.home, own)
     runs = None if checkpointing.is_cec else ProtocolRuns(declared.home, graph, checkpointing)
-    flows = Flows(spark, graph, declared.flows, home, runs)  # 2
+    flows = Flows(spark, graph, declared.flows, home, runs, own)  # 2
     with ExitStack() as undo:
         cluster = Cluster(spark)  # 3
         undo.callback(cluster.detach)
-        home.take(graph, flows.schemas(), checkpointing)  # 4
+        home.take(graph, flows.schemas(), checkpointing, reads=describe_reads(declared.flows))  # 4
         undo.callback(home.release)
         for name, node in graph.nodes.items():
             if not node.is_sink:
@@ -63,7 +68,7 @@ def start_pipeline(
         if runs is not None:
             runs.begin_run()  # 5
         policy = recovery or RecoveryPolicy()
-        running = _assemble(graph, chosen, home, flows, cluster, patience or Patience(), policy, runs)
+        running = _assemble(graph, chosen, home, flows, cluster, patience or Patience(), policy, runs, own)
         running.start_threads()  # 6
         undo.pop_all()
     return running
@@ -77,7 +82,7 @@ def _refuse_choice_under_protocol(graph: Graph, chosen: frozenset[str], checkpoi
 
 def _assemble(
     graph: Graph, chosen: frozenset[str], home: PipelineHome, flows: Flows, cluster: Cluster, patience: Patience,
-    policy: RecoveryPolicy, runs: ProtocolRuns | None,
+    policy: RecoveryPolicy, runs: ProtocolRuns | None, replica: Replica | None,
 ) -> RunningPipeline:  # fmt: skip
     """Makes the threads of a pipeline, and starts none."""
     news, supervisors = threading.Event(), dict[str, Supervisor]()
@@ -102,7 +107,9 @@ def _assemble(
                 name, home.flow(name), within, supervisors[name].running_query, partial(_is_over, supervisors[name]),
                 partial(_find_epochs, graph.nodes[name].inputs, epochs), partial(flows.start_epoch, name), news.set,
             )  # fmt: skip
-    return RunningPipeline(graph, home, supervisors, keeper, news, runs, recovery, epochs, flows.find_blocked)
+    sinks = {name: each for name, each in supervisors.items() if graph.nodes[name].is_sink}
+    standby = None if replica is None else SinkKeeper(graph.name, replica.sinks, sinks, news.set)
+    return RunningPipeline(graph, home, supervisors, keeper, news, runs, recovery, epochs, flows.find_blocked, standby)
 
 
 def _is_over(supervisor: Supervisor) -> bool:

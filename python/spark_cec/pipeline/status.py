@@ -17,14 +17,15 @@ class State(str, Enum):
     """The state of a flow.
 
     `REPLAYING`: it runs again, and has not yet reached its newest batch. `WAITING`: for executors, see `capacity`, or
-    for the other flows of a protocol. `STARVING`: it runs, but a flow that feeds it has failed. `ENDED`: its trigger
-    was for the input that was there.
+    for the other flows of a protocol. `STANDBY`: a sink, while the other replica runs it. `STARVING`: it runs, but a
+    flow that feeds it has failed. `ENDED`: its trigger was for the input that was there.
     """
 
     STARTING = "starting"
     RUNNING = "running"
     REPLAYING = "replaying"
     WAITING = "waiting"
+    STANDBY = "standby"
     RESTARTING = "restarting"
     STARVING = "starving"
     FAILED = "failed"

@@ -76,7 +76,7 @@ class Supervisor(Worker):
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._may_run = threading.Condition(self._lock)
-        self._held = False
+        self._holders: set[str] = set()
         self._at_rest = True
         self._given_up: str | None = None
         self._holds = 0
@@ -127,15 +127,16 @@ class Supervisor(Worker):
         self._given_up = reason
         self.stop()
 
-    def hold(self) -> None:
-        """Ends the query until `let_go`. Does not wait for its end, because a task may take long."""
+    def hold(self, by: str = "") -> None:
+        """Ends the query until `let_go`, by each that holds it. Does not wait for its end: a task may take long."""
         with self._lock:
-            if self._held:
+            if by in self._holders:
                 return
-            self._held = True
-            self._holds += 1
+            is_first = not self._holders
+            self._holders.add(by)
+            self._holds += is_first
             query = self._query
-        if query is not None:
+        if query is not None and is_first:
             _stop_aside(query, f"{self.name}-hold")
 
     @property
@@ -150,10 +151,10 @@ class Supervisor(Worker):
         with self._lock:
             return self._status.state.is_over
 
-    def let_go(self) -> None:
-        """Lets a held flow run again."""
+    def let_go(self, by: str = "") -> None:
+        """Lets a held flow run again, if nobody else holds it."""
         with self._lock:
-            self._held = False
+            self._holders.discard(by)
             self._may_run.notify_all()
 
     def run(self) -> None:
@@ -203,7 +204,7 @@ class Supervisor(Worker):
             raise self._note_failure(error, java_error(error)) from error
         with self._lock:
             self._query, self._query_id = query, str(query.id)
-            unwanted = self._held or self._stopping.is_set()
+            unwanted = bool(self._holders) or self._stopping.is_set()
         if unwanted:
             _stop(query)
         self._become(State.RUNNING)
@@ -220,12 +221,12 @@ class Supervisor(Worker):
     def _wait_while_held(self) -> int:
         """Waits until the flow is not held; answers how often it was held so far."""
         with self._lock:
-            waits = self._held and not self._stopping.is_set()
+            waits = bool(self._holders) and not self._stopping.is_set()
             self._at_rest = waits
         if waits:
             self._become(State.WAITING)
         with self._lock:
-            self._may_run.wait_for(lambda: self._stopping.is_set() or not self._held)
+            self._may_run.wait_for(lambda: self._stopping.is_set() or not self._holders)
             holds = self._holds
             self._at_rest = False
         if waits:

@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,8 +26,9 @@ from spark_cec.extras import need
 from spark_cec.pipeline.capacity import RecoveryMode, RecoveryPolicy
 from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.graph import Graph, GraphError, choose_flows
-from spark_cec.pipeline.home import PipelineHome
+from spark_cec.pipeline.home import PipelineHome, open_homes
 from spark_cec.pipeline.load import load_pipeline
+from spark_cec.pipeline.replicas import check_replicas, parse_replica
 from spark_cec.pipeline.status import CapacityStatus, FlowStatus, PipelineStatus, State
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ RUN_HELP = """Run a pipeline until it is stopped (Ctrl-C, SIGTERM), or all of it
 FILE is a Python file that declares a Pipeline; with several in it, FILE:name says which. A flow that fails is started
 again alone, while the others go on; run again after a crash, every flow goes on from where it was. Where executors are
 lost in numbers (two, and a third of all) and the rest cannot carry all flows, the sinks that are worth most for what
-they cost run first, and each executor that comes brings back more (--recovery progressive).
+they cost run first, and each executor that comes brings back more (--recovery progressive). With --replica, a second
+application runs the same flows, and takes the sinks over if this one is gone.
 
 \b
 Examples:
@@ -48,6 +50,7 @@ Examples:
   cec pipeline run shop.py --master spark://head:7077 --conf spark.executor.memory=4g
   cec pipeline run shop.py:shop --only bids --only per_minute
   cec pipeline run shop.py --recovery at-once
+  cec pipeline run shop.py --replica a
 
 \b
 Exit codes:
@@ -58,6 +61,8 @@ Exit codes:
 
 STATUS_HELP = """Show what each flow of a pipeline is doing, from what its driver has written into HOME.
 
+With replicas, the flows of each one are shown.
+
 \b
 Examples:
   cec pipeline status /data/shop
@@ -67,7 +72,7 @@ Examples:
 \b
 Exit codes:
   0  it runs, or was stopped
-  1  a flow has failed, or the driver has said nothing for 30 seconds
+  1  a flow has failed, or the driver has said nothing for 30 seconds; in replicas, of one of them
   2  wrong usage, or there is no pipeline
 """
 
@@ -79,6 +84,7 @@ _COLOURS = {
     State.RUNNING: "green",
     State.REPLAYING: "cyan",
     State.WAITING: "yellow",
+    State.STANDBY: "cyan",
     State.RESTARTING: "yellow",
     State.STARVING: "yellow",
     State.FAILED: "bold red",
@@ -95,6 +101,7 @@ def run(
     recovery: Annotated[
         RecoveryMode, typer.Option(help="Which flows run when many executors are lost: see above.")
     ] = RecoveryMode.PROGRESSIVE,
+    replica: Annotated[str | None, typer.Option(metavar="a|b", help="Run it as one of two replicas.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON at each change.")] = False,
 ) -> None:
     """Run a pipeline."""
@@ -103,10 +110,14 @@ def run(
     pipeline = load_pipeline(file)
     try:
         graph = pipeline.graph()
-        PipelineHome(pipeline.home).announce(graph, _chosen(graph, only), pipeline.checkpointing)
+        own = parse_replica(pipeline.name, pipeline.home, replica)
+        if own is not None:
+            check_replicas(graph, pipeline.flows, is_cec=pipeline.checkpointing.is_cec)
+        home = PipelineHome.of(graph, pipeline.home, own)
+        home.announce(graph, _chosen(graph, only), pipeline.checkpointing)
         print(f"pipeline {pipeline.name}: Spark is being started", file=sys.stderr)
         with _spark(pipeline.name, master, pairs) as spark:
-            running = pipeline.start(spark, only, RecoveryPolicy(recovery))
+            running = pipeline.start(spark, only, RecoveryPolicy(recovery), replica)
             signal.signal(signal.SIGTERM, _interrupt)
             _follow(running, as_json, lambda: spark.sparkContext.setLogLevel("OFF"))
             failed = running.status().failed
@@ -138,44 +149,54 @@ def status(
     """Show the status."""
     if watch and as_json:
         raise typer.BadParameter("one of them: --json is for one look", param_hint="--watch")
-    place = PipelineHome(home.rstrip("/") or home)
-    now = place.status()
+    places = open_homes(home.rstrip("/") or home)
+    now = {name: place.status() for name, place in places.items()}
     if as_json:
         print(json.dumps(status_json(now)))
     elif watch:
-        now = follow_pipeline(place, now, _LOOK_S)
+        now = follow_pipeline(places, now, _LOOK_S)
     else:
         out = Console(highlight=False)
-        out.print(make_table(now))
-        for flow in now.failed:
+        out.print(make_tables(now))
+        for flow in (flow for found in now.values() for flow in found.failed):
             out.print(Text(f"flow {flow.name} has failed: {_plain(flow.error or '')}"), soft_wrap=True)
     if not is_well(now):
         raise typer.Exit(1)
 
 
-def follow_pipeline(place: PipelineHome, now: PipelineStatus, every_s: float) -> PipelineStatus:
-    """Shows the status as it changes, until the user leaves; answers the newest one that could be read."""
+def make_tables(now: Mapping[str, PipelineStatus]) -> RenderableType:
+    """A table for each replica, or the only one."""
+    return Group(*(make_table(found, replica) for replica, found in now.items()))
+
+
+def follow_pipeline(
+    places: Mapping[str, PipelineHome], now: dict[str, PipelineStatus], every_s: float
+) -> dict[str, PipelineStatus]:
+    """Shows the status as it changes, until the user leaves; answers the newest one that could be read.
+
+    `places`: the homes, by replica; one without a name if there are no replicas.
+    """
 
     def look() -> RenderableType:
-        nonlocal now
         try:
-            now = place.status()
+            now.update({name: place.status() for name, place in places.items()})
         except (CecError, OSError) as error:  # it may be there again a moment later
-            return Group(make_table(now), Text(f"cannot be read now: {error}", "bold red"))
-        return make_table(now)
+            return Group(make_tables(now), Text(f"cannot be read now: {error}", "bold red"))
+        return make_tables(now)
 
     follow(look, every_s)
     return now
 
 
-def status_json(now: PipelineStatus) -> dict[str, Any]:
-    """The fields of `cec pipeline status --json`."""
-    return {**now.to_json(), "silent_s": _silent_s(now)}
+def status_json(now: Mapping[str, PipelineStatus]) -> dict[str, Any]:
+    """The fields of `cec pipeline status --json`: of the pipeline, or of each replica by its name."""
+    each = {name: {**found.to_json(), "silent_s": _silent_s(found)} for name, found in now.items()}
+    return each.get("", {"replicas": each})
 
 
-def is_well(now: PipelineStatus) -> bool:
-    """Whether no flow has failed, and the driver is there or has stopped in good order."""
-    return not now.failed and not _is_gone(now)
+def is_well(now: Mapping[str, PipelineStatus]) -> bool:
+    """Whether no flow has failed, and each driver is there or has stopped in good order."""
+    return not any(each.failed or _is_gone(each) for each in now.values())
 
 
 def _follow(running: RunningPipeline, as_json: bool, silence: Callable[[], None]) -> None:
@@ -228,11 +249,12 @@ class _Lines:
                     self._errors[flow.name] = flow.error
 
 
-def make_table(now: PipelineStatus) -> Table:
+def make_table(now: PipelineStatus, replica: str = "") -> Table:
     """A row for each flow, and below them the cluster, or that the driver is gone."""
     since = f"its driver (process {now.pid}) has said nothing for {_silent_s(now):,.0f} s" if _is_gone(now) else None
     caption = since or (None if now.capacity is None else _has(now.capacity) + _protocol(now))
-    title, below = Text(f"pipeline {now.name}"), None if caption is None else Text(caption)
+    name = f"pipeline {now.name}, replica {replica}" if replica else f"pipeline {now.name}"
+    title, below = Text(name), None if caption is None else Text(caption)
     table = Table(box=None, pad_edge=False, header_style="bold", title=title, caption=below)
     for column in ("flow", "state", "batch", "behind", "complete to", "cores", "restarts", ""):
         table.add_column(column, justify="left" if column in ("flow", "state", "") else "right")

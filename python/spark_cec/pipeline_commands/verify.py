@@ -15,7 +15,7 @@ from spark_cec.admin.read_only import ReadOnlyStorage
 from spark_cec.cli.progress import meter
 from spark_cec.cli.show import console, print_findings, print_json, print_verification, verification_json
 from spark_cec.errors import DamagedLog, LogLocationError
-from spark_cec.pipeline.home import PipelineHome
+from spark_cec.pipeline.home import open_homes
 
 VERIFY_HELP = """Read every byte of the logs of a pipeline's flows, and rebuild every store, as `cec verify` does.
 
@@ -40,13 +40,14 @@ def verify(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Verify the logs of all flows."""
-    place = PipelineHome(home.rstrip("/") or home)
+    base = home.rstrip("/") or home
     found: list[dict[str, Any]] = []
-    for name in place.recorded_flows():
-        found.append(_verified(name, place.flow(name), quiet=as_json))
+    for replica, place in open_homes(base).items():
+        for name in place.recorded_flows():
+            found.append(_verified(f"{replica}/{name}".lstrip("/"), place.flow(name), quiet=as_json))
     damaged = [each["name"] for each in found if not each["ok"]]
     if as_json:
-        print_json({"home": place.home, "ok": not damaged, "flows": found})
+        print_json({"home": base, "ok": not damaged, "flows": found})
     elif damaged:
         console().print(Text(f"damage in {', '.join(damaged)}: stop the pipeline, then `cec repair`", "bold red"))
     if damaged:

@@ -43,11 +43,8 @@ def watch(
 ) -> None:
     """Shows it."""
     with explain_errors("watch", place):
-        from spark_cec.admin.find_log import open_to_read
-        from spark_cec.recovery.query_files import PIPELINE_FILE
-
         path = place.rstrip("/") or place
-        sound = _watch_pipeline if open_to_read(path).exists(PIPELINE_FILE) else _watch_query
+        sound = _watch_pipeline if _is_pipeline(path) else _watch_query
         if not sound(path, every, once=once, as_json=as_json):
             raise typer.Exit(ExitCode.DAMAGE)
 
@@ -81,19 +78,27 @@ def _watch_query(path: str, every_s: float, *, once: bool, as_json: bool) -> boo
     return is_sound(newest)
 
 
+def _is_pipeline(path: str) -> bool:
+    from spark_cec.admin.find_log import open_to_read
+    from spark_cec.pipeline.replicas import list_replicas
+    from spark_cec.recovery.query_files import PIPELINE_FILE
+
+    return open_to_read(path).exists(PIPELINE_FILE) or bool(list_replicas(path))
+
+
 def _watch_pipeline(path: str, every_s: float, *, once: bool, as_json: bool) -> bool:
     from spark_cec.cli.show import console
-    from spark_cec.pipeline.home import PipelineHome
-    from spark_cec.pipeline_commands.run import follow_pipeline, is_well, make_table, status_json
+    from spark_cec.pipeline.home import open_homes
+    from spark_cec.pipeline_commands.run import follow_pipeline, is_well, make_tables, status_json
 
-    home = PipelineHome(path)
-    newest = home.status()
+    homes = open_homes(path)
+    newest = {name: home.status() for name, home in homes.items()}
     if as_json:
         print(json.dumps({"kind": "pipeline", **status_json(newest)}))
     elif once:
-        console().print(make_table(newest))
+        console().print(make_tables(newest))
     else:
-        newest = follow_pipeline(home, newest, every_s)
+        newest = follow_pipeline(homes, newest, every_s)
     return is_well(newest)
 
 

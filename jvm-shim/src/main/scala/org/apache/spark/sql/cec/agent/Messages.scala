@@ -474,11 +474,28 @@ private[cec] final case class NoteReaderRequest(
   override def parse(answer: JsonNode): Unit = ()
 }
 
+/** Asks where a batch ends of a flow that reads a source, in all replicas of the pipeline. */
+private[cec] final case class AgreeRequest(place: String, replica: String, batch: Long, start: String, end: String, decides: Boolean)
+    extends AgentRequest("agree") {
+  override type Answer = AgreeAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("place", place)
+    node.put("replica", replica)
+    node.put("batch", batch)
+    node.put("start", start)
+    node.put("end", end)
+    node.put("decides", decides)
+    node
+  }
+  override def parse(answer: JsonNode): AgreeAnswer = AgreeAnswer.of(answer)
+}
+
 /** Asks where a stream's next batch ends. The stream reads its channel by buckets, with others of one union. */
 private[cec] final case class BucketEndRequest(
     path: String, conf: Map[String, String], mayWait: Boolean, mayLose: Boolean, union: JsonNode, own: Long,
     query: String, source: String, leader: String, leads: Boolean, untilMs: Long, batch: Long, first: Long,
-    seen: Option[String] = None, checked: Boolean = false, maxRows: Option[Long] = None)
+    seen: Option[String] = None, checked: Boolean = false, maxRows: Option[Long] = None, replica: String = "")
     extends AgentRequest("bucket_end") {
   override type Answer = BucketEndAnswer
   override def toJson: ObjectNode = {
@@ -499,6 +516,7 @@ private[cec] final case class BucketEndRequest(
     node.set[JsonNode]("seen", Json.orNull(seen)(value => Json.node(value)))
     node.put("checked", checked)
     node.set[JsonNode]("max_rows", Json.orNull(maxRows)(value => Json.node(value)))
+    node.put("replica", replica)
     node
   }
   override def parse(answer: JsonNode): BucketEndAnswer = BucketEndAnswer.of(answer)
@@ -684,6 +702,15 @@ private[cec] object AgesAnswer {
     Json.elements(node.get("stores"))(value => StoreAges.of(value)))
 }
 
+/** Where the batch ends in the source, as an offset in JSON; None if nobody has decided. */
+private[cec] final case class AgreeAnswer(end: Option[String], follows: Boolean)
+
+private[cec] object AgreeAnswer {
+  def of(node: JsonNode): AgreeAnswer = AgreeAnswer(
+    Json.option(node.get("end"))(value => value.asText),
+    node.get("follows").asBoolean)
+}
+
 /** The commits, in the order of the request. The output is durable, too. */
 private[cec] final case class AppendAnswer(commits: Seq[DurableCommit])
 
@@ -730,7 +757,8 @@ private[cec] object BetweenBatchesAnswer {
 
 /** Where a stream's next batch ends: `until_ms`, `batch` and `first` as in the request. */
 private[cec] final case class BucketEndAnswer(
-    untilMs: Long, batch: Long, first: Long, of: Option[String], newest: Long, waitsFor: Seq[String], heldMs: Seq[Long])
+    untilMs: Long, batch: Long, first: Long, of: Option[String], newest: Long, waitsFor: Seq[String], heldMs: Seq[Long],
+    replica: String = "", since: Option[Long] = None, others: Map[String, Long])
 
 private[cec] object BucketEndAnswer {
   def of(node: JsonNode): BucketEndAnswer = BucketEndAnswer(
@@ -740,12 +768,16 @@ private[cec] object BucketEndAnswer {
     Json.option(node.get("of"))(value => value.asText),
     node.get("newest").asLong,
     Json.elements(node.get("waits_for"))(value => value.asText),
-    Json.elements(node.get("held_ms"))(value => value.asLong))
+    Json.elements(node.get("held_ms"))(value => value.asLong),
+    node.get("replica").asText,
+    Json.option(node.get("since"))(value => value.asLong),
+    Json.entries(node.get("others"))(value => value.asLong))
 }
 
 /** The rows whose time in a column is at `after_ms` or later, but below `until_ms`. */
 private[cec] final case class BucketRange(
-    column: String, afterMs: Long, untilMs: Long, freshFrom: Long, reader: Option[String] = None) {
+    column: String, afterMs: Long, untilMs: Long, freshFrom: Long, reader: Option[String] = None,
+    replicated: Boolean = false, delayMs: Long = 0L, bucketMs: Long = 1L) {
   def toJson: ObjectNode = {
     val node = Json.obj()
     node.put("column", column)
@@ -753,6 +785,9 @@ private[cec] final case class BucketRange(
     node.put("until_ms", untilMs)
     node.put("fresh_from", freshFrom)
     node.set[JsonNode]("reader", Json.orNull(reader)(value => Json.node(value)))
+    node.put("replicated", replicated)
+    node.put("delay_ms", delayMs)
+    node.put("bucket_ms", bucketMs)
     node
   }
 }

@@ -125,7 +125,7 @@ private[recovery] final class DeferralAnalysis(write: WriteToStream, conf: SQLCo
  */
 private[recovery] final case class Promises(replayableSources: Seq[String], functionsAreOrderFree: Boolean)
 
-private object DeferralAnalysis {
+private[recovery] object DeferralAnalysis {
   /** By name, because Spark 4.2 does not have it. */
   val StreamlineAggregator = "spark.sql.streaming.useStreamlineAggregator"
 

@@ -33,15 +33,20 @@ private[recovery] object KafkaTopics {
    * tell its configuration. None for another kind of relation. Topics that a `subscribePattern` finds later are not
    * covered.
    */
-  def cleanupReason(relation: LogicalPlan): Option[String] = connect(relation).flatMap { case (kafka, _) =>
+  def cleanupReason(relation: LogicalPlan): Option[String] = findCompacted(relation, unknown = failure => Some(
+    s"whether a topic is compacted cannot be asked of Kafka (${words(failure)}): give the query's user DescribeConfigs on its topics, " +
+      s"or name kafka in spark.sql.streaming.stateStore.cec.sources.replayable if none is"))
+
+  /**
+   * A reason if Kafka compacts a topic of this relation.
+   *
+   * @param unknown the answer if Kafka does not tell
+   */
+  def findCompacted(relation: LogicalPlan, unknown: Throwable => Option[String]): Option[String] = connect(relation).flatMap { case (kafka, _) =>
     try kafka.configurations.collectFirst {
       case (topic, config) if config.getOrElse(CleanupPolicy, "").split(',').map(_.trim).contains("compact") =>
         s"topic '$topic' is compacted ($CleanupPolicy=${config(CleanupPolicy)}): the same offsets do not give the same rows again"
-    } catch {
-      case NonFatal(failure) => Some(
-        s"whether a topic is compacted cannot be asked of Kafka (${words(failure)}): give the query's user DescribeConfigs on its topics, " +
-          s"or name kafka in spark.sql.streaming.stateStore.cec.sources.replayable if none is")
-    } finally kafka.close()
+    } catch { case NonFatal(failure) => unknown(failure) } finally kafka.close()
   }
 
   /** Whether this relation reads topics. */

@@ -29,6 +29,13 @@ private[recovery] object OrderIndependentAggregates {
     if (aggregate.isDistinct) explainUnknown(s"${aggregate.aggregateFunction.prettyName}(DISTINCT …)")
     else against(aggregate.aggregateFunction)
 
+  /** As `against`, but sums of floating-point numbers may differ in their last digits. */
+  def againstUpToRounding(aggregate: AggregateExpression): Option[String] = aggregate.aggregateFunction match {
+    case sum @ (_: Sum | _: Average) if !aggregate.isDistinct && Known(sum.getClass) && sum.children.head.dataType.isInstanceOf[FractionalType] &&
+      !sum.children.head.dataType.isInstanceOf[DecimalType] => None
+    case _ => against(aggregate)
+  }
+
   /** A reason if keys of this type may be equal with other bytes. The first row then decides the bytes. */
   def againstKey(key: DataType): Option[String] =
     if (!UnsafeRowUtils.isBinaryStable(key)) Some(s"keys of the type ${key.simpleString} may be equal with other bytes")

@@ -207,7 +207,8 @@ private final class Preparation(session: SparkSession, write: WriteToStream) ext
       }
     val started = new StartedRun(
       session, run, conf, decision, begun.plan, Option(write.name), session.sessionState.conf.minBatchesToRetain, usesCecState)
-    val prepared = write.copy(sink = confirmed, inputQuery = started.gate(read))
+    val agreed = AgreedSources.of(session, conf, logs.lastOffset).fold(read)(_.wrap(read))
+    val prepared = write.copy(sink = confirmed, inputQuery = started.gate(agreed))
     prepared.setTagValue(PrepareQuery.Done, true)
     prepared
   }

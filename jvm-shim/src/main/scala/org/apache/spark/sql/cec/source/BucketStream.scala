@@ -3,12 +3,13 @@ package org.apache.spark.sql.cec.source
 import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
 
+import scala.collection.mutable
 import scala.util.control.NonFatal
 
 import org.apache.hadoop.fs.Path
 
 import org.apache.spark.sql.SparkSession
-import org.apache.spark.sql.cec.agent.{BucketRange, Json}
+import org.apache.spark.sql.cec.agent.Json
 import org.apache.spark.sql.cec.recovery.InputBoundary
 import org.apache.spark.sql.connector.read.{InputPartition, PartitionReaderFactory}
 import org.apache.spark.sql.connector.read.streaming._
@@ -22,11 +23,18 @@ import org.apache.spark.sql.types.StructType
  * @param batch the newest batch that was looked at, which `of` tells from another one with the same number
  * @param first the oldest batch that may have rows at `untilMs` or later
  * @param by the column with the times
+ * @param replica the replica of the pipeline in whose channel these batches are; None if there are no replicas
+ * @param since the first batch of the channel with rows of the interval that ends here, if the interval before is of
+ *   another replica
  */
-private[source] final case class BucketOffset(untilMs: Long, batch: Long, first: Long, by: String, of: Option[String] = None) extends Offset {
+private[source] final case class BucketOffset(
+    untilMs: Long, batch: Long, first: Long, by: String, of: Option[String] = None, replica: Option[String] = None, since: Option[Long] = None)
+    extends Offset {
   override def json(): String = {
     val node = Json.obj().put("by", by).put("until", untilMs).put("batch", batch).put("first", first)
     of.foreach(node.put("of", _))
+    replica.foreach(node.put("replica", _))
+    since.foreach(node.put("since", _))
     node.toString
   }
 }
@@ -39,7 +47,9 @@ private[source] object BucketOffset {
       s"the query has read whole batches so far, up to $json, and is to read by buckets now: $Mend")
     if (node.get("by").asText != by) throw new IllegalArgumentException(
       s"the query has read by buckets of ${node.get("by").asText} so far, up to $json, and is to read by those of $by now: $Mend")
-    BucketOffset(node.get("until").asLong, node.get("batch").asLong, node.get("first").asLong, by, Json.text(node.get("of")))
+    BucketOffset(
+      node.get("until").asLong, node.get("batch").asLong, node.get("first").asLong, by, Json.text(node.get("of")),
+      Json.text(node.get("replica")), Option(node.get("since")).map(_.asLong))
   }
 
   /** Where a stream begins. Spark's watermark begins at 1970, and operators drop what is at or below the watermark. */
@@ -62,13 +72,23 @@ private final class BucketStream(view: OutputView, buckets: Buckets, schema: Str
   private val id = UUID.randomUUID().toString
   private lazy val leader = BucketLeaders.of(query, id)
   private val time = buckets.time
+  private val copies = buckets.copies.map { case (replica, path) => replica -> view.copy(path = path) }
   private var checked = false
+
+  /** What the stream does not need any more of the other replicas, by the end of a batch in ms since 1970. */
+  private val needless = mutable.Map.empty[Long, Map[String, Long]]
+
+  /** The channel in a replica, or the only one. */
+  private def viewOf(replica: Option[String]): OutputView = replica.fold(view)(copies)
 
   /** The start of the batch that Spark asked for last, with the channel's newest batch, from which users see the lag. */
   private var asked: Option[BucketOffset] = None
 
   /** Begins the stream, because Spark asks for it only without an offset. */
-  override def initialOffset(): Offset = {
+  override def initialOffset(): Offset = if (copies.nonEmpty) {
+    copies.values.foreach(_.note(begins = Some(-1L))) // each with all that it keeps
+    BucketOffset(BucketOffset.BeginMs, -1L, 0L, time)
+  } else {
     val begin = view.first - 1
     view.note(begins = Some(begin))
     BucketOffset(BucketOffset.BeginMs, begin, begin + 1, time)
@@ -86,7 +106,11 @@ private final class BucketStream(view: OutputView, buckets: Buckets, schema: Str
     checked = true
     BucketWaits.note(end.waitsFor, end.heldMs)
     asked = Some(from.copy(batch = end.newest))
-    if (end.untilMs == from.untilMs) from else BucketOffset(end.untilMs, end.batch, end.first, time, end.of)
+    if (end.untilMs == from.untilMs) from
+    else {
+      if (end.others.nonEmpty) needless(end.untilMs) = end.others
+      BucketOffset(end.untilMs, end.batch, end.first, time, end.of, Option(end.replica).filter(_.nonEmpty), end.since)
+    }
   }
 
   /** What the last batch has read. A row below that is late, and is not given out. */
@@ -98,21 +122,28 @@ private final class BucketStream(view: OutputView, buckets: Buckets, schema: Str
     val (from, to) = (start.asInstanceOf[BucketOffset], end.asInstanceOf[BucketOffset])
     if (to.untilMs == from.untilMs) Array.empty
     else {
-      val range = BucketRange(time, from.untilMs, to.untilMs, from.batch + 1, view.reader)
-      view.splits(schema, from.first, to.batch, whole = false, to.of, Some(range)).map(CecPartition(_): InputPartition).toArray
+      // Of another replica than before no batch is fresh: its rows below the interval were given out of the first one.
+      val (first, freshFrom) = to.since.fold((from.first, from.batch + 1))((_, to.batch + 1))
+      val range = buckets.range(from.untilMs, to.untilMs, freshFrom, view.reader)
+      viewOf(to.replica).splits(schema, first, to.batch, whole = false, to.of, Some(range)).map(CecPartition(_): InputPartition).toArray
     }
   }
 
   override def createReaderFactory(): PartitionReaderFactory = new CecReaderFactory(view, schema)
 
   /** Batches before the oldest one with rows to come are not needed any more. */
-  override def commit(end: Offset): Unit = view.noteEnd(Some(end.asInstanceOf[BucketOffset].first - 1), retained)
+  override def commit(end: Offset): Unit = {
+    val at = end.asInstanceOf[BucketOffset]
+    viewOf(at.replica).noteEnd(Some(at.first - 1), retained)
+    needless.remove(at.untilMs).foreach(_.foreach { case (replica, batch) => copies(replica).noteEnd(Some(batch), retained) })
+    needless.filterInPlace((untilMs, _) => untilMs > at.untilMs)
+  }
 
   override def stop(): Unit = {
     BucketWaits.note(Nil, Nil)
     BucketLeaders.forget(query, id)
     try view.leaveBuckets(query, place) catch { case NonFatal(_) => } // an agent that is dead has forgotten it
-    view.noteEnd(None, retained)
+    (if (copies.isEmpty) Seq(view) else copies.values).foreach(_.noteEnd(None, retained))
   }
 
   override def toString: String = s"cec ${view.path} by buckets"

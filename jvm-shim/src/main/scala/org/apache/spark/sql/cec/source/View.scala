@@ -89,8 +89,22 @@ private[source] final case class NextEnd(batch: Long, of: Option[String], newest
  * @param own the place of this stream's channel among them
  */
 private[source] final case class Buckets(union: String, own: Int) {
+  private def member = Json.parse(union).get("members").get(own)
+
   /** The column with the time. */
-  def time: String = Json.parse(union).get("members").get(own).get("time").asText
+  def time: String = member.get("time").asText
+
+  /** The paths of the channel by the replicas of its pipeline; empty if the stream reads one of them alone. */
+  def copies: Map[String, String] =
+    member.path("copies").elements.asScala.map(copy => copy.get("replica").asText -> copy.get("path").asText).toMap
+
+  /** The rows of an interval of time. `freshFrom`: the first batch that was not looked at before. */
+  def range(fromMs: Long, untilMs: Long, freshFrom: Long, reader: Option[String]): BucketRange = {
+    val of = Json.parse(union)
+    // Only of the channels of sources rows can be late in each replica.
+    val isAgreed = of.path("replicated").asBoolean && member.path("is_source").asBoolean
+    BucketRange(time, fromMs, untilMs, freshFrom, reader, isAgreed, member.get("delay_ms").asLong, of.get("bucket_ms").asLong)
+  }
 }
 
 /**
@@ -138,7 +152,7 @@ private[source] final case class OutputView(
   def bucketsAfter(from: BucketOffset, checked: Boolean, by: Buckets, at: BucketPlace): BucketEndAnswer =
     Agent.call(BucketEndRequest(
       path, conf, mayWait, mayLose, Json.parse(by.union), by.own, at.query, at.source, at.leader, at.leads,
-      from.untilMs, from.batch, from.first, from.of, checked, maxRows), conf)
+      from.untilMs, from.batch, from.first, from.of, checked, maxRows, from.replica.getOrElse("")), conf)
 
   /** Says that the run of a stream by buckets is over. */
   def leaveBuckets(query: String, source: String): Unit = Agent.call(BucketLeaveRequest(query, source), conf)

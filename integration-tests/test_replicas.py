@@ -1,0 +1,328 @@
+"""A pipeline in two replicas: the same rows in each bucket, and a sink that changes from one to the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from cec_it import replica_driver
+from cec_it.feed import NOON, Feed
+from cec_it.local import eventually, tasks_are_over
+from spark_cec.pipeline import Pipeline
+from spark_cec.pipeline.declare import FlowError
+from spark_cec.pipeline.running import RunningPipeline
+from spark_cec.pipeline.start import start_pipeline
+from spark_cec.pipeline.status import State
+from spark_cec.pipeline.supervise import Patience
+from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY
+from testbed.processes import ProcessTree
+
+INPUTS = ("web", "app")
+Shown = Counter[tuple[int, str, int, float]]
+
+
+@contextmanager
+def feeding(spark: SparkSession, root: Path) -> Iterator[Feed]:
+    """Rows of files as the output of two queries, which both replicas read."""
+    feed, session = Feed(root), spark.newSession()
+    session.conf.set(PROVIDER_KEY, PROVIDER)
+    queries = []
+    for name in INPUTS:
+        files = session.readStream.schema("time TIMESTAMP, page STRING, price DOUBLE").json(f"{root}/{name}")
+        queries.append(files.writeStream.format("cec").option("checkpointLocation", f"{root}/fed/{name}").start())
+    try:
+        yield feed
+    finally:
+        for query in queries:
+            query.stop()
+        tasks_are_over(spark)
+
+
+class Table:
+    """What a sink has written: the newest rows of each batch count."""
+
+    def __init__(self) -> None:
+        self._batches: dict[int, list[Row]] = {}
+
+    def take(self, rows: DataFrame, batch: int) -> None:
+        """For `foreachBatch`."""
+        self._batches[batch] = rows.collect()
+
+    def shown(self) -> Shown:
+        """All rows: the second at which a window ends, the page, the count and the sum."""
+        return Counter(shown(row) for rows in self._batches.values() for row in rows)
+
+
+def shown(row: Row) -> tuple[int, str, int, float]:
+    """A row by the second after noon at which its window ends."""
+    end = row.time + timedelta(microseconds=1)
+    return int(end.timestamp()) - int(NOON.timestamp()), row.page, row.n, row.price
+
+
+def per_page(root: Path, table: Table, **how: Any) -> Pipeline:
+    """Two inputs -> counts and sums by page and window of 10 seconds -> a table."""
+    made = Pipeline("shop", f"{root}/home")
+
+    def declare(name: str) -> None:
+        @made.flow(name=name)
+        def rows(spark: SparkSession) -> DataFrame:
+            return spark.readStream.format("cec").option("waitForLog", "true").schema(
+                "time TIMESTAMP, page STRING, price DOUBLE"
+            ).load(f"{root}/fed/{name}")
+
+    for name in INPUTS:
+        declare(name)
+
+    @made.flow(partitions=2, bucket="1s", watermarks=dict.fromkeys(INPUTS, ("time", "2 seconds")), **how)
+    def totals(web: DataFrame, app: DataFrame) -> DataFrame:
+        grouped = web.unionByName(app).groupBy(f.window("time", "10 seconds").alias("w"), "page")
+        found = grouped.agg(f.count("*").alias("n"), f.sum("price").alias("price"))
+        return found.select(f.window_time("w").alias("time"), "page", "n", "price")
+
+    @made.sink(bucket="1s", watermarks={"totals": ("time", "0 seconds")})
+    def board(totals: DataFrame) -> DataStreamWriter:
+        return totals.writeStream.foreachBatch(table.take)
+
+    return made
+
+
+def state_of(run: RunningPipeline, name: str) -> State:
+    return next(flow.state for flow in run.status().flows if flow.name == name)
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_a_sink_goes_on_in_the_other_replica(first: str, spark: SparkSession, tmp_path: Path) -> None:
+    """The rows of each window come once, whichever replica gives them out."""
+    table, other = Table(), "b" if first == "a" else "a"
+    with ExitStack() as stack:
+        feed = stack.enter_context(feeding(spark, tmp_path))
+        runs = {}
+        for name in (first, other):
+            runs[name] = start_pipeline(per_page(tmp_path, table), spark, Patience(wait_s=0.1), replica=name)
+            stack.callback(runs[name].stop)
+            if name == first:
+                eventually(lambda: state_of(runs[first], "board") is State.RUNNING or None, "the sink runs")
+        for name in INPUTS:
+            feed.put(name, (1, "a", 1.5), (12, "b", 1), (13, "b", 2), (25, "c", 1))
+        right: Shown = Counter([(10, "a", 2, 3.0), (20, "b", 4, 6.0)])
+        eventually(lambda: table.shown() == right or None, f"{right}, not {table.shown()}")
+        assert state_of(runs[other], "board") is State.STANDBY
+        runs[first].stop()
+        for name in INPUTS:
+            feed.put(name, (26, "c", 1), (31, "d", 1), (45, "e", 1))
+        right += Counter([(30, "c", 4, 4.0), (40, "d", 2, 2.0)])
+        eventually(lambda: table.shown() == right or None, lambda: f"{right}, not {table.shown()}")
+        runs[first] = start_pipeline(per_page(tmp_path, table), spark, Patience(wait_s=0.1), replica=first)
+        stack.callback(runs[first].stop)
+        for name in INPUTS:
+            feed.put(name, (46, "e", 1), (58, "f", 1))
+        right += Counter([(50, "e", 4, 4.0)])
+        eventually(lambda: table.shown() == right or None, lambda: f"{right}, not {table.shown()}")
+        runs[other].stop()
+        for name in INPUTS:
+            feed.put(name, (75, "g", 1))
+        right += Counter([(60, "f", 2, 2.0)])
+        eventually(lambda: table.shown() == right or None, lambda: f"{right}, not {table.shown()}")
+
+
+class Driver:
+    """A replica in a process of its own."""
+
+    def __init__(self, replica: str, root: Path, master: str, price: str) -> None:
+        command = [sys.executable, "-m", "cec_it.replica_driver", replica, str(root), master, price]
+        with (root / f"stderr-{replica}").open("ab") as errors, (root / f"stdout-{replica}").open("ab") as said:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=said, stderr=errors, start_new_session=True,
+                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+            )  # fmt: skip
+        self.family = ProcessTree(self.process.pid)
+
+    def kill(self) -> None:
+        """SIGKILL, with all of its processes."""
+        self.family.kill()
+
+    def end(self) -> int:
+        """Stops it in good order; its exit code."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.process.wait(120)
+
+
+def written(root: Path) -> list[list[Any]]:
+    """All rows that the sink has written."""
+    return [row for path in sorted((root / "out").glob("[0-9]*.json")) for row in json.loads(path.read_text())]
+
+
+def newest(root: Path) -> float:
+    """The end of the newest window that the sink has written, in seconds."""
+    return max((row[0] for row in written(root)), default=0.0)
+
+
+def advances(root: Path, seconds: float, root_of: dict[str, Driver]) -> None:
+    """Waits until the sink has that many more seconds of windows, whoever runs it."""
+    begin = newest(root) or replica_driver.BEGIN_MS / 1000
+
+    def look() -> bool | None:
+        dead = [name for name, each in root_of.items() if each.process.poll() is not None]
+        assert not dead, (root / f"stderr-{dead[0]}").read_text()[-3000:]
+        return newest(root) >= begin + seconds or None
+
+    eventually(look, lambda: f"{seconds} s more than {begin}, not {newest(root)}", 240.0)
+
+
+def right_windows(spark: SparkSession, root: Path, until_s: float) -> dict[tuple[float, int], tuple[int, int, float]]:
+    """The windows up to a time, from the batches on which the replicas have agreed, in plain Python."""
+    found: dict[tuple[float, int], tuple[int, int, float]] = {}
+    for source in replica_driver.SOURCES:
+        channel = f"{root}/home/replicas/a/flows/{source}"
+        rows = spark.read.format("cec").load(channel).collect()
+        latest = floor = 0
+        per_batch = replica_driver.ROWS
+        for begin in range(0, max(row.n for row in rows) + 1, per_batch):
+            batch = [row for row in rows if begin <= row.n < begin + per_batch]
+            for row in batch:
+                ms = int(row.time.timestamp() * 1000)
+                end = (ms // replica_driver.WINDOW_MS + 1) * replica_driver.WINDOW_MS
+                if ms >= floor and end / 1000 <= until_s:
+                    count, n, price = found.get((end / 1000, row.page), (0, 0, 0.0))
+                    found[end / 1000, row.page] = count + 1, n + row.n, price + float(row.price)
+            latest = max(latest, *(int(row.time.timestamp() * 1000) for row in batch))
+            floor = (latest - replica_driver.DELAY_MS) // replica_driver.BUCKET_MS * replica_driver.BUCKET_MS
+    return found
+
+
+def windows_of(spark: SparkSession, root: Path, replica: str, until_s: float) -> Counter[tuple[Any, ...]]:
+    """The rows of the flow in one replica, up to a time, without what may round."""
+    rows = spark.read.format("cec").load(f"{root}/home/replicas/{replica}/flows/totals").collect()
+    return Counter((row.time, row.page, row.rows, row.n) for row in rows if row.time.timestamp() <= until_s)
+
+
+@pytest.mark.parametrize(("master", "price"), [
+    pytest.param("local[2]", "BIGINT", id="local"),
+    pytest.param("local-cluster[2,1,700]", "DOUBLE", id="two executors", marks=pytest.mark.long),
+])  # fmt: skip
+def test_replicas_are_killed_in_turn(master: str, price: str, spark: SparkSession, tmp_path: Path) -> None:
+    """The sink has each window once, with the rows that are right by the batches on which the replicas have agreed."""
+    (tmp_path / "out").mkdir()
+    living = {name: Driver(name, tmp_path, master, price) for name in "ab"}
+    try:
+        advances(tmp_path, 10, living)
+        for victim in "abab":
+            living.pop(victim).kill()
+            advances(tmp_path, 10, living)
+            living[victim] = Driver(victim, tmp_path, master, price)
+            await_running(tmp_path, victim, newest(tmp_path))
+        until_s = newest(tmp_path)
+        eventually(lambda: all(reached(tmp_path, each) >= until_s for each in "ab") or None, "both are there", 240.0)
+        assert [each.end() for each in living.values()] == [0, 0], (tmp_path / "stderr-a").read_text()[-3000:]
+    finally:
+        for each in living.values():
+            each.kill()
+    rows = written(tmp_path)
+    end_s = round(until_s + 1e-6, 3)
+    right = right_windows(spark, tmp_path, end_s)
+    shown = {(round(end + 1e-6, 3), page): (count, n) for end, page, count, n, _ in rows}
+    assert len(shown) == len(rows), "each window once"
+    assert not list((tmp_path / "out").glob("differs-*")), "a repeat has the same rows"
+    due = {key: each for key, each in shown.items() if key[0] <= end_s}
+    assert due == {key: each[:2] for key, each in right.items()}
+    assert windows_of(spark, tmp_path, "a", until_s) == windows_of(spark, tmp_path, "b", until_s)
+
+
+def await_running(root: Path, replica: str, until_s: float) -> None:
+    """Waits until a replica that was started again has caught up with the sink."""
+    eventually(lambda: reached(root, replica) >= until_s or None, f"replica {replica} catches up", 240.0)
+
+
+def reached(root: Path, replica: str) -> float:
+    """Up to when, in seconds, a replica has given out all windows."""
+    path = root / f"home/replicas/{replica}/flows/totals/cec/log/boundary.json"
+    return json.loads(path.read_text())["columns"].get("time", 0) / 1000 if path.exists() else 0.0
+
+
+def joined(web: DataFrame, app: DataFrame) -> DataFrame:
+    return web.join(app.withColumnRenamed("time", "t").withColumnRenamed("page", "p"), f.expr("page = p AND time = t"))
+
+
+DIFFER = {
+    "chance": (None, lambda web, app: web.withColumn("n", f.rand()), "not deterministic: rand"),
+    "the first row": (None, lambda web, app: web.groupBy(f.window("time", "1 second")).agg(f.first("page")), "first"),
+    "a join": (None, joined, "it has a stream-stream join"),
+    "no end of a window": (
+        None,
+        lambda web, app: web.groupBy(f.window("time", "1 second").alias("w")).count().select(
+            f.col("w.start").alias("time"), "count"),
+        "does not tell which rows will come no more",
+    ),
+    "a source that differs": (lambda spark: spark.readStream.format("rate").load(), None, "source 'rate'"),
+    "a source flow with state": (
+        lambda spark: spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+        .dropDuplicates(["value"]),
+        None, "it reads a source and has state",
+    ),
+    "two sources": (
+        lambda spark: spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load().unionByName(
+            spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2).load()),
+        None, "it reads 2 sources",
+    ),
+    "a table beside it": (
+        lambda spark: spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load().join(
+            spark.read.json(spark.conf.get("cec.test.table")), "value"),
+        None, "reads data beside its streams",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DIFFER)
+def test_what_may_differ_is_refused(case: str, spark: SparkSession, tmp_path: Path) -> None:
+    """Before anything starts, and nothing is written."""
+    source, flow, says = DIFFER[case]
+    (tmp_path / "table.json").write_text('{"value": 1}')
+    session = spark.newSession()
+    session.conf.set("cec.test.table", str(tmp_path / "table.json"))
+    made = Pipeline("shop", f"{tmp_path}/home")
+    marks = dict.fromkeys(INPUTS, ("time", "2 seconds"))
+
+    def declare(name: str) -> None:
+        @made.flow(name=name)
+        def rows(spark: SparkSession) -> DataFrame:
+            if source is not None:
+                return source(spark).withColumn("time", f.col("timestamp"))
+            read = spark.readStream.format("cec").option("waitForLog", "true")
+            return read.schema("time TIMESTAMP, page STRING").load(f"{tmp_path}/fed")
+
+    for name in INPUTS:
+        declare(name)
+
+    @made.flow(bucket="1s", watermarks=marks)
+    def totals(web: DataFrame, app: DataFrame) -> DataFrame:
+        return web.unionByName(app) if flow is None else flow(web, app)
+
+    @made.sink(bucket="1s", watermarks={"totals": ("time", "0 seconds")})
+    def board(totals: DataFrame) -> DataStreamWriter:
+        return totals.writeStream.format("noop")
+
+    with pytest.raises(FlowError, match=re.escape(says)):
+        start_pipeline(made, session, replica="a")
+    assert not (tmp_path / "home").exists()
+
+
+def test_the_clock_moves_no_watermark_in_replicas(spark: SparkSession, tmp_path: Path) -> None:
+    session = spark.newSession()
+    session.conf.set(PREFIX + "sources.quiet", "1s")
+    with pytest.raises(FlowError, match="each replica has a clock of its own"):
+        start_pipeline(per_page(tmp_path, Table()), session, replica="a")

@@ -1,0 +1,67 @@
+package org.apache.spark.sql.cec.recovery
+
+import java.util
+
+import scala.jdk.CollectionConverters._
+
+import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression
+import org.apache.spark.sql.catalyst.optimizer.InlineCTE
+import org.apache.spark.sql.catalyst.plans.logical.{AnalysisHelper, Aggregate, LeafNode, LogicalPlan}
+import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2
+import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
+import org.apache.spark.sql.streaming.OutputMode
+
+/**
+ * Judges whether two replicas of a flow give out the same rows, however their input falls into batches. What is not known
+ * to is refused. A pipeline in Python asks before anything starts.
+ */
+private[cec] object ReplicaCheck {
+  /** The sources that give both replicas the same rows for the same offsets. */
+  private val Sources = Set("kafka", "cec", "rate-micro-batch")
+
+  /**
+   * Why the replicas of a flow may differ; empty if they do not.
+   *
+   * @param readsSource whether the flow reads a source, and no channel of the pipeline
+   */
+  def against(analyzed: LogicalPlan, readsSource: Boolean): String = {
+    val plan = AnalysisHelper.allowInvokingTransformsInAnalyzer(InlineCTE().apply(analyzed))
+    val nodes = plan.collectWithSubqueries { case node => node }
+    val reasons = nodes.iterator.flatMap(judge(_, readsSource)) ++ DeterministicExpressions.against(plan) ++
+      (if (readsSource) judgeSources(plan) else None)
+    reasons.nextOption().getOrElse("")
+  }
+
+  /** The columns of a flow for which it tells below which time no row will come. */
+  def boundedColumns(analyzed: LogicalPlan): util.List[String] = {
+    val kept = if (QuietInputs.isRowByRow(analyzed)) analyzed.output.filter(TimeColumns.sourceColumn(analyzed, _).isDefined).map(_.name) else Nil
+    (TimeColumns.endsOfWindows(analyzed, OutputMode.Append()) ++ kept).asJava
+  }
+
+  private def judge(node: LogicalPlan, readsSource: Boolean): Option[String] = node match {
+    case stateful if StatefulOperators.kind(stateful).isDefined && readsSource =>
+      Some(s"it reads a source and has state (${StatefulOperators.kind(stateful).get}): let another flow read it by buckets, and keep the state there")
+    case windows: Aggregate if windows.isStreaming =>
+      windows.aggregateExpressions.flatMap(_.collect { case e: AggregateExpression => e }).flatMap(OrderIndependentAggregates.againstUpToRounding(_))
+        .headOption.orElse(windows.groupingExpressions.flatMap(key => OrderIndependentAggregates.againstKey(key.dataType)).headOption)
+    case stateful if StatefulOperators.kind(stateful).isDefined =>
+      Some(s"it has a ${StatefulOperators.kind(stateful).get}, whose rows may depend on how its input falls into batches")
+    case leaf: LeafNode if !leaf.isStreaming && !DeferralAnalysis.isFixed(leaf) =>
+      Some(s"it reads data beside its streams, which may change at any time (${leaf.nodeName})")
+    case other => DeterministicNodes.against(other)
+  }
+
+  private def judgeSources(plan: LogicalPlan): Option[String] = {
+    val sources = plan.collect { case source @ (_: StreamingRelationV2 | _: StreamingRelation) => source }
+    val reasons = sources.flatMap {
+      case v2: StreamingRelationV2 if Sources(v2.sourceName) => KafkaTopics.findCompacted(v2, unknown = _ => None)
+      case v2: StreamingRelationV2 => Some(unknown(v2.sourceName))
+      case other => Some(unknown(other.nodeName))
+    }
+    reasons.headOption.orElse(Option.when(sources.size != 1)(
+      s"it reads ${sources.size} sources, and replicas agree on the batches of one: read each in a flow of its own"))
+  }
+
+  private def unknown(source: String): String =
+    s"source '$source' is not known to give both replicas the same rows: replicas read ${Sources.toSeq.sorted.mkString(", ")}"
+}

@@ -1,0 +1,143 @@
+"""The call by which the replicas of a pipeline agree on the batches of a flow that reads a source.
+
+The agreement on a batch is an object that one of them creates, and creation is exclusive: the first one decides, and
+the other one follows. So both channels have the same rows in each batch, and neither replica waits for the other one.
+
+| in `<home>/agreed/<flow>` | what it has |
+|---|---|
+| `begin.json` | where the first batch begins in the source |
+| `<batch>.json` | where a batch begins and ends in the source |
+| `at-<replica>.json` | the batch at which a replica was, now and then |
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent.messages import AgreeAnswer, AgreeRequest
+from spark_cec.availability.replicas import REPLICAS
+from spark_cec.errors import AlreadyExists, CecError, Consequence
+from spark_cec.log.checked_json import decode_object, encode_object
+from spark_cec.log.storage import Storage
+
+_LOG = logging.getLogger(__name__)
+
+TIDY_EVERY = 100
+"""Each replica notes where it is, and deletes what nobody needs, once in so many batches."""
+
+KEPT = 1_000
+"""The agreements that stay behind the replica that is last: a rollback may ask for them again."""
+
+MOST_BEHIND = 100_000
+"""The agreements that stay for a replica that is last. One that is further behind cannot go on."""
+
+
+_MEND = "begin the pipeline anew, in another home"
+
+
+class ReplicasDiffer(CecError):
+    """The replicas of a pipeline cannot give out the same rows: see the message."""
+
+    consequence = Consequence.FIX
+
+
+class AgreementCalls:
+    """Answers where batches end. For each flow it remembers that this process has agreed on a batch before."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[str, str]] = set()
+
+    def agree(self, request: AgreeRequest) -> AgreeAnswer:
+        """Answers where the batch ends: as was decided before; else, if the request decides, as it says.
+
+        Batch -1 stands for the place in the source at which the first batch begins.
+
+        Raises `ReplicasDiffer` if the batch begins elsewhere for the other replica, or if the agreements before it are
+        gone; `DamagedLog` for a damaged one.
+        """
+        storage, key = open_storage(request.place), (request.place, request.replica)
+        is_first_call = key not in self._known
+        if is_first_call:
+            _note_place(storage, request.replica, request.batch)  # before the looks, so that nothing of it is deleted
+            _refuse_gap(storage, request)
+        made = _create(storage, request) if request.decides else None
+        if is_first_call:
+            _refuse_gap(storage, request)
+        self._known.add(key)
+        there = made or _read(storage, request)
+        if there is None:
+            return AgreeAnswer(end=None, follows=False)
+        if there["start"] != request.start:
+            raise ReplicasDiffer(
+                f"{storage.url}: batch {request.batch} of replica {request.replica} begins at {request.start} of its "
+                f"source, and replica {there['replica']} has begun it at {there['start']}: {_MEND}"
+            )
+        if request.batch % TIDY_EVERY == 0:
+            _note_place(storage, request.replica, request.batch)
+            _tidy(storage, request)
+        return AgreeAnswer(end=there["end"], follows=made is None)
+
+
+def _create(storage: Storage, request: AgreeRequest) -> dict[str, Any] | None:
+    """Creates the agreement on a batch, and answers it; None if there is one already."""
+    mine = {"batch": request.batch, "start": request.start, "end": request.end, "replica": request.replica}
+    try:
+        storage.create(_path(request.batch), encode_object(mine))
+    except AlreadyExists:
+        return None
+    return mine
+
+
+def _read(storage: Storage, request: AgreeRequest) -> dict[str, Any] | None:
+    """The agreement on a batch; None if there is none."""
+    path = _path(request.batch)
+    try:
+        return decode_object(path, storage.read(path), "agreement of replicas")[0]
+    except FileNotFoundError:
+        return None
+
+
+def _refuse_gap(storage: Storage, request: AgreeRequest) -> None:
+    """Raises `ReplicasDiffer` if there is no agreement on the batch before: another one would follow on nothing."""
+    if request.batch < 0 or storage.exists(_path(request.batch - 1)):
+        return
+    storage.delete(_path(request.batch))
+    raise ReplicasDiffer(
+        f"{storage.url}: the agreement on the batch before batch {request.batch} of replica {request.replica} is gone, "
+        f"because the other replica is more than {MOST_BEHIND} batches ahead: {_MEND}"
+    )
+
+
+def _note_place(storage: Storage, replica: str, batch: int) -> None:
+    storage.replace(f"at-{replica}.json", encode_object({"batch": batch}))
+
+
+def _tidy(storage: Storage, request: AgreeRequest) -> None:
+    """Deletes the agreements that neither replica needs. A failure only keeps more."""
+    try:
+        at = {each: _read_place(storage, each) for each in REPLICAS}
+        keep_from = max(min(at.values()) - KEPT, request.batch - MOST_BEHIND)
+        if min(at.values()) < request.batch - MOST_BEHIND // 2:
+            behind = min(at, key=lambda each: at[each])
+            _LOG.warning("replica %s is %d batches behind: it can go on up to %d", behind, request.batch - at[behind],
+                         MOST_BEHIND)  # fmt: skip
+        names = [each.name for each in storage.list("")]
+        old = [each for each in names if each[:-5].isdigit() and int(each[:-5]) < keep_from]
+        storage.delete_all(sorted(old))
+    except OSError:
+        _LOG.warning("%s: old agreements of the replicas were not deleted", storage.url, exc_info=True)
+
+
+def _read_place(storage: Storage, replica: str) -> int:
+    """The batch at which a replica was; -1 if it was never there."""
+    path = f"at-{replica}.json"
+    try:
+        return int(decode_object(path, storage.read(path), "place of a replica")[0]["batch"])
+    except FileNotFoundError:
+        return -1
+
+
+def _path(batch: int) -> str:
+    return "begin.json" if batch < 0 else f"{batch:019d}.json"

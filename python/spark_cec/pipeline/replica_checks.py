@@ -1,0 +1,53 @@
+"""Refuses flows whose replicas may give out other rows, by Spark's plan. What is not known to be safe is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from spark_cec.pipeline.declare import Flow, FlowError
+from spark_cec.settings import PREFIX
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_QUIET = PREFIX + "sources.quiet"
+
+
+def refuse_other_rows(flow: Flow, made: DataFrame) -> None:
+    """Raises `FlowError` if two replicas of a flow may give out other rows, or if that is not known."""
+    reason = str(_checks(made).against(_plan(made), not flow.node.inputs))
+    if reason:
+        raise FlowError(f"flow {flow.node.name} cannot run in replicas: {reason}")
+
+
+def list_bounded_columns(made: DataFrame) -> frozenset[str]:
+    """The columns of a flow for which it tells below which time no row will come."""
+    return frozenset(str(each) for each in _checks(made).boundedColumns(_plan(made)))
+
+
+def refuse_unbounded(flow: Flow, read: str, column: str, bounded: Collection[str]) -> None:
+    """Raises `FlowError` if a channel does not tell below which time of the column no row will come."""
+    if column.lower() in {each.lower() for each in bounded}:
+        return
+    known = f" or {', '.join(sorted(bounded))}" if bounded else ""
+    raise FlowError(
+        f"flow {flow.node.name} reads {read} by buckets of {column!r}, for which {read} does not tell which rows will "
+        f"come no more: in replicas give the end of its windows, window_time(window){known}"
+    )
+
+
+def refuse_clock(flow: str, of_session: str | None, conf: Mapping[str, str]) -> None:
+    """Raises `FlowError` if the clock moves the watermarks of a flow: each replica has a clock of its own."""
+    value = conf.get(_QUIET, of_session)
+    if value not in (None, "hold"):
+        raise FlowError(f"flow {flow} has {_QUIET}={value}, and each replica has a clock of its own: leave it out")
+
+
+def _plan(made: DataFrame) -> Any:
+    return made._jdf.queryExecution().analyzed()
+
+
+def _checks(made: DataFrame) -> Any:
+    jvm: Any = made.sparkSession._jvm
+    return jvm.org.apache.spark.sql.cec.recovery.ReplicaCheck

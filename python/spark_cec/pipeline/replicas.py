@@ -1,0 +1,155 @@
+"""A pipeline in two replicas: where their files are, and what cannot run in replicas.
+
+| in the home | what it has |
+|---|---|
+| `replicas/a`, `replicas/b` | what the home of a pipeline has, of the flows of that replica |
+| `sinks/<sink>` | the checkpoint of a sink, which one of the replicas runs |
+| `agreed/<flow>` | the agreements on the batches of a flow that reads a source (`agent.agreements`) |
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.availability.replicas import REPLICAS
+from spark_cec.availability.union import Copy
+from spark_cec.pipeline.declare import Flow
+from spark_cec.pipeline.graph import Graph, GraphError
+from spark_cec.pipeline.options import parse_interval_ms
+from spark_cec.pipeline.status import PipelineStatus
+from spark_cec.recovery.query_files import PIPELINE_FILE
+
+STATUS_FILE = "status.json"
+
+FRESH_S = 30.0
+"""A replica runs if it has written its status within so many seconds."""
+
+DEFAULT_INTERVAL = "1 second"
+"""Between two batches of a flow that reads a source. A replica that is behind runs them one after the other."""
+
+_MEND = "or run the pipeline without replicas"
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One of the two replicas of a pipeline. `base`: the home of both."""
+
+    name: str
+    base: str
+
+    @property
+    def home(self) -> str:
+        """The home of this replica's flows."""
+        return _home(self.base, self.name)
+
+    @property
+    def other(self) -> Replica:
+        """The other replica."""
+        return Replica(next(each for each in REPLICAS if each != self.name), self.base)
+
+    @property
+    def sinks(self) -> str:
+        """The directory of the sinks, whose lease the replica has that runs them."""
+        return f"{self.base}/sinks"
+
+    def agreements(self, flow: str) -> str:
+        """The agreements on the batches of a flow."""
+        return f"{self.base}/agreed/{flow}"
+
+    def copies(self, flow: str) -> tuple[Copy, ...]:
+        """The channels of a flow, in both replicas."""
+        return tuple(Copy(each, f"{_home(self.base, each)}/flows/{flow}") for each in REPLICAS)
+
+
+def _home(base: str, replica: str) -> str:
+    return f"{base}/replicas/{replica}"
+
+
+def parse_replica(pipeline: str, base: str, name: str | None) -> Replica | None:
+    """The replica of that name; None for a pipeline without replicas. Raises `GraphError` for another name."""
+    if name is None:
+        return None
+    if name not in REPLICAS:
+        raise GraphError(pipeline, [f"there is no replica {name!r}: give {' or '.join(REPLICAS)}"])
+    return Replica(name, base)
+
+
+def list_replicas(base: str) -> tuple[Replica, ...]:
+    """The replicas that were ever started in a home; none for a pipeline without replicas."""
+    return tuple(
+        Replica(each, base) for each in REPLICAS if open_storage(_home(base, each)).exists(PIPELINE_FILE)
+    )
+
+
+def refuse_other_kind(pipeline: str, base: str, replica: Replica | None) -> None:
+    """Raises `GraphError` if the home was begun with replicas and is to go on without, or the other way round."""
+    if replica is None and list_replicas(base):
+        raise GraphError(pipeline, [f"{base} was begun with replicas: give --replica a or b, or another home"])
+    if replica is not None and open_storage(base).exists(PIPELINE_FILE):
+        raise GraphError(pipeline, [f"{base} was begun without replicas: leave --replica out, or give another home"])
+
+
+def check_replicas(graph: Graph, flows: Mapping[str, Flow], *, is_cec: bool) -> None:
+    """Raises `GraphError` with all that cannot run in replicas, as far as Spark's plans need not be asked."""
+    found = [] if is_cec else [f"replicas need the protocol 'cec': leave the protocol out, {_MEND}"]
+    cycles = [each for members in graph.cycles() for each in members]
+    if cycles:
+        found.append(f"{cycles[0]} feeds itself, and replicas cannot: declare it without the cycle, {_MEND}")
+    for name, flow in flows.items():
+        found.extend(f"{name} {each}, {_MEND}" for each in _judge(graph, flow))
+    if found:
+        raise GraphError(graph.name, found)
+
+
+def _judge(graph: Graph, flow: Flow) -> Iterator[str]:
+    node = flow.node
+    if node.inputs and flow.bucket_ms is None:
+        yield "reads whole batches, and replicas read by buckets: give bucket and watermarks"
+    if flow.output_mode not in (None, "append") and not node.is_sink:
+        yield f"has output_mode={flow.output_mode!r}, and replicas have append alone: leave it out"
+    if flow.trigger is not None and "processingTime" not in flow.trigger:
+        yield f"has trigger={dict(flow.trigger)!r}, and replicas go on: leave it out, or give processingTime"
+    if flow.most_wait_ms is not None:
+        yield "has waits_at_most, and each replica would go on without an input at another row: leave it out"
+    if flow.tentative:
+        yield "reads tentative rows, which are those of one replica: leave tentative out"
+    if str(flow.reads.get("failOnDataLoss", "true")).lower() != "true":
+        yield "has failOnDataLoss=false, and each replica would lose other rows: leave it out"
+    sources = [each for each in node.inputs if not graph.nodes[each].inputs]
+    if node.is_sink and sources:
+        yield f"reads {sources[0]}, which reads a source: let a flow by buckets stand between them"
+
+
+def refuse_other_graph(pipeline: str, replica: Replica, wanted: Mapping[str, Any]) -> None:
+    """Raises `GraphError` if the other replica runs with another graph, or reads in another way. `wanted`: our record.
+    """
+    storage = open_storage(replica.other.home)
+    try:
+        status = PipelineStatus.from_json(json.loads(storage.read(STATUS_FILE)))
+        theirs = json.loads(storage.read(PIPELINE_FILE))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):  # it never ran, or its own start says what is wrong
+        return
+    runs = not status.is_over and time.time() - status.wall_ms / 1000 < FRESH_S
+    differ = sorted(key for key in wanted.keys() | theirs.keys() if wanted.get(key) != theirs.get(key))
+    if runs and differ:
+        mend = "run one program in both, and stop both to change it"
+        has = f"replica {replica.other.name} runs with other {', '.join(differ)} than replica {replica.name}"
+        raise GraphError(pipeline, [f"{has}: {mend}"])
+
+
+def find_interval_ms(flow: Flow) -> int:
+    """The time between two batches of a flow that reads a source, in ms: as its trigger says, or the default."""
+    return parse_interval_ms((flow.trigger or {}).get("processingTime", DEFAULT_INTERVAL)) or 0
+
+
+def describe_reads(flows: Mapping[str, Flow]) -> dict[str, Any]:
+    """How each flow reads, which must be the same in both replicas."""
+    return {
+        name: {"bucket_ms": flow.bucket_ms, "watermarks": {read: list(each) for read, each in flow.watermarks.items()}}
+        for name, flow in flows.items()
+    }

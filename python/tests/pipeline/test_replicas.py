@@ -1,0 +1,156 @@
+"""What cannot run in replicas is refused before Spark starts, and so is a home of the other kind."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_cec.pipeline import Pipeline
+from spark_cec.pipeline.graph import GraphError
+from spark_cec.pipeline.home import PipelineHome, open_homes
+from spark_cec.pipeline.replicas import (
+    Replica,
+    check_replicas,
+    describe_reads,
+    find_interval_ms,
+    parse_replica,
+)
+from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
+
+MARKS = {"web": ("time", "2 seconds")}
+
+
+def shop(home: Path, flow: dict[str, Any] | None = None, sink: dict[str, Any] | None = None, **how: Any) -> Pipeline:
+    made = Pipeline("shop", str(home), **how)
+
+    @made.flow
+    def web(spark: Any) -> Any: ...
+
+    flow_options: dict[str, Any] = {"bucket": "1s", "watermarks": MARKS, **(flow or {})}
+
+    @made.flow(**flow_options)  # type: ignore[untyped-decorator]
+    def totals(web: Any) -> Any: ...
+
+    sink_options: dict[str, Any] = {"bucket": "1s", "watermarks": {"totals": ("time", "0 seconds")}, **(sink or {})}
+
+    @made.sink(**sink_options)  # type: ignore[untyped-decorator]
+    def board(totals: Any) -> Any: ...
+
+    return made
+
+
+def check(made: Pipeline) -> None:
+    check_replicas(made.graph(), made.flows, is_cec=made.checkpointing.is_cec)
+
+
+def test_a_pipeline_by_buckets_may_run_in_replicas(tmp_path: Path) -> None:
+    check(shop(tmp_path))
+    check(shop(tmp_path, {"trigger": {"processingTime": "3 seconds"}}))
+
+
+@pytest.mark.parametrize(("flow", "sink", "says"), [
+    ({"bucket": None, "watermarks": None}, None, "totals reads whole batches"),
+    ({"bucket": None, "watermarks": None, "output_mode": "update"}, None, "output_mode='update'"),
+    ({"waits_at_most": "6h"}, None, "totals has waits_at_most"),
+    ({"reads": {"failOnDataLoss": "false"}}, None, "failOnDataLoss=false"),
+    (None, {"bucket": None, "watermarks": None}, "board reads whole batches"),
+    (None, {"bucket": None, "watermarks": None, "tentative": True}, "board reads tentative rows"),
+    (None, {"bucket": None, "watermarks": None, "trigger": {"availableNow": True}}, "availableNow"),
+])  # fmt: skip
+def test_what_replicas_cannot_have_is_named(
+    flow: dict[str, Any] | None, sink: dict[str, Any] | None, says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(GraphError) as refused:
+        check(shop(tmp_path, flow, sink))
+    assert says in "; ".join(refused.value.complaints)
+    assert all("or run the pipeline without replicas" in each for each in refused.value.complaints)
+
+
+def test_a_sink_does_not_read_a_source_flow(tmp_path: Path) -> None:
+    made = shop(tmp_path)
+
+    @made.sink(bucket="1s", watermarks=MARKS)
+    def raw(web: Any) -> Any: ...
+
+    with pytest.raises(GraphError, match="let a flow by buckets stand between them"):
+        check(made)
+
+
+def test_another_protocol_and_cycles_are_refused(tmp_path: Path) -> None:
+    made = Pipeline("shop", str(tmp_path), protocol="uncoordinated")
+
+    @made.flow(schema="n BIGINT")
+    def loop(spark: Any, loop: Any) -> Any: ...
+
+    @made.sink
+    def out(loop: Any) -> Any: ...
+
+    with pytest.raises(GraphError) as refused:
+        check(made)
+    text = "; ".join(refused.value.complaints)
+    assert "replicas need the protocol 'cec'" in text and "loop feeds itself" in text
+
+
+def test_only_two_names_are_known(tmp_path: Path) -> None:
+    assert parse_replica("shop", str(tmp_path), None) is None
+    with pytest.raises(GraphError, match="there is no replica 'c': give a or b"):
+        parse_replica("shop", str(tmp_path), "c")
+
+
+def test_a_home_stays_of_its_kind(tmp_path: Path) -> None:
+    plain, doubled = tmp_path / "plain", tmp_path / "doubled"
+    graph = shop(plain).graph()
+    PipelineHome.of(graph, str(plain), None).take(graph, {})
+    with pytest.raises(GraphError, match="was begun without replicas"):
+        PipelineHome.of(graph, str(plain), Replica("a", str(plain)))
+    PipelineHome.of(graph, str(doubled), Replica("b", str(doubled))).take(graph, {})
+    with pytest.raises(GraphError, match="was begun with replicas"):
+        PipelineHome.of(graph, str(doubled), None)
+    assert list(open_homes(str(doubled))) == ["b"] and list(open_homes(str(plain))) == [""]
+
+
+def test_sinks_are_outside_of_both_replicas(tmp_path: Path) -> None:
+    graph = shop(tmp_path).graph()
+    home = PipelineHome.of(graph, "/shop", Replica("a", "/shop"))
+    assert home.flow("totals") == "/shop/replicas/a/flows/totals"
+    assert home.flow("board") == "/shop/sinks/board"
+    assert [each.path for each in Replica("a", "/shop").copies("totals")] == [
+        "/shop/replicas/a/flows/totals", "/shop/replicas/b/flows/totals",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_while_one_replica_runs_the_other_one_has_the_same_program(runs: bool, tmp_path: Path) -> None:
+    first, second = shop(tmp_path), shop(tmp_path, {"bucket": "2s"})
+    graph = first.graph()
+    theirs = PipelineHome.of(graph, str(tmp_path), Replica("b", str(tmp_path)))
+    theirs.take(graph, {}, reads=describe_reads(first.flows))
+    wall_ms = int(time.time() * 1000) - (0 if runs else 60_000)
+    flows = (FlowStatus("web", State.RUNNING),)
+    theirs.write_status(PipelineStatus("shop", theirs.home, 1, wall_ms, flows))
+    ours = PipelineHome.of(graph, str(tmp_path), Replica("a", str(tmp_path)))
+    if runs:
+        with pytest.raises(GraphError, match="replica b runs with other reads than replica a"):
+            ours.take(graph, {}, reads=describe_reads(second.flows))
+        ours.take(graph, {}, reads=describe_reads(first.flows))
+    else:
+        ours.take(graph, {}, reads=describe_reads(second.flows))
+    recorded = json.loads((tmp_path / "replicas/a/pipeline.json").read_text())
+    assert recorded["reads"]["totals"]["bucket_ms"] == (1_000 if runs else 2_000)
+    ours.release()
+
+
+def test_the_pause_of_a_source_is_its_trigger(tmp_path: Path) -> None:
+    made = Pipeline("shop", str(tmp_path))
+
+    @made.flow(trigger={"processingTime": "5 seconds"})
+    def web(spark: Any) -> Any: ...
+
+    @made.flow
+    def app(spark: Any) -> Any: ...
+
+    assert {name: find_interval_ms(flow) for name, flow in made.flows.items()} == {"web": 5_000, "app": 1_000}
