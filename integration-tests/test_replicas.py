@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,7 +15,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from cec_it import replica_driver
 from cec_it.feed import NOON, Feed
 from cec_it.local import eventually, tasks_are_over
 from spark_cec.pipeline import Pipeline
@@ -29,7 +24,6 @@ from spark_cec.pipeline.start import start_pipeline
 from spark_cec.pipeline.status import State
 from spark_cec.pipeline.supervise import Patience
 from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY
-from testbed.processes import ProcessTree
 
 INPUTS = ("web", "app")
 Shown = Counter[tuple[int, str, int, float]]
@@ -137,121 +131,6 @@ def test_a_sink_goes_on_in_the_other_replica(first: str, spark: SparkSession, tm
             feed.put(name, (75, "g", 1))
         right += Counter([(60, "f", 2, 2.0)])
         eventually(lambda: table.shown() == right or None, lambda: f"{right}, not {table.shown()}")
-
-
-class Driver:
-    """A replica in a process of its own."""
-
-    def __init__(self, replica: str, root: Path, master: str, price: str) -> None:
-        command = [sys.executable, "-m", "cec_it.replica_driver", replica, str(root), master, price]
-        with (root / f"stderr-{replica}").open("ab") as errors, (root / f"stdout-{replica}").open("ab") as said:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=said, stderr=errors, start_new_session=True,
-                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-            )  # fmt: skip
-        self.family = ProcessTree(self.process.pid)
-
-    def kill(self) -> None:
-        """SIGKILL, with all of its processes."""
-        self.family.kill()
-
-    def end(self) -> int:
-        """Stops it in good order; its exit code."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        return self.process.wait(120)
-
-
-def written(root: Path) -> list[list[Any]]:
-    """All rows that the sink has written."""
-    return [row for path in sorted((root / "out").glob("[0-9]*.json")) for row in json.loads(path.read_text())]
-
-
-def newest(root: Path) -> float:
-    """The end of the newest window that the sink has written, in seconds."""
-    return max((row[0] for row in written(root)), default=0.0)
-
-
-def advances(root: Path, seconds: float, root_of: dict[str, Driver]) -> None:
-    """Waits until the sink has that many more seconds of windows, whoever runs it."""
-    begin = newest(root) or replica_driver.BEGIN_MS / 1000
-
-    def look() -> bool | None:
-        dead = [name for name, each in root_of.items() if each.process.poll() is not None]
-        assert not dead, (root / f"stderr-{dead[0]}").read_text()[-3000:]
-        return newest(root) >= begin + seconds or None
-
-    eventually(look, lambda: f"{seconds} s more than {begin}, not {newest(root)}", 240.0)
-
-
-def right_windows(spark: SparkSession, root: Path, until_s: float) -> dict[tuple[float, int], tuple[int, int, float]]:
-    """The windows up to a time, from the batches on which the replicas have agreed, in plain Python."""
-    found: dict[tuple[float, int], tuple[int, int, float]] = {}
-    for source in replica_driver.SOURCES:
-        channel = f"{root}/home/replicas/a/flows/{source}"
-        rows = spark.read.format("cec").load(channel).collect()
-        latest = floor = 0
-        per_batch = replica_driver.ROWS
-        for begin in range(0, max(row.n for row in rows) + 1, per_batch):
-            batch = [row for row in rows if begin <= row.n < begin + per_batch]
-            for row in batch:
-                ms = int(row.time.timestamp() * 1000)
-                end = (ms // replica_driver.WINDOW_MS + 1) * replica_driver.WINDOW_MS
-                if ms >= floor and end / 1000 <= until_s:
-                    count, n, price = found.get((end / 1000, row.page), (0, 0, 0.0))
-                    found[end / 1000, row.page] = count + 1, n + row.n, price + float(row.price)
-            latest = max(latest, *(int(row.time.timestamp() * 1000) for row in batch))
-            floor = (latest - replica_driver.DELAY_MS) // replica_driver.BUCKET_MS * replica_driver.BUCKET_MS
-    return found
-
-
-def windows_of(spark: SparkSession, root: Path, replica: str, until_s: float) -> Counter[tuple[Any, ...]]:
-    """The rows of the flow in one replica, up to a time, without what may round."""
-    rows = spark.read.format("cec").load(f"{root}/home/replicas/{replica}/flows/totals").collect()
-    return Counter((row.time, row.page, row.rows, row.n) for row in rows if row.time.timestamp() <= until_s)
-
-
-@pytest.mark.parametrize(("master", "price"), [
-    pytest.param("local[2]", "BIGINT", id="local"),
-    pytest.param("local-cluster[2,1,700]", "DOUBLE", id="two executors", marks=pytest.mark.long),
-])  # fmt: skip
-def test_replicas_are_killed_in_turn(master: str, price: str, spark: SparkSession, tmp_path: Path) -> None:
-    """The sink has each window once, with the rows that are right by the batches on which the replicas have agreed."""
-    (tmp_path / "out").mkdir()
-    living = {name: Driver(name, tmp_path, master, price) for name in "ab"}
-    try:
-        advances(tmp_path, 10, living)
-        for victim in "abab":
-            living.pop(victim).kill()
-            advances(tmp_path, 10, living)
-            living[victim] = Driver(victim, tmp_path, master, price)
-            await_running(tmp_path, victim, newest(tmp_path))
-        until_s = newest(tmp_path)
-        eventually(lambda: all(reached(tmp_path, each) >= until_s for each in "ab") or None, "both are there", 240.0)
-        assert [each.end() for each in living.values()] == [0, 0], (tmp_path / "stderr-a").read_text()[-3000:]
-    finally:
-        for each in living.values():
-            each.kill()
-    rows = written(tmp_path)
-    end_s = round(until_s + 1e-6, 3)
-    right = right_windows(spark, tmp_path, end_s)
-    shown = {(round(end + 1e-6, 3), page): (count, n) for end, page, count, n, _ in rows}
-    assert len(shown) == len(rows), "each window once"
-    assert not list((tmp_path / "out").glob("differs-*")), "a repeat has the same rows"
-    due = {key: each for key, each in shown.items() if key[0] <= end_s}
-    assert due == {key: each[:2] for key, each in right.items()}
-    assert windows_of(spark, tmp_path, "a", until_s) == windows_of(spark, tmp_path, "b", until_s)
-
-
-def await_running(root: Path, replica: str, until_s: float) -> None:
-    """Waits until a replica that was started again has caught up with the sink."""
-    eventually(lambda: reached(root, replica) >= until_s or None, f"replica {replica} catches up", 240.0)
-
-
-def reached(root: Path, replica: str) -> float:
-    """Up to when, in seconds, a replica has given out all windows."""
-    path = root / f"home/replicas/{replica}/flows/totals/cec/log/boundary.json"
-    return json.loads(path.read_text())["columns"].get("time", 0) / 1000 if path.exists() else 0.0
 
 
 def joined(web: DataFrame, app: DataFrame) -> DataFrame:

@@ -48,6 +48,7 @@ _CASES = {
     "test_replay_run.py::test_two_watermarks": (
         *("avg(int(amount))-clean", "avg(int(amount))-crash", "sum(amount)-clean", "sum(double(amount))-clean"),
     ),
+    "test_replicas.py::test_a_sink_goes_on_in_the_other_replica": ("b",),
     "test_rollback.py::test_after_a_kill_too": ("appending-False-local[2]", "committed-False-local[2]"),
     "test_rollback.py::test_every_row_is_that_of_an_undisturbed_run": (
         *("a join", "a join, with ids", "a sink that passes over what it has", "count windows", "eager, cec, with ids"),
@@ -108,6 +109,7 @@ _PARTS = (
         "kafka/test_margin.py",
         "kafka/test_protocols.py",
         "kafka/test_quiet_inputs.py",
+        "kafka/test_replicas.py",
         "kafka/test_restarts.py",
         "kafka/test_ui_reach.py",
         "test_batches_again.py",
@@ -116,6 +118,7 @@ _PARTS = (
         "test_nexmark.py",
         "test_nexmark_flows.py",
         "test_passed_over.py",
+        "test_replica_kills.py",
         "test_running_pipeline.py",
         "test_running_protocols.py",
         "test_statestore_reader.py",
