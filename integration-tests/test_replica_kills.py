@@ -6,12 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from cec_it import replica_driver
 from cec_it.local import eventually
@@ -68,11 +68,11 @@ def right_windows(spark: SparkSession, root: Path, until_s: float) -> dict[tuple
     found: dict[tuple[float, int], tuple[int, int, float]] = {}
     for source in replica_driver.SOURCES:
         channel = f"{root}/home/replicas/a/flows/{source}"
-        rows = spark.read.format("cec").load(channel).collect()
+        batches = defaultdict[int, list[Row]](list)
+        for row in spark.read.format("cec").load(channel).collect():
+            batches[row.n // replica_driver.ROWS].append(row)
         latest = floor = 0
-        per_batch = replica_driver.ROWS
-        for begin in range(0, max(row.n for row in rows) + 1, per_batch):
-            batch = [row for row in rows if begin <= row.n < begin + per_batch]
+        for _, batch in sorted(batches.items()):
             for row in batch:
                 ms = int(row.time.timestamp() * 1000)
                 end = (ms // replica_driver.WINDOW_MS + 1) * replica_driver.WINDOW_MS
@@ -114,11 +114,12 @@ def test_replicas_are_killed_in_turn(master: str, price: str, spark: SparkSessio
     rows = written(tmp_path)
     end_s = round(until_s + 1e-6, 3)
     right = right_windows(spark, tmp_path, end_s)
-    shown = {(round(end + 1e-6, 3), page): (count, n) for end, page, count, n, _ in rows}
+    shown = {(round(end + 1e-6, 3), page): (count, n, price) for end, page, count, n, price in rows}
     assert len(shown) == len(rows), "each window once"
     assert not list((tmp_path / "out").glob("differs-*")), "a repeat has the same rows"
     due = {key: each for key, each in shown.items() if key[0] <= end_s}
-    assert due == {key: each[:2] for key, each in right.items()}
+    assert {key: each[:2] for key, each in due.items()} == {key: each[:2] for key, each in right.items()}
+    assert all(price == pytest.approx(right[key][2]) for key, (_, _, price) in due.items())
     assert windows_of(spark, tmp_path, "a", until_s) == windows_of(spark, tmp_path, "b", until_s)
 
 
