@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import NO_CHECKPOINT, StoreId
-from spark_cec.log.byte_planes import varying_words
+from spark_cec.log.byte_planes import sort_word, varying_words
 from spark_cec.log.index import CommitEntry, Index, first_of
 from spark_cec.log.meta import CommitFlags, CommitMeta
 from spark_cec.log.reader import commit_records, read_many
@@ -174,7 +174,8 @@ def rebuild(storage: Storage, index: Index, head: CommitEntry) -> EventualCheckp
         scanned += records.num_rows
         newest = _drop_decided(_keep_newest(records), decided)
         decided.append(_keep_one_row(newest).select(_identity_columns(newest)))
-        footprints = newest.filter(pc.not_equal(newest["kind"], int(RecordKind.CLOSE)))
+        is_open = pc.not_equal(newest["kind"], int(RecordKind.CLOSE))
+        footprints = newest if pc.all(is_open).as_py() else newest.filter(is_open)  # a filter copies all rows
         found += _keep_one_row(footprints).num_rows
         parts.append(footprints.drop_columns(["kind"]))
     if found != wanted:
@@ -240,6 +241,17 @@ def _mark_first_rows(codes: np.ndarray) -> np.ndarray:
     return first
 
 
+def _mark_first_of_word(word: np.ndarray) -> np.ndarray:
+    """Whether each row is the first with its word. A sort takes less than half the time of Arrow's hash table."""
+    order = sort_word(word)
+    in_order = word[order]
+    begins = np.ones(len(word), dtype=bool)
+    np.not_equal(in_order[1:], in_order[:-1], out=begins[1:])
+    first = np.zeros(len(word), dtype=bool)
+    first[order[begins]] = True
+    return first
+
+
 def _encode_values(values: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, int]:
     encoded = values.dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
@@ -252,6 +264,10 @@ def _keep_newest(records: pa.Table) -> pa.Table:
     """The rows of each window's newest version; `records` are newest first."""
     if not records.num_rows:
         return records
+    if _identity_columns(records) == ["window"] and "key" not in records.column_names:
+        words = varying_words(records["window"], most=2)
+        if words is not None and len(words) == 1:
+            return records.filter(pa.array(_mark_first_of_word(words[0])))
     codes, _ = _number_windows(records)
     first = _mark_first_rows(codes)
     if "key" in records.column_names:  # a window has several rows, all in one frame

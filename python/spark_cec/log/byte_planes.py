@@ -101,7 +101,12 @@ def sort_order(column: pa.ChunkedArray) -> np.ndarray | None:
     if len(words) > 1:
         order: np.ndarray = np.lexsort(words[::-1])
         return order
-    word, bits = words[0] - words[0].min(), len(words[0]).bit_length()
+    return sort_word(words[0])
+
+
+def sort_word(word: np.ndarray) -> np.ndarray:
+    """Indices (int64) that sort these words (uint64); equal words keep their order."""
+    word, bits = word - word.min(), len(word).bit_length()
     if int(word.max()) >> (64 - bits):
         return np.argsort(word, kind="stable")
     # Pack each word with its index: the sort is stable, and several times faster than a sort of indices.

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 )
 
 from spark_cec.checkpoint import eventual
-from spark_cec.checkpoint.eventual import _number_windows, chain_of, head_at, rebuild
+from spark_cec.checkpoint.eventual import _keep_newest, _number_windows, chain_of, head_at, rebuild
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
 from spark_cec.log.index import Index
@@ -259,7 +259,7 @@ def test_values_are_not_put_together_to_count_windows() -> None:
 def test_windows_are_told_apart_by_all_their_bytes(seed: int, families: bool) -> None:
     """Whatever way is taken: word by word, or as they are."""
     rng = np.random.default_rng(seed)
-    for width, varying in ((8, 1), (16, 1), (24, 2), (40, 3), (48, 5), (12, 2), (264, 1), (0, 0), (16, 0)):
+    for width, varying in ((8, 1), (8, 2), (16, 1), (24, 2), (40, 3), (48, 5), (12, 2), (264, 1), (0, 0), (16, 0)):
         rows = np.zeros((300, width), dtype=np.uint8)
         places = rng.permutation(width)[:varying]
         rows[:, places] = rng.integers(0, 7, (300, varying))
@@ -276,3 +276,5 @@ def test_windows_are_told_apart_by_all_their_bytes(seed: int, families: bool) ->
         assert [same[each] for each in wanted] == codes.tolist(), f"seed {seed}, width {width}"
         assert len(set(same.values())) == len(same), f"seed {seed}, width {width}"
         assert max(codes) < distinct
+        kept = _keep_newest(table.append_column("footprint", pa.array(range(300))))
+        assert kept["footprint"].to_pylist() == [wanted.index(each) for each in dict.fromkeys(wanted)]
