@@ -24,11 +24,11 @@ private[cec] final class RowDigest(valueSchema: StructType) {
   /** Hashes a key, as the seed for its value. */
   def seed(key: UnsafeRow): Long = seed(key.getBaseObject, key.getBaseOffset, key.getSizeInBytes)
 
-  def seed(base: AnyRef, from: Long, size: Int): Long = XXH64.hashUnsafeBytes(base, from, size, RowDigest.Seed)
+  def seed(base: AnyRef, from: Long, size: Int): Long = XXH64.hashUnsafeWords(base, from, size, RowDigest.Seed)
 
   /** Hashes a value of so many bytes. */
   def hash(base: AnyRef, from: Long, size: Int, seed: Long): Long =
-    if (floatOrdinals.length == 0) XXH64.hashUnsafeBytes(base, from, size, seed) else hashColumns(base, from, size, seed, withNumbers = true)
+    if (floatOrdinals.length == 0) XXH64.hashUnsafeWords(base, from, size, seed) else hashColumns(base, from, size, seed, withNumbers = true)
 
   def hash(value: UnsafeRow, seed: Long): Long = hash(value.getBaseObject, value.getBaseOffset, value.getSizeInBytes, seed)
 
