@@ -2,6 +2,7 @@ package org.apache.spark.sql.cec.state
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state.UnsafeRowPair
+import org.apache.spark.unsafe.Platform
 
 /**
  * The windows of a store with prefix: a window is all state keys of one prefix. State flows between them, so they open
@@ -31,7 +32,7 @@ private[state] final class GroupWindows(
   private var rowNumbers = 0
   private val freeRows = new IntList
   private val noValue = new UnsafeRow(0)
-  noValue.pointTo(Array.emptyByteArray, org.apache.spark.unsafe.Platform.BYTE_ARRAY_OFFSET, 0)
+  noValue.pointTo(Array.emptyByteArray, Platform.BYTE_ARRAY_OFFSET, 0)
   private val visitedKey = new UnsafeRow(keyFields)
   private val visitedValue = new UnsafeRow(valueFields)
 
@@ -42,7 +43,6 @@ private[state] final class GroupWindows(
     keys.reserve(rows)
     cells = new Array[Int](Math.min(rows * 9 / 8 + 16, MostRows).toInt * RowColumns)
   }
-  override protected def completeIndex(): Unit = keys.addWaiting()
   override protected def idFields: Int = prefixFields
   override def isOpen(window: Int): Boolean = column(window, Count) > 0
   override def rowCount(window: Int): Int = column(window, Count)
@@ -97,15 +97,28 @@ private[state] final class GroupWindows(
 
   override def prefixScan(prefix: UnsafeRow): Iterator[UnsafeRowPair] = pairsOf(Iterator.single(find(prefix)).filter(_ >= 0))
 
-  /** Adds a row from an eventual checkpoint to the window `id`, and opens that window if needed. */
-  def load(id: UnsafeRow, key: UnsafeRow, value: UnsafeRow, footprint: Long): Unit = {
-    val known = find(id)
-    val window = if (known >= 0) known else open(id)
-    setFootprint(window, footprint)
-    val (row, place) = (nextRow, pages.add(nextRow, key, value))
-    link(window, newRow(), place)
-    keys.addLater(key.hashCode, row)
-    count(1, place, seedOf(place))
+  /**
+   * Adds rows from an eventual checkpoint to their windows, and opens windows if needed. No number of a row is free
+   * before the first batch, so the rows have the numbers from the first on.
+   *
+   * @param footprints the address of the footprints of the rows' windows
+   */
+  def load(rows: Int, ids: LoadedColumn, loadedKeys: LoadedColumn, values: LoadedColumn, footprints: Long): Unit = {
+    val first = rowNumbers
+    val places = new Array[Int](rows)
+    pages.addAll(first, loadedKeys, values, places)
+    val id = new UnsafeRow(prefixFields)
+    var i = 0
+    while (i < rows) {
+      id.pointTo(null, ids.at(i), ids.size(i))
+      val known = find(id)
+      val window = if (known >= 0) known else open(id)
+      setFootprint(window, Platform.getLong(null, footprints + 8L * i))
+      link(window, newRow(), places(i))
+      i += 1
+    }
+    keys.addAll(loadedKeys.hashes(rows), first)
+    countAll(places)
   }
 
   override def foreachRow(window: Int, visitor: RowVisitor): Unit = {

@@ -14,14 +14,12 @@ private[state] final class KeyWindows(keyFields: Int, valueFields: Int, order: O
   private object numbers extends NumberIndex {
     override protected def isSame(number: Int, row: UnsafeRow): Boolean = pages.hasKey(idPlace(number), row)
   }
-  private val loadedKey = new UnsafeRow(keyFields)
   private val movedKey = new UnsafeRow(keyFields)
   private val movedValue = new UnsafeRow(valueFields)
 
   override def isGrouped: Boolean = false
   override protected def indexBytes: Long = numbers.bytes
   override protected def reserveIndex(windows: Long, rows: Long): Unit = numbers.reserve(windows)
-  override protected def completeIndex(): Unit = numbers.addWaiting()
   override protected def idFields: Int = keyFields
   override def isOpen(window: Int): Boolean = column(window, 0) > 0
   override def rowCount(window: Int): Int = if (isOpen(window)) 1 else 0
@@ -76,15 +74,20 @@ private[state] final class KeyWindows(keyFields: Int, valueFields: Int, order: O
     case None => pairsOf(Iterator.single(find(prefix)).filter(_ >= 0))
   }
 
-  /** Adds a window from an eventual checkpoint, which has each window once. `loaded` makes it visible. */
-  def load(keyBase: AnyRef, keyFrom: Long, keySize: Int, valueBase: AnyRef, valueFrom: Long, valueSize: Int, footprint: Long): Unit = {
-    loadedKey.pointTo(keyBase, keyFrom, keySize)
-    val window = newNumber()
-    val place = pages.add(window, keyBase, keyFrom, keySize, valueBase, valueFrom, valueSize)
-    setColumn(window, 0, place)
-    setFootprint(window, footprint)
-    numbers.addLater(loadedKey.hashCode, window)
-    count(1, place, seedOf(place))
+  /**
+   * Adds windows from an eventual checkpoint, which has each window once. `loaded` enters them into the books. Each step
+   * is a loop of its own: at a restart the JVM has compiled nothing yet, and short loops are compiled soon and at little
+   * cost.
+   *
+   * @param footprints the address of their footprints
+   */
+  def load(rows: Int, keys: LoadedColumn, values: LoadedColumn, footprints: Long): Unit = {
+    val first = newNumbers(rows, footprints)
+    val places = new Array[Int](rows)
+    pages.addAll(first, keys, values, places)
+    setPlaces(first, places)
+    numbers.addAll(keys.hashes(rows), first)
+    countAll(places)
   }
 
   override def foreachRow(window: Int, visitor: RowVisitor): Unit = if (isOpen(window)) {

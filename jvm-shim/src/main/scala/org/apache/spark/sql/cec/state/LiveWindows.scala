@@ -2,6 +2,7 @@ package org.apache.spark.sql.cec.state
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state.UnsafeRowPair
+import org.apache.spark.unsafe.Platform
 
 /** Sums over all windows: state keys, bytes of keys and values, and the hash over all rows in any order. */
 private[cec] final case class StateTotals(rows: Long = 0L, bytes: Long = 0L, digest: Long = 0L)
@@ -83,9 +84,6 @@ private[cec] abstract class LiveWindows(
   protected def indexBytes: Long
 
   protected def reserveIndex(windows: Long, rows: Long): Unit
-
-  /** Adds to the index those of a load that it lacks. */
-  protected def completeIndex(): Unit
 
   def get(key: UnsafeRow): UnsafeRow
 
@@ -206,6 +204,42 @@ private[cec] abstract class LiveWindows(
     stamps(number * columns + 2) = Low
     if ((number & NotedEach) == 0) noteBeside()
     number
+  }
+
+  /**
+   * Numbers for windows of a load, with the footprints at this address. Returns the first; the others follow, because
+   * no number is free before the first batch.
+   */
+  protected final def newNumbers(count: Int, footprints: Long): Int = {
+    val first = numbers
+    if ((first + count) * columns.toLong > stamps.length) stamps = java.util.Arrays.copyOf(stamps, Math.toIntExact((first + count) * columns.toLong))
+    var i = 0
+    while (i < count) {
+      stamps((first + i) * columns + 1) = (Platform.getLong(null, footprints + 8L * i) + 1).toInt
+      stamps((first + i) * columns + 2) = Low
+      i += 1
+    }
+    numbers += count
+    noteBeside()
+    first
+  }
+
+  /** Sets the places of the windows from `first` on. */
+  protected final def setPlaces(first: Int, places: Array[Int]): Unit = {
+    var i = 0
+    while (i < places.length) {
+      stamps((first + i) * columns) = places(i)
+      i += 1
+    }
+  }
+
+  /** Counts the rows of records. It reads the records, so that the digest tells of a copy that went wrong. */
+  protected final def countAll(places: Array[Int]): Unit = {
+    var i = 0
+    while (i < places.length) {
+      count(1, places(i), seedOf(places(i)))
+      i += 1
+    }
   }
 
   /** Call it now and then: a load, or a batch, may bring millions. */
@@ -341,7 +375,6 @@ private[cec] abstract class LiveWindows(
 
   /** Ends a load: enters the windows into the books. */
   def loaded(): Unit = {
-    completeIndex()
     workBefore = pages.work // of the batches alone
     books.rebuild()
     setTotals(sums)

@@ -15,8 +15,7 @@ private[state] abstract class NumberIndex {
   private var directory = Array(new Segment(0, FirstSlots))
   private var depth = 0
   private var count, slots = 0L
-  private var waiting: Array[Long] = _
-  private var waitingCount = 0
+  private var readAhead = 0L
 
   slots = FirstSlots
 
@@ -58,45 +57,22 @@ private[state] abstract class NumberIndex {
   }
 
   /**
-   * Adds a number, but not before `addWaiting`. Numbers that wait are added segment by segment. So a load waits less
-   * for memory, because each addition alone would miss the CPU's cache.
+   * Adds numbers from `first` on, one for each hash. The slot of a later number is read meanwhile, so that the CPU waits
+   * for several slots at once.
    */
-  final def addLater(hash: Int, number: Int): Unit = {
-    if (waiting == null) waiting = new Array[Long](FirstSlots)
-    else if (waitingCount == waiting.length) waiting = java.util.Arrays.copyOf(waiting, 2 * waitingCount)
-    waiting(waitingCount) = slotOf(hash, number)
-    waitingCount += 1
-    if (waitingCount == MostWaiting) addWaiting()
-  }
-
-  /** Adds the numbers that wait. */
-  final def addWaiting(): Unit = {
-    val ends = new Array[Int](directory.length + 1)
+  final def addAll(hashes: Array[Int], first: Int): Unit = {
     var i = 0
-    while (i < waitingCount) {
-      ends(placeOf(mix(hashOf(waiting(i))))) += 1
+    var seen = 0L
+    while (i < hashes.length) {
+      if (i + ReadAhead < hashes.length) {
+        val mixed = mix(hashes(i + ReadAhead))
+        val table = segmentOf(mixed).slots
+        seen |= table(homeOf(mixed, table.length))
+      }
+      add(hashes(i), first + i)
       i += 1
     }
-    i = 1
-    while (i < ends.length) {
-      ends(i) += ends(i - 1)
-      i += 1
-    }
-    val bySegment = new Array[Long](waitingCount)
-    i = 0
-    while (i < waitingCount) {
-      val place = placeOf(mix(hashOf(waiting(i))))
-      ends(place) -= 1
-      bySegment(ends(place)) = waiting(i)
-      i += 1
-    }
-    i = 0
-    while (i < bySegment.length) {
-      add(hashOf(bySegment(i)), numberOf(bySegment(i)))
-      i += 1
-    }
-    waitingCount = 0
-    waiting = null
+    readAhead = seen // else the compiler may leave the reads out
   }
 
   /** Removes a number, and closes the gap that it leaves. */
@@ -182,8 +158,8 @@ private[state] object NumberIndex {
   private def hashOf(slot: Long): Int = (slot >>> 32).toInt
   private def numberOf(slot: Long): Int = slot.toInt - 1
 
-  /** Numbers that wait: enough for a thousand in each of some hundred segments. */
-  private val MostWaiting = 1 << 18
+  /** A CPU waits for about so many lines of the cache at once. */
+  private val ReadAhead = 16
 
   private val FirstSlots = 16
   private val MostSlots = 8192

@@ -122,6 +122,15 @@ private[state] final class Pages(memory: PageMemory, newFile: () => PageFile, mo
     place
   }
 
+  /** Adds a record for each of these places, with the owners from `first` on, and sets the places. */
+  def addAll(first: Int, keys: LoadedColumn, values: LoadedColumn, places: Array[Int]): Unit = {
+    var i = 0
+    while (i < places.length) {
+      places(i) = add(first + i, null, keys.at(i), keys.size(i), null, values.at(i), values.size(i))
+      i += 1
+    }
+  }
+
   /** Copies a record and returns the place of the copy. */
   def copy(owner: Int, place: Int): Int = {
     val base = arrays(place >>> UnitBits)

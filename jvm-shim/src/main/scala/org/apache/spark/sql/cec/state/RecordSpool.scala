@@ -220,46 +220,50 @@ private[state] object ArrowClasses {
   }
 }
 
+/**
+ * The values of an Arrow column without nulls. The class reads the memory itself, because Arrow checks the bounds of
+ * each read again.
+ *
+ * @param offsets address of the places where values begin and end
+ * @param data address of the first value
+ */
+private[state] final class LoadedColumn(offsets: Long, data: Long) {
+  def size(i: Int): Int = Platform.getInt(null, offsets + 4L * i + 4) - Platform.getInt(null, offsets + 4L * i)
+
+  /** The address of a value. */
+  def at(i: Int): Long = data + Platform.getInt(null, offsets + 4L * i)
+
+  /** The hashes of the first values as rows. */
+  def hashes(count: Int): Array[Int] = {
+    val all = new Array[Int](count)
+    val row = new UnsafeRow(0)
+    var i = 0
+    while (i < count) {
+      row.pointTo(null, at(i), size(i))
+      all(i) = row.hashCode
+      i += 1
+    }
+    all
+  }
+}
+
 /** Reads the spool file of an eventual checkpoint, and removes it. */
 private[state] object CheckpointSpool {
   /** Copies the windows of a store without prefix into its pages. */
   def loadKeys(file: Path, into: KeyWindows): Unit = foreachBatch(file) { root =>
-    val (windows, values) = (new BinaryReader(binaryVector(root, "window")), new BinaryReader(binaryVector(root, "value")))
-    val footprints = footprintVector(root).getDataBuffer.memoryAddress
-    var i = 0
-    while (i < root.getRowCount) {
-      into.load(null, windows.at(i), windows.size(i), null, values.at(i), values.size(i), Platform.getLong(null, footprints + 8L * i))
-      i += 1
-    }
+    into.load(root.getRowCount, columnOf(root, "window"), columnOf(root, "value"), footprintVector(root).getDataBuffer.memoryAddress)
   }
 
   /** Copies the rows of a store with prefix into its pages. */
   def loadGroups(file: Path, into: GroupWindows): Unit = foreachBatch(file) { root =>
-    val Seq(windows, keys, values) = Seq("window", "key", "value").map(name => new BinaryReader(binaryVector(root, name)))
-    val footprints = footprintVector(root)
-    val (window, key, value) = (new UnsafeRow(0), new UnsafeRow(0), new UnsafeRow(0))
-    (0 until root.getRowCount).foreach { i =>
-      window.pointTo(null, windows.at(i), windows.size(i))
-      key.pointTo(null, keys.at(i), keys.size(i))
-      value.pointTo(null, values.at(i), values.size(i))
-      into.load(window, key, value, footprints.get(i))
-    }
+    val Seq(windows, keys, values) = Seq("window", "key", "value").map(columnOf(root, _))
+    into.load(root.getRowCount, windows, keys, values, footprintVector(root).getDataBuffer.memoryAddress)
   }
 
-  /**
-   * The values of a vector without nulls. The class reads the memory itself, because Arrow checks the bounds of each
-   * read again.
-   */
-  private final class BinaryReader(vector: VarBinaryVector) {
-    private val (offsets, data) = (vector.getOffsetBuffer.memoryAddress, vector.getDataBuffer.memoryAddress)
-
-    def size(i: Int): Int = Platform.getInt(null, offsets + 4L * i + 4) - Platform.getInt(null, offsets + 4L * i)
-
-    /** The address of a value. */
-    def at(i: Int): Long = data + Platform.getInt(null, offsets + 4L * i)
+  private def columnOf(root: VectorSchemaRoot, name: String): LoadedColumn = {
+    val vector = root.getVector(name).asInstanceOf[VarBinaryVector]
+    new LoadedColumn(vector.getOffsetBuffer.memoryAddress, vector.getDataBuffer.memoryAddress)
   }
-
-  private def binaryVector(root: VectorSchemaRoot, name: String): VarBinaryVector = root.getVector(name).asInstanceOf[VarBinaryVector]
 
   private def footprintVector(root: VectorSchemaRoot): BigIntVector = root.getVector("footprint").asInstanceOf[BigIntVector]
 

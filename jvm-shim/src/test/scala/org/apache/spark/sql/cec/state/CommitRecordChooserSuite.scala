@@ -120,7 +120,7 @@ class CommitRecordChooserSuite extends CecSuite {
 
   test("the extent of a grouped store counts rows, not windows") {
     val live = groupWindows(Longs)
-    for ((id, footprint, rows) <- Seq((a, 1L, 10), (b, 4L, 1)); k <- 0 until rows) live.load(row(id), row(id, k.toLong), row(0L), footprint)
+    for ((id, footprint, rows) <- Seq((a, 1L, 10), (b, 4L, 1)); k <- 0 until rows) load(live, row(id), row(id, k.toLong), row(0L), footprint)
     live.loaded()
     def limited(records: Long) = plan(generous(_).copy(
       extentSteps = Seq(ExtentStep(2, 10, 1), ExtentStep(5, 0, 0)), extentPerWindow = 0.0, extentRecords = records))

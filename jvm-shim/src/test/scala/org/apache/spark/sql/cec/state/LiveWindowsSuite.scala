@@ -250,7 +250,7 @@ class LiveWindowsSuite extends CecSuite {
   test("a load of rows fills the windows, their books and the sums") {
     val model = new StoreModel(grouped = true, onDisk = false, floats = false)
     val windows = model.windows
-    for (id <- 1L to 3L; k <- 1L to id) windows.asInstanceOf[GroupWindows].load(row(id), row(id, k), row(k), 10 + id)
+    for (id <- 1L to 3L; k <- 1L to id) load(windows.asInstanceOf[GroupWindows], row(id), row(id, k), row(k), 10 + id)
     windows.loaded()
     assert(model.books.openWindows == 3 && model.books.dirtyWindows == 0)
     assert(model.books.withFootprintBefore(13).map(windows.footprint(_)).toSeq == Seq(11, 12))

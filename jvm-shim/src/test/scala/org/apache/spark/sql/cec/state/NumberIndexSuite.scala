@@ -60,8 +60,7 @@ class NumberIndexSuite extends CecSuite {
     val index = new Numbers
     index.reserve(room)
     def hash(number: Int): Int = (number / 3) * 0x9E3779B9 // some have one hash
-    (0 until 600000).foreach(number => index.addLater(hash(number), number))
-    index.addWaiting()
+    (0 until 600000 by 60000).foreach(first => index.addAll(Array.tabulate(60000)(i => hash(first + i)), first))
     assert(index.size == 600000)
     (0 until 600000).foreach(number => assert(index.find(number, hash(number)) == number))
     assert(index.find(600000, hash(600000)) == -1)

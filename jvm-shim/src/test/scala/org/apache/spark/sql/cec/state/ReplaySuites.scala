@@ -152,7 +152,7 @@ class StoreVersionSuite extends CecSuite {
 
   test("the images of windows of several keys have the places of all rows") {
     val live = groupWindows(Longs)
-    for (id <- 1L to 2L; k <- 1L to 3L) live.load(row(id), row(id, k), row(k), id)
+    for (id <- 1L to 2L; k <- 1L to 3L) load(live, row(id), row(id, k), row(k), id)
     live.loaded()
     val (touched, renewed) = (new UndoLog(live, 0), new UndoStamps(live, 0))
     (0 to 1).foreach(touched.add)

@@ -2,6 +2,7 @@ package org.apache.spark.sql.cec.state
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.catalyst.expressions.codegen.UnsafeRowWriter
+import org.apache.spark.unsafe.Platform
 import org.apache.spark.unsafe.types.UTF8String
 
 /** Makes rows and stores of windows for tests. */
@@ -33,8 +34,27 @@ private[cec] object Rows {
   def groupWindows(digest: RowDigest): GroupWindows = new GroupWindows(2, 1, 1, key => row(key.getLong(0)), digest, pages())
 
   /** Adds a window from an eventual checkpoint. */
-  def load(into: KeyWindows, key: UnsafeRow, value: UnsafeRow, footprint: Long): Unit = into.load(
-    key.getBaseObject, key.getBaseOffset, key.getSizeInBytes, value.getBaseObject, value.getBaseOffset, value.getSizeInBytes, footprint)
+  def load(into: KeyWindows, key: UnsafeRow, value: UnsafeRow, footprint: Long): Unit =
+    inColumns(Seq(key, value), footprint)((columns, at) => into.load(1, columns(0), columns(1), at))
+
+  /** Adds a row from an eventual checkpoint to its window. */
+  def load(into: GroupWindows, id: UnsafeRow, key: UnsafeRow, value: UnsafeRow, footprint: Long): Unit =
+    inColumns(Seq(id, key, value), footprint)((columns, at) => into.load(1, columns(0), columns(1), columns(2), at))
+
+  /** Lays a row of an eventual checkpoint out in memory, as columns of one value and the address of a footprint. */
+  private def inColumns(rows: Seq[UnsafeRow], footprint: Long)(load: (Seq[LoadedColumn], Long) => Unit): Unit = {
+    val memory = rows.map(row => Platform.allocateMemory(8 + row.getSizeInBytes)) :+ Platform.allocateMemory(8)
+    try {
+      val columns = rows.zip(memory).map { case (row, at) =>
+        Platform.putInt(null, at, 0)
+        Platform.putInt(null, at + 4, row.getSizeInBytes)
+        row.writeToMemory(null, at + 8)
+        new LoadedColumn(at, at + 8)
+      }
+      Platform.putLong(null, memory.last, footprint)
+      load(columns, memory.last)
+    } finally memory.foreach(Platform.freeMemory)
+  }
 
   /** The number of the open window with this id. */
   def windowOf(live: LiveWindows, id: UnsafeRow): Int =

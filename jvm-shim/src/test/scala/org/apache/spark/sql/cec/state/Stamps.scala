@@ -1,6 +1,5 @@
 package org.apache.spark.sql.cec.state
 
-import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.types.{LongType, StructType}
 
 /** The key of a window, and the stamps that a test gives it. */
@@ -21,9 +20,6 @@ private[state] object Stamps {
     live.books.rebuild()
     live
   }
-
-  def load(into: KeyWindows, key: UnsafeRow, value: UnsafeRow, footprint: Long): Unit = into.load(
-    key.getBaseObject, key.getBaseOffset, key.getSizeInBytes, value.getBaseObject, value.getBaseOffset, value.getSizeInBytes, footprint)
 
   /** The changes of the batch under way. */
   def changesOf(live: LiveWindows): BatchDelta = BatchDelta.of(live, None)
