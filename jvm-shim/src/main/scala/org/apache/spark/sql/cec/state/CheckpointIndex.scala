@@ -101,21 +101,15 @@ private[cec] final class CheckpointIndex(windows: LiveWindows) {
   def rebuild(): Unit = {
     byFootprint.clear()
     byDirty.clear()
-    val footprints, dirty = new Tally
     var window = 0
-    while (window < windows.numbersUsed) { // a plain loop: at a restart the JVM has compiled nothing yet, and there may be millions of windows
+    while (window < windows.numbersUsed) { // at a restart the JVM has compiled nothing yet, and there may be millions of windows
+      val end = windows.endOfRun(window)
       if (windows.isOpen(window)) {
-        byFootprint.enter(windows.footprint(window), window)
-        footprints.add(windows.footprint(window), 1)
-        if (windows.isDirty(window)) {
-          byDirty.enter(windows.dirtySince(window), window)
-          dirty.add(windows.dirtySince(window), 1)
-        }
+        byFootprint.add(windows.footprint(window), window, end)
+        if (windows.isDirty(window)) byDirty.add(windows.dirtySince(window), window, end)
       }
-      window += 1
+      window = end
     }
-    byFootprint.count(footprints)
-    byDirty.count(dirty)
     byFootprint.trim()
     byDirty.trim()
   }

@@ -25,6 +25,17 @@ private[state] final class IntList(expected: Int = 0) {
     count += more.count
   }
 
+  /** Adds the numbers from `first` to before `end`. */
+  def addRange(first: Int, end: Int): Unit = {
+    if (end - first > items.length - count) reserve(Math.addExact(count, end - first))
+    var item = first
+    while (item < end) {
+      items(count) = item
+      count += 1
+      item += 1
+    }
+  }
+
   /** Removes the last number and returns it. */
   def pop(): Int = {
     count -= 1

@@ -292,6 +292,16 @@ private[cec] abstract class LiveWindows(
   /** The numbers that windows have had; some are not open. */
   private[state] def numbersUsed: Int = numbers
 
+  /** The first number behind this one whose window has other stamps, or is not as open. */
+  private[state] def endOfRun(window: Int): Int = {
+    val open = isOpen(window)
+    val footprint = footprintBits(window)
+    val dirty = dirtyBits(window)
+    var end = window + 1
+    while (end < numbers && footprintBits(end) == footprint && dirtyBits(end) == dirty && isOpen(end) == open) end += 1
+    end
+  }
+
   /** Ends the batch: removes closed windows, begins a new undo list and returns the old one. */
   def advance(): UndoLog = {
     if (version >= MostVersions) throw new IllegalStateException(s"version $version is too large for this store")

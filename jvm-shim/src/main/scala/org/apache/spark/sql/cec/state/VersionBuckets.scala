@@ -36,6 +36,15 @@ private[state] final class VersionBuckets(versionOf: Int => Long) {
     entries += 1
   }
 
+  /** Enters the windows from `first` to before `end`, and counts them. */
+  def add(version: Long, first: Int, end: Int): Unit = {
+    val bucket = bucketOf(version)
+    bucket.windows.addRange(first, end)
+    bucket.live += end - first
+    entries += end - first
+    total += end - first
+  }
+
   /** Changes the number of windows per version. */
   def count(changes: Tally): Unit = {
     changes.nonZero.foreach { case (version, change) =>
