@@ -147,6 +147,27 @@ DIFFER = {
             f.col("w.start").alias("time"), "count"),
         "does not tell which rows will come no more",
     ),
+    "a source beside channels": (
+        None,
+        lambda web, app: web.select("time").unionByName(
+            web.sparkSession.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load().select(
+                f.col("timestamp").alias("time"))),
+        "it reads flows and a source of its own",
+    ),
+    "another time than the buckets have": (
+        None, lambda web, app: web.select(f.col("time").alias("t"), f.col("at").alias("time")),
+        "does not tell which rows will come no more",
+    ),
+    "lost rows": (
+        lambda spark: spark.readStream.format("cec").option("waitForLog", "true").option("failOnDataLoss", "false")
+        .schema("timestamp TIMESTAMP").load(spark.conf.get("cec.test.table")),
+        None, "its source has failOnDataLoss=false",
+    ),
+    "one name of two readers": (
+        lambda spark: spark.readStream.format("cec").option("waitForLog", "true").option("reader", "shop")
+        .schema("timestamp TIMESTAMP").load(spark.conf.get("cec.test.table")),
+        None, "its source has reader=shop",
+    ),
     "a source that differs": (lambda spark: spark.readStream.format("rate").load(), None, "source 'rate'"),
     "a source flow with state": (
         lambda spark: spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
@@ -182,7 +203,7 @@ def test_what_may_differ_is_refused(case: str, spark: SparkSession, tmp_path: Pa
             if source is not None:
                 return source(spark).withColumn("time", f.col("timestamp"))
             read = spark.readStream.format("cec").option("waitForLog", "true")
-            return read.schema("time TIMESTAMP, page STRING").load(f"{tmp_path}/fed")
+            return read.schema("time TIMESTAMP, page STRING, at TIMESTAMP").load(f"{tmp_path}/fed")
 
     for name in INPUTS:
         declare(name)

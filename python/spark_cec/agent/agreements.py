@@ -8,6 +8,7 @@ the other one follows. So both channels have the same rows in each batch, and ne
 | `begin.json` | where the first batch begins in the source |
 | `<batch>.json` | where a batch begins and ends in the source |
 | `at-<replica>.json` | the batch at which a replica was, now and then |
+| `kept.json` | the first batch whose agreement is kept. It is written before older ones are deleted |
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ TIDY_EVERY = 100
 KEPT = 1_000
 """The agreements that stay behind the replica that is last: a rollback may ask for them again."""
 
+_KEPT = "kept.json"
+
 MOST_BEHIND = 100_000
 """The agreements that stay for a replica that is last. One that is further behind cannot go on."""
 
@@ -44,10 +47,10 @@ class ReplicasDiffer(CecError):
 
 
 class AgreementCalls:
-    """Answers where batches end. For each flow it remembers that this process has agreed on a batch before."""
+    """Answers where batches end. It remembers of which flows this process has noted where its replica is."""
 
     def __init__(self) -> None:
-        self._known: set[tuple[str, str]] = set()
+        self._noted: set[tuple[str, str]] = set()
 
     def agree(self, request: AgreeRequest) -> AgreeAnswer:
         """Answers where the batch ends: as was decided before; else, if the request decides, as it says.
@@ -58,15 +61,12 @@ class AgreementCalls:
         gone; `DamagedLog` for a damaged one.
         """
         storage, key = open_storage(request.place), (request.place, request.replica)
-        is_first_call = key not in self._known
-        if is_first_call:
-            _note_place(storage, request.replica, request.batch)  # before the looks, so that nothing of it is deleted
-            _refuse_gap(storage, request)
+        if key not in self._noted:  # it may be an earlier batch than before, which must not be deleted now
+            _note_place(storage, request.replica, request.batch)
+            self._noted.add(key)
         made = _create(storage, request) if request.decides else None
-        if is_first_call:
-            _refuse_gap(storage, request)
-        self._known.add(key)
         there = made or _read(storage, request)
+        _refuse_forgotten(storage, request)
         if there is None:
             return AgreeAnswer(end=None, follows=False)
         if there["start"] != request.start:
@@ -99,25 +99,28 @@ def _read(storage: Storage, request: AgreeRequest) -> dict[str, Any] | None:
         return None
 
 
-def _refuse_gap(storage: Storage, request: AgreeRequest) -> None:
-    """Raises `ReplicasDiffer` if there is no agreement on the batch before: another one would follow on nothing."""
-    if request.batch < 0 or storage.exists(_path(request.batch - 1)):
+def _refuse_forgotten(storage: Storage, request: AgreeRequest) -> None:
+    """Raises `ReplicasDiffer` if the agreement on this batch may have been deleted: another one must not replace it.
+
+    The look comes after the creation, and what is deleted was noted before. So no deletion stays unseen.
+    """
+    if request.batch < 0 or request.batch >= (kept := _read_number(storage, _KEPT, 0)):
         return
     storage.delete(_path(request.batch))
     raise ReplicasDiffer(
-        f"{storage.url}: the agreement on the batch before batch {request.batch} of replica {request.replica} is gone, "
-        f"because the other replica is more than {MOST_BEHIND} batches ahead: {_MEND}"
+        f"{storage.url}: replica {request.replica} is to run batch {request.batch}, and agreements are kept from batch "
+        f"{kept} on, because the other replica is far ahead: {_MEND}"
     )
 
 
 def _note_place(storage: Storage, replica: str, batch: int) -> None:
-    storage.replace(f"at-{replica}.json", encode_object({"batch": batch}))
+    storage.replace(_place_of(replica), encode_object({"batch": batch}))
 
 
 def _tidy(storage: Storage, request: AgreeRequest) -> None:
     """Deletes the agreements that neither replica needs. A failure only keeps more."""
     try:
-        at = {each: _read_place(storage, each) for each in REPLICAS}
+        at = {each: _read_number(storage, _place_of(each), -1) for each in REPLICAS}
         keep_from = max(min(at.values()) - KEPT, request.batch - MOST_BEHIND)
         if min(at.values()) < request.batch - MOST_BEHIND // 2:
             behind = min(at, key=lambda each: at[each])
@@ -125,18 +128,23 @@ def _tidy(storage: Storage, request: AgreeRequest) -> None:
                          MOST_BEHIND)  # fmt: skip
         names = [each.name for each in storage.list("")]
         old = [each for each in names if each[:-5].isdigit() and int(each[:-5]) < keep_from]
-        storage.delete_all(sorted(old))
+        if old:
+            storage.replace(_KEPT, encode_object({"batch": max(keep_from, _read_number(storage, _KEPT, 0))}))
+            storage.delete_all(sorted(old))
     except OSError:
         _LOG.warning("%s: old agreements of the replicas were not deleted", storage.url, exc_info=True)
 
 
-def _read_place(storage: Storage, replica: str) -> int:
-    """The batch at which a replica was; -1 if it was never there."""
-    path = f"at-{replica}.json"
+def _read_number(storage: Storage, path: str, missing: int) -> int:
+    """The batch in a note; `missing` if there is no such note."""
     try:
-        return int(decode_object(path, storage.read(path), "place of a replica")[0]["batch"])
+        return int(decode_object(path, storage.read(path), "note of replicas")[0]["batch"])
     except FileNotFoundError:
-        return -1
+        return missing
+
+
+def _place_of(replica: str) -> str:
+    return f"at-{replica}.json"
 
 
 def _path(batch: int) -> str:

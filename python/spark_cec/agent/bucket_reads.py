@@ -92,7 +92,10 @@ def take_bucket_rows(
         batch = split["batches"][frame.hex()]
         time = find_column(buckets.column, rows.column_names, exact=exact)
         floor_ms, is_fresh = split.get("floors", {}).get(str(batch)), batch >= buckets.fresh_from
-        taken, late = take_range(rows, time, buckets.after_ms, buckets.until_ms, fresh=is_fresh, floor_ms=floor_ms)
+        taken, late = take_range(
+            rows, time, buckets.after_ms, buckets.until_ms, fresh=is_fresh, floor_ms=floor_ms,
+            replicated=buckets.replicated,
+        )  # fmt: skip
         due.append(taken)
         if late.num_rows and buckets.reader is not None:
             keep_late(storage, buckets.reader, batch, frame, late)

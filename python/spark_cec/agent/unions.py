@@ -267,7 +267,7 @@ class UnionCalls:
         if not found:
             raise errors.get(request.replica) or next(iter(errors.values()))
         ends = {replica: find_stable_end([each], union.bucket_ms) or 0 for replica, each in found.items()}
-        stream.replica = choose_copy(request.replica, ends, request.until_ms)
+        stream.replica = choose_copy(request.replica, ends, request.until_ms, union.bucket_ms)
         stream.facts = found.pop(stream.replica)
         stream.others = found
 

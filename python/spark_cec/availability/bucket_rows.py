@@ -20,21 +20,25 @@ def find_times(rows: pa.Table, column: str | None) -> TimeRange:
 
 
 def take_range(
-    rows: pa.Table, column: str | None, after_ms: int, until_ms: int, *, fresh: bool, floor_ms: int | None = None
-) -> tuple[pa.Table, pa.Table]:
+    rows: pa.Table, column: str | None, after_ms: int, until_ms: int, *, fresh: bool, floor_ms: int | None = None,
+    replicated: bool = False,
+) -> tuple[pa.Table, pa.Table]:  # fmt: skip
     """The rows that belong to the range, and the late ones. `column`: None if the rows lack it.
 
     Of rows that are `fresh`, those below `after_ms` are late, and those without a time belong to the range. Other rows
-    below `after_ms`, and those without a time, were given out before. Rows below `floor_ms` are late, too.
+    below `after_ms`, and those without a time, were given out before.
+
+    `replicated`: no bucket tells other replicas of a row without a time, so it is late. Rows below `floor_ms` are, too.
     """
     after_ms = after_ms if floor_ms is None else max(after_ms, floor_ms)
     nothing = rows.schema.empty_table()
     if column is None:
-        return (rows if fresh else nothing), nothing
+        untimed = rows if fresh else nothing
+        return (nothing, untimed) if replicated else (untimed, nothing)
     times = _ms(rows, column)
     is_due = pc.and_(pc.less(times, until_ms), pc.greater_equal(times, after_ms))
-    late = rows.filter(pc.fill_null(pc.less(times, after_ms), False)) if fresh else nothing
-    return rows.filter(pc.fill_null(is_due, fresh)), late
+    late = rows.filter(pc.fill_null(pc.less(times, after_ms), replicated)) if fresh else nothing
+    return rows.filter(pc.fill_null(is_due, fresh and not replicated)), late
 
 
 def sort_by_time(rows: pa.Table, column: str) -> pa.Table:

@@ -19,11 +19,11 @@ from spark_cec.log.times import TimeRange
 
 REPLICAS = ("a", "b")
 
-MOST_BEHIND_MS = 10_000
-"""A reader changes from a replica that still gives rows if the other one is ahead by more than that, event time."""
+MOST_BEHIND_MS, MOST_BUCKETS_BEHIND = 10_000, 2
+"""A reader changes from a replica that still gives rows if the other one is ahead by more than both, event time."""
 
 
-def choose_copy(present: str, ends: Mapping[str, int], until_ms: int) -> str:
+def choose_copy(present: str, ends: Mapping[str, int], until_ms: int, bucket_ms: int) -> str:
     """The replica whose channel a reader reads next.
 
     `present`: the one that it has read, empty for none. `ends`: by replica that can be read, one at least, the end of
@@ -33,7 +33,7 @@ def choose_copy(present: str, ends: Mapping[str, int], until_ms: int) -> str:
     if present not in ends:
         return best
     is_stalled = ends[present] <= until_ms < ends[best]
-    is_far_behind = ends[best] - ends[present] > MOST_BEHIND_MS
+    is_far_behind = ends[best] - ends[present] > max(MOST_BEHIND_MS, MOST_BUCKETS_BEHIND * bucket_ms)
     return best if is_stalled or is_far_behind else present
 
 

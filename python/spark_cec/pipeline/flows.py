@@ -19,6 +19,7 @@ from spark_cec.pipeline.options import Within, parse_interval_ms
 from spark_cec.pipeline.plans import read_plan
 from spark_cec.pipeline.replica_checks import (
     list_bounded_columns,
+    list_settings,
     refuse_clock,
     refuse_other_rows,
     refuse_unbounded,
@@ -100,6 +101,10 @@ class Flows:
     def bounds(self) -> dict[str, Within]:
         """By flow, how long its rows may wait for an input."""
         return {name: flow.within for name, flow in self._declared.items() if flow.within is not None}
+
+    def settings(self) -> dict[str, dict[str, str]]:
+        """By flow of a replica, the settings of its session that can change its rows."""
+        return {} if self._replica is None else {name: list_settings(each) for name, each in self._sessions.items()}
 
     def find_blocked(self, name: str, absent: Collection[str]) -> tuple[str, ...]:
         """The inputs of a flow with `within` whose new rows may wait in a join for rows of the inputs `absent`."""

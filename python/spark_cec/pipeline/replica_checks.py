@@ -9,7 +9,7 @@ from spark_cec.pipeline.declare import Flow, FlowError
 from spark_cec.settings import PREFIX
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _QUIET = PREFIX + "sources.quiet"
 
@@ -24,6 +24,13 @@ def refuse_other_rows(flow: Flow, made: DataFrame) -> None:
 def list_bounded_columns(made: DataFrame) -> frozenset[str]:
     """The columns of a flow for which it tells below which time no row will come."""
     return frozenset(str(each) for each in _checks(made).boundedColumns(_plan(made)))
+
+
+def list_settings(session: SparkSession) -> dict[str, str]:
+    """The settings of a session that can change the rows of a flow."""
+    jvm: Any = session._jvm
+    found = jvm.org.apache.spark.sql.cec.recovery.ReplicaCheck.settings(session._jsparkSession)
+    return {str(key): str(found.get(key)) for key in sorted(map(str, found.keySet()))}
 
 
 def refuse_unbounded(flow: Flow, read: str, column: str, bounded: Collection[str]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from spark_cec.availability.union import Copy
 from spark_cec.pipeline.declare import Flow
 from spark_cec.pipeline.graph import Graph, GraphError
 from spark_cec.pipeline.options import parse_interval_ms
-from spark_cec.pipeline.status import PipelineStatus
+from spark_cec.pipeline.status import PipelineStatus, State
 from spark_cec.recovery.query_files import PIPELINE_FILE
 
 STATUS_FILE = "status.json"
@@ -125,6 +125,14 @@ def _judge(graph: Graph, flow: Flow) -> Iterator[str]:
         yield f"reads {sources[0]}, which reads a source: let a flow by buckets stand between them"
 
 
+def refuse_some_sinks(graph: Graph, chosen: Collection[str]) -> None:
+    """Raises `GraphError` if some sinks were chosen and others not: the replicas have one lease for all sinks."""
+    sinks = {name for name, node in graph.nodes.items() if node.is_sink}
+    if sinks & set(chosen) and not sinks <= set(chosen):
+        left_out = ", ".join(sorted(sinks - set(chosen)))
+        raise GraphError(graph.name, [f"replicas run all sinks or none, and {left_out} was left out: choose it, too"])
+
+
 def refuse_other_graph(pipeline: str, replica: Replica, wanted: Mapping[str, Any]) -> None:
     """Raises `GraphError` if the other replica runs with another graph, or reads in another way. `wanted`: our record.
     """
@@ -134,7 +142,9 @@ def refuse_other_graph(pipeline: str, replica: Replica, wanted: Mapping[str, Any
         theirs = json.loads(storage.read(PIPELINE_FILE))
     except (FileNotFoundError, ValueError, KeyError, TypeError):  # it never ran, or its own start says what is wrong
         return
-    runs = not status.is_over and time.time() - status.wall_ms / 1000 < FRESH_S
+    # One that only starts has not recorded its program yet, and will find ours.
+    has_begun = any(flow.state is not State.STARTING for flow in status.flows)
+    runs = has_begun and not status.is_over and time.time() - status.wall_ms / 1000 < FRESH_S
     differ = sorted(key for key in wanted.keys() | theirs.keys() if wanted.get(key) != theirs.get(key))
     if runs and differ:
         mend = "run one program in both, and stop both to change it"
@@ -147,9 +157,12 @@ def find_interval_ms(flow: Flow) -> int:
     return parse_interval_ms((flow.trigger or {}).get("processingTime", DEFAULT_INTERVAL)) or 0
 
 
-def describe_reads(flows: Mapping[str, Flow]) -> dict[str, Any]:
-    """How each flow reads, which must be the same in both replicas."""
+def describe_reads(flows: Mapping[str, Flow], settings: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """How each flow reads, and the settings of its session: they must be the same in both replicas."""
     return {
-        name: {"bucket_ms": flow.bucket_ms, "watermarks": {read: list(each) for read, each in flow.watermarks.items()}}
+        name: {
+            "bucket_ms": flow.bucket_ms, "settings": dict(settings.get(name, {})),
+            "watermarks": {read: list(each) for read, each in flow.watermarks.items()},
+        }
         for name, flow in flows.items()
-    }
+    }  # fmt: skip

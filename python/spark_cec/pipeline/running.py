@@ -189,7 +189,7 @@ class RunningPipeline:
             for epochs in self._epochs.values():  # they write into the flows' folders
                 if epochs.is_alive():
                     epochs.join()
-            if self._sinks is not None:
+            if self._sinks is not None and self._sinks.is_alive():
                 self._sinks.join(_LEASE_WAIT_S)
             self._home.release()
             self._over.set()

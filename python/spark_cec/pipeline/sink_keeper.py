@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 from spark_cec.adapters.fsspec_storage import open_storage
@@ -18,6 +19,9 @@ _LOG = logging.getLogger(__name__)
 STANDBY = "standby"
 """Who holds the sinks while another replica runs them."""
 
+IDLE_S = 10.0
+"""Sinks without an executor stop after so many seconds, so that the other replica may run them."""
+
 _LOOK_S = 0.5
 
 
@@ -25,14 +29,19 @@ class SinkKeeper(Worker):
     """Waits for the lease of the sinks, and lets them run while this process has it."""
 
     def __init__(
-        self, pipeline: str, place: str, supervisors: Mapping[str, Supervisor], changed: Callable[[], None]
-    ) -> None:
-        """Holds the sinks. `place`: the URL of their directory. `supervisors`: of the sinks, by name."""
+        self, pipeline: str, place: str, supervisors: Mapping[str, Supervisor], changed: Callable[[], None],
+        can_work: Callable[[], bool] = lambda: True,
+    ) -> None:  # fmt: skip
+        """Holds the sinks. `place`: the URL of their directory. `supervisors`: of the sinks, by name.
+
+        `can_work`: whether tasks can run. If they cannot for some seconds, another replica may have the sinks.
+        """
         super().__init__("cec-pipeline-sinks")
         self._pipeline = pipeline
         self._place = place
         self._supervisors = supervisors
         self._changed = changed
+        self._can_work = can_work
         self._leases = CheckpointLeases()
         self._has_lease = False
         self._end = threading.Event()
@@ -47,10 +56,12 @@ class SinkKeeper(Worker):
         self._end.set()
 
     def run(self) -> None:
-        """Takes the lease whenever it is free, until `end`."""
-        while not self._end.is_set():
+        """Takes the lease whenever it is free, until `end`, or until all sinks are over."""
+        while not self._end.is_set() and not self._are_over:
             try:
-                if self._take():
+                if not self._can_work():
+                    self._end.wait(_LOOK_S)
+                elif self._take():
                     self._run_sinks()
             except Exception:  # of a storage
                 _LOG.warning("the sinks of pipeline %s wait for their lease", self._pipeline, exc_info=True)
@@ -74,8 +85,13 @@ class SinkKeeper(Worker):
             for each in self._supervisors.values():
                 each.let_go(STANDBY)
             self._changed()
-            while not self._end.wait(_LOOK_S):
+            worked_at = time.monotonic()
+            while not self._end.wait(_LOOK_S) and not self._are_over:
                 self._leases.confirm(self._place)
+                worked_at = time.monotonic() if self._can_work() else worked_at
+                if time.monotonic() - worked_at > IDLE_S:
+                    _LOG.warning("pipeline %s: the sinks stop in this replica: it has no executor", self._pipeline)
+                    return
         except CecError as error:
             _LOG.warning("pipeline %s: the sinks stop in this replica: %s", self._pipeline, error)
         finally:
@@ -83,6 +99,10 @@ class SinkKeeper(Worker):
             self._hold()
             self._await_rest()
             self._leases.release(self._place)
+
+    @property
+    def _are_over(self) -> bool:
+        return all(each.is_over for each in self._supervisors.values())
 
     def _hold(self) -> None:
         for each in self._supervisors.values():

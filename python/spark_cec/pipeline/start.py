@@ -21,7 +21,7 @@ from spark_cec.pipeline.flows import Flows
 from spark_cec.pipeline.graph import Graph, GraphError, choose_flows
 from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.joint_recovery import JointRecovery
-from spark_cec.pipeline.replicas import Replica, check_replicas, describe_reads, parse_replica
+from spark_cec.pipeline.replicas import Replica, check_replicas, describe_reads, parse_replica, refuse_some_sinks
 from spark_cec.pipeline.running import RunningPipeline
 from spark_cec.pipeline.runs import ProtocolRuns
 from spark_cec.pipeline.sink_keeper import SinkKeeper
@@ -54,13 +54,14 @@ def start_pipeline(
     own = parse_replica(graph.name, declared.home, replica)
     if own is not None:
         check_replicas(graph, declared.flows, is_cec=checkpointing.is_cec)
+        refuse_some_sinks(graph, chosen)
     home = PipelineHome.of(graph, declared.home, own)
     runs = None if checkpointing.is_cec else ProtocolRuns(declared.home, graph, checkpointing)
     flows = Flows(spark, graph, declared.flows, home, runs, own)  # 2
     with ExitStack() as undo:
         cluster = Cluster(spark)  # 3
         undo.callback(cluster.detach)
-        home.take(graph, flows.schemas(), checkpointing, reads=describe_reads(declared.flows))  # 4
+        home.take(graph, flows.schemas(), checkpointing, reads=describe_reads(declared.flows, flows.settings()))  # 4
         undo.callback(home.release)
         for name, node in graph.nodes.items():
             if not node.is_sink:
@@ -108,8 +109,16 @@ def _assemble(
                 partial(_find_epochs, graph.nodes[name].inputs, epochs), partial(flows.start_epoch, name), news.set,
             )  # fmt: skip
     sinks = {name: each for name, each in supervisors.items() if graph.nodes[name].is_sink}
-    standby = None if replica is None else SinkKeeper(graph.name, replica.sinks, sinks, news.set)
+    standby = None
+    if replica is not None and sinks:
+        has_executors = partial(_has_executors, keeper, is_elastic=cluster.is_elastic)
+        standby = SinkKeeper(graph.name, replica.sinks, sinks, news.set, has_executors)
     return RunningPipeline(graph, home, supervisors, keeper, news, runs, recovery, epochs, flows.find_blocked, standby)
+
+
+def _has_executors(keeper: CapacityKeeper, *, is_elastic: bool) -> bool:
+    """Whether tasks can run. With dynamic allocation Spark asks for executors when tasks wait."""
+    return is_elastic or keeper.standing is None or keeper.standing.executors > 0
 
 
 def _is_over(supervisor: Supervisor) -> bool:

@@ -37,8 +37,9 @@ from spark_cec_lab.bench.paper_run import Found, run_figures
 from spark_cec_lab.bench.pipelines.availability import QUICK_WINDOWS, WINDOWS, availability
 from spark_cec_lab.bench.pipelines.chain import Amount, compare_ways
 from spark_cec_lab.bench.pipelines.failover import Course, Run, Way, failover
+from spark_cec_lab.bench.pipelines.outage import OUTAGES, outages
 from spark_cec_lab.bench.pipelines.outage import Part as OutagePart
-from spark_cec_lab.bench.pipelines.outage import outages
+from spark_cec_lab.bench.pipelines.switch import switches
 from spark_cec_lab.bench.pipelines.topology import Load
 from spark_cec_lab.bench.processes import BenchError
 from spark_cec_lab.bench.protocols.compare import Part, compare, plan_of
@@ -93,7 +94,8 @@ chain     the same work as a pipeline of three flows, as one query, as three que
 union     two flows into one that counts their rows: by buckets of a second, and as rows come
 availability  an input that is away. cost: of two inputs, one for 20 seconds; the first tentative row, the time to catch
           up, and the heap, beside the same flow that waits, with 100,000 windows (--keys; --quick: 20,000). fig9 to
-          fig11, table3: the experiments of Balazinska et al. (SIGMOD 2005) with three inputs. --part: one of them.
+          fig11, table3: the experiments of Balazinska et al. (SIGMOD 2005) with three inputs. switch: of two replicas
+          one is killed, and the other one takes its sink over. --part: one of them.
           --quick without --part: the experiments, each with one or two runs
 nexmark   queries of that benchmark (--query), 200,000 events a batch, 10,000 to a second of event time
 protocols checkpointing protocols on pipelines of NexMark's queries and a cyclic one: throughput, a failure, skew, and
@@ -307,11 +309,12 @@ def _measure_outages(
     part: OutagePart | None, windows: int | None, scale: float | None, rounds: int, memory: str, work: Path,
     write: Callable[[dict[str, Any]], None], png: Path | None, *, quick: bool,
 ) -> None:  # fmt: skip
-    figures_alone = [each for each in OutagePart if each is not OutagePart.COST]
-    rounds, parts = 1 if quick else rounds, (figures_alone if quick else list(OutagePart)) if part is None else [part]
+    rounds, parts = 1 if quick else rounds, (list(OUTAGES) if quick else list(OutagePart)) if part is None else [part]
     if OutagePart.COST in parts:
         availability(windows or (QUICK_WINDOWS if quick else WINDOWS), rounds, memory, work, write, _say)
-    figures = [each for each in parts if each in figures_alone]
+    if OutagePart.SWITCH in parts:
+        switches(rounds, memory, work, write, _say)
+    figures = [each for each in parts if each in OUTAGES]
     if figures:
         summaries = outages(figures, scale, rounds, memory, work, write, _say, quick=quick)
         if png:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.adapters.local_storage import LocalStorage
 from spark_cec.agent import agreements
 from spark_cec.agent.agreements import AgreementCalls, ReplicasDiffer
 from spark_cec.agent.messages import AgreeRequest
@@ -93,21 +94,45 @@ def test_batches_that_begin_elsewhere_are_refused(tmp_path: Path) -> None:
         b.ask(0, "1", "6")
 
 
-def test_nothing_follows_on_an_agreement_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replica that is restored from an old copy would decide again what was decided."""
+@pytest.mark.parametrize("batch", [0, 4])
+def test_what_was_decided_is_not_decided_again(batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a replica that was restored from an old copy, or whose folder was removed."""
     monkeypatch.setattr(agreements, "TIDY_EVERY", 2)
     monkeypatch.setattr(agreements, "KEPT", 0)
     a, b = Replica(tmp_path, "a"), Replica(tmp_path, "b")
     for each in (a, b):
         each.begin("0")
-    for batch in range(9):
-        a.step(str(batch + 1))
+    for number in range(9):
+        a.step(str(number + 1))
         b.step("-")
     b.restart()
+    b.begin("7")
+    assert b.begins == "0"
     for _ in range(2):
-        with pytest.raises(ReplicasDiffer, match="the agreement on the batch before batch 4 of replica b is gone"):
-            b.ask(4, "4", "999")
-    assert not open_storage(b.place).exists(f"{4:019d}.json")
+        with pytest.raises(ReplicasDiffer, match=rf"replica b is to run batch {batch}, .* kept from batch 8 on"):
+            b.ask(batch, str(batch), "999")
+    assert not open_storage(b.place).exists(f"{batch:019d}.json")
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_replica_that_is_too_far_behind_is_refused(
+    has_begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it runs all the time or comes for the first time."""
+    monkeypatch.setattr(agreements, "TIDY_EVERY", 1)
+    monkeypatch.setattr(agreements, "MOST_BEHIND", 5)
+    a, b = Replica(tmp_path, "a"), Replica(tmp_path, "b")
+    for each in (a, b)[: 2 if has_begun else 1]:
+        each.begin("0")
+        each.step("1")
+    for number in range(1, 12):
+        a.step(str(number + 1))
+    if not has_begun:
+        b.begin("20")
+    for _ in range(2):
+        with pytest.raises(ReplicasDiffer, match="kept from batch 6 on"):
+            b.step("50")
+    assert b.ends in ([], ["1"])
 
 
 def test_a_replica_that_never_came_is_waited_for_up_to_a_limit(
@@ -141,9 +166,9 @@ def test_a_full_disk_at_a_tidying_loses_nothing(tmp_path: Path, monkeypatch: pyt
     a = Replica(tmp_path, "a")
     a.begin("0")
 
-    def fail(*_: Any) -> int:
+    def fail(*_: Any) -> None:
         raise OSError(28, "no space")
 
-    monkeypatch.setattr(agreements, "_read_place", fail)
+    monkeypatch.setattr(LocalStorage, "list", fail)
     a.step("5")
     assert a.ends == ["5"]

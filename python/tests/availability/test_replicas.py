@@ -19,16 +19,19 @@ Batches = dict[str, list[pa.Table]]
 
 
 def make_batches(chance: random.Random, delay_ms: int) -> Batches:
-    """Channels of sources, whose batches the replicas have agreed on. Many rows are behind by more than the delay."""
+    """Channels of sources, whose batches the replicas have agreed on.
+
+    Many rows are behind by more than the delay, and some have no time.
+    """
     made: Batches = {}
     for name in NAMES:
         at_ms, number, batches = 1_000, 0, []
         for _ in range(chance.randint(1, 14)):
-            times = []
+            times: list[int | None] = []
             for _ in range(chance.randint(0, 5)):
                 at_ms += chance.randint(0, 900)
                 behind_ms = chance.randint(0, delay_ms) + (chance.randint(0, 6_000) if chance.random() < 0.25 else 0)
-                times.append(max(at_ms - behind_ms, 1) * 1000)
+                times.append(None if chance.random() < 0.05 else max(at_ms - behind_ms, 1) * 1000)
             numbers = pa.array(range(number, number + len(times)), pa.int64())
             number += len(times)
             batches.append(pa.table({"time": pa.array(times, pa.timestamp("us", "UTC")), "n": numbers}))
@@ -74,7 +77,7 @@ class Reader:
         for batch in range(before.first, after.batch + 1):
             due, late = take_range(
                 self.batches[name][batch], "time", before.until_ms, after.until_ms, fresh=batch > before.batch,
-                floor_ms=floors.get(batch),
+                floor_ms=floors.get(batch), replicated=True,
             )  # fmt: skip
             for row in due.to_pylist():
                 place = self.buckets[int(row["time"].timestamp() * 1000) // BUCKET_MS]
@@ -133,17 +136,18 @@ def test_some_of_these_rows_are_late_and_some_readers_differ_in_their_batches() 
 
 
 def test_a_reader_stays_with_a_replica_that_goes_on() -> None:
-    assert choose_copy("a", {"a": 5_001, "b": 9_000}, 5_000) == "a"
-    assert choose_copy("b", {"a": 5_001, "b": 5_001}, 5_000) == "b"
-    assert choose_copy("a", {"a": 5_000, "b": 5_000}, 5_000) == "a", "neither has more"
+    assert choose_copy("a", {"a": 5_001, "b": 9_000}, 5_000, BUCKET_MS) == "a"
+    assert choose_copy("b", {"a": 5_001, "b": 5_001}, 5_000, BUCKET_MS) == "b"
+    assert choose_copy("a", {"a": 5_000, "b": 5_000}, 5_000, BUCKET_MS) == "a", "neither has more"
 
 
 def test_a_reader_changes_from_a_replica_that_stands_still_or_is_far_behind() -> None:
-    assert choose_copy("a", {"a": 5_000, "b": 5_001}, 5_000) == "b"
-    assert choose_copy("a", {"b": 4_000}, 5_000) == "b", "the other one cannot be read"
-    assert choose_copy("a", {"a": 6_000, "b": 6_001 + MOST_BEHIND_MS}, 5_000) == "b"
+    assert choose_copy("a", {"a": 5_000, "b": 5_001}, 5_000, BUCKET_MS) == "b"
+    assert choose_copy("a", {"b": 4_000}, 5_000, BUCKET_MS) == "b", "the other one cannot be read"
+    assert choose_copy("a", {"a": 6_000, "b": 6_001 + MOST_BEHIND_MS}, 5_000, BUCKET_MS) == "b"
+    assert choose_copy("a", {"a": 60_000, "b": 120_000}, 0, 60_000) == "a", "one bucket"
 
 
 def test_a_reader_begins_with_the_replica_that_is_ahead() -> None:
-    assert choose_copy("", {"a": 1, "b": 2}, 1) == "b"
-    assert choose_copy("", {"a": 2, "b": 2}, 1) == "a"
+    assert choose_copy("", {"a": 1, "b": 2}, 1, BUCKET_MS) == "b"
+    assert choose_copy("", {"a": 2, "b": 2}, 1, BUCKET_MS) == "a"

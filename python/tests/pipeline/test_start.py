@@ -70,6 +70,9 @@ class Application:
     def bounds(self) -> dict[str, Within]:
         return {}
 
+    def settings(self) -> dict[str, dict[str, str]]:
+        return {}
+
     def find_blocked(self, _flow: str, _absent: Collection[str]) -> tuple[str, ...]:
         return ()
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import statistics
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,8 @@ from typing import Any
 from spark_cec.session import jar_path
 from spark_cec_lab.bench.measure import Say, after
 from spark_cec_lab.bench.pipelines.availability_job import ALPHA, SUSPENDS, WAITS, WITHIN, X_S
+from spark_cec_lab.bench.pipelines.one_job import run_job, spread
 from spark_cec_lab.bench.pipelines.way_job import WaySpec
-from spark_cec_lab.bench.processes import BenchError, Child
 
 _JOB = "spark_cec_lab.bench.pipelines.availability_job"
 _SILENCE_S = 400.0
@@ -35,7 +33,7 @@ def availability(
         for way in _WAYS if number % 2 == 0 else reversed(_WAYS):
             home.mkdir()
             spec = WaySpec(way, str(home), jar, memory, _ROWS_PER_S, max(windows // _WINDOWS_OF_A_KEY, 1))
-            done = _run(spec, home, after(f"round {number + 1}/{rounds}, {way}: ", say))
+            done = run_job(_JOB, spec.to_json(), home, _SILENCE_S, after(f"round {number + 1}/{rounds}, {way}: ", say))
             shutil.rmtree(home)
             found[-1][way] = done
             write({"kind": "run", "task": "availability", "way": way, "round": number + 1, **done})
@@ -51,24 +49,9 @@ def summary(found: Sequence[dict[str, dict[str, Any]]]) -> dict[str, Any]:
     within = [each[way] for each in found for way in (WITHIN, SUSPENDS)]
     return {
         "kind": "summary", "task": "availability", "x_s": X_S, "alpha": ALPHA, "windows": within[0]["windows"],
-        "first_tentative_s": _spread([each["first_tentative_s"] for each in within]),
-        "first_tentative_batches": _spread([1000 * e["first_tentative_s"] / e["batch_ms"] for e in within]),
-        "caught_up_over_waiting": _spread([e[WITHIN]["caught_up_s"] / e[WAITS]["caught_up_s"] for e in found]),
-        "suspended_over_waiting": _spread([e[SUSPENDS]["caught_up_s"] / e[WAITS]["caught_up_s"] for e in found]),
-        "heap_over_before": _spread([each["heap_during"] / each["heap_before"] for each in within]),
+        "first_tentative_s": spread([each["first_tentative_s"] for each in within]),
+        "first_tentative_batches": spread([1000 * e["first_tentative_s"] / e["batch_ms"] for e in within]),
+        "caught_up_over_waiting": spread([e[WITHIN]["caught_up_s"] / e[WAITS]["caught_up_s"] for e in found]),
+        "suspended_over_waiting": spread([e[SUSPENDS]["caught_up_s"] / e[WAITS]["caught_up_s"] for e in found]),
+        "heap_over_before": spread([each["heap_during"] / each["heap_before"] for each in within]),
     }  # fmt: skip
-
-
-def _run(spec: WaySpec, home: Path, say: Say) -> dict[str, Any]:
-    command = [sys.executable, "-m", _JOB, spec.to_json()]
-    with Child(command, home / "job.log", {"PYSPARK_PYTHON": sys.executable}) as job:
-        for event in job.events(_SILENCE_S):
-            if event.pop("done", False):
-                return {name: round(value, 3) if isinstance(value, float) else value for name, value in event.items()}
-            say(f"{event}")
-    raise BenchError("the run ended without a result")
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    median, low, high = statistics.median(values), min(values), max(values)
-    return {"median": round(median, 3), "low": round(low, 3), "high": round(high, 3)}

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import statistics
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -18,8 +16,9 @@ from typing import Any
 
 from spark_cec.session import jar_path
 from spark_cec_lab.bench.measure import Say, after
+from spark_cec_lab.bench.pipelines.one_job import run_job, spread
 from spark_cec_lab.bench.pipelines.outage_job import Outage, OutageSpec
-from spark_cec_lab.bench.processes import BenchError, Child
+from spark_cec_lab.bench.processes import BenchError
 
 _JOB = "spark_cec_lab.bench.pipelines.outage_job"
 _SILENCE_S = 700.0
@@ -32,13 +31,14 @@ _PACES = tuple((pace, after) for pace in (PROCESS, DELAY) for after in (PROCESS,
 
 
 class Part(str, Enum):
-    """One figure or table of the paper, or `cost`: what an epoch costs, beside a flow that waits."""
+    """One figure or table of the paper; `cost`: what an epoch costs, beside a flow that waits; `switch`: replicas."""
 
     COST = "cost"
     FIGURE_9 = "fig9"
     FIGURE_10 = "fig10"
     FIGURE_11 = "fig11"
     TABLE_3 = "table3"
+    SWITCH = "switch"
 
 
 THEIRS = {
@@ -51,6 +51,9 @@ THEIRS = {
     Part.TABLE_3: "the delay is linear in the length of a bucket",
 }
 """What the paper's text says of each. Its curves are not in the text."""
+
+OUTAGES = tuple(THEIRS)
+"""The parts that are runs of this module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +151,10 @@ def summary(point: Point, scale: float, found: Sequence[dict[str, Any]]) -> dict
     """Median, lowest and highest of each measure of a point. Times are seconds of the paper, but `usual_s`."""
     return {
         "kind": "summary", **describe(point, scale), "theirs": THEIRS[point.part],
-        "delay_new": _spread([each["delay_new_s"] / scale for each in found]),
-        "tentative": _spread([each["tentative"] for each in found]),
-        "corrected": _spread([each["corrected_s"] / scale for each in found]),
-        "usual_s": _spread([each["usual_s"] for each in found]),
+        "delay_new": spread([each["delay_new_s"] / scale for each in found]),
+        "tentative": spread([each["tentative"] for each in found]),
+        "corrected": spread([each["corrected_s"] / scale for each in found]),
+        "usual_s": spread([each["usual_s"] for each in found]),
     }  # fmt: skip
 
 
@@ -159,20 +162,9 @@ def _run(spec: OutageSpec, say: Say) -> dict[str, Any]:
     home = Path(spec.home)
     home.mkdir()
     try:
-        command = [sys.executable, "-m", _JOB, spec.to_json()]
-        with Child(command, home / "job.log", {"PYSPARK_PYTHON": sys.executable}) as job:
-            for event in job.events(_SILENCE_S + spec.outage.cut_s):
-                if not event.pop("done", False):
-                    say(f"{event}")
-                    continue
-                if event["wrong"]:
-                    raise BenchError(f"{event['wrong']} of {event['stable']} stable windows are wrong")
-                return {key: round(value, 3) if isinstance(value, float) else value for key, value in event.items()}
-        raise BenchError("the run ended without a result")
+        done = run_job(_JOB, spec.to_json(), home, _SILENCE_S + spec.outage.cut_s, say)
+        if done["wrong"]:
+            raise BenchError(f"{done['wrong']} of {done['stable']} stable windows are wrong")
+        return done
     finally:
         shutil.rmtree(home)
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    median, low, high = statistics.median(values), min(values), max(values)
-    return {"median": round(median, 2), "low": round(low, 2), "high": round(high, 2)}

@@ -4,10 +4,13 @@ import java.util
 
 import scala.jdk.CollectionConverters._
 
+import org.apache.spark.sql.catalyst.expressions.Attribute
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression
 import org.apache.spark.sql.catalyst.optimizer.InlineCTE
 import org.apache.spark.sql.catalyst.plans.logical.{AnalysisHelper, Aggregate, LeafNode, LogicalPlan}
 import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2
+import org.apache.spark.sql.cec.source.CecTable
+import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
 import org.apache.spark.sql.streaming.OutputMode
 
@@ -28,15 +31,28 @@ private[cec] object ReplicaCheck {
     val plan = AnalysisHelper.allowInvokingTransformsInAnalyzer(InlineCTE().apply(analyzed))
     val nodes = plan.collectWithSubqueries { case node => node }
     val reasons = nodes.iterator.flatMap(judge(_, readsSource)) ++ DeterministicExpressions.against(plan) ++
-      (if (readsSource) judgeSources(plan) else None)
+      (if (readsSource) judgeSources(plan) else judgeChannels(plan))
     reasons.nextOption().getOrElse("")
   }
 
-  /** The columns of a flow for which it tells below which time no row will come. */
+  /**
+   * The columns of a flow that reads by buckets for which it tells below which time no row will come: ends of windows, or
+   * the time of its buckets, unchanged.
+   */
   def boundedColumns(analyzed: LogicalPlan): util.List[String] = {
-    val kept = if (QuietInputs.isRowByRow(analyzed)) analyzed.output.filter(TimeColumns.sourceColumn(analyzed, _).isDefined).map(_.name) else Nil
+    val kept = if (QuietInputs.isRowByRow(analyzed)) analyzed.output.filter(isTimeOfBuckets(analyzed, _)).map(_.name) else Nil
     (TimeColumns.endsOfWindows(analyzed, OutputMode.Append()) ++ kept).asJava
   }
+
+  /** The settings of a session that can change the rows of a flow. */
+  def settings(session: SparkSession): util.Map[String, String] = SessionSettings.of(session.sessionState.conf).asJava
+
+  private def isTimeOfBuckets(plan: LogicalPlan, column: Attribute): Boolean = TimeColumns.sourceColumn(plan, column).exists {
+    case (source: StreamingRelationV2, name) => tableOf(source).flatMap(_.bucketTime).exists(_.equalsIgnoreCase(name))
+    case _ => false
+  }
+
+  private def tableOf(source: StreamingRelationV2): Option[CecTable] = Some(source.table).collect { case table: CecTable => table }
 
   private def judge(node: LogicalPlan, readsSource: Boolean): Option[String] = node match {
     case stateful if StatefulOperators.kind(stateful).isDefined && readsSource =>
@@ -51,15 +67,29 @@ private[cec] object ReplicaCheck {
     case other => DeterministicNodes.against(other)
   }
 
+  private def sourcesOf(plan: LogicalPlan): Seq[LogicalPlan] =
+    plan.collectWithSubqueries { case source @ (_: StreamingRelationV2 | _: StreamingRelation) => source }
+
+  private def judgeChannels(plan: LogicalPlan): Option[String] = sourcesOf(plan).filterNot(QuietInputs.isReadByBuckets).headOption
+    .map(_ => "it reads flows and a source of its own: read the source in a flow of its own")
+
   private def judgeSources(plan: LogicalPlan): Option[String] = {
-    val sources = plan.collect { case source @ (_: StreamingRelationV2 | _: StreamingRelation) => source }
+    val sources = sourcesOf(plan)
     val reasons = sources.flatMap {
-      case v2: StreamingRelationV2 if Sources(v2.sourceName) => KafkaTopics.findCompacted(v2, unknown = _ => None)
+      case v2: StreamingRelationV2 if Sources(v2.sourceName) =>
+        judgeOptions(v2.extraOptions.asScala.toMap).orElse(KafkaTopics.findCompacted(v2, unknown = _ => None))
       case v2: StreamingRelationV2 => Some(unknown(v2.sourceName))
       case other => Some(unknown(other.nodeName))
     }
     reasons.headOption.orElse(Option.when(sources.size != 1)(
       s"it reads ${sources.size} sources, and replicas agree on the batches of one: read each in a flow of its own"))
+  }
+
+  private def judgeOptions(options: Map[String, String]): Option[String] = options.collectFirst {
+    case (key, value) if key.equalsIgnoreCase("failOnDataLoss") && !value.equalsIgnoreCase("true") =>
+      s"its source has failOnDataLoss=$value, and each replica would lose other rows: leave it out"
+    case (key, value) if key.equalsIgnoreCase("reader") =>
+      s"its source has reader=$value, and both replicas would note under that name how far they are: leave it out"
   }
 
   private def unknown(source: String): String =

@@ -86,7 +86,7 @@ private final class BucketStream(view: OutputView, buckets: Buckets, schema: Str
 
   /** Begins the stream, because Spark asks for it only without an offset. */
   override def initialOffset(): Offset = if (copies.nonEmpty) {
-    copies.values.foreach(_.note(begins = Some(-1L))) // each with all that it keeps
+    copies.values.foreach(_.noteBegin()) // each with all that it keeps
     BucketOffset(BucketOffset.BeginMs, -1L, 0L, time)
   } else {
     val begin = view.first - 1

@@ -33,6 +33,9 @@ private[cec] final class CecTable(tableSchema: StructType, options: CaseInsensit
   /** Whether a stream reads it by buckets, and so says below which time no row will come. */
   def isReadByBuckets: Boolean = options.containsKey("union")
 
+  /** The column with the time of its buckets. */
+  def bucketTime: Option[String] = View.parseBuckets(options).map(_.time)
+
   /** Whether a stream reads tentative rows. A replay may find that they are gone. */
   def isTentative: Boolean = Option(options.get("tentative")).exists(_.trim.equalsIgnoreCase("true"))
 

@@ -167,6 +167,11 @@ private[source] final case class OutputView(
   def note(begins: Option[Long] = None, ends: Option[Long] = None, retained: Long = 0L): Unit =
     reader.foreach(name => Agent.call(NoteReaderRequest(path, conf, name, mayWait, begins, ends, retained), conf))
 
+  /** Notes that the stream begins with all that is kept. A failure is a warning, because nothing is deleted then. */
+  def noteBegin(): Unit = try note(begins = Some(-1L)) catch {
+    case NonFatal(failure) => logWarning(s"Spark CEC: that the stream from $path begins was not noted, so more of that is kept", failure)
+  }
+
   /** As `note` with `ends`, but a failure is a warning, because more is kept then. */
   def noteEnd(ends: Option[Long], retained: Long): Unit = try note(ends = ends, retained = retained) catch {
     case NonFatal(failure) => logWarning(s"Spark CEC: how far the stream from $path is was not noted, so more of that is kept", failure)
@@ -285,7 +290,7 @@ private[source] object View {
     text
   }
 
-  private def parseBuckets(options: CaseInsensitiveStringMap): Option[Buckets] = Option(options.get("union")).map(
+  def parseBuckets(options: CaseInsensitiveStringMap): Option[Buckets] = Option(options.get("union")).map(
     Buckets(_, parseNumber("own", options, least = 0).getOrElse(0L).toInt))
 
   private def parseTimestamp(options: CaseInsensitiveStringMap): Option[Long] = Option(options.get("startingTimestamp")).map { text =>
