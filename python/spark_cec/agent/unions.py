@@ -303,14 +303,14 @@ class UnionCalls:
             if not request.checked or log.published.cuts.known:
                 refuse_other_batch(log, request, position.batch)
         holds = log is not None and boundary is not None and self._readers.holds(log, boundary)
-        said_ms = _read_said(boundary, member, request) if boundary is not None and holds else None
+        # Of sources replicas agree on the batches alone, and what the writer says comes at any time.
+        counts = holds and not (union.replicated and member.is_source)
+        said_ms = _read_said(boundary, member, request) if boundary is not None and counts else None
         if log is None or bounds is None:
             return ChannelFacts(member.name, position, Backlog(), position.batch, member.delay_ms, said_ms)
         first = max(position.first, bounds[0]) if request.may_lose else position.first
         backlog = self._read_backlog(log, member, range(first, bounds[1] + 1), request)
-        if union.replicated and member.is_source:
-            said_ms = None  # The replicas agree on the batches alone, and what the writer says comes at any time.
-        elif union.replicated:
+        if union.replicated and not member.is_source:
             backlog = replace(backlog, latest_ms=None)
         return ChannelFacts(member.name, position, backlog, bounds[1], member.delay_ms, said_ms)
 

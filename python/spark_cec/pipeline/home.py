@@ -32,11 +32,11 @@ class NoHome(CecError):
 class PipelineHome:
     """`<home>/pipeline.json`, `<home>/status.json`, and `<home>/flows/<flow>`: a checkpoint with the flow's channel."""
 
-    def __init__(self, home: str, replica: Replica | None = None) -> None:
-        """`replica`: whose home it is; its sinks are elsewhere. Raises `LogLocationError` for an unusable place."""
+    def __init__(self, home: str, replica: Replica | None = None, sinks: Collection[str] = ()) -> None:
+        """`replica`: whose home it is. Its `sinks` are elsewhere. Raises `LogLocationError` for an unusable place."""
         self.home = home
         self._replica = replica
-        self._sinks = frozenset[str]()
+        self._sinks = frozenset(sinks)
         self._storage = open_storage(home)
         self._leases = CheckpointLeases()
 
@@ -44,9 +44,8 @@ class PipelineHome:
     def of(cls, graph: Graph, base: str, replica: Replica | None) -> PipelineHome:
         """The home of a pipeline, or of its replica. Raises `GraphError` if the home was begun in the other way."""
         refuse_other_kind(graph.name, base, replica)
-        made = cls(base if replica is None else replica.home, replica)
-        made._sinks = frozenset(name for name, node in graph.nodes.items() if node.is_sink and replica is not None)
-        return made
+        sinks = [name for name, node in graph.nodes.items() if node.is_sink]
+        return cls(base) if replica is None else cls(replica.home, replica, sinks)
 
     def flow(self, name: str) -> str:
         """The checkpoint of a flow, which holds its channel."""
@@ -188,7 +187,12 @@ class PipelineHome:
 
 def open_homes(base: str) -> dict[str, PipelineHome]:
     """The homes of a pipeline's replicas, by name; if it has none, its only home, by an empty name."""
-    return {each.name: PipelineHome(each.home, each) for each in list_replicas(base)} or {"": PipelineHome(base)}
+    found = {}
+    for each in list_replicas(base):
+        recorded = PipelineHome(each.home, each)._read(PIPELINE_FILE) or {}
+        sinks = [name for name, node in recorded.get("flows", {}).items() if node.get("sink")]
+        found[each.name] = PipelineHome(each.home, each, sinks)
+    return found or {"": PipelineHome(base)}
 
 
 def _refuse_another_protocol(

@@ -24,6 +24,7 @@ from spark_cec.log.record import encode_table
 from spark_cec.log.writer import SegmentWriter
 from spark_cec.pipeline.graph import Graph, GraphError, Node
 from spark_cec.pipeline.home import NoHome, PipelineHome
+from spark_cec.pipeline.replicas import Replica
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
 from spark_cec.pipeline_commands.app import make_app
 from spark_cec.pipeline_commands.run import SILENT_S, make_table
@@ -176,6 +177,28 @@ def test_a_failed_flow_is_in_the_exit_code_and_so_is_a_driver_that_is_gone(tmp_p
     assert "process 4711" in text
     home.write_status(status_of(tmp_path, FlowStatus("a", State.STOPPED, 12), age_s=SILENT_S + 10))
     assert run("status", str(tmp_path))[0] == 0
+
+
+def test_status_and_verify_show_both_replicas(tmp_path: Path) -> None:
+    homes = {name: PipelineHome.of(GRAPH, str(tmp_path), Replica(name, str(tmp_path))) for name in "ab"}
+    for home in homes.values():
+        home.take(GRAPH, {})
+        home.write_status(status_of(tmp_path, FlowStatus("a", State.RUNNING, 12), FlowStatus("out", State.STANDBY)))
+    code, text = run("status", str(tmp_path))
+    assert code == 0
+    assert "pipeline shop, replica a" in text and "pipeline shop, replica b" in text and "standby" in text
+    homes["b"].write_status(status_of(tmp_path, FlowStatus("a", State.RUNNING, 12), age_s=SILENT_S + 10))
+    code, text = run("status", str(tmp_path), "--json")
+    assert code == 1, "one of them is gone"
+    found = json.loads(text)["replicas"]
+    assert (found["a"]["silent_s"] < SILENT_S < found["b"]["silent_s"]) and found["a"]["flows"][1]["state"] == "standby"
+    written_flow(tmp_path / "replicas" / "b" / "flows" / "a", 3)
+    written_flow(tmp_path / "sinks" / "out", 2)
+    code, text = run("verify", str(tmp_path), "--json")
+    assert code == 0, text
+    assert [(each["name"], each["log"]) for each in json.loads(text)["flows"]] == [
+        ("a/a", False), ("a/out", True), ("b/a", True),
+    ]  # fmt: skip
 
 
 def test_a_flow_that_there_is_not_is_wrong_usage(tmp_path: Path) -> None:
