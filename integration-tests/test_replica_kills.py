@@ -52,7 +52,7 @@ def newest(root: Path) -> float:
 
 
 def advances(root: Path, seconds: float, root_of: dict[str, Driver]) -> None:
-    """Waits until the sink has that many more seconds of windows, whoever runs it."""
+    """Waits until the sink has that many more seconds of windows, in either replica."""
     begin = newest(root) or replica_driver.BEGIN_MS / 1000
 
     def look() -> bool | None:

@@ -100,7 +100,7 @@ def state_of(run: RunningPipeline, name: str) -> State:
 
 @pytest.mark.parametrize("first", ["a", "b"])
 def test_a_sink_goes_on_in_the_other_replica(first: str, spark: SparkSession, tmp_path: Path) -> None:
-    """The rows of each window come once, whichever replica gives them out."""
+    """The rows of each window come once, from one replica or the other."""
     table, other = Table(), "b" if first == "a" else "a"
     with ExitStack() as stack:
         feed = stack.enter_context(feeding(spark, tmp_path))

@@ -67,7 +67,7 @@ def test_a_look_decides_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_replicas_run_the_same_batches(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is ahead, with restarts, and while old agreements are deleted."""
+    """With restarts, and while old agreements are deleted."""
     monkeypatch.setattr(agreements, "TIDY_EVERY", 3)
     monkeypatch.setattr(agreements, "KEPT", 2)
     chance = random.Random(seed)

@@ -99,7 +99,7 @@ def copies(tmp_path: Path) -> Iterator[Copies]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_each_row_comes_once_whichever_replica_gives_it(seed: int, copies: Copies) -> None:
+def test_each_row_comes_once_from_one_replica_or_the_other(seed: int, copies: Copies) -> None:
     """Replicas stand still and catch up, and the reader is started again, at random; a repeat has the same rows."""
     chance = random.Random(seed)
     copies.rows = [*sorted(chance.randint(1, 40_000) for _ in range(60)), 48_000, 58_000]
