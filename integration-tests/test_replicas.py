@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from cec_it.board import Table
 from cec_it.feed import NOON, Feed
 from cec_it.local import eventually, tasks_are_over
 from spark_cec.pipeline import Pipeline
@@ -46,19 +47,9 @@ def feeding(spark: SparkSession, root: Path) -> Iterator[Feed]:
         tasks_are_over(spark)
 
 
-class Table:
-    """What a sink has written: the newest rows of each batch count."""
-
-    def __init__(self) -> None:
-        self._batches: dict[int, list[Row]] = {}
-
-    def take(self, rows: DataFrame, batch: int) -> None:
-        """For `foreachBatch`."""
-        self._batches[batch] = rows.collect()
-
-    def shown(self) -> Shown:
-        """All rows: the second at which a window ends, the page, the count and the sum."""
-        return Counter(shown(row) for rows in self._batches.values() for row in rows)
+def windows_of(table: Table) -> Shown:
+    """All rows: the second at which a window ends, the page, the count and the sum."""
+    return Counter(shown(row) for row in table.rows())
 
 
 def shown(row: Row) -> tuple[int, str, int, float]:
@@ -113,24 +104,24 @@ def test_a_sink_goes_on_in_the_other_replica(first: str, spark: SparkSession, tm
         for name in INPUTS:
             feed.put(name, (1, "a", 1.5), (12, "b", 1), (13, "b", 2), (25, "c", 1))
         right: Shown = Counter([(10, "a", 2, 3.0), (20, "b", 4, 6.0)])
-        eventually(lambda: table.shown() == right or None, f"{right}, not {table.shown()}")
+        eventually(lambda: windows_of(table) == right or None, f"{right}, not {windows_of(table)}")
         assert state_of(runs[other], "board") is State.STANDBY
         runs[first].stop()
         for name in INPUTS:
             feed.put(name, (26, "c", 1), (31, "d", 1), (45, "e", 1))
         right += Counter([(30, "c", 4, 4.0), (40, "d", 2, 2.0)])
-        eventually(lambda: table.shown() == right or None, lambda: f"{right}, not {table.shown()}")
+        eventually(lambda: windows_of(table) == right or None, lambda: f"{right}, not {windows_of(table)}")
         runs[first] = start_pipeline(per_page(tmp_path, table), spark, Patience(wait_s=0.1), replica=first)
         stack.callback(runs[first].stop)
         for name in INPUTS:
             feed.put(name, (46, "e", 1), (58, "f", 1))
         right += Counter([(50, "e", 4, 4.0)])
-        eventually(lambda: table.shown() == right or None, lambda: f"{right}, not {table.shown()}")
+        eventually(lambda: windows_of(table) == right or None, lambda: f"{right}, not {windows_of(table)}")
         runs[other].stop()
         for name in INPUTS:
             feed.put(name, (75, "g", 1))
         right += Counter([(60, "f", 2, 2.0)])
-        eventually(lambda: table.shown() == right or None, lambda: f"{right}, not {table.shown()}")
+        eventually(lambda: windows_of(table) == right or None, lambda: f"{right}, not {windows_of(table)}")
 
 
 def joined(web: DataFrame, app: DataFrame) -> DataFrame:

@@ -1,4 +1,4 @@
-"""What a table of stable and tentative rows shows."""
+"""What tables of sinks show: of stable rows alone, and with tentative ones."""
 
 from __future__ import annotations
 
@@ -9,6 +9,21 @@ from typing import Any
 from pyspark.sql import DataFrame, Row
 
 Rows = Counter[tuple[Any, ...]]
+
+
+class Table:
+    """Takes the batches of a sink in. A batch that comes again replaces the first one."""
+
+    def __init__(self) -> None:
+        self._batches: dict[int, list[Row]] = {}
+
+    def take(self, rows: DataFrame, batch: int) -> None:
+        """For Spark's `foreachBatch`."""
+        self._batches[batch] = rows.collect()
+
+    def rows(self) -> list[Row]:
+        """All rows, in the order of their batches."""
+        return [row for _, rows in sorted(self._batches.items()) for row in rows]
 
 
 class Board:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from cec_it.board import Table
 from cec_it.local import eventually, tasks_are_over
 from spark_cec.pipeline import Pipeline
 from spark_cec.pipeline.running import RunningPipeline
@@ -23,27 +25,16 @@ PARTITIONS = 3
 Windows = Counter[tuple[int, int]]
 
 
-class Table:
-    """What the sink has written; a batch that comes again replaces the first one."""
-
-    def __init__(self) -> None:
-        self._batches: dict[int, list[Row]] = {}
-
-    def take(self, rows: DataFrame, batch: int) -> None:
-        """For `foreachBatch`."""
-        self._batches[batch] = rows.collect()
-
-    def windows(self) -> Windows:
-        """The rows, by the second after the begin at which a window ends."""
-        rows = [row for each in self._batches.values() for row in each]
-        return Counter((round(row.time.timestamp() + 1e-6) - BEGIN_S, row.n) for row in rows)
+def windows_of(table: Table) -> Windows:
+    """The rows, by the second after the begin at which a window ends."""
+    return Counter((round(row.time.timestamp() + 1e-6) - BEGIN_S, row.n) for row in table.rows())
 
 
 def per_window(root: Path, table: Table, address: str, topic: str) -> Pipeline:
     """A topic, read from its newest row on -> counts of windows of ten seconds."""
     made = Pipeline("shop", f"{root}/home")
 
-    @made.flow(trigger={"processingTime": "500 milliseconds"})
+    @made.flow(kept=True, trigger={"processingTime": "200 milliseconds"})
     def rows(spark: SparkSession) -> DataFrame:
         reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", address)
         read = reader.option("subscribe", topic).option("startingOffsets", "latest").load()
@@ -61,10 +52,15 @@ def per_window(root: Path, table: Table, address: str, topic: str) -> Pipeline:
     return made
 
 
-def put(topics: Topics, topic: str, *seconds: int) -> None:
-    """A row in each partition for each of these seconds after the begin."""
-    rows = [(number, b"", str(BEGIN_S + second).encode()) for second in seconds for number in range(PARTITIONS)]
-    topics.produce(topic, rows)
+def put_rows(topics: Topics, topic: str, second: int) -> None:
+    """A row in each partition, of so many seconds after the begin."""
+    topics.produce(topic, [(number, b"", str(BEGIN_S + second).encode()) for number in range(PARTITIONS)])
+
+
+def has_rows_of(spark: SparkSession, root: Path, replica: str, second: int) -> bool | None:
+    """Whether the channel of a source flow has all rows of a second."""
+    rows = spark.read.format("cec").load(f"{root}/home/replicas/{replica}/flows/rows").collect()
+    return sum(row.time.timestamp() == BEGIN_S + second for row in rows) == PARTITIONS or None
 
 
 def has_begun(root: Path, replica: str) -> bool | None:
@@ -77,7 +73,7 @@ def test_replicas_begin_where_the_first_one_did(
 ) -> None:
     table, runs = Table(), dict[str, RunningPipeline]()
     topics.create(topic, PARTITIONS)
-    put(topics, topic, 1)  # before the newest row: it does not count
+    put_rows(topics, topic, 1)  # before the newest row: it does not count
     with ExitStack() as stack:
         stack.callback(tasks_are_over, spark)
 
@@ -88,30 +84,37 @@ def test_replicas_begin_where_the_first_one_did(
 
         def shows(*windows: tuple[int, int]) -> None:
             right: Windows = Counter(windows)
-            eventually(lambda: table.windows() == right or None, lambda: f"{right}, not {table.windows()}")
+            eventually(lambda: windows_of(table) == right or None, lambda: f"{right}, not {windows_of(table)}")
+
+        def put(*seconds: int) -> None:
+            """Rows of these seconds, each in a batch after the one before, which may make it late."""
+            living = next(name for name, run in runs.items() if not run.is_over)
+            for second in seconds:
+                put_rows(topics, topic, second)
+                look = partial(has_rows_of, spark, tmp_path, living, second)
+                eventually(look, f"{second} s in replica {living}")
 
         begin("a")
         eventually(lambda: has_begun(tmp_path, "a"), "replica a has begun")
-        put(topics, topic, 2, 5, 12)
+        put(2, 5, 12)
         shows((10, 6))
-        put(topics, topic, 3)  # late in each replica
+        put(3)  # late in each replica
         begin("b")
         eventually(lambda: has_begun(tmp_path, "b"), "replica b has begun")
-        put(topics, topic, 13, 25)
+        put(13, 25)
         shows((10, 6), (20, 6))
         runs["a"].stop()
-        put(topics, topic, 14, 26, 38)  # one is late
+        put(14, 26, 38)  # the first one is late
         shows((10, 6), (20, 6), (30, 6))
         begin("a")
-        put(topics, topic, 39, 50)
+        put(39, 50)
         shows((10, 6), (20, 6), (30, 6), (40, 6))
         runs["b"].stop()
-        put(topics, topic, 51, 65)
+        put(51, 65)
         shows((10, 6), (20, 6), (30, 6), (40, 6), (60, 6))
-    late = {
-        name: sorted(row.time.timestamp() - BEGIN_S for row in late_rows(spark, tmp_path, name)) for name in runs
-    }
-    assert late["a"][:PARTITIONS] == late["b"][:PARTITIONS] == [3.0] * PARTITIONS
+    late = [sorted(row.time.timestamp() - BEGIN_S for row in late_rows(spark, tmp_path, name)) for name in "ab"]
+    assert late[0] == [3.0] * PARTITIONS + [14.0] * PARTITIONS
+    assert late[1] == late[0]
 
 
 def late_rows(spark: SparkSession, root: Path, replica: str) -> list[Row]:
