@@ -48,6 +48,9 @@ private[recovery] final class AgreedSources(session: SparkSession, conf: Map[Str
   private final class AgreedStream(inner: MicroBatchStream with SupportsAdmissionControl) extends MicroBatchDelegate(inner) with SupportsAdmissionControl {
     private var begunNs = System.nanoTime - (everyMs * 1e6).toLong
 
+    /** Found once, because Spark asks ten times a second while there is no input. */
+    private lazy val planned = lastPlanned
+
     /** Whether the other replica may be ahead. */
     private var follows = true
 
@@ -59,9 +62,9 @@ private[recovery] final class AgreedSources(session: SparkSession, conf: Map[Str
 
     override def latestOffset(start: Offset, limit: ReadLimit): Offset = {
       val found = inner.latestOffset(start, limit)
-      val batch = SourceEvents.lastBatch(session).getOrElse(lastPlanned) + 1
-      // Spark runs the first batch of a query whether it has rows or not.
+      val batch = SourceEvents.lastBatch(session).getOrElse(planned) + 1
       val decides = System.nanoTime - begunNs >= everyMs * 1e6
+      // Spark runs the first batch of a query whether it has rows or not.
       if (found == null || (found.json == start.json && batch > 0)) found
       else if (!decides && !follows) start
       else {
