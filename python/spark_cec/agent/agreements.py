@@ -8,11 +8,12 @@ the other one follows. So both channels have the same rows in each batch, and ne
 | `begin.json` | where the first batch begins in the source |
 | `<batch>.json` | where a batch begins and ends in the source |
 | `at-<replica>.json` | the batch at which a replica was, now and then |
-| `kept.json` | the first batch whose agreement is kept. It is written before older ones are deleted |
+| `kept.json` | the first batch whose agreement is kept. It is there before all others, and changes before old ones go |
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any
 
@@ -64,6 +65,8 @@ class AgreementCalls:
         if key not in self._noted:  # it may be an earlier batch than before, which must not be deleted now
             _note_place(storage, request.replica, request.batch)
             self._noted.add(key)
+        if request.batch < 0:
+            _create_note(storage)
         made = _create(storage, request) if request.decides else None
         there = made or _read(storage, request)
         _refuse_forgotten(storage, request)
@@ -104,13 +107,22 @@ def _refuse_forgotten(storage: Storage, request: AgreeRequest) -> None:
 
     The look comes after the creation, and what is deleted was noted before. So no deletion stays unseen.
     """
-    if request.batch < 0 or request.batch >= (kept := _read_number(storage, _KEPT, 0)):
+    kept = _read_number(storage, _KEPT, -1)
+    if request.batch < 0 or 0 <= kept <= request.batch:
         return
     storage.delete(_path(request.batch))
+    if kept < 0:
+        raise ReplicasDiffer(f"{storage.url}: the agreements of the replicas are gone: bring them back, or {_MEND}")
     raise ReplicasDiffer(
         f"{storage.url}: replica {request.replica} is to run batch {request.batch}, and agreements are kept from batch "
         f"{kept} on, because the other replica is far ahead: {_MEND}"
     )
+
+
+def _create_note(storage: Storage) -> None:
+    """Notes that all agreements are kept, if no replica has begun before."""
+    with contextlib.suppress(AlreadyExists):
+        storage.create(_KEPT, encode_object({"batch": 0}))
 
 
 def _note_place(storage: Storage, replica: str, batch: int) -> None:

@@ -16,7 +16,14 @@ from spark_cec.checkpoint.columns import column_names, with_former_columns
 from spark_cec.errors import CecError, Fenced, LogLocationError
 from spark_cec.pipeline.checkpointing import CEC, Checkpointing
 from spark_cec.pipeline.graph import Graph, GraphError, check_columns, check_recorded, to_json
-from spark_cec.pipeline.replicas import STATUS_FILE, Replica, list_replicas, refuse_other_graph, refuse_other_kind
+from spark_cec.pipeline.replicas import (
+    STARTS_WITHIN_S,
+    STATUS_FILE,
+    Replica,
+    list_replicas,
+    refuse_other_graph,
+    refuse_other_kind,
+)
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
 from spark_cec.recovery.query_files import PIPELINE_FILE
 
@@ -87,6 +94,8 @@ class PipelineHome:
                 refuse_other_graph(graph.name, self._replica, wanted)
             if wanted != recorded:
                 self._storage.replace(PIPELINE_FILE, json.dumps(wanted, indent=1).encode())
+            if self._replica is not None:
+                refuse_other_graph(graph.name, self._replica, wanted, STARTS_WITHIN_S)
         except BaseException:
             self.release()
             raise

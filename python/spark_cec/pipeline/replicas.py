@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,11 @@ from spark_cec.pipeline.status import PipelineStatus, State
 from spark_cec.recovery.query_files import PIPELINE_FILE
 
 STATUS_FILE = "status.json"
+
+STARTS_WITHIN_S = 60.0
+"""So long a replica waits at most until the other one, which starts at the same time, has recorded its program."""
+
+_LOOK_S = 0.2
 
 FRESH_S = 30.0
 """A replica runs if it has written its status within so many seconds."""
@@ -133,23 +139,32 @@ def refuse_some_sinks(graph: Graph, chosen: Collection[str]) -> None:
         raise GraphError(graph.name, [f"replicas run all sinks or none, and {left_out} was left out: choose it, too"])
 
 
-def refuse_other_graph(pipeline: str, replica: Replica, wanted: Mapping[str, Any]) -> None:
+def refuse_other_graph(pipeline: str, replica: Replica, wanted: Mapping[str, Any], wait_s: float = 0.0) -> None:
     """Raises `GraphError` if the other replica runs with another graph, or reads in another way. `wanted`: our record.
+
+    One that only starts may not have recorded its program yet. `wait_s`: how long to wait until it has; 0 before our
+    own record is written. Of two that start at once each has recorded its program before it waits.
     """
+    deadline, pause = time.monotonic() + wait_s, threading.Event()
+    while differ := _find_differences(replica, wanted, counts_starting=wait_s > 0):
+        if time.monotonic() >= deadline:
+            mend = "run one program in both, and stop both to change it"
+            has = f"replica {replica.other.name} runs with other {', '.join(differ)} than replica {replica.name}"
+            raise GraphError(pipeline, [f"{has}: {mend}"])
+        pause.wait(_LOOK_S)
+
+
+def _find_differences(replica: Replica, wanted: Mapping[str, Any], *, counts_starting: bool) -> list[str]:
+    """In what the program of the other replica differs; nothing if that replica does not run."""
     storage = open_storage(replica.other.home)
     try:
         status = PipelineStatus.from_json(json.loads(storage.read(STATUS_FILE)))
         theirs = json.loads(storage.read(PIPELINE_FILE))
     except (FileNotFoundError, ValueError, KeyError, TypeError):  # it never ran, or its own start says what is wrong
-        return
-    # One that only starts has not recorded its program yet, and will find ours.
-    has_begun = any(flow.state is not State.STARTING for flow in status.flows)
-    runs = has_begun and not status.is_over and time.time() - status.wall_ms / 1000 < FRESH_S
-    differ = sorted(key for key in wanted.keys() | theirs.keys() if wanted.get(key) != theirs.get(key))
-    if runs and differ:
-        mend = "run one program in both, and stop both to change it"
-        has = f"replica {replica.other.name} runs with other {', '.join(differ)} than replica {replica.name}"
-        raise GraphError(pipeline, [f"{has}: {mend}"])
+        return []
+    counts = counts_starting or any(flow.state is not State.STARTING for flow in status.flows)
+    runs = counts and not status.is_over and time.time() - status.wall_ms / 1000 < FRESH_S
+    return sorted(key for key in wanted.keys() | theirs.keys() if wanted.get(key) != theirs.get(key)) if runs else []
 
 
 def find_interval_ms(flow: Flow) -> int:

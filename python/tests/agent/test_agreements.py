@@ -114,6 +114,25 @@ def test_what_was_decided_is_not_decided_again(batch: int, tmp_path: Path, monke
     assert not open_storage(b.place).exists(f"{batch:019d}.json")
 
 
+def test_agreements_that_were_moved_away_are_not_made_anew(tmp_path: Path) -> None:
+    a, b = Replica(tmp_path, "a"), Replica(tmp_path, "b")
+    for each in (a, b):
+        each.begin("10")
+        each.step("15")
+    a.step("20")
+    Path(a.place).rename(tmp_path / "away")
+    for _ in range(2):
+        with pytest.raises(ReplicasDiffer, match="the agreements of the replicas are gone"):
+            b.step("25")
+    assert not Path(a.place, f"{1:019d}.json").exists()
+    for left in Path(a.place).iterdir():
+        left.unlink()
+    Path(a.place).rmdir()
+    (tmp_path / "away").rename(a.place)
+    b.step("25")
+    assert b.ends == ["15", "20"]
+
+
 @pytest.mark.parametrize("has_begun", [False, True])
 def test_a_replica_that_is_too_far_behind_is_refused(
     has_begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -155,9 +156,35 @@ def test_both_replicas_may_start_with_a_changed_program(tmp_path: Path) -> None:
         home.release()
     for home in homes.values():
         home.announce(graph, graph.nodes)
+    reads = describe_reads(second.flows, {})
+    later = threading.Timer(0.3, homes["b"].take, args=(graph, {}), kwargs={"reads": reads})
+    later.start()
+    homes["a"].take(graph, {}, reads=reads)
+    later.join()
     for home in homes.values():
-        home.take(graph, {}, reads=describe_reads(second.flows, {}))
         home.release()
+
+
+def test_two_programs_that_start_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if neither runs yet: at least the one that records its program later finds the other one's."""
+    monkeypatch.setattr("spark_cec.pipeline.home.STARTS_WITHIN_S", 0.5)
+    graph, refused = shop(tmp_path).graph(), list[str]()
+    homes = {name: PipelineHome.of(graph, str(tmp_path), Replica(name, str(tmp_path))) for name in "ab"}
+    for home in homes.values():
+        home.announce(graph, graph.nodes)
+
+    def take(name: str, bucket: str) -> None:
+        try:
+            homes[name].take(graph, {}, reads=describe_reads(shop(tmp_path, {"bucket": bucket}).flows, {}))
+        except GraphError:
+            refused.append(name)
+
+    starts = [threading.Thread(target=take, args=each) for each in (("a", "1s"), ("b", "2s"))]
+    for each in starts:
+        each.start()
+    for each in starts:
+        each.join()
+    assert refused
 
 
 def test_settings_that_change_rows_are_compared(tmp_path: Path) -> None:
