@@ -85,7 +85,7 @@ def right_windows(spark: SparkSession, root: Path, until_s: float) -> dict[tuple
 
 
 def windows_of(spark: SparkSession, root: Path, replica: str, until_s: float) -> Counter[tuple[Any, ...]]:
-    """The rows of the flow in one replica, up to a time, without what may round."""
+    """The rows of the flow in one replica, up to a time, without the sums of doubles."""
     rows = spark.read.format("cec").load(f"{root}/home/replicas/{replica}/flows/totals").collect()
     return Counter((row.time, row.page, row.rows, row.n) for row in rows if row.time.timestamp() <= until_s)
 

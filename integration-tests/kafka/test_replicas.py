@@ -87,7 +87,7 @@ def test_replicas_begin_where_the_first_one_did(
             eventually(lambda: windows_of(table) == right or None, lambda: f"{right}, not {windows_of(table)}")
 
         def put(*seconds: int) -> None:
-            """Rows of these seconds, each in a batch after the one before, which may make it late."""
+            """Rows of these seconds, each in a later batch than the one before. So earlier rows may make it late."""
             living = next(name for name, run in runs.items() if not run.is_over)
             for second in seconds:
                 put_rows(topics, topic, second)

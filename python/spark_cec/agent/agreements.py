@@ -32,11 +32,10 @@ TIDY_EVERY = 100
 KEPT = 1_000
 """The agreements that stay behind the replica that is last: a rollback may ask for them again."""
 
-_KEPT = "kept.json"
+_KEPT_FILE = "kept.json"
 
 MOST_BEHIND = 100_000
 """The agreements that stay for a replica that is last. One that is further behind cannot go on."""
-
 
 _MEND = "begin the pipeline anew, in another home"
 
@@ -105,9 +104,9 @@ def _read(storage: Storage, request: AgreeRequest) -> dict[str, Any] | None:
 def _refuse_forgotten(storage: Storage, request: AgreeRequest) -> None:
     """Raises `ReplicasDiffer` if the agreement on this batch may have been deleted: another one must not replace it.
 
-    The look comes after the creation, and what is deleted was noted before. So no deletion stays unseen.
+    Each deletion is noted before it begins, and this looks after the creation. So it sees each deletion.
     """
-    kept = _read_number(storage, _KEPT, -1)
+    kept = _read_number(storage, _KEPT_FILE, -1)
     if request.batch < 0 or 0 <= kept <= request.batch:
         return
     storage.delete(_path(request.batch))
@@ -122,7 +121,7 @@ def _refuse_forgotten(storage: Storage, request: AgreeRequest) -> None:
 def _create_note(storage: Storage) -> None:
     """Notes that all agreements are kept, if no replica has begun before."""
     with contextlib.suppress(AlreadyExists):
-        storage.create(_KEPT, encode_object({"batch": 0}))
+        storage.create(_KEPT_FILE, encode_object({"batch": 0}))
 
 
 def _note_place(storage: Storage, replica: str, batch: int) -> None:
@@ -141,7 +140,7 @@ def _tidy(storage: Storage, request: AgreeRequest) -> None:
         names = [each.name for each in storage.list("")]
         old = [each for each in names if each[:-5].isdigit() and int(each[:-5]) < keep_from]
         if old:
-            storage.replace(_KEPT, encode_object({"batch": max(keep_from, _read_number(storage, _KEPT, 0))}))
+            storage.replace(_KEPT_FILE, encode_object({"batch": max(keep_from, _read_number(storage, _KEPT_FILE, 0))}))
             storage.delete_all(sorted(old))
     except OSError:
         _LOG.warning("%s: old agreements of the replicas were not deleted", storage.url, exc_info=True)

@@ -1,4 +1,4 @@
-"""Refuses flows whose replicas may give out other rows, by Spark's plan. What is not known to be safe is refused."""
+"""Refuses flows whose replicas may give out other rows, by Spark's plan. A flow passes if it is known to be safe."""
 
 from __future__ import annotations
 

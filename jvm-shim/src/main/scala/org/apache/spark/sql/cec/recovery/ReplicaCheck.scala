@@ -15,8 +15,8 @@ import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
 import org.apache.spark.sql.streaming.OutputMode
 
 /**
- * Judges whether two replicas of a flow give out the same rows, however their input falls into batches. What is not known
- * to is refused. A pipeline in Python asks before anything starts.
+ * Judges whether two replicas of a flow give out the same rows, however their input falls into batches. A flow is refused
+ * unless it is known to. A pipeline in Python asks before anything starts.
  */
 private[cec] object ReplicaCheck {
   /** The sources that give both replicas the same rows for the same offsets. */
