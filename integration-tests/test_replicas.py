@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from cec_it.board import Table
+from cec_it.board import Board, Table
 from cec_it.feed import NOON, Feed
 from cec_it.local import eventually, tasks_are_over
 from spark_cec.pipeline import Pipeline
@@ -58,8 +58,8 @@ def shown(row: Row) -> tuple[int, str, int, float]:
     return int(end.timestamp()) - int(NOON.timestamp()), row.page, row.n, row.price
 
 
-def per_page(root: Path, table: Table, **how: Any) -> Pipeline:
-    """Two inputs -> counts and sums by page and window of 10 seconds -> a table."""
+def per_page(root: Path, table: Table | Board, **how: Any) -> Pipeline:
+    """Two inputs -> counts and sums by page and window of 10 seconds -> a table; a board takes tentative rows, too."""
     made = Pipeline("shop", f"{root}/home")
 
     def declare(name: str) -> None:
@@ -72,13 +72,13 @@ def per_page(root: Path, table: Table, **how: Any) -> Pipeline:
     for name in INPUTS:
         declare(name)
 
-    @made.flow(partitions=2, bucket="1s", watermarks=dict.fromkeys(INPUTS, ("time", "2 seconds")), **how)
+    @made.flow(**{"partitions": 2, "bucket": "1s", "watermarks": dict.fromkeys(INPUTS, ("time", "2 seconds")), **how})
     def totals(web: DataFrame, app: DataFrame) -> DataFrame:
         grouped = web.unionByName(app).groupBy(f.window("time", "10 seconds").alias("w"), "page")
         found = grouped.agg(f.count("*").alias("n"), f.sum("price").alias("price"))
         return found.select(f.window_time("w").alias("time"), "page", "n", "price")
 
-    @made.sink(bucket="1s", watermarks={"totals": ("time", "0 seconds")})
+    @made.sink(bucket="1s", watermarks={"totals": ("time", "0 seconds")}, tentative=isinstance(table, Board))
     def board(totals: DataFrame) -> DataStreamWriter:
         return totals.writeStream.foreachBatch(table.take)
 
@@ -122,6 +122,67 @@ def test_a_sink_goes_on_in_the_other_replica(first: str, spark: SparkSession, tm
             feed.put(name, (75, "g", 1))
         right += Counter([(60, "f", 2, 2.0)])
         eventually(lambda: windows_of(table) == right or None, lambda: f"{right}, not {windows_of(table)}")
+
+
+BOUND = {"within": "6s", "alpha": 0.8}
+"""Longer than the flows take with little input on a busy machine."""
+
+
+def test_tentative_rows_by_buckets(spark: SparkSession, tmp_path: Path) -> None:
+    """Without replicas. They are taken back after the stable rows, and not before."""
+    board = Board(shown)
+    with ExitStack() as stack:
+        feed = stack.enter_context(feeding(spark, tmp_path))
+        run = start_pipeline(per_page(tmp_path, board, **BOUND), spark, Patience(wait_s=0.1))
+        stack.callback(run.stop)
+        for name in INPUTS:
+            feed.put(name, (1, "a", 1.5), (13, "b", 2))
+        stable: Shown = Counter([(10, "a", 2, 3.0)])
+        eventually(lambda: board.stable == stable or None, lambda: f"{stable}, not {board.stable}")
+        assert not board.tentative
+        feed.put("web", (14, "b", 1), (25, "c", 1), (26, "c", 1), (40, "d", 1))
+        without: Shown = Counter([(20, "b", 3, 5.0), (30, "c", 2, 2.0)])
+        eventually(lambda: board.shown() == without or None, lambda: f"{without}, not {board.shown()}")
+        assert board.stable == stable and set(board.tentative) == {"totals/1"}
+        feed.put("app", (14, "b", 8), (27, "c", 8), (41, "d", 1))
+        right = stable + Counter([(20, "b", 4, 13.0), (30, "c", 3, 10.0)])
+        eventually(lambda: board.stable == right or None, lambda: f"{right}, not {board.stable}")
+        eventually(lambda: not board.tentative or None, lambda: f"none, not {board.tentative}")
+    assert board.undone == ["totals/1"]
+
+
+def test_a_sink_has_tentative_rows_of_one_replica_or_the_other(spark: SparkSession, tmp_path: Path) -> None:
+    """An input is away, and the replica whose epoch is read stops. The other one's epoch takes its place, once."""
+    board = Board(shown)
+    with ExitStack() as stack:
+        feed = stack.enter_context(feeding(spark, tmp_path))
+        runs = {}
+        for name in "ab":
+            runs[name] = start_pipeline(per_page(tmp_path, board, **BOUND), spark, Patience(wait_s=0.1), replica=name)
+            stack.callback(runs[name].stop)
+            if name == "a":
+                eventually(lambda: state_of(runs["a"], "board") is State.RUNNING or None, "the sink runs")
+        for name in INPUTS:
+            feed.put(name, (1, "a", 1.5), (13, "b", 2))
+        stable: Shown = Counter([(10, "a", 2, 3.0)])
+        eventually(lambda: board.stable == stable or None, lambda: f"{stable}, not {board.stable}")
+        feed.put("web", (14, "b", 1), (25, "c", 1), (40, "d", 1))
+        without: Shown = Counter([(20, "b", 3, 5.0), (30, "c", 1, 1.0)])
+        eventually(lambda: board.shown() == without or None, lambda: f"{without}, not {board.shown()}")
+        assert board.stable == stable
+        (read,) = board.tentative
+        assert read in ("totals/a/1", "totals/b/1")
+        first = read.split("/")[1]
+        runs[first].stop()
+        feed.put("web", (55, "e", 1))
+        without += Counter([(50, "d", 1, 1.0)])
+        eventually(lambda: board.shown() == without or None, lambda: f"{without}, not {board.shown()}")
+        assert len(board.tentative) == 1 and read not in board.tentative
+        feed.put("app", (14, "b", 8), (27, "c", 8), (41, "d", 1), (56, "e", 1))
+        right = stable + Counter([(20, "b", 4, 13.0), (30, "c", 2, 9.0), (50, "d", 2, 2.0)])
+        eventually(lambda: board.stable == right or None, lambda: f"{right}, not {board.stable}")
+        eventually(lambda: not board.tentative or None, lambda: f"none, not {board.tentative}")
+    assert len(set(board.undone)) == len(board.undone), "each once"
 
 
 def joined(web: DataFrame, app: DataFrame) -> DataFrame:
@@ -203,7 +264,7 @@ def test_what_may_differ_is_refused(case: str, spark: SparkSession, tmp_path: Pa
     def totals(web: DataFrame, app: DataFrame) -> DataFrame:
         return web.unionByName(app) if flow is None else flow(web, app)
 
-    @made.sink(bucket="1s", watermarks={"totals": ("time", "0 seconds")})
+    @made.sink(bucket="1s", watermarks={"totals": ("time", "0 seconds")}, tentative=isinstance(table, Board))
     def board(totals: DataFrame) -> DataStreamWriter:
         return totals.writeStream.format("noop")
 

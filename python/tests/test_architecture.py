@@ -28,7 +28,7 @@ FLOORS: Floors = (
         *("protocols.communication_induced", "protocols.eventual", "protocols.none"),
         *("log.meta", "log.frame", "log.byte_planes", "log.record", "toolchain"),
         *("log.times", "availability.buckets", "availability.union", "availability.bucket_rows"),
-        *("availability.failure", "availability.joins", "availability.replicas"),
+        *("availability.failure", "availability.joins", "availability.replicas", "availability.tentative"),
         *("checkpoint.columns", "checkpoint.footprints", "checkpoint.policy", "checkpoint.effort"),
     ),
     # 2 contracts

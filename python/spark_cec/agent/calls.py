@@ -17,6 +17,7 @@ from spark_cec.agent import messages
 from spark_cec.agent.agreements import AgreementCalls
 from spark_cec.agent.appends import AppendCalls
 from spark_cec.agent.checkpoint_files import CheckpointFileCalls, NewestEntries
+from spark_cec.agent.epoch_reads import EpochReadCalls
 from spark_cec.agent.epochs import EpochCalls
 from spark_cec.agent.logs import OpenLogs
 from spark_cec.agent.looks import LookCalls
@@ -56,7 +57,7 @@ class Calls:
             call.call(): (msgspec.json.Decoder(call), handler)
             for call, handler in _list_handlers(
                 starts, driver, protocols, stores, appends, output, readers, unions, epochs, files, looks,
-                AgreementCalls(),
+                AgreementCalls(), EpochReadCalls(readers, unions, epochs),
             ).items()
         }
 
@@ -97,6 +98,7 @@ def _list_handlers(
     files: CheckpointFileCalls,
     looks: LookCalls,
     agreements: AgreementCalls,
+    epoch_reads: EpochReadCalls,
 ) -> dict[type[messages.Request], Callable[[Any], messages.Message]]:
     return {
         messages.CheckRequest: starts.check,
@@ -128,8 +130,9 @@ def _list_handlers(
         messages.ViewOffsetsRequest: readers.offsets,
         messages.AgreeRequest: agreements.agree,
         messages.BucketEndRequest: unions.end,
-        messages.BucketLeaveRequest: unions.leave,
+        messages.BucketLeaveRequest: epoch_reads.leave,
         messages.EpochRequest: epochs.newest,
+        messages.EpochEndRequest: epoch_reads.end,
         messages.NoteReaderRequest: readers.note,
         messages.ReadSplitRequest: readers.read_split,
         messages.CreateFileRequest: files.create,

@@ -35,7 +35,7 @@ class EpochCalls:
         Stable rows come whatever becomes of an epoch. So one with a damaged note is none. If its other files are
         damaged or gone, it has no more rows.
         """
-        epoch = self._look(request.path)
+        epoch = self.find(request.path)
         if epoch is None:
             return EpochAnswer()
         newest = epoch.begins_after
@@ -64,7 +64,8 @@ class EpochCalls:
             if any(isinstance(each, manifest.Manifest) and each.rows for _, each in found):
                 self._with_rows[path] = epoch.number
 
-    def _look(self, path: str) -> Epoch | None:
+    def find(self, path: str) -> Epoch | None:
+        """The newest epoch of the flow at a checkpoint, as of a moment ago; None if there is none, or it is damaged."""
         storage, now = open_storage(path), time.monotonic()
         known, asked = self._known.get(path, (None, -math.inf))
         if now - asked >= (0.0 if storage.can_append else _LOOK_S):

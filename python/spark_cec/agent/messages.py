@@ -948,6 +948,48 @@ class EpochRequest(Request, frozen=True, kw_only=True):
     conf: dict[str, str]
 
 
+class EpochReading(Message, frozen=True, kw_only=True):
+    """What a stream by buckets has of an epoch, and the read that its last batch needs.
+
+    `replica`: whose epoch it is, empty without replicas. `number`: the epoch. The read has the rows from `after_ms` to
+    `until_ms`, event time in ms since 1970, of its batches `since` to `batch`, whose identity is `of`. `first`: the
+    oldest batch that may have rows at `until_ms` or later.
+    """
+
+    replica: str
+    number: int
+    after_ms: int
+    since: int
+    until_ms: int
+    batch: int
+    first: int
+    of: str | None = None
+
+
+class EpochEndAnswer(Message, frozen=True, kw_only=True):
+    """The epoch whose rows count in the stream's next batch; None if none does."""
+
+    reading: EpochReading | None = None
+
+
+class EpochEndRequest(Request, frozen=True, kw_only=True):
+    """Asks what the next batch of a stream by buckets reads of an epoch. Ask it after `BucketEndRequest`.
+
+    `union`, `own`, `query` and `source` as there. `until_ms`: where the stable rows of the batch end. `present`: what
+    the stream has of an epoch; None for nothing.
+    """
+
+    answer = EpochEndAnswer
+    path: str
+    conf: dict[str, str]
+    union: Opaque
+    own: int
+    query: str
+    source: str
+    until_ms: int
+    present: EpochReading | None = None
+
+
 class CreateFileRequest(Request, frozen=True, kw_only=True):
     """Creates a file of a checkpoint, whole: `path` is relative to the checkpoint, `content` is in base 64."""
 

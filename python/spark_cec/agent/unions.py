@@ -189,6 +189,30 @@ class UnionCalls:
             streams.members.pop(request.source, None)
             if not streams.members:
                 self._streams.pop(request.query, None)
+        self.leave_channels(request)
+        return Done()
+
+    def find_ends(self, query: str, source: str, bucket_ms: int) -> dict[str, int]:
+        """By replica, "" without replicas, the end of the buckets that were stable in a stream's channel at its last
+        plan. Nothing before the first plan of a run.
+        """
+        streams = self._streams.get(query)
+        stream = None if streams is None else streams.members.get(source)
+        if stream is None or stream.facts is None:
+            return {}
+        known = {stream.replica: stream.facts, **stream.others}
+        return {replica: find_stable_end([each], bucket_ms) or 0 for replica, each in known.items()}
+
+    def look_at(self, request: BucketEndRequest) -> ChannelFacts:
+        """What is known of the channel at the path of the request, which need not be one of its union's channels.
+
+        Raises what `end` does. Call `leave_channels` when such a channel is not read any more.
+        """
+        union = parse_union(request.union)
+        return self._look_at_copy(request, union.members[request.own], union)
+
+    def leave_channels(self, request: BucketLeaveRequest) -> None:
+        """Forgets what a stream knows of its channels. The next plan reads it again."""
         with self._lock:
             known = list(self._times.values())
         for each in known:
@@ -197,7 +221,6 @@ class UnionCalls:
                     each.read.pop(_name_stream(request, replica), None)
         with self._lock:  # Forks come and go, each with channels of its own.
             self._times = {key: each for key, each in self._times.items() if each.read}
-        return Done()
 
     def _plan(self, request: BucketEndRequest, streams: _Streams) -> None:
         """Plans the next batch. In the leader's second call of a run all streams of the query have asked once."""
@@ -263,7 +286,7 @@ class UnionCalls:
             except (CecError, OSError) as error:
                 errors[copy.replica] = error
         for replica, why in errors.items():
-            self._warn(request.query, f"the channel of {member.name} in replica {replica} cannot be read: {why}")
+            self.warn(request.query, f"the channel of {member.name} in replica {replica} cannot be read: {why}")
         if not found:
             raise errors.get(request.replica) or next(iter(errors.values()))
         ends = {replica: find_stable_end([each], union.bucket_ms) or 0 for replica, each in found.items()}
@@ -284,7 +307,7 @@ class UnionCalls:
         there = replace(facts, position=replace(facts.position, batch=facts.newest))
         return replace(there, position=advance(there, there.position.until_ms))
 
-    def _warn(self, query: str, message: str) -> None:
+    def warn(self, query: str, message: str) -> None:
         """Warns, once a minute for each message."""
         now = self._clock()
         if now - self._warned.get(message, -math.inf) >= _WARN_S:

@@ -22,7 +22,8 @@ class Member:
     """A channel that the query reads. `time`: the TIMESTAMP column. `delay_ms`: how far a row may be behind.
 
     `is_source`: the flow that writes it reads a source, and no channel. `copies`: the channel in each replica, if the
-    stream may read any of them.
+    stream may read any of them. `wait_ms`: how far the flow that writes it may be behind before its tentative rows
+    count; 0 if it gives out none.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Member:
     delay_ms: int
     is_source: bool = False
     copies: tuple[Copy, ...] = ()
+    wait_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

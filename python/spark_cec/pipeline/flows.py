@@ -251,7 +251,8 @@ class Flows:
     ) -> DataFrame:
         """The stream of a parameter: the channel of a flow or of its instances; an instance keeps its own rows."""
         channels = [self._read_channel(session, each, by, epoch) for each in by.list_channels(parameter)]
-        if parameter in by.watermarks:
+        # Tentative rows must not move a watermark: stable ones would come too late for it.
+        if parameter in by.watermarks and not by.tentative:
             column, delay = by.watermarks[parameter]
             # A bucket comes only when the delay has passed, so that no row is behind the rows of an earlier one.
             delay = delay if by.bucket_ms is None else "0 seconds"
@@ -286,7 +287,7 @@ class Flows:
         members = {
             channel: Member(
                 channel, self._find_channel(channel, epoch), column, parse_interval_ms(delay) or 0,
-                not self._graph.nodes[channel].inputs, copies(channel),
+                not self._graph.nodes[channel].inputs, copies(channel), self._find_wait_ms(channel),
             )
             for parameter, (column, delay) in by.watermarks.items()
             for channel in by.list_channels(parameter)
@@ -303,6 +304,12 @@ class Flows:
             self._replica is not None,
         )  # fmt: skip
         return {"union": json.dumps(asdict(union)), "own": str(sorted(members).index(name))}
+
+
+    def _find_wait_ms(self, name: str) -> int:
+        """How far a flow may be behind before its tentative rows count, in ms; 0 if it gives out none."""
+        within = self._declared[name].within
+        return 0 if within is None else within.wait_ms - within.pause_ms(within.while_away)
 
 
 def _check_time(flow: Flow, read: str, column: str, schema: StructType) -> None:

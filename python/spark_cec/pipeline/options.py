@@ -245,9 +245,9 @@ def check_tentative(pipeline: str, sink: str, tentative: object, bucket: object,
     """Whether a sink reads tentative rows. Raises `GraphError` for a sink that would keep state of them."""
     if not isinstance(tentative, bool):
         raise GraphError(pipeline, [f"{sink} has tentative={tentative!r}: give True or False"])
-    if tentative and (bucket is not None or watermarks):
+    if tentative and watermarks and bucket is None:
         mend = "aggregate in a flow, and let the sink write its rows"
-        raise GraphError(pipeline, [f"{sink} reads tentative rows, and has a bucket or watermarks: {mend}"])
+        raise GraphError(pipeline, [f"{sink} reads tentative rows, and has watermarks without a bucket: {mend}"])
     return tentative
 
 

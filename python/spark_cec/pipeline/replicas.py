@@ -122,8 +122,6 @@ def _judge(graph: Graph, flow: Flow) -> Iterator[str]:
         yield f"has trigger={dict(flow.trigger)!r}, and replicas go on: leave it out, or give processingTime"
     if flow.most_wait_ms is not None:
         yield "has waits_at_most, and each replica would go on without an input at another row: leave it out"
-    if flow.tentative:
-        yield "reads tentative rows, which are those of one replica: leave tentative out"
     if str(flow.reads.get("failOnDataLoss", "true")).lower() != "true":
         yield "has failOnDataLoss=false, and each replica would lose other rows: leave it out"
     sources = [each for each in node.inputs if not graph.nodes[each].inputs]

@@ -52,6 +52,7 @@ def check(made: Pipeline) -> None:
 def test_a_pipeline_by_buckets_may_run_in_replicas(tmp_path: Path) -> None:
     check(shop(tmp_path))
     check(shop(tmp_path, {"trigger": {"processingTime": "3 seconds"}}))
+    check(shop(tmp_path, {"bucket": None, "within": "30s"}, {"tentative": True}))
 
 
 @pytest.mark.parametrize(("flow", "sink", "says"), [
@@ -60,7 +61,7 @@ def test_a_pipeline_by_buckets_may_run_in_replicas(tmp_path: Path) -> None:
     ({"waits_at_most": "6h"}, None, "totals has waits_at_most"),
     ({"reads": {"failOnDataLoss": "false"}}, None, "failOnDataLoss=false"),
     (None, {"bucket": None, "watermarks": None}, "board reads whole batches"),
-    (None, {"bucket": None, "watermarks": None, "tentative": True}, "board reads tentative rows"),
+    (None, {"bucket": None, "watermarks": None, "tentative": True}, "board reads whole batches"),
     (None, {"bucket": None, "watermarks": None, "trigger": {"availableNow": True}}, "availableNow"),
 ])  # fmt: skip
 def test_what_replicas_cannot_have_is_named(

@@ -81,7 +81,7 @@ def test_a_sink_reads_tentative_rows_if_it_says_so(tmp_path: Path) -> None:
         ({"tentative": "yes"}, {}, r"out has tentative='yes': give True or False"),
         (
             {"tentative": True, "watermarks": {"totals": ("time", "1 second")}}, {},
-            r"out reads tentative rows, and has a bucket or watermarks: aggregate in a flow",
+            r"out reads tentative rows, and has watermarks without a bucket: aggregate in a flow",
         ),
     ],
 )  # fmt: skip

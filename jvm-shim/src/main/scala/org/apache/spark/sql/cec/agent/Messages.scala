@@ -595,6 +595,27 @@ private[cec] final case class EpochRequest(path: String, conf: Map[String, Strin
   override def parse(answer: JsonNode): EpochAnswer = EpochAnswer.of(answer)
 }
 
+/** Asks what the next batch of a stream by buckets reads of an epoch. Ask it after `BucketEndRequest`. */
+private[cec] final case class EpochEndRequest(
+    path: String, conf: Map[String, String], union: JsonNode, own: Long, query: String, source: String, untilMs: Long,
+    present: Option[EpochReading] = None)
+    extends AgentRequest("epoch_end") {
+  override type Answer = EpochEndAnswer
+  override def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("path", path)
+    node.set[JsonNode]("conf", Json.map(conf))
+    node.set[JsonNode]("union", union)
+    node.put("own", own)
+    node.put("query", query)
+    node.put("source", source)
+    node.put("until_ms", untilMs)
+    node.set[JsonNode]("present", Json.orNull(present)(value => value.toJson))
+    node
+  }
+  override def parse(answer: JsonNode): EpochEndAnswer = EpochEndAnswer.of(answer)
+}
+
 /** Creates a file of a checkpoint, whole: `path` is relative to the checkpoint, `content` is in base 64. */
 private[cec] final case class CreateFileRequest(checkpoint: String, path: String, content: String, overwrites: Boolean)
     extends AgentRequest("create_file") {
@@ -885,6 +906,44 @@ private[cec] object EpochAnswer {
     node.get("newest").asLong,
     node.get("has_rows").asBoolean,
     Json.option(node.get("closed_after"))(value => value.asLong))
+}
+
+/** The epoch whose rows count in the stream's next batch; None if none does. */
+private[cec] final case class EpochEndAnswer(reading: Option[EpochReading] = None)
+
+private[cec] object EpochEndAnswer {
+  def of(node: JsonNode): EpochEndAnswer = EpochEndAnswer(
+    Json.option(node.get("reading"))(value => EpochReading.of(value)))
+}
+
+/** What a stream by buckets has of an epoch, and the read that its last batch needs. */
+private[cec] final case class EpochReading(
+    replica: String, number: Long, afterMs: Long, since: Long, untilMs: Long, batch: Long, first: Long,
+    of: Option[String] = None) {
+  def toJson: ObjectNode = {
+    val node = Json.obj()
+    node.put("replica", replica)
+    node.put("number", number)
+    node.put("after_ms", afterMs)
+    node.put("since", since)
+    node.put("until_ms", untilMs)
+    node.put("batch", batch)
+    node.put("first", first)
+    node.set[JsonNode]("of", Json.orNull(of)(value => Json.node(value)))
+    node
+  }
+}
+
+private[cec] object EpochReading {
+  def of(node: JsonNode): EpochReading = EpochReading(
+    node.get("replica").asText,
+    node.get("number").asLong,
+    node.get("after_ms").asLong,
+    node.get("since").asLong,
+    node.get("until_ms").asLong,
+    node.get("batch").asLong,
+    node.get("first").asLong,
+    Json.option(node.get("of"))(value => value.asText))
 }
 
 /** If the `windows` with footprints before version `before` are rewritten, a recovery scans `cost` records. */

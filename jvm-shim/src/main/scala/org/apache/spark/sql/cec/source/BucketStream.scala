@@ -47,6 +47,7 @@ private[source] object BucketOffset {
       s"the query has read whole batches so far, up to $json, and is to read by buckets now: $Mend")
     if (node.get("by").asText != by) throw new IllegalArgumentException(
       s"the query has read by buckets of ${node.get("by").asText} so far, up to $json, and is to read by those of $by now: $Mend")
+    if (node.has("epoch")) throw new IllegalArgumentException(BatchOffset.refusesTentative(json))
     BucketOffset(
       node.get("until").asLong, node.get("batch").asLong, node.get("first").asLong, by, Json.text(node.get("of")),
       Json.text(node.get("replica")), Option(node.get("since")).map(_.asLong))
@@ -66,9 +67,9 @@ private[source] object BucketOffset {
  * @param retained how many batches Spark's offset log keeps, any of which a recovery may run again
  * @param place Spark's metadata path for this source
  */
-private final class BucketStream(view: OutputView, buckets: Buckets, schema: StructType, retained: Int, place: String)
+private[source] final class BucketStream(view: OutputView, buckets: Buckets, schema: StructType, retained: Int, place: String)
     extends MicroBatchStream with SupportsAdmissionControl with BoundedChannel {
-  private val query = new Path(place).getParent.toString
+  val query: String = new Path(place).getParent.toString
   private val id = UUID.randomUUID().toString
   private lazy val leader = BucketLeaders.of(query, id)
   private val time = buckets.time
@@ -79,7 +80,7 @@ private final class BucketStream(view: OutputView, buckets: Buckets, schema: Str
   private val needless = mutable.Map.empty[Long, Map[String, Long]]
 
   /** The channel in a replica, or the only one. */
-  private def viewOf(replica: Option[String]): OutputView = replica.fold(view)(copies)
+  def viewOf(replica: Option[String]): OutputView = replica.fold(view)(copies)
 
   /** The start of the batch that Spark asked for last, with the channel's newest batch, from which users see the lag. */
   private var asked: Option[BucketOffset] = None

@@ -49,6 +49,8 @@ private final class CecScan(view: View, schema: StructType) extends Scan {
 
   override def toMicroBatchStream(checkpointLocation: String): MicroBatchStream = view match {
     case output: OutputView => output.buckets match {
+      case Some(buckets) if output.tentative =>
+        new TentativeBucketStream(output, buckets, schema, SQLConf.get.minBatchesToRetain, checkpointLocation)
       case Some(buckets) => new BucketStream(output, buckets, schema, SQLConf.get.minBatchesToRetain, checkpointLocation)
       case None if output.tentative => new TentativeStream(output, schema, SQLConf.get.minBatchesToRetain, checkpointLocation)
       case None => new CecStream(output, schema, SQLConf.get.minBatchesToRetain, checkpointLocation)
@@ -140,12 +142,15 @@ private[source] final case class BatchOffset(batch: Long, of: Option[String] = N
 }
 
 private[source] object BatchOffset {
+  /** Why a stream of stable rows cannot go on from an offset with an epoch: nothing would take its rows back. */
+  def refusesTentative(json: String): String =
+    s"the query has read tentative rows, up to $json, and is to read stable rows alone now: read as before until the epoch is over, " +
+      "or give the flow another name, so that it begins anew"
+
   def parse(json: String): BatchOffset = Json.parse(json.trim) match {
     case node if node.has("by") => throw new IllegalArgumentException( // it has not read all rows of the batches up to its own
       s"the query has read by buckets so far, up to $json, and is to read whole batches now: ${BucketOffset.Mend}")
-    case node if node.has("epoch") => throw new IllegalArgumentException( // nothing would take them back
-      s"the query has read tentative rows, up to $json, and is to read stable rows alone now: read as before until the epoch is over, " +
-        "or give the flow another name, so that it begins anew")
+    case node if node.has("epoch") => throw new IllegalArgumentException(refusesTentative(json))
     case node if node.isObject => BatchOffset(node.get("batch").asLong, Json.text(node.get("of")))
     case number => BatchOffset(number.asLong)
   }

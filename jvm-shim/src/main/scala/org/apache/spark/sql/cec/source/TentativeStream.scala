@@ -4,10 +4,9 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 
 import org.apache.hadoop.fs.Path
 
-import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow
-import org.apache.spark.sql.cec.agent.{CecException, EpochAnswer, Json}
+import org.apache.spark.sql.cec.agent.{EpochAnswer, Json}
 import org.apache.spark.sql.connector.read.{InputPartition, PartitionReader, PartitionReaderFactory}
 import org.apache.spark.sql.connector.read.streaming._
 import org.apache.spark.sql.execution.vectorized.ConstantColumnVector
@@ -40,6 +39,10 @@ private[source] object TentativeColumns {
 
   /** The columns that the logs have. */
   def without(all: StructType): StructType = StructType(all.filterNot(column => schema.fieldNames.contains(column.name)))
+
+  /** The name of an epoch, which no other epoch has, of another flow or of another replica. */
+  def nameOf(flow: String, replica: Option[String], number: Long): String =
+    (Seq(new Path(flow).getName) ++ replica ++ Seq(number.toString)).mkString("/")
 
   /** A column that has one value in all rows. */
   def vector(column: StructField, value: Any): ColumnVector = {
@@ -113,7 +116,7 @@ private[source] object TentativeOffset {
  * @param place Spark's metadata path for this source
  */
 private final class TentativeStream(view: OutputView, schema: StructType, retained: Int, place: String)
-    extends MicroBatchStream with SupportsTriggerAvailableNow with Logging {
+    extends MicroBatchStream with SupportsTriggerAvailableNow {
   /** What there was when the trigger of all that is available asked. */
   private var available: Option[(Long, EpochAnswer)] = None
   private val stored = TentativeColumns.without(schema)
@@ -159,17 +162,10 @@ private final class TentativeStream(view: OutputView, schema: StructType, retain
     (stable ++ tentative ++ undone).toArray
   }
 
-  /** The name of an epoch, which no epoch of another flow has. */
-  private def nameOf(number: Long): String = s"${new Path(view.path).getName}/$number"
+  private def nameOf(number: Long): String = TentativeColumns.nameOf(view.path, None, number)
 
-  /** None if the epoch was deleted: then a later batch takes its rows back. */
-  private def splitsOf(epoch: EpochPlace, first: Long): Seq[String] = try view.ofEpoch(epoch.number).splits(stored, first, epoch.batch, whole = false) catch {
-    case failure: CecException =>
-      val now = view.newestEpoch
-      if (now.number.contains(epoch.number) && now.closedAfter.isEmpty) throw failure
-      logInfo(s"Spark CEC: epoch ${epoch.number} of ${view.path} is over, and its rows are gone: ${failure.getMessage}")
-      Nil
-  }
+  private def splitsOf(epoch: EpochPlace, first: Long): Seq[String] =
+    view.splitsOfEpoch(epoch.number)(_.splits(stored, first, epoch.batch, whole = false))
 
   override def createReaderFactory(): PartitionReaderFactory = new CecReaderFactory(view, schema)
 

@@ -98,6 +98,9 @@ private[source] final case class Buckets(union: String, own: Int) {
   def copies: Map[String, String] =
     member.path("copies").elements.asScala.map(copy => copy.get("replica").asText -> copy.get("path").asText).toMap
 
+  /** The tentative rows of an interval of time. None is kept aside as late, because the flow's own batches have it. */
+  def tentative(fromMs: Long, untilMs: Long): BucketRange = BucketRange(time, fromMs, untilMs, Long.MaxValue)
+
   /** The rows of an interval of time. `freshFrom`: the first batch that was not looked at before. */
   def range(fromMs: Long, untilMs: Long, freshFrom: Long, reader: Option[String]): BucketRange = {
     val of = Json.parse(union)
@@ -154,6 +157,10 @@ private[source] final case class OutputView(
       path, conf, mayWait, mayLose, Json.parse(by.union), by.own, at.query, at.source, at.leader, at.leads,
       from.untilMs, from.batch, from.first, from.of, checked, maxRows, from.replica.getOrElse("")), conf)
 
+  /** Asks what the next batch of a stream by buckets reads of an epoch, whose stable rows end at `untilMs`. */
+  def epochAfter(untilMs: Long, present: Option[EpochReading], by: Buckets, query: String, source: String): Option[EpochReading] =
+    Agent.call(EpochEndRequest(path, conf, Json.parse(by.union), by.own, query, source, untilMs, present), conf).reading
+
   /** Says that the run of a stream by buckets is over. */
   def leaveBuckets(query: String, source: String): Unit = Agent.call(BucketLeaveRequest(query, source), conf)
 
@@ -183,6 +190,15 @@ private[source] final case class OutputView(
   /** The output of an epoch of the flow. A read passes over deleted output: the rows of its epoch do not count any more. */
   def ofEpoch(number: Long): OutputView =
     copy(path = s"${path.stripSuffix("/")}/epochs/$number", mayLose = true, mayWait = true, tentative = false)
+
+  /** The splits of an epoch's output. None if the epoch was deleted: then a later batch takes its rows back. */
+  def splitsOfEpoch(number: Long)(read: OutputView => Seq[String]): Seq[String] = try read(ofEpoch(number)) catch {
+    case failure: CecException =>
+      val now = newestEpoch
+      if (now.number.contains(number) && now.closedAfter.isEmpty) throw failure
+      logInfo(s"Spark CEC: epoch $number of $path is over, and its rows are gone: ${failure.getMessage}")
+      Nil
+  }
 
   override def schema(): StructType = {
     val found = View.newest(path, schemas)

@@ -1,0 +1,131 @@
+"""The call of streams by buckets that read tentative rows, too: which epoch, and how far (`availability.tentative`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from spark_cec.agent.epochs import EpochCalls
+from spark_cec.agent.messages import (
+    BucketEndRequest,
+    BucketLeaveRequest,
+    Done,
+    EpochEndAnswer,
+    EpochEndRequest,
+    EpochReading,
+)
+from spark_cec.agent.reader import ReaderCalls, identify_batch
+from spark_cec.agent.unions import UnionCalls
+from spark_cec.availability.buckets import ChannelFacts, advance, find_stable_end
+from spark_cec.availability.epochs import epoch_checkpoint
+from spark_cec.availability.tentative import OpenEpoch, Reading, choose_epoch, stays
+from spark_cec.availability.union import Copy, parse_union
+from spark_cec.errors import CecError
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """An open epoch, what its channel was asked, and what is known of it."""
+
+    number: int
+    asks: BucketEndRequest
+    facts: ChannelFacts
+
+
+class EpochReadCalls:
+    """Answers what a stream reads of an epoch, without replicas or of one of them."""
+
+    def __init__(self, readers: ReaderCalls, unions: UnionCalls, epochs: EpochCalls) -> None:
+        self._readers = readers
+        self._unions = unions
+        self._epochs = epochs
+        self._looked_at: dict[tuple[str, str], frozenset[str]] = {}
+
+    def end(self, request: EpochEndRequest) -> EpochEndAnswer:
+        """Answers the epoch whose rows count in the stream's next batch.
+
+        Stable rows come whatever becomes of an epoch. So an epoch that cannot be read is none.
+        """
+        union = parse_union(request.union)
+        member, bucket_ms, present = union.members[request.own], union.bucket_ms, request.present
+        ends = self._unions.find_ends(request.query, request.source, bucket_ms)
+        if not ends:
+            return EpochEndAnswer(reading=present)
+        found = {copy.replica: self._look(request, copy) for copy in member.copies or (Copy("", member.path),)}
+        known = {replica: each for replica, each in found.items() if each is not None}
+        self._forget_others(request, frozenset(each.asks.path for each in known.values()))
+        has = None if present is None else Reading(present.replica, present.number, present.until_ms)
+        epochs = {
+            replica: OpenEpoch(each.number, find_stable_end([each.facts], bucket_ms) or 0)
+            for replica, each in known.items()
+        }
+        replica = choose_epoch(has, epochs, ends, request.until_ms, member.wait_ms, bucket_ms)
+        if replica is not None:
+            try:
+                return EpochEndAnswer(reading=self._move(request, known[replica], epochs[replica].end_ms))
+            except (CecError, OSError) as error:  # it was deleted since
+                self._unions.warn(request.query, f"the epoch at {known[replica].asks.path} is not read: {error}")
+        return EpochEndAnswer(reading=present if has is not None and stays(has, request.until_ms) else None)
+
+    def _look(self, request: EpochEndRequest, copy: Copy) -> _Found | None:
+        """The open epoch of the flow in one replica; None if there is none, or if it cannot be read."""
+        epoch = self._epochs.find(copy.path)
+        if epoch is None or not epoch.is_open:
+            return None
+        asks = _ask(request, epoch_checkpoint(copy.path, epoch.number), copy.replica, epoch.number)
+        try:
+            return _Found(epoch.number, asks, self._unions.look_at(asks))
+        except (CecError, OSError) as error:
+            self._unions.warn(request.query, f"the epoch at {asks.path} is not read: {error}")
+            return None
+
+    def leave(self, request: BucketLeaveRequest) -> Done:
+        """Forgets a stream whose run has ended."""
+        if self._looked_at.pop((request.query, request.source), None) is not None:
+            self._unions.leave_channels(BucketLeaveRequest(query=request.query, source=_name(request.source)))
+        return self._unions.leave(request)
+
+    def _move(
+        self, request: EpochEndRequest, epoch: _Found, end_ms: int
+    ) -> EpochReading:
+        """The reading of an epoch up to its stable buckets' end; the present one if the stream has all of them."""
+        present, asks, facts = request.present, epoch.asks, epoch.facts
+        is_present = present is not None and (present.replica, present.number) == (asks.replica, epoch.number)
+        after_ms = max(facts.position.until_ms, request.until_ms)
+        if present is not None and is_present and end_ms <= after_ms:
+            return present
+        moved = advance(facts, end_ms)
+        log = self._readers.find_log_or_none(asks)
+        return EpochReading(
+            replica=asks.replica, number=epoch.number, after_ms=after_ms, since=facts.position.first,
+            until_ms=moved.until_ms, batch=moved.batch, first=moved.first,
+            of=None if log is None else identify_batch(log, moved.batch),
+        )  # fmt: skip
+
+    def _forget_others(self, request: EpochEndRequest, paths: frozenset[str]) -> None:
+        """Forgets the channels of epochs that are over: they come and go."""
+        key = request.query, request.source
+        if self._looked_at.get(key, paths) - paths:
+            self._unions.leave_channels(BucketLeaveRequest(query=request.query, source=_name(request.source)))
+        self._looked_at[key] = paths
+
+
+def _name(source: str) -> str:
+    """The name under which a stream reads epochs, beside the flow's own channel."""
+    return f"{source} epochs"
+
+
+def _ask(request: EpochEndRequest, path: str, replica: str, number: int) -> BucketEndRequest:
+    """The question for the channel of an epoch. A stream that has read another one has looked at no batch of it."""
+    present = request.present
+    asks = BucketEndRequest(
+        path=path, conf=request.conf, may_wait=True, may_lose=False, union=request.union, own=request.own,
+        query=request.query, source=_name(request.source), leader="", leads=False, until_ms=request.until_ms, batch=-1,
+        first=0, replica=replica,
+    )  # fmt: skip
+    if present is None or (present.replica, present.number) != (replica, number):
+        return asks
+    return msgspec.structs.replace(
+        asks, until_ms=present.until_ms, batch=present.batch, first=present.first, seen=present.of, checked=True
+    )

@@ -1,0 +1,107 @@
+"""A flow in two replicas, and a stream by buckets that reads either of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tests.agent.support import Agent
+
+BUCKET_MS, WAIT_MS = 1_000, 3_000
+
+SCHEMA = json.dumps({"type": "struct", "fields": [
+    {"name": "n", "type": "long", "nullable": True, "metadata": {}},
+    {"name": "time", "type": "timestamp", "nullable": True, "metadata": {}},
+]})  # fmt: skip
+
+
+@dataclass
+class Copies:
+    """A flow in two replicas. Both give out the same rows, in other batches, and say how far they are."""
+
+    agents: dict[str, Agent]
+    rows: list[int] = field(default_factory=list)
+    run: int = 0
+    moved: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.at: dict[str, Any] = {"until_ms": 1, "batch": -1, "first": 0, "of": None, "replica": ""}
+        self.batches, self.passed = dict.fromkeys(self.agents, 0), dict.fromkeys(self.agents, 0)
+
+    def give_out(self, replica: str, until_ms: int, *, says: bool = True) -> None:
+        """A batch with all rows of the replica up to a time. `says`: the boundary is noted, too."""
+        due = [ms for ms in self.rows if self.passed[replica] <= ms < until_ms]
+        write_batch(self.agents[replica], self.batches[replica], due, until_ms if says else None)
+        self.batches[replica] += 1
+        self.passed[replica] = until_ms
+
+    @property
+    def stream(self) -> dict[str, Any]:
+        """Which stream asks, and what it reads."""
+        paths = [{"replica": name, "path": agent.checkpoint} for name, agent in self.agents.items()]
+        member = {"name": "totals", "path": paths[0]["path"], "time": "time", "delay_ms": 0, "copies": paths,
+                  "wait_ms": WAIT_MS}  # fmt: skip
+        union = {"bucket_ms": BUCKET_MS, "members": [member], "replicated": True}
+        return {"union": union, "own": 0, "query": "board", "source": "sources/0"}
+
+    def plan(self) -> dict[str, Any]:
+        """Where the next batch ends, which Spark asks twice: the first call of a run plans nothing."""
+        at = self.at
+        run = {"leader": f"run {self.run}", "leads": True, "may_wait": True}
+        place = {"until_ms": at["until_ms"], "batch": at["batch"], "first": at["first"], "seen": at["of"]}
+        return self.agents["a"].ask("bucket_end", replica=at["replica"], **self.stream, **run, **place)
+
+    def read(self, end: dict[str, Any]) -> list[int]:
+        """The rows of the batch that ends there."""
+        if end["until_ms"] == self.at["until_ms"]:
+            return []
+        agent, has_moved = self.agents[end["replica"]], end["since"] is not None
+        first, fresh = (end["since"], end["batch"] + 1) if has_moved else (self.at["first"], self.at["batch"] + 1)
+        buckets = {"column": "time", "after_ms": self.at["until_ms"], "until_ms": end["until_ms"],
+                   "fresh_from": fresh, "reader": "board"}  # fmt: skip
+        bounds = {"first": first, "last": end["batch"], "whole": False, "seen": end["of"], "schema": SCHEMA}
+        splits = agent.ask("view_splits", view="output", **bounds, buckets=buckets)["splits"]
+        found = [agent.ask("read_split", split=each, columns=["n"]) for each in splits]
+        return [row["n"] for answer in found for row in agent.rows(answer)]
+
+    def take(self, end: dict[str, Any]) -> list[int]:
+        """Runs the batch, and goes on from its end."""
+        rows = self.read(end)
+        if end["until_ms"] != self.at["until_ms"]:
+            self.moved.add(end["replica"])
+            self.at = {key: end[key] for key in ("until_ms", "batch", "first", "of", "replica")}
+        return rows
+
+
+    def close(self) -> None:
+        """Ends the agent."""
+        self.agents["a"].calls.close()
+
+
+def write_batch(agent: Agent, batch: int, times_ms: list[int], said_ms: int | None) -> None:
+    """A batch with a row for each time, which is its number, too. `said_ms`: the boundary; None to note none."""
+    times = pa.array([ms * 1000 for ms in times_ms], pa.timestamp("us", "UTC"))
+    table = pa.table({"n": times_ms, "time": times})
+    frames = [agent.write_output(batch, agent.spool(table), len(times_ms))] if times_ms else []
+    known = {"column": "time", "first_ms": min(times_ms, default=0), "last_ms": max(times_ms, default=0), "nulls": 0}
+    agent.ask("publish", batch=batch, generation=1, sources=[], frames=frames, rows=len(times_ms),
+              schema=SCHEMA, truncate=False, times=[known] if times_ms else [])  # fmt: skip
+    if said_ms is not None:
+        agent.ask("boundary", batch=batch, generation=1, quiet_ms=None, columns={"time": said_ms})
+
+
+def make_copies(root: Path) -> Copies:
+    """Two replicas whose flow has begun; one process reads both."""
+    agents = {}
+    for name in "ab":
+        (root / name).mkdir()
+        agents[name] = Agent(root / name)
+    agents["b"].calls.close()
+    agents["b"].calls = agents["a"].calls
+    for agent in agents.values():
+        agent.begin_run()
+    return Copies(agents)

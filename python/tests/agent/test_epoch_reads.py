@@ -1,0 +1,212 @@
+"""A stream by buckets that reads epochs, too: those of one replica at a time, and each row once."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.availability.epochs import Epoch, close_epoch, newest_epoch, open_epoch
+from tests.agent.copies import BUCKET_MS, SCHEMA, Copies, make_copies, write_batch
+from tests.agent.support import Agent
+
+
+class Forks:
+    """The epochs of a flow in one replica. A channel of an epoch has the flow's rows up to the fork, and its own."""
+
+    def __init__(self, flow: Agent) -> None:
+        self._flow = flow
+        self._number, self._batches, self._passed = 0, 0, 0
+        self.rows: dict[int, list[int]] = {}
+        self._agent: Agent | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._agent is not None
+
+    def begin(self) -> None:
+        """Opens the next one."""
+        self._number += 1
+        place = Path(self._flow.checkpoint) / "epochs" / str(self._number)
+        place.mkdir(parents=True)
+        self._agent = Agent(self._flow.scratch, place)
+        self._agent.calls.close()
+        self._agent.calls = self._flow.calls
+        self._agent.begin_run()
+        self._batches, self._passed, self.rows[self._number] = 0, 0, []
+        open_epoch(open_storage(self._flow.checkpoint), Epoch(self._number, -1, -1, ("app",), 1))
+
+    def give_out(self, rows: list[int], until_ms: int) -> None:
+        """A batch with those of the rows that are below a time, and not below that of the batch before."""
+        assert self._agent is not None
+        due = [ms for ms in rows if self._passed <= ms < until_ms]
+        self.rows[self._number] += due
+        write_batch(self._agent, self._batches, due, until_ms)
+        self._batches, self._passed = self._batches + 1, max(until_ms, self._passed)
+
+    def end(self, *, deletes: bool = False) -> None:
+        """Closes the open one. `deletes`: its files go at once."""
+        flow = open_storage(self._flow.checkpoint)
+        epoch = newest_epoch(flow)
+        assert epoch is not None
+        close_epoch(flow, epoch, 0, 2)
+        if deletes:
+            shutil.rmtree(Path(self._flow.checkpoint) / "epochs" / str(self._number))
+        self._agent = None
+
+
+class Reader:
+    """What a stream shows: stable rows, and those of the epoch that it has."""
+
+    def __init__(self, copies: Copies, forks: dict[str, Forks]) -> None:
+        self.copies, self.forks = copies, forks
+        self.stable: list[int] = []
+        self.epoch: dict[str, Any] | None = None
+        self.tentative: list[int] = []
+
+    def read(self) -> None:
+        """Runs a batch, if there is one."""
+        copies, before = self.copies, self.epoch
+        end = copies.plan()
+        asks = {**copies.stream, "until_ms": end["until_ms"], "present": before}
+        found = copies.agents["a"].ask("epoch_end", **asks)["reading"]
+        self.stable += copies.take(end)
+        if found is None or before is None or name(found) != name(before):
+            self.tentative = []
+        if found is not None and found != before:
+            rows = self._rows(found)
+            epoch = self.forks[found["replica"]].rows[found["number"]]
+            assert rows == [ms for ms in epoch if found["after_ms"] <= ms < found["until_ms"]], "all of its buckets"
+            assert not {ms for ms in rows if ms < copies.at["until_ms"]}, "of buckets that are not stable yet"
+            assert not set(rows) & set(self.tentative), "each row of an epoch comes once"
+            assert sorted(rows) == sorted(self._rows(found)), "a repeat"
+            self.tentative += rows
+        self.epoch = found
+
+    def _rows(self, reading: dict[str, Any]) -> list[int]:
+        flow = self.copies.agents[reading["replica"]]
+        buckets = {"column": "time", "after_ms": reading["after_ms"], "until_ms": reading["until_ms"],
+                   "fresh_from": 1 << 40}  # fmt: skip
+        bounds = {"first": reading["since"], "last": reading["batch"], "whole": False, "seen": reading["of"],
+                  "schema": SCHEMA}  # fmt: skip
+        path = f"{flow.checkpoint}/epochs/{reading['number']}"
+        splits = flow.ask("view_splits", view="output", path=path, **bounds, buckets=buckets)["splits"]
+        found = [flow.ask("read_split", split=each, columns=["n"], path=path) for each in splits]
+        return sorted(row["n"] for answer in found for row in flow.rows(answer))
+
+
+def name(reading: dict[str, Any]) -> tuple[str, int]:
+    return reading["replica"], reading["number"]
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    copies = make_copies(tmp_path)
+    made = Reader(copies, {replica: Forks(agent) for replica, agent in copies.agents.items()})
+    yield made
+    copies.close()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_stable_rows_come_once_and_tentative_ones_of_one_epoch(seed: int, reader: Reader) -> None:
+    """Replicas stand still, open epochs and close them, and the reader is started again, at random."""
+    chance, copies = random.Random(seed), reader.copies
+    copies.rows = sorted({chance.randint(1, 40_000) for _ in range(80)})
+    thin = [ms for ms in copies.rows if ms % 3]  # those that an epoch has
+    copies.plan()
+    shown, away = 0, ""
+    for now_ms in range(1_000, 41_000, 500):
+        away = chance.choice(("", "a", "ab", "ab", "b")) if chance.random() < 0.07 else away
+        for replica, forks in reader.forks.items():
+            if replica not in away and chance.random() < 0.7:
+                until_ms = min(now_ms, copies.passed[replica] + chance.randint(0, 2_500))
+                copies.give_out(replica, until_ms, says=chance.random() < 0.8)
+            behind_ms = now_ms - copies.passed[replica]
+            if not forks.is_open and behind_ms > 3_000 and chance.random() < 0.5:
+                forks.begin()
+            elif forks.is_open and chance.random() < 0.7:
+                forks.give_out(thin, now_ms - chance.randint(0, 1_500))
+            elif forks.is_open and chance.random() < 0.1:
+                forks.end(deletes=chance.random() < 0.3)
+        if chance.random() < 0.6:
+            reader.read()
+            shown += len(reader.tentative)
+        if chance.random() < 0.1:
+            copies.run += 1
+            copies.plan()
+    for forks in reader.forks.values():
+        if forks.is_open:
+            forks.end()
+    for replica in "ab":
+        copies.give_out(replica, 45_000)
+    for _ in range(4):
+        reader.read()
+    assert reader.stable == sorted(reader.stable) == copies.rows
+    assert reader.epoch is None and not reader.tentative, "all of them are replaced"
+    assert shown, "there were tentative rows"
+
+
+def test_an_epoch_that_cannot_be_read_is_none(reader: Reader, caplog: pytest.LogCaptureFixture) -> None:
+    copies, forks = reader.copies, reader.forks["a"]
+    copies.rows = [500, 1_500, 2_500]
+    copies.plan()
+    for replica in "ab":
+        copies.give_out(replica, 1_000)
+    forks.begin()
+    forks.give_out([500, 1_500], 9_000)
+    shutil.rmtree(Path(copies.agents["a"].checkpoint) / "epochs/1/cec/log/manifests")
+    copies.agents["a"].calls.tidy()
+    for _ in range(2):
+        reader.read()
+    assert reader.stable == [500] and reader.epoch is None
+
+
+def test_a_replica_in_time_keeps_the_reader_from_the_epoch_of_the_other_one(reader: Reader) -> None:
+    copies, forks = reader.copies, reader.forks["b"]
+    copies.rows = [500, 1_500, 2_500, 3_500]
+    copies.plan()
+    copies.give_out("a", 2_000)
+    copies.give_out("b", 1_000)
+    forks.begin()
+    forks.give_out([500, 2_500], 3_000)
+    reader.read()
+    assert reader.stable == [500, 1_500] and not reader.tentative
+    forks.give_out([3_500], 2_000 + 3_000 + BUCKET_MS)
+    reader.read()
+    assert reader.tentative == [2_500, 3_500], "a has stood still for longer than a flow waits"
+    copies.give_out("a", 3_000)
+    reader.read()
+    assert reader.stable == [500, 1_500, 2_500] and reader.tentative == [2_500, 3_500], "not all is stable"
+    copies.give_out("a", 7_000)
+    reader.read()
+    assert reader.stable == copies.rows and not reader.tentative
+
+
+def test_rows_of_an_epoch_that_is_closed_are_not_begun(reader: Reader) -> None:
+    """Its files are still there. Those that a reader has stay until stable rows replace them."""
+    copies, forks = reader.copies, reader.forks["a"]
+    copies.rows = [500, 2_500, 3_500]
+    copies.plan()
+    for replica in "ab":
+        copies.give_out(replica, 1_000)
+    forks.begin()
+    forks.give_out([500, 2_500], 5_000)
+    reader.read()
+    assert reader.tentative == [2_500]
+    forks.end()
+    reader.read()
+    assert reader.tentative == [2_500]
+    copies.give_out("a", 3_000)
+    copies.give_out("a", 5_000)
+    reader.read()
+    assert reader.stable == copies.rows and not reader.tentative
+    forks.begin()
+    forks.give_out([2_500], 9_000)
+    forks.end()
+    reader.read()
+    assert reader.epoch is None
