@@ -264,7 +264,7 @@ def test_what_may_differ_is_refused(case: str, spark: SparkSession, tmp_path: Pa
     def totals(web: DataFrame, app: DataFrame) -> DataFrame:
         return web.unionByName(app) if flow is None else flow(web, app)
 
-    @made.sink(bucket="1s", watermarks={"totals": ("time", "0 seconds")}, tentative=isinstance(table, Board))
+    @made.sink(bucket="1s", watermarks={"totals": ("time", "0 seconds")})
     def board(totals: DataFrame) -> DataStreamWriter:
         return totals.writeStream.format("noop")
 

@@ -13,6 +13,7 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.log.late import list_late
 from tests.agent.copies import Copies, make_copies
 
+
 @pytest.fixture
 def copies(tmp_path: Path) -> Iterator[Copies]:
     made = make_copies(tmp_path)

@@ -34,8 +34,9 @@ private[source] object TentativeBucketOffset {
   /** Parses the offset of a stream by buckets of the column `by`, which may have read stable rows alone so far. */
   def parse(json: String, by: String): TentativeBucketOffset = Json.parse(json.trim) match {
     case fields: ObjectNode =>
-      val epoch = Option(fields.remove("epoch")).map(EpochReading.of)
-      TentativeBucketOffset(BucketOffset.parse(fields.toString, by), epoch)
+      val epoch = Option(fields.remove("epoch"))
+      val stable = BucketOffset.parse(fields.toString, by) // first, because it refuses the offset of another stream
+      TentativeBucketOffset(stable, epoch.map(EpochReading.of))
     case other => TentativeBucketOffset(BucketOffset.parse(other.toString, by), None)
   }
 }
