@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -15,30 +12,7 @@ from pyspark.sql import Row, SparkSession
 
 from cec_it import replica_driver
 from cec_it.local import eventually
-from testbed.processes import ProcessTree
-
-
-class Driver:
-    """A replica in a process of its own."""
-
-    def __init__(self, replica: str, root: Path, master: str, price: str) -> None:
-        command = [sys.executable, "-m", "cec_it.replica_driver", replica, str(root), master, price]
-        with (root / f"stderr-{replica}").open("ab") as errors, (root / f"stdout-{replica}").open("ab") as said:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=said, stderr=errors, start_new_session=True,
-                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-            )  # fmt: skip
-        self.family = ProcessTree(self.process.pid)
-
-    def kill(self) -> None:
-        """SIGKILL, with all of its processes."""
-        self.family.kill()
-
-    def end(self) -> int:
-        """Stops it in good order; its exit code."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        return self.process.wait(120)
+from cec_it.replica_process import Driver
 
 
 def written(root: Path) -> list[list[Any]]:
@@ -97,13 +71,13 @@ def windows_of(spark: SparkSession, root: Path, replica: str, until_s: float) ->
 def test_replicas_are_killed_in_turn(master: str, price: str, spark: SparkSession, tmp_path: Path) -> None:
     """The sink has each window once, with the rows that are right by the batches on which the replicas have agreed."""
     (tmp_path / "out").mkdir()
-    living = {name: Driver(name, tmp_path, master, price) for name in "ab"}
+    living = {name: Driver(replica_driver, name, tmp_path, master, price) for name in "ab"}
     try:
         advances(tmp_path, 10, living)
         for victim in "abab":
             living.pop(victim).kill()
             advances(tmp_path, 10, living)
-            living[victim] = Driver(victim, tmp_path, master, price)
+            living[victim] = Driver(replica_driver, victim, tmp_path, master, price)
             await_running(tmp_path, victim, newest(tmp_path))
         until_s = newest(tmp_path)
         eventually(lambda: all(reached(tmp_path, each) >= until_s for each in "ab") or None, "both are there", 240.0)

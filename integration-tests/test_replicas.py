@@ -4,85 +4,29 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from datetime import timedelta
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from cec_it.board import Board, Table
-from cec_it.feed import NOON, Feed
-from cec_it.local import eventually, tasks_are_over
+from cec_it.fed_pages import BOUND, INPUTS, Shown, feeding, per_page, shown
+from cec_it.local import eventually
 from spark_cec.pipeline import Pipeline
 from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.running import RunningPipeline
 from spark_cec.pipeline.start import start_pipeline
 from spark_cec.pipeline.status import State
 from spark_cec.pipeline.supervise import Patience
-from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY
-
-INPUTS = ("web", "app")
-Shown = Counter[tuple[int, str, int, float]]
-
-
-@contextmanager
-def feeding(spark: SparkSession, root: Path) -> Iterator[Feed]:
-    """Rows of files as the output of two queries, which both replicas read."""
-    feed, session = Feed(root), spark.newSession()
-    session.conf.set(PROVIDER_KEY, PROVIDER)
-    queries = []
-    for name in INPUTS:
-        files = session.readStream.schema("time TIMESTAMP, page STRING, price DOUBLE").json(f"{root}/{name}")
-        queries.append(files.writeStream.format("cec").option("checkpointLocation", f"{root}/fed/{name}").start())
-    try:
-        yield feed
-    finally:
-        for query in queries:
-            query.stop()
-        tasks_are_over(spark)
+from spark_cec.settings import PREFIX
 
 
 def windows_of(table: Table) -> Shown:
     """All rows: the second at which a window ends, the page, the count and the sum."""
     return Counter(shown(row) for row in table.rows())
-
-
-def shown(row: Row) -> tuple[int, str, int, float]:
-    """A row by the second after noon at which its window ends."""
-    end = row.time + timedelta(microseconds=1)
-    return int(end.timestamp()) - int(NOON.timestamp()), row.page, row.n, row.price
-
-
-def per_page(root: Path, table: Table | Board, **how: Any) -> Pipeline:
-    """Two inputs -> counts and sums by page and window of 10 seconds -> a table; a board takes tentative rows, too."""
-    made = Pipeline("shop", f"{root}/home")
-
-    def declare(name: str) -> None:
-        @made.flow(name=name)
-        def rows(spark: SparkSession) -> DataFrame:
-            return spark.readStream.format("cec").option("waitForLog", "true").schema(
-                "time TIMESTAMP, page STRING, price DOUBLE"
-            ).load(f"{root}/fed/{name}")
-
-    for name in INPUTS:
-        declare(name)
-
-    @made.flow(**{"partitions": 2, "bucket": "1s", "watermarks": dict.fromkeys(INPUTS, ("time", "2 seconds")), **how})
-    def totals(web: DataFrame, app: DataFrame) -> DataFrame:
-        grouped = web.unionByName(app).groupBy(f.window("time", "10 seconds").alias("w"), "page")
-        found = grouped.agg(f.count("*").alias("n"), f.sum("price").alias("price"))
-        return found.select(f.window_time("w").alias("time"), "page", "n", "price")
-
-    @made.sink(bucket="1s", watermarks={"totals": ("time", "0 seconds")}, tentative=isinstance(table, Board))
-    def board(totals: DataFrame) -> DataStreamWriter:
-        return totals.writeStream.foreachBatch(table.take)
-
-    return made
 
 
 def state_of(run: RunningPipeline, name: str) -> State:
@@ -97,7 +41,7 @@ def test_a_sink_goes_on_in_the_other_replica(first: str, spark: SparkSession, tm
         feed = stack.enter_context(feeding(spark, tmp_path))
         runs = {}
         for name in (first, other):
-            runs[name] = start_pipeline(per_page(tmp_path, table), spark, Patience(wait_s=0.1), replica=name)
+            runs[name] = start_pipeline(per_page(tmp_path, table.take), spark, Patience(wait_s=0.1), replica=name)
             stack.callback(runs[name].stop)
             if name == first:
                 eventually(lambda: state_of(runs[first], "board") is State.RUNNING or None, "the sink runs")
@@ -111,7 +55,7 @@ def test_a_sink_goes_on_in_the_other_replica(first: str, spark: SparkSession, tm
             feed.put(name, (26, "c", 1), (31, "d", 1), (45, "e", 1))
         right += Counter([(30, "c", 4, 4.0), (40, "d", 2, 2.0)])
         eventually(lambda: windows_of(table) == right or None, lambda: f"{right}, not {windows_of(table)}")
-        runs[first] = start_pipeline(per_page(tmp_path, table), spark, Patience(wait_s=0.1), replica=first)
+        runs[first] = start_pipeline(per_page(tmp_path, table.take), spark, Patience(wait_s=0.1), replica=first)
         stack.callback(runs[first].stop)
         for name in INPUTS:
             feed.put(name, (46, "e", 1), (58, "f", 1))
@@ -124,16 +68,12 @@ def test_a_sink_goes_on_in_the_other_replica(first: str, spark: SparkSession, tm
         eventually(lambda: windows_of(table) == right or None, lambda: f"{right}, not {windows_of(table)}")
 
 
-BOUND = {"within": "6s", "alpha": 0.8}
-"""Longer than the flows take with little input on a busy machine."""
-
-
 def test_tentative_rows_by_buckets(spark: SparkSession, tmp_path: Path) -> None:
     """Without replicas. They are taken back after the stable rows, and not before."""
     board = Board(shown)
     with ExitStack() as stack:
         feed = stack.enter_context(feeding(spark, tmp_path))
-        run = start_pipeline(per_page(tmp_path, board, **BOUND), spark, Patience(wait_s=0.1))
+        run = start_pipeline(per_page(tmp_path, board.take, tentative=True, **BOUND), spark, Patience(wait_s=0.1))
         stack.callback(run.stop)
         for name in INPUTS:
             feed.put(name, (1, "a", 1.5), (13, "b", 2))
@@ -158,7 +98,8 @@ def test_a_sink_has_tentative_rows_of_one_replica_or_the_other(spark: SparkSessi
         feed = stack.enter_context(feeding(spark, tmp_path))
         runs = {}
         for name in "ab":
-            runs[name] = start_pipeline(per_page(tmp_path, board, **BOUND), spark, Patience(wait_s=0.1), replica=name)
+            made = per_page(tmp_path, board.take, tentative=True, **BOUND)
+            runs[name] = start_pipeline(made, spark, Patience(wait_s=0.1), replica=name)
             stack.callback(runs[name].stop)
             if name == "a":
                 eventually(lambda: state_of(runs["a"], "board") is State.RUNNING or None, "the sink runs")
@@ -277,4 +218,4 @@ def test_the_clock_moves_no_watermark_in_replicas(spark: SparkSession, tmp_path:
     session = spark.newSession()
     session.conf.set(PREFIX + "sources.quiet", "1s")
     with pytest.raises(FlowError, match="each replica has a clock of its own"):
-        start_pipeline(per_page(tmp_path, Table()), session, replica="a")
+        start_pipeline(per_page(tmp_path, Table().take), session, replica="a")

@@ -123,6 +123,7 @@ _PARTS = (
         "test_running_protocols.py",
         "test_statestore_reader.py",
         "test_storage_keys.py",
+        "test_tentative_kills.py",
         "test_written_behind.py",
     }),
 )

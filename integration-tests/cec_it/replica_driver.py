@@ -9,18 +9,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from cec_it.driver import session_builder
+from cec_it.replica_process import exit_with, run_replica
 from spark_cec.pipeline import Pipeline
-from spark_cec.pipeline.start import start_pipeline
-from spark_cec.pipeline.supervise import Patience
 
 SOURCES = ("app", "web")
 BEGIN_MS = 1_700_000_000_000
@@ -79,31 +75,6 @@ def write_batch(out: Path, rows: DataFrame, batch: int) -> None:
     hidden.rename(path)
 
 
-def main(replica: str, root: Path, master: str, price: str) -> int:
-    """Entry point."""
-    builder = session_builder(root / f"scratch-{replica}", master).config("spark.scheduler.mode", "FAIR")
-    spark = builder.config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"]).getOrCreate()
-    running = start_pipeline(declare(root, price), spark, Patience(wait_s=0.5), replica=replica)
-    over = threading.Event()
-
-    def wait_for_end() -> None:
-        sys.stdin.read()
-        over.set()
-
-    threading.Thread(target=wait_for_end, daemon=True).start()
-    while not over.wait(0.5) and not running.is_over:
-        tell(running.status().to_json())
-    failed = running.stop().failed
-    tell(running.status().to_json())
-    return 1 if failed else 0
-
-
-def tell(status: dict[str, Any]) -> None:
-    """Prints a line."""
-    print(json.dumps(status), flush=True)
-
-
 if __name__ == "__main__":
-    code = main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4])
-    sys.stdout.flush()
-    os._exit(code)
+    replica, place, master, price = sys.argv[1:]
+    exit_with(run_replica(declare(Path(place), price), replica, Path(place), master))

@@ -112,38 +112,57 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     copies.close()
 
 
+class Life:
+    """Replicas stand still and catch up, open epochs and close them, at random."""
+
+    def __init__(self, seed: int, reader: Reader) -> None:
+        self.chance, self._copies, self._forks = random.Random(seed), reader.copies, reader.forks
+        self._copies.rows = sorted({self.chance.randint(1, 40_000) for _ in range(80)})
+        self._of_epochs = [ms for ms in self._copies.rows if ms % 3]
+        self._away = ""
+
+    def go_on(self, now_ms: int) -> None:
+        """What both replicas do at a moment. `now_ms`: the time of the newest rows."""
+        if self.chance.random() < 0.07:
+            self._away = self.chance.choice(("", "a", "ab", "ab", "b"))
+        for replica, forks in self._forks.items():
+            if replica not in self._away and self.chance.random() < 0.7:
+                until_ms = min(now_ms, self._copies.passed[replica] + self.chance.randint(0, 2_500))
+                self._copies.give_out(replica, until_ms, says=self.chance.random() < 0.8)
+            self._fork(forks, now_ms, now_ms - self._copies.passed[replica])
+
+    def _fork(self, forks: Forks, now_ms: int, behind_ms: int) -> None:
+        if not forks.is_open and behind_ms > 3_000 and self.chance.random() < 0.5:
+            forks.begin()
+        elif forks.is_open and self.chance.random() < 0.7:
+            forks.give_out(self._of_epochs, now_ms - self.chance.randint(0, 1_500))
+        elif forks.is_open and self.chance.random() < 0.1:
+            forks.end(deletes=self.chance.random() < 0.3)
+
+    def heal(self, until_ms: int) -> None:
+        """All is well again."""
+        for forks in self._forks.values():
+            if forks.is_open:
+                forks.end()
+        for replica in "ab":
+            self._copies.give_out(replica, until_ms)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_stable_rows_come_once_and_tentative_ones_of_one_epoch(seed: int, reader: Reader) -> None:
-    """Replicas stand still, open epochs and close them, and the reader is started again, at random."""
-    chance, copies = random.Random(seed), reader.copies
-    copies.rows = sorted({chance.randint(1, 40_000) for _ in range(80)})
-    thin = [ms for ms in copies.rows if ms % 3]  # those that an epoch has
+    """The reader is started again at random, too."""
+    life, copies = Life(seed, reader), reader.copies
     copies.plan()
-    shown, away = 0, ""
+    shown = 0
     for now_ms in range(1_000, 41_000, 500):
-        away = chance.choice(("", "a", "ab", "ab", "b")) if chance.random() < 0.07 else away
-        for replica, forks in reader.forks.items():
-            if replica not in away and chance.random() < 0.7:
-                until_ms = min(now_ms, copies.passed[replica] + chance.randint(0, 2_500))
-                copies.give_out(replica, until_ms, says=chance.random() < 0.8)
-            behind_ms = now_ms - copies.passed[replica]
-            if not forks.is_open and behind_ms > 3_000 and chance.random() < 0.5:
-                forks.begin()
-            elif forks.is_open and chance.random() < 0.7:
-                forks.give_out(thin, now_ms - chance.randint(0, 1_500))
-            elif forks.is_open and chance.random() < 0.1:
-                forks.end(deletes=chance.random() < 0.3)
-        if chance.random() < 0.6:
+        life.go_on(now_ms)
+        if life.chance.random() < 0.6:
             reader.read()
             shown += len(reader.tentative)
-        if chance.random() < 0.1:
+        if life.chance.random() < 0.1:
             copies.run += 1
             copies.plan()
-    for forks in reader.forks.values():
-        if forks.is_open:
-            forks.end()
-    for replica in "ab":
-        copies.give_out(replica, 45_000)
+    life.heal(45_000)
     for _ in range(4):
         reader.read()
     assert reader.stable == sorted(reader.stable) == copies.rows
