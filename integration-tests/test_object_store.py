@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from cec_it.checkpoints import hadoop_of, settings_of
+from cec_it.fed_pages import INPUTS, feeding
 from cec_it.killed_jobs import (
     BATCHES,
     TWO_EXECUTORS,
@@ -27,6 +29,7 @@ from cec_it.killed_jobs import (
     stderr_of,
 )
 from cec_it.pipelines import CASES, read_board
+from cec_it.replicated_shop import Shop
 from cec_it.s3a import SECRET, S3Server, fetch_s3a, run_server
 from cec_it.totals_job import CEC, MANAGER, Job
 from spark_cec.session import jar_path
@@ -142,3 +145,19 @@ def test_a_query_of_many_batches_deletes_old_entries_and_is_exact_after_a_kill(
         kept = sorted(int(name) for name in names if name.isdigit())
         assert kept == list(range(kept[0], kept[-1] + 1)) and kept[-1] >= batches - 1, kept
         assert retained <= len(kept) <= retained + together + 2, f"{len(kept)} entries of {log}"
+
+
+@pytest.mark.long
+def test_replicas_with_their_home_on_s3(server: S3Server, spark: SparkSession, tmp_path: Path) -> None:
+    """An input goes away, and the driver that runs the sink is killed. The other one knows after its lease's time."""
+    jars = {"spark.jars": f"{jar_path()},{fetch_s3a()}", "cec.test.home": "s3a://query/replicas"}
+    conf = {**settings_on(server), **jars}
+    with feeding(spark, tmp_path) as feed, Shop(tmp_path, "local[2]", feed, conf) as shop:
+        for name in "ab":
+            shop.start(name)
+        shop.put(5, 25, *INPUTS)
+        shop.await_stable()
+        for victim in "ab":
+            end_s = shop.kill_while_away(victim)
+        shop.stop()
+    shop.check(end_s)

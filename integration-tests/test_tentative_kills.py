@@ -2,107 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from cec_it import fed_driver
-from cec_it.fed_pages import INPUTS, Shown, feeding
-from cec_it.feed import Feed
+from cec_it.fed_pages import INPUTS, feeding
 from cec_it.local import eventually
-from cec_it.replica_process import Driver
+from cec_it.replicated_shop import Answers, Shop
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.availability.epochs import newest_epoch
-
-WINDOW_S = 10
-
-
-class Answers:
-    """What the sink has: the stable rows, and those of the epochs that it has not taken back."""
-
-    def __init__(self, root: Path) -> None:
-        self.stable: Shown = Counter()
-        self.tentative: dict[str, Shown] = {}
-        self.undone: list[str] = []
-        for path in sorted((root / "out").glob("[0-9]*.json")):
-            rows: list[list[Any]] = json.loads(path.read_text())
-            for kind, epoch, *row in rows:
-                if kind == "tentative":
-                    self.tentative.setdefault(epoch, Counter())[tuple(row)] += 1
-                elif kind == fed_driver.STABLE:
-                    self.stable[tuple(row)] += 1
-            for epoch in [epoch for kind, epoch, *_ in rows if kind == "undo"]:
-                self.undone.append(epoch)
-                self.tentative.pop(epoch, None)
-
-    @property
-    def newest_s(self) -> int:
-        """The end of the newest window, stable or tentative."""
-        return max([end for rows in (self.stable, *self.tentative.values()) for end, *_ in rows], default=0)
-
-
-class Windows:
-    """The right windows, in plain Python."""
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[float, str, float]] = []
-
-    def add(self, *rows: tuple[float, str, float]) -> tuple[tuple[float, str, float], ...]:
-        self._rows += rows
-        return rows
-
-    def up_to(self, end_s: int) -> Shown:
-        found: dict[tuple[int, str], tuple[int, float]] = {}
-        for second, page, price in self._rows:
-            key = int(second) // WINDOW_S * WINDOW_S + WINDOW_S, page
-            count, total = found.get(key, (0, 0.0))
-            found[key] = count + 1, total + price
-        return Counter({(end, page, *found[end, page]): 1 for end, page in found if end <= end_s})
-
-
-class Shop:
-    """Both replicas, and the inputs up to a moment."""
-
-    def __init__(self, root: Path, master: str, feed: Feed) -> None:
-        self.root, self._master, self._feed = root, master, feed
-        self.right, self.living, self.now_s = Windows(), dict[str, Driver](), 5
-
-    def start(self, replica: str) -> None:
-        self.living[replica] = Driver(fed_driver, replica, self.root, self._master)
-
-    def put(self, begin_s: int, end_s: int, *inputs: str) -> None:
-        """Two rows a second of these inputs."""
-        for name in inputs:
-            rows = [(begin_s + i / 2, "ab"[i % 2], i + 0.5) for i in range(2 * (end_s - begin_s))]
-            self._feed.put(name, *self.right.add(*rows))
-        self.now_s = end_s
-
-    def await_answers(self, what: str, are_there: Callable[[Answers], bool]) -> None:
-        """Waits for what the sink has. No driver may end meanwhile."""
-
-        def look() -> bool | None:
-            dead = [name for name, each in self.living.items() if each.process.poll() is not None]
-            assert not dead, (self.root / f"stderr-{dead[0]}").read_text()[-3000:]
-            return are_there(Answers(self.root)) or None
-
-        eventually(look, lambda: f"{what}: {vars(Answers(self.root))}", 240.0)
-
-    def await_tentative(self) -> None:
-        """Waits for an answer up to the newest window that rows of one input have closed."""
-        end_s = self.now_s // WINDOW_S * WINDOW_S - WINDOW_S
-        self.await_answers(f"answers up to {end_s}", lambda found: bool(found.tentative) and found.newest_s >= end_s)
-
-    def await_stable(self) -> int:
-        """Waits until all windows are stable; the end of the newest one."""
-        end_s = (self.now_s - 3) // WINDOW_S * WINDOW_S
-        right = self.right.up_to(end_s)
-        self.await_answers(f"{right}", lambda found: found.stable >= right and not found.tentative)
-        return end_s
 
 
 @pytest.mark.parametrize("master", [
@@ -111,33 +20,17 @@ class Shop:
 ])  # fmt: skip
 def test_replicas_are_killed_while_an_input_is_away(master: str, spark: SparkSession, tmp_path: Path) -> None:
     """Answers go on in the other replica. In the end all windows are stable, right and there once."""
-    (tmp_path / "out").mkdir()
-    with feeding(spark, tmp_path) as feed:
-        shop = Shop(tmp_path, master, feed)
-        try:
-            for name in "ab":
-                shop.start(name)
-            shop.put(5, 25, *INPUTS)
-            end_s = shop.await_stable()
-            for victim in "abb":
-                begin_s = shop.now_s
-                shop.put(begin_s, begin_s + 20, "web")
-                shop.await_tentative()
-                shop.living.pop(victim).kill()
-                shop.put(begin_s + 20, begin_s + 50, "web")
-                shop.await_tentative()
-                shop.start(victim)
-                shop.put(begin_s, begin_s + 50, "app")
-                end_s = shop.await_stable()
-            eventually(lambda: not any(has_epoch(each, tmp_path) for each in "ab") or None, "no epoch is open", 120.0)
-            assert [each.end() for each in shop.living.values()] == [0, 0], (tmp_path / "stderr-a").read_text()[-3000:]
-        finally:
-            for each in shop.living.values():
-                each.kill()
-    found = Answers(tmp_path)
-    assert found.stable == shop.right.up_to(end_s), "each window once"
-    assert not found.tentative and len(set(found.undone)) == len(found.undone) >= 3
-    assert not list((tmp_path / "out").glob("differs-*")), "a repeat has the same rows"
+    with feeding(spark, tmp_path) as feed, Shop(tmp_path, master, feed) as shop:
+        for name in "ab":
+            shop.start(name)
+        shop.put(5, 25, *INPUTS)
+        end_s = shop.await_stable()
+        for victim in "abb":
+            end_s = shop.kill_while_away(victim)
+        eventually(lambda: not any(has_epoch(each, tmp_path) for each in "ab") or None, "no epoch is open", 120.0)
+        shop.stop()
+    shop.check(end_s)
+    assert len(Answers(tmp_path).undone) >= 3
 
 
 def has_epoch(replica: str, root: Path) -> bool:

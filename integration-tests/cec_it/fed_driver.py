@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from cec_it.fed_pages import BOUND, per_page, shown
-from cec_it.replica_process import exit_with, run_replica
+from cec_it.replica_process import exit_with, read_conf, run_replica
 
 STABLE = "stable"
 
@@ -41,5 +41,6 @@ def stable_rows(rows: list[list[Any]]) -> list[list[Any]]:
 if __name__ == "__main__":
     replica, place, master = sys.argv[1:]
     root = Path(place)
-    pipeline = per_page(root, partial(write_batch, root / "out"), tentative=True, **BOUND)
+    home = read_conf().get("cec.test.home", f"{root}/home")
+    pipeline = per_page(root, partial(write_batch, root / "out"), tentative=True, home=home, **BOUND)
     exit_with(run_replica(pipeline, replica, root, master))

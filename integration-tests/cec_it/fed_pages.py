@@ -49,9 +49,11 @@ def shown(row: Row) -> tuple[int, str, int, float]:
     return int(end.timestamp()) - int(NOON.timestamp()), row.page, row.n, row.price
 
 
-def per_page(root: Path, take: Callable[[DataFrame, int], None], *, tentative: bool = False, **how: Any) -> Pipeline:
+def per_page(
+    root: Path, take: Callable[[DataFrame, int], None], *, tentative: bool = False, home: str | None = None, **how: Any
+) -> Pipeline:  # fmt: skip
     """Windows of 10 seconds. `take`: for the `foreachBatch` of the sink. `how`: options of the flow `totals`."""
-    made = Pipeline("shop", f"{root}/home")
+    made = Pipeline("shop", home or f"{root}/home")
 
     def declare(name: str) -> None:
         @made.flow(name=name)

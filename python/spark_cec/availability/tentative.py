@@ -52,6 +52,9 @@ def choose_epoch(
     # A replica without an epoch is in time, or its driver is gone. If it is in time, it is less than `wait_ms` behind.
     least_ms = stable_ms if ends.keys() <= epochs.keys() else stable_ms + wait_ms
     due = {replica: each.end_ms for replica, each in epochs.items() if each.end_ms > least_ms}
+    if present is not None:
+        # The other replica may be gone, and its epoch old. The next epoch of the same replica knows more.
+        due = {name: end for name, end in due.items() if name == present.replica or end >= present.until_ms}
     if not due:
         return None
     best = min(due, key=lambda each: (-due[each], each))

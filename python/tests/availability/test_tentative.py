@@ -46,6 +46,13 @@ def test_an_epoch_that_stands_still_is_left() -> None:
     assert choose(Reading("a", 4, 19_000), behind, ends, 20_000) == "b", "the present one has nothing to say"
 
 
+def test_an_epoch_of_the_other_replica_does_not_take_answers_away() -> None:
+    """Its driver is gone. The present epoch was closed, but the reader has not seen the stable rows yet."""
+    old = {"b": OpenEpoch(2, 29_000)}
+    assert choose(Reading("a", 4, 30_000), old, {"a": 20_000, "b": 20_000}, 20_000) is None
+    assert choose(Reading("b", 1, 30_000), old, {"a": 20_000, "b": 20_000}, 20_000) == "b", "the next one knows more"
+
+
 def test_rows_count_until_stable_rows_are_there() -> None:
     assert stays(Reading("a", 4, 30_000), 29_000)
     assert not stays(Reading("a", 4, 30_000), 30_000)
@@ -121,6 +128,11 @@ class _Reader:
         return ("", 0) if self.reading is None else (self.reading.replica, self.reading.number)
 
 
+def _check_change(before: Reading | None, after: Reading | None) -> None:
+    if before is not None and after is not None and before.replica != after.replica:
+        assert after.until_ms >= before.until_ms, "a change to the other replica takes no answer away"
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_a_reader_of_two_replicas(seed: int) -> None:
     """Inputs and drivers come and go. One epoch counts at most; none if a replica is in time; none when all is well."""
@@ -134,8 +146,9 @@ def test_a_reader_of_two_replicas(seed: int) -> None:
             each.start() if not each.lives else each.fail()
         for each in replicas.values():
             each.go_on(now_ms, chance)
-        fresh = reader.read(replicas)
+        before, fresh = reader.reading, reader.read(replicas)
         assert len(reader.tentative) <= 1, "no row is doubled by a change"
+        _check_change(before, reader.reading)
         newest = max(reader.until_ms, max((max(each) + BUCKET_MS for each in reader.tentative.values()), default=0))
         if any(each.lives and now_ms - each.end_ms < WAIT_MS for each in replicas.values()):
             assert not fresh or all(each.epoch for each in replicas.values()), "stable rows come in time"
