@@ -6,21 +6,25 @@ import re
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from cec_it.board import Board, Table
 from cec_it.fed_pages import BOUND, INPUTS, Shown, feeding, per_page, shown
 from cec_it.local import eventually
-from spark_cec.pipeline import Pipeline
+from spark_cec.pipeline import Pipeline, read_replicas
 from spark_cec.pipeline.declare import FlowError
+from spark_cec.pipeline.graph import GraphError
 from spark_cec.pipeline.running import RunningPipeline
 from spark_cec.pipeline.start import start_pipeline
 from spark_cec.pipeline.status import State
 from spark_cec.pipeline.supervise import Patience
+from spark_cec.recovery.query_files import PIPELINE_FILE
 from spark_cec.settings import PREFIX
 
 
@@ -124,6 +128,52 @@ def test_a_sink_has_tentative_rows_of_one_replica_or_the_other(spark: SparkSessi
         eventually(lambda: board.stable == right or None, lambda: f"{right}, not {board.stable}")
         eventually(lambda: not board.tentative or None, lambda: f"none, not {board.tentative}")
     assert len(set(board.undone)) == len(board.undone), "each once"
+
+
+def test_a_query_outside_reads_one_replica_or_the_other(spark: SparkSession, tmp_path: Path) -> None:
+    """Each row once, on its first start and on its second, with tentative rows if it asks for them."""
+    table, outside, board = Table(), Table(), Board(shown)
+
+    def read(session: SparkSession, name: str, **how: Any) -> StreamingQuery:
+        rows = read_replicas(session, f"{tmp_path}/home", "totals", "time", **how)
+        taken = board.take if how else outside.take
+        return rows.writeStream.foreachBatch(taken).option("checkpointLocation", f"{tmp_path}/{name}").start()
+
+    with ExitStack() as stack:
+        feed, runs = stack.enter_context(feeding(spark, tmp_path)), {}
+        for name in "ab":
+            made = per_page(tmp_path, table.take, kept=True, **BOUND)
+            runs[name] = start_pipeline(made, spark, Patience(wait_s=0.1), replica=name)
+            stack.callback(runs[name].stop)
+        for name in INPUTS:
+            feed.put(name, (1, "a", 1.5), (13, "b", 2))
+        stable: Shown = Counter([(10, "a", 2, 3.0)])
+        eventually(lambda: windows_of(table) == stable or None, lambda: f"{stable}, not {windows_of(table)}")
+        query, other = read(spark, "outside"), read(spark, "tentative", tentative="4800ms")
+        stack.callback(lambda: (query.stop(), other.stop()))
+        for each in (lambda: windows_of(outside), lambda: board.stable):
+            eventually(lambda each=each: each() == stable or None, lambda each=each: f"{stable}, not {each()}")
+        runs["a"].stop()
+        feed.put("web", (14, "b", 1), (40, "d", 1))
+        without: Shown = Counter([(20, "b", 3, 5.0)])
+        eventually(lambda: board.shown() == without or None, lambda: f"{without}, not {board.shown()}")
+        assert set(board.tentative) == {"totals/b/1"}
+        query.stop()
+        query = read(spark, "outside")
+        feed.put("app", (14, "b", 8), (41, "d", 1))
+        right = stable + Counter([(20, "b", 4, 13.0)])
+        for each in (lambda: windows_of(outside), lambda: board.stable):
+            eventually(lambda each=each: each() == right or None, lambda each=each: f"{right}, not {each()}")
+        eventually(lambda: not board.tentative or None, lambda: f"none, not {board.tentative}")
+
+
+def test_a_home_without_replicas_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match=f"{tmp_path} has no replicas"):
+        read_replicas(spark, str(tmp_path), "totals", "time")
+    (tmp_path / "replicas/b").mkdir(parents=True)
+    (tmp_path / "replicas/b" / PIPELINE_FILE).write_text("{}")
+    with pytest.raises(GraphError, match="bucket='soon' of its reader: give a duration"):
+        read_replicas(spark, str(tmp_path), "totals", "time", bucket="soon")
 
 
 def joined(web: DataFrame, app: DataFrame) -> DataFrame:

@@ -63,7 +63,7 @@ FLOORS: Floors = (
     (
         *("admin", "admin.*"),
         *("pipeline.declare", "pipeline.load", "pipeline.home", "pipeline.flows", "pipeline.supervise"),
-        *("pipeline.cluster", "pipeline.runs", "pipeline", "pipeline.running", "pipeline.runnable"),
+        *("pipeline.cluster", "pipeline.outside", "pipeline.runs", "pipeline", "pipeline.running", "pipeline.runnable"),
         *("pipeline.start", "pipeline.joint_recovery", "pipeline.capacity_keeper"),
         *("pipeline.query_errors", "pipeline.query_progress", "pipeline.epoch_keeper", "pipeline.epoch_files"),
         *("pipeline.watermarks", "pipeline.options", "pipeline.changes", "pipeline.sink_formats"),
@@ -120,7 +120,7 @@ _OF_PIPELINES = (
     *("pipeline.declare", "pipeline.runnable", "pipeline.flows", "pipeline.watermarks", "pipeline.plans"),
     *("pipeline.supervise", "pipeline.running", "pipeline.start", "pipeline_commands.run", "pipeline.cluster"),
     *("pipeline.query_errors", "pipeline.query_progress", "pipeline.epoch_keeper", "pipeline.changes"),
-    *("pipeline.sink_formats", "pipeline.replica_checks"),
+    *("pipeline.sink_formats", "pipeline.replica_checks", "pipeline.outside"),
 )
 
 SPARK_USERS = ("session", "operators", "cli.migrate", "migration.*", *_OF_PIPELINES)
