@@ -40,7 +40,7 @@ from spark_cec.availability.buckets import (
     is_back,
     plan_end,
 )
-from spark_cec.availability.keep import Unread, measure_unread, measure_waits
+from spark_cec.availability.keep import LOW, Unread, measure_unread, measure_waits
 from spark_cec.availability.replicas import REPLICAS, choose_copy
 from spark_cec.availability.union import Member, Union, parse_union
 from spark_cec.checkpoint.columns import find_column
@@ -382,9 +382,10 @@ def _list_overdue(
     boundaries = {name: find_boundary(each) for name, each in known.items()}
     for name, size in measure_waits(list(known.values()), union.bucket_ms).items():
         if size > union.keep_bytes and name not in (each for each, *_ in found):
-            # In event time the bytes that may wait are as much as the channel is behind now.
+            # In event time the bytes that may wait are as much as the channel is behind now. It must come clearly
+            # nearer: else a slow one would be waited for again at once, and be given up again.
             why = f"for which {size:,} bytes wait, more than {union.keep_bytes:,}"
-            found.append((name, max(boundaries.values()) - boundaries[name], why))
+            found.append((name, int(LOW * (max(boundaries.values()) - boundaries[name])), why))
     return found
 
 

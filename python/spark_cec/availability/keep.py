@@ -10,16 +10,19 @@ The functions are pure.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from spark_cec.availability.buckets import BatchTimes, ChannelFacts, find_boundary, find_holders
 
 LOW = 0.8
-"""The share of the bound below which the flows upstream run again."""
+"""The share of the bound below which the flows upstream run again, or a channel that was given up is back."""
+
+SMALL = 0.125
+"""The share of the bound that may wait in all the inputs that run, because their rows wait for a short time alone."""
 
 LEAST_S = 5.0
-"""Flows are held for so many seconds at least, because each start of a query costs some."""
+"""A flow is held for so many seconds at least, because each start of a query costs some."""
 
 
 class AtKeep(str, Enum):
@@ -81,17 +84,16 @@ def _has_row_between(batch: BatchTimes, begin_ms: int, end_ms: int) -> bool:
 class Blocking:
     """Which inputs a flow holds back. Empty if less waits than the bound.
 
-    `unread_bytes`: what waits for the flow. `since_s`: when it began, by the driver's clock. `spares`: whether some
-    inputs run, because the flow waits for one of them. The flow needs them.
+    `unread_bytes`: what waits for the flow. `spares`: whether some inputs run, because the flow waits for one of them.
+    The flow needs them.
     """
 
     inputs: frozenset[str] = frozenset()
     unread_bytes: int = 0
-    since_s: float = 0.0
     spares: bool = False
 
 
-def decide_blocking(before: Blocking, seen: Sequence[Unread] | None, keep_bytes: int, now_s: float) -> Blocking:
+def decide_blocking(before: Blocking, seen: Sequence[Unread] | None, keep_bytes: int) -> Blocking:
     """What a flow holds after a look at its channels. `seen`: None if its query did not look, as between two runs.
 
     If most of the bytes wait for an input, the flow holds the inputs whose rows wait. Then the input that they wait for
@@ -101,18 +103,25 @@ def decide_blocking(before: Blocking, seen: Sequence[Unread] | None, keep_bytes:
         return before
     unread = sum(each.due_bytes + each.waiting_bytes for each in seen)
     waiting = sum(each.waiting_bytes for each in seen)
-    is_blocked = bool(before.inputs)
-    if unread < LOW * keep_bytes and is_blocked and now_s - before.since_s < LEAST_S:
-        return replace(before, unread_bytes=unread)
-    if not (unread > keep_bytes or (is_blocked and unread >= LOW * keep_bytes)):
+    if not (unread > keep_bytes or (before.inputs and unread >= LOW * keep_bytes)):
         return Blocking(unread_bytes=unread)
     # The two limits lie apart, so that inputs that pass one another are not held by turns. Both are below the bound at
     # which all run again: a flow that holds all its inputs comes below that by itself.
     share = 0.25 if before.spares else 0.5
     spares = waiting >= share * keep_bytes
-    chosen = [each for each in seen if each.waiting_bytes or (each.due_bytes and not spares)]
-    since_s = before.since_s if is_blocked else now_s
-    return Blocking(frozenset(each.channel for each in chosen), unread, since_s, spares)
+    if spares:
+        chosen = _choose_ahead(before, seen, keep_bytes)
+    else:
+        chosen = [each for each in seen if each.due_bytes or each.waiting_bytes]
+    return Blocking(frozenset(each.channel for each in chosen), unread, spares)
+
+
+def _choose_ahead(before: Blocking, seen: Sequence[Unread], keep_bytes: int) -> list[Unread]:
+    """The inputs whose rows wait. Two slow ones are ahead of one another by turns, so little that waits does not count.
+    """
+    least = SMALL * keep_bytes / len(seen)
+    held = before.inputs if before.spares else frozenset[str]()
+    return [each for each in seen if each.waiting_bytes > (0 if each.channel in held else least)]
 
 
 def choose_held(
@@ -135,3 +144,17 @@ def choose_held(
         for name, each in blockings.items()
         if each.inputs
     }
+
+
+Holds = Mapping[tuple[str, str], float]
+"""By a flow that holds, and the flow that it holds: since when, in s by the driver's clock."""
+
+
+def settle_holds(before: Holds, wanted: Mapping[str, Collection[str]], now_s: float) -> dict[tuple[str, str], float]:
+    """Who holds whom from now on. `wanted`: as `choose_held` answers."""
+    kept = {
+        (by, held): since_s
+        for (by, held), since_s in before.items()
+        if held in wanted.get(by, ()) or now_s - since_s < LEAST_S
+    }
+    return {**{(by, one): now_s for by, held in wanted.items() for one in held}, **kept}
