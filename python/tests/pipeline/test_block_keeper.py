@@ -88,7 +88,7 @@ def test_what_waits_is_held_from_its_end_to_its_source_and_let_go_the_other_way(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop.flows["totals"].unread = waits(KEEP)
-    assert not shop.look() and not shop.changes
+    assert not shop.look() and not shop.calls
     shop.flows["totals"].unread = waits(KEEP + 1)
     assert shop.look() == {"raw": TOTALS, "web": TOTALS} and shop.changes == 1
     assert shop.keeper.held_for("web") == (HeldFor("totals", KEEP + 1),) and not shop.keeper.held_for("app")
