@@ -260,6 +260,9 @@ def parse_keep(pipeline: str, flow: str, keep: object, at_keep: object, bucket_m
             mend = "give keep, too, or leave at_keep out"
             raise GraphError(pipeline, [f"{flow} has at_keep={at_keep!r}, but no keep: {mend}"])
         return None
+    if isinstance(keep, bool):
+        mend = "give a size such as 10g; for readers outside the pipeline give kept"
+        raise GraphError(pipeline, [f"{flow} has keep={keep!r}: {mend}"])
     try:
         most_bytes = size_bytes("", str(keep))
     except SettingsError:

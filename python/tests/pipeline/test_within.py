@@ -132,6 +132,7 @@ def test_a_sink_reads_tentative_rows_if_it_says_so(tmp_path: Path) -> None:
         ({}, {"keep": "10g"}, r"totals has keep='10g', but does not wait for its inputs: give bucket or within, too"),
         ({}, {"bucket": "1s", "at_keep": "block"}, r"totals has at_keep='block', but no keep: give keep, too"),
         ({}, {"bucket": "1s", "keep": "0"}, r"totals has keep='0': give a size above 0, such as 64MiB or 10g"),
+        ({}, {"keep": True}, r"totals has keep=True: give a size such as 10g; for readers outside .* give kept"),
         ({}, {"bucket": "1s", "keep": -5}, r"totals has keep=-5: give a size above 0"),
         ({}, {"bucket": "1s", "keep": "10 bananas"}, r"keep='10 bananas': give a size above 0"),
         (
