@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -52,7 +53,7 @@ def per_page(root: Path, **how: Any) -> Pipeline:
         found = grouped.agg(f.count("*").alias("n"), f.sum("price").alias("price"))
         return found.select(f.col("w.start").alias("time"), "page", "n", "price")
 
-    @made.sink
+    @made.sink(tentative="within" in how)
     def board(totals: DataFrame) -> DataStreamWriter:
         return totals.writeStream.format("noop")
 
@@ -116,9 +117,12 @@ def is_held(run: RunningPipeline) -> bool | None:
     return (flow.state is State.WAITING and [each.flow for each in flow.held_for] == ["totals"]) or None
 
 
-def test_the_input_whose_rows_wait_is_held_until_the_other_one_is_back(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [{}, {"within": "6s", "alpha": 0.5}], ids=["waits", "answers tentatively"])
+def test_the_input_whose_rows_wait_is_held_until_the_other_one_is_back(
+    how: dict[str, Any], spark: SparkSession, tmp_path: Path
+) -> None:
     feed, web, app = Feed(tmp_path), files_of(1), files_of(2)
-    with running(per_page(tmp_path, keep=KEEP), spark) as run:
+    with running(per_page(tmp_path, keep=KEEP, **how), spark) as run:
         feed.put("app", *app[0])
         put_all(feed, "web", web)
         eventually(lambda: is_held(run), "web is held")
@@ -128,6 +132,8 @@ def test_the_input_whose_rows_wait_is_held_until_the_other_one_is_back(spark: Sp
         assert KEEP < flow_of(run, "web").held_for[0].bytes < 2 * KEEP
         assert stored(tmp_path, "web") < 2 * KEEP
         eventually(lambda: flow_of(run, "totals").waits_for == ("app",) or None, "totals waits")
+        if how:
+            eventually(lambda: flow_of(run, "totals").absent == ("app",) or None, "totals answers without app")
         put_all(feed, "app", app[1:])
         waited = [0]
 
@@ -141,6 +147,7 @@ def test_the_input_whose_rows_wait_is_held_until_the_other_one_is_back(spark: Sp
         feed.put("app", (FILES * SECONDS + 30, "z", 1.0))
         becomes(spark, run, tmp_path, expected(FILES * SECONDS, web, app))
         assert flow_of(run, "web").restarts == 0 and not flow_of(run, "web").held_for
+        eventually(lambda: flow_of(run, "totals").epoch is None or None, "no tentative row is left")
     assert stored(tmp_path, "web") > 2 * KEEP, "all of it would be too much"
 
 
