@@ -95,6 +95,7 @@ _PARTS = (
     frozenset({
         "test_buckets.py",
         "test_foreach_batch.py",
+        "test_keep.py",
         "test_kill_matrix.py files",
         "test_lease.py",
         "test_pipeline.py",

@@ -21,6 +21,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_cec.pipeline import Pipeline, apply_changes
 from spark_cec_lab.nexmark.reachability import changes, reachability, rows_of
 
+KEPT = 4_096
+"""The stored bytes that may wait in the pipeline `kept`: some batches of a branch."""
+
 EPOCH = 1_700_000_000
 DAY = 86_400
 FILES, PER_FILE = 12, 60
@@ -182,6 +185,33 @@ def buckets(root: str, **how: Any) -> Pipeline:
     return made
 
 
+def kept(root: str, **how: Any) -> Pipeline:
+    """As `buckets`, where each branch has a source of its own. One stands still for four seconds now and then, and few
+    bytes of the other one may wait for it.
+    """
+    made = Pipeline("kept", f"{root}/home", **how)
+
+    @made.flow
+    def even(spark: SparkSession) -> DataFrame:
+        return _events(spark, root).where("pmod(n, 2) = 0")
+
+    @made.flow
+    def odd(spark: SparkSession) -> DataFrame:
+        return _events(spark, root).where("pmod(n, 2) = 1").withColumn("v", _slow(F.col("n"), F.col("v")))
+
+    late = f"{LATE_S} seconds"
+
+    @made.flow(partitions=2, bucket="1s", watermarks={"even": ("t", late), "odd": ("t", late)}, keep=KEPT)
+    def short(even: DataFrame, odd: DataFrame) -> DataFrame:
+        return _shares(even, odd)
+
+    @made.sink
+    def out(short: DataFrame) -> DataStreamWriter:
+        return _out(_right(short), root, how)
+
+    return made
+
+
 PACES = [
     ("process", "suspend"), ("process", "process"), ("delay", "delay"), ("process", "delay"), ("delay", "process"),
     ("delay", "suspend"),
@@ -284,6 +314,7 @@ CASES = {
     "diamond": Case(diamond, feed_events, nothing, diamond_rows),
     "chain": Case(chain, feed_events, another_day, chain_rows),
     "buckets": Case(buckets, feed_events, another_day, chain_rows),
+    "kept": Case(kept, feed_events, another_day, chain_rows),
     "away": Case(away, feed_away, another_day, chain_rows),
     "closure": Case(closure, feed_edges, nothing, closure_rows),
     "reachability": Case(

@@ -29,6 +29,8 @@ _SIZE_UNITS = {
     "gb": 1 << 30,
     "gib": 1 << 30,
 }
+_MORE_SIZE_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "tb": 1 << 40, "tib": 1 << 40}
+"""As Spark writes them. A setting has none of these, because the JVM reads some settings itself."""
 
 
 _FOOTPRINT_AGE = 1_000
@@ -164,6 +166,15 @@ def _whole_duration(key: str, value: str) -> None:
     """Checks a duration that the JVM will parse, by Spark's rules: a whole number with a unit."""
     if not re.fullmatch(r"\d{1,9}\s*(ms|s|m|min|h)", value.strip().lower()) or value.strip().startswith("0"):
         raise SettingsError(PREFIX + key, value, "give a whole number above 0 with a unit, such as 90s or 10min")
+
+
+def size_bytes(key: str, value: str) -> int:
+    """A size of a user's option, such as 64MiB or 10g, in bytes, above 0. Raises `SettingsError`."""
+    match = re.fullmatch(r"\s*(\d{1,15})\s*([a-z]*)\s*", value.lower(), re.ASCII)
+    units = {**_SIZE_UNITS, **_MORE_SIZE_UNITS}
+    if not match or match[2] not in units or not int(match[1]):
+        raise SettingsError(PREFIX + key, value, "give a size above 0, such as 64MiB or 10g")
+    return int(match[1]) * units[match[2]]
 
 
 def _size(key: str, value: str) -> int:

@@ -29,6 +29,7 @@ FLOORS: Floors = (
         *("log.meta", "log.frame", "log.byte_planes", "log.record", "toolchain"),
         *("log.times", "availability.buckets", "availability.union", "availability.bucket_rows"),
         *("availability.failure", "availability.joins", "availability.replicas", "availability.tentative"),
+        *("availability.keep",),
         *("checkpoint.columns", "checkpoint.footprints", "checkpoint.policy", "checkpoint.effort"),
     ),
     # 2 contracts
@@ -68,6 +69,7 @@ FLOORS: Floors = (
         *("pipeline.query_errors", "pipeline.query_progress", "pipeline.epoch_keeper", "pipeline.epoch_files"),
         *("pipeline.watermarks", "pipeline.options", "pipeline.changes", "pipeline.sink_formats"),
         *("pipeline.plans", "pipeline.replicas", "pipeline.replica_checks", "pipeline.sink_keeper"),
+        "pipeline.block_keeper",
     ),
     # 8 migration of state, reports; "" is spark_cec/__init__.py
     ("migration", "migration.*", "query_report", ""),

@@ -803,6 +803,9 @@ class BucketEndAnswer(Message, frozen=True, kw_only=True):
     `replica`: the replica whose channel has the batch, empty if there are no replicas; `batch`, `first` and `of` are
     about that channel. `since`: where the batch begins in it, if the stream has read another replica before; else None.
     `others`: by other replica, the last batch of its channel that the stream does not need any more.
+
+    `unread`: the channels of the union, if it has a bound for what waits. For each of them, `due_bytes` and
+    `waiting_bytes` as in `availability.keep.Unread`.
     """
 
     until_ms: int
@@ -815,6 +818,9 @@ class BucketEndAnswer(Message, frozen=True, kw_only=True):
     replica: str = ""
     since: int | None = None
     others: dict[str, int] = {}
+    unread: tuple[str, ...] = ()
+    due_bytes: tuple[int, ...] = ()
+    waiting_bytes: tuple[int, ...] = ()
 
 
 class BucketEndRequest(Request, frozen=True, kw_only=True):

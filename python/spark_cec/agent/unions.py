@@ -40,6 +40,7 @@ from spark_cec.availability.buckets import (
     is_back,
     plan_end,
 )
+from spark_cec.availability.keep import LOW, Unread, measure_unread, measure_waits
 from spark_cec.availability.replicas import REPLICAS, choose_copy
 from spark_cec.availability.union import Member, Union, parse_union
 from spark_cec.checkpoint.columns import find_column
@@ -53,6 +54,8 @@ from spark_cec.settings import parse_settings
 _LOG = logging.getLogger(__name__)
 
 _WARN_S = 60.0
+
+_GOES_ON = "query %s goes on without %s, %s: the rows of %s that come too late are kept aside, in the view late"
 
 
 @dataclass(slots=True)
@@ -83,14 +86,26 @@ class _Held:
     to_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class _GivenUp:
+    """A channel that is waited for no more. `boundary_ms`: its boundary then.
+
+    `most_lag_ms`: it is back if it has gone on, and is less than that behind.
+    """
+
+    boundary_ms: int
+    most_lag_ms: int
+
+
 @dataclass(slots=True)
 class _Streams:
     """The streams of one run of a query, by their source, and the present plan.
 
     `leader`: the stream that Spark asks first. `end_ms`: where the batch ends, None if no bucket became stable.
     `leaves_more`: stable buckets are left for the next batch, because this one would have too many rows.
-    `held`: the channels that hold rows of others back, slowest first. `given_up`: those that are waited for no more,
-    each with its boundary then. By the clock of this process, `moved_at`: when the last batch was planned.
+    `held`: the channels that hold rows of others back, slowest first. `given_up`: those that are waited for no more.
+    By the clock of this process, `moved_at`: when the last batch was planned. `unread`: what is unread of each channel,
+    if the union has a bound for that.
     """
 
     leader: str
@@ -99,18 +114,13 @@ class _Streams:
     end_ms: int | None = None
     leaves_more: bool = False
     held: dict[str, _Held] = field(default_factory=dict)
-    given_up: dict[str, int] = field(default_factory=dict)
+    given_up: dict[str, _GivenUp] = field(default_factory=dict)
+    unread: tuple[Unread, ...] = ()
 
-    def give_up(self, boundaries: Mapping[str, int], most_wait_ms: int, now: float) -> list[str]:
-        """Gives up the channels for which rows have waited for `most_wait_ms`; answers their names.
-
-        Call it after `note_wait`, which knows the channels that hold rows back now.
-        """
-        due = [name for name, each in self.held.items() if (now - each.since) * 1000 >= most_wait_ms]
-        for name in due:
-            del self.held[name]
-            self.given_up[name] = boundaries[name]
-        return due
+    def give_up(self, name: str, boundary_ms: int, most_lag_ms: int) -> None:
+        """Gives up a channel that holds rows back. It is back when it is less than `most_lag_ms` behind."""
+        del self.held[name]
+        self.given_up[name] = _GivenUp(boundary_ms, most_lag_ms)
 
     def note_wait(self, holders: Mapping[str, int], ahead_ms: int, now: float) -> None:
         """Notes for which channels rows wait. `holders`: the end of each one's stable buckets, slowest first.
@@ -144,7 +154,7 @@ class UnionCalls:
         self._readers = readers
         self._clock = clock
         self._streams: dict[str, _Streams] = {}
-        self._times: dict[tuple[str, str, str], _KnownTimes] = {}
+        self._times: dict[tuple[str, str, str, bool], _KnownTimes] = {}
         self._warned: dict[str, float] = {}
         self._lock = threading.Lock()
 
@@ -250,23 +260,23 @@ class UnionCalls:
     def _note_waits(self, query: str, streams: _Streams, union: Union, channels: Sequence[ChannelFacts]) -> None:
         """Notes for which of these channels rows wait. Gives up those that hold rows for too long, until they are back.
         """
-        boundaries, most_wait_ms = {each.name: find_boundary(each) for each in channels}, union.most_wait_ms
-        if most_wait_ms is not None:
-            ahead_ms = max(boundaries.values(), default=0)
-            for each in channels:
-                left_ms = streams.given_up.get(each.name)
-                if left_ms is not None and is_back(each, union.bucket_ms, left_ms, ahead_ms, most_wait_ms):
-                    del streams.given_up[each.name]
-                    _LOG.warning("query %s waits for %s again", query, each.name)
+        boundaries = {each.name: find_boundary(each) for each in channels}
+        ahead_ms = max(boundaries.values(), default=0)
+        for each in channels:
+            left = streams.given_up.get(each.name)
+            if left is not None and is_back(each, union.bucket_ms, left.boundary_ms, ahead_ms, left.most_lag_ms):
+                del streams.given_up[each.name]
+                _LOG.warning("query %s waits for %s again", query, each.name)
         waited_for = [each for each in channels if each.name not in streams.given_up]
         ahead_ms = max((boundaries[each.name] for each in waited_for), default=0) // union.bucket_ms * union.bucket_ms
         streams.note_wait(find_holders(waited_for, union.bucket_ms), ahead_ms, self._clock())
-        for name in () if most_wait_ms is None else streams.give_up(boundaries, most_wait_ms, self._clock()):
-            _LOG.warning(
-                "query %s goes on without %s, for which rows have waited for %g s: the rows of %s that come too late "
-                "are kept aside, in the view late",
-                query, name, (most_wait_ms or 0) / 1000, name,
-            )  # fmt: skip
+        for name, most_lag_ms, why in _list_overdue(streams, union, waited_for, self._clock()):
+            streams.give_up(name, boundaries[name], most_lag_ms)
+            _LOG.warning(_GOES_ON, query, name, why, name)
+        if union.keep_bytes is not None:
+            # Spark makes two streams of a channel that is joined with itself.
+            known = list({each.name: each for each in channels}.values())
+            streams.unread = measure_unread(known, union.bucket_ms, streams.given_up.keys())
 
     def _look(self, stream: _Stream, union: Union) -> None:
         """Learns what is known of the channel of a stream, and chooses the replica to read, if there are any.
@@ -332,14 +342,21 @@ class UnionCalls:
         if log is None or bounds is None:
             return ChannelFacts(member.name, position, Backlog(), position.batch, member.delay_ms, said_ms)
         first = max(position.first, bounds[0]) if request.may_lose else position.first
-        backlog = self._read_backlog(log, member, range(first, bounds[1] + 1), request)
+        measures = union.keep_bytes is not None
+        backlog = self._read_backlog(log, member, range(first, bounds[1] + 1), request, measures=measures)
         if union.replicated and not member.is_source:
             backlog = replace(backlog, latest_ms=None)
         return ChannelFacts(member.name, position, backlog, bounds[1], member.delay_ms, said_ms)
 
-    def _read_backlog(self, log: OpenLog, member: Member, batches: range, request: BucketEndRequest) -> Backlog:
-        """The batches with rows, and their times. Each batch is read once, and nothing is done if none is new."""
-        key, cuts = (log.home, log.log_id, member.time), len(log.published.cuts.known)
+    def _read_backlog(
+        self, log: OpenLog, member: Member, batches: range, request: BucketEndRequest, *, measures: bool
+    ) -> Backlog:
+        """The batches with rows, and their times. Each batch is read once, and nothing is done if none is new.
+
+        `measures`: their stored bytes, too.
+        """
+        # The sizes of batches cost a look at the log's index, so others that read the channel do not ask for them.
+        key, cuts = (log.home, log.log_id, member.time, measures), len(log.published.cuts.known)
         with self._lock:  # Several queries may read a channel.
             known = self._times.get(key)
             if known is None or known.cuts != cuts:
@@ -351,13 +368,16 @@ class UnionCalls:
                 return backlog
             missing = [batch for batch in batches if batch not in known.batches]
             if missing:
+                if measures:
+                    log.catalog.refresh()
                 for batch, each in manifest.load_between(log.storage, missing[0], missing[-1]):
                     if isinstance(each, DamagedLog):
                         if not request.may_lose:
                             raise each
                         known.batches[batch] = BatchTimes(batch, 0, TimeRange(None, None))
                     if isinstance(each, manifest.Manifest):
-                        known.batches[batch] = _read_times(log, each, member, request, self._clock())
+                        found = _read_times(log, each, member, request, self._clock())
+                        known.batches[batch] = replace(found, size=_find_size(log, each)) if measures else found
             there = (known.batches[batch] for batch in batches if batch in known.batches)
             backlog = Backlog.of(each for each in there if each.rows)
             known.read[stream] = batches, backlog
@@ -365,6 +385,31 @@ class UnionCalls:
             for batch in [each for each in known.batches if each < needed]:
                 del known.batches[batch]
             return backlog
+
+
+def _list_overdue(
+    streams: _Streams, union: Union, channels: Sequence[ChannelFacts], now: float
+) -> list[tuple[str, int, str]]:
+    """The channels to give up: how far each may be behind when it is back, in ms, and for the log what waits for it.
+
+    `channels`: those that are waited for. `streams.held` knows which of them hold rows back now.
+    """
+    found = []
+    if union.most_wait_ms is not None:
+        why = f"for which rows have waited for {union.most_wait_ms / 1000:g} s"
+        due_since = now - union.most_wait_ms / 1000
+        found = [(name, union.most_wait_ms, why) for name, each in streams.held.items() if each.since <= due_since]
+    if union.keep_bytes is None or not union.goes_on:
+        return found
+    known = {each.name: each for each in channels}
+    boundaries = {name: find_boundary(each) for name, each in known.items()}
+    for name, size in measure_waits(list(known.values()), union.bucket_ms).items():
+        if size > union.keep_bytes and name not in (each for each, *_ in found):
+            # In event time the bytes that may wait are as much as the channel is behind now. It must come clearly
+            # nearer: else a slow one would be waited for again at once, and be given up again.
+            why = f"for which {size:,} bytes wait, more than {union.keep_bytes:,}"
+            found.append((name, int(LOW * (max(boundaries.values()) - boundaries[name])), why))
+    return found
 
 
 def _position_of(request: BucketEndRequest) -> Position:
@@ -393,6 +438,9 @@ def _answer(stream: _Stream, at: Position, of: str | None, streams: _Streams, no
         waits_for=tuple(streams.held), held_ms=tuple(int((now - each.since) * 1000) for each in streams.held.values()),
         replica=stream.replica if moves else request.replica,
         since=facts.position.first if has_changed and facts is not None else None, others=needless if moves else {},
+        unread=tuple(each.channel for each in streams.unread),
+        due_bytes=tuple(each.due_bytes for each in streams.unread),
+        waiting_bytes=tuple(each.waiting_bytes for each in streams.unread),
     )  # fmt: skip
 
 
@@ -401,6 +449,12 @@ def _read_said(boundary: Boundary, member: Member, request: BucketEndRequest) ->
     column = find_column(member.time, boundary.columns, exact=is_case_sensitive(request))
     quiet_ms = None if boundary.quiet_ms is None else boundary.quiet_ms - member.delay_ms
     return max((ms for ms in (quiet_ms, boundary.columns.get(column or "")) if ms is not None), default=None)
+
+
+def _find_size(log: OpenLog, found: manifest.Manifest) -> int:
+    """The stored bytes of a batch, as far as the log's index has its frames."""
+    entries = (log.catalog.index.output(bytes.fromhex(frame)) for frame in found.frames)
+    return sum(each.location.length for each in entries if each is not None)
 
 
 def _read_times(

@@ -16,12 +16,16 @@ from spark_cec.log.times import TimeRange
 
 @dataclass(frozen=True, slots=True)
 class BatchTimes:
-    """A batch of a channel: its rows, the range of their times, and when it came, in ms by the reader's clock."""
+    """A batch of a channel: its rows, the range of their times, and when it came, in ms by the reader's clock.
+
+    `size`: its stored bytes; 0 if nobody asked for them.
+    """
 
     batch: int
     rows: int
     times: TimeRange
     came_ms: float = 0.0
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +105,17 @@ def _find_own_boundary(channel: ChannelFacts) -> int | None:
     return max((ms for ms in known if ms is not None), default=None)
 
 
-def is_back(channel: ChannelFacts, bucket_ms: int, left_ms: int, ahead_ms: int, most_wait_ms: int) -> bool:
+def is_back(channel: ChannelFacts, bucket_ms: int, left_ms: int, ahead_ms: int, most_lag_ms: int) -> bool:
     """Whether a channel that was given up is there again.
 
     `left_ms`: its boundary then. `ahead_ms`: the highest boundary now. It has a stable bucket that the reader has not
-    read. Or it has gone on, and is not far behind: an input that is always some seconds behind must be waited for, or
-    all of its rows would be late.
+    read. Or it has gone on, and is less than `most_lag_ms` behind: an input that is always some seconds behind must be
+    waited for, or all of its rows would be late.
     """
     if _floor(find_boundary(channel), bucket_ms) > channel.position.until_ms:
         return True
     own_ms = _find_own_boundary(channel)
-    return own_ms is not None and own_ms > left_ms and ahead_ms - own_ms < most_wait_ms
+    return own_ms is not None and own_ms > left_ms and ahead_ms - own_ms < most_lag_ms
 
 
 def find_holders(channels: Sequence[ChannelFacts], bucket_ms: int) -> dict[str, int]:

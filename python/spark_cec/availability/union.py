@@ -42,7 +42,8 @@ class Union:
     `absent`: the channels for which nobody waits. Their rows count if they come in time. `most_wait_ms`: how long rows
     wait for a channel before it counts as absent until it is back; None: as long as it takes. `pause_ms`: how long each
     row waits after it came. `replicated`: another replica must find the same rows in each bucket
-    (`availability.replicas`).
+    (`availability.replicas`). `keep_bytes`: how many stored bytes may wait for the query; None without a bound.
+    `goes_on`: whether a channel for which more wait counts as absent until it is back.
     """
 
     bucket_ms: int
@@ -51,6 +52,8 @@ class Union:
     most_wait_ms: int | None = None
     pause_ms: int = 0
     replicated: bool = False
+    keep_bytes: int | None = None
+    goes_on: bool = False
 
 
 def parse_union(fields: Mapping[str, Any]) -> Union:

@@ -113,3 +113,35 @@ def check_buckets(graph: Graph, checkpointing: Checkpointing, names: Sequence[st
             graph.name,
             [f"{inside[0]} reads by buckets and feeds itself, so it would wait for ever: leave bucket and within out"],
         )
+
+
+def check_blocking(graph: Graph, names: Sequence[str]) -> None:
+    """Raises `GraphError` if a flow that holds flows upstream, `names`, might wait for one that it holds itself.
+
+    That may happen if a flow feeds two of its inputs. A flow in a cycle cannot be held either: it feeds itself.
+    """
+    cyclic = {name for members in graph.cycles() for name in members}
+    mend = "give at_keep='go on', or leave keep out"
+    found = []
+    for name in names:
+        fed = sorted(cyclic & graph.upstream(name))
+        if fed:
+            found.append(f"{name} has at_keep='block', and {fed[0]}, which it would hold, feeds itself: {mend}")
+        shared = _find_shared(graph, name)
+        if shared is not None:
+            feeder, one, other = shared
+            why = f"{feeder} feeds {one} and {other}, so what is held may be what {name} waits for"
+            found.append(f"{name} has at_keep='block', and {why}: {mend}")
+    if found:
+        raise GraphError(graph.name, found)
+
+
+def _find_shared(graph: Graph, name: str) -> tuple[str, str, str] | None:
+    """A flow that feeds two inputs of a flow, or is one of them, and these two; None without one."""
+    inputs = list(dict.fromkeys(graph.nodes[name].inputs))
+    for place, one in enumerate(inputs):
+        for other in inputs[place + 1 :]:
+            shared = graph.upstream(one) & graph.upstream(other)
+            if shared:
+                return min(shared, key=lambda each: (each not in (one, other), each)), one, other
+    return None

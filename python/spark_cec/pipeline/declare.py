@@ -8,17 +8,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from spark_cec.availability.keep import AtKeep
 from spark_cec.errors import CecError
-from spark_cec.pipeline.checkpointing import check_bounds, check_buckets, check_flows, parse_checkpointing
+from spark_cec.pipeline.checkpointing import (
+    check_blocking,
+    check_bounds,
+    check_buckets,
+    check_flows,
+    parse_checkpointing,
+)
 from spark_cec.pipeline.graph import Graph, GraphError, Node, Part, check_graph
 from spark_cec.pipeline.options import (
     FLOW_OPTIONS,
     SINK_OPTIONS,
+    Keep,
     Within,
     check_names,
     check_options,
     check_tentative,
     parse_bucket,
+    parse_keep,
     parse_wait,
     parse_within,
 )
@@ -50,7 +59,7 @@ class Flow:
     each channel. `bucket_ms`: the length of the buckets by which it reads its inputs; None if it reads whole batches.
     `within`: how long rows may wait for an input; None if they wait until it is back. `tentative`: whether a sink reads
     tentative rows, too. `most_wait_ms`: how long rows wait before the flow goes on without an input; None if it never
-    does.
+    does. `keep`: the bound for what waits for it; None without one.
     """
 
     node: Node
@@ -70,6 +79,12 @@ class Flow:
     within: Within | None = None
     tentative: bool = False
     most_wait_ms: int | None = None
+    keep: Keep | None = None
+
+    @property
+    def blocks(self) -> bool:
+        """Whether it holds flows upstream if too much waits for it."""
+        return self.keep is not None and self.keep.at_keep is AtKeep.BLOCK
 
     def list_channels(self, parameter: str) -> tuple[str, ...]:
         """The channels that a parameter reads."""
@@ -108,6 +123,7 @@ class Declaration:
         watermarks: Mapping[str, tuple[str, str]] | None = None, bucket: str | None = None,
         waits_at_most: str | None = None, within: str | None = None, alpha: float | None = None,
         while_away: str | None = None, while_correcting: str | None = None,
+        keep: str | int | None = None, at_keep: str | None = None,
     ) -> Callable[[_Function], _Function]: ...  # fmt: skip
 
     def flow(self, function: _Function | None = None, *, kept: bool = False, **options: Any) -> Any:
@@ -121,7 +137,9 @@ class Declaration:
         `withWatermark`; a flow that reads instances needs it, and the slowest instance counts. `bucket`: a duration;
         the flow reads its inputs by buckets of that length, once no row of a bucket will come from any of them. It
         needs a watermark of each input. `waits_at_most`: a duration; once rows have waited so long for an input, the
-        flow goes on without it, until it is back. `within`: X, a duration; if an input is away, the flow answers
+        flow goes on without it, until it is back. `keep`: a size; how many stored bytes of its inputs may wait for the
+        flow. `at_keep`: when more do, "block" holds the flows upstream that write what waits, and "go on" goes on
+        without the input for which it waits. `within`: X, a duration; if an input is away, the flow answers
         without it, tentatively, before its rows have waited for so long. `alpha`: the share of X after which it begins
         to, 0.9. `while_away`: "delay" if each row is to wait so long, and not only the first ones. `while_correcting`:
         the same once the input is back, or "suspend" if the flow is to answer so no more. Raises `GraphError` for a
@@ -143,6 +161,7 @@ class Declaration:
         output_mode: str | None = None, conf: Mapping[str, str] | None = None, partitions: int | None = None,
         reads: Mapping[str, str] | None = None, watermarks: Mapping[str, tuple[str, str]] | None = None,
         bucket: str | None = None, waits_at_most: str | None = None, tentative: bool = False,
+        keep: str | int | None = None, at_keep: str | None = None,
     ) -> Callable[[_Function], _Function]: ...  # fmt: skip
 
     def sink(self, function: _Function | None = None, *, priority: float = 1.0, **options: Any) -> Any:
@@ -164,6 +183,7 @@ class Declaration:
         graph = Graph(self.name, {name: flow.node for name, flow in self.flows.items()})
         check_flows(graph, self.checkpointing, {name: flow.trigger for name, flow in self.flows.items()})
         check_buckets(graph, self.checkpointing, [name for name, flow in self.flows.items() if flow.bucket_ms])
+        check_blocking(graph, [name for name, flow in self.flows.items() if flow.blocks])
         bounded = [name for name, flow in self.flows.items() if flow.within is not None]
         check_bounds(graph, bounded, [name for name, flow in self.flows.items() if flow.tentative or flow.within])
         return graph
@@ -176,7 +196,7 @@ class Declaration:
         key: str | Mapping[str, str] | None = None, watermarks: Mapping[str, tuple[str, str]] | None = None,
         bucket: str | None = None, waits_at_most: str | None = None, tentative: bool = False,
         within: str | None = None, alpha: float | None = None, while_away: str | None = None,
-        while_correcting: str | None = None,
+        while_correcting: str | None = None, keep: str | int | None = None, at_keep: str | None = None,
     ) -> _Function:  # fmt: skip
         own = name or function.__name__
         _check_name(self.name, own)
@@ -206,7 +226,7 @@ class Declaration:
         made = Flow(
             node, function, parameters, trigger, output_mode, dict(conf or {}), partitions, dict(reads or {}), schema,
             instances, keys, dict(watermarks or {}), bucket_ms, within=bound, tentative=reads_tentative,
-            most_wait_ms=most_wait_ms,
+            most_wait_ms=most_wait_ms, keep=parse_keep(self.name, own, keep, at_keep, bucket_ms),
         )  # fmt: skip
         taken = {each for flow in self._flows.values() for each in _list_names(flow)}
         for each in _list_names(made):

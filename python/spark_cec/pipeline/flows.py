@@ -102,6 +102,10 @@ class Flows:
         """By flow, how long its rows may wait for an input."""
         return {name: flow.within for name, flow in self._declared.items() if flow.within is not None}
 
+    def keeps(self) -> dict[str, int]:
+        """By flow that holds flows upstream if more waits for it: how many stored bytes may wait."""
+        return {name: each.keep.most_bytes for name, each in self._declared.items() if each.keep and each.blocks}
+
     def settings(self) -> dict[str, dict[str, str]]:
         """By flow of a replica, the settings of its session that can change its rows."""
         return {} if self._replica is None else {name: list_settings(each) for name, each in self._sessions.items()}
@@ -299,9 +303,10 @@ class Flows:
         # An epoch answers without the inputs that are away, so it has no need to give them up.
         most_wait_ms = by.most_wait_ms if epoch is None else None
         pause_ms = 0 if epoch is None else epoch.pause_ms
+        keep = by.keep if epoch is None else None
         union = Union(
             bucket_ms, tuple(members[each] for each in sorted(members)), absent, most_wait_ms, pause_ms,
-            self._replica is not None,
+            self._replica is not None, None if keep is None else keep.most_bytes, keep is not None and not by.blocks,
         )  # fmt: skip
         return {"union": json.dumps(asdict(union)), "own": str(sorted(members).index(name))}
 

@@ -8,11 +8,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from spark_cec.availability.keep import AtKeep
 from spark_cec.errors import SettingsError
 from spark_cec.pipeline.graph import GraphError, nearest
-from spark_cec.settings import PREFIX, duration_ms, parse_settings
+from spark_cec.settings import PREFIX, duration_ms, parse_settings, size_bytes
 
-_BOTH = ("name", "trigger", "output_mode", "conf", "partitions", "reads", "watermarks", "bucket", "waits_at_most")
+_BOTH = (
+    "name", "trigger", "output_mode", "conf", "partitions", "reads", "watermarks", "bucket", "waits_at_most",
+    "keep", "at_keep",
+)  # fmt: skip
 FLOW_OPTIONS = frozenset(
     {*_BOTH, "kept", "schema", "instances", "key", "within", "alpha", "while_away", "while_correcting"}
 )
@@ -239,6 +243,38 @@ def parse_wait(
         mend = f"give more than {least_ms} ms, the bucket or within"
         raise GraphError(pipeline, [f"{flow} has waits_at_most={waits!r}: {mend}"])
     return int(most_wait_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """How many stored bytes of its inputs may wait for a flow, and what happens when more do."""
+
+    most_bytes: int
+    at_keep: AtKeep = AtKeep.BLOCK
+
+
+def parse_keep(pipeline: str, flow: str, keep: object, at_keep: object, bucket_ms: int | None) -> Keep | None:
+    """The bound for what waits for a flow; None without one. Raises `GraphError`."""
+    if keep is None:
+        if at_keep is not None:
+            mend = "give keep, too, or leave at_keep out"
+            raise GraphError(pipeline, [f"{flow} has at_keep={at_keep!r}, but no keep: {mend}"])
+        return None
+    if isinstance(keep, bool):
+        mend = "give a size such as 10g; for readers outside the pipeline give kept"
+        raise GraphError(pipeline, [f"{flow} has keep={keep!r}: {mend}"])
+    try:
+        most_bytes = size_bytes("", str(keep))
+    except SettingsError:
+        raise GraphError(pipeline, [f"{flow} has keep={keep!r}: give a size above 0, such as 64MiB or 10g"]) from None
+    known = [each.value for each in AtKeep]
+    if at_keep is not None and at_keep not in known:
+        mend = f"give {join_or([repr(each) for each in known])}; {nearest(str(at_keep), known)}"
+        raise GraphError(pipeline, [f"{flow} has at_keep={at_keep!r}: {mend}"])
+    if bucket_ms is None:
+        mend = "give bucket or within, too, or leave keep out"
+        raise GraphError(pipeline, [f"{flow} has keep={keep!r}, but does not wait for its inputs: {mend}"])
+    return Keep(most_bytes, AtKeep.BLOCK if at_keep is None else AtKeep(at_keep))
 
 
 def check_tentative(pipeline: str, sink: str, tentative: object, bucket: object, watermarks: object) -> bool:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from spark_cec.availability.failure import Progress
+from spark_cec.availability.keep import Unread
 from spark_cec.log.manifest import read_batch, read_bucket_end
 from spark_cec.recovery.margin import needed_partitions
 
@@ -82,16 +83,30 @@ class Wait:
 
 def read_wait(query: StreamingQuery) -> Wait:
     """For what a query waits that reads by buckets."""
-    from pyspark import SparkContext
-
     try:
-        found: Any = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]
-        for name in _WAITS.split("."):
-            found = getattr(found, name)
-        held = (each.partition(" ") for each in str(found.of(str(query.id))).split(",") if each)
+        held = (each.partition(" ") for each in str(_find_waits().of(str(query.id))).split(",") if each)
         return Wait({name: int(ms) / 1000 for ms, _, name in held})
     except Exception:  # the session has ended
         return Wait()
+
+
+def read_unread(query: StreamingQuery) -> tuple[Unread, ...] | None:
+    """What is unread of each channel of a query by buckets that measures it; None before its first plan."""
+    try:
+        said = [each.split(" ", 2) for each in str(_find_waits().unreadBy(str(query.id))).split(",") if each]
+        return tuple(Unread(name, int(due), int(waiting)) for due, waiting, name in said) or None
+    except Exception:  # the session has ended
+        return None
+
+
+def _find_waits() -> Any:
+    """The object in the JVM that knows for what queries wait. Raises if the session has ended."""
+    from pyspark import SparkContext
+
+    found: Any = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]
+    for name in _WAITS.split("."):
+        found = getattr(found, name)
+    return found
 
 
 def channels_waited_for(query: StreamingQuery) -> tuple[str, ...]:

@@ -122,6 +122,10 @@ def _judge(graph: Graph, flow: Flow) -> Iterator[str]:
         yield f"has trigger={dict(flow.trigger)!r}, and replicas go on: leave it out, or give processingTime"
     if flow.most_wait_ms is not None:
         yield "has waits_at_most, and each replica would go on without an input at another row: leave it out"
+    if flow.keep is not None and not flow.blocks:
+        yield "has at_keep='go on', and each replica would go on without an input at another row: leave it out"
+    if flow.keep is not None and node.is_sink:
+        yield "has keep and reads either replica's channels, and a replica holds its own flows alone: leave it out"
     if str(flow.reads.get("failOnDataLoss", "true")).lower() != "true":
         yield "has failOnDataLoss=false, and each replica would lose other rows: leave it out"
     sources = [each for each in node.inputs if not graph.nodes[each].inputs]

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spark_cec.errors import CecError
+from spark_cec.pipeline.block_keeper import BlockKeeper
 from spark_cec.pipeline.capacity import CapacityStanding
 from spark_cec.pipeline.capacity_keeper import CapacityKeeper
 from spark_cec.pipeline.epoch_keeper import EpochKeeper
@@ -60,13 +61,14 @@ class RunningPipeline:
     def __init__(
         self, graph: Graph, home: PipelineHome, supervisors: Mapping[str, Supervisor], keeper: CapacityKeeper,
         news: threading.Event, runs: ProtocolRuns | None, recovery: JointRecovery | None,
-        epochs: Mapping[str, EpochKeeper], find_blocked: FindBlocked, sinks: SinkKeeper | None = None,
+        epochs: Mapping[str, EpochKeeper], find_blocked: FindBlocked, blocks: BlockKeeper,
+        sinks: SinkKeeper | None = None,
     ) -> None:  # fmt: skip
         """Starts nothing. `supervisors`: each after those that feed it. `news`: set when the status changes.
 
         `runs` and `recovery`: None if each flow recovers by itself. `epochs`: of the flows that answer within X.
-        `find_blocked`: by a flow and the inputs that are away, the inputs that wait for them in a join. `sinks`: of a
-        replica, None without replicas.
+        `find_blocked`: by a flow and the inputs that are away, the inputs that wait for them in a join. `blocks`: it
+        holds flows upstream of those that keep too much. `sinks`: of a replica, None without replicas.
         """
         self._graph = graph
         self._home = home
@@ -77,6 +79,7 @@ class RunningPipeline:
         self._recovery = recovery
         self._epochs = epochs
         self._find_blocked = find_blocked
+        self._blocks = blocks
         self._sinks = sinks
         self._over = threading.Event()
         self._status_writer = _StatusWriter(self._write_statuses)
@@ -84,7 +87,7 @@ class RunningPipeline:
     def start_threads(self) -> None:
         """Starts all threads; if one cannot start, stops the flows that run, and waits for their end."""
         self._keeper.prioritize_caught_up_flows()
-        workers: list[Worker] = [*self._supervisors.values(), self._status_writer, self._keeper, *self._epochs.values()]
+        workers = self._list_workers()
         workers.extend(each for each in (self._recovery, self._sinks) if each is not None)
         try:
             for each in workers:
@@ -103,7 +106,8 @@ class RunningPipeline:
         costs = {} if standing is None else standing.costs
         flows = [
             self._add_standby(_add_tentative(
-                replace(each.status(), cores=_round(costs.get(name))), self._epochs.get(name), self._find_blocked
+                replace(each.status(), cores=_round(costs.get(name)), held_for=self._blocks.held_for(name)),
+                self._epochs.get(name), self._find_blocked,
             ))
             for name, each in self._supervisors.items()
         ]  # fmt: skip
@@ -146,8 +150,7 @@ class RunningPipeline:
             except Exception:  # of a storage: the next start then goes back to the last line
                 _LOG.warning("the stop of pipeline %s was not noted", self._graph.name, exc_info=True)
         self._stop_flows()
-        workers: list[Worker] = [*self._supervisors.values(), self._status_writer, self._keeper, *self._epochs.values()]
-        for each in workers:
+        for each in self._list_workers():
             each.join()
         return self.status()
 
@@ -156,8 +159,14 @@ class RunningPipeline:
         """Whether all flows are over, and the home is given back."""
         return self._over.is_set()
 
+    def _list_workers(self) -> list[Worker]:
+        """The threads that end with the flows."""
+        watchers = self._status_writer, self._keeper, self._blocks, *self._epochs.values()
+        return [*self._supervisors.values(), *watchers]
+
     def _end_watchers(self) -> None:
         self._keeper.end()
+        self._blocks.end()
         if self._sinks is not None:
             self._sinks.end()
         for epochs in self._epochs.values():

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_cec.availability.failure import FailureState
+from spark_cec.pipeline.block_keeper import BlockKeeper
 from spark_cec.pipeline.capacity import Capacity, RecoveryMode, RecoveryPolicy
 from spark_cec.pipeline.capacity_keeper import CapacityKeeper
 from spark_cec.pipeline.checkpointing import Checkpointing
@@ -113,7 +114,10 @@ def _assemble(
     if replica is not None and sinks:
         has_executors = partial(_has_executors, keeper, is_elastic=cluster.is_elastic)
         standby = SinkKeeper(graph.name, replica.sinks, sinks, news.set, has_executors)
-    return RunningPipeline(graph, home, supervisors, keeper, news, runs, recovery, epochs, flows.find_blocked, standby)
+    blocks = BlockKeeper(graph, flows.keeps(), supervisors, news.set)
+    return RunningPipeline(
+        graph, home, supervisors, keeper, news, runs, recovery, epochs, flows.find_blocked, blocks, standby
+    )
 
 
 def _has_executors(keeper: CapacityKeeper, *, is_elastic: bool) -> bool:

@@ -16,9 +16,10 @@ _NONE_HELD: Mapping[str, Collection[str]] = MappingProxyType({})
 class State(str, Enum):
     """The state of a flow.
 
-    `REPLAYING`: it runs again, and has not yet reached its newest batch. `WAITING`: for executors, see `capacity`, or
-    for the other flows of a protocol. `STANDBY`: a sink, while the other replica runs it. `STARVING`: it runs, but a
-    flow that feeds it has failed. `ENDED`: its trigger was for the input that was there.
+    `REPLAYING`: it runs again, and has not yet reached its newest batch. `WAITING`: for executors, see `capacity`, for
+    the other flows of a protocol, or for flows that read it, see `held_for`. `STANDBY`: a sink, while the other replica
+    runs it. `STARVING`: it runs, but a flow that feeds it has failed. `ENDED`: its trigger was for the input that was
+    there.
     """
 
     STARTING = "starting"
@@ -39,6 +40,14 @@ class State(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class HeldFor:
+    """A flow for which others are held: more bytes of its inputs wait for it than its `keep`."""
+
+    flow: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class FlowStatus:
     """One flow: its newest batch (None before the first), the number of its restarts, and its newest error.
 
@@ -48,7 +57,8 @@ class FlowStatus:
     `away_since_ms`: since when a source has not answered; None if all answer. `waits_for`: the flows upstream whose
     source does not answer, so that windows stay open, and those that hold its buckets back. `epoch`: the number of the
     open epoch, in which it answers tentatively without the channels `absent`, up to `tentative_to_ms`; None without
-    one. `blocked`: the channels whose new rows may wait in a join for rows of `absent`.
+    one. `blocked`: the channels whose new rows may wait in a join for rows of `absent`. `held_for`: the flows for
+    which it is held.
     """
 
     name: str
@@ -66,6 +76,7 @@ class FlowStatus:
     tentative_to_ms: int | None = None
     absent: tuple[str, ...] = ()
     blocked: tuple[str, ...] = ()
+    held_for: tuple[HeldFor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +138,7 @@ class PipelineStatus:
                 tuple(each["starves_for"]), each.get("cores"), each.get("behind"),
                 each.get("complete_to_ms"), each.get("away_since_ms"), tuple(each.get("waits_for", ())),
                 each.get("epoch"), each.get("tentative_to_ms"), tuple(each.get("absent", ())),
-                tuple(each.get("blocked", ())),
+                tuple(each.get("blocked", ())), tuple(HeldFor(**held) for held in each.get("held_for", ())),
             )
             for each in fields["flows"]
         )  # fmt: skip

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from spark_cec.admin.words import format_time
 from spark_cec.cli.live import follow
-from spark_cec.cli.show import counted
+from spark_cec.cli.show import counted, size
 from spark_cec.errors import CecError
 from spark_cec.extras import need
 from spark_cec.pipeline.capacity import RecoveryMode, RecoveryPolicy
@@ -286,6 +286,8 @@ def _has(capacity: CapacityStatus) -> str:
 
 
 def _why(flow: FlowStatus, flows: Sequence[FlowStatus]) -> str:
+    if flow.held_for and not flow.state.is_over:
+        return f"held: {'; '.join(f'{size(each.bytes)} wait for {each.flow}' for each in flow.held_for)}"
     if flow.starves_for:
         return f"for {', '.join(flow.starves_for)}"
     if flow.waits_for:

@@ -474,6 +474,85 @@ def test_a_channel_that_comes_back_with_old_rows_holds_nothing_back(
     assert union.plan(union=kept)["app"]["waits_for"] == ["web"], "it has caught up"
 
 
+def bounded(union: Union, size: int | None = None, **more: Any) -> dict[str, Any]:
+    """The union with a bound for what waits: what batch 0 of app has, unless it is given, and a byte less."""
+    members = [
+        {"name": each, "path": union.agents[each].checkpoint, "time": "time", "delay_ms": 1_000} for each in NAMES
+    ]
+    return {"bucket_ms": 1_000, "members": members, "keep_bytes": size or stored(union, "app", 0) - 1, **more}
+
+
+def stored(union: Union, name: str, *batches: int) -> int:
+    """The stored bytes of batches, as the frames in the segments have them."""
+    agent = union.agents[name]
+    frames = [each for batch in batches for each in load(open_storage(agent.home), batch).frames]
+    splits = agent.ask("view_splits", view="output", first=0, last=max(batches), whole=False, schema=SCHEMA)["splits"]
+    sizes = {each: place[2] for split in splits for *place, each in split["frames"]}
+    return sum(sizes[each] for each in frames)
+
+
+def test_what_is_unread_is_measured_if_somebody_asks(union: Union) -> None:
+    union.write("app", 1_500, 3_000)
+    union.write("app", 4_500, 9_000)
+    union.write("app", 30_000)
+    union.write("web", 1_600, 3_100)
+    assert union.plan()["app"]["unread"] == []
+    union.run += 1
+    kept = bounded(union)
+    union.plan(union=kept)
+    answer = union.plan(union=kept)["web"]
+    assert answer["unread"] == ["app", "web"]
+    read, waiting, own = stored(union, "app", 0), stored(union, "app", 1), stored(union, "web", 0)
+    assert answer["due_bytes"] == [0, own] and answer["waiting_bytes"] == [read + waiting, 0]
+    union.read(union.plan(union=kept))
+    answer = union.plan(union=kept)["app"]
+    assert answer["due_bytes"] == [0, 0] and answer["waiting_bytes"] == [read + waiting, 0], "a row of 3.0 s waits"
+    union.write("web", 20_000)
+    union.batch(union=kept)
+    assert union.plan(union=kept)["app"]["waiting_bytes"] == [0, 0], "the newest batch is open"
+    assert union.plan()["app"]["until_ms"] == 19_000, "another query does not measure"
+
+
+def test_more_than_may_wait_goes_in_without_the_channel(union: Union, caplog: pytest.LogCaptureFixture) -> None:
+    union.write("app", 1_500, 9_000)
+    union.write("web", 1_600)
+    kept = bounded(union, goes_on=True)
+    assert union.batch(union={**kept, "goes_on": False}) == {"app": [], "web": []}
+    assert union.batch(union={**kept, "goes_on": False}) == {"app": [], "web": []}, "it does so if it is told to"
+    assert union.batch(union={**kept, "keep_bytes": kept["keep_bytes"] + 1}) == {"app": [], "web": []}
+    before, ends = {name: dict(at) for name, at in union.offsets.items()}, union.plan(union=kept)
+    assert union.read(ends) == {"app": [0], "web": [0]}
+    assert "query query goes on without web, for which " in caplog.text
+    union.write("web", 2_500, 1_700)
+    union.write("app", 11_500)
+    assert union.batch(union=kept) == {"app": [1], "web": []}
+    assert late_rows(union, "web") == [100, 101]
+    union.run += 1
+    for name in NAMES:
+        assert union.rows(union.agents[name], before[name], ends[name]) == [0], "a repeat needs no measure"
+    union.plan(union=kept)
+    union.write("web", 14_500)
+    union.write("app", 19_000)
+    assert union.plan(union=kept)["app"]["until_ms"] == 13_000, "it is back"
+    assert "waits for web again" not in caplog.text, "the new run waits for it in any case"
+
+
+def test_a_channel_that_was_given_up_for_its_size_is_back_when_it_is_near(
+    union: Union, caplog: pytest.LogCaptureFixture
+) -> None:
+    union.write("app", 1_500, 21_000)
+    union.write("web", 1_600)
+    kept = bounded(union, goes_on=True)
+    union.batch(union=kept)
+    union.batch(union=kept)
+    assert union.offsets["app"]["until_ms"] == 20_000, "web was given up, 19 s behind"
+    union.write("app", 60_000)
+    union.write("web", 40_100)
+    ends = union.plan(union={**kept, "keep_bytes": 1 << 20})
+    assert ends["app"]["until_ms"] == 39_000 and "waits for web again" in caplog.text
+    union.read(ends)
+
+
 def test_a_wait_ends_when_all_that_waited_is_stable() -> None:
     """An input that is slow holds rows back as one that is away."""
     streams = unions._Streams("leader", 0.0)
@@ -493,7 +572,7 @@ def test_a_stream_that_has_ended_is_forgotten(tmp_path: Path) -> None:
     for fork in range(3):
         streams = calls._streams[f"fork {fork}"] = unions._Streams("leader", 0.0)
         streams.members["sources/0"] = unions._Stream(None)  # type: ignore[arg-type]
-        times = calls._times.setdefault(("home", "id", "time"), unions._KnownTimes(0))
+        times = calls._times.setdefault(("home", "id", "time", False), unions._KnownTimes(0))
         times.read[f"fork {fork} sources/0"] = range(fork), Backlog()
     for fork in range(2):
         for _ in range(2):

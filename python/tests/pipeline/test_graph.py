@@ -248,7 +248,7 @@ def test_names_of_instances_are_taken(first: str) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"keep": True}, r"@flow\(keep=\.\.\.\): there is no such option; did you mean kept"),
+        ({"keept": True}, r"@flow\(keept=\.\.\.\): there is no such option; did you mean kept"),
         ({"priority": 2}, r"@flow\(priority=\.\.\.\): there is no such option; "),
         ({"output_mode": "appnd"}, "counts has output_mode='appnd': give append, update or complete"),
         ({"trigger": "2 seconds"}, r"counts has trigger='2 seconds': give a trigger of Spark, {'processingTime': "),

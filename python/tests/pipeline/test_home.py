@@ -25,7 +25,7 @@ from spark_cec.log.writer import SegmentWriter
 from spark_cec.pipeline.graph import Graph, GraphError, Node
 from spark_cec.pipeline.home import NoHome, PipelineHome
 from spark_cec.pipeline.replicas import Replica
-from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
+from spark_cec.pipeline.status import FlowStatus, HeldFor, PipelineStatus, State
 from spark_cec.pipeline_commands.app import make_app
 from spark_cec.pipeline_commands.run import SILENT_S, make_table
 from tests.log.support import WRITER_ID, ObjectStore
@@ -243,6 +243,18 @@ def test_how_far_a_flow_is_and_which_source_does_not_answer(tmp_path: Path) -> N
     assert re.search(r"a source has not answered for 4\d s: no answer from broker:9092", shown.getvalue())
     assert re.search(r"waits for b, away 4\d s", shown.getvalue())
     assert PipelineStatus.from_json(status.to_json()) == status
+
+
+def test_for_whom_a_flow_is_held_and_what_waits_there(tmp_path: Path) -> None:
+    held = (HeldFor("per_minute", 10 << 30), HeldFor("per_day", 5 << 20))
+    shown, status = io.StringIO(), status_of(tmp_path, FlowStatus("web", State.WAITING, held_for=held))
+    Console(width=200, file=shown).print(make_table(status))
+    assert "held: 10.0 GiB wait for per_minute; 5.0 MiB wait for per_day" in shown.getvalue()
+    assert status.to_json()["flows"][0]["held_for"][0] == {"flow": "per_minute", "bytes": 10 << 30}
+    assert PipelineStatus.from_json(status.to_json()) == status
+    earlier = status.to_json()
+    del earlier["flows"][0]["held_for"]
+    assert PipelineStatus.from_json(earlier).flows[0].held_for == (), "of a driver of an earlier release"
 
 
 def test_how_far_a_flow_answers_tentatively_and_what_waits_in_a_join(tmp_path: Path) -> None:

@@ -53,12 +53,15 @@ def test_a_pipeline_by_buckets_may_run_in_replicas(tmp_path: Path) -> None:
     check(shop(tmp_path))
     check(shop(tmp_path, {"trigger": {"processingTime": "3 seconds"}}))
     check(shop(tmp_path, {"bucket": None, "within": "30s"}, {"tentative": True}))
+    check(shop(tmp_path, {"keep": "10g"}))
 
 
 @pytest.mark.parametrize(("flow", "sink", "says"), [
     ({"bucket": None, "watermarks": None}, None, "totals reads whole batches"),
     ({"bucket": None, "watermarks": None, "output_mode": "update"}, None, "output_mode='update'"),
     ({"waits_at_most": "6h"}, None, "totals has waits_at_most"),
+    ({"keep": "10g", "at_keep": "go on"}, None, "totals has at_keep='go on', and each replica"),
+    (None, {"keep": "10g"}, "board has keep and reads either replica's channels"),
     ({"reads": {"failOnDataLoss": "false"}}, None, "failOnDataLoss=false"),
     (None, {"bucket": None, "watermarks": None}, "board reads whole batches"),
     (None, {"bucket": None, "watermarks": None, "tentative": True}, "board reads whole batches"),

@@ -67,6 +67,9 @@ class Application:
     def schemas(self) -> dict[str, str]:
         return {}
 
+    def keeps(self) -> dict[str, int]:
+        return {}
+
     def bounds(self) -> dict[str, Within]:
         return {}
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from spark_cec.availability.keep import AtKeep
 from spark_cec.pipeline.declare import Declaration, Flow
 from spark_cec.pipeline.graph import GraphError
-from spark_cec.pipeline.options import Pace, Within
+from spark_cec.pipeline.options import Keep, Pace, Within
 
 
 def declare(home: Path, sink: dict[str, Any] | None = None, **flow: Any) -> dict[str, Flow]:
@@ -49,6 +50,57 @@ def test_a_flow_by_buckets_may_wait_for_so_long_and_no_longer(tmp_path: Path) ->
     assert declare(tmp_path, bucket="1s")["totals"].most_wait_ms is None
 
 
+@pytest.mark.parametrize(
+    ("options", "keep"),
+    [
+        ({}, None), ({"keep": "10g"}, Keep(10 << 30)), ({"keep": "64MiB"}, Keep(64 << 20)),
+        ({"keep": 4_096, "at_keep": "block"}, Keep(4_096)),
+        ({"keep": " 2 TB ", "at_keep": "go on"}, Keep(2 << 40, AtKeep.GO_ON)),
+    ],
+)  # fmt: skip
+def test_what_waits_may_have_a_bound(options: dict[str, Any], keep: Keep | None, tmp_path: Path) -> None:
+    for kind in ("bucket", "within"):
+        totals = declare(tmp_path, **{kind: "30s", **options})["totals"]
+        assert totals.keep == keep and totals.blocks is bool(keep and keep.at_keep is AtKeep.BLOCK)
+
+
+def branches(home: Path, second: str, loop: bool = False, **totals: Any) -> Declaration:
+    """totals reads web and a second flow, by buckets. raw feeds web, and a flow that reads web; loop may feed itself.
+    """
+    made = Declaration("shop", str(home))
+    for name in ("raw", "app"):
+        made.flow(name=name)(lambda spark: spark)
+    functions: dict[str, Any] = {
+        "web": (lambda raw, web: raw) if loop else (lambda raw: raw), "hours": lambda web: web,
+        "other": lambda raw: raw, "half": lambda app: app,
+    }  # fmt: skip
+    for name, function in functions.items():
+        made.flow(name=name, schema="time TIMESTAMP")(function)
+    marks = dict.fromkeys(("web", second), ("time", "2 seconds"))
+    read: dict[str, Any] = {
+        "app": lambda web, app: web, "hours": lambda web, hours: web, "other": lambda web, other: web,
+        "half": lambda web, half: web,
+    }  # fmt: skip
+    made.flow(**{"name": "totals", "bucket": "1s", "watermarks": marks, "keep": "1g", **totals})(read[second])
+    made.sink(name="out")(lambda totals, hours, other, half, app: totals)
+    return made
+
+
+def test_a_flow_holds_no_flow_for_which_it_may_wait(tmp_path: Path) -> None:
+    for second in ("app", "half"):
+        branches(tmp_path, second).graph()
+    mend = r": give at_keep='go on', or leave keep out"
+    with pytest.raises(GraphError, match=rf"totals has at_keep='block', and web feeds web and hours, so .*{mend}"):
+        branches(tmp_path, "hours").graph()
+    with pytest.raises(GraphError, match=rf"totals has at_keep='block', and raw feeds web and other, so .*{mend}"):
+        branches(tmp_path, "other").graph()
+    with pytest.raises(GraphError, match=rf"at_keep='block', and web, which it would hold, feeds itself{mend}"):
+        branches(tmp_path, "app", loop=True).graph()
+    for second in ("hours", "other"):
+        branches(tmp_path, second, at_keep="go on").graph()
+    branches(tmp_path, "app", loop=True, at_keep="go on").graph()
+
+
 def test_a_sink_reads_tentative_rows_if_it_says_so(tmp_path: Path) -> None:
     assert declare(tmp_path, {"tentative": True}, within="30s")["out"].tentative
 
@@ -77,6 +129,18 @@ def test_a_sink_reads_tentative_rows_if_it_says_so(tmp_path: Path) -> None:
         ({}, {"bucket": "1s", "waits_at_most": "long"}, r"waits_at_most='long': give a duration such as 6h"),
         ({}, {"bucket": "1s", "waits_at_most": "1s"}, r"waits_at_most='1s': give more than 1000 ms, the bucket or"),
         ({}, {"within": "30s", "waits_at_most": "20s"}, r"waits_at_most='20s': give more than 30000 ms, the bucket"),
+        ({}, {"keep": "10g"}, r"totals has keep='10g', but does not wait for its inputs: give bucket or within, too"),
+        ({}, {"bucket": "1s", "at_keep": "block"}, r"totals has at_keep='block', but no keep: give keep, too"),
+        ({}, {"bucket": "1s", "keep": "0"}, r"totals has keep='0': give a size above 0, such as 64MiB or 10g"),
+        ({}, {"keep": True}, r"totals has keep=True: give a size such as 10g; for readers outside .* give kept"),
+        ({}, {"bucket": "1s", "keep": -5}, r"totals has keep=-5: give a size above 0"),
+        ({}, {"bucket": "1s", "keep": "10 bananas"}, r"keep='10 bananas': give a size above 0"),
+        (
+            {}, {"bucket": "1s", "keep": "1g", "at_keep": "blok"},
+            r"at_keep='blok': give 'block' or 'go on'; did you mean block\?",
+        ),
+        ({}, {"bucket": "1s", "keep": "1g", "at_keep": 5}, r"at_keep=5: give 'block' or 'go on'; there are block and"),
+        ({"tentative": True, "keep": "1g"}, {}, r"out has keep='1g', but does not wait for its inputs"),
         ({"within": "30s"}, {}, r"@sink\(within=\.\.\.\): there is no such option"),
         ({"tentative": "yes"}, {}, r"out has tentative='yes': give True or False"),
         (

@@ -779,7 +779,8 @@ private[cec] object BetweenBatchesAnswer {
 /** Where a stream's next batch ends: `until_ms`, `batch` and `first` as in the request. */
 private[cec] final case class BucketEndAnswer(
     untilMs: Long, batch: Long, first: Long, of: Option[String], newest: Long, waitsFor: Seq[String], heldMs: Seq[Long],
-    replica: String = "", since: Option[Long] = None, others: Map[String, Long])
+    replica: String = "", since: Option[Long] = None, others: Map[String, Long], unread: Seq[String] = Nil,
+    dueBytes: Seq[Long] = Nil, waitingBytes: Seq[Long] = Nil)
 
 private[cec] object BucketEndAnswer {
   def of(node: JsonNode): BucketEndAnswer = BucketEndAnswer(
@@ -792,7 +793,10 @@ private[cec] object BucketEndAnswer {
     Json.elements(node.get("held_ms"))(value => value.asLong),
     node.get("replica").asText,
     Json.option(node.get("since"))(value => value.asLong),
-    Json.entries(node.get("others"))(value => value.asLong))
+    Json.entries(node.get("others"))(value => value.asLong),
+    Json.elements(node.get("unread"))(value => value.asText),
+    Json.elements(node.get("due_bytes"))(value => value.asLong),
+    Json.elements(node.get("waiting_bytes"))(value => value.asLong))
 }
 
 /** The rows whose time in a column is at `after_ms` or later, but below `until_ms`. */

@@ -9,7 +9,7 @@ import scala.util.control.NonFatal
 import org.apache.hadoop.fs.Path
 
 import org.apache.spark.sql.SparkSession
-import org.apache.spark.sql.cec.agent.Json
+import org.apache.spark.sql.cec.agent.{BucketEndAnswer, Json}
 import org.apache.spark.sql.cec.recovery.InputBoundary
 import org.apache.spark.sql.connector.read.{InputPartition, PartitionReaderFactory}
 import org.apache.spark.sql.connector.read.streaming._
@@ -105,7 +105,7 @@ private[source] final class BucketStream(view: OutputView, buckets: Buckets, sch
     val from = start.asInstanceOf[BucketOffset]
     val end = view.bucketsAfter(from, checked, buckets, BucketPlace(query, place, leader, leads = leader == id))
     checked = true
-    BucketWaits.note(end.waitsFor, end.heldMs)
+    BucketWaits.note(end)
     asked = Some(from.copy(batch = end.newest))
     if (end.untilMs == from.untilMs) from
     else {
@@ -141,7 +141,7 @@ private[source] final class BucketStream(view: OutputView, buckets: Buckets, sch
   }
 
   override def stop(): Unit = {
-    BucketWaits.note(Nil, Nil)
+    BucketWaits.forget()
     BucketLeaders.forget(query, id)
     try view.leaveBuckets(query, place) catch { case NonFatal(_) => } // an agent that is dead has forgotten it
     (if (copies.isEmpty) Seq(view) else copies.values).foreach(_.noteEnd(None, retained))
@@ -168,16 +168,32 @@ private object BucketLeaders {
   def forget(query: String, stream: String): Unit = known.remove(query, stream)
 }
 
-/** The channels for which streams by buckets wait, by the id of their query. The driver of a pipeline asks for them. */
+/** What streams by buckets wait for, and what waits for them, by the id of their query. The driver of a pipeline asks for it. */
 private[cec] object BucketWaits {
-  private val known = new ConcurrentHashMap[String, String]
+  private val waits = new ConcurrentHashMap[String, String]
+  private val unread = new ConcurrentHashMap[String, String]
 
-  /** Notes the channels for which the query of this thread waits, and for how long rows have waited for each. */
-  def note(channels: Seq[String], heldMs: Seq[Long]): Unit = {
-    val query = SparkSession.getActiveSession.flatMap(session => Option(session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY)))
-    query.foreach(id => if (channels.isEmpty) known.remove(id) else known.put(id, heldMs.zip(channels).map { case (ms, name) => s"$ms $name" }.mkString(",")))
+  /** Notes what the agent has said to the query of this thread. */
+  def note(end: BucketEndAnswer): Unit = query.foreach { id =>
+    put(waits, id, end.heldMs.zip(end.waitsFor).map { case (ms, name) => s"$ms $name" })
+    put(unread, id, end.unread.zip(end.dueBytes.zip(end.waitingBytes)).map { case (name, (due, waiting)) => s"$due $waiting $name" })
   }
 
-  /** For each channel the time in ms and its name, slowest first, with commas; empty if the query waits for none. */
-  def of(query: String): String = known.getOrDefault(query, "")
+  /** Forgets the query of this thread. */
+  def forget(): Unit = query.foreach { id =>
+    waits.remove(id)
+    unread.remove(id)
+  }
+
+  /** For each channel that holds rows of others back the time in ms and its name, slowest first, with commas; empty if the query waits for none. */
+  def of(query: String): String = waits.getOrDefault(query, "")
+
+  /** For each channel the bytes that the query must read, those that wait for another channel, and its name, with commas; empty if nobody measures. */
+  def unreadBy(query: String): String = unread.getOrDefault(query, "")
+
+  private def query: Option[String] =
+    SparkSession.getActiveSession.flatMap(session => Option(session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY)))
+
+  private def put(known: ConcurrentHashMap[String, String], id: String, said: Seq[String]): Unit =
+    if (said.isEmpty) known.remove(id) else known.put(id, said.mkString(","))
 }

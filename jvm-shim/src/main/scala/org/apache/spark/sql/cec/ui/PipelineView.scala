@@ -86,10 +86,12 @@ private[ui] object PipelineView {
 
   private def explain(flow: JsonNode, state: String, nowMs: Long): Option[String] = {
     val (starves, waits) = (readNames(flow, "starves_for"), readNames(flow, "waits_for"))
+    val held = flow.path("held_for").elements.asScala.map(each => s"${Format.bytes(each.path("bytes").asLong)} wait for ${each.path("flow").asText}").toVector
     val away = Json.option(flow.get("away_since_ms"))(_.asLong).filterNot(_ => Over.contains(state))
     val said = Seq(
       Option.when(starves.nonEmpty)(s"${starves.mkString(", ")} failed, so no new input comes"),
       Option.when(waits.nonEmpty)(s"waits for ${waits.mkString(", ")}"),
+      Option.when(held.nonEmpty)(s"held: ${held.mkString("; ")}"),
       away.map(since => s"a source has not answered for ${Math.max(nowMs - since, 0L) / 1000} s"),
       Json.option(flow.get("epoch"))(_.asLong).map { _ =>
         val (absent, blocked) = (readNames(flow, "absent"), readNames(flow, "blocked"))

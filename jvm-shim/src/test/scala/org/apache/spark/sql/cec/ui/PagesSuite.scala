@@ -95,6 +95,8 @@ class PagesSuite extends CecSuite {
     val found = pipeline(Seq(flow("a", "failed"), flow("b", "starving", ""","starves_for":["a"]"""), flow("c", "running")).mkString(","), now)
     assert(found.flows.map(_.level) == Seq(Level.Bad, Level.Warning, Level.Good) && found.level == Level.Bad && found.note.isEmpty)
     assert(found.flows.map(_.why) == Seq(Some("why"), Some("a failed, so no new input comes"), None))
+    val held = pipeline(flow("a", "waiting", ""","held_for":[{"flow":"b","bytes":2500000},{"flow":"c","bytes":7}]"""), now)
+    assert(held.flows.map(_.why) == Seq(Some("held: 2.5 MB wait for b; 7 bytes wait for c")) && held.level == Level.Warning)
     assert(found.capacity.contains("1 executor, 2 cores, 1.5 wanted") && found.flows.last.isSink && found.flows.last.inputs == Seq("b", "a"))
   }
 
