@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from cec_it.checkpoints import for_spark, settings_of
+from cec_it.fed_pages import INPUTS, feeding
 from cec_it.killed_jobs import (
     BATCHES,
     await_batches,
@@ -20,6 +22,7 @@ from cec_it.killed_jobs import (
     stderr_of,
 )
 from cec_it.mini_hdfs import MiniHdfs, run_hdfs
+from cec_it.replicated_shop import Shop
 from spark_cec.adapters.fsspec_storage import open_storage
 from testbed.processes import ProcessTree
 
@@ -65,3 +68,18 @@ def test_a_second_driver_is_refused_by_name(pair: MiniHdfs, tmp_path: Path) -> N
 def test_of_two_drivers_one_goes_on(pair: MiniHdfs, tmp_path: Path) -> None:
     """One is paused and continued."""
     run_two_drivers(*make_drivers(tmp_path, f"{pair.url}/queries/two", conf_of(pair)))
+
+
+@pytest.mark.long
+def test_replicas_with_their_home_on_hdfs(pair: MiniHdfs, spark: SparkSession, tmp_path: Path) -> None:
+    """An input goes away, and the drivers are killed in turn. The other one knows after its lease's time."""
+    conf = {**conf_of(pair), "cec.test.home": f"{pair.url}/replicas"}
+    with feeding(spark, tmp_path) as feed, Shop(tmp_path, "local[2]", feed, conf) as shop:
+        for name in "ab":
+            shop.start(name)
+        shop.put(5, 25, *INPUTS)
+        shop.await_stable()
+        for victim in "ab":
+            end_s = shop.kill_while_away(victim)
+        shop.stop()
+    shop.check(end_s)
