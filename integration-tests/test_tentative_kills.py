@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from cec_it import cluster
 from cec_it.fed_pages import INPUTS, feeding
 from cec_it.local import eventually
 from cec_it.replicated_shop import Answers, Shop
@@ -37,3 +38,29 @@ def has_epoch(replica: str, root: Path) -> bool:
     """Whether the flow has an open epoch there."""
     epoch = newest_epoch(open_storage(f"{root}/home/replicas/{replica}/flows/totals"))
     return epoch is not None and epoch.is_open
+
+
+def test_a_replica_that_loses_all_executors_gives_the_sink_back(spark: SparkSession, tmp_path: Path) -> None:
+    """It is on a cluster of its own, whose only machine goes down. It comes back, and takes the sink again."""
+    with cluster.running(tmp_path / "cluster", workers=1) as machines, feeding(spark, tmp_path) as feed, Shop(
+        tmp_path, "local[2]", feed
+    ) as shop:
+        shop.start("a", machines.url, machines.conf())
+        shop.await_sinks("a")
+        shop.start("b")
+        shop.put(5, 25, *INPUTS)
+        shop.await_stable()
+        machines.workers[0].lose()
+        shop.put(25, 55, *INPUTS)
+        shop.await_sinks("b")
+        shop.await_stable()
+        machines.replace(machines.workers[0])
+        machines.await_workers()
+        shop.put(55, 75, *INPUTS)
+        shop.await_stable()
+        shop.living.pop("b").kill()
+        shop.put(75, 105, *INPUTS)
+        shop.await_sinks("a")
+        end_s = shop.await_stable()
+        assert shop.living["a"].end() == 0
+    shop.check(end_s)

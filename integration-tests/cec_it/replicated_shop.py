@@ -76,8 +76,10 @@ class Shop:
         for each in self.living.values():
             each.kill()
 
-    def start(self, replica: str) -> None:
-        self.living[replica] = Driver(fed_driver, replica, self.root, self._master, conf=self._conf)
+    def start(self, replica: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> None:
+        """Starts a replica. `master` and `conf`: None for those of both."""
+        own = self._conf if conf is None else conf
+        self.living[replica] = Driver(fed_driver, replica, self.root, master or self._master, conf=own)
 
     def put(self, begin_s: int, end_s: int, *inputs: str) -> None:
         """Two rows a second of these inputs."""
@@ -85,6 +87,16 @@ class Shop:
             rows = [(begin_s + i / 2, "ab"[i % 2], i + 0.5) for i in range(2 * (end_s - begin_s))]
             self._feed.put(name, *self.right.add(*rows))
         self.now_s = end_s
+
+    def await_sinks(self, replica: str) -> None:
+        """Waits until a replica runs the sink, by the status that it prints."""
+
+        def runs() -> bool | None:
+            lines = (self.root / f"stdout-{replica}").read_text().splitlines()
+            flows = json.loads(lines[-1])["flows"] if lines else []
+            return any(each["name"] == "board" and each["state"] == "running" for each in flows) or None
+
+        eventually(runs, f"replica {replica} runs the sink", 120.0)
 
     def await_answers(self, what: str, are_there: Callable[[Answers], bool]) -> None:
         """Waits for what the sink has. No driver may end meanwhile."""
