@@ -40,6 +40,7 @@ def has_epoch(replica: str, root: Path) -> bool:
     return epoch is not None and epoch.is_open
 
 
+@pytest.mark.long
 def test_a_replica_that_loses_all_executors_gives_the_sink_back(spark: SparkSession, tmp_path: Path) -> None:
     """It is on a cluster of its own, whose only machine goes down. It comes back, and takes the sink again."""
     with cluster.running(tmp_path / "cluster", workers=1) as machines, feeding(spark, tmp_path) as feed, Shop(

@@ -85,6 +85,7 @@ _PARTS = (
         "test_falling_back.py",
         "test_hdfs.py",
         "test_hdfs_storage.py",
+        "test_keep.py",
         "test_kill_matrix.py rate",
         "test_metrics.py",
         "test_object_store.py",
@@ -95,7 +96,6 @@ _PARTS = (
     frozenset({
         "test_buckets.py",
         "test_foreach_batch.py",
-        "test_keep.py",
         "test_kill_matrix.py files",
         "test_lease.py",
         "test_pipeline.py",
