@@ -27,6 +27,7 @@ from spark_cec_lab.bench.options import (
     check_options,
     check_protocols,
     check_scales,
+    check_simulation,
     chosen_providers,
     growth_of,
     parse_part,
@@ -37,8 +38,11 @@ from spark_cec_lab.bench.paper_run import Found, run_figures
 from spark_cec_lab.bench.pipelines.availability import QUICK_WINDOWS, WINDOWS, availability
 from spark_cec_lab.bench.pipelines.chain import Amount, compare_ways
 from spark_cec_lab.bench.pipelines.failover import Course, Run, Way, failover
-from spark_cec_lab.bench.pipelines.outage import OUTAGES, outages
+from spark_cec_lab.bench.pipelines.outage import MEASURED, OUTAGES, outages
 from spark_cec_lab.bench.pipelines.outage import Part as OutagePart
+from spark_cec_lab.bench.pipelines.outage_simulated import SIMULATED
+from spark_cec_lab.bench.pipelines.simulated_report import SEED as FAILURE_SEED
+from spark_cec_lab.bench.pipelines.simulated_report import simulate_parts
 from spark_cec_lab.bench.pipelines.switch import switches
 from spark_cec_lab.bench.pipelines.topology import Load
 from spark_cec_lab.bench.processes import BenchError
@@ -207,9 +211,25 @@ def bench(
         str | None,
         typer.Option(
             help="For protocols: nexmark (figures 7 to 11), skew (12, 13), cycle (table IV); for availability: cost, "
-            "fig9, fig10, fig11, table3; default: all."
+            "fig9, fig10, fig11, table3, switch, bound; default: all."
         ),
     ] = None,
+    simulate: Annotated[
+        bool,
+        typer.Option(
+            "--simulate",
+            help="For availability: no Spark, but the same decisions on a simulated clock: fig9, fig10, fig11, and "
+            "bound, 50 random failures each; at the paper's scale and at that of Spark.",
+        ),
+    ] = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="For --simulate: with the costs of the runs in such a file of --json-out, and beside them.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="For --simulate: the first seed of bound.")] = FAILURE_SEED,
     earlier: Annotated[
         list[Path] | None,
         typer.Option(
@@ -241,6 +261,7 @@ def bench(
     check_nexmark(task, query, keys, growth)
     is_quick = quick and task not in (Task.STORAGE, Task.AVAILABILITY)
     check_long(task, long)
+    check_simulation(task, part, [each.value for each in SIMULATED], simulate, against is not None)
     outage = parse_part(task, part, Task.AVAILABILITY, OutagePart)
     only = parse_part(task, part, Task.PROTOCOLS, Part)
     check_protocols(task, is_quick or bool(earlier), protocol, instances)
@@ -254,7 +275,7 @@ def bench(
     lines: list[dict[str, Any]] = []
     signal.signal(signal.SIGTERM, _exit_once)
     try:
-        with _lines(json_out, lines, echo=task is not Task.PROTOCOLS) as write, _work_directory(output) as work:
+        with _lines(json_out, lines, echo=task is not Task.PROTOCOLS and not simulate) as write, _work_directory(output) as work:
             if task is Task.PROTOCOLS:
                 plan = plan_of(quick, query or (), protocol or (), instances or (), 1 if quick else rounds, only)
                 _show_protocols(*compare(plan, earlier or (), work, write, _say), png)
@@ -264,6 +285,8 @@ def bench(
                 course = Course() if scale is None else Course(scale=scale)
                 runs = failover(way or list(Way), Load(), course, rounds, SEED, work, write, _say)
                 _draw_failover(runs, png)
+            elif simulate:
+                _show_simulation(*simulate_parts(outage, scale, against, seed, write, _say), png)
             elif task is Task.AVAILABILITY:
                 _measure_outages(outage, size.keys, scale, rounds, memory, work, write, png, quick=quick)
             elif task in (Task.CHAIN, Task.UNION, Task.STORAGE, Task.UI):
@@ -309,19 +332,28 @@ def _measure_outages(
     part: OutagePart | None, windows: int | None, scale: float | None, rounds: int, memory: str, work: Path,
     write: Callable[[dict[str, Any]], None], png: Path | None, *, quick: bool,
 ) -> None:  # fmt: skip
-    rounds, parts = 1 if quick else rounds, (list(OUTAGES) if quick else list(OutagePart)) if part is None else [part]
+    rounds, parts = 1 if quick else rounds, (list(OUTAGES) if quick else [*MEASURED]) if part is None else [part]
     if OutagePart.COST in parts:
         availability(windows or (QUICK_WINDOWS if quick else WINDOWS), rounds, memory, work, write, _say)
     if OutagePart.SWITCH in parts:
         switches(rounds, memory, work, write, _say)
     figures = [each for each in parts if each in OUTAGES]
     if figures:
-        summaries = outages(figures, scale, rounds, memory, work, write, _say, quick=quick)
-        if png:
-            from spark_cec_lab.bench.pipelines.outage_plots import draw_outages
+        _draw_outages(outages(figures, scale, rounds, memory, work, write, _say, quick=quick), png)
 
-            for path in draw_outages(summaries, png):
-                _say(f"drawn: {path}")
+
+def _show_simulation(lines: Sequence[dict[str, Any]], tables: Sequence[str], png: Path | None) -> None:
+    print("\n".join(tables))
+    for world in dict.fromkeys(each["world"] for each in lines):
+        _draw_outages([each for each in lines if each["world"] == world], png and png / world.replace("=", ""))
+
+
+def _draw_outages(summaries: Sequence[dict[str, Any]], png: Path | None) -> None:
+    if png and summaries:
+        from spark_cec_lab.bench.pipelines.outage_plots import draw_outages
+
+        for path in draw_outages(summaries, png):
+            _say(f"drawn: {path}")
 
 
 def _show_protocols(outcomes: Sequence[Outcome], simulation: Sequence[dict[str, Any]], png: Path | None) -> None:

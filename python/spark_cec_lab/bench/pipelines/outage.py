@@ -31,13 +31,17 @@ _PACES = tuple((pace, after) for pace in (PROCESS, DELAY) for after in (PROCESS,
 
 
 class Part(str, Enum):
-    """One figure or table of the paper; `cost`: what an epoch costs, beside a flow that waits; `switch`: replicas."""
+    """One figure or table of the paper; `cost`: what an epoch costs, beside a flow that waits; `switch`: replicas.
+
+    `bound`: random failures, in the simulator alone.
+    """
 
     COST = "cost"
     FIGURE_9 = "fig9"
     FIGURE_10 = "fig10"
     FIGURE_11 = "fig11"
     TABLE_3 = "table3"
+    BOUND = "bound"
     SWITCH = "switch"
 
 
@@ -49,11 +53,15 @@ THEIRS = {
     Part.FIGURE_11: "Process & Process: alpha X and the usual delay; Delay & Delay: alpha X more a node, within k X, "
     "and not fewer tentative rows; Process & Suspend fails",
     Part.TABLE_3: "the delay is linear in the length of a bucket",
+    Part.BOUND: "Process & Process and Delay & Delay keep Delay_new within k X, k flows in a row",
 }
 """What the paper's text says of each. Its curves are not in the text."""
 
-OUTAGES = tuple(THEIRS)
+OUTAGES = (Part.FIGURE_9, Part.FIGURE_10, Part.FIGURE_11, Part.TABLE_3)
 """The parts that are runs of this module."""
+
+MEASURED = tuple(each for each in Part if each is not Part.BOUND)
+"""The parts that are runs on Spark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +151,8 @@ def describe(point: Point, scale: float) -> dict[str, Any]:
     """What a point's lines begin with."""
     return {
         "task": "availability", "part": point.part.value, "series": point.series, "x": point.x, "scale": scale,
-        "alpha_x_s": round(point.outage.wait_s, 3),
+        "alpha_x_s": round(point.outage.wait_s, 3), "x_s": round(point.outage.x_s, 3),
+        "cut_s": round(point.outage.cut_s, 3),
     }  # fmt: skip
 
 

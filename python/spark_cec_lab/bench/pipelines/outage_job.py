@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_cec_lab.bench.flink_job import end_with_the_parent
+from spark_cec_lab.bench.pipelines.batch_log import BatchLog, find_costs
 from spark_cec_lab.bench.pipelines.driver import session_of
 from spark_cec_lab.bench.pipelines.topology import name_parameters
 from spark_cec_lab.bench.pipelines.way_job import WaySpec
@@ -35,10 +36,12 @@ if TYPE_CHECKING:
 INPUTS = ("north", "south", "east")
 CUT = "east"
 KEYS = 100
-_FILES_PER_S = 2
+FILES_PER_S = 2
 _USUAL_WINDOWS = 8
 """The usual delay is the median over the windows of so many seconds before the cut."""
-_SETTLED_S = 10.0
+_NO_NAME = "None"
+"""Spark's name of the sink's query, which has none."""
+SETTLED_S = 10.0
 _LEFT_OUT_S = 3
 """The windows of the first seconds are left out: they wait for the queries' start."""
 _PATIENCE_S = 600.0
@@ -100,7 +103,7 @@ class Inputs:
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._write, name="inputs", daemon=True)
         self._root = root
-        self._rows = max(rows_per_s // _FILES_PER_S // len(INPUTS), 1)
+        self._rows = max(rows_per_s // FILES_PER_S // len(INPUTS), 1)
         for name in INPUTS:
             (root / name).mkdir(parents=True)
 
@@ -116,7 +119,7 @@ class Inputs:
     def _write(self) -> None:
         """Files follow the clock, and not one another, so a slow write costs no rate."""
         began, number, kept = time.time(), 0, list[str]()
-        while not self._ending.wait(max(began + number / _FILES_PER_S - time.time(), 0.0)):
+        while not self._ending.wait(max(began + number / FILES_PER_S - time.time(), 0.0)):
             number += 1
             now = time.time()
             second, at = int(now), datetime.fromtimestamp(now, UTC).isoformat()
@@ -176,10 +179,12 @@ def run(spec: OutageSpec) -> None:
     outage, root, board = spec.outage, Path(spec.home), Board()
     inputs = Inputs(root, outage.rows_per_s)
     spark = session_of(WaySpec("", spec.home, spec.jar, spec.memory, None, 0).spark_conf())
+    log = BatchLog(spark, root / "pipeline/flows" / name_flow(0) / "epochs")
     running = _declare(root, outage, board).start(spark)
     inputs.start()
-    _wait(running, lambda: board.stable and _delay_s(board, inputs) < _SETTLED_S + outage.chain, "the first windows")
-    _pass(running, _SETTLED_S)
+    log.start()
+    _wait(running, lambda: board.stable and _delay_s(board, inputs) < SETTLED_S + outage.chain, "the first windows")
+    _pass(running, SETTLED_S)
     _wait(running, lambda: not _has_epoch(running), "no epoch is open")
     board.forget_tentative()
     cut_at, inputs.is_cut = time.time(), True
@@ -190,15 +195,22 @@ def run(spec: OutageSpec) -> None:
     last = int(back_at)
     _wait(running, lambda: _is_corrected(running, board, inputs, last), "all rows of the outage are stable")
     corrected_s = time.time() - back_at
-    _pass(running, _SETTLED_S)
+    _pass(running, SETTLED_S)
+    log.end()
     inputs.end()
     running.stop()
-    windows = _windows_until(inputs, board)
+    windows, flows = _windows_until(inputs, board), [name_flow(number) for number in range(outage.chain)]
     _tell(
         done=True, **_delays(board, windows, cut_at), tentative=board.tentative, corrected_s=corrected_s,
         first_tentative_s=_since(board.first_tentative_at, cut_at + outage.wait_s),
+        costs=find_costs(log.batches, INPUTS, flows, _NO_NAME, cut_at, log.forked_at),
         stable=len(windows), wrong=sum(board.stable.get(each) != {inputs.expected[each]: 1} for each in windows),
     )  # fmt: skip
+
+
+def name_flow(number: int) -> str:
+    """The name of a flow of the chain, from 0 on."""
+    return f"counts{number + 1}"
 
 
 def _declare(root: Path, outage: Outage, board: Board) -> Pipeline:
@@ -235,7 +247,7 @@ def _declare(root: Path, outage: Outage, board: Board) -> Pipeline:
 
     read_by: Sequence[str] = INPUTS
     for number in range(outage.chain):
-        name = f"counts{number + 1}"
+        name = name_flow(number)
 
         def counts(*frames: DataFrame) -> DataFrame:  # of each flow its own, because it has its own parameters
             return count(*frames)
