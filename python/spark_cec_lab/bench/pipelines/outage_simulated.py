@@ -15,6 +15,7 @@ from spark_cec_lab.bench.pipelines.outage import (
     ALPHA,
     DELAY,
     PROCESS,
+    QUICK_ALPHA,
     SUSPEND,
     Part,
     Point,
@@ -38,10 +39,12 @@ row takes 25 us. The other costs are small beside alpha X.
 SPARK = Costs(source_ms=700.0, flow_ms=1_200.0, sink_ms=550.0, row_us=10.0, fork_ms=1_600.0, share=0.9)
 """About what a run of `fig9` has shown on a machine with two processors. `--against` has those of its runs."""
 
-SEEDS, FAILURES = 3, 50
+FAILURES = 50
 CLOSE = 0.2
 """A simulated number within this part of the measured one is close."""
 
+_SEEDS = 3
+"""At the scale of Spark, where the phase of a batch counts."""
 _WARM_S = 30.0
 _MEASURES = ("delay_new", "tentative", "corrected")
 Write = Callable[[dict[str, Any]], None]
@@ -49,7 +52,7 @@ Write = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A scale with its costs. `scale`: seconds for a second of the paper. `grain`: the part of a second that a window, a
+    """A scale with its costs. `scale`: seconds for a second of the paper. `seeds`: the runs of a point. `grain`: the part of a second that a window, a
     bucket and twice the time between two files take.
     """
 
@@ -58,6 +61,7 @@ class World:
     scale: float
     alpha: float
     grain: float = 1.0
+    seeds: int = 1
 
     def setup_of(self, outage: Outage, failures: tuple[Failure, ...]) -> Setup:
         """What is simulated for a run."""
@@ -71,10 +75,10 @@ class World:
             settled_ms=1000 * SETTLED_S * self.grain,
         )  # fmt: skip
 
-    def run(self, outage: Outage, seeds: int = SEEDS) -> list[Outcome]:
+    def run(self, outage: Outage) -> list[Outcome]:
         """A failure of one input, once for each seed, which decides its phase, too."""
         found = list[Outcome]()
-        for seed in range(seeds):
+        for seed in range(self.seeds):
             begin_ms = round(1000 * self.grain * (_WARM_S + random.Random(seed).random()))
             failure = Failure(CUT, begin_ms, begin_ms + round(outage.cut_s * 1000))
             found.append(simulate(self.setup_of(outage, (failure,)), seed))
@@ -89,10 +93,10 @@ def paper_world() -> World:
 def spark_world(costs: Costs, scale: float | None) -> World:
     """The scale is that which a measurement would take, by the same rule."""
     if scale is None:
-        first = World("spark", costs, 1.0, ALPHA).run(Outage(15.0, 5.0, 8.0))
+        first = World("spark", costs, 1.0, QUICK_ALPHA, seeds=_SEEDS).run(Outage(15.0, 5.0, 8.0))
         came = [each.first_tentative_ms / 1000 - 5.0 for each in first if each.first_tentative_ms is not None]
-        scale = find_scale({"first_tentative_s": statistics.median(came) if came else None}, ALPHA)
-    return World("spark", costs, scale, ALPHA)
+        scale = find_scale({"first_tentative_s": statistics.median(came) if came else None}, QUICK_ALPHA)
+    return World("spark", costs, scale, QUICK_ALPHA, seeds=_SEEDS)
 
 
 def points_of(parts: Iterable[Part], world: World) -> list[Point]:
@@ -105,7 +109,7 @@ def points_of(parts: Iterable[Part], world: World) -> list[Point]:
                 Part.FIGURE_9, pace, wait_s,
                 replace(usual, wait_s=wait_s * world.scale, x_s=wait_s * world.scale / world.alpha, pace=pace),
             )
-            for wait_s in (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0)
+            for wait_s in (0.5, 1.0, 2.0, 3.0, 4.0, 4.5, 5.0, 6.0)
             for pace in (PROCESS, DELAY)
         ]  # fmt: skip
     if Part.FIGURE_10 in parts:
@@ -114,7 +118,7 @@ def points_of(parts: Iterable[Part], world: World) -> list[Point]:
                 Part.FIGURE_10, f"{pace} & {pace_after}", cut_s,
                 replace(usual, cut_s=cut_s * world.scale, pace=pace, pace_after=pace_after, rows_per_s=4_500),
             )
-            for cut_s in (2.0, 2.5, 3.0, 4.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0)
+            for cut_s in (2.0, 3.0, 5.0, 10.0, 15.0, 30.0, 60.0)
             for pace in (PROCESS, DELAY)
             for pace_after in (PROCESS, DELAY, SUSPEND)
         ]  # fmt: skip
@@ -210,7 +214,7 @@ def compare(lines: Sequence[Mapping[str, Any]], costs: Costs) -> list[dict[str, 
             line["cut_s"], line["alpha_x_s"], line["x_s"], pace, after or PROCESS,
             int(line["x"]) if part is Part.FIGURE_11 else 1, 4_500 if part is Part.FIGURE_10 else 3_000,
         )  # fmt: skip
-        world, point = World("spark", costs, scale, ALPHA), Point(part, line["series"], line["x"], outage)
+        world, point = World("spark", costs, scale, QUICK_ALPHA, seeds=_SEEDS), Point(part, line["series"], line["x"], outage)
         ours = line_of(world, point, world.run(outage))
         ratios = {name: _divide(ours[name]["median"], line[name]["median"]) for name in _MEASURES}
         far = [name for name, each in ratios.items() if each is None or abs(each - 1) > CLOSE]

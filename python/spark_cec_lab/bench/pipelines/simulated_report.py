@@ -37,8 +37,8 @@ _AXES = {
 }
 _HEADS = {
     Part.FIGURE_9.value: "figure 9, D=5 s",
-    Part.FIGURE_10.value: "figure 10, 4,500 rows a second, alpha X=2.7 s",
-    Part.FIGURE_11.value: "figure 11, D=15 s, alpha X=2.7 s",
+    Part.FIGURE_10.value: "figure 10, 4,500 rows a second",
+    Part.FIGURE_11.value: "figure 11, D=15 s",
 }
 
 
@@ -85,7 +85,7 @@ def _figures(world: World, lines: Sequence[dict[str, Any]]) -> Iterable[str]:
             )
         usual = max(each["usual_s"]["median"] for each in own) / world.scale
         title = (
-            f"{_HEADS[part]}, {world.name}, a second of the paper is {world.scale:g} s: Delay_new / tentative rows / "
+            f"{_HEADS[part]}, alpha {world.alpha:g}, {world.name}, a second of the paper is {world.scale:g} s: Delay_new / tentative rows / "
             f"corrected after, in the paper's seconds; the usual time is up to {usual:.2f}.\n"
             f"The paper: {own[0]['theirs']}."
         )
@@ -103,7 +103,7 @@ def _bounds(world: World, bounds: Sequence[Bound], seed: int) -> str:
     ]
     title = (
         f"Delay_new < k X, {world.name}: {FAILURES} runs with random failures, seeds from {seed} on; one to four flows, "
-        f"one to three failures of any input, each for 0.5 to 30 s of the paper.\nThe paper: {THEIRS[Part.BOUND]}."
+        f"one to three failures of any input, each for 0.5 to 30 s of the paper, with alpha {world.alpha:g}.\nThe paper: {THEIRS[Part.BOUND]}."
     )
     return markdown(title, ["paces", "within k X", "longest, in k X", "seeds over k X"], rows)
 

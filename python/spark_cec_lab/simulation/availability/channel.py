@@ -28,6 +28,7 @@ class Channel:
     batches: list[tuple[Rows, ...]] = field(default_factory=list)
     times: list[BatchTimes] = field(default_factory=list)
     came_ms: list[float] = field(default_factory=list)
+    latest_ms: list[int] = field(default_factory=list)
     grows: Signal = field(default_factory=Signal)
 
     @property
@@ -39,15 +40,18 @@ class Channel:
         """Gives a batch out. One without rows is none: no reader learns anything from it."""
         if not rows:
             return
-        times = TimeRange(min(each.time_ms for each in rows), max(each.time_ms for each in rows))
+        times = TimeRange(min(each.time_ms for each in rows), latest_ms := max(each.time_ms for each in rows))
         self.times.append(BatchTimes(len(self.batches), sum(each.rows for each in rows), times, now))
         self.batches.append(tuple(rows))
         self.came_ms.append(now)
+        self.latest_ms.append(max([latest_ms, *self.latest_ms[-1:]]))
         self.grows.send()
 
     def fork(self) -> Channel:
         """A channel with the same batches, which goes on by itself."""
-        return Channel(self.name, self.batches.copy(), self.times.copy(), self.came_ms.copy())
+        return Channel(
+            self.name, self.batches.copy(), self.times.copy(), self.came_ms.copy(), self.latest_ms.copy()
+        )  # fmt: skip
 
     def count_until(self, then_ms: float) -> int:
         """How many batches came until then."""
@@ -56,7 +60,10 @@ class Channel:
     def facts(self, position: Position) -> ChannelFacts:
         """What a reader at this position knows. Rows of an input are never late, and no writer says more than its rows.
         """
-        return ChannelFacts(self.name, position, Backlog.of(self.times[position.first :]), self.newest, 0)
+        times = tuple(self.times[position.first :])
+        return ChannelFacts(
+            self.name, position, Backlog(times, self.latest_ms[-1] if times else None), self.newest, 0
+        )  # fmt: skip
 
     def between(self, start: Position, end: Position) -> Iterable[Rows]:
         """The rows of the batch of a reader from one position to another."""
