@@ -140,8 +140,8 @@ def note_holders(
 ) -> dict[str, Held]:  # fmt: skip
     """Since when each channel holds rows of others back, slowest first. `known`: the last answer.
 
-    `holders`: as of `find_holders`. `ahead_ms`: the highest boundary. An input that is slow holds rows back, too. So its
-    wait ends only when its boundary has passed all rows that waited at the begin.
+    `holders`: as of `find_holders`. `ahead_ms`: the highest boundary. An input that is slow holds rows back, too. So
+    its wait ends only when its boundary has passed all rows that waited at the begin.
     """
     held = {}
     for name, end_ms in holders.items():

@@ -8,7 +8,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -38,9 +39,16 @@ from spark_cec_lab.bench.paper_run import Found, run_figures
 from spark_cec_lab.bench.pipelines.availability import QUICK_WINDOWS, WINDOWS, availability
 from spark_cec_lab.bench.pipelines.chain import Amount, compare_ways
 from spark_cec_lab.bench.pipelines.failover import Course, Run, Way, failover
-from spark_cec_lab.bench.pipelines.outage import MEASURED, OUTAGES, outages
+from spark_cec_lab.bench.pipelines.outage import MEASURED, OUTAGES, measure_process_us, outages
 from spark_cec_lab.bench.pipelines.outage import Part as OutagePart
 from spark_cec_lab.bench.pipelines.outage_simulated import SIMULATED
+from spark_cec_lab.bench.pipelines.reconcile import (
+    find_constants,
+    find_process_us,
+    table_of_constants,
+    table_of_points,
+    with_formulas,
+)
 from spark_cec_lab.bench.pipelines.simulated_report import SEED as FAILURE_SEED
 from spark_cec_lab.bench.pipelines.simulated_report import simulate_parts
 from spark_cec_lab.bench.pipelines.switch import switches
@@ -211,7 +219,7 @@ def bench(
         str | None,
         typer.Option(
             help="For protocols: nexmark (figures 7 to 11), skew (12, 13), cycle (table IV); for availability: cost, "
-            "fig9, fig10, fig11, table3, switch, bound; default: all."
+            "fig9, fig10, fig11, fig12, table2, table3, switch, bound; default: all."
         ),
     ] = None,
     simulate: Annotated[
@@ -275,7 +283,8 @@ def bench(
     lines: list[dict[str, Any]] = []
     signal.signal(signal.SIGTERM, _exit_once)
     try:
-        with _lines(json_out, lines, echo=task is not Task.PROTOCOLS and not simulate) as write, _work_directory(output) as work:
+        has_tables = task is Task.PROTOCOLS or simulate
+        with _lines(json_out, lines, echo=not has_tables) as write, _work_directory(output) as work:
             if task is Task.PROTOCOLS:
                 plan = plan_of(quick, query or (), protocol or (), instances or (), 1 if quick else rounds, only)
                 _show_protocols(*compare(plan, earlier or (), work, write, _say), png)
@@ -285,10 +294,10 @@ def bench(
                 course = Course() if scale is None else Course(scale=scale)
                 runs = failover(way or list(Way), Load(), course, rounds, SEED, work, write, _say)
                 _draw_failover(runs, png)
-            elif simulate:
-                _show_simulation(*simulate_parts(outage, scale, against, seed, write, _say), png)
             elif task is Task.AVAILABILITY:
-                _measure_outages(outage, size.keys, scale, rounds, memory, work, write, png, quick=quick)
+                simulates = partial(simulate_parts, outage, scale, against, seed, write, _say) if simulate else None
+                measures = partial(_measure_outages, outage, size.keys, scale, rounds, memory, work, write, quick=quick)
+                _show_outages(simulates, measures, png)
             elif task in (Task.CHAIN, Task.UNION, Task.STORAGE, Task.UI):
                 schedule = Schedule(workload.fill_batches, warm_up, batches)
                 _run_alone(task, spec, schedule, chosen, rounds, work, write, size, quick=quick, long=long)
@@ -330,19 +339,39 @@ def _run_alone(
 
 def _measure_outages(
     part: OutagePart | None, windows: int | None, scale: float | None, rounds: int, memory: str, work: Path,
-    write: Callable[[dict[str, Any]], None], png: Path | None, *, quick: bool,
-) -> None:  # fmt: skip
+    write: Callable[[dict[str, Any]], None], *, quick: bool,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Answers what can be drawn."""
     rounds, parts = 1 if quick else rounds, (list(OUTAGES) if quick else [*MEASURED]) if part is None else [part]
     if OutagePart.COST in parts:
         availability(windows or (QUICK_WINDOWS if quick else WINDOWS), rounds, memory, work, write, _say)
     if OutagePart.SWITCH in parts:
         switches(rounds, memory, work, write, _say)
     figures = [each for each in parts if each in OUTAGES]
+    if OutagePart.TABLE_2 in parts:
+        constants = find_constants(measure_process_us(memory, work, write, _say))
+        write({"kind": "constants", "task": "availability", "part": OutagePart.TABLE_2.value, **asdict(constants)})
+        print(table_of_constants(constants, "a run on Spark: a row more of the batch that catches up"))
+    summaries = list[dict[str, Any]]()
     if figures:
-        _draw_outages(outages(figures, scale, rounds, memory, work, write, _say, quick=quick), png)
+        summaries = outages(figures, scale, rounds, memory, work, write, _say, quick=quick)
+        if OutagePart.FIGURE_12 in figures:
+            reconciled = with_formulas(summaries, find_constants(find_process_us(summaries)), "measured on Spark")
+            for each in reconciled:
+                write(each)
+            print(table_of_points(reconciled))
+    return summaries
 
 
-def _show_simulation(lines: Sequence[dict[str, Any]], tables: Sequence[str], png: Path | None) -> None:
+def _show_outages(
+    simulate: Callable[[], tuple[list[dict[str, Any]], list[str]]] | None,
+    measure: Callable[[], list[dict[str, Any]]], png: Path | None,
+) -> None:  # fmt: skip
+    """Simulates, or measures if there is no simulation; prints tables, and draws."""
+    if simulate is None:
+        _draw_outages(measure(), png)
+        return
+    lines, tables = simulate()
     print("\n".join(tables))
     for world in dict.fromkeys(each["world"] for each in lines):
         _draw_outages([each for each in lines if each["world"] == world], png and png / world.replace("=", ""))

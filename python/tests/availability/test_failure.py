@@ -53,7 +53,7 @@ def test_an_epoch_stops_when_the_flow_is_in_time_again() -> None:
 
 
 def test_a_flow_that_stands_still_again_has_another_epoch() -> None:
-    """The inputs that were away, and are behind, are not waited for once more: that would take longer than the bound."""
+    """The inputs that were away, and are behind, are not waited for once more: that would take too long."""
     again = FlowLook(at(12_000), {"web": X_S, "app": 0.1}, X_S)
     assert decide(again, EPOCH, X_S) == Orders(UP_FAILURE, closes=True, opens=frozenset({"app", "web"}))
 

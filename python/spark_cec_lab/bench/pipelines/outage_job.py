@@ -57,6 +57,7 @@ Window = tuple[int, int]
 class Outage:
     """`cut_s`: for how long an input is away. `wait_s`: alpha times X. `x_s`: X. `pace`, `pace_after`: `while_away` and
     `while_correcting`. `chain`: the number of flows, one after the other. `rows_per_s`: of all inputs together.
+    `state`: rows that the first flow keeps for good, beside its windows.
     """
 
     cut_s: float
@@ -67,6 +68,7 @@ class Outage:
     chain: int = 1
     rows_per_s: int = 3_000
     bucket_s: float = 1.0
+    state: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class Inputs:
     files.
     """
 
-    def __init__(self, root: Path, rows_per_s: int) -> None:
+    def __init__(self, root: Path, rows_per_s: int, state: int = 0) -> None:
         self.expected = dict[Window, Answer]()
         self.is_cut = False
         self.last_s = 0
@@ -104,6 +106,7 @@ class Inputs:
         self._thread = threading.Thread(target=self._write, name="inputs", daemon=True)
         self._root = root
         self._rows = max(rows_per_s // FILES_PER_S // len(INPUTS), 1)
+        self._state = state
         for name in INPUTS:
             (root / name).mkdir(parents=True)
 
@@ -130,6 +133,8 @@ class Inputs:
                     count, total = self.expected.get((key, second), (0, 0))
                     self.expected[key, second] = count + 1, total + value
                     lines.append(f'{{"time": "{at}", "key": {key}, "v": {value}}}')
+                if number == 1 and i == 0:  # rows that no window counts
+                    lines += [f'{{"time": "{at}", "key": {KEYS + row}, "v": 0}}' for row in range(self._state)]
                 if name == CUT:
                     kept += lines
                     if self.is_cut:
@@ -177,7 +182,7 @@ class Board:
 def run(spec: OutageSpec) -> None:
     """Runs all phases: all inputs, one is cut off, all again, until nothing is tentative; then compares all rows."""
     outage, root, board = spec.outage, Path(spec.home), Board()
-    inputs = Inputs(root, outage.rows_per_s)
+    inputs = Inputs(root, outage.rows_per_s, outage.state)
     spark = session_of(WaySpec("", spec.home, spec.jar, spec.memory, None, 0).spark_conf())
     log = BatchLog(spark, root / "pipeline/flows" / name_flow(0) / "epochs")
     running = _declare(root, outage, board).start(spark)
@@ -237,6 +242,9 @@ def _declare(root: Path, outage: Outage, board: Board) -> Pipeline:
         rows = frames[0]
         for frame in frames[1:]:
             rows = rows.unionByName(frame)
+        if outage.state:  # Spark keeps the keys for good, and lets no row through. The condition stays behind it.
+            kept = rows.filter(F.col("key") >= KEYS).dropDuplicates(["key"]).filter("total < 0")
+            rows = rows.filter(F.col("key") < KEYS).unionByName(kept)
         sums: list[Column] = [F.sum("n").alias("n"), F.sum("total").alias("total")]
         found = rows.groupBy(F.window("time", "1 second").alias("w"), "key").agg(*sums)
         return found.select(F.col("w.start").alias("time"), "key", "n", "total")

@@ -26,6 +26,12 @@ from spark_cec_lab.bench.pipelines.outage_simulated import (
     read_runs,
     spark_world,
 )
+from spark_cec_lab.bench.pipelines.reconcile import (
+    find_constants,
+    table_of_constants,
+    table_of_points,
+    with_formulas,
+)
 from spark_cec_lab.bench.protocols.tables import markdown
 
 SEED = 1
@@ -56,7 +62,8 @@ def simulate_parts(
     found, tables = list[dict[str, Any]](), list[str]()
     for world in (paper_world(), spark_world(costs, scale)):
         write({"kind": "world", "world": world.name, "scale": world.scale, "alpha": world.alpha, **asdict(world.costs)})
-        lines = [line_of(world, point, world.run(point.outage)) for point in points_of(parts, world)]
+        drawn = [each for each in parts if each is not Part.FIGURE_12 or not world.is_paper]
+        lines = [line_of(world, point, world.run(point.outage)) for point in points_of(drawn, world)]
         for each in lines:
             write(each)
         found += lines
@@ -67,6 +74,14 @@ def simulate_parts(
             for bound in bounds:
                 write({"kind": "bound", "world": world.name, "first_seed": seed, **asdict(bound)})
             tables.append(_bounds(world, bounds, seed))
+    if Part.FIGURE_12 in parts or Part.TABLE_2 in parts:
+        source = "the default costs of the simulator" if against is None else f"the runs of {against.name}"
+        constants = find_constants(costs.row_us)
+        write({"kind": "constants", "task": "availability", "part": Part.TABLE_2.value, **asdict(constants)})
+        reconciled = with_formulas(found, constants, "simulated")
+        for each in reconciled:
+            write(each)
+        tables += [table_of_constants(constants, source), table_of_points(reconciled)]
     if runs:
         compared = compare(runs, costs)
         for each in compared:
@@ -76,7 +91,7 @@ def simulate_parts(
 
 
 def _figures(world: World, lines: Sequence[dict[str, Any]]) -> Iterable[str]:
-    for part in dict.fromkeys(each["part"] for each in lines):
+    for part in dict.fromkeys(each["part"] for each in lines if each["part"] in _HEADS):
         own = [each for each in lines if each["part"] == part]
         series, cells = list(dict.fromkeys(each["series"] for each in own)), dict[float, dict[str, str]]()
         for each in own:
@@ -85,11 +100,13 @@ def _figures(world: World, lines: Sequence[dict[str, Any]]) -> Iterable[str]:
             )
         usual = max(each["usual_s"]["median"] for each in own) / world.scale
         title = (
-            f"{_HEADS[part]}, alpha {world.alpha:g}, {world.name}, a second of the paper is {world.scale:g} s: Delay_new / tentative rows / "
-            f"corrected after, in the paper's seconds; the usual time is up to {usual:.2f}.\n"
+            f"{_HEADS[part]}, alpha {world.alpha:g}, {world.name}, a second of the paper is {world.scale:g} s: "
+            f"Delay_new / tentative rows / corrected after, in the paper's seconds; the usual time is up to "
+            f"{usual:.2f}.\n"
             f"The paper: {own[0]['theirs']}."
         )
-        yield markdown(title, [_AXES[part], *series], [[f"{x:g}", *(row[s] for s in series)] for x, row in cells.items()])
+        rows = [[f"{x:g}", *(row[each] for each in series)] for x, row in cells.items()]
+        yield markdown(title, [_AXES[part], *series], rows)
 
 
 def _seconds(line: dict[str, Any], name: str) -> str:
@@ -98,24 +115,27 @@ def _seconds(line: dict[str, Any], name: str) -> str:
 
 def _bounds(world: World, bounds: Sequence[Bound], seed: int) -> str:
     rows = [
-        [each.series, f"{each.runs - len(each.over)} of {each.runs}", f"{each.worst:.2f}", " ".join(map(str, each.over))]
-        for each in bounds
+        [one.series, f"{one.runs - len(one.over)} of {one.runs}", f"{one.worst:.2f}", " ".join(map(str, one.over))]
+        for one in bounds
     ]
     title = (
-        f"Delay_new < k X, {world.name}: {FAILURES} runs with random failures, seeds from {seed} on; one to four flows, "
-        f"one to three failures of any input, each for 0.5 to 30 s of the paper, with alpha {world.alpha:g}.\nThe paper: {THEIRS[Part.BOUND]}."
+        f"Delay_new < k X, {world.name}, alpha {world.alpha:g}: {FAILURES} runs with random failures, seeds from "
+        f"{seed} on; one to four flows, one to three failures of any input, each for 0.5 to 30 s of the paper.\n"
+        f"The paper: {THEIRS[Part.BOUND]}."
     )
     return markdown(title, ["paces", "within k X", "longest, in k X", "seeds over k X"], rows)
+
+
+def _ratio(line: dict[str, Any], name: str) -> str:
+    mark = " (!)" if name in line["far"] else ""
+    return f"{line['simulated'][name]:g} / {line['measured'][name]:g} = {line['ratios'][name]}{mark}"
 
 
 def _comparison(compared: Sequence[dict[str, Any]]) -> str:
     rows = [
         [
             f"{each['part']}, {each['series']}, {each['x']:g}",
-            *(
-                f"{each['simulated'][name]:g} / {each['measured'][name]:g} = {ratio}{' (!)' if name in each['far'] else ''}"
-                for name, ratio in each["ratios"].items()
-            ),
+            *(_ratio(each, name) for name in each["ratios"]),
         ]
         for each in compared
     ]
