@@ -106,9 +106,11 @@ chain     the same work as a pipeline of three flows, as one query, as three que
 union     two flows into one that counts their rows: by buckets of a second, and as rows come
 availability  an input that is away. cost: of two inputs, one for 20 seconds; the first tentative row, the time to catch
           up, and the heap, beside the same flow that waits, with 100,000 windows (--keys; --quick: 20,000). fig9 to
-          fig11, table3: the experiments of Balazinska et al. (SIGMOD 2005) with three inputs. switch: of two replicas
-          one is killed, and the other one takes its sink over. --part: one of them.
-          --quick without --part: the experiments, each with one or two runs
+          fig12, table2, table3: the experiments of Balazinska et al. (SIGMOD 2005) with three inputs; the paper's two
+          ways to go back are formulas with measured constants. switch: of two replicas one is killed, and the other
+          one takes its sink over. --part: one of them. --quick without --part: the experiments, each with few runs.
+          --simulate: fig9 to fig12 and table2 on a simulated clock, at the paper's scale and at that of Spark, and
+          bound, 50 random failures at each pace, by the product's own decisions; prints tables
 nexmark   queries of that benchmark (--query), 200,000 events a batch, 10,000 to a second of event time
 protocols checkpointing protocols on pipelines of NexMark's queries and a cyclic one: throughput, a failure, skew, and
           simulated up to 100 workers; the tables go to standard output, the runs to --json-out (--quick: in 10 minutes)
@@ -141,6 +143,7 @@ Examples:
   cec bench protocols --from protocols.jsonl --from more.jsonl --png figures
   cec bench availability --quick --png figures
   cec bench availability --part fig10 --rounds 3 --json-out fig10.jsonl
+  cec bench availability --simulate --part fig10 --against fig10.jsonl --png figures
   cec bench ui --rounds 3
   cec bench storage --long 10000 --partitions 8 --provider cec --rounds 1
   cec bench failover --png docs/images
@@ -226,8 +229,8 @@ def bench(
         bool,
         typer.Option(
             "--simulate",
-            help="For availability: no Spark, but the same decisions on a simulated clock: fig9, fig10, fig11, and "
-            "bound, 50 random failures each; at the paper's scale and at that of Spark.",
+            help="For availability: no Spark, but the same decisions on a simulated clock: fig9 to fig12, table2, and "
+            "bound, random failures; at the paper's scale and at that of Spark.",
         ),
     ] = False,
     against: Annotated[
