@@ -118,7 +118,7 @@ def test_costs_come_of_batches_that_are_warm() -> None:
 
 def test_a_look_without_a_batch_is_no_batch() -> None:
     took = {"triggerExecution": 1_000, "addBatch": 700, "commitOffsets": 200}
-    progress = {"name": "north", "timestamp": "2026-01-01T00:00:00.000Z", "durationMs": took}
+    progress: dict[str, Any] = {"name": "north", "timestamp": "2026-01-01T00:00:00.000Z", "durationMs": took}
     progress["sources"] = [{"numInputRows": 3}, {"numInputRows": 4}]
     (found,) = read_batch(progress)
     assert (found.query, found.seconds, found.rows, found.share) == ("north", 1.0, 7, 0.8)
@@ -146,8 +146,8 @@ def _bench(*options: str) -> tuple[int, str, str]:
 def test_the_command_prints_tables_with_the_papers_words(tmp_path: Path) -> None:
     runs, out = tmp_path / "runs.jsonl", tmp_path / "out.jsonl"
     runs.write_text("".join(f"{json.dumps(each)}\n" for each in ({"task": "availability", **_run()}, _summary())))
-    options = ("--simulate", "--part", "fig9", "--against", str(runs), "--json-out", str(out), "--output", str(tmp_path))
-    code, told, _ = _bench(*options)
+    files = ("--against", str(runs), "--json-out", str(out), "--output", str(tmp_path))
+    code, told, _ = _bench("--simulate", "--part", "fig9", *files)
     assert code == 0
     assert told.count("The paper: Process: a step") == 2 and "Simulated over measured on Spark" in told
     kinds = [json.loads(line)["kind"] for line in out.read_text().splitlines()]
