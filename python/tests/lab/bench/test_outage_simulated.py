@@ -103,12 +103,12 @@ def test_numbers_that_are_far_are_marked() -> None:
 
 
 def test_costs_come_of_batches_that_are_warm() -> None:
-    """A batch is of a flow by its name, and an epoch's batches are none of the flow's."""
+    """A batch is of a flow by its name, so an epoch's are none. An epoch before the cut does not count."""
     told = [Batch("counts1", at, 1.0, 3_000, 0.8) for at in range(100, 110)]
     told += [Batch("counts1", 50, 9.0, 3_000, 0.8), Batch("counts1", 130, 1.7, 73_000, 0.8)]
-    told += [Batch("counts1 epoch 1", 90, 5.0, 9, 0.8), Batch("counts1 epoch 2", 106.5, 5.0, 9, 0.8)]
+    told += [Batch("counts1 epoch 1", 96, 5.0, 9, 0.8), Batch("counts1 epoch 2", 106.5, 5.0, 9, 0.8)]
     told += [Batch("north", 101, 0.7, 500, 0.8), Batch("None", 101, 0.5, 500, 0.8)]
-    found = find_costs(told, ("north", "south"), ("counts1",), "None", 105.0, {1: 89.0, 2: 105.5})
+    found = find_costs(told, ("north", "south"), ("counts1",), "None", 105.0, {1: 95.5, 2: 105.5})
     assert found == {
         "source_s": 0.7, "flow_s": 1.0, "sink_s": 0.5, "share": 0.8, "row_us": 10.0, "catch_up_rows": 73_000.0,
         "catch_up_s": 1.7, "fork_s": 1.0,
