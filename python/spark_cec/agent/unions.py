@@ -31,6 +31,7 @@ from spark_cec.availability.buckets import (
     Backlog,
     BatchTimes,
     ChannelFacts,
+    Held,
     Position,
     advance,
     as_of,
@@ -38,6 +39,7 @@ from spark_cec.availability.buckets import (
     find_holders,
     find_stable_end,
     is_back,
+    note_holders,
     plan_end,
 )
 from spark_cec.availability.keep import LOW, Unread, measure_unread, measure_waits
@@ -79,14 +81,6 @@ class _Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """A channel holds rows of others back, from before `to_ms`, event time, since `since`, by this process's clock."""
-
-    since: float
-    to_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class _GivenUp:
     """A channel that is waited for no more. `boundary_ms`: its boundary then.
 
@@ -113,7 +107,7 @@ class _Streams:
     members: dict[str, _Stream] = field(default_factory=dict)
     end_ms: int | None = None
     leaves_more: bool = False
-    held: dict[str, _Held] = field(default_factory=dict)
+    held: dict[str, Held] = field(default_factory=dict)
     given_up: dict[str, _GivenUp] = field(default_factory=dict)
     unread: tuple[Unread, ...] = ()
 
@@ -123,15 +117,8 @@ class _Streams:
         self.given_up[name] = _GivenUp(boundary_ms, most_lag_ms)
 
     def note_wait(self, holders: Mapping[str, int], ahead_ms: int, now: float) -> None:
-        """Notes for which channels rows wait. `holders`: the end of each one's stable buckets, slowest first.
-
-        `ahead_ms`: the highest boundary. An input that is slow holds rows back, too. So its wait ends only when its
-        boundary has passed all rows that waited at the begin.
-        """
-        known, self.held = self.held, {}
-        for name, end_ms in holders.items():
-            before = known.get(name)
-            self.held[name] = _Held(now, ahead_ms) if before is None or end_ms >= before.to_ms else before
+        """Notes for which channels rows wait, as `note_holders` says."""
+        self.held = note_holders(self.held, holders, ahead_ms, now)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ The functions are pure: facts in, positions out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spark_cec.log.times import TimeRange
@@ -129,6 +129,29 @@ def find_holders(channels: Sequence[ChannelFacts], bucket_ms: int) -> dict[str, 
         for end_ms, each in ends
         if any(other_ms > end_ms and _has_row_between(other, end_ms, other_ms) for other_ms, other in ends)
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A channel holds rows of others back, from before `to_ms`, event time, since `since`, s by the reader's clock."""
+
+    since: float
+    to_ms: int
+
+
+def note_holders(
+    known: Mapping[str, Held], holders: Mapping[str, int], ahead_ms: int, now: float
+) -> dict[str, Held]:  # fmt: skip
+    """Since when each channel holds rows of others back, slowest first. `known`: the last answer.
+
+    `holders`: as of `find_holders`. `ahead_ms`: the highest boundary. An input that is slow holds rows back, too. So
+    its wait ends only when its boundary has passed all rows that waited at the begin.
+    """
+    held = {}
+    for name, end_ms in holders.items():
+        before = known.get(name)
+        held[name] = Held(now, ahead_ms) if before is None or end_ms >= before.to_ms else before
+    return held
 
 
 def find_stable_end(channels: Sequence[ChannelFacts], bucket_ms: int, absent: Collection[str] = ()) -> int | None:

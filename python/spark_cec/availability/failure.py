@@ -122,15 +122,17 @@ def decide(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> Orders:
 def _find_absent(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> frozenset[str]:
     """The channels for which the next epoch does not wait.
 
-    Those that were away in the last one are not waited for again: that would take longer than the bound. A channel is
-    waited for if the epoch of its flow is read instead. Inputs rarely go away at one moment, and each epoch costs the
-    start of a query. So one that has been waited for half of the time counts as away, too.
+    Those that were away in the last one, and still hold rows back, are not waited for again: that would take longer
+    than the bound. One that is back is: if all had been away one after another, no boundary would count, and the epoch
+    would have no batch. A channel is waited for if the epoch of its flow is read instead. Inputs rarely go away at one
+    moment, and each epoch costs the start of a query. So one that has been waited for half of the time counts as away,
+    too.
     """
     if not _is_held(flow.held_s, wait_s):
         return frozenset()
     away = _list_held(flow.held_s, wait_s / 2)
     if epoch is not None:
-        away |= epoch.absent
+        away |= epoch.absent & flow.held_s.keys()
         away |= _list_held(epoch.waits_s, wait_s / 2) if _is_held(epoch.waits_s, wait_s) else frozenset()
     return away - {name for name, _ in flow.inputs}
 

@@ -23,7 +23,7 @@ from spark_cec.availability.failure import (
 )
 from spark_cec.ids import new_id
 from spark_cec.pipeline.epoch_files import close_failed_epochs, delete_epoch, end_epoch, make_epoch, read_until
-from spark_cec.pipeline.options import Pace, Within
+from spark_cec.pipeline.options import Pace, Step, Within
 from spark_cec.pipeline.query_progress import Wait, last_batch, read_progress, read_wait
 from spark_cec.pipeline.worker import Worker
 from spark_cec.recovery.requests import ask_flush, withdraw_flush
@@ -242,11 +242,10 @@ class EpochKeeper(Worker):
                 if orders.opens is None:
                     self._close(open_)
             elif open_ is not None and not open_.is_suspended:
-                is_correcting = orders.state is FailureState.STABILIZATION
-                pace = self._within.while_correcting if is_correcting else self._within.while_away
-                if orders.suspends or pace is Pace.SUSPEND:
+                step = self._within.find_step(orders, open_.pace, changes_pace=open_.changes_pace)
+                if step is Step.SUSPEND:
                     open_.suspend()
-                elif open_.changes_pace or (is_correcting and pace is not open_.pace):
+                elif step is Step.START_AGAIN:
                     self._start_again(open_, self._within.while_correcting)
             if orders.opens is not None and not rests:
                 self._open_epoch(tuple(sorted(orders.opens)), inputs)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from spark_cec.availability.failure import FailureState, Orders
 from spark_cec.availability.keep import AtKeep
 from spark_cec.errors import SettingsError
 from spark_cec.pipeline.graph import GraphError, nearest
@@ -161,6 +162,14 @@ class Pace(str, Enum):
     SUSPEND = "suspend"
 
 
+class Step(Enum):
+    """What becomes of the query of an open epoch: it goes on, is stopped, or is started again in `while_correcting`."""
+
+    KEEP = "keep"
+    SUSPEND = "suspend"
+    START_AGAIN = "start-again"
+
+
 @dataclass(frozen=True, slots=True)
 class Within:
     """How long rows may wait for an input that is away. `x_ms` is X, `wait_ms` is alpha * X, both in ms.
@@ -176,6 +185,17 @@ class Within:
     def pause_ms(self, pace: Pace) -> int:
         """How long each row waits in an epoch of that pace, in ms."""
         return self.wait_ms if pace is Pace.DELAY else 0
+
+    def find_step(self, orders: Orders, pace: Pace, *, changes_pace: bool = False) -> Step:
+        """What becomes of the query of an epoch that runs, and stays open. `pace`: that of its query.
+
+        `changes_pace`: a change of its pace has begun, and did not come to its end.
+        """
+        is_correcting = orders.state is FailureState.STABILIZATION
+        wanted = self.while_correcting if is_correcting else self.while_away
+        if orders.suspends or wanted is Pace.SUSPEND:
+            return Step.SUSPEND
+        return Step.START_AGAIN if changes_pace or (is_correcting and wanted is not pace) else Step.KEEP
 
 
 def parse_within(

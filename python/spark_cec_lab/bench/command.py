@@ -8,7 +8,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -27,6 +28,7 @@ from spark_cec_lab.bench.options import (
     check_options,
     check_protocols,
     check_scales,
+    check_simulation,
     chosen_providers,
     growth_of,
     parse_part,
@@ -37,8 +39,18 @@ from spark_cec_lab.bench.paper_run import Found, run_figures
 from spark_cec_lab.bench.pipelines.availability import QUICK_WINDOWS, WINDOWS, availability
 from spark_cec_lab.bench.pipelines.chain import Amount, compare_ways
 from spark_cec_lab.bench.pipelines.failover import Course, Run, Way, failover
-from spark_cec_lab.bench.pipelines.outage import OUTAGES, outages
+from spark_cec_lab.bench.pipelines.outage import MEASURED, OUTAGES, measure_process_us, outages
 from spark_cec_lab.bench.pipelines.outage import Part as OutagePart
+from spark_cec_lab.bench.pipelines.outage_simulated import SIMULATED
+from spark_cec_lab.bench.pipelines.reconcile import (
+    find_constants,
+    find_process_us,
+    table_of_constants,
+    table_of_points,
+    with_formulas,
+)
+from spark_cec_lab.bench.pipelines.simulated_report import SEED as FAILURE_SEED
+from spark_cec_lab.bench.pipelines.simulated_report import simulate_parts
 from spark_cec_lab.bench.pipelines.switch import switches
 from spark_cec_lab.bench.pipelines.topology import Load
 from spark_cec_lab.bench.processes import BenchError
@@ -94,9 +106,11 @@ chain     the same work as a pipeline of three flows, as one query, as three que
 union     two flows into one that counts their rows: by buckets of a second, and as rows come
 availability  an input that is away. cost: of two inputs, one for 20 seconds; the first tentative row, the time to catch
           up, and the heap, beside the same flow that waits, with 100,000 windows (--keys; --quick: 20,000). fig9 to
-          fig11, table3: the experiments of Balazinska et al. (SIGMOD 2005) with three inputs. switch: of two replicas
-          one is killed, and the other one takes its sink over. --part: one of them.
-          --quick without --part: the experiments, each with one or two runs
+          fig12, table2, table3: the experiments of Balazinska et al. (SIGMOD 2005) with three inputs; the paper's two
+          ways to go back are formulas with measured constants. switch: of two replicas one is killed, and the other
+          one takes its sink over. --part: one of them. --quick without --part: the experiments, each with few runs.
+          --simulate: fig9 to fig12 and table2 on a simulated clock, at the paper's scale and at that of Spark, and
+          bound, 50 random failures at each pace, by the product's own decisions; prints tables
 nexmark   queries of that benchmark (--query), 200,000 events a batch, 10,000 to a second of event time
 protocols checkpointing protocols on pipelines of NexMark's queries and a cyclic one: throughput, a failure, skew, and
           simulated up to 100 workers; the tables go to standard output, the runs to --json-out (--quick: in 10 minutes)
@@ -129,6 +143,7 @@ Examples:
   cec bench protocols --from protocols.jsonl --from more.jsonl --png figures
   cec bench availability --quick --png figures
   cec bench availability --part fig10 --rounds 3 --json-out fig10.jsonl
+  cec bench availability --simulate --part fig10 --against fig10.jsonl --png figures
   cec bench ui --rounds 3
   cec bench storage --long 10000 --partitions 8 --provider cec --rounds 1
   cec bench failover --png docs/images
@@ -207,9 +222,25 @@ def bench(
         str | None,
         typer.Option(
             help="For protocols: nexmark (figures 7 to 11), skew (12, 13), cycle (table IV); for availability: cost, "
-            "fig9, fig10, fig11, table3; default: all."
+            "fig9, fig10, fig11, fig12, table2, table3, switch, bound; default: all."
         ),
     ] = None,
+    simulate: Annotated[
+        bool,
+        typer.Option(
+            "--simulate",
+            help="For availability: no Spark, but the same decisions on a simulated clock: fig9 to fig12, table2, and "
+            "bound, random failures; at the paper's scale and at that of Spark.",
+        ),
+    ] = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="For --simulate: with the costs of the runs in such a file of --json-out, and beside them.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="For --simulate: the first seed of bound.")] = FAILURE_SEED,
     earlier: Annotated[
         list[Path] | None,
         typer.Option(
@@ -241,6 +272,7 @@ def bench(
     check_nexmark(task, query, keys, growth)
     is_quick = quick and task not in (Task.STORAGE, Task.AVAILABILITY)
     check_long(task, long)
+    check_simulation(task, part, [each.value for each in SIMULATED], simulate, against is not None)
     outage = parse_part(task, part, Task.AVAILABILITY, OutagePart)
     only = parse_part(task, part, Task.PROTOCOLS, Part)
     check_protocols(task, is_quick or bool(earlier), protocol, instances)
@@ -254,7 +286,8 @@ def bench(
     lines: list[dict[str, Any]] = []
     signal.signal(signal.SIGTERM, _exit_once)
     try:
-        with _lines(json_out, lines, echo=task is not Task.PROTOCOLS) as write, _work_directory(output) as work:
+        has_tables = task is Task.PROTOCOLS or simulate
+        with _lines(json_out, lines, echo=not has_tables) as write, _work_directory(output) as work:
             if task is Task.PROTOCOLS:
                 plan = plan_of(quick, query or (), protocol or (), instances or (), 1 if quick else rounds, only)
                 _show_protocols(*compare(plan, earlier or (), work, write, _say), png)
@@ -265,7 +298,9 @@ def bench(
                 runs = failover(way or list(Way), Load(), course, rounds, SEED, work, write, _say)
                 _draw_failover(runs, png)
             elif task is Task.AVAILABILITY:
-                _measure_outages(outage, size.keys, scale, rounds, memory, work, write, png, quick=quick)
+                simulates = partial(simulate_parts, outage, scale, against, seed, write, _say) if simulate else None
+                measures = partial(_measure_outages, outage, size.keys, scale, rounds, memory, work, write, quick=quick)
+                _show_outages(simulates, measures, png)
             elif task in (Task.CHAIN, Task.UNION, Task.STORAGE, Task.UI):
                 schedule = Schedule(workload.fill_batches, warm_up, batches)
                 _run_alone(task, spec, schedule, chosen, rounds, work, write, size, quick=quick, long=long)
@@ -307,21 +342,50 @@ def _run_alone(
 
 def _measure_outages(
     part: OutagePart | None, windows: int | None, scale: float | None, rounds: int, memory: str, work: Path,
-    write: Callable[[dict[str, Any]], None], png: Path | None, *, quick: bool,
-) -> None:  # fmt: skip
-    rounds, parts = 1 if quick else rounds, (list(OUTAGES) if quick else list(OutagePart)) if part is None else [part]
+    write: Callable[[dict[str, Any]], None], *, quick: bool,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Answers what can be drawn."""
+    rounds, parts = 1 if quick else rounds, (list(OUTAGES) if quick else [*MEASURED]) if part is None else [part]
     if OutagePart.COST in parts:
         availability(windows or (QUICK_WINDOWS if quick else WINDOWS), rounds, memory, work, write, _say)
     if OutagePart.SWITCH in parts:
         switches(rounds, memory, work, write, _say)
     figures = [each for each in parts if each in OUTAGES]
+    if OutagePart.TABLE_2 in parts:
+        constants = find_constants(measure_process_us(memory, work, write, _say))
+        write({"kind": "constants", "task": "availability", "part": OutagePart.TABLE_2.value, **asdict(constants)})
+        print(table_of_constants(constants, "a run on Spark: a row more of the batch that catches up"))
+    summaries = list[dict[str, Any]]()
     if figures:
         summaries = outages(figures, scale, rounds, memory, work, write, _say, quick=quick)
-        if png:
-            from spark_cec_lab.bench.pipelines.outage_plots import draw_outages
+        if OutagePart.FIGURE_12 in figures:
+            reconciled = with_formulas(summaries, find_constants(find_process_us(summaries)), "measured on Spark")
+            for each in reconciled:
+                write(each)
+            print(table_of_points(reconciled))
+    return summaries
 
-            for path in draw_outages(summaries, png):
-                _say(f"drawn: {path}")
+
+def _show_outages(
+    simulate: Callable[[], tuple[list[dict[str, Any]], list[str]]] | None,
+    measure: Callable[[], list[dict[str, Any]]], png: Path | None,
+) -> None:  # fmt: skip
+    """Simulates, or measures if there is no simulation; prints tables, and draws."""
+    if simulate is None:
+        _draw_outages(measure(), png)
+        return
+    lines, tables = simulate()
+    print("\n".join(tables))
+    for world in dict.fromkeys(each["world"] for each in lines):
+        _draw_outages([each for each in lines if each["world"] == world], png and png / world.replace("=", ""))
+
+
+def _draw_outages(summaries: Sequence[dict[str, Any]], png: Path | None) -> None:
+    if png and summaries:
+        from spark_cec_lab.bench.pipelines.outage_plots import draw_outages
+
+        for path in draw_outages(summaries, png):
+            _say(f"drawn: {path}")
 
 
 def _show_protocols(outcomes: Sequence[Outcome], simulation: Sequence[dict[str, Any]], png: Path | None) -> None:

@@ -24,6 +24,9 @@ from spark_cec_lab.bench.workloads import Workload
 from spark_cec_lab.nexmark.flows import FLOW_QUERIES
 from spark_cec_lab.nexmark.queries import QUERIES
 
+BOUND = "bound"
+"""The part of `availability` that is simulated alone."""
+
 STATEFUL = tuple(name for name, query in QUERIES.items() if query.is_stateful)
 """The queries of NexMark that say anything of a store."""
 
@@ -98,6 +101,18 @@ def check_scales(task: Task, has_way: bool, has_scale: bool, has_part: bool) -> 
         raise typer.BadParameter("for the tasks failover and availability", param_hint="--scale")
     if task not in (Task.PROTOCOLS, Task.AVAILABILITY) and has_part:
         raise typer.BadParameter("for the tasks protocols and availability", param_hint="--part")
+
+
+def check_simulation(task: Task, part: str | None, simulated: Sequence[str], simulates: bool, compares: bool) -> None:
+    """`--simulate` and `--against`. `simulated`: the parts that the simulator has."""
+    if task is not Task.AVAILABILITY and (simulates or compares):
+        raise typer.BadParameter("for the task availability", param_hint="--simulate, --against")
+    if compares and not simulates:
+        raise typer.BadParameter("for --simulate", param_hint="--against")
+    if simulates and part is not None:
+        _known([part], simulated, "--part")
+    if part == BOUND and not simulates:
+        raise typer.BadParameter("bound is for --simulate", param_hint="--part")
 
 
 def check_long(task: Task, long: int | None) -> None:

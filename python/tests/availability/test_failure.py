@@ -53,9 +53,15 @@ def test_an_epoch_stops_when_the_flow_is_in_time_again() -> None:
 
 
 def test_a_flow_that_stands_still_again_has_another_epoch() -> None:
-    """The inputs that were away are not waited for once more: that would take longer than the bound."""
-    again = FlowLook(at(12_000), {"web": X_S}, X_S)
+    """The inputs that were away, and are behind, are not waited for once more: that would take too long."""
+    again = FlowLook(at(12_000), {"web": X_S, "app": 0.1}, X_S)
     assert decide(again, EPOCH, X_S) == Orders(UP_FAILURE, closes=True, opens=frozenset({"app", "web"}))
+
+
+def test_an_input_that_is_back_is_waited_for_when_others_go_away() -> None:
+    """Else an epoch after failures of all inputs, one after another, would wait for none, and would have no batch."""
+    again = FlowLook(at(12_000), {"web": X_S, "tel": X_S}, X_S)
+    assert decide(again, EPOCH, X_S) == Orders(UP_FAILURE, closes=True, opens=frozenset({"web", "tel"}))
 
 
 def test_an_input_that_is_slow_leaves_the_epoch_open() -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from spark_cec.availability.failure import FailureState, Orders
 from spark_cec.availability.keep import AtKeep
 from spark_cec.pipeline.declare import Declaration, Flow
 from spark_cec.pipeline.graph import GraphError
-from spark_cec.pipeline.options import Keep, Pace, Within
+from spark_cec.pipeline.options import Keep, Pace, Step, Within
 
 
 def declare(home: Path, sink: dict[str, Any] | None = None, **flow: Any) -> dict[str, Flow]:
@@ -163,3 +164,24 @@ def test_tentative_rows_that_nobody_reads_are_refused(tmp_path: Path) -> None:
         made.graph()
     made.sink(name="board", tentative=True)(lambda totals: totals)
     made.graph()
+
+
+AWAY, CORRECTING = Orders(FailureState.UP_FAILURE), Orders(FailureState.STABILIZATION)
+
+
+@pytest.mark.parametrize(
+    ("orders", "correcting", "step"),
+    [
+        (AWAY, Pace.SUSPEND, Step.KEEP),
+        (CORRECTING, Pace.SUSPEND, Step.SUSPEND),
+        (CORRECTING, Pace.PROCESS, Step.KEEP),
+        (CORRECTING, Pace.DELAY, Step.START_AGAIN),
+        (Orders(FailureState.STABILIZATION, suspends=True), Pace.PROCESS, Step.SUSPEND),
+    ],
+)
+def test_the_pace_of_an_epoch_follows_its_state(orders: Orders, correcting: Pace, step: Step) -> None:
+    within = Within(3_000, 2_700, Pace.PROCESS, correcting)
+    assert within.find_step(orders, Pace.PROCESS) is step
+    if step is Step.START_AGAIN:
+        assert within.find_step(orders, correcting) is Step.KEEP, "once"
+        assert within.find_step(AWAY, Pace.PROCESS, changes_pace=True) is step, "the start has failed"

@@ -31,13 +31,19 @@ _PACES = tuple((pace, after) for pace in (PROCESS, DELAY) for after in (PROCESS,
 
 
 class Part(str, Enum):
-    """One figure or table of the paper; `cost`: what an epoch costs, beside a flow that waits; `switch`: replicas."""
+    """One figure or table of the paper; `cost`: what an epoch costs, beside a flow that waits; `switch`: replicas.
+
+    `table2`: what its formulas need. `bound`: random failures, in the simulator alone.
+    """
 
     COST = "cost"
     FIGURE_9 = "fig9"
     FIGURE_10 = "fig10"
     FIGURE_11 = "fig11"
+    FIGURE_12 = "fig12"
+    TABLE_2 = "table2"
     TABLE_3 = "table3"
+    BOUND = "bound"
     SWITCH = "switch"
 
 
@@ -48,12 +54,18 @@ THEIRS = {
     "alpha X and has most tentative rows",
     Part.FIGURE_11: "Process & Process: alpha X and the usual delay; Delay & Delay: alpha X more a node, within k X, "
     "and not fewer tentative rows; Process & Suspend fails",
+    Part.FIGURE_12: "both ways are linear in the state and in the rate; checkpoint/redo wins everywhere; two operators "
+    "double the slope",
     Part.TABLE_3: "the delay is linear in the length of a bucket",
+    Part.BOUND: "Process & Process and Delay & Delay keep Delay_new within k X, k flows in a row",
 }
 """What the paper's text says of each. Its curves are not in the text."""
 
-OUTAGES = tuple(THEIRS)
+OUTAGES = (Part.FIGURE_9, Part.FIGURE_10, Part.FIGURE_11, Part.FIGURE_12, Part.TABLE_3)
 """The parts that are runs of this module."""
+
+MEASURED = tuple(each for each in Part if each is not Part.BOUND)
+"""The parts that are runs on Spark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,8 @@ def plan(parts: Iterable[Part], scale: float, alpha: float, *, quick: bool) -> l
     """The runs of all parts. `scale`: seconds for a second of the paper."""
     made = dict[Part, list[Point]]()
     usual = Outage(_CUT_S * scale, alpha * _X_S * scale, _X_S * scale)
+    states, rates = ((100, 100_000), (500, 4_000)) if quick else ((100, 10_000, 100_000), (500, 1_000, 2_000, 4_000))
+    brief = replace(usual, wait_s=scale, x_s=scale / alpha)
     made[Part.FIGURE_9] = [
         Point(Part.FIGURE_9, pace, wait_s, replace(usual, wait_s=wait_s * scale, x_s=wait_s * scale / alpha, pace=pace))
         for wait_s in ((3.0,) if quick else (1.0, 2.0, 3.0, 4.0, 5.0, 6.0))
@@ -92,6 +106,14 @@ def plan(parts: Iterable[Part], scale: float, alpha: float, *, quick: bool) -> l
         for chain in ((2,) if quick else (1, 2, 3, 4))
         for pace, pace_after in ((PROCESS, PROCESS), (DELAY, DELAY), (PROCESS, SUSPEND))
         if not quick or pace == PROCESS == pace_after
+    ]  # fmt: skip
+    made[Part.FIGURE_12] = [
+        Point(Part.FIGURE_12, f"{axis}, {chain} flow{'s'[: chain - 1]}", x, replace(each, chain=chain))
+        for chain in ((1,) if quick else (1, 2))
+        for axis, x, each in (
+            *(("state", float(rows), replace(brief, rows_per_s=1_000, state=rows)) for rows in states),
+            *(("rate", float(rows), replace(brief, rows_per_s=rows, state=20)) for rows in rates),
+        )
     ]  # fmt: skip
     made[Part.TABLE_3] = [
         Point(Part.TABLE_3, "process & process", bucket_s, replace(usual, cut_s=0.0, bucket_s=bucket_s))
@@ -143,19 +165,41 @@ def describe(point: Point, scale: float) -> dict[str, Any]:
     """What a point's lines begin with."""
     return {
         "task": "availability", "part": point.part.value, "series": point.series, "x": point.x, "scale": scale,
-        "alpha_x_s": round(point.outage.wait_s, 3),
+        "alpha_x_s": round(point.outage.wait_s, 3), "x_s": round(point.outage.x_s, 3),
+        "cut_s": round(point.outage.cut_s, 3), "rows_per_s": point.outage.rows_per_s, "chain": point.outage.chain,
+        "state": point.outage.state,
     }  # fmt: skip
 
 
 def summary(point: Point, scale: float, found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Median, lowest and highest of each measure of a point. Times are seconds of the paper, but `usual_s`."""
+    """Median, lowest and highest of each measure of a point. Times are seconds of the paper, but `usual_s`.
+
+    `catch_up`: the largest batch of the flow after the return of the input.
+    """
     return {
         "kind": "summary", **describe(point, scale), "theirs": THEIRS[point.part],
         "delay_new": spread([each["delay_new_s"] / scale for each in found]),
         "tentative": spread([each["tentative"] for each in found]),
         "corrected": spread([each["corrected_s"] / scale for each in found]),
-        "usual_s": spread([each["usual_s"] for each in found]),
+        "usual_s": spread([each["usual_s"] for each in found]), "catch_up": _catch_up(found),
     }  # fmt: skip
+
+
+def _catch_up(found: Sequence[dict[str, Any]]) -> dict[str, float] | None:
+    """The largest batch after the return of the input, and what a row of it has cost; None if no run tells."""
+    known = [each["costs"] for each in found if "costs" in each]
+    if not known:
+        return None
+    costs = max(known, key=lambda each: float(each["catch_up_rows"]))
+    return {"rows": costs["catch_up_rows"], "seconds": costs["catch_up_s"], "row_us": costs["row_us"]}
+
+
+def measure_process_us(memory: str, work: Path, write: Callable[[dict[str, Any]], None], say: Say) -> float:
+    """Microseconds for a row more while a flow catches up, by one run. Raises `BenchError`."""
+    jar = str(shutil.copy(jar_path(), work))
+    done = _run(OutageSpec(str(work / "run"), jar, memory, Outage(15.0, 5.0, 8.0, rows_per_s=6_000)), say)
+    write({"kind": "run", "task": "availability", "part": Part.TABLE_2.value, **done})
+    return float(done["costs"]["row_us"])
 
 
 def _run(spec: OutageSpec, say: Say) -> dict[str, Any]:

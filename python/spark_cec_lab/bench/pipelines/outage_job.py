@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_cec_lab.bench.flink_job import end_with_the_parent
+from spark_cec_lab.bench.pipelines.batch_log import BatchLog, find_costs
 from spark_cec_lab.bench.pipelines.driver import session_of
 from spark_cec_lab.bench.pipelines.topology import name_parameters
 from spark_cec_lab.bench.pipelines.way_job import WaySpec
@@ -35,10 +36,12 @@ if TYPE_CHECKING:
 INPUTS = ("north", "south", "east")
 CUT = "east"
 KEYS = 100
-_FILES_PER_S = 2
+FILES_PER_S = 2
 _USUAL_WINDOWS = 8
 """The usual delay is the median over the windows of so many seconds before the cut."""
-_SETTLED_S = 10.0
+_NO_NAME = "None"
+"""Spark's name of the sink's query, which has none."""
+SETTLED_S = 10.0
 _LEFT_OUT_S = 3
 """The windows of the first seconds are left out: they wait for the queries' start."""
 _PATIENCE_S = 600.0
@@ -54,6 +57,7 @@ Window = tuple[int, int]
 class Outage:
     """`cut_s`: for how long an input is away. `wait_s`: alpha times X. `x_s`: X. `pace`, `pace_after`: `while_away` and
     `while_correcting`. `chain`: the number of flows, one after the other. `rows_per_s`: of all inputs together.
+    `state`: rows that the first flow keeps for good, beside its windows.
     """
 
     cut_s: float
@@ -64,6 +68,7 @@ class Outage:
     chain: int = 1
     rows_per_s: int = 3_000
     bucket_s: float = 1.0
+    state: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +98,15 @@ class Inputs:
     files.
     """
 
-    def __init__(self, root: Path, rows_per_s: int) -> None:
+    def __init__(self, root: Path, rows_per_s: int, state: int = 0) -> None:
         self.expected = dict[Window, Answer]()
         self.is_cut = False
         self.last_s = 0
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._write, name="inputs", daemon=True)
         self._root = root
-        self._rows = max(rows_per_s // _FILES_PER_S // len(INPUTS), 1)
+        self._rows = max(rows_per_s // FILES_PER_S // len(INPUTS), 1)
+        self._state = state
         for name in INPUTS:
             (root / name).mkdir(parents=True)
 
@@ -116,7 +122,7 @@ class Inputs:
     def _write(self) -> None:
         """Files follow the clock, and not one another, so a slow write costs no rate."""
         began, number, kept = time.time(), 0, list[str]()
-        while not self._ending.wait(max(began + number / _FILES_PER_S - time.time(), 0.0)):
+        while not self._ending.wait(max(began + number / FILES_PER_S - time.time(), 0.0)):
             number += 1
             now = time.time()
             second, at = int(now), datetime.fromtimestamp(now, UTC).isoformat()
@@ -127,6 +133,8 @@ class Inputs:
                     count, total = self.expected.get((key, second), (0, 0))
                     self.expected[key, second] = count + 1, total + value
                     lines.append(f'{{"time": "{at}", "key": {key}, "v": {value}}}')
+                if number == 1 and i == 0:  # rows that no window counts
+                    lines += [f'{{"time": "{at}", "key": {KEYS + row}, "v": 0}}' for row in range(self._state)]
                 if name == CUT:
                     kept += lines
                     if self.is_cut:
@@ -174,12 +182,14 @@ class Board:
 def run(spec: OutageSpec) -> None:
     """Runs all phases: all inputs, one is cut off, all again, until nothing is tentative; then compares all rows."""
     outage, root, board = spec.outage, Path(spec.home), Board()
-    inputs = Inputs(root, outage.rows_per_s)
+    inputs = Inputs(root, outage.rows_per_s, outage.state)
     spark = session_of(WaySpec("", spec.home, spec.jar, spec.memory, None, 0).spark_conf())
+    log = BatchLog(spark, root / "pipeline/flows" / name_flow(0) / "epochs")
     running = _declare(root, outage, board).start(spark)
     inputs.start()
-    _wait(running, lambda: board.stable and _delay_s(board, inputs) < _SETTLED_S + outage.chain, "the first windows")
-    _pass(running, _SETTLED_S)
+    log.start()
+    _wait(running, lambda: board.stable and _delay_s(board, inputs) < SETTLED_S + outage.chain, "the first windows")
+    _pass(running, SETTLED_S)
     _wait(running, lambda: not _has_epoch(running), "no epoch is open")
     board.forget_tentative()
     cut_at, inputs.is_cut = time.time(), True
@@ -190,15 +200,22 @@ def run(spec: OutageSpec) -> None:
     last = int(back_at)
     _wait(running, lambda: _is_corrected(running, board, inputs, last), "all rows of the outage are stable")
     corrected_s = time.time() - back_at
-    _pass(running, _SETTLED_S)
+    _pass(running, SETTLED_S)
+    log.end()
     inputs.end()
     running.stop()
-    windows = _windows_until(inputs, board)
+    windows, flows = _windows_until(inputs, board), [name_flow(number) for number in range(outage.chain)]
     _tell(
         done=True, **_delays(board, windows, cut_at), tentative=board.tentative, corrected_s=corrected_s,
         first_tentative_s=_since(board.first_tentative_at, cut_at + outage.wait_s),
+        costs=find_costs(log.batches, INPUTS, flows, _NO_NAME, cut_at, log.forked_at),
         stable=len(windows), wrong=sum(board.stable.get(each) != {inputs.expected[each]: 1} for each in windows),
     )  # fmt: skip
+
+
+def name_flow(number: int) -> str:
+    """The name of a flow of the chain, from 0 on."""
+    return f"counts{number + 1}"
 
 
 def _declare(root: Path, outage: Outage, board: Board) -> Pipeline:
@@ -225,6 +242,9 @@ def _declare(root: Path, outage: Outage, board: Board) -> Pipeline:
         rows = frames[0]
         for frame in frames[1:]:
             rows = rows.unionByName(frame)
+        if outage.state:  # Spark keeps the keys for good, and lets no row through. The condition stays behind it.
+            kept = rows.filter(F.col("key") >= KEYS).dropDuplicates(["key"]).filter("total < 0")
+            rows = rows.filter(F.col("key") < KEYS).unionByName(kept)
         sums: list[Column] = [F.sum("n").alias("n"), F.sum("total").alias("total")]
         found = rows.groupBy(F.window("time", "1 second").alias("w"), "key").agg(*sums)
         return found.select(F.col("w.start").alias("time"), "key", "n", "total")
@@ -235,7 +255,7 @@ def _declare(root: Path, outage: Outage, board: Board) -> Pipeline:
 
     read_by: Sequence[str] = INPUTS
     for number in range(outage.chain):
-        name = f"counts{number + 1}"
+        name = name_flow(number)
 
         def counts(*frames: DataFrame) -> DataFrame:  # of each flow its own, because it has its own parameters
             return count(*frames)

@@ -12,6 +12,7 @@ _AXES: Mapping[str, str] = {
     Part.FIGURE_9.value: "alpha X, seconds of the paper",
     Part.FIGURE_10.value: "the input is away, seconds of the paper",
     Part.FIGURE_11.value: "flows in the chain",
+    Part.FIGURE_12.value: "rows of the state, or rows a second",
     Part.TABLE_3.value: "length of a bucket, seconds",
 }
 
@@ -31,6 +32,8 @@ def draw_outages(summaries: Sequence[dict[str, Any]], directory: Path) -> list[P
         panels = {"usual_s": "usual delay, seconds"} if part == Part.TABLE_3.value else {
             "delay_new": "Delay_new, seconds of the paper", "tentative": "tentative rows",
         }  # fmt: skip
+        if part == Part.FIGURE_12.value:
+            panels = {"corrected": "corrected after, seconds of the paper"}
         for i, (measure, label) in enumerate(panels.items()):
             axes = picture.add_subplot(1, len(panels), i + 1)
             for series in dict.fromkeys(each["series"] for each in own):
@@ -42,6 +45,8 @@ def draw_outages(summaries: Sequence[dict[str, Any]], directory: Path) -> list[P
             axes.set_xlabel(_AXES[part], fontsize="small")
             axes.set_title(label, fontsize="small")
             axes.set_ylim(bottom=0)
+            if part == Part.FIGURE_12.value:
+                axes.set_xscale("log")
             axes.legend(fontsize="x-small")
         picture.suptitle(f"{part}: in the paper, {own[0]['theirs']}", fontsize="x-small", wrap=True)
         target = directory / f"availability-{part}.png"

@@ -1,0 +1,124 @@
+"""Opens, stops and closes the epochs of a flow, as `pipeline.epoch_keeper` does, by the same decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_cec.availability.failure import EpochLook, FlowLook, Inputs, Orders, Progress, decide
+from spark_cec.pipeline.options import Pace, Step
+from spark_cec_lab.simulation.availability.channel import Channel
+from spark_cec_lab.simulation.availability.clock import Clock, Signal
+from spark_cec_lab.simulation.availability.query import Query
+from spark_cec_lab.simulation.availability.setup import Setup
+
+
+@dataclass(slots=True)
+class Epoch:
+    """A fork of a flow: its note, and its query. `begins_after`: the flow's last batch in its past.
+
+    `closed_after`: None while it is open; else the flow's output up to that batch replaces the epoch's.
+    """
+
+    number: int
+    begins_after: int
+    absent: frozenset[str]
+    query: Query
+    begun: Progress
+    inputs: Inputs
+    pace: Pace
+    is_suspended: bool = False
+    closed_after: int | None = None
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether it has given out rows of its own."""
+        return self.query.out.newest > self.begins_after
+
+
+class Keeper:
+    """Looks at a flow now and then. `read`: the keepers of the flows that it reads, by name."""
+
+    def __init__(
+        self, clock: Clock, setup: Setup, flow: Query, channels: Mapping[str, Channel], read: Mapping[str, Keeper]
+    ) -> None:
+        self.flow = flow
+        self.epochs = list[Epoch]()
+        self.changes = Signal()
+        self._clock = clock
+        self._setup = setup
+        self._channels = channels
+        self._read = read
+        self._progress = Progress()
+        self._moved_ms = 0.0
+
+    @property
+    def open(self) -> Epoch | None:
+        """The open epoch."""
+        return self.epochs[-1] if self.epochs and self.epochs[-1].closed_after is None else None
+
+    def start(self, in_ms: float) -> None:
+        """Looks for the first time then."""
+        self._clock.after(in_ms, self._look)
+
+    def _look(self) -> None:
+        flow, open_ = self._look_at_flow(), self.open
+        orders = decide(flow, None if open_ is None else self._look_at_epoch(open_), self._setup.within.wait_ms / 1000)
+        starts = self._carry_out(orders, open_, flow.inputs)
+        # The start of a query is the keeper's own work, so it does not look meanwhile.
+        self._clock.after(self._setup.costs.look_ms + (self._setup.costs.fork_ms if starts else 0.0), self._look)
+
+    def _look_at_flow(self) -> FlowLook:
+        if self.flow.progress.until_ms is not None and self.flow.progress != self._progress:
+            self._progress, self._moved_ms = self.flow.progress, self._clock.now
+        open_ = {name: each.open for name, each in self._read.items()}
+        inputs = frozenset((name, each.number) for name, each in open_.items() if each is not None)
+        still_s = (self._clock.now - self._moved_ms) / 1000
+        return FlowLook(self._progress, self.flow.held_s, still_s, inputs)
+
+    def _look_at_epoch(self, open_: Epoch) -> EpochLook:
+        query = open_.query
+        return EpochLook(
+            open_.absent, open_.begun, query.progress, query.held_s, False, open_.is_suspended, open_.inputs,
+            self._pause_ms(open_.inputs, open_.pace) / 1000,
+        )  # fmt: skip
+
+    def _carry_out(self, orders: Orders, open_: Epoch | None, inputs: Inputs) -> bool:
+        """Answers whether it starts a query."""
+        starts = False
+        if open_ is not None and orders.closes:
+            self._close(open_)
+        elif open_ is not None and not open_.is_suspended:
+            step = self._setup.within.find_step(orders, open_.pace)
+            if step is not Step.KEEP:
+                open_.query.stop()
+                open_.is_suspended = step is Step.SUSPEND
+            if step is Step.START_AGAIN:
+                open_.pace, starts = self._setup.within.while_correcting, True
+                open_.query.start(self._setup.costs.fork_ms, self._pause_ms(open_.inputs, open_.pace))
+        if orders.opens is None:
+            return starts
+        self._open(orders.opens, inputs)
+        return True
+
+    def _open(self, absent: frozenset[str], inputs: Inputs) -> None:
+        channels = dict(self._channels)
+        for name, number in inputs:
+            channels[name] = self._read[name].epochs[number - 1].query.out
+        pace = self._setup.within.while_away
+        query = Query(
+            self._clock, self._setup, channels, self.flow.out.fork(), self.flow.state, absent,
+            self._pause_ms(inputs, pace),
+        )  # fmt: skip
+        begun = Progress(self.flow.state.until_ms)
+        self.epochs.append(Epoch(len(self.epochs) + 1, self.flow.out.newest, absent, query, begun, inputs, pace))
+        query.start(self._setup.costs.fork_ms)
+        self.changes.send()
+
+    def _close(self, open_: Epoch) -> None:
+        open_.closed_after = self.flow.out.newest
+        open_.query.stop()
+        self.changes.send()
+
+    def _pause_ms(self, inputs: Inputs, pace: Pace) -> int:
+        return 0 if inputs else self._setup.within.pause_ms(pace)
