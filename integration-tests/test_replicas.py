@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import threading
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,7 +26,6 @@ from spark_cec.pipeline.running import RunningPipeline
 from spark_cec.pipeline.start import start_pipeline
 from spark_cec.pipeline.status import State
 from spark_cec.pipeline.supervise import Patience
-from spark_cec.recovery.query_files import PIPELINE_FILE
 from spark_cec.settings import PREFIX
 
 
@@ -93,6 +94,35 @@ def test_tentative_rows_by_buckets(spark: SparkSession, tmp_path: Path) -> None:
         eventually(lambda: board.stable == right or None, lambda: f"{right}, not {board.stable}")
         eventually(lambda: not board.tentative or None, lambda: f"none, not {board.tentative}")
     assert board.undone == ["totals/1"]
+
+
+def test_files_of_an_epoch_that_go_under_a_batch_stop_no_stable_row(spark: SparkSession, tmp_path: Path) -> None:
+    """The batch is planned, and its tasks find no log. It ends without the rows of the epoch, and no query fails."""
+    board, gone = Board(shown), threading.Event()
+
+    def take(rows: DataFrame, batch: int) -> None:
+        if not gone.is_set() and place.exists() and any(place.glob("epochs/*/cec/log/segments/*")):
+            shutil.rmtree(place / "epochs/1")
+            gone.set()
+        board.take(rows, batch)
+
+    place = tmp_path / "home/flows/totals"
+    with ExitStack() as stack:
+        feed = stack.enter_context(feeding(spark, tmp_path))
+        run = start_pipeline(per_page(tmp_path, take, tentative=True, **BOUND), spark, Patience(wait_s=0.1))
+        stack.callback(run.stop)
+        for name in INPUTS:
+            feed.put(name, (1, "a", 1.5), (13, "b", 2))
+        stable: Shown = Counter([(10, "a", 2, 3.0)])
+        eventually(lambda: board.stable == stable or None, lambda: f"{stable}, not {board.stable}")
+        feed.put("web", (14, "b", 1), (25, "c", 1), (40, "d", 1))
+        eventually(lambda: gone.is_set() or None, "a batch with tentative rows")
+        feed.put("app", (14, "b", 8), (27, "c", 8), (41, "d", 1))
+        right = stable + Counter([(20, "b", 4, 13.0), (30, "c", 2, 9.0)])
+        eventually(lambda: board.stable == right or None, lambda: f"{right}, not {board.stable}")
+        eventually(lambda: not board.tentative or None, lambda: f"none, not {board.tentative}")
+        sink = next(flow for flow in run.status().flows if flow.name == "board")
+        assert sink.restarts == 0, sink
 
 
 def test_a_sink_has_tentative_rows_of_one_replica_or_the_other(spark: SparkSession, tmp_path: Path) -> None:
@@ -170,10 +200,24 @@ def test_a_query_outside_reads_one_replica_or_the_other(spark: SparkSession, tmp
 def test_a_home_without_replicas_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=f"{tmp_path} has no replicas"):
         read_replicas(spark, str(tmp_path), "totals", "time")
-    (tmp_path / "replicas/b").mkdir(parents=True)
-    (tmp_path / "replicas/b" / PIPELINE_FILE).write_text("{}")
-    with pytest.raises(GraphError, match="bucket='soon' of its reader: give a duration"):
-        read_replicas(spark, str(tmp_path), "totals", "time", bucket="soon")
+
+
+@pytest.mark.parametrize(("flow", "how", "says"), [
+    ("total", {}, "it has no flow 'total': did you mean totals"),
+    ("board", {}, "it has no flow 'board'"),
+    ("web", {}, "flow web is read from outside, and is not kept"),
+    ("totals", {"time": "page"}, "does not tell below which 'page' no row will come: give time"),
+    ("totals", {"bucket": "soon"}, "bucket='soon' of its reader: give a duration"),
+])  # fmt: skip
+def test_what_a_query_outside_cannot_read_is_named(
+    flow: str, how: dict[str, str], says: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    run = start_pipeline(per_page(tmp_path, Table().take, kept=True), spark, Patience(wait_s=0.1), replica="b")
+    try:
+        with pytest.raises(GraphError, match=re.escape(says)):
+            read_replicas(spark, f"{tmp_path}/home", flow, **{"time": "time", **how})
+    finally:
+        run.stop()
 
 
 def joined(web: DataFrame, app: DataFrame) -> DataFrame:

@@ -7,6 +7,7 @@ exception's class, `parents` are the names of its base classes.
 from __future__ import annotations
 
 import json
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ import msgspec
 from spark_cec.agent import messages
 from spark_cec.agent.agreements import AgreementCalls
 from spark_cec.agent.appends import AppendCalls
+from spark_cec.agent.channel_looks import ChannelLooks
 from spark_cec.agent.checkpoint_files import CheckpointFileCalls, NewestEntries
 from spark_cec.agent.epoch_reads import EpochReadCalls
 from spark_cec.agent.epochs import EpochCalls
@@ -52,12 +54,14 @@ class Calls:
         output = OutputCalls(self._logs, protocols, newest, starts.run_of)
         files = CheckpointFileCalls(starts.confirm_lease, newest)
         readers = ReaderCalls(self._logs, self.spool, output_cache, protocols)
-        unions, epochs, looks = UnionCalls(readers), EpochCalls(readers), LookCalls(self._logs)
+        channels = ChannelLooks(readers, time.monotonic)
+        unions = UnionCalls(readers, channels, time.monotonic)
+        epochs, looks = EpochCalls(readers), LookCalls(self._logs)
         self._by_name = {
             call.call(): (msgspec.json.Decoder(call), handler)
             for call, handler in _list_handlers(
                 starts, driver, protocols, stores, appends, output, readers, unions, epochs, files, looks,
-                AgreementCalls(), EpochReadCalls(readers, unions, epochs),
+                AgreementCalls(), EpochReadCalls(readers, unions, channels, epochs),
             ).items()
         }
 

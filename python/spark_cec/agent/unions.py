@@ -8,28 +8,19 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 
-from spark_cec.agent.bucket_reads import BucketError
-from spark_cec.agent.logs import OpenLog
+from spark_cec.agent.channel_looks import ChannelLooks, position_of
 from spark_cec.agent.messages import BucketEndAnswer, BucketEndRequest, BucketLeaveRequest, Done
 from spark_cec.agent.reader import (
     EMPTY_WAIT_MS,
     ReaderCalls,
     identify_batch,
-    is_case_sensitive,
-    missing_batch,
-    refuse_other_batch,
 )
-from spark_cec.availability.bucket_rows import find_times
 from spark_cec.availability.buckets import (
-    Backlog,
-    BatchTimes,
     ChannelFacts,
     Held,
     Position,
@@ -43,14 +34,9 @@ from spark_cec.availability.buckets import (
     plan_end,
 )
 from spark_cec.availability.keep import LOW, Unread, measure_unread, measure_waits
-from spark_cec.availability.replicas import REPLICAS, choose_copy
+from spark_cec.availability.replicas import choose_copy
 from spark_cec.availability.union import Member, Union, parse_union
-from spark_cec.checkpoint.columns import find_column
-from spark_cec.checkpoint.readers import output_rows
-from spark_cec.errors import CecError, DamagedLog
-from spark_cec.log import manifest
-from spark_cec.log.boundary import Boundary
-from spark_cec.log.times import TimeRange, merge_ranges
+from spark_cec.errors import CecError
 from spark_cec.settings import parse_settings
 
 _LOG = logging.getLogger(__name__)
@@ -65,19 +51,44 @@ class _Stream:
     """A stream as of its last call, and what the plan of that call's batch knew of its channel; None before a plan.
 
     `replica`: the one whose channel the batch is read from, empty without replicas. `others`: what was known of the
-    channel in the other ones.
+    channel in the other ones. `ends`: by replica, the end of the stable buckets, and since when it is there.
     """
 
     request: BucketEndRequest
     facts: ChannelFacts | None = None
     replica: str = ""
     others: dict[str, ChannelFacts] = field(default_factory=dict)
+    ends: dict[str, tuple[int, float]] = field(default_factory=dict)
     planned_for: tuple[Position, str] | None = None
 
     @property
     def has_plan(self) -> bool:
         """Whether the plan was made for the batch that the stream asks about now."""
-        return self.facts is not None and self.planned_for == (_position_of(self.request), self.request.replica)
+        return self.facts is not None and self.planned_for == (position_of(self.request), self.request.replica)
+
+    def find_first(self, replica: str) -> int:
+        """The batch from which on the stream may need rows of a replica that it has not read; 0 if it is unknown."""
+        known = self.others.get(replica)
+        return 0 if known is None else advance(known, self.request.until_ms).first
+
+    def note_end(self, replica: str, end_ms: int, now: float) -> float:
+        """Notes the end of the stable buckets in a replica; answers since when it is there."""
+        before = self.ends.get(replica)
+        if before is None or before[0] != end_ms:
+            self.ends[replica] = end_ms, now
+        return self.ends[replica][1]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A stream's channel in one replica. `end_ms`: the end of its stable buckets, which is there for `still_s` seconds.
+
+    `first`: the oldest batch of which the stream may need rows.
+    """
+
+    end_ms: int
+    first: int
+    still_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,35 +132,20 @@ class _Streams:
         self.held = note_holders(self.held, holders, ahead_ms, now)
 
 
-@dataclass(slots=True)
-class _KnownTimes:
-    """The ranges of a channel's batches that were read before, and the last answer to each stream, by its place.
-
-    `cuts`: how many cuts the log had; after a rollback there is one more.
-    """
-
-    cuts: int
-    batches: dict[int, BatchTimes] = field(default_factory=dict)
-    read: dict[str, tuple[range, Backlog]] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
 class UnionCalls:
     """Plans the batches of queries that read channels by buckets."""
 
-    def __init__(self, readers: ReaderCalls, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, readers: ReaderCalls, channels: ChannelLooks, clock: Callable[[], float]) -> None:
         self._readers = readers
         self._clock = clock
         self._streams: dict[str, _Streams] = {}
-        self._times: dict[tuple[str, str, str, bool], _KnownTimes] = {}
+        self._channels = channels
         self._warned: dict[str, float] = {}
-        self._lock = threading.Lock()
 
     def end(self, request: BucketEndRequest) -> BucketEndAnswer:
         """Answers where the stream's next batch ends.
 
-        Raises `OutputTakenBack` or `OutputBegunAnew` if the batch that the stream has read is another one, `DamagedLog`
-        if a manifest is unreadable, and `BucketError` for a channel in complete mode.
+        Raises the errors of `ChannelLooks.gather`.
         """
         streams = self._streams.get(request.query)
         is_new = streams is None or streams.leader != request.leader
@@ -159,7 +155,7 @@ class UnionCalls:
         stream.request = request
         if request.leads and not is_new:
             self._plan(request, streams)
-        position = _position_of(request)
+        position = position_of(request)
         if streams.end_ms is None:
             return _answer(stream, position, None, streams, self._clock())
         if not stream.has_plan:  # Spark has not run the batch that was planned before.
@@ -186,38 +182,29 @@ class UnionCalls:
             streams.members.pop(request.source, None)
             if not streams.members:
                 self._streams.pop(request.query, None)
-        self.leave_channels(request)
+        self._channels.leave(request)
         return Done()
 
-    def find_ends(self, query: str, source: str, bucket_ms: int) -> dict[str, int]:
-        """By replica, "" without replicas, the end of the buckets that were stable in a stream's channel at its last
-        plan. Nothing before the first plan of a run.
+    def leaves_rows(self, query: str) -> bool:
+        """Whether the last plan of a query has left stable rows for the next batch, because of its bound."""
+        streams = self._streams.get(query)
+        return streams is not None and streams.leaves_more
+
+    def find_standings(self, query: str, source: str, until_ms: int, bucket_ms: int) -> dict[str, Standing]:
+        """How a stream's channel stood in each replica at its last plan; one replica "" without replicas.
+
+        `until_ms`: the stream has all rows below. It is empty before the first plan of a run.
         """
         streams = self._streams.get(query)
         stream = None if streams is None else streams.members.get(source)
         if stream is None or stream.facts is None:
             return {}
-        known = {stream.replica: stream.facts, **stream.others}
-        return {replica: find_stable_end([each], bucket_ms) or 0 for replica, each in known.items()}
-
-    def look_at(self, request: BucketEndRequest) -> ChannelFacts:
-        """What is known of the channel at the path of the request, which need not be one of its union's channels.
-
-        Raises what `end` does. Call `leave_channels` when such a channel is not read any more.
-        """
-        union = parse_union(request.union)
-        return self._look_at_copy(request, union.members[request.own], union)
-
-    def leave_channels(self, request: BucketLeaveRequest) -> None:
-        """Forgets what a stream knows of its channels. The next plan reads it again."""
-        with self._lock:
-            known = list(self._times.values())
-        for each in known:
-            with each.lock:
-                for replica in ("", *REPLICAS):
-                    each.read.pop(_name_stream(request, replica), None)
-        with self._lock:  # Forks come and go, each with channels of its own.
-            self._times = {key: each for key, each in self._times.items() if each.read}
+        now, found = self._clock(), dict[str, Standing]()
+        for replica, each in {stream.replica: stream.facts, **stream.others}.items():
+            end_ms = find_stable_end([each], bucket_ms) or 0
+            still_s = now - stream.note_end(replica, end_ms, now)
+            found[replica] = Standing(end_ms, advance(each, until_ms).first, still_s)
+        return found
 
     def _plan(self, request: BucketEndRequest, streams: _Streams) -> None:
         """Plans the next batch. In the leader's second call of a run all streams of the query have asked once."""
@@ -272,14 +259,15 @@ class UnionCalls:
         """
         request = stream.request
         member = union.members[request.own]
-        stream.planned_for = _position_of(request), request.replica
+        stream.planned_for = position_of(request), request.replica
         if not member.copies:
-            stream.facts = self._gather(request, member, union)
+            stream.facts = self._channels.gather(request, member, union)
             return
         found, errors = dict[str, ChannelFacts](), dict[str, Exception]()
         for copy in member.copies:
             try:
-                found[copy.replica] = self._look_at_copy(_of_replica(request, member, copy.replica), member, union)
+                asks = _of_replica(request, member, copy.replica, stream.find_first(copy.replica))
+                found[copy.replica] = self._channels.look_at(asks, member, union)
             except (CecError, OSError) as error:
                 errors[copy.replica] = error
         for replica, why in errors.items():
@@ -291,88 +279,12 @@ class UnionCalls:
         stream.facts = found.pop(stream.replica)
         stream.others = found
 
-    def _look_at_copy(self, request: BucketEndRequest, member: Member, union: Union) -> ChannelFacts:
-        """What is known of the channel in one replica. `request`: of the stream, as for that channel."""
-        if request.batch >= 0 or request.first > 0:
-            return self._gather(request, member, union)
-        # The stream comes from the other replica, or begins. So it reads whatever is kept from its buckets on.
-        log = self._readers.find_log_or_none(request)
-        bounds = None if log is None else log.published.bounds()
-        if bounds is None:
-            return self._gather(request, member, union)
-        facts = self._gather(msgspec.structs.replace(request, first=bounds[0]), member, union)
-        there = replace(facts, position=replace(facts.position, batch=facts.newest))
-        return replace(there, position=advance(there, there.position.until_ms))
-
     def warn(self, query: str, message: str) -> None:
         """Warns, once a minute for each message."""
         now = self._clock()
         if now - self._warned.get(message, -math.inf) >= _WARN_S:
             self._warned[message] = now
             _LOG.warning("query %s: %s", query, message)
-
-    def _gather(self, request: BucketEndRequest, member: Member, union: Union) -> ChannelFacts:
-        """What is known of the channel of a stream, whose last request this is."""
-        log, position = self._readers.find_log_or_none(request), _position_of(request)
-        # The boundary before the bounds: its batch is among them.
-        boundary = None if log is None else self._readers.read_boundary(log)
-        bounds = None if log is None else log.published.bounds()
-        if position.batch >= 0:
-            if log is None or bounds is None or bounds[1] < position.batch:
-                raise missing_batch(log, request, position.batch, -1 if bounds is None else bounds[1])
-            if not request.checked or log.published.cuts.known:
-                refuse_other_batch(log, request, position.batch)
-        holds = log is not None and boundary is not None and self._readers.holds(log, boundary)
-        # Of sources replicas agree on the batches alone, and what the writer says comes at any time.
-        counts = holds and not (union.replicated and member.is_source)
-        said_ms = _read_said(boundary, member, request) if boundary is not None and counts else None
-        if log is None or bounds is None:
-            return ChannelFacts(member.name, position, Backlog(), position.batch, member.delay_ms, said_ms)
-        first = max(position.first, bounds[0]) if request.may_lose else position.first
-        measures = union.keep_bytes is not None
-        backlog = self._read_backlog(log, member, range(first, bounds[1] + 1), request, measures=measures)
-        if union.replicated and not member.is_source:
-            backlog = replace(backlog, latest_ms=None)
-        return ChannelFacts(member.name, position, backlog, bounds[1], member.delay_ms, said_ms)
-
-    def _read_backlog(
-        self, log: OpenLog, member: Member, batches: range, request: BucketEndRequest, *, measures: bool
-    ) -> Backlog:
-        """The batches with rows, and their times. Each batch is read once, and nothing is done if none is new.
-
-        `measures`: their stored bytes, too.
-        """
-        # The sizes of batches cost a look at the log's index, so others that read the channel do not ask for them.
-        key, cuts = (log.home, log.log_id, member.time, measures), len(log.published.cuts.known)
-        with self._lock:  # Several queries may read a channel.
-            known = self._times.get(key)
-            if known is None or known.cuts != cuts:
-                known = self._times[key] = _KnownTimes(cuts)
-        with known.lock:
-            stream = _name_stream(request, request.replica)
-            last, backlog = known.read.get(stream, (None, Backlog()))
-            if last == batches:
-                return backlog
-            missing = [batch for batch in batches if batch not in known.batches]
-            if missing:
-                if measures:
-                    log.catalog.refresh()
-                for batch, each in manifest.load_between(log.storage, missing[0], missing[-1]):
-                    if isinstance(each, DamagedLog):
-                        if not request.may_lose:
-                            raise each
-                        known.batches[batch] = BatchTimes(batch, 0, TimeRange(None, None))
-                    if isinstance(each, manifest.Manifest):
-                        found = _read_times(log, each, member, request, self._clock())
-                        known.batches[batch] = replace(found, size=_find_size(log, each)) if measures else found
-            there = (known.batches[batch] for batch in batches if batch in known.batches)
-            backlog = Backlog.of(each for each in there if each.rows)
-            known.read[stream] = batches, backlog
-            needed = min(each.start for each, _ in known.read.values())
-            for batch in [each for each in known.batches if each < needed]:
-                del known.batches[batch]
-            return backlog
-
 
 def _list_overdue(
     streams: _Streams, union: Union, channels: Sequence[ChannelFacts], now: float
@@ -399,25 +311,20 @@ def _list_overdue(
     return found
 
 
-def _position_of(request: BucketEndRequest) -> Position:
-    return Position(request.until_ms, request.batch, request.first)
+def _of_replica(request: BucketEndRequest, member: Member, replica: str, first: int = 0) -> BucketEndRequest:
+    """The request as for the channel of a replica. If it is another one, the stream has looked at no batch of it.
 
-
-def _name_stream(request: BucketEndRequest | BucketLeaveRequest, replica: str = "") -> str:
-    return f"{request.query} {request.source} {replica}".rstrip()
-
-
-def _of_replica(request: BucketEndRequest, member: Member, replica: str) -> BucketEndRequest:
-    """The request as for the channel of a replica. If it is another one, the stream has looked at no batch of it."""
+    `first`: the batch from which on it may need rows of that one; 0 if it is unknown.
+    """
     path = next((each.path for each in member.copies if each.replica == replica), request.path)
     if replica == request.replica:
         return msgspec.structs.replace(request, path=path)
-    return msgspec.structs.replace(request, path=path, replica=replica, batch=-1, first=0, seen=None)
+    return msgspec.structs.replace(request, path=path, replica=replica, batch=-1, first=first, seen=None)
 
 
 def _answer(stream: _Stream, at: Position, of: str | None, streams: _Streams, now: float) -> BucketEndAnswer:
     request, facts = stream.request, stream.facts
-    moves = at != _position_of(request)
+    moves = at != position_of(request)
     has_changed = moves and facts is not None and stream.replica != request.replica
     needless = {replica: advance(each, at.until_ms).first - 1 for replica, each in stream.others.items()}
     return BucketEndAnswer(
@@ -429,41 +336,3 @@ def _answer(stream: _Stream, at: Position, of: str | None, streams: _Streams, no
         due_bytes=tuple(each.due_bytes for each in streams.unread),
         waiting_bytes=tuple(each.waiting_bytes for each in streams.unread),
     )  # fmt: skip
-
-
-def _read_said(boundary: Boundary, member: Member, request: BucketEndRequest) -> int | None:
-    """The time below which no row of a channel will come, as its boundary says; None if it says nothing."""
-    column = find_column(member.time, boundary.columns, exact=is_case_sensitive(request))
-    quiet_ms = None if boundary.quiet_ms is None else boundary.quiet_ms - member.delay_ms
-    return max((ms for ms in (quiet_ms, boundary.columns.get(column or "")) if ms is not None), default=None)
-
-
-def _find_size(log: OpenLog, found: manifest.Manifest) -> int:
-    """The stored bytes of a batch, as far as the log's index has its frames."""
-    entries = (log.catalog.index.output(bytes.fromhex(frame)) for frame in found.frames)
-    return sum(each.location.length for each in entries if each is not None)
-
-
-def _read_times(
-    log: OpenLog, found: manifest.Manifest, member: Member, request: BucketEndRequest, now: float
-) -> BatchTimes:
-    """The times of a batch, seen first at `now`; from its rows if its manifest, of an earlier release, has none."""
-    if found.truncate:
-        raise BucketError(
-            f"{request.path}: batch {found.batch} of {member.name} replaces all output, as in complete mode, so it has "
-            f"no buckets: let that query write in append mode, or read it without buckets"
-        )
-    if not found.rows:
-        return BatchTimes(found.batch, 0, TimeRange(None, None))
-    # By this process's clock, which is never set. The writer's clock may be ahead.
-    came_ms = now * 1000 - max(time.time() * 1000 - found.wall_ms, 0)
-    exact = is_case_sensitive(request)
-    column = find_column(member.time, found.times, exact=exact)
-    if column is not None:
-        return BatchTimes(found.batch, found.rows, found.times[column], came_ms)
-    log.catalog.refresh()
-    entries = [log.catalog.index.output(bytes.fromhex(frame)) for frame in found.frames]
-    frames = {each.meta.frame_id: each.location for each in entries if each is not None}
-    tables = [output_rows(log.storage, {frame: location}, None) for frame, location in frames.items()]
-    ranges = [find_times(each, find_column(member.time, each.column_names, exact=exact)) for each in tables]
-    return BatchTimes(found.batch, found.rows, merge_ranges(ranges), came_ms)

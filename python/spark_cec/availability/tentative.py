@@ -1,15 +1,15 @@
 """Which epoch a reader by buckets reads, of one flow or of its replicas (Balazinska et al., SIGMOD 2005, section 4.3).
 
-A reader prefers stable rows. It reads an epoch if no replica can give it any. An epoch comes from one replica as a
-whole, because its rows depend on what had come there.
+A reader prefers stable rows. It reads an epoch if it has all stable rows that there are. An epoch comes from one
+replica as a whole, because its rows depend on what had come there.
 
 Rows are addressed by their bucket. So the rows of an epoch are replaced when the reader has the stable rows of all
-buckets that it has read of it, in whichever replica they are. The functions are pure.
+buckets that it has read of it, in either replica. The functions are pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 MOST_BEHIND_MS, MOST_BUCKETS_BEHIND = 3_000, 2
@@ -38,23 +38,29 @@ class Reading:
 
 def choose_epoch(
     present: Reading | None, epochs: Mapping[str, OpenEpoch], ends: Mapping[str, int], until_ms: int, wait_ms: int,
-    bucket_ms: int,
+    bucket_ms: int, still: Collection[str] = (),
 ) -> str | None:  # fmt: skip
     """The replica whose open epoch a reader reads next; None if it reads none.
 
+    Call it if the reader has left no stable rows for its next batch: all of them would come tentatively, too.
+
     `epochs`: by replica, those that are open and can be read. `ends`: by replica that can be read, the end of the
     buckets that are stable in the flow's own channel. `until_ms`: the reader has all stable rows below. `wait_ms`: how
-    far the stable rows of a replica may be behind before it opens an epoch.
+    far the stable rows of a replica may be behind before it opens an epoch. `still`: the replicas whose end has not
+    moved for so long.
 
     Without replicas both maps have the key "" at most.
     """
     stable_ms = max([until_ms, *ends.values()])
     # A replica without an epoch is in time, or its driver is gone. If it is in time, it is less than `wait_ms` behind.
-    least_ms = stable_ms if ends.keys() <= epochs.keys() else stable_ms + wait_ms
+    in_time = ends.keys() - epochs.keys() - set(still)
+    least_ms = stable_ms + wait_ms if in_time else stable_ms
     due = {replica: each.end_ms for replica, each in epochs.items() if each.end_ms > least_ms}
     if present is not None:
         # The other replica may be gone, and its epoch old. The next epoch of the same replica knows more.
-        due = {name: end for name, end in due.items() if name == present.replica or end >= present.until_ms}
+        next_ms = due.get(present.replica, present.until_ms)
+        least_ms = min(next_ms, present.until_ms)
+        due = {name: end for name, end in due.items() if name == present.replica or end >= least_ms}
     if not due:
         return None
     best = min(due, key=lambda each: (-due[each], each))

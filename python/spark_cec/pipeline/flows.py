@@ -106,6 +106,10 @@ class Flows:
         """By flow that holds flows upstream if more waits for it: how many stored bytes may wait."""
         return {name: each.keep.most_bytes for name, each in self._declared.items() if each.keep and each.blocks}
 
+    def bounded(self) -> dict[str, frozenset[str]]:
+        """By flow of a replica, the columns for which it tells below which time no row will come."""
+        return dict(self._bounded)
+
     def settings(self) -> dict[str, dict[str, str]]:
         """By flow of a replica, the settings of its session that can change its rows."""
         return {} if self._replica is None else {name: list_settings(each) for name, each in self._sessions.items()}
@@ -309,7 +313,6 @@ class Flows:
             self._replica is not None, None if keep is None else keep.most_bytes, keep is not None and not by.blocks,
         )  # fmt: skip
         return {"union": json.dumps(asdict(union)), "own": str(sorted(members).index(name))}
-
 
     def _find_wait_ms(self, name: str) -> int:
         """How far a flow may be behind before its tentative rows count, in ms; 0 if it gives out none."""

@@ -309,4 +309,4 @@ def check_tentative(pipeline: str, sink: str, tentative: object, bucket: object,
 
 def join_or(names: Collection[str]) -> str:
     each = list(names)
-    return f"{', '.join(each[:-1])} or {each[-1]}"
+    return f"{', '.join(each[:-1])} or {each[-1]}" if len(each) > 1 else each[0]

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_cec.availability.union import Member, Union
 from spark_cec.errors import SettingsError
+from spark_cec.pipeline.changes import EPOCH, KIND
 from spark_cec.pipeline.cluster import use_storage_settings
-from spark_cec.pipeline.graph import GraphError
-from spark_cec.pipeline.replicas import Replica, list_replicas
+from spark_cec.pipeline.graph import GraphError, nearest
+from spark_cec.pipeline.options import join_or
+from spark_cec.pipeline.replicas import list_replicas, read_record
 from spark_cec.settings import duration_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 
 def read_replicas(
-    spark: SparkSession, home: str, flow: str, time: str, *, bucket: str = "1s", tentative: str | None = None,
-    schema: str | StructType | None = None,
-) -> DataFrame:  # fmt: skip
+    spark: SparkSession, home: str, flow: str, time: str, *, bucket: str = "1s", tentative: str | None = None
+) -> DataFrame:
     """The rows of a flow as a stream, from one replica of its pipeline or from the other one. Each row comes once.
 
         rows = read_replicas(spark, "/data/shop", "per_minute", time="time")
@@ -31,27 +32,46 @@ def read_replicas(
     of its windows, `window_time(window)`.
 
     `home`: of the pipeline. `bucket`: the length of a bucket. `tentative`: the flow's alpha times X, such as "27s"; the
-    stream then has tentative rows, too, with the columns `_kind` and `_epoch`; None: stable rows alone, with a
-    watermark at the end of their bucket. `schema`: the columns, if the flow may not have begun yet.
+    stream then has tentative rows, too, with the columns `_kind` and `_epoch`. None: stable rows alone, with a
+    watermark at the end of their bucket.
 
-    Errors: `GraphError` for a home without replicas, or a wrong duration.
+    Errors: `GraphError` for a home without replicas, a flow or a column that cannot be read so, or a wrong duration.
     """
+    from pyspark.sql.types import StringType, StructType
+
     use_storage_settings(spark)
-    known = list_replicas(home)
-    if not known:
+    replica = next(iter(list_replicas(home)), None)
+    if replica is None:
         raise GraphError(flow, [f"{home} has no replicas: give the home of a pipeline that runs with --replica"])
-    copies = Replica(known[0].name, home).copies(flow)
-    path = next(each.path for each in copies if each.replica == known[0].name)
+    record = read_record(replica)
+    _refuse_reader(record, flow, time)
     bucket_ms = _parse_length(flow, "bucket", bucket)
     wait_ms = 0 if tentative is None else _parse_length(flow, "tentative", tentative)
-    union = Union(bucket_ms, (Member(flow, path, time, 0, copies=copies, wait_ms=wait_ms),), replicated=True)
-    options = {"waitForLog": "true", "union": json.dumps(asdict(union)), "own": "0"}
+    copies = replica.copies(flow)
+    union = Union(bucket_ms, (Member(flow, copies[0].path, time, 0, copies=copies, wait_ms=wait_ms),), replicated=True)
+    options = {"waitForLog": "true", "newColumns": "true", "union": json.dumps(asdict(union)), "own": "0"}
+    schema = StructType.fromJson(json.loads(record["schemas"][flow]))
     if tentative is not None:
         options["tentative"] = "true"
-    reads = spark.readStream.format("cec").options(**options)
-    rows = (reads if schema is None else reads.schema(schema)).load(path)
+        schema = schema.add(KIND, StringType()).add(EPOCH, StringType())
+    rows = spark.readStream.format("cec").options(**options).schema(schema).load(copies[0].path)
     # The rows come by buckets, so none is behind its watermark. Tentative rows must not move one.
     return rows.withWatermark(time, "0 seconds") if tentative is None else rows
+
+
+def _refuse_reader(record: Mapping[str, Any], flow: str, time: str) -> None:
+    """Raises `GraphError` if a flow cannot be read from outside by that column. `record`: of a replica's pipeline."""
+    flows, name = record["flows"], str(record["name"])
+    if flow not in flows or flows[flow]["sink"]:
+        readable = [each for each, known in flows.items() if not known["sink"]]
+        raise GraphError(name, [f"it has no flow {flow!r}: {nearest(flow, readable)}"])
+    if not flows[flow]["kept"]:  # its channel keeps batches for the readers in the pipeline alone
+        raise GraphError(name, [f"flow {flow} is read from outside, and is not kept: declare it with @flow(kept=True)"])
+    bounded = record["reads"][flow]["bounded"] if flows[flow]["inputs"] else []
+    if time.lower() not in {each.lower() for each in bounded}:
+        known = f"give {join_or(bounded)}" if bounded else "read a flow that aggregates over windows"
+        why = f"flow {flow} does not tell below which {time!r} no row will come: {known}"
+        raise GraphError(name, [why])
 
 
 def _parse_length(flow: str, option: str, value: str) -> int:

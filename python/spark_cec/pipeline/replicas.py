@@ -174,12 +174,27 @@ def find_interval_ms(flow: Flow) -> int:
     return parse_interval_ms((flow.trigger or {}).get("processingTime", DEFAULT_INTERVAL)) or 0
 
 
-def describe_reads(flows: Mapping[str, Flow], settings: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """How each flow reads, and the settings of its session: they must be the same in both replicas."""
+def describe_reads(
+    flows: Mapping[str, Flow], settings: Mapping[str, Mapping[str, str]], bounded: Mapping[str, Collection[str]]
+) -> dict[str, Any]:
+    """How each flow reads, and the settings of its session: they must be the same in both replicas.
+
+    `bounded`: by flow, the columns for which it tells below which time no row will come. Outside readers need that.
+    """
     return {
         name: {
             "bucket_ms": flow.bucket_ms, "settings": dict(settings.get(name, {})),
+            "bounded": sorted(bounded.get(name, ())),
             "watermarks": {read: list(each) for read, each in flow.watermarks.items()},
         }
         for name, flow in flows.items()
     }  # fmt: skip
+
+
+def read_record(replica: Replica) -> dict[str, Any]:
+    """What a replica has recorded of its pipeline. Raises `FileNotFoundError`, and `ValueError` for a damaged record.
+    """
+    found = json.loads(open_storage(replica.home).read(PIPELINE_FILE))
+    if not isinstance(found, dict):
+        raise ValueError(f"{replica.home}/{PIPELINE_FILE} has no record")
+    return found

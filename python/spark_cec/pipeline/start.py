@@ -62,7 +62,8 @@ def start_pipeline(
     with ExitStack() as undo:
         cluster = Cluster(spark)  # 3
         undo.callback(cluster.detach)
-        home.take(graph, flows.schemas(), checkpointing, reads=describe_reads(declared.flows, flows.settings()))  # 4
+        reads = describe_reads(declared.flows, flows.settings(), flows.bounded())
+        home.take(graph, flows.schemas(), checkpointing, reads=reads)  # 4
         undo.callback(home.release)
         for name, node in graph.nodes.items():
             if not node.is_sink:

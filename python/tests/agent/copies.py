@@ -27,6 +27,7 @@ class Copies:
     rows: list[int] = field(default_factory=list)
     run: int = 0
     moved: set[str] = field(default_factory=set)
+    max_rows: int | None = None
 
     def __post_init__(self) -> None:
         self.at: dict[str, Any] = {"until_ms": 1, "batch": -1, "first": 0, "of": None, "replica": ""}
@@ -53,7 +54,9 @@ class Copies:
         at = self.at
         run = {"leader": f"run {self.run}", "leads": True, "may_wait": True}
         place = {"until_ms": at["until_ms"], "batch": at["batch"], "first": at["first"], "seen": at["of"]}
-        return self.agents["a"].ask("bucket_end", replica=at["replica"], **self.stream, **run, **place)
+        return self.agents["a"].ask(
+            "bucket_end", replica=at["replica"], max_rows=self.max_rows, **self.stream, **run, **place
+        )
 
     def read(self, end: dict[str, Any]) -> list[int]:
         """The rows of the batch that ends there."""

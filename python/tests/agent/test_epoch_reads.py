@@ -12,6 +12,8 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.availability.epochs import Epoch, close_epoch, newest_epoch, open_epoch
+from spark_cec.log import manifest
+from spark_cec.log.storage import Storage
 from tests.agent.copies import BUCKET_MS, SCHEMA, Copies, make_copies, write_batch
 from tests.agent.support import Agent
 
@@ -29,8 +31,8 @@ class Forks:
     def is_open(self) -> bool:
         return self._agent is not None
 
-    def begin(self) -> None:
-        """Opens the next one."""
+    def begin(self, after: int = -1) -> None:
+        """Opens the next one. `after`: the flow's last batch that its channel has."""
         self._number += 1
         place = Path(self._flow.checkpoint) / "epochs" / str(self._number)
         place.mkdir(parents=True)
@@ -39,7 +41,7 @@ class Forks:
         self._agent.calls = self._flow.calls
         self._agent.begin_run()
         self._batches, self._passed, self.rows[self._number] = 0, 0, []
-        open_epoch(open_storage(self._flow.checkpoint), Epoch(self._number, -1, -1, ("app",), 1))
+        open_epoch(open_storage(self._flow.checkpoint), Epoch(self._number, after, after, ("app",), 1))
 
     def give_out(self, rows: list[int], until_ms: int) -> None:
         """A batch with those of the rows that are below a time, and not below that of the batch before."""
@@ -125,6 +127,8 @@ class Life:
         """What both replicas do at a moment. `now_ms`: the time of the newest rows."""
         if self.chance.random() < 0.07:
             self._away = self.chance.choice(("", "a", "ab", "ab", "b"))
+        if 20_000 <= now_ms < 28_000:
+            self._away = "ab"
         for replica, forks in self._forks.items():
             if replica not in self._away and self.chance.random() < 0.7:
                 until_ms = min(now_ms, self._copies.passed[replica] + self.chance.randint(0, 2_500))
@@ -183,6 +187,78 @@ def test_an_epoch_that_cannot_be_read_is_none(reader: Reader, caplog: pytest.Log
     for _ in range(2):
         reader.read()
     assert reader.stable == [500] and reader.epoch is None
+
+
+def test_a_storage_that_fails_while_epochs_are_listed_stops_no_stable_row(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = reader.copies
+    copies.rows = [500, 1_500]
+    copies.plan()
+    copies.give_out("a", 2_000)
+    copies.give_out("b", 1_000)
+
+    def fail(_: object) -> None:
+        raise OSError("503")
+
+    monkeypatch.setattr("spark_cec.agent.epochs.newest_epoch", fail)
+    reader.read()
+    assert reader.stable == copies.rows and reader.epoch is None
+
+
+@pytest.mark.parametrize("most_rows", [None, 10])
+def test_rows_of_a_backlog_do_not_come_tentatively(most_rows: int | None, reader: Reader) -> None:
+    """A sink was down for long, and takes a bounded number of rows in a batch. The epoch has the flow's rows, too."""
+    copies = reader.copies
+    copies.rows = list(range(100, 40_000, 100))
+    copies.max_rows = most_rows
+    copies.plan()
+    for replica in "ab":
+        for until_ms in range(1_000, 39_000, 1_000):
+            copies.give_out(replica, until_ms)
+    forks = reader.forks["a"]
+    forks.begin()
+    forks.give_out(copies.rows, 39_000)
+    reader.forks["b"].begin()
+    forks.give_out(copies.rows, 40_000)
+    reader.read()
+    while len(reader.stable) < 379:
+        assert not reader.tentative
+        reader.read()
+    reader.read()
+    assert reader.tentative == copies.rows[379:]
+
+
+def test_a_look_at_an_epoch_reads_no_past_of_the_flow(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flow that outside readers read keeps all of its batches."""
+    copies, forks = reader.copies, reader.forks["a"]
+    copies.rows = list(range(500, 300_000, 1_000))
+    copies.plan()
+    for until_ms in range(1_000, 290_000, 1_000):
+        for replica in "ab":
+            copies.give_out(replica, until_ms)
+    for _ in range(3):
+        reader.read()
+    assert len(reader.stable) == 289
+    forks.begin(after=287)
+    for until_ms in range(1_000, 289_000, 1_000):
+        forks.give_out(copies.rows, until_ms)
+    forks.give_out(copies.rows, 295_000)
+    reader.forks["b"].begin()
+    loaded, load = list[int](), manifest.load
+
+    def count(storage: Storage, batch: int) -> manifest.Manifest:
+        loaded.append(batch)
+        return load(storage, batch)
+
+    monkeypatch.setattr(manifest, "load", count)
+    reader.read()
+    assert reader.tentative == copies.rows[289:295] and len(loaded) < 20, loaded
+    copies.run += 1
+    copies.plan()
+    loaded.clear()
+    reader.read()
+    assert len(loaded) < 3 * 64, "nor does a start, of the replica that is not read"
 
 
 def test_a_replica_in_time_keeps_the_reader_from_the_epoch_of_the_other_one(reader: Reader) -> None:

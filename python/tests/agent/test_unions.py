@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.agent import unions
+from spark_cec.agent import channel_looks, unions
 from spark_cec.agent.messages import BucketLeaveRequest
 from spark_cec.availability.buckets import Backlog
 from spark_cec.log.boundary import Boundary, still_holds
@@ -331,7 +332,8 @@ def test_in_an_epoch_that_delays_each_row_waits_after_it_came(union: Union, monk
     now = [5_000.0]
     handler: Any = union.agents["app"].calls._by_name["bucket_end"][1]
     monkeypatch.setattr(handler.__self__, "_clock", lambda: now[0])
-    monkeypatch.setattr("spark_cec.agent.unions.time.time", lambda: 1_700_000_000.0)
+    monkeypatch.setattr(handler.__self__._channels, "_clock", lambda: now[0])
+    monkeypatch.setattr("spark_cec.agent.channel_looks.time.time", lambda: 1_700_000_000.0)
     epoch = {"bucket_ms": 1_000, "absent": ["web"], "pause_ms": 5_000, "members": [
         {"name": each, "path": union.agents[each].checkpoint, "time": "time", "delay_ms": 1_000} for each in NAMES
     ]}  # fmt: skip
@@ -568,11 +570,12 @@ def test_a_wait_ends_when_all_that_waited_is_stable() -> None:
 
 def test_a_stream_that_has_ended_is_forgotten(tmp_path: Path) -> None:
     """Forks of a flow come and go, and each has streams of its own."""
-    calls = unions.UnionCalls(None)  # type: ignore[arg-type]
+    channels = channel_looks.ChannelLooks(None, time.monotonic)  # type: ignore[arg-type]
+    calls = unions.UnionCalls(None, channels, time.monotonic)  # type: ignore[arg-type]
     for fork in range(3):
         streams = calls._streams[f"fork {fork}"] = unions._Streams("leader", 0.0)
         streams.members["sources/0"] = unions._Stream(None)  # type: ignore[arg-type]
-        times = calls._times.setdefault(("home", "id", "time", False), unions._KnownTimes(0))
+        times = channels._times.setdefault(("home", "id", "time", False), channel_looks._KnownTimes(0))
         times.read[f"fork {fork} sources/0"] = range(fork), Backlog()
     for fork in range(2):
         for _ in range(2):

@@ -53,6 +53,20 @@ def test_an_epoch_of_the_other_replica_does_not_take_answers_away() -> None:
     assert choose(Reading("b", 1, 30_000), old, {"a": 20_000, "b": 20_000}, 20_000) == "b", "the next one knows more"
 
 
+def test_a_replica_that_has_stood_still_is_not_in_time() -> None:
+    """Its driver is gone, and the inputs pause: in event time the epoch is a little ahead for ever."""
+    epochs, ends = {"a": OpenEpoch(1, 22_000)}, {"a": 20_000, "b": 20_000}
+    assert choose(None, epochs, ends, 20_000) is None
+    assert choose_epoch(None, epochs, ends, 20_000, WAIT_MS, BUCKET_MS, still=["b"]) == "a"
+
+
+def test_the_next_epoch_of_a_replica_is_not_read_if_the_other_one_knows_more() -> None:
+    """The driver of a was killed in its third epoch, and its fourth one has just begun."""
+    ends = {"a": 20_000, "b": 20_000}
+    assert choose(Reading("a", 3, 50_000), {"a": OpenEpoch(4, 31_000), "b": OpenEpoch(7, 49_500)}, ends, 20_000) == "b"
+    assert choose(Reading("a", 3, 50_000), {"a": OpenEpoch(4, 31_000), "b": OpenEpoch(7, 30_000)}, ends, 20_000) == "a"
+
+
 def test_rows_count_until_stable_rows_are_there() -> None:
     assert stays(Reading("a", 4, 30_000), 29_000)
     assert not stays(Reading("a", 4, 30_000), 30_000)

@@ -134,17 +134,17 @@ def test_while_one_replica_runs_the_other_one_has_the_same_program(runs: bool, t
     first, second = shop(tmp_path), shop(tmp_path, {"bucket": "2s"})
     graph = first.graph()
     theirs = PipelineHome.of(graph, str(tmp_path), Replica("b", str(tmp_path)))
-    theirs.take(graph, {}, reads=describe_reads(first.flows, {}))
+    theirs.take(graph, {}, reads=describe_reads(first.flows, {}, {}))
     wall_ms = int(time.time() * 1000) - (0 if runs else 60_000)
     flows = (FlowStatus("web", State.RUNNING),)
     theirs.write_status(PipelineStatus("shop", theirs.home, 1, wall_ms, flows))
     ours = PipelineHome.of(graph, str(tmp_path), Replica("a", str(tmp_path)))
     if runs:
         with pytest.raises(GraphError, match="replica b runs with other reads than replica a"):
-            ours.take(graph, {}, reads=describe_reads(second.flows, {}))
-        ours.take(graph, {}, reads=describe_reads(first.flows, {}))
+            ours.take(graph, {}, reads=describe_reads(second.flows, {}, {}))
+        ours.take(graph, {}, reads=describe_reads(first.flows, {}, {}))
     else:
-        ours.take(graph, {}, reads=describe_reads(second.flows, {}))
+        ours.take(graph, {}, reads=describe_reads(second.flows, {}, {}))
     recorded = json.loads((tmp_path / "replicas/a/pipeline.json").read_text())
     assert recorded["reads"]["totals"]["bucket_ms"] == (1_000 if runs else 2_000)
     ours.release()
@@ -156,11 +156,11 @@ def test_both_replicas_may_start_with_a_changed_program(tmp_path: Path) -> None:
     graph = first.graph()
     homes = {name: PipelineHome.of(graph, str(tmp_path), Replica(name, str(tmp_path))) for name in "ab"}
     for home in homes.values():
-        home.take(graph, {}, reads=describe_reads(first.flows, {}))
+        home.take(graph, {}, reads=describe_reads(first.flows, {}, {}))
         home.release()
     for home in homes.values():
         home.announce(graph, graph.nodes)
-    reads = describe_reads(second.flows, {})
+    reads = describe_reads(second.flows, {}, {})
     later = threading.Timer(0.3, homes["b"].take, args=(graph, {}), kwargs={"reads": reads})
     later.start()
     homes["a"].take(graph, {}, reads=reads)
@@ -179,7 +179,7 @@ def test_two_programs_that_start_at_once_are_refused(tmp_path: Path, monkeypatch
 
     def take(name: str, bucket: str) -> None:
         try:
-            homes[name].take(graph, {}, reads=describe_reads(shop(tmp_path, {"bucket": bucket}).flows, {}))
+            homes[name].take(graph, {}, reads=describe_reads(shop(tmp_path, {"bucket": bucket}).flows, {}, {}))
         except GraphError:
             refused.append(name)
 
@@ -194,7 +194,7 @@ def test_two_programs_that_start_at_once_are_refused(tmp_path: Path, monkeypatch
 def test_settings_that_change_rows_are_compared(tmp_path: Path) -> None:
     flows = shop(tmp_path).flows
     zones = [{"totals": {"spark.sql.session.timeZone": zone}} for zone in ("UTC", "Asia/Tokyo")]
-    assert describe_reads(flows, zones[0]) != describe_reads(flows, zones[1])
+    assert describe_reads(flows, zones[0], {}) != describe_reads(flows, zones[1], {})
 
 
 def test_all_sinks_are_chosen_or_none(tmp_path: Path) -> None:

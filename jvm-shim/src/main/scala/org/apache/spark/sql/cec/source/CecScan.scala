@@ -63,6 +63,14 @@ private final class CecScan(view: View, schema: StructType) extends Scan {
 private[source] final case class CecPartition(split: String, constants: Map[String, Any] = Map.empty) extends InputPartition
 
 /**
+ * A piece of an epoch's output.
+ *
+ * @param constants as of a [[CecPartition]]
+ * @param flow the checkpoint of the flow, which has the epoch `number`
+ */
+private[source] final case class EpochPartition(split: String, constants: Map[String, Any], flow: String, number: Long) extends InputPartition
+
+/**
  * Returns rows and no column batches. A consumer may keep a batch while it asks for the next, as Spark's Python
  * functions do, but the reader fills the same vectors again.
  */
@@ -73,11 +81,14 @@ private[source] final class CecReaderFactory(view: View, schema: StructType) ext
       case (CecPartition(split, _), windows: WindowsView) =>
         val columns = Seq("key", "value", "partition", "footprint_version", "dirty")
         new WindowReader(new ArrowReader(windows.read(split, columns), windows.stored), windows, schema)
-      case (CecPartition(split, constants), _) =>
-        new ArrowReader(view.read(split, schema.fieldNames.toSeq.filterNot(constants.contains)), schema, constants)
+      case (CecPartition(split, constants), _) => new ArrowReader(view.read(split, without(constants)), schema, constants)
+      case (EpochPartition(split, constants, flow, number), output: OutputView) =>
+        new ArrowReader(output.copy(path = flow).readEpoch(number)(_.read(split, without(constants))).flatten, schema, constants)
       case (other, _) => throw new IllegalStateException(s"$other is no piece of a log")
     }
   }
+
+  private def without(constants: Map[String, Any]): Seq[String] = schema.fieldNames.toSeq.filterNot(constants.contains)
 }
 
 /** Reads the agent's spool file, and removes it. A row is valid until the next call of `next`. */

@@ -76,8 +76,9 @@ private final class TentativeBucketStream(view: OutputView, buckets: Buckets, sc
     val sure = stable.planInputPartitions(from.stable, to.stable).collect { case CecPartition(split, _) => CecPartition(split, TentativeColumns.stable) }
     val tentative = from.readBy(to).toSeq.flatMap { epoch =>
       val range = buckets.tentative(epoch.afterMs, epoch.untilMs)
-      val splits = channelOf(epoch).splitsOfEpoch(epoch.number)(_.splits(stored, epoch.since, epoch.batch, whole = false, epoch.of, Some(range)))
-      splits.map(CecPartition(_, TentativeColumns.tentative(nameOf(epoch))))
+      val channel = channelOf(epoch)
+      val splits = channel.readEpoch(epoch.number)(_.splits(stored, epoch.since, epoch.batch, whole = false, epoch.of, Some(range)))
+      splits.getOrElse(Nil).map(EpochPartition(_, TentativeColumns.tentative(nameOf(epoch)), channel.path, epoch.number))
     }
     val undone = from.undoneBy(to).map(epoch => RowPartition(TentativeColumns.undo(nameOf(epoch))))
     Array[InputPartition](sure.toSeq ++ tentative ++ undone: _*)

@@ -156,7 +156,7 @@ private final class TentativeStream(view: OutputView, schema: StructType, retain
     val stable = view.splits(stored, from.batch + 1, to.batch, whole = false, to.of).map(CecPartition(_, TentativeColumns.stable))
     val tentative = to.epoch.toSeq.flatMap { epoch =>
       val read = from.epoch.filter(_.number == epoch.number).fold(epoch.begin)(_.batch)
-      splitsOf(epoch, read + 1).map(CecPartition(_, TentativeColumns.tentative(nameOf(epoch.number))))
+      splitsOf(epoch, read + 1).map(EpochPartition(_, TentativeColumns.tentative(nameOf(epoch.number)), view.path, epoch.number))
     }
     val undone = from.epoch.map(_.number).filterNot(to.epoch.map(_.number).contains).map(number => RowPartition(TentativeColumns.undo(nameOf(number))))
     (stable ++ tentative ++ undone).toArray
@@ -165,7 +165,7 @@ private final class TentativeStream(view: OutputView, schema: StructType, retain
   private def nameOf(number: Long): String = TentativeColumns.nameOf(view.path, None, number)
 
   private def splitsOf(epoch: EpochPlace, first: Long): Seq[String] =
-    view.splitsOfEpoch(epoch.number)(_.splits(stored, first, epoch.batch, whole = false))
+    view.readEpoch(epoch.number)(_.splits(stored, first, epoch.batch, whole = false)).getOrElse(Nil)
 
   override def createReaderFactory(): PartitionReaderFactory = new CecReaderFactory(view, schema)
 

@@ -191,13 +191,19 @@ private[source] final case class OutputView(
   def ofEpoch(number: Long): OutputView =
     copy(path = s"${path.stripSuffix("/")}/epochs/$number", mayLose = true, mayWait = true, tentative = false)
 
-  /** The splits of an epoch's output. None if the epoch was deleted: then a later batch takes its rows back. */
-  def splitsOfEpoch(number: Long)(read: OutputView => Seq[String]): Seq[String] = try read(ofEpoch(number)) catch {
-    case failure: CecException =>
-      val now = newestEpoch
-      if (now.number.contains(number) && now.closedAfter.isEmpty) throw failure
-      logInfo(s"Spark CEC: epoch $number of $path is over, and its rows are gone: ${failure.getMessage}")
-      Nil
+  /**
+   * Reads of an epoch's output; None if it was deleted, or is damaged. Stable rows come whatever becomes of an epoch, and take the place of its
+   * rows.
+   */
+  def readEpoch[T](number: Long)(read: OutputView => T): Option[T] = try Some(read(ofEpoch(number))) catch {
+    case failure: CecException if failure.isA("CecError") || isOver(number) => // a storage that does not answer is asked again
+      logWarning(s"Spark CEC: rows of epoch $number of $path are not read: ${failure.getMessage}")
+      None
+  }
+
+  private def isOver(number: Long): Boolean = {
+    val now = newestEpoch
+    !now.number.contains(number) || now.closedAfter.isDefined
   }
 
   override def schema(): StructType = {
