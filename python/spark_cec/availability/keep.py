@@ -2,7 +2,7 @@
 
 A row of a channel is unread if its bucket is stable in that channel, and the flow has not given it out. It *waits* if
 another channel holds it back. It is *due* if the flow alone must read it. Rows whose bucket their own channel may still
-add to do not count: nobody but that channel can let them go in.
+add to do not count: only that channel can let them go in.
 
 The functions are pure.
 """
