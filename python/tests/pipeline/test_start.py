@@ -76,6 +76,9 @@ class Application:
     def settings(self) -> dict[str, dict[str, str]]:
         return {}
 
+    def bounded(self) -> dict[str, frozenset[str]]:
+        return {}
+
     def find_blocked(self, _flow: str, _absent: Collection[str]) -> tuple[str, ...]:
         return ()
 
