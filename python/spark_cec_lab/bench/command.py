@@ -39,7 +39,7 @@ from spark_cec_lab.bench.paper_run import Found, run_figures
 from spark_cec_lab.bench.pipelines.availability import QUICK_WINDOWS, WINDOWS, availability
 from spark_cec_lab.bench.pipelines.chain import Amount, compare_ways
 from spark_cec_lab.bench.pipelines.failover import Course, Run, Way, failover
-from spark_cec_lab.bench.pipelines.outage import MEASURED, OUTAGES, measure_process_us, outages
+from spark_cec_lab.bench.pipelines.outage import MEASURED, OUTAGES, QUICK, measure_process_us, outages
 from spark_cec_lab.bench.pipelines.outage import Part as OutagePart
 from spark_cec_lab.bench.pipelines.outage_simulated import SIMULATED
 from spark_cec_lab.bench.pipelines.reconcile import (
@@ -108,7 +108,8 @@ availability  an input that is away. cost: of two inputs, one for 20 seconds; th
           up, and the heap, beside the same flow that waits, with 100,000 windows (--keys; --quick: 20,000). fig9 to
           fig12, table2, table3: the experiments of Balazinska et al. (SIGMOD 2005) with three inputs; the paper's two
           ways to go back are formulas with measured constants. switch: of two replicas one is killed, and the other
-          one takes its sink over. --part: one of them. --quick without --part: the experiments, each with few runs.
+          one takes its sink over. --part: one of them. --quick without --part: the experiments, each with few runs,
+          but fig12.
           --simulate: fig9 to fig12 and table2 on a simulated clock, at the paper's scale and at that of Spark, and
           bound, 50 random failures at each pace, by the product's own decisions; prints tables
 nexmark   queries of that benchmark (--query), 200,000 events a batch, 10,000 to a second of event time
@@ -345,7 +346,7 @@ def _measure_outages(
     write: Callable[[dict[str, Any]], None], *, quick: bool,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Answers what can be drawn."""
-    rounds, parts = 1 if quick else rounds, (list(OUTAGES) if quick else [*MEASURED]) if part is None else [part]
+    rounds, parts = 1 if quick else rounds, ([*QUICK] if quick else [*MEASURED]) if part is None else [part]
     if OutagePart.COST in parts:
         availability(windows or (QUICK_WINDOWS if quick else WINDOWS), rounds, memory, work, write, _say)
     if OutagePart.SWITCH in parts:

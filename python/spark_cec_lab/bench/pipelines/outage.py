@@ -64,6 +64,9 @@ THEIRS = {
 OUTAGES = (Part.FIGURE_9, Part.FIGURE_10, Part.FIGURE_11, Part.FIGURE_12, Part.TABLE_3)
 """The parts that are runs of this module."""
 
+QUICK = tuple(each for each in OUTAGES if each is not Part.FIGURE_12)
+"""The parts of `--quick`, which takes less than ten minutes."""
+
 MEASURED = tuple(each for each in Part if each is not Part.BOUND)
 """The parts that are runs on Spark."""
 
