@@ -121,8 +121,13 @@ class EpochReadCalls:
         )  # fmt: skip
 
     def _forget_others(self, request: EpochEndRequest, found: Iterable[_Found]) -> None:
-        """Forgets the channels of epochs that are over: they come and go."""
-        key, firsts = (request.query, request.source), {each.asks.path: each.facts.position.first for each in found}
+        """Forgets the channels of epochs that are over: they come and go.
+
+        Of the epoch that the stream reads it notes no first batch: after a change to another one and back the stream
+        needs its rows again, from the end of the stable ones.
+        """
+        key = request.query, request.source
+        firsts = {each.asks.path: 0 if each.asks.batch >= 0 else each.facts.position.first for each in found}
         if self._firsts.get(key, {}).keys() - firsts.keys():
             self._channels.leave(BucketLeaveRequest(query=request.query, source=_name(request.source)))
         self._firsts[key] = firsts

@@ -261,6 +261,23 @@ def test_a_look_at_an_epoch_reads_no_past_of_the_flow(reader: Reader, monkeypatc
     assert len(loaded) < 3 * 64, "nor does a start, of the replica that is not read"
 
 
+def test_a_reader_that_comes_back_to_an_epoch_has_all_of_it(reader: Reader) -> None:
+    copies, forks = reader.copies, reader.forks
+    copies.rows = list(range(500, 40_000, 1_000))
+    copies.plan()
+    for replica in "ab":
+        copies.give_out(replica, 1_000)
+        forks[replica].begin(after=0)
+        forks[replica].give_out(copies.rows, 1_000)
+    for first, until_ms in (("a", 5_000), ("b", 11_000), ("a", 17_000), ("b", 23_000)):
+        for then_ms in range(until_ms - 4_000, until_ms + 1, 1_000):
+            forks[first].give_out(copies.rows, then_ms)
+        reader.read()
+        assert reader.epoch is not None and reader.epoch["replica"] == first
+        assert reader.tentative == [ms for ms in copies.rows if 1_000 <= ms < until_ms]
+        reader.read()
+
+
 def test_a_replica_in_time_keeps_the_reader_from_the_epoch_of_the_other_one(reader: Reader) -> None:
     copies, forks = reader.copies, reader.forks["b"]
     copies.rows = [500, 1_500, 2_500, 3_500]
