@@ -205,7 +205,7 @@ def test_a_home_without_replicas_is_named(spark: SparkSession, tmp_path: Path) -
 @pytest.mark.parametrize(("flow", "how", "says"), [
     ("total", {}, "it has no flow 'total': did you mean totals"),
     ("board", {}, "it has no flow 'board'"),
-    ("web", {}, "flow web is read from outside, and is not kept"),
+    ("web", {}, "flow web is read from outside, and replica b does not keep it"),
     ("totals", {"time": "page"}, "does not tell below which 'page' no row will come: give time"),
     ("totals", {"bucket": "soon"}, "bucket='soon' of its reader: give a duration"),
 ])  # fmt: skip

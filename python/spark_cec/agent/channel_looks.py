@@ -1,4 +1,4 @@
-"""What is known of the channels that streams read by buckets: their boundaries, and the times of their batches."""
+"""Facts about channels that streams read by buckets: their boundaries, and the times of their batches."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from spark_cec.availability.replicas import REPLICAS
 from spark_cec.availability.union import Member, Union
 from spark_cec.checkpoint.columns import find_column
 from spark_cec.checkpoint.readers import output_rows
-from spark_cec.errors import DamagedLog
+from spark_cec.errors import DamagedLog, NotKept
 from spark_cec.log import manifest
 from spark_cec.log.boundary import Boundary
 from spark_cec.log.times import TimeRange, merge_ranges
 
-_AT_ONCE = 64
-"""So many manifests a search for the first batch reads before it looks at them."""
+BEGIN_MS = 1
+"""Where a stream begins that has no row yet, as the shim's `BucketOffset.BeginMs`."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,9 @@ class ChannelLooks:
     def look_at(self, request: BucketEndRequest, member: Member, union: Union) -> ChannelFacts:
         """What is known of the channel at the request's path, of which the stream may have read no batch yet.
 
-        `request.first`: then the batch from which on it may need rows; 0 if it does not know. Errors as of `gather`.
+        `request.first`: then the batch from which on it may need rows; 0 if it does not know.
+
+        Errors as of `gather`, and `NotKept` if the channel may have let rows go that the stream needs.
         """
         if request.batch >= 0:
             return self.gather(request, member, union)
@@ -62,9 +64,12 @@ class ChannelLooks:
         bounds = None if log is None else log.published.bounds()
         if log is None or bounds is None:
             return self.gather(request, member, union)
-        is_ordered = union.replicated and not member.is_source
-        first = request.first or (_find_first(log, bounds, member, request) if is_ordered else bounds[0])
-        facts = self.gather(msgspec.structs.replace(request, first=first), member, union)
+        first = request.first
+        if not first and union.replicated and not member.is_source and request.until_ms > BEGIN_MS:
+            first = _find_first(log, bounds, member, request) or 0
+            if not first and bounds[0] > 0 and not union.notes:
+                raise NotKept(0, bounds[0] - 1)
+        facts = self.gather(msgspec.structs.replace(request, first=first or bounds[0]), member, union)
         there = replace(facts, position=replace(facts.position, batch=facts.newest))
         return replace(there, position=advance(there, there.position.until_ms))
 
@@ -154,22 +159,19 @@ def name_stream(request: BucketEndRequest | BucketLeaveRequest, replica: str = "
     return f"{request.query} {request.source} {replica}".rstrip()
 
 
-def _find_first(log: OpenLog, bounds: tuple[int, int], member: Member, request: BucketEndRequest) -> int:
-    """The oldest batch that may have rows from the stream's time on, by manifests from the newest batch back.
+def _find_first(log: OpenLog, bounds: tuple[int, int], member: Member, request: BucketEndRequest) -> int | None:
+    """The newest batch with a row below the stream's time, by manifests from the newest back; None if there is none.
 
-    The batches of such a channel follow one another in time: the rows of each are below its boundary, and none of a
-    later one is. So no batch before one with a row below the stream's time has a row that the stream needs.
+    The batches of such a channel follow one another in time: the rows of each are at or below its boundary, and none of
+    a later one is. So no batch before the one that is found has a row that the stream needs.
     """
-    last = bounds[1]
-    while last >= bounds[0]:
-        first = max(bounds[0], last - _AT_ONCE + 1)
-        for batch, each in reversed(list(manifest.load_between(log.storage, first, last))):
+    for last in range(bounds[1], bounds[0] - 1, -1):
+        for batch, each in manifest.load_between(log.storage, last, last):
             if isinstance(each, manifest.Manifest) and each.rows:
                 times = each.times.get(find_column(member.time, each.times, exact=is_case_sensitive(request)) or "")
                 if times is not None and times.first_ms is not None and times.first_ms < request.until_ms:
                     return batch
-        last = first - 1
-    return bounds[0]
+    return None
 
 
 def _read_said(boundary: Boundary, member: Member, request: BucketEndRequest) -> int | None:

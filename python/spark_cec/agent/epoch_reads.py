@@ -55,7 +55,8 @@ class EpochReadCalls:
         union = parse_union(request.union)
         member, bucket_ms, present = union.members[request.own], union.bucket_ms, request.present
         standings = self._unions.find_standings(request.query, request.source, request.until_ms, bucket_ms)
-        if not standings:
+        if not standings:  # a run begins
+            self._firsts.pop((request.query, request.source), None)
             return EpochEndAnswer(reading=present)
         found = {
             copy.replica: self._look(request, union, copy, standings.get(copy.replica))

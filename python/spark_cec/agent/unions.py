@@ -68,7 +68,7 @@ class _Stream:
 
     def find_first(self, replica: str) -> int:
         """The batch from which on the stream may need rows of a replica that it has not read; 0 if it is unknown."""
-        known = self.others.get(replica)
+        known = self.facts if replica == self.replica else self.others.get(replica)
         return 0 if known is None else advance(known, self.request.until_ms).first
 
     def note_end(self, replica: str, end_ms: int, now: float) -> float:
@@ -159,6 +159,7 @@ class UnionCalls:
         if streams.end_ms is None:
             return _answer(stream, position, None, streams, self._clock())
         if not stream.has_plan:  # Spark has not run the batch that was planned before.
+            stream.facts, stream.others = None, {}  # They are of a later time.
             self._look(stream, parse_union(request.union))
         facts = stream.facts
         if facts is None or (stream.replica and find_boundary(facts) < streams.end_ms):

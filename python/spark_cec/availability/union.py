@@ -43,7 +43,8 @@ class Union:
     wait for a channel before it counts as absent until it is back; None: as long as it takes. `pause_ms`: how long each
     row waits after it came. `replicated`: another replica must find the same rows in each bucket
     (`availability.replicas`). `keep_bytes`: how many stored bytes may wait for the query; None without a bound.
-    `goes_on`: whether a channel for which more wait counts as absent until it is back.
+    `goes_on`: whether a channel for which more wait counts as absent until it is back. `notes`: the streams note how
+    far they are, so the channels keep what they need.
     """
 
     bucket_ms: int
@@ -54,6 +55,7 @@ class Union:
     replicated: bool = False
     keep_bytes: int | None = None
     goes_on: bool = False
+    notes: bool = True
 
 
 def parse_union(fields: Mapping[str, Any]) -> Union:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spark_cec.availability.union import Member, Union
 from spark_cec.errors import SettingsError
@@ -13,7 +12,7 @@ from spark_cec.pipeline.changes import EPOCH, KIND
 from spark_cec.pipeline.cluster import use_storage_settings
 from spark_cec.pipeline.graph import GraphError, nearest
 from spark_cec.pipeline.options import join_or
-from spark_cec.pipeline.replicas import list_replicas, read_record
+from spark_cec.pipeline.replicas import Replica, list_replicas, read_newest_record, read_record
 from spark_cec.settings import duration_ms
 
 if TYPE_CHECKING:
@@ -40,38 +39,44 @@ def read_replicas(
     from pyspark.sql.types import StringType, StructType
 
     use_storage_settings(spark)
-    replica = next(iter(list_replicas(home)), None)
-    if replica is None:
+    replicas = list_replicas(home)
+    if not replicas:
         raise GraphError(flow, [f"{home} has no replicas: give the home of a pipeline that runs with --replica"])
-    record = read_record(replica)
-    _refuse_reader(record, flow, time)
+    # Either may be read, so both must be fit for that, also one that is gone.
+    column = [_find_column(each, flow, time) for each in replicas][-1]
     bucket_ms = _parse_length(flow, "bucket", bucket)
     wait_ms = 0 if tentative is None else _parse_length(flow, "tentative", tentative)
-    copies = replica.copies(flow)
-    union = Union(bucket_ms, (Member(flow, copies[0].path, time, 0, copies=copies, wait_ms=wait_ms),), replicated=True)
+    copies = replicas[0].copies(flow)
+    member = Member(flow, copies[0].path, column, 0, copies=copies, wait_ms=wait_ms)
+    union = Union(bucket_ms, (member,), replicated=True, notes=False)
     options = {"waitForLog": "true", "newColumns": "true", "union": json.dumps(asdict(union)), "own": "0"}
-    schema = StructType.fromJson(json.loads(record["schemas"][flow]))
+    schema = StructType.fromJson(json.loads(read_newest_record(replicas)["schemas"][flow]))
     if tentative is not None:
         options["tentative"] = "true"
         schema = schema.add(KIND, StringType()).add(EPOCH, StringType())
     rows = spark.readStream.format("cec").options(**options).schema(schema).load(copies[0].path)
     # The rows come by buckets, so none is behind its watermark. Tentative rows must not move one.
-    return rows.withWatermark(time, "0 seconds") if tentative is None else rows
+    return rows.withWatermark(column, "0 seconds") if tentative is None else rows
 
 
-def _refuse_reader(record: Mapping[str, Any], flow: str, time: str) -> None:
-    """Raises `GraphError` if a flow cannot be read from outside by that column. `record`: of a replica's pipeline."""
+def _find_column(replica: Replica, flow: str, time: str) -> str:
+    """The column with the time, as a replica's record spells it. Raises `GraphError` if the flow cannot be read by it.
+    """
+    record = read_record(replica)
     flows, name = record["flows"], str(record["name"])
     if flow not in flows or flows[flow]["sink"]:
         readable = [each for each, known in flows.items() if not known["sink"]]
         raise GraphError(name, [f"it has no flow {flow!r}: {nearest(flow, readable)}"])
     if not flows[flow]["kept"]:  # its channel keeps batches for the readers in the pipeline alone
-        raise GraphError(name, [f"flow {flow} is read from outside, and is not kept: declare it with @flow(kept=True)"])
-    bounded = record["reads"][flow]["bounded"] if flows[flow]["inputs"] else []
-    if time.lower() not in {each.lower() for each in bounded}:
-        known = f"give {join_or(bounded)}" if bounded else "read a flow that aggregates over windows"
-        why = f"flow {flow} does not tell below which {time!r} no row will come: {known}"
-        raise GraphError(name, [why])
+        mend = "declare it with @flow(kept=True), and start both replicas once"
+        why = f"flow {flow} is read from outside, and replica {replica.name} does not keep it"
+        raise GraphError(name, [f"{why}: {mend}"])
+    bounded = record["reads"][flow].get("bounded", []) if flows[flow]["inputs"] else []
+    for each in bounded:
+        if each.lower() == time.lower():
+            return str(each)
+    known = f"give {join_or(bounded)}" if bounded else "read a flow that aggregates over windows"
+    raise GraphError(name, [f"flow {flow} does not tell below which {time!r} no row will come: {known}"])
 
 
 def _parse_length(flow: str, option: str, value: str) -> int:

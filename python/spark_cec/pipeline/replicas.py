@@ -198,3 +198,15 @@ def read_record(replica: Replica) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{replica.home}/{PIPELINE_FILE} has no record")
     return found
+
+
+def read_newest_record(replicas: Collection[Replica]) -> dict[str, Any]:
+    """The record of the replica that has written its status last. Errors as of `read_record`."""
+    return read_record(max(replicas, key=_find_status_ms))
+
+
+def _find_status_ms(replica: Replica) -> int:
+    try:
+        return PipelineStatus.from_json(json.loads(open_storage(replica.home).read(STATUS_FILE))).wall_ms
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return 0

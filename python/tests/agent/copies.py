@@ -28,6 +28,7 @@ class Copies:
     run: int = 0
     moved: set[str] = field(default_factory=set)
     max_rows: int | None = None
+    notes: bool = True
 
     def __post_init__(self) -> None:
         self.at: dict[str, Any] = {"until_ms": 1, "batch": -1, "first": 0, "of": None, "replica": ""}
@@ -46,7 +47,7 @@ class Copies:
         paths = [{"replica": name, "path": agent.checkpoint} for name, agent in self.agents.items()]
         member = {"name": "totals", "path": paths[0]["path"], "time": "time", "delay_ms": 0, "copies": paths,
                   "wait_ms": WAIT_MS}  # fmt: skip
-        union = {"bucket_ms": BUCKET_MS, "members": [member], "replicated": True}
+        union = {"bucket_ms": BUCKET_MS, "members": [member], "replicated": True, "notes": self.notes}
         return {"union": union, "own": 0, "query": "board", "source": "sources/0"}
 
     def plan(self) -> dict[str, Any]:

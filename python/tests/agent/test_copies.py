@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.log import manifest
 from spark_cec.log.late import list_late
 from tests.agent.copies import Copies, make_copies
 
@@ -87,3 +88,25 @@ def test_what_the_writer_does_not_vouch_for_is_not_given_out(copies: Copies) -> 
     copies.plan()
     copies.give_out("a", 6_000, says=False)
     assert copies.take(copies.plan()) == []
+
+
+@pytest.mark.parametrize(("notes", "gone", "replica"), [(True, 6, "b"), (False, 0, "b"), (False, 15, "a")])
+def test_rows_that_the_other_replica_has_let_go_are_not_passed_over(
+    notes: bool, gone: int, replica: str, copies: Copies
+) -> None:
+    """A channel keeps what a stream needs that notes how far it is. For one that does not it may let rows go."""
+    copies.rows, copies.notes = list(range(500, 30_000, 1_000)), notes
+    copies.plan()
+    for until_ms in range(1_000, 6_001, 1_000):
+        for each in "ab":
+            copies.give_out(each, until_ms)
+    assert copies.take(copies.plan()) == copies.rows[:6]
+    for until_ms in range(7_000, 26_001, 1_000):
+        copies.give_out("b", until_ms)
+    manifest.retire(open_storage(copies.agents["b"].home), gone)
+    copies.agents["b"].calls.tidy()
+    copies.run += 1
+    copies.plan()
+    end = copies.plan()
+    assert end["replica"] == replica
+    assert copies.take(end) == (copies.rows[6:26] if replica == "b" else [])

@@ -95,7 +95,8 @@ private final class TentativeBucketStream(view: OutputView, buckets: Buckets, sc
   override def commit(end: Offset): Unit = {
     val to = end.asInstanceOf[TentativeBucketOffset]
     stable.commit(to.stable)
-    to.epoch.foreach(epoch => channelOf(epoch).ofEpoch(epoch.number).noteEnd(Some(epoch.first - 1), retained))
+    // A stream of replicas may come back to an epoch, and then needs all of its rows again.
+    if (buckets.copies.isEmpty) to.epoch.foreach(epoch => view.ofEpoch(epoch.number).noteEnd(Some(epoch.first - 1), retained))
   }
 
   override def stop(): Unit = stable.stop()
