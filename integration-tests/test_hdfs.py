@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cec_it.checkpoints import for_spark, settings_of
-from cec_it.fed_pages import INPUTS, feeding
+from cec_it.fed_pages import feeding
 from cec_it.killed_jobs import (
     BATCHES,
     await_batches,
@@ -75,11 +75,6 @@ def test_replicas_with_their_home_on_hdfs(pair: MiniHdfs, spark: SparkSession, t
     """An input goes away, and the drivers are killed in turn. The other one knows after its lease's time."""
     conf = {**conf_of(pair), "cec.test.home": f"{pair.url}/replicas"}
     with feeding(spark, tmp_path) as feed, Shop(tmp_path, "local[2]", feed, conf) as shop:
-        for name in "ab":
-            shop.start(name)
-        shop.put(5, 25, *INPUTS)
-        shop.await_stable()
-        for victim in "ab":
-            end_s = shop.kill_while_away(victim)
+        end_s = shop.kill_in_turn("ab")
         shop.stop()
     shop.check(end_s)

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cec_it.checkpoints import hadoop_of, settings_of
-from cec_it.fed_pages import INPUTS, feeding
+from cec_it.fed_pages import feeding
 from cec_it.killed_jobs import (
     BATCHES,
     TWO_EXECUTORS,
@@ -153,11 +153,6 @@ def test_replicas_with_their_home_on_s3(server: S3Server, spark: SparkSession, t
     jars = {"spark.jars": f"{jar_path()},{fetch_s3a()}", "cec.test.home": "s3a://query/replicas"}
     conf = {**settings_on(server), **jars}
     with feeding(spark, tmp_path) as feed, Shop(tmp_path, "local[2]", feed, conf) as shop:
-        for name in "ab":
-            shop.start(name)
-        shop.put(5, 25, *INPUTS)
-        shop.await_stable()
-        for victim in "ab":
-            end_s = shop.kill_while_away(victim)
+        end_s = shop.kill_in_turn("ab")
         shop.stop()
     shop.check(end_s)

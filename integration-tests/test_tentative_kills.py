@@ -22,12 +22,7 @@ from spark_cec.availability.epochs import newest_epoch
 def test_replicas_are_killed_while_an_input_is_away(master: str, spark: SparkSession, tmp_path: Path) -> None:
     """Answers go on in the other replica. In the end all windows are stable, right and there once."""
     with feeding(spark, tmp_path) as feed, Shop(tmp_path, master, feed) as shop:
-        for name in "ab":
-            shop.start(name)
-        shop.put(5, 25, *INPUTS)
-        end_s = shop.await_stable()
-        for victim in "abb":
-            end_s = shop.kill_while_away(victim)
+        end_s = shop.kill_in_turn("abb")
         eventually(lambda: not any(has_epoch(each, tmp_path) for each in "ab") or None, "no epoch is open", 120.0)
         shop.stop()
     shop.check(end_s)

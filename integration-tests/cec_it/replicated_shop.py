@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cec_it import fed_driver
-from cec_it.fed_pages import Shown
+from cec_it.fed_pages import INPUTS, Shown
 from cec_it.feed import Feed
 from cec_it.local import eventually
 from cec_it.replica_process import Driver
@@ -134,6 +134,16 @@ class Shop:
         self.start(victim)
         self.put(begin_s, begin_s + 50, "app")
         return self.await_stable()
+
+    def kill_in_turn(self, victims: str) -> int:
+        """Starts both replicas, and kills these in turn as `kill_while_away` does; its last answer."""
+        for name in "ab":
+            self.start(name)
+        self.put(5, 25, *INPUTS)
+        end_s = self.await_stable()
+        for victim in victims:
+            end_s = self.kill_while_away(victim)
+        return end_s
 
     def stop(self) -> None:
         """Stops both drivers in good order."""

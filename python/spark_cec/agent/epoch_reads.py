@@ -28,7 +28,7 @@ from spark_cec.errors import CecError
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """An open epoch, what its channel was asked, and what is known of it."""
+    """An open epoch, the question for its channel, and the facts about it."""
 
     number: int
     asks: BucketEndRequest
@@ -58,20 +58,20 @@ class EpochReadCalls:
         if not standings:  # a run begins
             self._firsts.pop((request.query, request.source), None)
             return EpochEndAnswer(reading=present)
+        has = None if present is None else Reading(present.replica, present.number, present.until_ms)
+        kept = EpochEndAnswer(reading=present if has is not None and stays(has, request.until_ms) else None)
+        if self._unions.leaves_rows(request.query):  # a fork has the flow's rows, too
+            return kept
         found = {
             copy.replica: self._look(request, union, copy, standings.get(copy.replica))
             for copy in member.copies or (Copy("", member.path),)
         }
         known = {replica: each for replica, each in found.items() if each is not None}
         self._forget_others(request, known.values())
-        has = None if present is None else Reading(present.replica, present.number, present.until_ms)
         epochs = {
             replica: OpenEpoch(each.number, find_stable_end([each.facts], bucket_ms) or 0)
             for replica, each in known.items()
         }
-        kept = EpochEndAnswer(reading=present if has is not None and stays(has, request.until_ms) else None)
-        if self._unions.leaves_rows(request.query):  # a fork has the flow's rows, too
-            return kept
         ends = {replica: each.end_ms for replica, each in standings.items()}
         still = [replica for replica, each in standings.items() if each.still_s * 1000 >= member.wait_ms]
         replica = choose_epoch(has, epochs, ends, request.until_ms, member.wait_ms, bucket_ms, still)

@@ -58,9 +58,8 @@ def choose_epoch(
     due = {replica: each.end_ms for replica, each in epochs.items() if each.end_ms > least_ms}
     if present is not None:
         # The other replica may be gone, and its epoch old. The next epoch of the same replica knows more.
-        next_ms = due.get(present.replica, present.until_ms)
-        least_ms = min(next_ms, present.until_ms)
-        due = {name: end for name, end in due.items() if name == present.replica or end >= least_ms}
+        known_ms = min(due.get(present.replica, present.until_ms), present.until_ms)
+        due = {name: end for name, end in due.items() if name == present.replica or end >= known_ms}
     if not due:
         return None
     best = min(due, key=lambda each: (-due[each], each))

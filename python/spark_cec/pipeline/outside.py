@@ -39,7 +39,7 @@ def read_replicas(
     from pyspark.sql.types import StringType, StructType
 
     use_storage_settings(spark)
-    replicas = list_replicas(home)
+    replicas = list_replicas(home.rstrip("/") or home)  # as the pipeline takes it
     if not replicas:
         raise GraphError(flow, [f"{home} has no replicas: give the home of a pipeline that runs with --replica"])
     # Either may be read, so both must be fit for that, also one that is gone.
