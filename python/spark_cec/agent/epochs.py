@@ -45,6 +45,7 @@ class EpochCalls:
         return EpochAnswer(
             number=epoch.number, begins_after=epoch.begins_after, follows=epoch.follows, newest=newest,
             has_rows=self._with_rows.get(request.path) == epoch.number, closed_after=epoch.closed_after,
+            has_passed=epoch.has_passed,
         )  # fmt: skip
 
     def _find_newest(self, request: EpochRequest, epoch: Epoch) -> int:

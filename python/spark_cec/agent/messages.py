@@ -834,7 +834,8 @@ class BucketEndRequest(Request, frozen=True, kw_only=True):
     `until_ms`: all rows below were given out. `batch`: the newest batch that was looked at, whose identity is `seen`.
     `first`: the oldest batch that may have rows at `until_ms` or later. `max_rows`: the next batch ends earlier if it
     would have more rows. `checked`: the stream has asked before. `may_lose`: unreadable batches are skipped. `replica`:
-    the one whose channel `batch`, `first` and `seen` are about, empty for none.
+    the one whose channel `batch`, `first` and `seen` are about, empty for none. `absent`: the channels for which the
+    query does not wait; None: those of the union.
     """
 
     answer = BucketEndAnswer
@@ -855,6 +856,7 @@ class BucketEndRequest(Request, frozen=True, kw_only=True):
     checked: bool = False
     max_rows: int | None = None
     replica: str = ""
+    absent: tuple[str, ...] | None = None
 
 
 class BucketLeaveRequest(Request, frozen=True, kw_only=True):
@@ -935,7 +937,7 @@ class EpochAnswer(Message, frozen=True, kw_only=True):
     `begins_after`: the flow's last batch in the epoch's past; the epoch's output begins after it. `follows`: the last
     one with rows. `newest`: the newest batch of the epoch's output, `begins_after` without any. `has_rows`: one of
     them has rows. `closed_after`: None while the epoch is open. Else the flow's output up to that batch replaces the
-    epoch's.
+    epoch's. `has_passed`: the flow's output up to `follows` replaces that of all epochs before this one.
     """
 
     number: int | None = None
@@ -944,6 +946,7 @@ class EpochAnswer(Message, frozen=True, kw_only=True):
     newest: int = -1
     has_rows: bool = False
     closed_after: int | None = None
+    has_passed: bool = False
 
 
 class EpochRequest(Request, frozen=True, kw_only=True):

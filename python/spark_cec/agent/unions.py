@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -210,10 +210,12 @@ class UnionCalls:
     def _plan(self, request: BucketEndRequest, streams: _Streams) -> None:
         """Plans the next batch. In the leader's second call of a run all streams of the query have asked once."""
         union = parse_union(request.union)
+        if request.absent is not None:
+            union = replace(union, absent=request.absent)
         for stream in streams.members.values():
             self._look(stream, union)
         channels = [stream.facts for stream in streams.members.values() if stream.facts is not None]
-        self._note_waits(request.query, streams, union, [each for each in channels if each.name not in union.absent])
+        self._note_waits(request.query, streams, union, channels)
         if union.pause_ms:
             then_ms = self._clock() * 1000 - union.pause_ms
             for stream in streams.members.values():
@@ -233,8 +235,7 @@ class UnionCalls:
             streams.moved_at = self._clock()
 
     def _note_waits(self, query: str, streams: _Streams, union: Union, channels: Sequence[ChannelFacts]) -> None:
-        """Notes for which of these channels rows wait. Gives up those that hold rows for too long, until they are back.
-        """
+        """Notes for which channels rows wait. Gives up those that hold rows for too long, until they are back."""
         boundaries = {each.name: find_boundary(each) for each in channels}
         ahead_ms = max(boundaries.values(), default=0)
         for each in channels:
@@ -244,7 +245,7 @@ class UnionCalls:
                 _LOG.warning("query %s waits for %s again", query, each.name)
         waited_for = [each for each in channels if each.name not in streams.given_up]
         ahead_ms = max((boundaries[each.name] for each in waited_for), default=0) // union.bucket_ms * union.bucket_ms
-        streams.note_wait(find_holders(waited_for, union.bucket_ms), ahead_ms, self._clock())
+        streams.note_wait(find_holders(waited_for, union.bucket_ms, union.absent), ahead_ms, self._clock())
         for name, most_lag_ms, why in _list_overdue(streams, union, waited_for, self._clock()):
             streams.give_up(name, boundaries[name], most_lag_ms)
             _LOG.warning(_GOES_ON, query, name, why, name)

@@ -118,16 +118,20 @@ def is_back(channel: ChannelFacts, bucket_ms: int, left_ms: int, ahead_ms: int, 
     return own_ms is not None and own_ms > left_ms and ahead_ms - own_ms < most_lag_ms
 
 
-def find_holders(channels: Sequence[ChannelFacts], bucket_ms: int) -> dict[str, int]:
+def find_holders(
+    channels: Sequence[ChannelFacts], bucket_ms: int, absent: Collection[str] = ()
+) -> dict[str, int]:
     """The channels that hold rows of others back, slowest first, each with the end of its own stable buckets, in ms.
 
-    A channel holds rows of another one back if their bucket is stable there, and not here.
+    A channel holds rows of another one back if their bucket is stable there, and not here. `absent`: the channels that
+    hold nobody back. Their own rows wait, too: they may be back, and another one away.
     """
     ends = sorted(((_floor(find_boundary(each), bucket_ms), each) for each in channels), key=lambda end: end[0])
     return {
         each.name: end_ms
         for end_ms, each in ends
-        if any(other_ms > end_ms and _has_row_between(other, end_ms, other_ms) for other_ms, other in ends)
+        if each.name not in absent
+        and any(other_ms > end_ms and _has_row_between(other, end_ms, other_ms) for other_ms, other in ends)
     }
 
 

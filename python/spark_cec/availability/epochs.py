@@ -22,8 +22,10 @@ class Epoch:
     """An epoch of a flow.
 
     `begins_after`: the flow's last batch in the epoch's past, -1 for none. `follows`: the last one with rows. `absent`:
-    the channels for which it does not wait. `closed_after`: None while it is open. Else the flow's output up to that
-    batch replaces the epoch's. `wall_ms` is the time of the last change, in ms since 1970.
+    the channels for which it did not wait when it was opened. `closed_after`: None while it is open. Else the flow's
+    output up to that batch replaces the epoch's. `wall_ms` is the time of the last change, in ms since 1970.
+    `has_passed`: the flow's output up to `follows` replaces that of all epochs before this one. Else the rows of the
+    one before it stay until this one has rows.
     """
 
     number: int
@@ -32,6 +34,7 @@ class Epoch:
     absent: tuple[str, ...]
     wall_ms: int
     closed_after: int | None = None
+    has_passed: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -93,6 +96,7 @@ def read_epoch(flow: Storage, number: int) -> Epoch | None:
         return Epoch(
             int(fields["number"]), int(fields["begins_after"]), int(fields["follows"]),
             tuple(map(str, fields["absent"])), int(fields["wall_ms"]), None if closed is None else int(closed),
+            bool(fields.get("has_passed", False)),
         )  # fmt: skip
     except (KeyError, ValueError, TypeError) as error:
         raise DamagedLog(path, 0, f"no note of an epoch: {error!r}") from error

@@ -3,6 +3,7 @@
 A flow that has waited for an input for alpha * X is in UP_FAILURE. Then an epoch (`availability.epochs`) processes the
 rows of the other inputs. When the input is back, the flow itself gives out the stable rows: STABILIZATION. The epoch
 goes on meanwhile. It is closed when the flow has passed it. A flow that reads one with an open epoch has one, too.
+An epoch for which another input goes away does not wait for that one either, and goes on.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+
+_NEAR = 2.0
+"""A flow that stands still is behind by alpha * X at least. Up to so many times that, another epoch comes in time."""
 
 
 class FailureState(str, Enum):
@@ -38,6 +42,10 @@ class Progress:
     def has_reached(self, other: Progress) -> bool:
         """Whether a query with this progress has given out all that one with the other progress has."""
         return _is_at_least(self.until_ms, other.until_ms) and _is_at_least(self.answered_ms, other.answered_ms)
+
+    def join(self, other: Progress) -> Progress:
+        """The least progress that has reached both."""
+        return Progress(_find_later(self.until_ms, other.until_ms), _find_later(self.answered_ms, other.answered_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +94,8 @@ class Orders:
     `closes`: close the epoch, so that its rows do not count any more.
 
     `opens`: open an epoch that does not wait for these channels; None: open no epoch. The set is empty if only an input
-    of the flow answers tentatively.
+    of the flow answers tentatively. `leaves_out`: the open epoch goes on, and waits for all channels but these; None:
+    for the same as before.
     """
 
     state: FailureState
@@ -94,6 +103,7 @@ class Orders:
     suspends: bool = False
     closes: bool = False
     opens: frozenset[str] | None = None
+    leaves_out: frozenset[str] | None = None
 
 
 def decide(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> Orders:
@@ -109,22 +119,23 @@ def decide(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> Orders:
         return Orders(state, closes=True)
     if is_due and _needs_another(flow, epoch, wait_s):
         return Orders(state, closes=True, opens=_find_absent(flow, epoch, wait_s))
+    if is_held and _is_held(epoch.waits_s, wait_s):
+        return Orders(state, leaves_out=_find_absent(flow, epoch, wait_s))
     if is_due or not _has_gone_on(flow, epoch):
         return Orders(FailureState.UP_FAILURE)
     if flow.progress.has_reached(epoch.progress):
         return Orders(FailureState.STABLE, closes=True)
     # The epoch may stay ahead for ever, if an input is always a little behind. So it stops when the flow is in time.
-    lag_ms = (epoch.progress.until_ms or 0) - (flow.progress.until_ms or 0)
-    is_over = bool(epoch.inputs) or lag_ms + epoch.pause_s * 1000 <= wait_s * 1000
+    is_over = bool(epoch.inputs) or _find_lag_s(flow, epoch) <= wait_s
     return Orders(FailureState.STABILIZATION, suspends=is_over and not epoch.is_suspended)
 
 
 def _find_absent(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> frozenset[str]:
-    """The channels for which the next epoch does not wait.
+    """The channels for which an epoch does not wait from now on.
 
-    Those that were away in the last one, and still hold rows back, are not waited for again: that would take longer
-    than the bound. One that is back is: if all had been away one after another, no boundary would count, and the epoch
-    would have no batch. A channel is waited for if the epoch of its flow is read instead. Inputs rarely go away at one
+    Those that were away before, and still hold rows back, are not waited for again: that would take longer than the
+    bound. One that is back is: if all had been away one after another, no boundary would count, and the epoch would
+    have no batch. A channel is waited for if the epoch of its flow is read instead. Inputs rarely go away at one
     moment, and each epoch costs the start of a query. So one that has been waited for half of the time counts as away,
     too.
     """
@@ -141,12 +152,17 @@ def _needs_another(flow: FlowLook, epoch: EpochLook, wait_s: float) -> bool:
     """Whether another epoch must take the place of the open one.
 
     It reads other epochs than there are. Or it was stopped, and rows wait again. Or the flow has gone on and
-    stands still again, so the rows that came between belong into the answer. Or another input is away, too.
+    stands still again, so the rows that came between belong into the answer. But another epoch begins after the flow's
+    last batch. If that is far behind, it would have all rows since to process, and would come later than the bound.
     """
-    stands_again = flow.still_s >= wait_s and _has_gone_on(flow, epoch)
-    is_stuck = _is_held(epoch.waits_s, wait_s)
-    answers_no_more = epoch.is_suspended or stands_again or is_stuck
-    return flow.inputs != epoch.inputs or (_is_held(flow.held_s, wait_s) and answers_no_more)
+    is_near = _find_lag_s(flow, epoch) <= _NEAR * wait_s
+    stands_again = flow.still_s >= wait_s and _has_gone_on(flow, epoch) and is_near
+    return flow.inputs != epoch.inputs or (_is_held(flow.held_s, wait_s) and (epoch.is_suspended or stands_again))
+
+
+def _find_lag_s(flow: FlowLook, epoch: EpochLook) -> float:
+    """How far the flow is behind, in seconds of event time; below 0 if the epoch is behind the flow."""
+    return ((epoch.progress.until_ms or 0) - (flow.progress.until_ms or 0)) / 1000 + epoch.pause_s
 
 
 def _has_gone_on(flow: FlowLook, epoch: EpochLook) -> bool:
@@ -162,6 +178,10 @@ def _is_held(held_s: Mapping[str, float], wait_s: float) -> bool:
 
 def _list_held(held_s: Mapping[str, float], wait_s: float) -> frozenset[str]:
     return frozenset(name for name, each in held_s.items() if each >= wait_s)
+
+
+def _find_later(mine: int | None, other: int | None) -> int | None:
+    return max((each for each in (mine, other) if each is not None), default=None)
 
 
 def _is_at_least(mine: int | None, other: int | None) -> bool:

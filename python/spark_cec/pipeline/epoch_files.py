@@ -29,8 +29,10 @@ from spark_cec.settings import parse_settings
 _LOG = logging.getLogger(__name__)
 
 
-def make_epoch(checkpoint: str, absent: tuple[str, ...]) -> Epoch:
+def make_epoch(checkpoint: str, absent: tuple[str, ...], *, has_passed: bool) -> Epoch:
     """Forks the flow at the URL `checkpoint`, and notes the epoch: its rows count from now on.
+
+    `has_passed`: the flow has given out all that earlier epochs have.
 
     Errors: `ForkError`, and those of the storage. Then nobody knows whether there is a note: `close_failed_epochs`.
     """
@@ -38,7 +40,7 @@ def make_epoch(checkpoint: str, absent: tuple[str, ...]) -> Epoch:
     number = max(list_numbers(flow), default=0) + 1
     begins_after = _fork(checkpoint, number)
     follows = _find_newest_rows(checkpoint, begins_after)
-    epoch = Epoch(number, begins_after, follows, absent, _now_ms())
+    epoch = Epoch(number, begins_after, follows, absent, _now_ms(), has_passed=has_passed)
     open_epoch(flow, epoch)
     return epoch
 

@@ -24,7 +24,7 @@ from spark_cec.availability.failure import (
 from spark_cec.ids import new_id
 from spark_cec.pipeline.epoch_files import close_failed_epochs, delete_epoch, end_epoch, make_epoch, read_until
 from spark_cec.pipeline.options import Pace, Step, Within
-from spark_cec.pipeline.query_progress import Wait, last_batch, read_progress, read_wait
+from spark_cec.pipeline.query_progress import Wait, last_batch, leave_out, read_progress, read_wait
 from spark_cec.pipeline.worker import Worker
 from spark_cec.recovery.requests import ask_flush, withdraw_flush
 
@@ -52,7 +52,8 @@ class _OpenEpoch:
     """The open epoch. `query`: None before its start, and after a failed one. By the clock, `opened_at`.
 
     `begun`: the flow's progress then. `inputs`: the epochs of other flows that it reads. `pace`: that of its query,
-    which changes once at most. `changes_pace`: the query is about to be started again, so its end is no failure.
+    which changes once at most. `absent`: the channels for which it does not wait now. `changes_pace`: the query is
+    about to be started again, so its end is no failure.
     """
 
     epoch: Epoch
@@ -60,6 +61,7 @@ class _OpenEpoch:
     begun: Progress
     inputs: Inputs
     pace: Pace
+    absent: frozenset[str]
     query: StreamingQuery | None = None
     progress: Progress = field(default_factory=Progress)
     is_suspended: bool = False
@@ -128,6 +130,7 @@ class EpochKeeper(Worker):
         self._progress = Progress()
         self._moved_at = time.monotonic()
         self._open: _OpenEpoch | None = None
+        self._answered = Progress()
         self._may_have_left = False
         self._rests_until = 0.0
         self._prepared_at: Progress | None = None
@@ -215,7 +218,7 @@ class EpochKeeper(Worker):
             has_ended, wait = not (query.isActive or open_.changes_pace), read_wait(query)
             self._note_answer(open_, query)
         return EpochLook(
-            frozenset(open_.epoch.absent), open_.begun, open_.progress, wait.held_s, has_ended,
+            open_.absent, open_.begun, open_.progress, wait.held_s, has_ended,
             open_.is_suspended, open_.inputs, self._pause_ms(open_) / 1000,
         )  # fmt: skip
 
@@ -247,6 +250,8 @@ class EpochKeeper(Worker):
                     open_.suspend()
                 elif step is Step.START_AGAIN:
                     self._start_again(open_, self._within.while_correcting)
+            if open_ is not None and orders.leaves_out is not None:
+                self._go_on_without(open_, orders.leaves_out)
             if orders.opens is not None and not rests:
                 self._open_epoch(tuple(sorted(orders.opens)), inputs)
         finally:
@@ -258,7 +263,7 @@ class EpochKeeper(Worker):
             self._standing = TentativeStatus(FailureState.STABLE if state is FailureState.STABILIZATION else state)
         else:
             self._standing = TentativeStatus(
-                state, open_.epoch.number, open_.progress.until_ms, open_.epoch.absent
+                state, open_.epoch.number, open_.progress.until_ms, tuple(sorted(open_.absent))
             )  # fmt: skip
         if (before.state, before.epoch) != (self._standing.state, self._standing.epoch):
             _LOG.info("flow %s: %s", self._flow, self._standing)
@@ -270,23 +275,42 @@ class EpochKeeper(Worker):
         That one is closed after the new note: else readers would take its rows back before others may come.
         """
         began, before = time.monotonic(), self._open
+        if before is not None:
+            self._note_answered(before)
         self._may_have_left = True
-        epoch = make_epoch(self._checkpoint, absent)
+        epoch = make_epoch(self._checkpoint, absent, has_passed=self._progress.has_reached(self._answered))
         if before is not None:
             self._close(before)
-        open_ = self._open = _OpenEpoch(epoch, began, Progress(), inputs, self._within.while_away)
+        open_ = self._open = _OpenEpoch(epoch, began, Progress(), inputs, self._within.while_away, frozenset(absent))
         self._may_have_left = False
         # Not the progress that was seen last: after a restart there is none before the first batch.
         open_.begun = Progress(read_until(self._checkpoint, epoch.begins_after))
-        number = epoch.number
-        without = f"without {' and '.join(absent)}" if absent else "because its input does so"
-        _LOG.warning("flow %s answers tentatively, in epoch %d, %s", self._flow, number, without)
+        self._log_answers(open_)
         self._start(open_)
+
+    def _go_on_without(self, open_: _OpenEpoch, absent: frozenset[str]) -> None:
+        """Has the query of the open epoch wait for all channels but these."""
+        if open_.query is None or absent == open_.absent:
+            return
+        leave_out(open_.query, absent)
+        open_.absent = absent
+        self._log_answers(open_)
+
+    def _log_answers(self, open_: _OpenEpoch) -> None:
+        absent = sorted(open_.absent)
+        without = f"without {' and '.join(absent)}" if absent else "because its input does so"
+        _LOG.warning("flow %s answers tentatively, in epoch %d, %s", self._flow, open_.epoch.number, without)
+
+    def _note_answered(self, open_: _OpenEpoch) -> None:
+        """Notes how far an epoch has got that is about to be closed."""
+        if open_.query is not None:
+            open_.note_progress(open_.query)
+        self._answered = self._answered.join(open_.progress)
 
     def _start(self, open_: _OpenEpoch) -> None:
         number = open_.epoch.number
         open_.query = self._start_fork(
-            f"{self._flow} epoch {number}", epoch_checkpoint(self._checkpoint, number), open_.epoch.absent,
+            f"{self._flow} epoch {number}", epoch_checkpoint(self._checkpoint, number), open_.absent,
             dict(open_.inputs), self._pause_ms(open_),
         )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -90,6 +90,14 @@ def read_wait(query: StreamingQuery) -> Wait:
         return Wait()
 
 
+def leave_out(query: StreamingQuery, channels: Iterable[str]) -> None:
+    """Has a running query by buckets wait for all channels but these, from its next batch on, until it is stopped.
+
+    Raises if the session has ended.
+    """
+    _find_waits().leaveOut(str(query.id), ",".join(sorted(channels)))
+
+
 def read_unread(query: StreamingQuery) -> tuple[Unread, ...] | None:
     """What is unread of each channel of a query by buckets that measures it; None before its first plan."""
     try:
@@ -100,7 +108,7 @@ def read_unread(query: StreamingQuery) -> tuple[Unread, ...] | None:
 
 
 def _find_waits() -> Any:
-    """The object in the JVM that knows for what queries wait. Raises if the session has ended."""
+    """The object in the JVM that knows for what queries wait, and must not wait. Raises if the session has ended."""
     from pyspark import SparkContext
 
     found: Any = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]

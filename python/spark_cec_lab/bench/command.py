@@ -26,6 +26,7 @@ from spark_cec_lab.bench.options import (
     check_long,
     check_nexmark,
     check_options,
+    check_outages,
     check_protocols,
     check_scales,
     check_simulation,
@@ -39,7 +40,7 @@ from spark_cec_lab.bench.paper_run import Found, run_figures
 from spark_cec_lab.bench.pipelines.availability import QUICK_WINDOWS, WINDOWS, availability
 from spark_cec_lab.bench.pipelines.chain import Amount, compare_ways
 from spark_cec_lab.bench.pipelines.failover import Course, Run, Way, failover
-from spark_cec_lab.bench.pipelines.outage import MEASURED, OUTAGES, QUICK, measure_process_us, outages
+from spark_cec_lab.bench.pipelines.outage import MEASURED, OUTAGES, QUICK, Selection, measure_process_us, outages
 from spark_cec_lab.bench.pipelines.outage import Part as OutagePart
 from spark_cec_lab.bench.pipelines.outage_simulated import SIMULATED
 from spark_cec_lab.bench.pipelines.reconcile import (
@@ -143,7 +144,7 @@ Examples:
   cec bench protocols --part nexmark --query q3 --instances 2 --protocol cec --protocol none
   cec bench protocols --from protocols.jsonl --from more.jsonl --png figures
   cec bench availability --quick --png figures
-  cec bench availability --part fig10 --rounds 3 --json-out fig10.jsonl
+  cec bench availability --part fig10 --alpha 0.6 --at 5 --at 15 --json-out fig10.jsonl
   cec bench availability --simulate --part fig10 --against fig10.jsonl --png figures
   cec bench ui --rounds 3
   cec bench storage --long 10000 --partitions 8 --provider cec --rounds 1
@@ -265,6 +266,14 @@ def bench(
             "second of the paper, default: the least that suffices.",
         ),
     ] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option(help="For availability: of the flows; default: 0.9 as the paper's, or 0.6 with --quick."),
+    ] = None,
+    at: Annotated[
+        list[float] | None,
+        typer.Option(help="For availability: these points on the axis of a figure alone; more than once."),
+    ] = None,
 ) -> None:
     growth, size = growth_of(grow), Size(keys, updates, partitions)
     batches = batches or (UI_BATCHES if task is Task.UI else BATCHES)
@@ -276,6 +285,9 @@ def bench(
     check_simulation(task, part, [each.value for each in SIMULATED], simulate, against is not None)
     outage = parse_part(task, part, Task.AVAILABILITY, OutagePart)
     only = parse_part(task, part, Task.PROTOCOLS, Part)
+    parts = ([*QUICK] if quick else [*MEASURED]) if outage is None else [outage]
+    selection = Selection(tuple(parts), scale, alpha, tuple(at or ()), 1 if quick else rounds, quick)
+    check_outages(task, alpha, at, simulate, selection.find_unknown)
     check_protocols(task, is_quick or bool(earlier), protocol, instances)
     workload = replace(size.of(task.workload), value_bytes=value_bytes)
     spec = JobSpec(
@@ -300,7 +312,7 @@ def bench(
                 _draw_failover(runs, png)
             elif task is Task.AVAILABILITY:
                 simulates = partial(simulate_parts, outage, scale, against, seed, write, _say) if simulate else None
-                measures = partial(_measure_outages, outage, size.keys, scale, rounds, memory, work, write, quick=quick)
+                measures = partial(_measure_outages, selection, size.keys, memory, work, write)
                 _show_outages(simulates, measures, png)
             elif task in (Task.CHAIN, Task.UNION, Task.STORAGE, Task.UI):
                 schedule = Schedule(workload.fill_batches, warm_up, batches)
@@ -342,23 +354,23 @@ def _run_alone(
 
 
 def _measure_outages(
-    part: OutagePart | None, windows: int | None, scale: float | None, rounds: int, memory: str, work: Path,
-    write: Callable[[dict[str, Any]], None], *, quick: bool,
-) -> list[dict[str, Any]]:  # fmt: skip
+    chosen: Selection, windows: int | None, memory: str, work: Path, write: Callable[[dict[str, Any]], None]
+) -> list[dict[str, Any]]:
     """Answers what can be drawn."""
-    rounds, parts = 1 if quick else rounds, ([*QUICK] if quick else [*MEASURED]) if part is None else [part]
+    parts = chosen.parts
     if OutagePart.COST in parts:
-        availability(windows or (QUICK_WINDOWS if quick else WINDOWS), rounds, memory, work, write, _say)
+        windows = windows or (QUICK_WINDOWS if chosen.quick else WINDOWS)
+        availability(windows, chosen.rounds, memory, work, write, _say)
     if OutagePart.SWITCH in parts:
-        switches(rounds, memory, work, write, _say)
-    figures = [each for each in parts if each in OUTAGES]
+        switches(chosen.rounds, memory, work, write, _say)
+    figures = tuple(each for each in parts if each in OUTAGES)
     if OutagePart.TABLE_2 in parts:
         constants = find_constants(measure_process_us(memory, work, write, _say))
         write({"kind": "constants", "task": "availability", "part": OutagePart.TABLE_2.value, **asdict(constants)})
         print(table_of_constants(constants, "a run on Spark: a row more of the batch that catches up"))
     summaries = list[dict[str, Any]]()
     if figures:
-        summaries = outages(figures, scale, rounds, memory, work, write, _say, quick=quick)
+        summaries = outages(replace(chosen, parts=figures), memory, work, write, _say)
         if OutagePart.FIGURE_12 in figures:
             reconciled = with_formulas(summaries, find_constants(find_process_us(summaries)), "measured on Spark")
             for each in reconciled:

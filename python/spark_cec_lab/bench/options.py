@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from enum import Enum
@@ -113,6 +113,19 @@ def check_simulation(task: Task, part: str | None, simulated: Sequence[str], sim
         _known([part], simulated, "--part")
     if part == BOUND and not simulates:
         raise typer.BadParameter("bound is for --simulate", param_hint="--part")
+
+
+def check_outages(
+    task: Task, alpha: float | None, at: Sequence[float] | None, simulates: bool, find_unknown: Callable[[], str | None]
+) -> None:
+    """`--alpha` and `--at`. `find_unknown`: what is wrong with the latter."""
+    if (alpha is not None or at) and (task is not Task.AVAILABILITY or simulates):
+        why = "for the task availability" + (", without --simulate" if simulates else "")
+        raise typer.BadParameter(why, param_hint="--alpha, --at")
+    if alpha is not None and not 0 < alpha < 1:
+        raise typer.BadParameter(f"{alpha:g}: give a number between 0 and 1", param_hint="--alpha")
+    if unknown := find_unknown():
+        raise typer.BadParameter(unknown, param_hint="--at")
 
 
 def check_long(task: Task, long: int | None) -> None:

@@ -12,6 +12,7 @@ from tests.agent.support import Agent
 
 NONE = {
     "number": None, "begins_after": -1, "follows": -1, "newest": -1, "has_rows": False, "closed_after": None,
+    "has_passed": False,
 }  # fmt: skip
 
 
@@ -24,7 +25,7 @@ def test_an_epoch_without_a_log_has_no_rows(agent: Agent) -> None:
     flow, epoch = open_storage(agent.checkpoint), Epoch(3, 7, 5, ("app",), 1)
     assert agent.ask("epoch") == NONE
     open_epoch(flow, epoch)
-    found = {"number": 3, "begins_after": 7, "follows": 5, "newest": 7, "has_rows": False, "closed_after": None}
+    found = {**NONE, "number": 3, "begins_after": 7, "follows": 5, "newest": 7}
     assert agent.ask("epoch") == found
     close_epoch(flow, epoch, 9, 2)
     assert agent.ask("epoch") == {**found, "closed_after": 9}

@@ -327,6 +327,19 @@ def test_an_epoch_does_not_wait_for_an_absent_channel(union: Union) -> None:
     assert not list((Path(agent.home) / "late").rglob("*")), "an epoch keeps no late rows"
 
 
+def test_a_query_that_runs_is_said_for_which_channels_it_must_not_wait(union: Union) -> None:
+    """In place of those of its union: another input goes away while an epoch is open, or one is back."""
+    union.plan()
+    union.write("app", 1_500, 3_500)
+    assert union.plan()["app"]["waits_for"] == ["web"]
+    ends = union.plan(absent=["web"])
+    assert [end["until_ms"] for end in ends.values()] == [2_000, 2_000] and not ends["app"]["waits_for"]
+    union.read(ends)
+    union.write("app", 5_500)
+    assert union.plan(absent=[])["app"]["until_ms"] == 2_000, "it waits again"
+    assert union.plan(absent=["web"])["app"]["until_ms"] == 4_000
+
+
 def test_in_an_epoch_that_delays_each_row_waits_after_it_came(union: Union, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the clock that is never set. The batches' own clock is ahead of this machine's."""
     now = [5_000.0]

@@ -97,6 +97,16 @@ def test_each_channel_that_holds_rows_back_is_named() -> None:
     assert list(find_holders([each.facts() for each in (few, app, tel)], BUCKET_MS)) == ["tel"], "no row waits for app"
 
 
+def test_rows_of_an_input_that_is_back_wait_for_one_that_went_away_meanwhile() -> None:
+    """Nobody waits for web any more. Its rows do wait, so tel must be given up, too."""
+    web, app = Channel("web", batches=[rows_of(100, 9_700)]), Channel("app", batches=[rows_of(4_200)])
+    tel = Channel("tel", batches=[rows_of(2_100)])
+    channels = [each.facts() for each in (web, app, tel)]
+    assert find_holders(channels, BUCKET_MS, ["web"]) == {"tel": 2_000, "app": 4_000}
+    assert find_holders(channels, BUCKET_MS, ["tel", "web"]) == {"app": 4_000}
+    assert find_holders(channels, BUCKET_MS, ["app", "tel"]) == {}
+
+
 def test_the_delay_and_what_the_writer_says_move_the_boundary() -> None:
     web = Channel("web", delay_ms=2_000, batches=[rows_of(5_500)])
     assert find_boundary(web.facts()) == 3_500

@@ -54,14 +54,26 @@ def test_an_epoch_stops_when_the_flow_is_in_time_again() -> None:
 
 def test_a_flow_that_stands_still_again_has_another_epoch() -> None:
     """The inputs that were away, and are behind, are not waited for once more: that would take too long."""
-    again = FlowLook(at(12_000), {"web": X_S, "app": 0.1}, X_S)
+    again = FlowLook(at(17_000), {"web": X_S, "app": 0.1}, X_S)
     assert decide(again, EPOCH, X_S) == Orders(UP_FAILURE, closes=True, opens=frozenset({"app", "web"}))
+
+
+def test_an_epoch_that_is_far_ahead_goes_on_when_the_flow_stands_still_again() -> None:
+    """Another one would have all rows since the flow's last batch to process, and would come later than the bound."""
+    again = FlowLook(at(12_000), {"web": X_S, "app": 0.1}, X_S)
+    assert decide(again, EPOCH, X_S) == Orders(UP_FAILURE)
+    stopped = replace(EPOCH, is_suspended=True)
+    assert decide(again, stopped, X_S) == Orders(UP_FAILURE, closes=True, opens=frozenset({"app", "web"})), "no answer"
+    paused = replace(EPOCH, progress=at(17_000), pause_s=2.0)
+    assert decide(again, paused, X_S) == Orders(UP_FAILURE), "its rows wait, so it is further ahead than it seems"
 
 
 def test_an_input_that_is_back_is_waited_for_when_others_go_away() -> None:
     """Else an epoch after failures of all inputs, one after another, would wait for none, and would have no batch."""
-    again = FlowLook(at(12_000), {"web": X_S, "tel": X_S}, X_S)
+    again = FlowLook(at(17_000), {"web": X_S, "tel": X_S}, X_S)
     assert decide(again, EPOCH, X_S) == Orders(UP_FAILURE, closes=True, opens=frozenset({"web", "tel"}))
+    stuck = replace(EPOCH, held_s={"web": X_S})
+    assert decide(replace(again, progress=at(12_000)), stuck, X_S).leaves_out == frozenset({"web", "tel"})
 
 
 def test_an_input_that_is_slow_leaves_the_epoch_open() -> None:
@@ -70,8 +82,10 @@ def test_an_input_that_is_slow_leaves_the_epoch_open() -> None:
 
 
 def test_another_input_that_is_away_is_left_out_too() -> None:
+    """The epoch goes on: another one would begin after the flow's last batch, and process all rows since again."""
     stuck = replace(EPOCH, held_s={"web": X_S})
-    assert decide(WAITING, stuck, X_S) == Orders(UP_FAILURE, closes=True, opens=frozenset({"app", "web"}))
+    assert decide(WAITING, stuck, X_S) == Orders(UP_FAILURE, leaves_out=frozenset({"app", "web"}))
+    assert decide(WAITING, replace(EPOCH, held_s={"web": X_S - 0.1}), X_S) == Orders(UP_FAILURE)
 
 
 @pytest.mark.parametrize(("held_s", "absent"), [(0.6 * X_S, {"app", "web"}), (0.4 * X_S, {"app"})])
@@ -118,7 +132,7 @@ class Life:
         self.chance = random.Random(seed)
         self.boundaries, self.away_until, self.slow_until = (dict.fromkeys(self.names, 0) for _ in range(3))
         self.lag = {name: self.chance.choice([0, 300, 1500]) for name in self.names}
-        self.until, self.answered, self.moved_at, self.opened = 0, 0, 0, 0
+        self.until, self.answered, self.moved_at, self.opened, self.extended = 0, 0, 0, 0, 0
         self.inputs = frozenset[tuple[str, int]]()
         self.held, self.epoch_held = dict[str, tuple[int, int]](), dict[str, tuple[int, int]]()
         self.epoch: EpochLook | None = None
@@ -179,10 +193,16 @@ class Life:
         if orders.suspends:
             assert self.epoch is not None and longest(flow) < X_S
             self.epoch = replace(self.epoch, is_suspended=True)
+        if orders.leaves_out is not None:
+            assert self.epoch is not None and not self.epoch.is_suspended and orders.opens is None
+            assert orders.leaves_out < set(self.names), "without a boundary there is no batch"
+            self.epoch = replace(self.epoch, absent=orders.leaves_out)
+            self.extended += 1
         if orders.closes:
             assert self.epoch is not None
             self.epoch = None
         if orders.opens is not None:
+            assert orders.opens < set(self.names), "without a boundary there is no batch"
             self.epoch = EpochLook(orders.opens, flow.progress, Progress(), inputs=self.inputs)
             self.epoch_held, self.opened = {}, self.opened + 1
 

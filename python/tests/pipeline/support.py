@@ -115,13 +115,17 @@ def becomes(supervisor: Supervisor, state: State) -> None:
 
 @dataclass
 class EpochQuery:
-    """A query as the keeper of epochs sees it: what it has reached, and for what it waits."""
+    """A query as the keeper of epochs sees it: what it has reached, and for what it waits.
+
+    `left_out`: the channels for which it was said not to wait, each time.
+    """
 
     until_ms: int | None = None
     wait: Wait = field(default_factory=Wait)
     isActive: bool = True  # noqa: N815
     error: str | None = None
     fails_to_stop: bool = False
+    left_out: list[set[str]] = field(default_factory=list)
 
     def stop(self) -> None:
         if self.fails_to_stop:

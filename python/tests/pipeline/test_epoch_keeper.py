@@ -78,6 +78,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(epoch_keeper, "read_progress", lambda query: Progress(query.until_ms, query.until_ms))
     monkeypatch.setattr(epoch_keeper, "read_wait", lambda query: query.wait)
     monkeypatch.setattr(epoch_keeper, "last_batch", lambda query: None if query.until_ms is None else 1)
+    monkeypatch.setattr(epoch_keeper, "leave_out", lambda query, channels: query.left_out.append(set(channels)))
     return now
 
 
@@ -238,14 +239,13 @@ def test_an_epoch_behind_a_newer_note_is_closed_however_often_the_storage_fails(
     flow.waits_for("app")
     flow.keeper.look()
     first = flow.query
-    first.wait = Wait({"web": 1.5})
+    flow.inputs = frozenset({("short", 1)})
     with monkeypatch.context() as storage:
         storage.setattr(epoch_keeper, "end_epoch", fail)
         flow.keeper.look()  # the note of the second one is there, and the first one is not closed
         clock[0] += epoch_keeper.RETRY_S
         flow.keeper.look()
     assert flow.newest.number == 2 and first.isActive
-    first.wait = Wait()
     flow.own.until_ms = 10_500  # so that the flow does not stand still, which alone would close it
     clock[0] += epoch_keeper.RETRY_S
     flow.keeper.look()
@@ -432,7 +432,66 @@ def test_an_epoch_of_an_input_has_let_its_rows_wait_and_is_not_waited_for(clock:
     flow.query.wait = Wait({"short": 5.0, "app": 1.5})
     flow.waits_for("short", "app")
     flow.keeper.look()
-    assert flow.newest.number == 2 and flow.newest.absent == ("app",)
+    assert flow.newest.number == 1 and flow.query.left_out == [{"app"}]
+
+
+def test_an_epoch_goes_on_without_another_input_that_goes_away(clock: list[float], tmp_path: Path) -> None:
+    """Its query learns it once. If it is started again in another pace, it does not wait for that one either."""
+    flow = Flow(tmp_path, while_correcting=Pace.DELAY)
+    flow.waits_for("app")
+    flow.keeper.look()
+    flow.query.until_ms, flow.query.wait = 12_000, Wait({"web": 1.5})
+    flow.waits_for("app", "web")
+    for _ in range(3):
+        flow.keeper.look()
+    assert flow.query.left_out == [{"app", "web"}] and flow.newest.number == 1
+    assert flow.standing.absent == ("app", "web")
+    flow.query.until_ms, flow.query.wait = 20_000, Wait()
+    flow.keeper.look()
+    flow.waits_for()
+    flow.own.until_ms = 12_000
+    flow.keeper.look()
+    assert [how[2] for _, how in flow.started] == [("app",), ("app", "web")]
+
+
+def test_a_session_that_ends_leaves_the_open_epoch_as_it_is(
+    clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = Flow(tmp_path)
+    flow.waits_for("app")
+    flow.keeper.look()
+    flow.query.until_ms, flow.query.wait = 12_000, Wait({"web": 1.5})
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no session")
+
+    with monkeypatch.context() as session:
+        session.setattr(epoch_keeper, "leave_out", fail)
+        flow.keeper.look()
+    assert flow.standing.absent == ("app",) and flow.query.isActive
+    flow.keeper.look()
+    assert flow.query.left_out == [{"app", "web"}], "it is tried again"
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_note_says_whether_the_flow_had_passed_the_epochs_before(
+    passed: bool, clock: list[float], tmp_path: Path
+) -> None:
+    """Also those before the last one, and with what the last one has given out since the keeper looked."""
+    flow = Flow(tmp_path)
+    flow.waits_for("app")
+    flow.keeper.look()
+    assert flow.newest.has_passed, "there is none before"
+    flow.query.until_ms = 12_000
+    flow.keeper.look()
+    flow.own.until_ms = 14_000 if passed else 13_000
+    flow.query.until_ms = 14_000
+    flow.inputs = frozenset({("short", 1)})
+    flow.keeper.look()
+    assert flow.newest.number == 2 and flow.newest.has_passed == passed
+    flow.inputs = frozenset({("short", 2)})
+    flow.keeper.look()
+    assert flow.newest.number == 3 and flow.newest.has_passed == passed, "the second one has no row"
 
 
 def test_a_flow_that_is_over_has_no_epoch(clock: list[float], tmp_path: Path) -> None:

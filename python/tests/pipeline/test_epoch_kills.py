@@ -126,7 +126,7 @@ class Sink:
             return end, place if place is not None and end < closed_after else None
         if place is not None and place[0] == number:
             return end, (number, place[1], max(place[2], newest["newest"]))
-        if end >= newest["follows"] and (place is None or newest["has_rows"]):
+        if end >= newest["follows"] and (place is None or newest["has_rows"] or newest["has_passed"]):
             return end, (number, newest["begins_after"], newest["newest"])
         return end, place
 
@@ -173,6 +173,7 @@ class World:
         named = relative_home(self.checkpoint, self.home)
         self.query_file = {"log_home": named, "log_id": LOG_ID, "generation": 1, "settings_conf": conf}
         self.batch, self.away, self.own = -1, False, Query()
+        self.inputs = frozenset[tuple[str, int]]()
         self.database = sqlite3.connect(":memory:", isolation_level=None)
         self.forks: list[Query] = []
         self.begins_agent()
@@ -209,6 +210,7 @@ class World:
         patch.setattr("spark_cec.pipeline.epoch_keeper.time.monotonic", lambda: self.clock)
         patch.setattr(epoch_keeper, "read_progress", lambda query: Progress(query.until_ms, query.until_ms))
         patch.setattr(epoch_keeper, "read_wait", lambda query: query.wait)
+        patch.setattr(epoch_keeper, "leave_out", lambda query, channels: query.left_out.append(set(channels)))
         patch.setattr(epoch_keeper, "last_batch", lambda query: None if query.until_ms is None else 1)
 
     def make_keeper(self) -> EpochKeeper:
@@ -216,7 +218,7 @@ class World:
         own = self.own
         return EpochKeeper(
             "flow", self.checkpoint, Within(2_000, 1_000), lambda: own if own.isActive else None,  # type: ignore[arg-type, return-value]
-            lambda: False, frozenset, self.start_fork, lambda: None,
+            lambda: False, lambda: self.inputs, self.start_fork, lambda: None,
         )  # fmt: skip
 
     def start_fork(self, _: str, place: str, absent: Collection[str], epochs: Mapping[str, int], pause_ms: int) -> Any:
@@ -297,12 +299,19 @@ class World:
             self.keeper.run()
         self.restart()
 
+    def move_inputs(self) -> None:
+        """An input goes away, or comes back; or one that answers tentatively has another epoch, or none."""
+        if self.chance.random() < 0.7:
+            self.away = not self.away
+        else:
+            self.inputs = frozenset({("short", self.chance.randrange(3))} if self.chance.random() < 0.5 else ())
+
     def live(self, steps: int) -> None:
         """A random life."""
         for _ in range(steps):
             what = self.chance.random()
             if what < 0.1:
-                self.away = not self.away
+                self.move_inputs()
             elif what < 0.3:
                 self.flow_step()
             elif what < 0.55:
@@ -322,7 +331,7 @@ class World:
     def heal(self) -> None:
         """All inputs are there, and storage answers: the table has the stable rows alone, and no file stays."""
         self.trouble.lasts = 0
-        self.away = False
+        self.away, self.inputs = False, frozenset()
         for _ in range(12):
             self.flow_step()
             self.look()
@@ -407,12 +416,12 @@ def test_rows_of_an_epoch_stay_while_the_next_one_is_made(
     """Also if that fails. A fork on an object store takes seconds, and a reader looks ten times a second."""
     world, make, seen, fails = made(0), epoch_files.make_epoch, list[int](), [True, False]
 
-    def slow(checkpoint: str, absent: tuple[str, ...]) -> Any:
+    def slow(checkpoint: str, absent: tuple[str, ...], **how: bool) -> Any:
         world.sink.step()
         seen.append(world.sink.tentative)
         if fails.pop(0):
             raise OSError("503 Slow Down")
-        return make(checkpoint, absent)
+        return make(checkpoint, absent, **how)
 
     world.flow_step()
     world.away = True
@@ -421,8 +430,7 @@ def test_rows_of_an_epoch_stay_while_the_next_one_is_made(
     world.fork_step()
     world.sink.step()
     monkeypatch.setattr(epoch_keeper, "make_epoch", slow)
-    world.forks[-1].wait = Wait({"tel": 1.5})
-    world.own.wait = Wait({"app": 1.5, "tel": 1.5})
+    world.inputs = frozenset({("short", 1)})
     world.look()
     assert seen == [2] and world.keeper.standing.epoch == 1 and world.forks[-1].isActive
     world.clock += RETRY_S
@@ -432,6 +440,29 @@ def test_rows_of_an_epoch_stay_while_the_next_one_is_made(
     assert [each.isActive for each in world.forks] == [False, True]
     world.fork_step()
     world.sink.step()
+    world.heal()
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_rows_that_the_flow_has_passed_go_though_the_next_epoch_has_none(
+    passed: bool, made: Callable[..., World]
+) -> None:
+    """All inputs may be quiet by then, so that the next epoch never has a row."""
+    world = made(0)
+    world.flow_step()
+    world.away = True
+    world.flow_step()
+    world.look()
+    for _ in range(1 if passed else 2):
+        world.fork_step()
+    world.sink.step()
+    assert world.sink.tentative
+    world.away = False
+    world.flow_step()
+    world.inputs = frozenset({("short", 1)})
+    world.look()
+    world.sink.step()
+    assert world.keeper.standing.epoch == 2 and bool(world.sink.tentative) != passed
     world.heal()
 
 

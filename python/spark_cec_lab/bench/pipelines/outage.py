@@ -81,6 +81,37 @@ class Point:
     outage: Outage
 
 
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which runs are made, and how often. `scale`: seconds for a second of the paper; None: a first run measures it.
+
+    `alpha`: None for the usual one. `at`: the points on the axes of the figures; all if it is empty.
+    """
+
+    parts: tuple[Part, ...]
+    scale: float | None = None
+    alpha: float | None = None
+    at: tuple[float, ...] = ()
+    rounds: int = 1
+    quick: bool = False
+
+    @property
+    def alpha_of_flows(self) -> float:
+        """Alpha of the flows."""
+        return self.alpha or (QUICK_ALPHA if self.quick else ALPHA)
+
+    def points(self, scale: float) -> list[Point]:
+        """The runs of a round."""
+        known = plan(self.parts, scale, self.alpha_of_flows, quick=self.quick)
+        return [each for each in known if not self.at or each.x in self.at]
+
+    def find_unknown(self) -> str | None:
+        """What is wrong with `at`; None if each of it is a point of some part."""
+        known = {each.x for each in plan(self.parts, 1.0, self.alpha_of_flows, quick=self.quick)}
+        unknown, there = (", ".join(f"{x:g}" for x in xs) for xs in ({*self.at} - known, sorted(known)))
+        return f"no run is at {unknown}: there are {there or 'none'}" if unknown else None
+
+
 def plan(parts: Iterable[Part], scale: float, alpha: float, *, quick: bool) -> list[Point]:
     """The runs of all parts. `scale`: seconds for a second of the paper."""
     made = dict[Part, list[Point]]()
@@ -137,24 +168,24 @@ def find_scale(done: dict[str, Any], alpha: float) -> float:
 
 
 def outages(
-    parts: Sequence[Part], scale: float | None, rounds: int, memory: str, work: Path,
-    write: Callable[[dict[str, Any]], None], say: Say, *, quick: bool,
-) -> list[dict[str, Any]]:  # fmt: skip
+    chosen: Selection, memory: str, work: Path, write: Callable[[dict[str, Any]], None], say: Say
+) -> list[dict[str, Any]]:
     """Runs each point once a round, and writes a line for each run and one for each point. Answers the latter.
 
     Raises `BenchError` if a stable row is wrong, is missing or came twice.
     """
-    jar, alpha, found = str(shutil.copy(jar_path(), work)), QUICK_ALPHA if quick else ALPHA, dict[int, list[Any]]()
+    jar, scale, found = str(shutil.copy(jar_path(), work)), chosen.scale, dict[int, list[Any]]()
     if scale is None:
+        alpha = chosen.alpha_of_flows
         first = _run(OutageSpec(str(work / "run"), jar, memory, Outage(15.0, 5.0, 8.0)), after("first run: ", say))
         scale = find_scale(first, alpha)
         write({"kind": "run", "task": "availability", "part": "scale", "scale": scale, "alpha": alpha, **first})
         say(f"a second of the paper is {scale:g} s here: the first tentative row took {first['first_tentative_s']} s")
-    points = plan(parts, scale, alpha, quick=quick)
-    for number in range(rounds):
+    points = chosen.points(scale)
+    for number in range(chosen.rounds):
         for i in range(len(points)) if number % 2 == 0 else reversed(range(len(points))):
             point = points[i]
-            name = f"round {number + 1}/{rounds}, {point.part.value}, {point.series}, {point.x:g}: "
+            name = f"round {number + 1}/{chosen.rounds}, {point.part.value}, {point.series}, {point.x:g}: "
             done = _run(OutageSpec(str(work / "run"), jar, memory, point.outage), after(name, say))
             found.setdefault(i, []).append(done)
             write({"kind": "run", **describe(point, scale), "round": number + 1, **done})

@@ -62,7 +62,7 @@ class Board:
         if last.closed_after is not None:
             return known if known is not None and newest < last.closed_after else None
         is_known = known is not None and known[0] is last
-        if is_known or (newest >= last.begins_after and (known is None or last.has_rows)):
+        if is_known or (newest >= last.begins_after and (known is None or last.has_rows or last.has_passed)):
             return last, last.query.out.newest
         return known
 

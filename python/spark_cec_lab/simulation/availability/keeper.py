@@ -17,7 +17,8 @@ from spark_cec_lab.simulation.availability.setup import Setup
 class Epoch:
     """A fork of a flow: its note, and its query. `begins_after`: the flow's last batch in its past.
 
-    `closed_after`: None while it is open; else the flow's output up to that batch replaces the epoch's.
+    `closed_after`: None while it is open; else the flow's output up to that batch replaces the epoch's. `has_passed`:
+    the flow's output before it replaces that of all epochs before it.
     """
 
     number: int
@@ -29,6 +30,7 @@ class Epoch:
     pace: Pace
     is_suspended: bool = False
     closed_after: int | None = None
+    has_passed: bool = True
 
     @property
     def has_rows(self) -> bool:
@@ -96,6 +98,8 @@ class Keeper:
             if step is Step.START_AGAIN:
                 open_.pace, starts = self._setup.within.while_correcting, True
                 open_.query.start(self._setup.costs.fork_ms, self._pause_ms(open_.inputs, open_.pace))
+        if open_ is not None and orders.leaves_out is not None:
+            open_.absent = open_.query.absent = orders.leaves_out
         if orders.opens is None:
             return starts
         self._open(orders.opens, inputs)
@@ -110,8 +114,13 @@ class Keeper:
             self._clock, self._setup, channels, self.flow.out.fork(), self.flow.state, absent,
             self._pause_ms(inputs, pace),
         )  # fmt: skip
-        begun = Progress(self.flow.state.until_ms)
-        self.epochs.append(Epoch(len(self.epochs) + 1, self.flow.out.newest, absent, query, begun, inputs, pace))
+        begun, answered = Progress(self.flow.state.until_ms), Progress()
+        for each in self.epochs:
+            answered = answered.join(each.query.progress)
+        has_passed = self.flow.progress.has_reached(answered)
+        number, begins_after = len(self.epochs) + 1, self.flow.out.newest
+        made = Epoch(number, begins_after, absent, query, begun, inputs, pace, has_passed=has_passed)
+        self.epochs.append(made)
         query.start(self._setup.costs.fork_ms)
         self.changes.send()
 

@@ -81,7 +81,7 @@ def simulate(setup: Setup, seed: int) -> Outcome:
 
 def _measure(setup: Setup, board: Board, corrected_ms: float | None, epochs: int, first_ms: int) -> Outcome:
     window_ms, cut_ms = setup.window_ms, setup.cut_ms
-    delays = {start: at - start - window_ms for start, at in board.first_ms.items()}
+    delays = {start: at - _find_due(setup, start + window_ms) for start, at in board.first_ms.items()}
     before = [
         each for start, each in delays.items() if cut_ms - _USUAL_WINDOWS * window_ms <= start < cut_ms - window_ms
     ]
@@ -97,6 +97,13 @@ def _measure(setup: Setup, board: Board, corrected_ms: float | None, epochs: int
         wrong=sum(board.stable.get(start) != {rows: 1} for start, rows in right.items()),
         epochs=epochs,
     )
+
+
+def _find_due(setup: Setup, end_ms: int) -> int:
+    """When a window that ends at `end_ms` can be answered. If all inputs are away, nobody knows that it has ended."""
+    away = [each for each in setup.failures if each.begin_ms <= end_ms < each.end_ms]
+    is_there = {each.name for each in away} < set(setup.inputs)
+    return end_ms if is_there else _find_due(setup, min(each.end_ms for each in away))
 
 
 def _count_files(first_ms: int, every_ms: int, begin_ms: int, end_ms: int) -> int:

@@ -51,7 +51,7 @@ class Query:
         self._channels = channels
         self.out = out
         self.state = state
-        self._absent = absent
+        self.absent = absent
         self.pause_ms = pause_ms
         self._run = 0
         self._held = dict[str, Held]()
@@ -131,12 +131,12 @@ class Query:
         """
         bucket_ms = self._setup.bucket_ms
         now = self._asked_ms = self._clock.now
-        waited_for = [each for each in channels.values() if each.name not in self._absent]
-        ahead_ms = max((find_boundary(each) for each in waited_for), default=0) // bucket_ms * bucket_ms
-        self._held = note_holders(self._held, find_holders(waited_for, bucket_ms), ahead_ms, now / 1000)
+        known = list(channels.values())
+        ahead_ms = max(map(find_boundary, known)) // bucket_ms * bucket_ms
+        self._held = note_holders(self._held, find_holders(known, bucket_ms, self.absent), ahead_ms, now / 1000)
         if self.pause_ms:
             channels.update({name: as_of(each, now - self.pause_ms) for name, each in channels.items()})
-        return plan_end(list(channels.values()), bucket_ms, None, may_be_empty=False, absent=self._absent)
+        return plan_end(list(channels.values()), bucket_ms, None, may_be_empty=False, absent=self.absent)
 
 
 def _count(state: State, rows: list[Rows], window_ms: int) -> dict[int, int]:

@@ -68,7 +68,8 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run on Spark tells, too. `delay_new_ms`: the longest time from a window's end to its first row.
+    """What a run on Spark tells, too. `delay_new_ms`: the longest time from a window's end to its first row, without
+    the time in which all inputs are away.
 
     `usual_ms`: its median before the failure. `tentative`: rows that the sink got. `first_tentative_ms`: after the
     first failure, None without one. `corrected_ms`: from the return of the last input until all rows are stable and no

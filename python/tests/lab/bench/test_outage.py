@@ -6,7 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from spark_cec_lab.bench.pipelines.outage import (
     THEIRS,
     Part,
     Point,
+    Selection,
     find_scale,
     plan,
     summary,
@@ -44,6 +45,19 @@ def test_a_plan_has_all_parts_in_order_with_paces_that_a_flow_takes(quick: bool)
         assert 0 < point.outage.wait_s < point.outage.x_s
         assert Pace(point.outage.pace) is not Pace.SUSPEND and Pace(point.outage.pace_after)
     assert plan([Part.FIGURE_11], 10.0, ALPHA, quick=quick) == [p for p in points if p.part is Part.FIGURE_11]
+
+
+def test_some_points_of_a_figure_can_be_chosen() -> None:
+    chosen = Selection((Part.FIGURE_10,), alpha=0.6, at=(5.0, 15.0))
+    points = chosen.points(2.0)
+    assert {point.x for point in points} == {5.0, 15.0} and len(points) == 12
+    assert {(p.outage.x_s, round(p.outage.wait_s, 6)) for p in points} == {(6.0, 3.6)}
+    assert chosen.find_unknown() is None
+    assert replace(chosen, at=(5.0, 7.0)).find_unknown() == "no run is at 7: there are 2, 5, 15, 30"
+    assert replace(chosen, parts=(Part.COST,), at=(5.0,)).find_unknown() == "no run is at 5: there are none"
+    for quick, alpha in ((True, QUICK_ALPHA), (False, ALPHA)):
+        usual = Selection((Part.FIGURE_9,), quick=quick)
+        assert usual.points(2.0) == plan([Part.FIGURE_9], 2.0, alpha, quick=quick)
 
 
 def test_a_full_plan_has_the_papers_parameters() -> None:

@@ -11,11 +11,12 @@ from typer.testing import CliRunner
 
 from spark_cec_lab.bench import command
 from spark_cec_lab.bench.pipelines.batch_log import Batch, find_costs, read_batch
-from spark_cec_lab.bench.pipelines.outage import ALPHA, QUICK_ALPHA, Part, Point, plan, summary
+from spark_cec_lab.bench.pipelines.outage import ALPHA, DELAY, PROCESS, QUICK_ALPHA, Part, Point, plan, summary
 from spark_cec_lab.bench.pipelines.outage_job import Outage
 from spark_cec_lab.bench.pipelines.outage_simulated import (
     SPARK,
     World,
+    bound_world,
     compare,
     costs_of,
     find_bound,
@@ -66,6 +67,19 @@ def test_a_bound_counts_the_seeds_beyond_it() -> None:
     found = find_bound(slow, "process", 1, runs=2)
     assert found.over == (1, 2) and found.worst > 1
     assert find_bound(paper_world(), "process", 1, runs=2).over == ()
+
+
+@pytest.mark.parametrize("pace", [PROCESS, DELAY])
+@pytest.mark.parametrize("seed", [11, 17, 72])
+def test_answers_come_in_time_if_inputs_go_away_one_after_the_other(seed: int, pace: str) -> None:
+    """An epoch goes on without the next one, also if the one before is back. For a while all inputs are away."""
+    assert find_bound(paper_world(), pace, seed, runs=1).over == (), f"seed={seed}"
+
+
+def test_a_bound_at_the_scale_of_spark_leaves_room_for_the_usual_time() -> None:
+    wide = bound_world(spark_world(SPARK, None), None)
+    assert wide.scale > spark_world(SPARK, None).scale and bound_world(wide, 3.0) is wide
+    assert find_bound(wide, PROCESS, 2, runs=1).over == ()
 
 
 def _run(**fields: Any) -> dict[str, Any]:
@@ -160,6 +174,9 @@ def test_the_command_prints_tables_with_the_papers_words(tmp_path: Path) -> None
         (("--part", "bound"), "bound is for --simulate"),
         (("--against", "x.jsonl"), "for --simulate"),
         (("--simulate", "--part", "cost"), "cost"),
+        (("--simulate", "--at", "5"), "--simulate"),
+        (("--alpha", "1.5"), "between 0 and 1"),
+        (("--part", "fig9", "--scale", "4", "--at", "7"), "no run is at 7"),
     ],
 )
 def test_wrong_usage_of_the_simulator(options: tuple[str, ...], named: str) -> None:

@@ -495,7 +495,8 @@ private[cec] final case class AgreeRequest(place: String, replica: String, batch
 private[cec] final case class BucketEndRequest(
     path: String, conf: Map[String, String], mayWait: Boolean, mayLose: Boolean, union: JsonNode, own: Long,
     query: String, source: String, leader: String, leads: Boolean, untilMs: Long, batch: Long, first: Long,
-    seen: Option[String] = None, checked: Boolean = false, maxRows: Option[Long] = None, replica: String = "")
+    seen: Option[String] = None, checked: Boolean = false, maxRows: Option[Long] = None, replica: String = "",
+    absent: Option[Seq[String]] = None)
     extends AgentRequest("bucket_end") {
   override type Answer = BucketEndAnswer
   override def toJson: ObjectNode = {
@@ -517,6 +518,7 @@ private[cec] final case class BucketEndRequest(
     node.put("checked", checked)
     node.set[JsonNode]("max_rows", Json.orNull(maxRows)(value => Json.node(value)))
     node.put("replica", replica)
+    node.set[JsonNode]("absent", Json.orNull(absent)(value => Json.strings(value)))
     node
   }
   override def parse(answer: JsonNode): BucketEndAnswer = BucketEndAnswer.of(answer)
@@ -900,7 +902,7 @@ private[cec] object DurableCommit {
 /** The newest epoch of a flow. `number`: None if it never had one. */
 private[cec] final case class EpochAnswer(
     number: Option[Long] = None, beginsAfter: Long = -1L, follows: Long = -1L, newest: Long = -1L,
-    hasRows: Boolean = false, closedAfter: Option[Long] = None)
+    hasRows: Boolean = false, closedAfter: Option[Long] = None, hasPassed: Boolean = false)
 
 private[cec] object EpochAnswer {
   def of(node: JsonNode): EpochAnswer = EpochAnswer(
@@ -909,7 +911,8 @@ private[cec] object EpochAnswer {
     node.get("follows").asLong,
     node.get("newest").asLong,
     node.get("has_rows").asBoolean,
-    Json.option(node.get("closed_after"))(value => value.asLong))
+    Json.option(node.get("closed_after"))(value => value.asLong),
+    node.get("has_passed").asBoolean)
 }
 
 /** The epoch whose rows count in the stream's next batch; None if none does. */

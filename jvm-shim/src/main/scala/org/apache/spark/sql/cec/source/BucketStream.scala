@@ -103,7 +103,7 @@ private[source] final class BucketStream(view: OutputView, buckets: Buckets, sch
 
   override def latestOffset(start: Offset, limit: ReadLimit): Offset = {
     val from = start.asInstanceOf[BucketOffset]
-    val end = view.bucketsAfter(from, checked, buckets, BucketPlace(query, place, leader, leads = leader == id))
+    val end = view.bucketsAfter(from, checked, buckets, BucketPlace(query, place, leader, leads = leader == id, BucketWaits.leftOut))
     checked = true
     BucketWaits.note(end)
     asked = Some(from.copy(batch = end.newest))
@@ -156,8 +156,9 @@ private[source] final class BucketStream(view: OutputView, buckets: Buckets, sch
  * @param query which of the process's queries
  * @param source which of its sources
  * @param leader the stream that Spark asks first, and whose every call begins a plan
+ * @param absent the channels for which the query does not wait; None for those of the union
  */
-private[source] final case class BucketPlace(query: String, source: String, leader: String, leads: Boolean)
+private[source] final case class BucketPlace(query: String, source: String, leader: String, leads: Boolean, absent: Option[Seq[String]])
 
 /** The first stream of each query that Spark has asked in this run. Spark asks the streams in one order. */
 private object BucketLeaders {
@@ -168,10 +169,14 @@ private object BucketLeaders {
   def forget(query: String, stream: String): Unit = known.remove(query, stream)
 }
 
-/** What streams by buckets wait for, and what waits for them, by the id of their query. The driver of a pipeline asks for it. */
+/**
+ * What streams by buckets wait for, and what waits for them, by the id of their query. The driver of a pipeline asks for it, and
+ * says for which channels a query that runs must not wait.
+ */
 private[cec] object BucketWaits {
   private val waits = new ConcurrentHashMap[String, String]
   private val unread = new ConcurrentHashMap[String, String]
+  private val absent = new ConcurrentHashMap[String, String]
 
   /** Notes what the agent has said to the query of this thread. */
   def note(end: BucketEndAnswer): Unit = query.foreach { id =>
@@ -183,7 +188,14 @@ private[cec] object BucketWaits {
   def forget(): Unit = query.foreach { id =>
     waits.remove(id)
     unread.remove(id)
+    absent.remove(id)
   }
+
+  /** Has a query wait for all channels but these, which are separated by commas, until it stops. */
+  def leaveOut(query: String, channels: String): Unit = absent.put(query, channels)
+
+  /** The channels for which the query of this thread must not wait; None if its union says that. */
+  def leftOut: Option[Seq[String]] = query.flatMap(id => Option(absent.get(id))).map(_.split(',').toSeq.filter(_.nonEmpty))
 
   /** For each channel that holds rows of others back the time in ms and its name, slowest first, with commas; empty if the query waits for none. */
   def of(query: String): String = waits.getOrDefault(query, "")

@@ -76,7 +76,7 @@ private[source] final case class TentativeOffset(batch: Long, of: Option[String]
    * The offset after this one.
    *
    * The rows of an epoch come after the stable ones before it. They stay until the stream has those that replace them:
-   * rows of the flow, or of the next epoch.
+   * rows of the flow, or of the next epoch. If the flow had passed the epoch when the next one began, nothing has to come of that one.
    *
    * @param upTo the flow's batch that the stream reads up to, and its identity
    * @param newest the newest epoch, as of before that batch was looked up
@@ -84,7 +84,7 @@ private[source] final case class TentativeOffset(batch: Long, of: Option[String]
   def next(upTo: Long, identity: Option[String], newest: EpochAnswer): TentativeOffset = {
     val place = (newest.number, newest.closedAfter) match {
       case (Some(number), None) if epoch.exists(_.number == number) => epoch.map(known => known.copy(batch = math.max(known.batch, newest.newest)))
-      case (Some(number), None) if upTo >= newest.follows && (epoch.isEmpty || newest.hasRows) =>
+      case (Some(number), None) if upTo >= newest.follows && (epoch.isEmpty || newest.hasRows || newest.hasPassed) =>
         Some(EpochPlace(number, newest.beginsAfter, newest.newest))
       case (Some(_), None) => epoch
       case (Some(_), Some(after)) => epoch.filter(_ => upTo < after)

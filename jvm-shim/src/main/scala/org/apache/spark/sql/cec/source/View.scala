@@ -155,7 +155,7 @@ private[source] final case class OutputView(
   def bucketsAfter(from: BucketOffset, checked: Boolean, by: Buckets, at: BucketPlace): BucketEndAnswer =
     Agent.call(BucketEndRequest(
       path, conf, mayWait, mayLose, Json.parse(by.union), by.own, at.query, at.source, at.leader, at.leads,
-      from.untilMs, from.batch, from.first, from.of, checked, maxRows, from.replica.getOrElse("")), conf)
+      from.untilMs, from.batch, from.first, from.of, checked, maxRows, from.replica.getOrElse(""), at.absent), conf)
 
   /** Asks what the next batch of a stream by buckets reads of an epoch, whose stable rows end at `untilMs`. */
   def epochAfter(untilMs: Long, present: Option[EpochReading], by: Buckets, query: String, source: String): Option[EpochReading] =

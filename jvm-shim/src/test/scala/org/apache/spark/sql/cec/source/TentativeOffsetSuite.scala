@@ -10,9 +10,9 @@ final class TentativeOffsetSuite extends CecSuite {
   private val place = EpochPlace(3, 10, 14)
   private val offsets = Seq(
     TentativeOffset(-1, None, None), TentativeOffset(10, Some("0123abcd-89abcdef"), None), TentativeOffset(10, Some("0123abcd-89abcdef"), Some(place)))
-  private val none = EpochAnswer(None, -1, -1, -1, false, None)
-  private def open(number: Long, newest: Long, follows: Long = 10) = EpochAnswer(Some(number), 10, follows, newest, newest > 10, None)
-  private def closed(number: Long, after: Long) = EpochAnswer(Some(number), 10, 10, 10, false, Some(after))
+  private val none = EpochAnswer(None, -1, -1, -1, false, None, false)
+  private def open(number: Long, newest: Long, follows: Long = 10) = EpochAnswer(Some(number), 10, follows, newest, newest > 10, None, false)
+  private def closed(number: Long, after: Long) = EpochAnswer(Some(number), 10, 10, 10, false, Some(after), false)
 
   test("an offset is parsed as it was written") {
     for (offset <- offsets) assert(TentativeOffset.parse(offset.json()) == offset)
@@ -46,6 +46,9 @@ final class TentativeOffsetSuite extends CecSuite {
     assert(offsets(2).next(19, None, open(4, 22, follows = 20)).epoch.contains(place))
     assert(offsets(2).next(20, None, open(4, 22, follows = 20)).epoch.contains(EpochPlace(4, 10, 22)))
     assert(offsets(2).next(20, None, open(4, 10, follows = 20)).epoch.contains(place), "the other one has no row yet")
+    val passed = open(4, 10, follows = 20).copy(hasPassed = true)
+    assert(offsets(2).next(19, None, passed).epoch.contains(place))
+    assert(offsets(2).next(20, None, passed).epoch.contains(EpochPlace(4, 10, 10)), "and no row of it has to come")
     assert(offsets(2).next(29, None, closed(4, 30).copy(follows = 20)).epoch.contains(place))
     assert(offsets(2).next(30, None, closed(4, 30).copy(follows = 20)).epoch.isEmpty)
   }
@@ -73,15 +76,15 @@ final class TentativeOffsetSuite extends CecSuite {
       }
       for (_ <- 0 until 20) {
         number += 1
-        for (batch <- 0 until chance.nextInt(3)) step(EpochAnswer(Some(number), stable, stable, stable + batch, true, None))
+        for (batch <- 0 until chance.nextInt(3)) step(EpochAnswer(Some(number), stable, stable, stable + batch, true, None, chance.nextBoolean()))
         val after = stable + chance.nextInt(3)
         for (_ <- 0 until chance.nextInt(4)) {
           stable += chance.nextInt(2)
-          step(EpochAnswer(Some(number), stable, stable, stable, true, Some(after)))
+          step(EpochAnswer(Some(number), stable, stable, stable, true, Some(after), false))
         }
       }
       stable += 10
-      step(EpochAnswer(Some(number), 0, 0, 0, true, Some(stable)))
+      step(EpochAnswer(Some(number), 0, 0, 0, true, Some(stable), false))
       assert(offset.epoch.isEmpty && begun == undone && begun.distinct == begun)
     }
   }
