@@ -302,7 +302,7 @@ def test_rows_of_an_epoch_that_delays_wait_and_all_is_right_in_the_end(
     feed, board, pauses, start = Feed(tmp_path), window_board(), list[int](), Flows.start_epoch
 
     def note_pause(flows: Flows, *given: Any) -> Any:
-        pauses.append(given[-1])
+        pauses.append(given[-1].pause_ms)
         return start(flows, *given)
 
     monkeypatch.setattr(Flows, "start_epoch", note_pause)

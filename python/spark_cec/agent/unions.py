@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +27,7 @@ from spark_cec.availability.buckets import (
     Position,
     advance,
     as_of,
+    find_back,
     find_boundary,
     find_holders,
     find_stable_end,
@@ -108,7 +110,8 @@ class _Streams:
 
     `leader`: the stream that Spark asks first. `end_ms`: where the batch ends, None if no bucket became stable.
     `leaves_more`: stable buckets are left for the next batch, because this one would have too many rows.
-    `held`: the channels that hold rows of others back, slowest first. `given_up`: those that are waited for no more.
+    `held`: the channels that hold rows of others back, slowest first. `back`: those for which the query does not wait,
+    and would not have to. `given_up`: those that are waited for no more.
     By the clock of this process, `moved_at`: when the last batch was planned. `unread`: what is unread of each channel,
     if the union has a bound for that.
     """
@@ -119,6 +122,8 @@ class _Streams:
     end_ms: int | None = None
     leaves_more: bool = False
     held: dict[str, Held] = field(default_factory=dict)
+    back: tuple[str, ...] = ()
+    has_planned: bool = False
     given_up: dict[str, _GivenUp] = field(default_factory=dict)
     unread: tuple[Unread, ...] = ()
 
@@ -127,9 +132,10 @@ class _Streams:
         del self.held[name]
         self.given_up[name] = _GivenUp(boundary_ms, most_lag_ms)
 
-    def note_wait(self, holders: Mapping[str, int], ahead_ms: int, now: float) -> None:
-        """Notes for which channels rows wait, as `note_holders` says."""
-        self.held = note_holders(self.held, holders, ahead_ms, now)
+    def note_wait(self, holders: Mapping[str, int], ahead_ms: int, now: float, since: Mapping[str, float]) -> None:
+        """Notes for which channels rows wait, as `note_holders` says. `since`: when waits began before the run."""
+        self.held = note_holders(self.held, holders, ahead_ms, now, {} if self.has_planned else since)
+        self.has_planned = True
 
 
 class UnionCalls:
@@ -216,11 +222,14 @@ class UnionCalls:
             self._look(stream, union)
         channels = [stream.facts for stream in streams.members.values() if stream.facts is not None]
         self._note_waits(request.query, streams, union, channels)
+        back = find_back(channels, union.bucket_ms, union.absent)
         if union.pause_ms:
             then_ms = self._clock() * 1000 - union.pause_ms
             for stream in streams.members.values():
                 stream.facts = None if stream.facts is None else as_of(stream.facts, then_ms)
             channels = [stream.facts for stream in streams.members.values() if stream.facts is not None]
+        # Its rows must have waited, too: else the batch would wait for them.
+        streams.back = tuple(sorted(back & find_back(channels, union.bucket_ms, union.absent)))
         absent = streams.given_up.keys() | set(union.absent)
         wait_ms = min(EMPTY_WAIT_MS, parse_settings(request.conf).quiet_inputs_ms or EMPTY_WAIT_MS)
         rests_ms = (self._clock() - streams.moved_at) * 1000
@@ -245,7 +254,9 @@ class UnionCalls:
                 _LOG.warning("query %s waits for %s again", query, each.name)
         waited_for = [each for each in channels if each.name not in streams.given_up]
         ahead_ms = max((boundaries[each.name] for each in waited_for), default=0) // union.bucket_ms * union.bucket_ms
-        streams.note_wait(find_holders(waited_for, union.bucket_ms, union.absent), ahead_ms, self._clock())
+        now, wall_ms = self._clock(), time.time() * 1000
+        since = {name: now - (wall_ms - ms) / 1000 for name, ms in union.held_since_ms.items()}
+        streams.note_wait(find_holders(waited_for, union.bucket_ms, union.absent), ahead_ms, now, since)
         for name, most_lag_ms, why in _list_overdue(streams, union, waited_for, self._clock()):
             streams.give_up(name, boundaries[name], most_lag_ms)
             _LOG.warning(_GOES_ON, query, name, why, name)
@@ -332,7 +343,7 @@ def _answer(stream: _Stream, at: Position, of: str | None, streams: _Streams, no
     return BucketEndAnswer(
         until_ms=at.until_ms, batch=at.batch, first=at.first, of=of, newest=at.batch + streams.leaves_more,
         waits_for=tuple(streams.held), held_ms=tuple(int((now - each.since) * 1000) for each in streams.held.values()),
-        replica=stream.replica if moves else request.replica,
+        back=streams.back, replica=stream.replica if moves else request.replica,
         since=facts.position.first if has_changed and facts is not None else None, others=needless if moves else {},
         unread=tuple(each.channel for each in streams.unread),
         due_bytes=tuple(each.due_bytes for each in streams.unread),

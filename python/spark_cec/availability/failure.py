@@ -67,14 +67,16 @@ class EpochLook:
     """A look at the open epoch. `absent`: the channels for which it does not wait. `has_ended`: its query has failed.
 
     `begun`: the flow's progress when the epoch was opened. `progress` and `held_s`: as of the flow, but of the epoch's
-    own query. `is_suspended`: its query was stopped, and its rows count. `inputs`: the epochs of other flows that it
-    reads. `pause_s`: how long each row waits in it.
+    own query. `back`: those of `absent` that held nobody back at the moment of `held_s`. `is_suspended`: its query
+    was stopped, and its rows count. `inputs`: the epochs of other flows that it reads. `pause_s`: how long each row
+    waits in it.
     """
 
     absent: frozenset[str]
     begun: Progress
     progress: Progress
     held_s: Mapping[str, float] = field(default_factory=dict)
+    back: frozenset[str] = frozenset()
     has_ended: bool = False
     is_suspended: bool = False
     inputs: Inputs = frozenset()
@@ -108,44 +110,49 @@ class Orders:
 
 def decide(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> Orders:
     """The orders after a look. `wait_s`: alpha * X, how long rows may wait. `epoch`: None if none is open."""
-    is_held = _is_held(flow.held_s, wait_s)
-    is_due = is_held or bool(flow.inputs)
+    is_due = _is_held(flow.held_s, wait_s) or bool(flow.inputs)
     state = FailureState.UP_FAILURE if is_due else FailureState.STABLE
     if epoch is None and not is_due:
         return Orders(state, prepares=_is_held(flow.held_s, wait_s / 2))
     if epoch is None:
-        return Orders(state, opens=_find_absent(flow, None, wait_s))
+        return Orders(state, opens=_find_absent(flow, frozenset(), wait_s))
     if epoch.has_ended:
         return Orders(state, closes=True)
     if is_due and _needs_another(flow, epoch, wait_s):
-        return Orders(state, closes=True, opens=_find_absent(flow, epoch, wait_s))
-    if is_held and _is_held(epoch.waits_s, wait_s):
-        return Orders(state, leaves_out=_find_absent(flow, epoch, wait_s))
+        return Orders(state, closes=True, opens=_find_absent(flow, epoch.absent, wait_s))
+    left_out = _find_left_out(epoch, wait_s)
+    changed = None if epoch.is_suspended or left_out == epoch.absent else left_out
     if is_due or not _has_gone_on(flow, epoch):
-        return Orders(FailureState.UP_FAILURE)
+        return Orders(FailureState.UP_FAILURE, leaves_out=changed)
     if flow.progress.has_reached(epoch.progress):
         return Orders(FailureState.STABLE, closes=True)
     # The epoch may stay ahead for ever, if an input is always a little behind. So it stops when the flow is in time.
-    is_over = bool(epoch.inputs) or _find_lag_s(flow, epoch) <= wait_s
-    return Orders(FailureState.STABILIZATION, suspends=is_over and not epoch.is_suspended)
+    if bool(epoch.inputs) or _find_lag_s(flow, epoch) <= wait_s:
+        return Orders(FailureState.STABILIZATION, suspends=not epoch.is_suspended)
+    return Orders(FailureState.STABILIZATION, leaves_out=changed)
 
 
-def _find_absent(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> frozenset[str]:
-    """The channels for which an epoch does not wait from now on.
+def _find_absent(flow: FlowLook, before: frozenset[str], wait_s: float) -> frozenset[str]:
+    """The channels for which a new epoch does not wait. `before`: those for which the one before did not.
 
-    Those that were away before, and still hold rows back, are not waited for again: that would take longer than the
-    bound. One that is back is: if all had been away one after another, no boundary would count, and the epoch would
-    have no batch. A channel is waited for if the epoch of its flow is read instead. Inputs rarely go away at one
-    moment, and each epoch costs the start of a query. So one that has been waited for half of the time counts as away,
-    too.
+    Those that hold rows back still are not waited for again: that would take longer than the bound. A channel is waited
+    for if the epoch of its flow is read instead. Inputs rarely go away at one moment. So one that has been waited for
+    half of the time counts as away, too.
     """
     if not _is_held(flow.held_s, wait_s):
         return frozenset()
-    away = _list_held(flow.held_s, wait_s / 2)
-    if epoch is not None:
-        away |= epoch.absent & flow.held_s.keys()
-        away |= _list_held(epoch.waits_s, wait_s / 2) if _is_held(epoch.waits_s, wait_s) else frozenset()
+    away = _list_held(flow.held_s, wait_s / 2) | (before & flow.held_s.keys())
     return away - {name for name, _ in flow.inputs}
+
+
+def _find_left_out(epoch: EpochLook, wait_s: float) -> frozenset[str]:
+    """The channels for which the open epoch does not wait from now on.
+
+    One that is back is waited for again. What the epoch's query says is of one moment. The channel that was furthest
+    then is neither behind nor waited for, so a boundary is left that counts.
+    """
+    away = _list_held(epoch.waits_s, wait_s / 2) if _is_held(epoch.waits_s, wait_s) else frozenset()
+    return (epoch.absent - epoch.back) | away
 
 
 def _needs_another(flow: FlowLook, epoch: EpochLook, wait_s: float) -> bool:
@@ -153,9 +160,10 @@ def _needs_another(flow: FlowLook, epoch: EpochLook, wait_s: float) -> bool:
 
     It reads other epochs than there are. Or it was stopped, and rows wait again. Or the flow has gone on and
     stands still again, so the rows that came between belong into the answer. But another epoch begins after the flow's
-    last batch. If that is far behind, it would have all rows since to process, and would come later than the bound.
+    last batch. If that is far behind, it would have all rows since to process, and would come later than the bound. If
+    the open one has had no batch yet, another one would come even later.
     """
-    is_near = _find_lag_s(flow, epoch) <= _NEAR * wait_s
+    is_near = epoch.progress.until_ms is not None and _find_lag_s(flow, epoch) <= _NEAR * wait_s
     stands_again = flow.still_s >= wait_s and _has_gone_on(flow, epoch) and is_near
     return flow.inputs != epoch.inputs or (_is_held(flow.held_s, wait_s) and (epoch.is_suspended or stands_again))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -44,7 +44,8 @@ class Union:
     row waits after it came. `replicated`: another replica must find the same rows in each bucket
     (`availability.replicas`). `keep_bytes`: how many stored bytes may wait for the query; None without a bound.
     `goes_on`: whether a channel for which more wait counts as absent until it is back. `notes`: the streams note how
-    far they are, so the channels keep what they need.
+    far they are, so the channels keep what they need. `held_since_ms`: since when rows have waited for a channel before
+    the query's start, ms since 1970.
     """
 
     bucket_ms: int
@@ -56,6 +57,20 @@ class Union:
     keep_bytes: int | None = None
     goes_on: bool = False
     notes: bool = True
+    held_since_ms: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochReads:
+    """What an epoch reads: it does not wait for the channels `absent`, and reads epochs of flows instead of flows.
+
+    `epochs`: by flow, the number of the epoch. `pause_ms`, `held_since_ms`: as of `Union`.
+    """
+
+    absent: frozenset[str]
+    epochs: Mapping[str, int] = field(default_factory=dict)
+    pause_ms: int = 0
+    held_since_ms: Mapping[str, int] = field(default_factory=dict)
 
 
 def parse_union(fields: Mapping[str, Any]) -> Union:

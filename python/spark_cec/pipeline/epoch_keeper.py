@@ -6,8 +6,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from spark_cec.agent.logs import cec_directory
@@ -21,6 +21,7 @@ from spark_cec.availability.failure import (
     Progress,
     decide,
 )
+from spark_cec.availability.union import EpochReads
 from spark_cec.ids import new_id
 from spark_cec.pipeline.epoch_files import close_failed_epochs, delete_epoch, end_epoch, make_epoch, read_until
 from spark_cec.pipeline.options import Pace, Step, Within
@@ -41,10 +42,12 @@ KEPT_S = 30.0
 RETRY_S = 10.0
 """The shortest time between two epochs of a flow, if the first one failed."""
 
-StartFork = Callable[[str, str, Collection[str], Mapping[str, int], int], "StreamingQuery"]
-"""Starts the query of an epoch: takes its name, its checkpoint, the channels for which it does not wait, the epochs
-that it reads, by flow, and how long each row waits, in ms.
-"""
+StartFork = Callable[[str, str, EpochReads], "StreamingQuery"]
+"""Starts the query of an epoch: takes its name, its checkpoint, and what it reads."""
+
+
+_NO_LOOK = FlowLook(Progress())
+"""Of a flow that does not run."""
 
 
 @dataclass(slots=True)
@@ -156,7 +159,7 @@ class EpochKeeper(Worker):
         for _ in range(2):
             self._guard(self._close_left)
             if self._open is not None:
-                self._guard(lambda: self._carry_out(Orders(FailureState.STABLE, closes=True), frozenset()))
+                self._guard(lambda: self._carry_out(Orders(FailureState.STABLE, closes=True)))
 
     def look(self) -> None:
         """Looks once, and carries out the orders. Logs a failure, and tries again later."""
@@ -171,11 +174,11 @@ class EpochKeeper(Worker):
         if flow is not None:
             orders = decide(flow, epoch, self._wait_s)
             self._prepare(orders.prepares)
-            self._carry_out(orders, flow.inputs)
+            self._carry_out(orders, flow)
             return
         self._prepare(False)
         if self._is_over() and self._open is not None:
-            self._carry_out(Orders(FailureState.STABLE, closes=True), frozenset())
+            self._carry_out(Orders(FailureState.STABLE, closes=True))
 
     def _prepare(self, prepares: bool) -> None:
         """Asks the flow to write its stores, once for each of its batches. Takes a request back that has no answer.
@@ -218,7 +221,7 @@ class EpochKeeper(Worker):
             has_ended, wait = not (query.isActive or open_.changes_pace), read_wait(query)
             self._note_answer(open_, query)
         return EpochLook(
-            open_.absent, open_.begun, open_.progress, wait.held_s, has_ended,
+            open_.absent, open_.begun, open_.progress, wait.held_s, wait.back, has_ended,
             open_.is_suspended, open_.inputs, self._pause_ms(open_) / 1000,
         )  # fmt: skip
 
@@ -236,7 +239,7 @@ class EpochKeeper(Worker):
                 self._flow, took_s, self._wait_s, self._within.x_ms / 1000,
             )  # fmt: skip
 
-    def _carry_out(self, orders: Orders, inputs: Inputs) -> None:
+    def _carry_out(self, orders: Orders, flow: FlowLook = _NO_LOOK) -> None:
         open_, rests = self._open, time.monotonic() < self._rests_until
         try:
             if open_ is not None and orders.closes:
@@ -253,7 +256,7 @@ class EpochKeeper(Worker):
             if open_ is not None and orders.leaves_out is not None:
                 self._go_on_without(open_, orders.leaves_out)
             if orders.opens is not None and not rests:
-                self._open_epoch(tuple(sorted(orders.opens)), inputs)
+                self._open_epoch(tuple(sorted(orders.opens)), flow)
         finally:
             self._set_standing(orders.state)
 
@@ -265,28 +268,31 @@ class EpochKeeper(Worker):
             self._standing = TentativeStatus(
                 state, open_.epoch.number, open_.progress.until_ms, tuple(sorted(open_.absent))
             )  # fmt: skip
-        if (before.state, before.epoch) != (self._standing.state, self._standing.epoch):
+        if replace(before, until_ms=None) != replace(self._standing, until_ms=None):
             _LOG.info("flow %s: %s", self._flow, self._standing)
             self._changed()
 
-    def _open_epoch(self, absent: tuple[str, ...], inputs: Inputs) -> None:
+    def _open_epoch(self, absent: tuple[str, ...], flow: FlowLook) -> None:
         """Opens an epoch: forks the flow, notes the epoch, and starts its query. Closes the epoch that was open.
 
         That one is closed after the new note: else readers would take its rows back before others may come.
         """
-        began, before = time.monotonic(), self._open
+        began, before, now_ms = time.monotonic(), self._open, int(time.time() * 1000)
         if before is not None:
-            self._note_answered(before)
+            self._answered = self._answered.join(before.progress)
+        # A query that runs may have given out more than its progress says.
+        has_passed = (before is None or before.is_suspended) and self._progress.has_reached(self._answered)
         self._may_have_left = True
-        epoch = make_epoch(self._checkpoint, absent, has_passed=self._progress.has_reached(self._answered))
+        epoch = make_epoch(self._checkpoint, absent, has_passed=has_passed)
         if before is not None:
             self._close(before)
-        open_ = self._open = _OpenEpoch(epoch, began, Progress(), inputs, self._within.while_away, frozenset(absent))
+        pace = self._within.while_away
+        open_ = self._open = _OpenEpoch(epoch, began, Progress(), flow.inputs, pace, frozenset(absent))
         self._may_have_left = False
         # Not the progress that was seen last: after a restart there is none before the first batch.
         open_.begun = Progress(read_until(self._checkpoint, epoch.begins_after))
         self._log_answers(open_)
-        self._start(open_)
+        self._start(open_, {name: now_ms - int(held_s * 1000) for name, held_s in flow.held_s.items()})
 
     def _go_on_without(self, open_: _OpenEpoch, absent: frozenset[str]) -> None:
         """Has the query of the open epoch wait for all channels but these."""
@@ -301,18 +307,11 @@ class EpochKeeper(Worker):
         without = f"without {' and '.join(absent)}" if absent else "because its input does so"
         _LOG.warning("flow %s answers tentatively, in epoch %d, %s", self._flow, open_.epoch.number, without)
 
-    def _note_answered(self, open_: _OpenEpoch) -> None:
-        """Notes how far an epoch has got that is about to be closed."""
-        if open_.query is not None:
-            open_.note_progress(open_.query)
-        self._answered = self._answered.join(open_.progress)
-
-    def _start(self, open_: _OpenEpoch) -> None:
+    def _start(self, open_: _OpenEpoch, held_since_ms: Mapping[str, int]) -> None:
         number = open_.epoch.number
-        open_.query = self._start_fork(
-            f"{self._flow} epoch {number}", epoch_checkpoint(self._checkpoint, number), open_.absent,
-            dict(open_.inputs), self._pause_ms(open_),
-        )  # fmt: skip
+        reads = EpochReads(open_.absent, dict(open_.inputs), self._pause_ms(open_), held_since_ms)
+        place = epoch_checkpoint(self._checkpoint, number)
+        open_.query = self._start_fork(f"{self._flow} epoch {number}", place, reads)
 
     def _start_again(self, open_: _OpenEpoch, pace: Pace) -> None:
         """Starts the query again, in another pace. It goes on where it was.
@@ -322,7 +321,7 @@ class EpochKeeper(Worker):
         open_.changes_pace = True
         open_.suspend()
         open_.changes_pace, open_.pace = False, pace
-        self._start(open_)
+        self._start(open_, {})
         open_.is_suspended = False
 
     def _pause_ms(self, open_: _OpenEpoch) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from spark_cec.availability.epochs import epoch_checkpoint
 from spark_cec.availability.joins import Plan, find_blocked
-from spark_cec.availability.union import Member, Union
+from spark_cec.availability.union import EpochReads, Member, Union
 from spark_cec.pipeline.callback_errors import describe_callback_error
 from spark_cec.pipeline.changes import EPOCH, KIND
 from spark_cec.pipeline.declare import SESSION, Flow, FlowError
@@ -50,18 +50,6 @@ CATCH_UP_ROWS = "200000"
 ends, and larger batches are hardly faster."""
 
 POOL_KEY = "spark.scheduler.pool"
-
-
-@dataclass(frozen=True, slots=True)
-class _EpochReads:
-    """What an epoch reads: it does not wait for the channels `absent`, and reads epochs of flows instead of flows.
-
-    `pause_ms`: how long each row waits after it came.
-    """
-
-    absent: frozenset[str]
-    epochs: Mapping[str, int]
-    pause_ms: int
 
 
 class Flows:
@@ -133,19 +121,15 @@ class Flows:
             writer = writer.trigger(**dict(flow.trigger))
         return writer.start()
 
-    def start_epoch(
-        self, name: str, query_name: str, checkpoint: str, absent: Collection[str], epochs: Mapping[str, int],
-        pause_ms: int,
-    ) -> StreamingQuery:  # fmt: skip
-        """Starts a fork of a flow, which does not wait for the channels `absent`. Raises the errors of Spark.
+    def start_epoch(self, name: str, query_name: str, checkpoint: str, reads: EpochReads) -> StreamingQuery:
+        """Starts a fork of a flow, which reads its inputs so. Raises the errors of Spark.
 
         Its tasks have a pool of their own, because the flow's may go before them.
-        `epochs`: by flow, the number of the epoch that it reads instead. `pause_ms`: how long each row waits.
         """
         flow = self._declared[name]
         session = self._epoch_sessions.get(name) or self._make_session(flow, is_epoch=True)
         self._epoch_sessions[name] = session
-        made: DataFrame = self._call_function(name, session, _EpochReads(frozenset(absent), epochs, pause_ms))
+        made: DataFrame = self._call_function(name, session, reads)
         self._spark.sparkContext.setLocalProperty(POOL_KEY, f"{name} epoch")
         writer = made.writeStream.format(FORMAT).queryName(query_name).option("checkpointLocation", checkpoint)
         if flow.trigger is not None:
@@ -195,7 +179,7 @@ class Flows:
             self._bounded[name] = list_bounded_columns(made)
 
     def _call_function(
-        self, name: str, session: SparkSession | None = None, epoch: _EpochReads | None = None
+        self, name: str, session: SparkSession | None = None, epoch: EpochReads | None = None
     ) -> Any:
         """Calls the function of a flow; answers its DataFrame or DataStreamWriter.
 
@@ -255,7 +239,7 @@ class Flows:
         return session
 
     def _read_parameter(
-        self, session: SparkSession, parameter: str, by: Flow, epoch: _EpochReads | None
+        self, session: SparkSession, parameter: str, by: Flow, epoch: EpochReads | None
     ) -> DataFrame:
         """The stream of a parameter: the channel of a flow or of its instances; an instance keeps its own rows."""
         channels = [self._read_channel(session, each, by, epoch) for each in by.list_channels(parameter)]
@@ -271,7 +255,7 @@ class Flows:
         return found if by.node.part is None else _filter_rows(by.node.part, by.key[parameter], found, parameter)
 
     def _read_channel(
-        self, session: SparkSession, name: str, by: Flow, epoch: _EpochReads | None
+        self, session: SparkSession, name: str, by: Flow, epoch: EpochReads | None
     ) -> DataFrame:
         bound = {} if BOUNDS & by.reads.keys() else {"maxRowsPerTrigger": CATCH_UP_ROWS}
         # Flows start in any order, so a reader waits for the log.
@@ -284,12 +268,12 @@ class Flows:
         stream = session.readStream.format(FORMAT).options(**options).schema(schema)
         return stream.load(self._find_channel(name, epoch))
 
-    def _find_channel(self, name: str, epoch: _EpochReads | None) -> str:
+    def _find_channel(self, name: str, epoch: EpochReads | None) -> str:
         """The channel of a flow: that of its epoch, if an epoch reads it."""
         number = None if epoch is None else epoch.epochs.get(name)
         return self._home.flow(name) if number is None else epoch_checkpoint(self._home.flow(name), number)
 
-    def _describe_union(self, name: str, by: Flow, bucket_ms: int, epoch: _EpochReads | None) -> dict[str, str]:
+    def _describe_union(self, name: str, by: Flow, bucket_ms: int, epoch: EpochReads | None) -> dict[str, str]:
         """The options of a read by buckets: all channels of the flow, and the place of this one among them."""
         copies = self._replica.copies if self._replica is not None and by.node.is_sink else lambda _: ()
         members = {
@@ -308,9 +292,11 @@ class Flows:
         most_wait_ms = by.most_wait_ms if epoch is None else None
         pause_ms = 0 if epoch is None else epoch.pause_ms
         keep = by.keep if epoch is None else None
+        held_since_ms = {} if epoch is None else epoch.held_since_ms
         union = Union(
             bucket_ms, tuple(members[each] for each in sorted(members)), absent, most_wait_ms, pause_ms,
             self._replica is not None, None if keep is None else keep.most_bytes, keep is not None and not by.blocks,
+            held_since_ms=held_since_ms,
         )  # fmt: skip
         return {"union": json.dumps(asdict(union)), "own": str(sorted(members).index(name))}
 

@@ -76,16 +76,21 @@ def _count_batches(end: str | None, latest: str | None, rows: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The channels that hold rows of others back from a query by buckets, slowest first, and for how long, in s."""
+    """The channels that hold rows of others back from a query by buckets, slowest first, and for how long, in s.
+
+    `back`: the channels for which it does not wait, and would not have to. All is of its last plan.
+    """
 
     held_s: Mapping[str, float] = field(default_factory=dict)
+    back: frozenset[str] = frozenset()
 
 
 def read_wait(query: StreamingQuery) -> Wait:
     """For what a query waits that reads by buckets."""
     try:
-        held = (each.partition(" ") for each in str(_find_waits().of(str(query.id))).split(",") if each)
-        return Wait({name: int(ms) / 1000 for ms, _, name in held})
+        said, _, back = str(_find_waits().of(str(query.id))).partition(";")
+        held = (each.partition(" ") for each in said.split(",") if each)
+        return Wait({name: int(ms) / 1000 for ms, _, name in held}, frozenset(each for each in back.split(",") if each))
     except Exception:  # the session has ended
         return Wait()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import cec_directory, home_of
 from spark_cec.availability.epochs import Epoch, epoch_checkpoint, list_numbers, newest_epoch, open_epoch
 from spark_cec.availability.failure import Progress
+from spark_cec.availability.union import EpochReads
 from spark_cec.pipeline import epoch_files, epoch_keeper
 from spark_cec.pipeline.epoch_files import close_left_epochs, delete_epoch, read_until
 from spark_cec.pipeline.epoch_keeper import EpochKeeper, TentativeStatus
@@ -30,6 +30,7 @@ class Flow:
         self.own, self.inputs, self.clock = EpochQuery(10_000), frozenset[tuple[str, int]](), 0.0
         self.started: list[tuple[EpochQuery, tuple[Any, ...]]] = []
         self.pauses: list[int] = []
+        self.since_ms: list[dict[str, int]] = []
         self.fails = self.over = False
         self.checkpoint = str(root / "flow")
         self.storage = open_storage(self.checkpoint)
@@ -42,14 +43,14 @@ class Flow:
     def find(self) -> Any:
         return None if self.over else self.own
 
-    def start(
-        self, name: str, checkpoint: str, absent: Collection[str], epochs: Mapping[str, int], pause_ms: int
-    ) -> Any:
-        self.pauses.append(pause_ms)
+    def start(self, name: str, checkpoint: str, reads: EpochReads) -> Any:
+        self.pauses.append(reads.pause_ms)
+        self.since_ms.append(dict(reads.held_since_ms))
         Path(checkpoint).mkdir(parents=True, exist_ok=True)
         if self.fails:
             raise RuntimeError("no session")
-        self.started.append((EpochQuery(), (name, checkpoint.rpartition("/")[2], tuple(absent), dict(epochs))))
+        how = (name, checkpoint.rpartition("/")[2], tuple(sorted(reads.absent)), dict(reads.epochs))
+        self.started.append((EpochQuery(), how))
         return self.started[-1][0]
 
     def waits_for(self, *channels: str) -> None:
@@ -477,21 +478,48 @@ def test_a_session_that_ends_leaves_the_open_epoch_as_it_is(
 def test_a_note_says_whether_the_flow_had_passed_the_epochs_before(
     passed: bool, clock: list[float], tmp_path: Path
 ) -> None:
-    """Also those before the last one, and with what the last one has given out since the keeper looked."""
     flow = Flow(tmp_path)
     flow.waits_for("app")
     flow.keeper.look()
     assert flow.newest.has_passed, "there is none before"
-    flow.query.until_ms = 12_000
-    flow.keeper.look()
-    flow.own.until_ms = 14_000 if passed else 13_000
     flow.query.until_ms = 14_000
+    flow.keeper.look()
+    flow.own.until_ms = 13_500
+    flow.waits_for()
+    flow.keeper.look()
+    assert flow.standing.epoch == 1 and not flow.query.isActive, "it is suspended"
+    flow.own.until_ms = 14_000 if passed else 13_900
     flow.inputs = frozenset({("short", 1)})
     flow.keeper.look()
     assert flow.newest.number == 2 and flow.newest.has_passed == passed
-    flow.inputs = frozenset({("short", 2)})
+
+
+def test_a_query_that_runs_may_have_given_out_more_than_it_says(clock: list[float], tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.waits_for("app")
     flow.keeper.look()
-    assert flow.newest.number == 3 and flow.newest.has_passed == passed, "the second one has no row"
+    flow.own.until_ms = 14_000
+    flow.inputs = frozenset({("short", 1)})
+    flow.keeper.look()
+    assert flow.newest.number == 2 and not flow.newest.has_passed
+
+
+def test_the_query_of_an_epoch_knows_for_how_long_rows_have_waited(
+    clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for an input that is still waited for: else its rows would wait for alpha times X from the start on."""
+    monkeypatch.setattr("spark_cec.pipeline.epoch_keeper.time.time", lambda: 1_700_000_000.0)
+    flow = Flow(tmp_path, while_correcting=Pace.DELAY)
+    flow.own.wait = Wait({"app": 1.5, "web": 0.4})
+    flow.keeper.look()
+    assert flow.started[0][1][2] == ("app",)
+    assert flow.since_ms == [{"app": 1_699_999_998_500, "web": 1_699_999_999_600}]
+    flow.query.until_ms = 20_000
+    flow.keeper.look()
+    flow.waits_for()
+    flow.own.until_ms = 12_000
+    flow.keeper.look()
+    assert flow.since_ms[1:] == [{}], "a query that is started again has waited for nobody"
 
 
 def test_a_flow_that_is_over_has_no_epoch(clock: list[float], tmp_path: Path) -> None:

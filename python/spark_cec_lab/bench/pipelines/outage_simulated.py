@@ -190,8 +190,9 @@ def find_bound(world: World, pace: str, first_seed: int, runs: int = FAILURES) -
             failures.append(Failure(chance.choice(INPUTS), round(begin_ms), round(begin_ms + length_ms)))
             begin_ms += 1000 * world.scale * chance.uniform(0.0, 30.0)
         found = simulate(world.setup_of(outage, tuple(failures)), seed)
-        if found.wrong:
-            raise BenchError(f"{world.name}, seed {seed}: {found.wrong} stable windows are wrong")
+        if found.wrong or found.corrected_ms is None:
+            what = f"{found.wrong} stable windows are wrong" if found.wrong else "an epoch stays open"
+            raise BenchError(f"{world.name}, seed {seed}: {what}")
         shares[seed] = found.delay_new_ms / 1000 / (outage.x_s * outage.chain)
     over = tuple(seed for seed, share in shares.items() if share >= 1)
     return Bound(f"{pace} & {pace}", runs, over, round(max(shares.values()), 3))

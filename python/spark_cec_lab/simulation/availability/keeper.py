@@ -28,9 +28,9 @@ class Epoch:
     begun: Progress
     inputs: Inputs
     pace: Pace
+    has_passed: bool
     is_suspended: bool = False
     closed_after: int | None = None
-    has_passed: bool = True
 
     @property
     def has_rows(self) -> bool:
@@ -51,7 +51,7 @@ class Keeper:
         self._setup = setup
         self._channels = channels
         self._read = read
-        self._progress = Progress()
+        self._progress = self._answered = Progress()
         self._moved_ms = 0.0
 
     @property
@@ -66,7 +66,7 @@ class Keeper:
     def _look(self) -> None:
         flow, open_ = self._look_at_flow(), self.open
         orders = decide(flow, None if open_ is None else self._look_at_epoch(open_), self._setup.within.wait_ms / 1000)
-        starts = self._carry_out(orders, open_, flow.inputs)
+        starts = self._carry_out(orders, open_, flow)
         # The start of a query is the keeper's own work, so it does not look meanwhile.
         self._clock.after(self._setup.costs.look_ms + (self._setup.costs.fork_ms if starts else 0.0), self._look)
 
@@ -79,13 +79,13 @@ class Keeper:
         return FlowLook(self._progress, self.flow.held_s, still_s, inputs)
 
     def _look_at_epoch(self, open_: Epoch) -> EpochLook:
-        query = open_.query
+        query, pause_s = open_.query, self._pause_ms(open_.inputs, open_.pace) / 1000
         return EpochLook(
-            open_.absent, open_.begun, query.progress, query.held_s, False, open_.is_suspended, open_.inputs,
-            self._pause_ms(open_.inputs, open_.pace) / 1000,
+            open_.absent, open_.begun, query.progress, query.held_s, query.back, False, open_.is_suspended,
+            open_.inputs, pause_s,
         )  # fmt: skip
 
-    def _carry_out(self, orders: Orders, open_: Epoch | None, inputs: Inputs) -> bool:
+    def _carry_out(self, orders: Orders, open_: Epoch | None, flow: FlowLook) -> bool:
         """Answers whether it starts a query."""
         starts = False
         if open_ is not None and orders.closes:
@@ -102,25 +102,24 @@ class Keeper:
             open_.absent = open_.query.absent = orders.leaves_out
         if orders.opens is None:
             return starts
-        self._open(orders.opens, inputs)
+        self._open(orders.opens, flow, open_)
         return True
 
-    def _open(self, absent: frozenset[str], inputs: Inputs) -> None:
-        channels = dict(self._channels)
+    def _open(self, absent: frozenset[str], flow: FlowLook, replaced: Epoch | None) -> None:
+        channels, inputs = dict(self._channels), flow.inputs
         for name, number in inputs:
             channels[name] = self._read[name].epochs[number - 1].query.out
         pace = self._setup.within.while_away
         query = Query(
             self._clock, self._setup, channels, self.flow.out.fork(), self.flow.state, absent,
-            self._pause_ms(inputs, pace),
+            self._pause_ms(inputs, pace), {name: self._clock.now / 1000 - s for name, s in flow.held_s.items()},
         )  # fmt: skip
-        begun, answered = Progress(self.flow.state.until_ms), Progress()
-        for each in self.epochs:
-            answered = answered.join(each.query.progress)
-        has_passed = self.flow.progress.has_reached(answered)
-        number, begins_after = len(self.epochs) + 1, self.flow.out.newest
-        made = Epoch(number, begins_after, absent, query, begun, inputs, pace, has_passed=has_passed)
-        self.epochs.append(made)
+        number, begins_after, begun = len(self.epochs) + 1, self.flow.out.newest, Progress(self.flow.state.until_ms)
+        if replaced is not None:
+            self._answered = self._answered.join(replaced.query.progress)
+        # A query that runs may have given out more than its progress says.
+        has_passed = (replaced is None or replaced.is_suspended) and self.flow.progress.has_reached(self._answered)
+        self.epochs.append(Epoch(number, begins_after, absent, query, begun, inputs, pace, has_passed))
         query.start(self._setup.costs.fork_ms)
         self.changes.send()
 

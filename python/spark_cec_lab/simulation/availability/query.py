@@ -11,6 +11,7 @@ from spark_cec.availability.buckets import (
     Position,
     advance,
     as_of,
+    find_back,
     find_boundary,
     find_holders,
     note_holders,
@@ -39,12 +40,12 @@ class Query:
     """Plans batches as the agent does, and runs them one after the other.
 
     As on Spark a window comes one batch after its last bucket. `absent`: the channels for which it does not wait.
-    `pause_ms`: how long each row waits in it.
+    `pause_ms`: how long each row waits in it. `since`: since when rows have waited for channels before it, in seconds.
     """
 
     def __init__(
         self, clock: Clock, setup: Setup, channels: Mapping[str, Channel], out: Channel, state: State,
-        absent: frozenset[str] = frozenset(), pause_ms: int = 0,
+        absent: frozenset[str] = frozenset(), pause_ms: int = 0, since: Mapping[str, float] | None = None,
     ) -> None:  # fmt: skip
         self._clock = clock
         self._setup = setup
@@ -55,6 +56,8 @@ class Query:
         self.pause_ms = pause_ms
         self._run = 0
         self._held = dict[str, Held]()
+        self._since = dict(since or {})
+        self.back = frozenset[str]()
         self._asked_ms = 0.0
         self._is_idle_in = -1
         self.progress = Progress()
@@ -69,7 +72,7 @@ class Query:
     def stop(self) -> None:
         """Runs no more. A batch without output is forgotten."""
         self._run += 1
-        self._held = {}
+        self._held, self._since, self.back = {}, {}, frozenset()
 
     @property
     def held_s(self) -> dict[str, float]:
@@ -133,9 +136,13 @@ class Query:
         now = self._asked_ms = self._clock.now
         known = list(channels.values())
         ahead_ms = max(map(find_boundary, known)) // bucket_ms * bucket_ms
-        self._held = note_holders(self._held, find_holders(known, bucket_ms, self.absent), ahead_ms, now / 1000)
+        holders = find_holders(known, bucket_ms, self.absent)
+        self._held = note_holders(self._held, holders, ahead_ms, now / 1000, self._since)
+        self._since = {}
+        back = find_back(known, bucket_ms, self.absent)
         if self.pause_ms:
             channels.update({name: as_of(each, now - self.pause_ms) for name, each in channels.items()})
+        self.back = back & find_back(list(channels.values()), bucket_ms, self.absent)
         return plan_end(list(channels.values()), bucket_ms, None, may_be_empty=False, absent=self.absent)
 
 

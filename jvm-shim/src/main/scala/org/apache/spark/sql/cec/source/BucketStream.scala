@@ -180,8 +180,9 @@ private[cec] object BucketWaits {
 
   /** Notes what the agent has said to the query of this thread. */
   def note(end: BucketEndAnswer): Unit = query.foreach { id =>
-    put(waits, id, end.heldMs.zip(end.waitsFor).map { case (ms, name) => s"$ms $name" })
-    put(unread, id, end.unread.zip(end.dueBytes.zip(end.waitingBytes)).map { case (name, (due, waiting)) => s"$due $waiting $name" })
+    val held = end.heldMs.zip(end.waitsFor).map { case (ms, name) => s"$ms $name" }.mkString(",")
+    put(waits, id, if (end.back.isEmpty) held else end.back.mkString(s"$held;", ",", ""))
+    put(unread, id, end.unread.zip(end.dueBytes.zip(end.waitingBytes)).map { case (name, (due, waiting)) => s"$due $waiting $name" }.mkString(","))
   }
 
   /** Forgets the query of this thread. */
@@ -197,7 +198,10 @@ private[cec] object BucketWaits {
   /** The channels for which the query of this thread must not wait; None if its union says that. */
   def leftOut: Option[Seq[String]] = query.flatMap(id => Option(absent.get(id))).map(_.split(',').toSeq.filter(_.nonEmpty))
 
-  /** For each channel that holds rows of others back the time in ms and its name, slowest first, with commas; empty if the query waits for none. */
+  /**
+   * For each channel that holds rows of others back the time in ms and its name, slowest first, with commas; then, behind a semicolon,
+   * the channels for which the query does not wait, and would not have to. Both are of one plan. Empty if there are none.
+   */
   def of(query: String): String = waits.getOrDefault(query, "")
 
   /** For each channel the bytes that the query must read, those that wait for another channel, and its name, with commas; empty if nobody measures. */
@@ -206,6 +210,6 @@ private[cec] object BucketWaits {
   private def query: Option[String] =
     SparkSession.getActiveSession.flatMap(session => Option(session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY)))
 
-  private def put(known: ConcurrentHashMap[String, String], id: String, said: Seq[String]): Unit =
-    if (said.isEmpty) known.remove(id) else known.put(id, said.mkString(","))
+  private def put(known: ConcurrentHashMap[String, String], id: String, said: String): Unit =
+    if (said.isEmpty) known.remove(id) else known.put(id, said)
 }
