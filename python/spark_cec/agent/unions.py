@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -35,6 +34,7 @@ from spark_cec.availability.buckets import (
     note_holders,
     plan_end,
 )
+from spark_cec.availability.epochs import find_flow
 from spark_cec.availability.keep import LOW, Unread, measure_unread, measure_waits
 from spark_cec.availability.replicas import choose_copy
 from spark_cec.availability.union import Member, Union, parse_union
@@ -110,8 +110,9 @@ class _Streams:
 
     `leader`: the stream that Spark asks first. `end_ms`: where the batch ends, None if no bucket became stable.
     `leaves_more`: stable buckets are left for the next batch, because this one would have too many rows.
-    `held`: the channels that hold rows of others back, slowest first. `back`: those for which the query does not wait,
-    and would not have to. `given_up`: those that are waited for no more.
+    `held`: the channels that hold rows of others back, slowest first. `left_ms`: the boundaries of those for which the
+    query does not wait, when they were left out; `back`: those of them that are back. `given_up`: those that are waited
+    for no more.
     By the clock of this process, `moved_at`: when the last batch was planned. `unread`: what is unread of each channel,
     if the union has a bound for that.
     """
@@ -123,7 +124,7 @@ class _Streams:
     leaves_more: bool = False
     held: dict[str, Held] = field(default_factory=dict)
     back: tuple[str, ...] = ()
-    has_planned: bool = False
+    left_ms: dict[str, int] = field(default_factory=dict)
     given_up: dict[str, _GivenUp] = field(default_factory=dict)
     unread: tuple[Unread, ...] = ()
 
@@ -132,10 +133,14 @@ class _Streams:
         del self.held[name]
         self.given_up[name] = _GivenUp(boundary_ms, most_lag_ms)
 
-    def note_wait(self, holders: Mapping[str, int], ahead_ms: int, now: float, since: Mapping[str, float]) -> None:
-        """Notes for which channels rows wait, as `note_holders` says. `since`: when waits began before the run."""
-        self.held = note_holders(self.held, holders, ahead_ms, now, {} if self.has_planned else since)
-        self.has_planned = True
+    def note_wait(self, holders: Mapping[str, int], ahead_ms: int, now: float) -> None:
+        """Notes for which channels rows wait, as `note_holders` says."""
+        self.held = note_holders(self.held, holders, ahead_ms, now)
+
+    def note_absent(self, channels: Sequence[ChannelFacts], absent: Collection[str]) -> None:
+        """Notes where the channels were when they were left out."""
+        known = {each.name: find_boundary(each) for each in channels if each.name in absent}
+        self.left_ms = {name: self.left_ms.get(name, ms) for name, ms in known.items()}
 
 
 class UnionCalls:
@@ -156,7 +161,10 @@ class UnionCalls:
         streams = self._streams.get(request.query)
         is_new = streams is None or streams.leader != request.leader
         if streams is None or is_new:
-            streams = self._streams[request.query] = _Streams(request.leader, self._clock())
+            # A fork goes on with the waits of its flow: else rows would wait anew for an input that has just gone away.
+            flow = self._streams.get(find_flow(request.query) or "")
+            held = {} if flow is None else dict(flow.held)
+            streams = self._streams[request.query] = _Streams(request.leader, self._clock(), held=held)
         stream = streams.members.setdefault(request.source, _Stream(request))
         stream.request = request
         if request.leads and not is_new:
@@ -222,14 +230,15 @@ class UnionCalls:
             self._look(stream, union)
         channels = [stream.facts for stream in streams.members.values() if stream.facts is not None]
         self._note_waits(request.query, streams, union, channels)
-        back = find_back(channels, union.bucket_ms, union.absent)
+        streams.note_absent(channels, union.absent)
+        back = find_back(channels, streams.left_ms, union.most_lag_ms)
         if union.pause_ms:
             then_ms = self._clock() * 1000 - union.pause_ms
             for stream in streams.members.values():
                 stream.facts = None if stream.facts is None else as_of(stream.facts, then_ms)
             channels = [stream.facts for stream in streams.members.values() if stream.facts is not None]
         # Its rows must have waited, too: else the batch would wait for them.
-        streams.back = tuple(sorted(back & find_back(channels, union.bucket_ms, union.absent)))
+        streams.back = tuple(sorted(back & find_back(channels, streams.left_ms, union.most_lag_ms)))
         absent = streams.given_up.keys() | set(union.absent)
         wait_ms = min(EMPTY_WAIT_MS, parse_settings(request.conf).quiet_inputs_ms or EMPTY_WAIT_MS)
         rests_ms = (self._clock() - streams.moved_at) * 1000
@@ -254,9 +263,7 @@ class UnionCalls:
                 _LOG.warning("query %s waits for %s again", query, each.name)
         waited_for = [each for each in channels if each.name not in streams.given_up]
         ahead_ms = max((boundaries[each.name] for each in waited_for), default=0) // union.bucket_ms * union.bucket_ms
-        now, wall_ms = self._clock(), time.time() * 1000
-        since = {name: now - (wall_ms - ms) / 1000 for name, ms in union.held_since_ms.items()}
-        streams.note_wait(find_holders(waited_for, union.bucket_ms, union.absent), ahead_ms, now, since)
+        streams.note_wait(find_holders(waited_for, union.bucket_ms, union.absent), ahead_ms, self._clock())
         for name, most_lag_ms, why in _list_overdue(streams, union, waited_for, self._clock()):
             streams.give_up(name, boundaries[name], most_lag_ms)
             _LOG.warning(_GOES_ON, query, name, why, name)

@@ -112,25 +112,31 @@ def is_back(channel: ChannelFacts, bucket_ms: int, left_ms: int, ahead_ms: int, 
     read. Or it has gone on, and is less than `most_lag_ms` behind: an input that is always some seconds behind must be
     waited for, or all of its rows would be late.
     """
-    if _is_ahead(channel, bucket_ms):
+    if _floor(find_boundary(channel), bucket_ms) > channel.position.until_ms:
         return True
+    return _is_near(channel, left_ms, ahead_ms, most_lag_ms)
+
+
+def find_back(
+    channels: Sequence[ChannelFacts], left_ms: Mapping[str, int], most_lag_ms: int
+) -> frozenset[str]:  # fmt: skip
+    """Those of the channels that nobody waits for which are back.
+
+    `left_ms`: their boundaries when they were left out. A channel is back if it has gone on, and is less than
+    `most_lag_ms` behind the furthest one.
+    """
+    ahead_ms = max(map(find_boundary, channels), default=0)
+    return frozenset(
+        each.name
+        for each in channels
+        if each.name in left_ms and _is_near(each, left_ms[each.name], ahead_ms, most_lag_ms)
+    )
+
+
+def _is_near(channel: ChannelFacts, left_ms: int, ahead_ms: int, most_lag_ms: int) -> bool:
+    """Whether a channel whose boundary was `left_ms` has gone on, and is less than `most_lag_ms` behind `ahead_ms`."""
     own_ms = _find_own_boundary(channel)
     return own_ms is not None and own_ms > left_ms and ahead_ms - own_ms < most_lag_ms
-
-
-def find_back(channels: Sequence[ChannelFacts], bucket_ms: int, absent: Collection[str]) -> frozenset[str]:
-    """Those of the channels `absent` that are back: they would hold back no row of the others now.
-
-    Each has a stable bucket that the reader has not read, and is as far as the slowest channel that is waited for.
-    """
-    end_ms = find_stable_end(channels, bucket_ms, absent)
-    ahead = (each for each in channels if each.name in absent and _is_ahead(each, bucket_ms))
-    return frozenset(each.name for each in ahead if end_ms is not None and find_boundary(each) >= end_ms)
-
-
-def _is_ahead(channel: ChannelFacts, bucket_ms: int) -> bool:
-    """Whether the channel has a stable bucket that the reader has not read."""
-    return _floor(find_boundary(channel), bucket_ms) > channel.position.until_ms
 
 
 def find_holders(
@@ -159,26 +165,29 @@ class Held:
 
 
 def note_holders(
-    known: Mapping[str, Held], holders: Mapping[str, int], ahead_ms: int, now: float, since: Mapping[str, float]
-) -> dict[str, Held]:
+    known: Mapping[str, Held], holders: Mapping[str, int], ahead_ms: int, now: float
+) -> dict[str, Held]:  # fmt: skip
     """Since when each channel holds rows of others back, slowest first. `known`: the last answer.
 
-    `holders`: as of `find_holders`. `ahead_ms`: the highest boundary. `since`: when waits began that `known` lacks.
-    An input that is slow holds rows back, too. So its wait ends only when its boundary has passed all rows that waited
-    at the begin.
+    `holders`: as of `find_holders`. `ahead_ms`: the highest boundary. An input that is slow holds rows back, too. So
+    its wait ends only when its boundary has passed all rows that waited at the begin.
     """
     held = {}
     for name, end_ms in holders.items():
         before = known.get(name)
-        is_new = before is None or end_ms >= before.to_ms
-        held[name] = Held(min(now, since.get(name, now)), ahead_ms) if before is None or is_new else before
+        held[name] = Held(now, ahead_ms) if before is None or end_ms >= before.to_ms else before
     return held
 
 
 def find_stable_end(channels: Sequence[ChannelFacts], bucket_ms: int, absent: Collection[str] = ()) -> int | None:
-    """The end of the buckets that are stable now, ms since the epoch; None if no channel's boundary counts."""
+    """The end of the buckets that are stable now, ms since the epoch; None without a channel.
+
+    The boundaries of the channels `absent` do not count. If nobody is waited for, that of the furthest one does: else
+    no bucket would ever be stable again.
+    """
     boundaries = [find_boundary(each) for each in channels if each.name not in absent]
-    return _floor(min(boundaries), bucket_ms) if boundaries else None
+    end_ms = min(boundaries) if boundaries else max(map(find_boundary, channels), default=None)
+    return None if end_ms is None else _floor(end_ms, bucket_ms)
 
 
 def plan_end(

@@ -7,6 +7,7 @@ count any more.
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, replace
 
 from spark_cec.errors import DamagedLog
@@ -45,6 +46,12 @@ class Epoch:
 def epoch_checkpoint(flow: str, number: int) -> str:
     """The checkpoint of an epoch of the flow whose checkpoint is at the URL `flow`."""
     return f"{flow.rstrip('/')}/{EPOCHS}/{number}"
+
+
+def find_flow(place: str) -> str | None:
+    """The same place of the flow, if `place` is of a directory directly inside of an epoch's checkpoint; else None."""
+    found = re.fullmatch(rf"(.*)/{EPOCHS}/\d+(/[^/]+)", place)
+    return None if found is None else found[1] + found[2]
 
 
 def newest_epoch(flow: Storage) -> Epoch | None:

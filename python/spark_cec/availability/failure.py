@@ -67,7 +67,7 @@ class EpochLook:
     """A look at the open epoch. `absent`: the channels for which it does not wait. `has_ended`: its query has failed.
 
     `begun`: the flow's progress when the epoch was opened. `progress` and `held_s`: as of the flow, but of the epoch's
-    own query. `back`: those of `absent` that held nobody back at the moment of `held_s`. `is_suspended`: its query
+    own query. `back`: those of `absent` that were back at the moment of `held_s`. `is_suspended`: its query
     was stopped, and its rows count. `inputs`: the epochs of other flows that it reads. `pause_s`: how long each row
     waits in it.
     """
@@ -148,8 +148,8 @@ def _find_absent(flow: FlowLook, before: frozenset[str], wait_s: float) -> froze
 def _find_left_out(epoch: EpochLook, wait_s: float) -> frozenset[str]:
     """The channels for which the open epoch does not wait from now on.
 
-    One that is back is waited for again. What the epoch's query says is of one moment. The channel that was furthest
-    then is neither behind nor waited for, so a boundary is left that counts.
+    One that is back is waited for again. The epoch's own query decides, because the flow may run a long batch, and then
+    knows only what was before it.
     """
     away = _list_held(epoch.waits_s, wait_s / 2) if _is_held(epoch.waits_s, wait_s) else frozenset()
     return (epoch.absent - epoch.back) | away

@@ -44,8 +44,8 @@ class Union:
     row waits after it came. `replicated`: another replica must find the same rows in each bucket
     (`availability.replicas`). `keep_bytes`: how many stored bytes may wait for the query; None without a bound.
     `goes_on`: whether a channel for which more wait counts as absent until it is back. `notes`: the streams note how
-    far they are, so the channels keep what they need. `held_since_ms`: since when rows have waited for a channel before
-    the query's start, ms since 1970.
+    far they are, so the channels keep what they need. `most_lag_ms`: a channel of `absent` is back if it has gone on,
+    and is less than that behind the others.
     """
 
     bucket_ms: int
@@ -57,20 +57,19 @@ class Union:
     keep_bytes: int | None = None
     goes_on: bool = False
     notes: bool = True
-    held_since_ms: Mapping[str, int] = field(default_factory=dict)
+    most_lag_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class EpochReads:
     """What an epoch reads: it does not wait for the channels `absent`, and reads epochs of flows instead of flows.
 
-    `epochs`: by flow, the number of the epoch. `pause_ms`, `held_since_ms`: as of `Union`.
+    `epochs`: by flow, the number of the epoch. `pause_ms`: as of `Union`.
     """
 
     absent: frozenset[str]
     epochs: Mapping[str, int] = field(default_factory=dict)
     pause_ms: int = 0
-    held_since_ms: Mapping[str, int] = field(default_factory=dict)
 
 
 def parse_union(fields: Mapping[str, Any]) -> Union:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -44,10 +44,6 @@ RETRY_S = 10.0
 
 StartFork = Callable[[str, str, EpochReads], "StreamingQuery"]
 """Starts the query of an epoch: takes its name, its checkpoint, and what it reads."""
-
-
-_NO_LOOK = FlowLook(Progress())
-"""Of a flow that does not run."""
 
 
 @dataclass(slots=True)
@@ -174,7 +170,7 @@ class EpochKeeper(Worker):
         if flow is not None:
             orders = decide(flow, epoch, self._wait_s)
             self._prepare(orders.prepares)
-            self._carry_out(orders, flow)
+            self._carry_out(orders, flow.inputs)
             return
         self._prepare(False)
         if self._is_over() and self._open is not None:
@@ -239,7 +235,7 @@ class EpochKeeper(Worker):
                 self._flow, took_s, self._wait_s, self._within.x_ms / 1000,
             )  # fmt: skip
 
-    def _carry_out(self, orders: Orders, flow: FlowLook = _NO_LOOK) -> None:
+    def _carry_out(self, orders: Orders, inputs: Inputs = frozenset()) -> None:
         open_, rests = self._open, time.monotonic() < self._rests_until
         try:
             if open_ is not None and orders.closes:
@@ -256,7 +252,7 @@ class EpochKeeper(Worker):
             if open_ is not None and orders.leaves_out is not None:
                 self._go_on_without(open_, orders.leaves_out)
             if orders.opens is not None and not rests:
-                self._open_epoch(tuple(sorted(orders.opens)), flow)
+                self._open_epoch(tuple(sorted(orders.opens)), inputs)
         finally:
             self._set_standing(orders.state)
 
@@ -272,12 +268,12 @@ class EpochKeeper(Worker):
             _LOG.info("flow %s: %s", self._flow, self._standing)
             self._changed()
 
-    def _open_epoch(self, absent: tuple[str, ...], flow: FlowLook) -> None:
+    def _open_epoch(self, absent: tuple[str, ...], inputs: Inputs) -> None:
         """Opens an epoch: forks the flow, notes the epoch, and starts its query. Closes the epoch that was open.
 
         That one is closed after the new note: else readers would take its rows back before others may come.
         """
-        began, before, now_ms = time.monotonic(), self._open, int(time.time() * 1000)
+        began, before = time.monotonic(), self._open
         if before is not None:
             self._answered = self._answered.join(before.progress)
         # A query that runs may have given out more than its progress says.
@@ -287,29 +283,24 @@ class EpochKeeper(Worker):
         if before is not None:
             self._close(before)
         pace = self._within.while_away
-        open_ = self._open = _OpenEpoch(epoch, began, Progress(), flow.inputs, pace, frozenset(absent))
+        open_ = self._open = _OpenEpoch(epoch, began, Progress(), inputs, pace, frozenset(absent))
         self._may_have_left = False
         # Not the progress that was seen last: after a restart there is none before the first batch.
         open_.begun = Progress(read_until(self._checkpoint, epoch.begins_after))
-        self._log_answers(open_)
-        self._start(open_, {name: now_ms - int(held_s * 1000) for name, held_s in flow.held_s.items()})
+        without = f"without {' and '.join(absent)}" if absent else "because its input does so"
+        _LOG.warning("flow %s answers tentatively, in epoch %d, %s", self._flow, epoch.number, without)
+        self._start(open_)
 
     def _go_on_without(self, open_: _OpenEpoch, absent: frozenset[str]) -> None:
         """Has the query of the open epoch wait for all channels but these."""
-        if open_.query is None or absent == open_.absent:
+        if open_.query is None or open_.is_suspended or absent == open_.absent:
             return
         leave_out(open_.query, absent)
-        open_.absent = absent
-        self._log_answers(open_)
+        open_.absent = absent  # the log has it with the standing
 
-    def _log_answers(self, open_: _OpenEpoch) -> None:
-        absent = sorted(open_.absent)
-        without = f"without {' and '.join(absent)}" if absent else "because its input does so"
-        _LOG.warning("flow %s answers tentatively, in epoch %d, %s", self._flow, open_.epoch.number, without)
-
-    def _start(self, open_: _OpenEpoch, held_since_ms: Mapping[str, int]) -> None:
+    def _start(self, open_: _OpenEpoch) -> None:
         number = open_.epoch.number
-        reads = EpochReads(open_.absent, dict(open_.inputs), self._pause_ms(open_), held_since_ms)
+        reads = EpochReads(open_.absent, dict(open_.inputs), self._pause_ms(open_))
         place = epoch_checkpoint(self._checkpoint, number)
         open_.query = self._start_fork(f"{self._flow} epoch {number}", place, reads)
 
@@ -321,7 +312,7 @@ class EpochKeeper(Worker):
         open_.changes_pace = True
         open_.suspend()
         open_.changes_pace, open_.pace = False, pace
-        self._start(open_, {})
+        self._start(open_)
         open_.is_suspended = False
 
     def _pause_ms(self, open_: _OpenEpoch) -> int:

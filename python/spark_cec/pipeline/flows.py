@@ -292,11 +292,11 @@ class Flows:
         most_wait_ms = by.most_wait_ms if epoch is None else None
         pause_ms = 0 if epoch is None else epoch.pause_ms
         keep = by.keep if epoch is None else None
-        held_since_ms = {} if epoch is None else epoch.held_since_ms
+        most_lag_ms = 0 if epoch is None or by.within is None else by.within.wait_ms
         union = Union(
             bucket_ms, tuple(members[each] for each in sorted(members)), absent, most_wait_ms, pause_ms,
             self._replica is not None, None if keep is None else keep.most_bytes, keep is not None and not by.blocks,
-            held_since_ms=held_since_ms,
+            most_lag_ms=most_lag_ms,
         )  # fmt: skip
         return {"union": json.dumps(asdict(union)), "own": str(sorted(members).index(name))}
 

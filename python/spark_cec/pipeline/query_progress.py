@@ -78,7 +78,7 @@ def _count_batches(end: str | None, latest: str | None, rows: int) -> int:
 class Wait:
     """The channels that hold rows of others back from a query by buckets, slowest first, and for how long, in s.
 
-    `back`: the channels for which it does not wait, and would not have to. All is of its last plan.
+    `back`: the channels for which it does not wait, and which are back. All is of its last plan.
     """
 
     held_s: Mapping[str, float] = field(default_factory=dict)

@@ -340,32 +340,54 @@ def test_a_query_that_runs_is_said_for_which_channels_it_must_not_wait(union: Un
     assert union.plan(absent=["web"])["app"]["until_ms"] == 4_000
 
 
-def test_a_channel_that_is_back_is_named(union: Union) -> None:
-    """It would hold no row of the others back."""
-    union.plan()
-    union.write("app", 1_500, 3_500)
-    assert union.plan(absent=["web"])["app"]["back"] == []
-    union.write("web", 2_100)
-    assert union.plan(absent=["web"])["app"]["back"] == [], "it is behind app"
-    union.write("web", 4_700)
-    assert union.plan(absent=["web"])["app"]["back"] == ["web"]
+def test_a_channel_that_is_back_is_named(union: Union, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has gone on, and is near. One that is always a little behind must be waited for, or its rows would be late."""
+    epoch = {"bucket_ms": 1_000, "absent": ["web"], "most_lag_ms": 3_000, "members": [
+        {"name": each, "path": union.agents[each].checkpoint, "time": "time", "delay_ms": 1_000} for each in NAMES
+    ]}  # fmt: skip
+    union.write("web", 900)
+    union.plan(union=epoch)
+    union.write("app", 1_500, 9_500)
+    assert union.read(union.plan(union=epoch))["app"] == [0]
+    assert union.plan(union=epoch)["app"]["back"] == [], "it has not gone on"
+    union.write("web", 5_000)
+    assert union.plan(union=epoch)["app"]["back"] == [], "it is far behind"
+    union.write("web", 7_000)
+    assert union.plan(union=epoch)["app"]["back"] == ["web"], "it is near, and behind app and the epoch"
+    now = [5_000_000.0]
+    handler: Any = union.agents["app"].calls._by_name["bucket_end"][1]
+    monkeypatch.setattr(handler.__self__, "_clock", lambda: now[0])
+    monkeypatch.setattr(handler.__self__._channels, "_clock", lambda: now[0])
+    union.run += 1
+    delays = {**epoch, "pause_ms": 5_000}
+    for _ in range(2):  # the first call makes no plan
+        union.plan(union=delays)
+    union.write("web", 9_200)
+    assert union.plan(union=delays)["app"]["back"] == [], "its rows must wait, too: else others would wait for them"
+    now[0] += 5
+    assert union.plan(union=delays)["app"]["back"] == ["web"]
     assert union.plan()["app"]["back"] == [], "all are waited for"
 
 
-def test_a_wait_may_have_begun_before_the_query(union: Union, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first plan takes over since when rows have waited. Later waits begin by themselves."""
-    monkeypatch.setattr("spark_cec.agent.unions.time.time", lambda: 1_700_000_000.0)
-    epoch = {"bucket_ms": 1_000, "held_since_ms": {"web": 1_699_999_990_000, "app": 5}, "members": [
-        {"name": each, "path": union.agents[each].checkpoint, "time": "time", "delay_ms": 1_000} for each in NAMES
-    ]}  # fmt: skip
-    union.plan(union=epoch)
+def test_a_fork_goes_on_with_the_waits_of_its_flow(union: Union, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows have waited for a channel before the fork was made. A wait that is over begins anew."""
+    now = [5_000.0]
+    handler: Any = union.agents["app"].calls._by_name["bucket_end"][1]
+    monkeypatch.setattr(handler.__self__, "_clock", lambda: now[0])
+    flow, fork = {"query": "/flows/totals/sources"}, {"query": "/flows/totals/epochs/3/sources"}
+    union.plan(**flow)
     union.write("app", 1_500, 3_500)
-    held = union.plan(union=epoch)["app"]
-    assert held["waits_for"] == ["web"] and 10_000 <= held["held_ms"][0] < 20_000
-    union.write("web", 4_000)
-    union.read(union.plan(union=epoch))
+    assert union.plan(**flow)["app"]["held_ms"] == [0]
+    now[0] += 10
+    union.plan(**fork)
+    assert union.plan(**fork)["app"]["held_ms"] == [10_000]
+    union.write("web", 3_600)
+    union.plan(**fork)
     union.write("app", 9_500)
-    assert union.plan(union=epoch)["app"]["held_ms"][0] < 5_000
+    assert union.plan(**fork)["app"]["held_ms"] == [0], "those rows have not waited yet"
+    other = {"query": "/flows/other/epochs/3/sources"}
+    union.plan(**other)
+    assert union.plan(**other)["app"]["held_ms"] == [0]
 
 
 def test_in_an_epoch_that_delays_each_row_waits_after_it_came(union: Union, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -599,13 +621,13 @@ def test_a_channel_that_was_given_up_for_its_size_is_back_when_it_is_near(
 def test_a_wait_ends_when_all_that_waited_is_stable() -> None:
     """An input that is slow holds rows back as one that is away."""
     streams = unions._Streams("leader", 0.0)
-    streams.note_wait({"app": 10_000}, 90_000, 1.0, {})
+    streams.note_wait({"app": 10_000}, 90_000, 1.0)
     for now, end_ms in ((2.0, 11_000), (3.0, 50_000), (4.0, 89_000)):
-        streams.note_wait({"app": end_ms, "web": 94_000}, 95_000, now, {})
+        streams.note_wait({"app": end_ms, "web": 94_000}, 95_000, now)
         assert [each.since for each in streams.held.values()] == [1.0, 2.0], "each has its own wait"
-    streams.note_wait({"app": 90_000}, 97_000, 5.0, {})
+    streams.note_wait({"app": 90_000}, 97_000, 5.0)
     assert [each.since for each in streams.held.values()] == [5.0], "now others wait"
-    streams.note_wait({}, 97_000, 6.0, {})
+    streams.note_wait({}, 97_000, 6.0)
     assert not streams.held
 
 

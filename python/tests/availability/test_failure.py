@@ -144,7 +144,7 @@ class Life:
     """Three inputs that come, go and are slow, the flow, and the query of its epoch, step by step.
 
     `furthest`: at each step, the end of the stable buckets of the input that is furthest. `extended`: how often an
-    epoch went on with other absent inputs.
+    epoch went on with other absent inputs. `start_ms`: how long a fork takes until its first plan.
     """
 
     names = ("app", "web", "tel")
@@ -158,7 +158,9 @@ class Life:
         self.inputs = frozenset[tuple[str, int]]()
         self.held, self.epoch_held = dict[str, tuple[int, int]](), dict[str, tuple[int, int]]()
         self.epoch: EpochLook | None = None
-        self.furthest, self.reached = list[int](), 0
+        self.left = dict[str, int]()
+        self.furthest, self.reached, self.begins_at = list[int](), 0, 0
+        self.start_ms = self.chance.choice([0, 1_000, 2_000])
 
     def move_inputs(self, now: int) -> None:
         """In the end all of them are there."""
@@ -208,18 +210,22 @@ class Life:
 
     def move_epoch(self, now: int) -> None:
         """It reads the rows of the inputs for which it waits."""
-        if self.epoch is None or self.epoch.is_suspended:
+        if self.epoch is None or self.epoch.is_suspended or now < self.begins_at:
             return
+        if now - self.begins_at < 100:
+            self.epoch_held = dict(self.held)
         ends = self.ends
         end = min(ms for name, ms in ends.items() if name not in self.epoch.absent)
         before = self.epoch.progress.until_ms or self.epoch.begun.until_ms or 0
         self.epoch_held = self.note_wait(self.epoch_held, now, before, self.epoch.absent)
-        back = frozenset(name for name in self.epoch.absent if ends[name] >= end and ends[name] > before)
+        least = max(self.boundaries.values()) - X_S * 1000
+        self.left = {name: self.left.get(name, self.boundaries[name]) for name in self.epoch.absent}
+        back = frozenset(name for name, left in self.left.items() if self.boundaries[name] > max(left, least))
         if end > before:
             self.epoch = replace(self.epoch, progress=at(end, before))
         self.epoch = replace(self.epoch, held_s=self.measure(self.epoch_held, now), back=back)
 
-    def obey(self, orders: Orders, flow: FlowLook) -> None:
+    def obey(self, orders: Orders, flow: FlowLook, now: int) -> None:
         """Orders that cannot be obeyed are wrong."""
         assert orders.opens is None or self.epoch is None or orders.closes, "one at a time"
         assert orders.opens is None or longest(flow) >= X_S or self.inputs, "a short failure has no tentative row"
@@ -237,7 +243,8 @@ class Life:
         if orders.opens is not None:
             assert orders.opens < set(self.names), "without a boundary there is no batch"
             self.epoch = EpochLook(orders.opens, flow.progress, Progress(), inputs=self.inputs)
-            self.epoch_held, self.opened = dict(self.held), self.opened + 1
+            self.epoch_held, self.left, self.opened = {}, {}, self.opened + 1
+            self.begins_at = now + self.start_ms
 
     def reach(self) -> int:
         """Up to where there has been an answer."""
@@ -259,12 +266,12 @@ def test_random_lives(seed: int, has_slow: bool) -> None:
     for twice as long. With epochs of an input its rows wait for as long as it takes, which is not known here.
     """
     life, alone_since = Life(seed, has_slow=has_slow), 0
-    late = (1 + has_slow) * X_S * 1000 + 500 + max(life.lag.values())
+    late = (1 + has_slow) * X_S * 1000 + 500 + max(life.lag.values()) + life.start_ms
     for now in range(0, 300_000, 100):
         life.move_inputs(now)
         flow = life.look_at_flow(now)
         life.move_epoch(now)
-        life.obey(decide(flow, life.epoch, X_S), flow)
+        life.obey(decide(flow, life.epoch, X_S), flow, now)
         where = f"seed={seed}: {now} ms"
         answers = life.epoch is not None and not life.epoch.is_suspended
         assert longest(flow) < X_S or answers, f"{where}: nothing comes"

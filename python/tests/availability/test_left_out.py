@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +13,7 @@ from spark_cec.availability.buckets import (
     ChannelFacts,
     Position,
     find_back,
+    find_boundary,
     find_holders,
     find_stable_end,
 )
@@ -30,49 +31,48 @@ def facts_of(name: str, until_ms: int, times: Sequence[int]) -> ChannelFacts:
     return ChannelFacts(name, Position(until_ms, -1, 0), batches, len(times) - 1, 0)
 
 
-def next_absent(channels: Sequence[ChannelFacts], absent: Collection[str], waited_s: dict[str, float]) -> frozenset[str]:
-    """The channels that are left out after a look. Its flow runs a long batch, so it says nothing new."""
-    held_s = {name: waited_s[name] for name in find_holders(channels, BUCKET_MS, absent)}
-    back = find_back(channels, BUCKET_MS, absent)
-    epoch = EpochLook(frozenset(absent), Progress(0), Progress(50, 50), held_s, back)
-    left_out = decide(FlowLook(Progress(0, 0), {"app": 0.1}), epoch, WAIT_S).leaves_out
-    return frozenset(absent) if left_out is None else left_out
+CHANNELS = st.lists(st.lists(st.integers(1, 200), max_size=5), min_size=len(NAMES), max_size=len(NAMES))
 
 
-@settings(max_examples=600, deadline=None)
-@given(
-    st.lists(st.lists(st.integers(1, 200), max_size=5), min_size=len(NAMES), max_size=len(NAMES)),
-    st.sets(st.sampled_from(NAMES), max_size=len(NAMES) - 1),
-    st.lists(st.sampled_from([0.0, 1.5, 3.0]), min_size=len(NAMES), max_size=len(NAMES)),
-    st.integers(0, 12),
-)
-def test_a_boundary_is_left_that_counts(
-    times: list[list[int]], absent: set[str], waited: list[float], until: int
+def make(times: Sequence[Sequence[int]], until: int) -> list[ChannelFacts]:
+    return [facts_of(name, until * BUCKET_MS, each) for name, each in zip(NAMES, times, strict=True)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(CHANNELS, st.sets(st.sampled_from(NAMES)), st.integers(0, 12))
+def test_a_boundary_is_left_that_counts(times: list[list[int]], absent: set[str], until: int) -> None:
+    """Also if nobody is waited for, as by an order that was old. Else no bucket would ever be stable again."""
+    channels = make(times, until)
+    counted = [find_boundary(each) for each in channels if each.name not in absent]
+    end_ms = min(counted) if counted else max(map(find_boundary, channels))
+    assert find_stable_end(channels, BUCKET_MS, absent) == end_ms // BUCKET_MS * BUCKET_MS
+    if absent == set(NAMES):
+        assert not find_holders(channels, BUCKET_MS, absent)
+
+
+@settings(max_examples=300, deadline=None)
+@given(CHANNELS, st.dictionaries(st.sampled_from(NAMES), st.integers(0, 200)), st.integers(0, 12), st.integers(1, 80))
+def test_a_channel_that_is_back_is_near_and_has_gone_on(
+    times: list[list[int]], left_ms: dict[str, int], until: int, most_lag_ms: int
 ) -> None:
-    """However often the keeper looks at the same plan. Without one no bucket is ever stable again."""
-    channels = [facts_of(name, until * BUCKET_MS, each) for name, each in zip(NAMES, times, strict=True)]
-    left_out = frozenset(absent)
-    for _ in range(3):
-        left_out = next_absent(channels, left_out, dict(zip(NAMES, waited, strict=True)))
-        assert find_stable_end(channels, BUCKET_MS, left_out) is not None
-
-
-@settings(max_examples=600, deadline=None)
-@given(
-    st.lists(st.lists(st.integers(1, 200), max_size=5), min_size=len(NAMES), max_size=len(NAMES)),
-    st.sets(st.sampled_from(NAMES), min_size=1, max_size=len(NAMES) - 1),
-    st.integers(0, 12),
-)
-def test_a_channel_that_is_back_costs_no_bucket(times: list[list[int]], absent: set[str], until: int) -> None:
-    """To wait for it again takes no time: the same buckets are stable with and without it."""
-    channels = [facts_of(name, until * BUCKET_MS, each) for name, each in zip(NAMES, times, strict=True)]
-    back = find_back(channels, BUCKET_MS, absent)
-    assert back <= absent
-    assert find_stable_end(channels, BUCKET_MS, absent - back) == find_stable_end(channels, BUCKET_MS, absent)
+    channels = make(times, until)
+    boundaries = {each.name: find_boundary(each) for each in channels}
+    back = find_back(channels, left_ms, most_lag_ms)
+    assert back <= left_ms.keys()
+    assert all(boundaries[name] > left_ms[name] for name in back)
+    assert all(max(boundaries.values()) - boundaries[name] < most_lag_ms for name in back)
+    furthest = max(NAMES, key=lambda name: max(times[NAMES.index(name)], default=0))
+    rows = times[NAMES.index(furthest)]
+    if rows and max(rows) == max(boundaries.values()) and max(rows) > left_ms.get(furthest, 999):
+        assert furthest in back
 
 
 def test_rows_of_an_input_that_is_back_are_answered_although_all_others_are_away() -> None:
     """Its epoch waits for web2 alone, which went away meanwhile. Nobody else has rows, and app is back."""
-    channels = [facts_of(name, 40, times) for name, times in zip(NAMES, ([70, 90], [10], [20], [45]), strict=True)]
-    waited_s = dict.fromkeys(NAMES, WAIT_S)
-    assert next_absent(channels, {"app", "tel", "web"}, waited_s) == {"tel", "web", "web2"}
+    channels, absent = make(([70, 90], [10], [20], [45]), 4), frozenset({"app", "tel", "web"})
+    held_s = dict.fromkeys(find_holders(channels, BUCKET_MS, absent), WAIT_S)
+    assert held_s == {"web2": WAIT_S}
+    back = find_back(channels, dict.fromkeys(absent, 40), 30)
+    epoch = EpochLook(absent, Progress(0), Progress(50, 50), held_s, back)
+    flow = FlowLook(Progress(0, 0), {"app": 0.1})  # it runs a long batch, so it says nothing new
+    assert decide(flow, epoch, WAIT_S).leaves_out == frozenset({"tel", "web", "web2"})

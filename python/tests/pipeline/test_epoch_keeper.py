@@ -30,7 +30,6 @@ class Flow:
         self.own, self.inputs, self.clock = EpochQuery(10_000), frozenset[tuple[str, int]](), 0.0
         self.started: list[tuple[EpochQuery, tuple[Any, ...]]] = []
         self.pauses: list[int] = []
-        self.since_ms: list[dict[str, int]] = []
         self.fails = self.over = False
         self.checkpoint = str(root / "flow")
         self.storage = open_storage(self.checkpoint)
@@ -45,7 +44,6 @@ class Flow:
 
     def start(self, name: str, checkpoint: str, reads: EpochReads) -> Any:
         self.pauses.append(reads.pause_ms)
-        self.since_ms.append(dict(reads.held_since_ms))
         Path(checkpoint).mkdir(parents=True, exist_ok=True)
         if self.fails:
             raise RuntimeError("no session")
@@ -502,24 +500,6 @@ def test_a_query_that_runs_may_have_given_out_more_than_it_says(clock: list[floa
     flow.inputs = frozenset({("short", 1)})
     flow.keeper.look()
     assert flow.newest.number == 2 and not flow.newest.has_passed
-
-
-def test_the_query_of_an_epoch_knows_for_how_long_rows_have_waited(
-    clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also for an input that is still waited for: else its rows would wait for alpha times X from the start on."""
-    monkeypatch.setattr("spark_cec.pipeline.epoch_keeper.time.time", lambda: 1_700_000_000.0)
-    flow = Flow(tmp_path, while_correcting=Pace.DELAY)
-    flow.own.wait = Wait({"app": 1.5, "web": 0.4})
-    flow.keeper.look()
-    assert flow.started[0][1][2] == ("app",)
-    assert flow.since_ms == [{"app": 1_699_999_998_500, "web": 1_699_999_999_600}]
-    flow.query.until_ms = 20_000
-    flow.keeper.look()
-    flow.waits_for()
-    flow.own.until_ms = 12_000
-    flow.keeper.look()
-    assert flow.since_ms[1:] == [{}], "a query that is started again has waited for nobody"
 
 
 def test_a_flow_that_is_over_has_no_epoch(clock: list[float], tmp_path: Path) -> None:

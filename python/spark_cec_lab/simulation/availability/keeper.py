@@ -112,7 +112,7 @@ class Keeper:
         pace = self._setup.within.while_away
         query = Query(
             self._clock, self._setup, channels, self.flow.out.fork(), self.flow.state, absent,
-            self._pause_ms(inputs, pace), {name: self._clock.now / 1000 - s for name, s in flow.held_s.items()},
+            self._pause_ms(inputs, pace), self.flow.held,
         )  # fmt: skip
         number, begins_after, begun = len(self.epochs) + 1, self.flow.out.newest, Progress(self.flow.state.until_ms)
         if replaced is not None:

@@ -101,7 +101,8 @@ def _measure(setup: Setup, board: Board, corrected_ms: float | None, epochs: int
 
 def _find_due(setup: Setup, end_ms: int) -> int:
     """When a window that ends at `end_ms` can be answered. If all inputs are away, nobody knows that it has ended."""
-    away = [each for each in setup.failures if each.begin_ms <= end_ms < each.end_ms]
+    next_ms = end_ms + setup.every_ms  # a row after the end must come
+    away = [each for each in setup.failures if each.begin_ms <= next_ms < each.end_ms]
     is_there = {each.name for each in away} < set(setup.inputs)
     return end_ms if is_there else _find_due(setup, min(each.end_ms for each in away))
 

@@ -40,12 +40,12 @@ class Query:
     """Plans batches as the agent does, and runs them one after the other.
 
     As on Spark a window comes one batch after its last bucket. `absent`: the channels for which it does not wait.
-    `pause_ms`: how long each row waits in it. `since`: since when rows have waited for channels before it, in seconds.
+    `pause_ms`: how long each row waits in it. `held`: the waits of its flow.
     """
 
     def __init__(
         self, clock: Clock, setup: Setup, channels: Mapping[str, Channel], out: Channel, state: State,
-        absent: frozenset[str] = frozenset(), pause_ms: int = 0, since: Mapping[str, float] | None = None,
+        absent: frozenset[str] = frozenset(), pause_ms: int = 0, held: Mapping[str, Held] | None = None,
     ) -> None:  # fmt: skip
         self._clock = clock
         self._setup = setup
@@ -55,8 +55,8 @@ class Query:
         self.absent = absent
         self.pause_ms = pause_ms
         self._run = 0
-        self._held = dict[str, Held]()
-        self._since = dict(since or {})
+        self.held = dict(held or {})
+        self._left_ms = dict[str, int]()
         self.back = frozenset[str]()
         self._asked_ms = 0.0
         self._is_idle_in = -1
@@ -72,7 +72,7 @@ class Query:
     def stop(self) -> None:
         """Runs no more. A batch without output is forgotten."""
         self._run += 1
-        self._held, self._since, self.back = {}, {}, frozenset()
+        self.held, self._left_ms, self.back = {}, {}, frozenset()
 
     @property
     def held_s(self) -> dict[str, float]:
@@ -81,7 +81,7 @@ class Query:
         A query without a batch plans all the time.
         """
         asked_ms = self._clock.now if self._is_idle_in == self._run else self._asked_ms
-        return {name: asked_ms / 1000 - each.since for name, each in self._held.items()}
+        return {name: asked_ms / 1000 - each.since for name, each in self.held.items()}
 
     def _trigger(self, run: int) -> None:
         if run != self._run:
@@ -137,12 +137,14 @@ class Query:
         known = list(channels.values())
         ahead_ms = max(map(find_boundary, known)) // bucket_ms * bucket_ms
         holders = find_holders(known, bucket_ms, self.absent)
-        self._held = note_holders(self._held, holders, ahead_ms, now / 1000, self._since)
-        self._since = {}
-        back = find_back(known, bucket_ms, self.absent)
+        self.held = note_holders(self.held, holders, ahead_ms, now / 1000)
+        absent = {each.name: find_boundary(each) for each in known if each.name in self.absent}
+        self._left_ms = {name: self._left_ms.get(name, ms) for name, ms in absent.items()}
+        most_lag_ms = self._setup.within.wait_ms
+        back = find_back(known, self._left_ms, most_lag_ms)
         if self.pause_ms:
             channels.update({name: as_of(each, now - self.pause_ms) for name, each in channels.items()})
-        self.back = back & find_back(list(channels.values()), bucket_ms, self.absent)
+        self.back = back & find_back(list(channels.values()), self._left_ms, most_lag_ms)
         return plan_end(list(channels.values()), bucket_ms, None, may_be_empty=False, absent=self.absent)
 
 

@@ -54,6 +54,26 @@ def test_a_window_usually_comes_as_can_be_reckoned(seed: int) -> None:
     assert COSTS.source_ms + 2 * COSTS.flow_ms + COSTS.sink_ms <= usual_ms <= 100 + 3 * COSTS.flow_ms + 40
 
 
+@pytest.mark.parametrize("pace", [Pace.PROCESS, Pace.DELAY])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_inputs_that_come_and_go_fifty_times_are_answered_in_time(seed: int, pace: Pace) -> None:
+    """Any input, for 0.2 to 8 s, and often two at a time. In the end no epoch is open, and all rows are right.
+
+    An epoch that delays holds late rows of an input back, too, and those of the others wait for them.
+    """
+    chance, begin_ms, failures = random.Random(seed), CUT_MS, list[Failure]()
+    for _ in range(50):
+        length_ms = chance.randrange(200, 8_000)
+        failures.append(Failure(chance.choice(["north", "south", "east"]), begin_ms, begin_ms + length_ms))
+        begin_ms += chance.randrange(200, 8_000)
+    made = replace(setup(0, pace, pace), failures=tuple(failures))
+    found = run(made, seed)
+    # A window comes up to a second after its rows, and the usual time is in it.
+    most_ms = X_MS + made.bucket_ms + found.usual_ms + (WAIT_MS if pace is Pace.DELAY else 0)
+    assert found.delay_new_ms < most_ms, f"seed={seed}"
+    assert found.epochs, f"seed={seed}"
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("pace", [Pace.PROCESS, Pace.DELAY])
 def test_there_is_no_tentative_row_if_the_input_is_away_for_less_than_alpha_x(pace: Pace, seed: int) -> None:

@@ -200,7 +200,7 @@ private[cec] object BucketWaits {
 
   /**
    * For each channel that holds rows of others back the time in ms and its name, slowest first, with commas; then, behind a semicolon,
-   * the channels for which the query does not wait, and would not have to. Both are of one plan. Empty if there are none.
+   * the channels for which the query does not wait, and which are back. Both are of one plan. Empty if there are none.
    */
   def of(query: String): String = waits.getOrDefault(query, "")
 
