@@ -29,6 +29,7 @@ from spark_cec.availability.buckets import (
     find_back,
     find_boundary,
     find_holders,
+    find_own_boundary,
     find_stable_end,
     is_back,
     note_holders,
@@ -111,7 +112,8 @@ class _Streams:
     `leader`: the stream that Spark asks first. `end_ms`: where the batch ends, None if no bucket became stable.
     `leaves_more`: stable buckets are left for the next batch, because this one would have too many rows.
     `held`: the channels that hold rows of others back, slowest first. `left_ms`: the boundaries of those for which the
-    query does not wait, when they were left out; `back`: those of them that are back. `given_up`: those that are waited
+    query does not wait, when they were left out; `back`: those of them that are back. `has_planned`: before, `held` is
+    what the flow of a fork knew, which may be old. `given_up`: those that are waited
     for no more.
     By the clock of this process, `moved_at`: when the last batch was planned. `unread`: what is unread of each channel,
     if the union has a bound for that.
@@ -124,6 +126,7 @@ class _Streams:
     leaves_more: bool = False
     held: dict[str, Held] = field(default_factory=dict)
     back: tuple[str, ...] = ()
+    has_planned: bool = False
     left_ms: dict[str, int] = field(default_factory=dict)
     given_up: dict[str, _GivenUp] = field(default_factory=dict)
     unread: tuple[Unread, ...] = ()
@@ -135,11 +138,11 @@ class _Streams:
 
     def note_wait(self, holders: Mapping[str, int], ahead_ms: int, now: float) -> None:
         """Notes for which channels rows wait, as `note_holders` says."""
-        self.held = note_holders(self.held, holders, ahead_ms, now)
+        self.held, self.has_planned = note_holders(self.held, holders, ahead_ms, now), True
 
     def note_absent(self, channels: Sequence[ChannelFacts], absent: Collection[str]) -> None:
         """Notes where the channels were when they were left out."""
-        known = {each.name: find_boundary(each) for each in channels if each.name in absent}
+        known = {each.name: find_own_boundary(each) or 0 for each in channels if each.name in absent}
         self.left_ms = {name: self.left_ms.get(name, ms) for name, ms in known.items()}
 
 
@@ -161,10 +164,7 @@ class UnionCalls:
         streams = self._streams.get(request.query)
         is_new = streams is None or streams.leader != request.leader
         if streams is None or is_new:
-            # A fork goes on with the waits of its flow: else rows would wait anew for an input that has just gone away.
-            flow = self._streams.get(find_flow(request.query) or "")
-            held = {} if flow is None else dict(flow.held)
-            streams = self._streams[request.query] = _Streams(request.leader, self._clock(), held=held)
+            streams = self._streams[request.query] = self._begin(request)
         stream = streams.members.setdefault(request.source, _Stream(request))
         stream.request = request
         if request.leads and not is_new:
@@ -189,6 +189,16 @@ class UnionCalls:
             request, until_ms=moved.until_ms, batch=moved.batch, first=moved.first, seen=seen, replica=stream.replica
         )
         return answer
+
+    def _begin(self, request: BucketEndRequest) -> _Streams:
+        """The streams of a run. A fork goes on with the waits of its flow, and with what that one has given up.
+
+        Else rows would wait anew for an input that went away before the fork began.
+        """
+        flow = self._streams.get(find_flow(request.query) or "")
+        if flow is None:
+            return _Streams(request.leader, self._clock())
+        return _Streams(request.leader, self._clock(), held=dict(flow.held), given_up=dict(flow.given_up))
 
     def leave(self, request: BucketLeaveRequest) -> Done:
         """Forgets a stream whose run has ended: forks of a flow come and go."""
@@ -343,13 +353,13 @@ def _of_replica(request: BucketEndRequest, member: Member, replica: str, first: 
 
 
 def _answer(stream: _Stream, at: Position, of: str | None, streams: _Streams, now: float) -> BucketEndAnswer:
-    request, facts = stream.request, stream.facts
+    request, facts, held = stream.request, stream.facts, streams.held if streams.has_planned else {}
     moves = at != position_of(request)
     has_changed = moves and facts is not None and stream.replica != request.replica
     needless = {replica: advance(each, at.until_ms).first - 1 for replica, each in stream.others.items()}
     return BucketEndAnswer(
         until_ms=at.until_ms, batch=at.batch, first=at.first, of=of, newest=at.batch + streams.leaves_more,
-        waits_for=tuple(streams.held), held_ms=tuple(int((now - each.since) * 1000) for each in streams.held.values()),
+        waits_for=tuple(held), held_ms=tuple(int((now - each.since) * 1000) for each in held.values()),
         back=streams.back, replica=stream.replica if moves else request.replica,
         since=facts.position.first if has_changed and facts is not None else None, others=needless if moves else {},
         unread=tuple(each.channel for each in streams.unread),

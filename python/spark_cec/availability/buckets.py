@@ -94,11 +94,11 @@ def find_boundary(channel: ChannelFacts) -> int:
 
     It never goes back: what the position has is a boundary.
     """
-    own_ms = _find_own_boundary(channel)
+    own_ms = find_own_boundary(channel)
     return channel.position.until_ms if own_ms is None else max(channel.position.until_ms, own_ms)
 
 
-def _find_own_boundary(channel: ChannelFacts) -> int | None:
+def find_own_boundary(channel: ChannelFacts) -> int | None:
     """The boundary that its rows and its writer tell, whatever the reader has read; None if they tell none."""
     latest_ms = channel.backlog.latest_ms
     known = (None if latest_ms is None else latest_ms - channel.delay_ms, channel.said_ms)
@@ -135,7 +135,7 @@ def find_back(
 
 def _is_near(channel: ChannelFacts, left_ms: int, ahead_ms: int, most_lag_ms: int) -> bool:
     """Whether a channel whose boundary was `left_ms` has gone on, and is less than `most_lag_ms` behind `ahead_ms`."""
-    own_ms = _find_own_boundary(channel)
+    own_ms = find_own_boundary(channel)
     return own_ms is not None and own_ms > left_ms and ahead_ms - own_ms < most_lag_ms
 
 

@@ -292,7 +292,8 @@ class Flows:
         most_wait_ms = by.most_wait_ms if epoch is None else None
         pause_ms = 0 if epoch is None else epoch.pause_ms
         keep = by.keep if epoch is None else None
-        most_lag_ms = 0 if epoch is None or by.within is None else by.within.wait_ms
+        # An input that is left out at alpha * X, and is waited for again just below, would come and go.
+        most_lag_ms = 0 if epoch is None or by.within is None else by.within.wait_ms // 2
         union = Union(
             bucket_ms, tuple(members[each] for each in sorted(members)), absent, most_wait_ms, pause_ms,
             self._replica is not None, None if keep is None else keep.most_bytes, keep is not None and not by.blocks,

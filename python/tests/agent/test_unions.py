@@ -369,25 +369,44 @@ def test_a_channel_that_is_back_is_named(union: Union, monkeypatch: pytest.Monke
     assert union.plan()["app"]["back"] == [], "all are waited for"
 
 
+FLOW, FORK = {"query": "/flows/totals/sources"}, {"query": "/flows/totals/epochs/3/sources"}
+
+
 def test_a_fork_goes_on_with_the_waits_of_its_flow(union: Union, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows have waited for a channel before the fork was made. A wait that is over begins anew."""
     now = [5_000.0]
     handler: Any = union.agents["app"].calls._by_name["bucket_end"][1]
     monkeypatch.setattr(handler.__self__, "_clock", lambda: now[0])
-    flow, fork = {"query": "/flows/totals/sources"}, {"query": "/flows/totals/epochs/3/sources"}
-    union.plan(**flow)
+    union.plan(**FLOW)
     union.write("app", 1_500, 3_500)
-    assert union.plan(**flow)["app"]["held_ms"] == [0]
+    assert union.plan(**FLOW)["app"]["held_ms"] == [0]
     now[0] += 10
-    union.plan(**fork)
-    assert union.plan(**fork)["app"]["held_ms"] == [10_000]
+    assert union.plan(**FORK)["app"]["held_ms"] == [], "there is no plan yet, and what the flow knew may be old"
+    assert union.plan(**FORK)["app"]["held_ms"] == [10_000]
     union.write("web", 3_600)
-    union.plan(**fork)
+    union.plan(**FORK)
     union.write("app", 9_500)
-    assert union.plan(**fork)["app"]["held_ms"] == [0], "those rows have not waited yet"
+    assert union.plan(**FORK)["app"]["held_ms"] == [0], "those rows have not waited yet"
     other = {"query": "/flows/other/epochs/3/sources"}
     union.plan(**other)
     assert union.plan(**other)["app"]["held_ms"] == [0]
+
+
+def test_a_fork_waits_for_no_channel_that_its_flow_has_given_up(union: Union, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it is back, as in the flow."""
+    flow, how = begin_wait(union, monkeypatch)
+    union.plan(union=how, **FLOW)
+    union.plan(union=how, **FLOW)
+    flow[0] += 61
+    assert union.plan(union=how, **FLOW)["app"]["until_ms"] > 1, "it has been given up"
+    fork = {**how, "most_wait_ms": None}
+    union.plan(union=fork, **FORK)
+    union.write("app", 19_500)
+    assert union.plan(union=fork, **FORK)["app"]["until_ms"] == 18_000
+    union.write("web", 19_600)
+    union.read(union.plan(union=fork, **FORK))
+    union.write("app", 30_000)
+    assert union.plan(union=fork, **FORK)["app"]["waits_for"] == ["web"], "it is back, and waited for again"
 
 
 def test_in_an_epoch_that_delays_each_row_waits_after_it_came(union: Union, monkeypatch: pytest.MonkeyPatch) -> None:

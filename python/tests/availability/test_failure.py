@@ -218,7 +218,7 @@ class Life:
         end = min(ms for name, ms in ends.items() if name not in self.epoch.absent)
         before = self.epoch.progress.until_ms or self.epoch.begun.until_ms or 0
         self.epoch_held = self.note_wait(self.epoch_held, now, before, self.epoch.absent)
-        least = max(self.boundaries.values()) - X_S * 1000
+        least = max(self.boundaries.values()) - X_S * 500
         self.left = {name: self.left.get(name, self.boundaries[name]) for name in self.epoch.absent}
         back = frozenset(name for name, left in self.left.items() if self.boundaries[name] > max(left, least))
         if end > before:
