@@ -9,8 +9,10 @@ from spark_cec.admin.damage import Finding, error_finding
 from spark_cec.admin.find_log import Place
 from spark_cec.errors import DamagedLog
 from spark_cec.log.boundary import Boundary, read_boundary, still_holds
+from spark_cec.log.late import list_late, read_late
 from spark_cec.log.manifest import Manifest, load, readable_batches
 from spark_cec.log.output_rollbacks import Cut, read_cuts
+from spark_cec.log.readers import list_readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +33,26 @@ class OutputBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class LateRows:
+    """How many rows were kept aside because they came too late for a reader of this name."""
+
+    reader: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Outputs:
-    """The newest batches, oldest first, all cuts, and the unreadable files. `boundary`: None if none is known."""
+    """The newest batches, oldest first, all cuts, and the unreadable files. `boundary`: None if none is known.
+
+    `late`: by reader, if it has any.
+    """
 
     place: Place
     batches: tuple[OutputBatch, ...]
     cuts: tuple[Cut, ...]
     findings: tuple[Finding, ...]
     boundary: Boundary | None = None
+    late: tuple[LateRows, ...] = ()
 
 
 def read_outputs(place: Place, last: int) -> Outputs:
@@ -51,7 +65,20 @@ def read_outputs(place: Place, last: int) -> Outputs:
     shown = [OutputBatch(each, _derive_inputs(each, known.get(each.batch - 1))) for each in known.values()]
     boundary = read_boundary(place.storage)
     holds = boundary is not None and still_holds(place.storage, boundary)
-    return Outputs(place, tuple(shown[-last:]), cuts, tuple(findings), boundary if holds else None)
+    late = tuple(_count_late(place, findings))
+    return Outputs(place, tuple(shown[-last:]), cuts, tuple(findings), boundary if holds else None, late)
+
+
+def _count_late(place: Place, findings: list[Finding]) -> Iterator[LateRows]:
+    for reader in list_readers(place.storage):
+        rows, paths = 0, list_late(place.storage, reader)
+        for path in paths:
+            try:
+                rows += read_late(place.storage, path).num_rows
+            except DamagedLog as error:
+                findings.append(error_finding(error))
+        if paths:
+            yield LateRows(reader, rows)
 
 
 def _load_manifests(place: Place, wanted: list[int], findings: list[Finding]) -> Iterator[Manifest]:

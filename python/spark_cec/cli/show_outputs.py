@@ -34,6 +34,7 @@ def outputs_json(found: Outputs) -> dict[str, Any]:
             for each in found.batches
         ],
         "complete": _boundary_json(found.boundary),
+        "late": [{"reader": each.reader, "rows": each.rows} for each in found.late],
         "cuts": [{"after": cut.after, "generation": cut.generation, "cut_ms": cut.wall_ms} for cut in found.cuts],
         "damages": [finding.to_json() for finding in found.findings],
     }
@@ -63,6 +64,8 @@ def print_outputs(out: Console, found: Outputs) -> None:
             begin = "" if read.start is None else f" from {_format_offset(read.start)}"
             out.print(f"    {read.source}{begin} to {_format_offset(read.end or 'nothing yet')}")
 
+    for kept in found.late:
+        out.print(f"late for {kept.reader}: {counted(kept.rows, 'row')}, kept aside (view=late)")
     if found.boundary is not None:
         for line in _describe(found.boundary):
             out.print(line)

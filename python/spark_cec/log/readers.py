@@ -76,14 +76,19 @@ class ReaderTrail:
         self._written = self._through
 
 
+def list_readers(storage: Storage) -> list[str]:
+    """The names of all readers with a note."""
+    return [file.name.removesuffix(".json") for file in storage.list(READERS)]
+
+
 def newest_reads(storage: Storage) -> dict[str, int]:
     """The newest batch that each reader has recorded, by name; unreadable notes are left out."""
     found = {}
-    for file in storage.list(READERS):
-        path = f"{READERS}/{file.name}"
+    for name in list_readers(storage):
+        path = _path(name)
         with suppress(DamagedLog, NewerFormat):
             fields, _ = decode_object(path, storage.read(path), "note of a reader")
-            found[file.name.removesuffix(".json")] = max(int(fields["batch"]), *map(int, fields.get("ends", ())), -1)
+            found[name] = max(int(fields["batch"]), *map(int, fields.get("ends", ())), -1)
     return found
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.log.boundary import Boundary, note_boundary
+from spark_cec.log.late import keep_late, list_late
 from spark_cec.log.manifest import Consumed, load, manifest_path, publish, retire, take_back
 from spark_cec.log.output_rollbacks import cut_path
 from spark_cec.recovery.generations import next_generation
@@ -74,6 +76,25 @@ def test_up_to_when_the_output_is_complete(checkpoint: Checkpoint) -> None:
     note_boundary(checkpoint.storage, Boundary(-1, None, 1_700_000_000_000))
     said = run("outputs", str(checkpoint.path)).stdout.splitlines()
     assert said[-1] == "complete to 2023-11-14 22:13:20 UTC: there was no input"
+
+
+def test_late_rows_are_counted_by_reader(checkpoint: Checkpoint) -> None:
+    """Damage to some of them hides no other one."""
+    storage = checkpoint.storage
+    for name in ("per_minute", "totals", "board"):
+        storage.create(f"readers/{name}.json", b"{}")
+    for batch, rows in ((1, [1, 2]), (2, [3])):
+        keep_late(storage, "per_minute", batch, bytes(16), pa.table({"n": rows}))
+    keep_late(storage, "totals", 1, bytes(16), pa.table({"n": [1]}))
+    expected = [{"reader": "per_minute", "rows": 3}, {"reader": "totals", "rows": 1}]
+    assert answer(run("outputs", str(checkpoint.path), "--json"))["late"] == expected
+    said = run("outputs", str(checkpoint.path)).stdout.splitlines()
+    assert "late for per_minute: 3 rows, kept aside (view=late)" in said
+    path = list_late(storage, "per_minute")[0]
+    storage.replace(path, storage.read(path)[:-1])
+    found = answer(run("outputs", str(checkpoint.path), "--json"))
+    assert found["late"] == [{"reader": "per_minute", "rows": 1}, {"reader": "totals", "rows": 1}]
+    assert [each["where"] for each in found["damages"]] == [path]
 
 
 def test_what_was_taken_back_is_said(checkpoint: Checkpoint) -> None:
