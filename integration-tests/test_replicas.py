@@ -19,6 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from cec_it.board import Board, Table
 from cec_it.fed_pages import BOUND, INPUTS, Shown, feeding, per_page, shown
 from cec_it.local import eventually
+from spark_cec.errors import Fenced
 from spark_cec.pipeline import Pipeline, read_replicas
 from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.graph import GraphError
@@ -39,8 +40,10 @@ def state_of(run: RunningPipeline, name: str) -> State:
 
 
 @pytest.mark.parametrize("first", ["a", "b"])
-def test_a_sink_goes_on_in_the_other_replica(first: str, spark: SparkSession, tmp_path: Path) -> None:
-    """The rows of each window come once, from one replica or the other."""
+def test_a_sink_goes_on_in_the_other_replica(
+    first: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of each window come once, from one replica or the other. A second run of a replica is refused."""
     table, other = Table(), "b" if first == "a" else "a"
     with ExitStack() as stack:
         feed = stack.enter_context(feeding(spark, tmp_path))
@@ -55,6 +58,10 @@ def test_a_sink_goes_on_in_the_other_replica(first: str, spark: SparkSession, tm
         right: Shown = Counter([(10, "a", 2, 3.0), (20, "b", 4, 6.0)])
         eventually(lambda: windows_of(table) == right or None, f"{right}, not {windows_of(table)}")
         assert state_of(runs[other], "board") is State.STANDBY
+        for name in (first, other):
+            with monkeypatch.context() as lease, pytest.raises(Fenced, match=rf"replicas/{name} is running already"):
+                lease.setattr("spark_cec.agent.lease.WAIT_S", 0.0)
+                start_pipeline(per_page(tmp_path, table.take), spark, replica=name)
         runs[first].stop()
         for name in INPUTS:
             feed.put(name, (26, "c", 1), (31, "d", 1), (45, "e", 1))
