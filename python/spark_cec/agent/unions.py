@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -29,10 +29,10 @@ from spark_cec.availability.buckets import (
     find_back,
     find_boundary,
     find_holders,
-    find_own_boundary,
     find_stable_end,
     is_back,
     note_holders,
+    note_left,
     plan_end,
 )
 from spark_cec.availability.epochs import find_flow
@@ -113,10 +113,9 @@ class _Streams:
     `leaves_more`: stable buckets are left for the next batch, because this one would have too many rows.
     `held`: the channels that hold rows of others back, slowest first. `left_ms`: the boundaries of those for which the
     query does not wait, when they were left out; `back`: those of them that are back. `has_planned`: before, `held` is
-    what the flow of a fork knew, which may be old. `given_up`: those that are waited
-    for no more.
-    By the clock of this process, `moved_at`: when the last batch was planned. `unread`: what is unread of each channel,
-    if the union has a bound for that.
+    what the flow of a fork knew, which may be old. `given_up`: those that are waited for no more. By the clock of this
+    process, `moved_at`: when the last batch was planned. `unread`: what is unread of each channel, if the union has a
+    bound for that.
     """
 
     leader: str
@@ -139,11 +138,6 @@ class _Streams:
     def note_wait(self, holders: Mapping[str, int], ahead_ms: int, now: float) -> None:
         """Notes for which channels rows wait, as `note_holders` says."""
         self.held, self.has_planned = note_holders(self.held, holders, ahead_ms, now), True
-
-    def note_absent(self, channels: Sequence[ChannelFacts], absent: Collection[str]) -> None:
-        """Notes where the channels were when they were left out."""
-        known = {each.name: find_own_boundary(each) or 0 for each in channels if each.name in absent}
-        self.left_ms = {name: self.left_ms.get(name, ms) for name, ms in known.items()}
 
 
 class UnionCalls:
@@ -240,7 +234,7 @@ class UnionCalls:
             self._look(stream, union)
         channels = [stream.facts for stream in streams.members.values() if stream.facts is not None]
         self._note_waits(request.query, streams, union, channels)
-        streams.note_absent(channels, union.absent)
+        streams.left_ms = note_left(streams.left_ms, channels, union.absent)
         back = find_back(channels, streams.left_ms, union.most_lag_ms)
         if union.pause_ms:
             then_ms = self._clock() * 1000 - union.pause_ms

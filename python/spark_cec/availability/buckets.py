@@ -94,11 +94,11 @@ def find_boundary(channel: ChannelFacts) -> int:
 
     It never goes back: what the position has is a boundary.
     """
-    own_ms = find_own_boundary(channel)
+    own_ms = _find_own_boundary(channel)
     return channel.position.until_ms if own_ms is None else max(channel.position.until_ms, own_ms)
 
 
-def find_own_boundary(channel: ChannelFacts) -> int | None:
+def _find_own_boundary(channel: ChannelFacts) -> int | None:
     """The boundary that its rows and its writer tell, whatever the reader has read; None if they tell none."""
     latest_ms = channel.backlog.latest_ms
     known = (None if latest_ms is None else latest_ms - channel.delay_ms, channel.said_ms)
@@ -117,12 +117,17 @@ def is_back(channel: ChannelFacts, bucket_ms: int, left_ms: int, ahead_ms: int, 
     return _is_near(channel, left_ms, ahead_ms, most_lag_ms)
 
 
-def find_back(
-    channels: Sequence[ChannelFacts], left_ms: Mapping[str, int], most_lag_ms: int
-) -> frozenset[str]:  # fmt: skip
+def note_left(
+    known: Mapping[str, int], channels: Sequence[ChannelFacts], absent: Collection[str]
+) -> dict[str, int]:
+    """The boundaries that the channels `absent` had when they were left out. `known`: the last answer."""
+    return {each.name: known.get(each.name, _find_own_boundary(each) or 0) for each in channels if each.name in absent}
+
+
+def find_back(channels: Sequence[ChannelFacts], left_ms: Mapping[str, int], most_lag_ms: int) -> frozenset[str]:
     """Those of the channels that nobody waits for which are back.
 
-    `left_ms`: their boundaries when they were left out. A channel is back if it has gone on, and is less than
+    `left_ms`: as of `note_left`. A channel is back if it has gone on, and is less than
     `most_lag_ms` behind the furthest one.
     """
     ahead_ms = max(map(find_boundary, channels), default=0)
@@ -135,13 +140,11 @@ def find_back(
 
 def _is_near(channel: ChannelFacts, left_ms: int, ahead_ms: int, most_lag_ms: int) -> bool:
     """Whether a channel whose boundary was `left_ms` has gone on, and is less than `most_lag_ms` behind `ahead_ms`."""
-    own_ms = find_own_boundary(channel)
+    own_ms = _find_own_boundary(channel)
     return own_ms is not None and own_ms > left_ms and ahead_ms - own_ms < most_lag_ms
 
 
-def find_holders(
-    channels: Sequence[ChannelFacts], bucket_ms: int, absent: Collection[str] = ()
-) -> dict[str, int]:
+def find_holders(channels: Sequence[ChannelFacts], bucket_ms: int, absent: Collection[str] = ()) -> dict[str, int]:
     """The channels that hold rows of others back, slowest first, each with the end of its own stable buckets, in ms.
 
     A channel holds rows of another one back if their bucket is stable there, and not here. `absent`: the channels that

@@ -67,9 +67,8 @@ class EpochLook:
     """A look at the open epoch. `absent`: the channels for which it does not wait. `has_ended`: its query has failed.
 
     `begun`: the flow's progress when the epoch was opened. `progress` and `held_s`: as of the flow, but of the epoch's
-    own query. `back`: those of `absent` that were back at the moment of `held_s`. `is_suspended`: its query
-    was stopped, and its rows count. `inputs`: the epochs of other flows that it reads. `pause_s`: how long each row
-    waits in it.
+    own query. `back`: those of `absent` that were back when `held_s` was noted. `is_suspended`: its query was stopped,
+    and its rows count. `inputs`: the epochs of other flows that it reads. `pause_s`: how long each row waits in it.
     """
 
     absent: frozenset[str]
@@ -132,6 +131,14 @@ def decide(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> Orders:
     return Orders(FailureState.STABILIZATION, leaves_out=changed)
 
 
+def has_passed(flow: Progress, answered: Progress, *, is_running: bool) -> bool:
+    """Whether a flow has given out all that its epochs have. `answered`: their progress.
+
+    `is_running`: the last one's query runs, so it may have given out more than its progress says.
+    """
+    return not is_running and flow.has_reached(answered)
+
+
 def _find_absent(flow: FlowLook, before: frozenset[str], wait_s: float) -> frozenset[str]:
     """The channels for which a new epoch does not wait. `before`: those for which the one before did not.
 
@@ -148,8 +155,8 @@ def _find_absent(flow: FlowLook, before: frozenset[str], wait_s: float) -> froze
 def _find_left_out(epoch: EpochLook, wait_s: float) -> frozenset[str]:
     """The channels for which the open epoch does not wait from now on.
 
-    One that is back is waited for again. The epoch's own query decides, because the flow may run a long batch, and then
-    knows only what was before it.
+    One that is back is waited for again. The epoch's own query decides: while the flow runs a long batch, its facts are
+    old.
     """
     away = _list_held(epoch.waits_s, wait_s / 2) if _is_held(epoch.waits_s, wait_s) else frozenset()
     return (epoch.absent - epoch.back) | away

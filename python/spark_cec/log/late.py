@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
@@ -11,7 +13,7 @@ from spark_cec.log.frame import Frame, FrameKind, encode_frame, parse_frame
 from spark_cec.log.meta import OutputMeta
 from spark_cec.log.reader import payload_table
 from spark_cec.log.record import encode_table
-from spark_cec.log.storage import Storage
+from spark_cec.log.storage import Storage, reads_at_once
 
 LATE = "late"
 
@@ -26,6 +28,18 @@ def keep_late(storage: Storage, reader: str, batch: int, frame_id: bytes, rows: 
 def list_late(storage: Storage, reader: str) -> list[str]:
     """The paths of the objects with a reader's late rows, those of older batches first."""
     return [f"{LATE}/{reader}/{file.name}" for file in storage.list(f"{LATE}/{reader}") if file.name.endswith(".late")]
+
+
+def count_late(storage: Storage, paths: Sequence[str]) -> tuple[int, list[DamagedLog]]:
+    """The rows of these objects, and the damages that hide some. Nothing deletes late rows, so there may be many."""
+    rows, damages = 0, list[DamagedLog]()
+    with ThreadPoolExecutor(reads_at_once(storage)) as pool:
+        for found in [pool.submit(read_late, storage, path) for path in paths]:
+            try:
+                rows += found.result().num_rows
+            except DamagedLog as damage:
+                damages.append(damage)
+    return rows, damages
 
 
 def read_late(storage: Storage, path: str) -> pa.Table:

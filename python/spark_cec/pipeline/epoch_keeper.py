@@ -20,6 +20,7 @@ from spark_cec.availability.failure import (
     Orders,
     Progress,
     decide,
+    has_passed,
 )
 from spark_cec.availability.union import EpochReads
 from spark_cec.ids import new_id
@@ -276,10 +277,10 @@ class EpochKeeper(Worker):
         began, before = time.monotonic(), self._open
         if before is not None:
             self._answered = self._answered.join(before.progress)
-        # A query that runs may have given out more than its progress says.
-        has_passed = (before is None or before.is_suspended) and self._progress.has_reached(self._answered)
+        is_running = before is not None and not before.is_suspended
+        passed = has_passed(self._progress, self._answered, is_running=is_running)
         self._may_have_left = True
-        epoch = make_epoch(self._checkpoint, absent, has_passed=has_passed)
+        epoch = make_epoch(self._checkpoint, absent, has_passed=passed)
         if before is not None:
             self._close(before)
         pace = self._within.while_away

@@ -118,7 +118,7 @@ def check_simulation(task: Task, part: str | None, simulated: Sequence[str], sim
 def check_outages(
     task: Task, alpha: float | None, at: Sequence[float] | None, simulates: bool, find_unknown: Callable[[], str | None]
 ) -> None:
-    """`--alpha` and `--at`. `find_unknown`: what is wrong with the latter."""
+    """`--alpha` and `--at`. `find_unknown` names the points that no run has."""
     if (alpha is not None or at) and (task is not Task.AVAILABILITY or simulates):
         why = "for the task availability" + (", without --simulate" if simulates else "")
         raise typer.BadParameter(why, param_hint="--alpha, --at")

@@ -106,7 +106,7 @@ class Selection:
         return [each for each in known if not self.at or each.x in self.at]
 
     def find_unknown(self) -> str | None:
-        """What is wrong with `at`; None if each of it is a point of some part."""
+        """Names the points of `at` that no run has; None if each has one."""
         known = {each.x for each in plan(self.parts, 1.0, self.alpha_of_flows, quick=self.quick)}
         unknown, there = (", ".join(f"{x:g}" for x in xs) for xs in ({*self.at} - known, sorted(known)))
         return f"no run is at {unknown}: there are {there or 'none'}" if unknown else None

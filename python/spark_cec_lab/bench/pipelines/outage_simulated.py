@@ -101,11 +101,16 @@ def paper_world() -> World:
 
 def spark_world(costs: Costs, scale: float | None) -> World:
     """The scale is that which a measurement would take, by the same rule."""
-    if scale is None:
-        first = World("spark", costs, 1.0, QUICK_ALPHA, seeds=_SEEDS).run(Outage(15.0, 5.0, 8.0))
-        came = [each.first_tentative_ms / 1000 - 5.0 for each in first if each.first_tentative_ms is not None]
-        scale = find_scale({"first_tentative_s": statistics.median(came) if came else None}, QUICK_ALPHA)
-    return World("spark", costs, scale, QUICK_ALPHA, seeds=_SEEDS)
+    world = World("spark", costs, scale or 1.0, QUICK_ALPHA, seeds=_SEEDS)
+    return world if scale is not None else replace(world, scale=_find_least_scale(world, with_usual=False))
+
+
+def _find_least_scale(world: World, *, with_usual: bool) -> float:
+    """The scale that a first run asks for. `with_usual`: it leaves room for the usual time, too."""
+    found = world.run(Outage(15.0, 5.0, 8.0))
+    came_s = [each.first_tentative_ms / 1000 - 5.0 for each in found if each.first_tentative_ms is not None]
+    usual_s = statistics.median(each.usual_ms / 1000 for each in found) if with_usual else 0.0
+    return find_scale({"first_tentative_s": statistics.median(came_s) + usual_s if came_s else None}, world.alpha)
 
 
 def points_of(parts: Iterable[Part], world: World) -> list[Point]:
@@ -171,11 +176,7 @@ def bound_world(world: World, scale: float | None) -> World:
     """
     if world.is_paper or scale is not None:
         return world
-    found = world.run(Outage(15.0, 5.0, 8.0))
-    came_s = [each.first_tentative_ms / 1000 - 5.0 for each in found if each.first_tentative_ms is not None]
-    usual_s = statistics.median(each.usual_ms / 1000 for each in found)
-    first_s = statistics.median(came_s) + usual_s if came_s else None
-    return replace(world, scale=find_scale({"first_tentative_s": first_s}, world.alpha))
+    return replace(world, scale=_find_least_scale(world, with_usual=True))
 
 
 def find_bound(world: World, pace: str, first_seed: int, runs: int = FAILURES) -> Bound:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_cec.availability.failure import EpochLook, FlowLook, Inputs, Orders, Progress, decide
+from spark_cec.availability.failure import EpochLook, FlowLook, Inputs, Orders, Progress, decide, has_passed
 from spark_cec.pipeline.options import Pace, Step
 from spark_cec_lab.simulation.availability.channel import Channel
 from spark_cec_lab.simulation.availability.clock import Clock, Signal
@@ -66,7 +66,7 @@ class Keeper:
     def _look(self) -> None:
         flow, open_ = self._look_at_flow(), self.open
         orders = decide(flow, None if open_ is None else self._look_at_epoch(open_), self._setup.within.wait_ms / 1000)
-        starts = self._carry_out(orders, open_, flow)
+        starts = self._carry_out(orders, open_, flow.inputs)
         # The start of a query is the keeper's own work, so it does not look meanwhile.
         self._clock.after(self._setup.costs.look_ms + (self._setup.costs.fork_ms if starts else 0.0), self._look)
 
@@ -85,7 +85,7 @@ class Keeper:
             open_.inputs, pause_s,
         )  # fmt: skip
 
-    def _carry_out(self, orders: Orders, open_: Epoch | None, flow: FlowLook) -> bool:
+    def _carry_out(self, orders: Orders, open_: Epoch | None, inputs: Inputs) -> bool:
         """Answers whether it starts a query."""
         starts = False
         if open_ is not None and orders.closes:
@@ -102,11 +102,11 @@ class Keeper:
             open_.absent = open_.query.absent = orders.leaves_out
         if orders.opens is None:
             return starts
-        self._open(orders.opens, flow, open_)
+        self._open(orders.opens, inputs, open_)
         return True
 
-    def _open(self, absent: frozenset[str], flow: FlowLook, replaced: Epoch | None) -> None:
-        channels, inputs = dict(self._channels), flow.inputs
+    def _open(self, absent: frozenset[str], inputs: Inputs, replaced: Epoch | None) -> None:
+        channels = dict(self._channels)
         for name, number in inputs:
             channels[name] = self._read[name].epochs[number - 1].query.out
         pace = self._setup.within.while_away
@@ -117,9 +117,9 @@ class Keeper:
         number, begins_after, begun = len(self.epochs) + 1, self.flow.out.newest, Progress(self.flow.state.until_ms)
         if replaced is not None:
             self._answered = self._answered.join(replaced.query.progress)
-        # A query that runs may have given out more than its progress says.
-        has_passed = (replaced is None or replaced.is_suspended) and self.flow.progress.has_reached(self._answered)
-        self.epochs.append(Epoch(number, begins_after, absent, query, begun, inputs, pace, has_passed))
+        is_running = replaced is not None and not replaced.is_suspended
+        passed = has_passed(self.flow.progress, self._answered, is_running=is_running)
+        self.epochs.append(Epoch(number, begins_after, absent, query, begun, inputs, pace, passed))
         query.start(self._setup.costs.fork_ms)
         self.changes.send()
 

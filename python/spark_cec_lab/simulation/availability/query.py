@@ -14,8 +14,8 @@ from spark_cec.availability.buckets import (
     find_back,
     find_boundary,
     find_holders,
-    find_own_boundary,
     note_holders,
+    note_left,
     plan_end,
 )
 from spark_cec.availability.failure import Progress
@@ -139,8 +139,7 @@ class Query:
         ahead_ms = max(map(find_boundary, known)) // bucket_ms * bucket_ms
         holders = find_holders(known, bucket_ms, self.absent)
         self.held = note_holders(self.held, holders, ahead_ms, now / 1000)
-        absent = {each.name: find_own_boundary(each) or 0 for each in known if each.name in self.absent}
-        self._left_ms = {name: self._left_ms.get(name, ms) for name, ms in absent.items()}
+        self._left_ms = note_left(self._left_ms, known, self.absent)
         most_lag_ms = self._setup.within.wait_ms // 2
         back = find_back(known, self._left_ms, most_lag_ms)
         if self.pause_ms:
