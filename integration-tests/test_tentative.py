@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sqlite3
@@ -568,17 +569,18 @@ def test_a_query_with_state_over_tentative_rows_is_eager(spark: SparkSession, tm
 
 
 def test_a_table_of_sqlite_corrects_itself(spark: SparkSession, tmp_path: Path) -> None:
-    feed, made = Feed(tmp_path), per_page(tmp_path, window_board())
+    feed, made, database = Feed(tmp_path), per_page(tmp_path, window_board()), f"{tmp_path}/board.db"
 
     @made.sink(tentative=True)
     def table(totals: DataFrame) -> DataStreamWriter:
-        return totals.writeStream.foreachBatch(apply_changes(f"{tmp_path}/board.db", "board", ["time", "page"]))
+        return totals.writeStream.foreachBatch(apply_changes(database, "board", ["time", "page"], changes=True))
 
-    def shown() -> list[tuple[object, ...]] | None:
-        with sqlite3.connect(tmp_path / "board.db") as board:
-            found = board.execute("SELECT substr(time, 12, 8), page, n, tentative FROM board ORDER BY 1, 2").fetchall()
-        board.close()
-        return found
+    def read(columns: str, table: str) -> list[tuple[object, ...]]:
+        with contextlib.closing(sqlite3.connect(database)) as board:
+            return board.execute(f"SELECT {columns} FROM {table}").fetchall()
+
+    def shown() -> list[tuple[object, ...]]:
+        return sorted(read("substr(time, 12, 8), page, n, tentative", "board"))
 
     with running(made, spark) as run:
         feed.put("web", (1, "a", 1), (15, "a", 1))
@@ -587,6 +589,9 @@ def test_a_table_of_sqlite_corrects_itself(spark: SparkSession, tmp_path: Path) 
         eventually(lambda: shown() == [("12:00:00", "a", 2, 1)] or None, "a tentative row")
         feed.put("app", (3, "b", 1), (16, "a", 1))
         eventually(lambda: shown() == [("12:00:00", "a", 2, 0), ("12:00:00", "b", 1, 0)] or None, "stable rows")
+    assert sorted(read("_change_type, page, n, tentative", "board_changes ORDER BY _change")[1:]) == [
+        ("insert", "b", 1, 0), ("update_postimage", "a", 2, 0), ("update_preimage", "a", 2, 1),
+    ]  # fmt: skip
 
 
 def pairs_of(root: Path, board: Board, kind: str) -> Pipeline:

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_cec.pipeline import Pipeline, apply_changes
 from spark_cec_lab.nexmark.reachability import changes, reachability, rows_of
+from testbed.changelog import fold_changes
 
 KEPT = 4_096
 """The stored bytes that may wait in the pipeline `kept`: some batches of a branch."""
@@ -257,15 +258,18 @@ def away(root: str, **how: Any) -> Pipeline:
     @made.sink(tentative=True)
     def board(short: DataFrame) -> DataStreamWriter:
         rows = _right(short, "_kind", "_epoch")
-        return rows.writeStream.foreachBatch(apply_changes(f"{root}/board.db", "board", ["t", "k"]))
+        return rows.writeStream.foreachBatch(apply_changes(f"{root}/board.db", "board", ["t", "k"], changes=True))
 
     return made
 
 
 def read_board(root: Path) -> tuple[Rows, Rows]:
-    """The stable rows on the board of `away`, and the tentative ones."""
+    """The stable rows on the board of `away`, and the tentative ones. Its changelog, folded, must be the board."""
+    columns = ["t", "k", "n", "v", "tentative"]
     with contextlib.closing(sqlite3.connect(root / "board.db")) as board:
         rows = board.execute("SELECT t, k, n, v, _epoch FROM board_rows").fetchall()
+        shown = board.execute(f"SELECT {', '.join(columns)} FROM board").fetchall()
+        assert fold_changes(board, "board", columns) == Counter(shown), root
     return Counter(row[:4] for row in rows if not row[4]), Counter(row[:4] for row in rows if row[4])
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import random
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +38,7 @@ from spark_cec.pipeline.query_progress import Wait
 from spark_cec.recovery.query_files import QUERY
 from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.settings import PREFIX, parse_settings
+from testbed.changelog import fold_changes
 from tests.agent.support import Agent
 from tests.log.support import LOG_ID, Crash, Fault, FaultyStorage
 from tests.pipeline.support import EpochQuery
@@ -99,20 +101,20 @@ class Sink:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._table = ChangesTable(world.database, "board", COLUMNS, ["window"])
+        self._table = ChangesTable(world.database, "board", COLUMNS, ["window"], changes=True)
         self.at: tuple[int, tuple[int, int, int] | None] = -1, None
         self.planned: tuple[int, tuple[int, int, int] | None] | None = None
-        self._begins = True
+        self._batch = 0
 
     def step(self, *, crashes: bool = False) -> None:
         """One batch. `crashes`: after the table has it, and before its commit."""
         if self.planned is None:
             self.planned = self._next()
         changes = list(self._changes(self.at, self.planned))
-        self._table.apply(changes, begins=self._begins)
+        self._table.apply(changes, self._batch)
         self.check(self.planned)
         if not crashes:
-            self._begins = False
+            self._batch += 1
             self.at, self.planned = self.planned, None
 
     def _next(self) -> tuple[int, tuple[int, int, int] | None]:
@@ -151,6 +153,8 @@ class Sink:
         assert {window: n for window, n, epoch in rows if not epoch} == expected, self._world
         epochs = {epoch for *_, epoch in rows if epoch}
         assert epochs <= ({f"flow/{at[1][0]}"} if at[1] is not None else set()), self._world
+        shown = self._world.database.execute("SELECT window, n, tentative FROM board").fetchall()
+        assert fold_changes(self._world.database, "board", ["window", "n", "tentative"]) == Counter(shown), self._world
 
     @property
     def tentative(self) -> int:
