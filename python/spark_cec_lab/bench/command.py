@@ -37,7 +37,7 @@ from spark_cec_lab.bench.options import (
 )
 from spark_cec_lab.bench.paper import FIGURES
 from spark_cec_lab.bench.paper_run import Found, run_figures
-from spark_cec_lab.bench.pipelines.availability import QUICK_WINDOWS, WINDOWS, availability
+from spark_cec_lab.bench.pipelines.availability import LARGE_WINDOWS, QUICK_WINDOWS, WINDOWS, availability, heap
 from spark_cec_lab.bench.pipelines.chain import Amount, compare_ways
 from spark_cec_lab.bench.pipelines.failover import Course, Run, Way, failover
 from spark_cec_lab.bench.pipelines.outage import MEASURED, OUTAGES, QUICK, Selection, measure_process_us, outages
@@ -106,11 +106,11 @@ failover  a pipeline of 15 queries on a cluster of processes; 8 of 10 workers ar
 chain     the same work as a pipeline of three flows, as one query, as three queries joined by Parquet files
 union     two flows into one that counts their rows: by buckets of a second, and as rows come
 availability  an input that is away. cost: of two inputs, one for 20 seconds; the first tentative row, the time to catch
-          up, and the heap, beside the same flow that waits, with 100,000 windows (--keys; --quick: 20,000). fig9 to
-          fig12, table2, table3: the experiments of Balazinska et al. (SIGMOD 2005) with three inputs; the paper's two
-          ways to go back are formulas with measured constants. switch: of two replicas one is killed, and the other
-          one takes its sink over. --part: one of them. --quick without --part: the experiments, each with few runs,
-          but fig12.
+          up, and the heap, beside the same flow that waits, with 100,000 windows (--keys; --quick: 20,000). heap: the
+          heap alone, with 1,000,000. fig9 to fig12, table2, table3: the experiments of Balazinska et al. (SIGMOD
+          2005) with three inputs; the paper's two ways to go back are formulas with measured constants. switch: of
+          two replicas one is killed, and the other one takes its sink over. --part: one of them. --quick without
+          --part: the experiments, each with few runs, but fig12.
           --simulate: fig9 to fig12 and table2 on a simulated clock, at the paper's scale and at that of Spark, and
           bound, 50 random failures at each pace, by the product's own decisions; prints tables
 nexmark   queries of that benchmark (--query), 200,000 events a batch, 10,000 to a second of event time
@@ -224,7 +224,7 @@ def bench(
         str | None,
         typer.Option(
             help="For protocols: nexmark (figures 7 to 11), skew (12, 13), cycle (table IV); for availability: cost, "
-            "fig9, fig10, fig11, fig12, table2, table3, switch, bound; default: all."
+            "heap, fig9, fig10, fig11, fig12, table2, table3, switch, bound; default: all."
         ),
     ] = None,
     simulate: Annotated[
@@ -359,8 +359,10 @@ def _measure_outages(
     """Answers what can be drawn."""
     parts = chosen.parts
     if OutagePart.COST in parts:
-        windows = windows or (QUICK_WINDOWS if chosen.quick else WINDOWS)
-        availability(windows, chosen.rounds, memory, work, write, _say)
+        usual = QUICK_WINDOWS if chosen.quick else WINDOWS
+        availability(windows or usual, chosen.rounds, memory, work, write, _say)
+    if OutagePart.HEAP in parts:
+        heap(windows or LARGE_WINDOWS, chosen.rounds, memory, work, write, _say)
     if OutagePart.SWITCH in parts:
         switches(chosen.rounds, memory, work, write, _say)
     figures = tuple(each for each in parts if each in OUTAGES)

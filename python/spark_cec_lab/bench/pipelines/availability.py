@@ -9,35 +9,45 @@ from typing import Any
 
 from spark_cec.session import jar_path
 from spark_cec_lab.bench.measure import Say, after
-from spark_cec_lab.bench.pipelines.availability_job import ALPHA, SUSPENDS, WAITS, WITHIN, X_S
+from spark_cec_lab.bench.pipelines.availability_job import ALPHA, SUSPENDS, WAITS, WITHIN, X_S, AwaySpec, Shape
 from spark_cec_lab.bench.pipelines.one_job import run_job, spread
-from spark_cec_lab.bench.pipelines.way_job import WaySpec
 
 _JOB = "spark_cec_lab.bench.pipelines.availability_job"
 _SILENCE_S = 400.0
-_ROWS_PER_S = 1_000
 
-WINDOWS, QUICK_WINDOWS = 100_000, 20_000
-_WINDOWS_OF_A_KEY = 100
+WINDOWS, QUICK_WINDOWS, LARGE_WINDOWS = 100_000, 20_000, 1_000_000
 _WAYS = (WITHIN, SUSPENDS, WAITS)
 
 
-def availability(
-    windows: int, rounds: int, memory: str, work: Path, write: Callable[[dict[str, Any]], None], say: Say
-) -> None:
+Write = Callable[[dict[str, Any]], None]
+
+
+def availability(windows: int, rounds: int, memory: str, work: Path, write: Write, say: Say) -> None:
     """Runs all ways in each round, in turn, and writes a line for each run and one for all. Raises `BenchError`."""
-    jar, home = str(shutil.copy(jar_path(), work)), work / "run"
+    jar = str(shutil.copy(jar_path(), work))
     found: list[dict[str, dict[str, Any]]] = []
     for number in range(rounds):
         found.append({})
         for way in _WAYS if number % 2 == 0 else reversed(_WAYS):
-            home.mkdir()
-            spec = WaySpec(way, str(home), jar, memory, _ROWS_PER_S, max(windows // _WINDOWS_OF_A_KEY, 1))
-            done = run_job(_JOB, spec.to_json(), home, _SILENCE_S, after(f"round {number + 1}/{rounds}, {way}: ", say))
-            shutil.rmtree(home)
-            found[-1][way] = done
+            spec = AwaySpec(way, str(work / "run"), jar, memory, Shape.busy(windows))
+            done = found[-1][way] = _run(spec, after(f"round {number + 1}/{rounds}, {way}: ", say))
             write({"kind": "run", "task": "availability", "way": way, "round": number + 1, **done})
     write(summary(found))
+
+
+def heap(windows: int, rounds: int, memory: str, work: Path, write: Write, say: Say) -> None:
+    """The heap while an epoch is open, over the heap before, with many windows. Writes lines. Raises `BenchError`."""
+    jar, found, part = str(shutil.copy(jar_path(), work)), list[dict[str, Any]](), {"part": "heap"}
+    for number in range(rounds):
+        spec = AwaySpec(WITHIN, str(work / "run"), jar, memory, Shape.large(windows))
+        found.append(_run(spec, after(f"round {number + 1}/{rounds}, heap: ", say)))
+        write({"kind": "run", "task": "availability", **part, "round": number + 1, **found[-1]})
+    write({"kind": "summary", "task": "availability", **part, "windows": found[0]["windows"], **heap_ratio(found)})
+
+
+def heap_ratio(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The heap's live objects while the epoch is open, over those before: median, lowest and highest."""
+    return {"heap_over_before": spread([each["heap_during"] / each["heap_before"] for each in runs])}
 
 
 def summary(found: Sequence[dict[str, dict[str, Any]]]) -> dict[str, Any]:
@@ -53,5 +63,14 @@ def summary(found: Sequence[dict[str, dict[str, Any]]]) -> dict[str, Any]:
         "first_tentative_batches": spread([1000 * e["first_tentative_s"] / e["batch_ms"] for e in within]),
         "caught_up_over_waiting": spread([e[WITHIN]["caught_up_s"] / e[WAITS]["caught_up_s"] for e in found]),
         "suspended_over_waiting": spread([e[SUSPENDS]["caught_up_s"] / e[WAITS]["caught_up_s"] for e in found]),
-        "heap_over_before": spread([each["heap_during"] / each["heap_before"] for each in within]),
+        **heap_ratio(within),
     }  # fmt: skip
+
+
+def _run(spec: AwaySpec, say: Say) -> dict[str, Any]:
+    home = Path(spec.home)
+    home.mkdir()
+    try:
+        return run_job(_JOB, spec.to_json(), home, _SILENCE_S, say)
+    finally:
+        shutil.rmtree(home)

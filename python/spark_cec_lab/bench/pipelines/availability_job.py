@@ -1,7 +1,7 @@
 """A flow that reads two others, one of which is away for a while: `python -m …availability_job SPEC` runs it once.
 
-It counts the rows of both by key, in windows of 100 seconds that begin every second, so that many are open and some
-close in every second. One JSON line for each phase, the last one with `done`.
+It counts the rows of both by key, in windows that overlap, so that many are open and few rows keep them so. One JSON
+line for each phase, the last one with `done`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,65 @@ AWAY_S = 20.0
 _LOOK_S = 0.05
 _SETTLED_LAG_S = 6.0
 _PATIENCE_S = 300.0
-_WINDOW_S = 100
+_WINDOWS_OF_A_KEY = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A hundred windows are open of each of `keys`. They begin every `slide_s` seconds, and each row is in all of them.
+    `rows_per_s`: of both inputs together.
+    """
+
+    keys: int
+    slide_s: int
+    rows_per_s: int
+
+    @property
+    def windows(self) -> int:
+        """How many are open if each key has a row in each window."""
+        return self.keys * _WINDOWS_OF_A_KEY
+
+    @property
+    def enough(self) -> int:
+        """How many must be open: the newest windows of a key wait for its next row."""
+        pause_s = 2 * self.keys / self.rows_per_s
+        return round(self.windows * (1 - max(pause_s / self.slide_s - 1, 0.0) / _WINDOWS_OF_A_KEY))
+
+    @classmethod
+    def busy(cls, windows: int) -> Shape:
+        """Some windows close in each second."""
+        return cls(max(windows // _WINDOWS_OF_A_KEY, 1), 1, 1_000)
+
+    @classmethod
+    def large(cls, windows: int) -> Shape:
+        """Few rows keep many windows open: a key has a row in the time of ten windows' beginnings."""
+        keys = max(windows // _WINDOWS_OF_A_KEY, 50)
+        return cls(keys, 10, keys // 50)
+
+
+@dataclass(frozen=True, slots=True)
+class AwaySpec:
+    """Which way to run below `home`."""
+
+    way: str
+    home: str
+    jar: str
+    memory: str
+    shape: Shape
+
+    def to_json(self) -> str:
+        """The spec as one JSON object."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> AwaySpec:
+        """The reverse of `to_json`."""
+        fields: dict[str, Any] = json.loads(text)
+        return cls(**{**fields, "shape": Shape(**fields["shape"])})
+
+    def spark_conf(self) -> dict[str, str]:
+        """The whole Spark conf of the session."""
+        return WaySpec(self.way, self.home, self.jar, self.memory, None, 0).spark_conf()
 
 
 @dataclass(slots=True)
@@ -53,14 +111,15 @@ class _Seen:
                 self.tentative_at = time.time()
 
 
-def run(spec: WaySpec) -> None:
+def run(spec: AwaySpec) -> None:
     """Runs all phases: rows of both, one is away, both again."""
     spark, seen, gate = session_of(spec.spark_conf()), _Seen(), Path(spec.home) / "away"
     running = _pipeline(spec, gate, seen).start(spark)
-    windows = _WINDOW_S * spec.batch_rows
-    _wait(running, lambda: _open_windows(running) >= windows and _lag_s(running) < _SETTLED_LAG_S, f"{windows} windows")
+    enough = spec.shape.enough
+    _wait(running, lambda: _open_windows(running) >= enough and _lag_s(running) < _SETTLED_LAG_S, f"{enough} windows")
+    windows = _open_windows(running)
     before, batch = _heap_bytes(spark), batch_ms(running.queries()["counts"])
-    _tell(phase="settled", windows=_open_windows(running), batch_ms=batch)
+    _tell(phase="settled", windows=windows, batch_ms=batch)
     gate.touch()
     held_at = _wait(running, lambda: _held_since(running), "the flow waits for the input that is away")
     if spec.way != WAITS:
@@ -79,13 +138,13 @@ def run(spec: WaySpec) -> None:
     )  # fmt: skip
 
 
-def _pipeline(spec: WaySpec, gate: Path, seen: _Seen) -> Pipeline:
+def _pipeline(spec: AwaySpec, gate: Path, seen: _Seen) -> Pipeline:
     from pyspark.sql import functions as F  # noqa: N812
 
     from spark_cec.pipeline import Pipeline
 
     made = Pipeline("availability", f"{spec.home}/pipeline")
-    place = str(gate)
+    place, shape = str(gate), spec.shape
 
     def hold(value: int) -> int:
         while Path(place).exists():
@@ -93,7 +152,7 @@ def _pipeline(spec: WaySpec, gate: Path, seen: _Seen) -> Pipeline:
         return value
 
     def events(spark: SparkSession) -> DataFrame:
-        stream = spark.readStream.format("rate").option("rowsPerSecond", str((spec.rows_per_s or 1_000) // 2))
+        stream = spark.readStream.format("rate").option("rowsPerSecond", str(max(shape.rows_per_s // 2, 1)))
         return stream.option("numPartitions", "1").load().selectExpr("value", "timestamp AS t")
 
     @made.flow
@@ -110,8 +169,8 @@ def _pipeline(spec: WaySpec, gate: Path, seen: _Seen) -> Pipeline:
 
     @made.flow(watermarks={"web": ("t", "0 seconds"), "app": ("t", "0 seconds")}, **how)
     def counts(web: DataFrame, app: DataFrame) -> DataFrame:
-        window = F.window("t", f"{_WINDOW_S} seconds", "1 second")
-        grouped = web.unionByName(app).groupBy(window, (F.col("value") % spec.batch_rows).alias("key"))
+        window = F.window("t", f"{_WINDOWS_OF_A_KEY * shape.slide_s} seconds", f"{shape.slide_s} seconds")
+        grouped = web.unionByName(app).groupBy(window, (F.col("value") % shape.keys).alias("key"))
         return grouped.count().select("window.start", "key", "count")
 
     @made.sink(tentative=True)
@@ -170,4 +229,4 @@ def _tell(**fields: Any) -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=end_with_the_parent, daemon=True).start()
-    run(WaySpec.from_json(sys.argv[1]))
+    run(AwaySpec.from_json(sys.argv[1]))

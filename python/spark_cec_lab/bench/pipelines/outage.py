@@ -33,10 +33,12 @@ _PACES = tuple((pace, after) for pace in (PROCESS, DELAY) for after in (PROCESS,
 class Part(str, Enum):
     """One figure or table of the paper; `cost`: what an epoch costs, beside a flow that waits; `switch`: replicas.
 
+    `heap`: the heap of a flow with many windows, while an epoch is open.
     `table2`: what its formulas need. `bound`: random failures, in the simulator alone.
     """
 
     COST = "cost"
+    HEAP = "heap"
     FIGURE_9 = "fig9"
     FIGURE_10 = "fig10"
     FIGURE_11 = "fig11"
