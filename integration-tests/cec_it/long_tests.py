@@ -101,6 +101,7 @@ _PARTS = (
         "test_pipeline.py",
         "test_refused_replay.py",
         "test_same_rows.py",
+        "test_sensors.py",
         "test_ui_at_size.py",
         "test_written_together.py",
     }),

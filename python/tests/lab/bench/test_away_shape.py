@@ -8,7 +8,7 @@ from spark_cec_lab.bench.pipelines.availability_job import AwaySpec, Shape
 
 
 def count_open(shape: Shape, now_s: int) -> int:
-    """The windows with a row and without an end before now: each of two inputs counts up from 0, at half of the rate."""
+    """Open windows that have a row: each of two inputs counts up from 0, at half of the rate."""
     length_s, rate = 100 * shape.slide_s, shape.rows_per_s // 2
     newest = {number % shape.keys: number // rate for number in range(now_s * rate)}
     found = 0
