@@ -17,11 +17,13 @@ from cec_it.board import Board, Rows
 from cec_it.local import eventually
 from cec_it.running import flow_of, running
 from spark_cec.pipeline import Pipeline
+from spark_cec.pipeline.running import RunningPipeline
 from spark_cec.settings import PREFIX
 from testbed.broker import Broker
 from testbed.topics import Topics
 
 X = "4s"
+DOWN_S = 900.0
 QUIET = {PREFIX + "sources.quiet": "500ms"}
 
 
@@ -84,17 +86,33 @@ def killed(broker: Broker) -> Iterator[None]:
     broker.start()
 
 
-@pytest.mark.parametrize("how", ["is killed", "hangs"])
-def test_a_broker_that_does_not_answer(
-    how: str, spark: SparkSession, broker: Broker, topics: Topics, topic: str, tmp_path: Path
-) -> None:
-    board = Board(lambda row: (row.topic, int(row.begin.timestamp()), row.n))
-    with Broker(tmp_path / "other") as other:
+@contextmanager
+def two_brokers(broker: Broker, topics: Topics, topic: str, root: Path) -> Iterator[tuple[Broker, dict[str, Topics]]]:
+    """Another broker, and the topics of both, with rows in each."""
+    with Broker(root / "other") as other:
         both = {"web": topics, "app": Topics(other.address)}
         for each in both.values():
             # A producer gives its rows a time, then looks for the broker: after a start for longer than the delay.
             each.create(topic, 1, message_timestamp_type="LogAppendTime")
             feed(each, topic)
+        yield other, both
+
+
+def answers_without_app(run: RunningPipeline, board: Board, topics: Topics, topic: str) -> None:
+    """Waits until all rows of the other topic are shown, and checks that none of the new ones is stable."""
+    found = eventually(lambda: flow if (flow := flow_of(run, "totals")).epoch else None, "an epoch")
+    assert found.absent == ("app",)
+    new = windows_of({"web": topics}, topic) - board.stable
+    eventually(lambda: board.shown() + board.stable >= new or None, f"{new} tentatively")
+    assert not board.stable & new
+
+
+@pytest.mark.parametrize("how", ["is killed", "hangs"])
+def test_a_broker_that_does_not_answer(
+    how: str, spark: SparkSession, broker: Broker, topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    board = Board(lambda row: (row.topic, int(row.begin.timestamp()), row.n))
+    with two_brokers(broker, topics, topic, tmp_path) as (other, both):
         addresses = {"web": broker.address, "app": other.address}
         with running(per_second(tmp_path, board, addresses, topic), spark) as run:
             become_stable(board, both, topic, "the last ones, too")
@@ -108,12 +126,31 @@ def test_a_broker_that_does_not_answer(
                 feed(topics, topic)
                 time.sleep(1.1)
                 feed(topics, topic)
-                found = eventually(lambda: flow if (flow := flow_of(run, "totals")).epoch else None, "an epoch")
-                assert found.absent == ("app",)
-                new = windows_of({"web": topics}, topic) - board.stable
-                eventually(lambda: board.shown() + board.stable >= new or None, f"{new} tentatively")
-                assert not board.stable & new
+                answers_without_app(run, board, topics, topic)
             feed(both["app"], topic)
             become_stable(board, both, topic, "app is back", within_s=180)
+            eventually(lambda: not board.tentative or None, "no tentative row is left")
+            assert flow_of(run, "totals").restarts == 0
+
+
+@pytest.mark.long
+def test_kafka_is_down_for_fifteen_minutes(
+    spark: SparkSession, broker: Broker, topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    """Answers go on all the time, and the flow that reads it is tried until it is back."""
+    board = Board(lambda row: (row.topic, int(row.begin.timestamp()), row.n))
+    with two_brokers(broker, topics, topic, tmp_path) as (other, both):
+        addresses = {"web": broker.address, "app": other.address}
+        with running(per_second(tmp_path, board, addresses, topic), spark) as run:
+            become_stable(board, both, topic, "all are there")
+            with killed(other):
+                end = time.monotonic() + DOWN_S
+                while time.monotonic() < end:
+                    for _ in range(30):
+                        feed(topics, topic)
+                        time.sleep(1)  # the next rows are of another window
+                    answers_without_app(run, board, topics, topic)
+            feed(both["app"], topic)
+            become_stable(board, both, topic, "app is back", within_s=300)
             eventually(lambda: not board.tentative or None, "no tentative row is left")
             assert flow_of(run, "totals").restarts == 0
