@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 from spark_cec.pipeline.capacity import RecoveryMode, RecoveryPolicy
-from spark_cec.pipeline.changes import ChangesError, apply_changes
+from spark_cec.pipeline.changes import apply_changes
+from spark_cec.pipeline.changes_table import ChangesError
 from spark_cec.pipeline.outside import read_replicas
 from spark_cec.pipeline.runnable import Pipeline
 

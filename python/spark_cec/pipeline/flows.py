@@ -11,7 +11,7 @@ from spark_cec.availability.epochs import epoch_checkpoint
 from spark_cec.availability.joins import Plan, find_blocked
 from spark_cec.availability.union import EpochReads, Member, Union
 from spark_cec.pipeline.callback_errors import describe_callback_error
-from spark_cec.pipeline.changes import EPOCH, KIND
+from spark_cec.pipeline.changes_table import EPOCH, KIND
 from spark_cec.pipeline.declare import SESSION, Flow, FlowError
 from spark_cec.pipeline.graph import Graph, GraphError, Part, nearest
 from spark_cec.pipeline.home import PipelineHome

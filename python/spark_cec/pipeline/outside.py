@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from spark_cec.availability.union import Member, Union
 from spark_cec.errors import SettingsError
-from spark_cec.pipeline.changes import EPOCH, KIND
+from spark_cec.pipeline.changes_table import EPOCH, KIND
 from spark_cec.pipeline.cluster import use_storage_settings
 from spark_cec.pipeline.graph import GraphError, nearest
 from spark_cec.pipeline.options import join_or

@@ -30,7 +30,7 @@ from spark_cec.log.home import absolute_home, join_log, read_log_file, relative_
 from spark_cec.log.manifest import Manifest, batches, publish
 from spark_cec.log.storage import Storage
 from spark_cec.pipeline import epoch_files, epoch_keeper
-from spark_cec.pipeline.changes import ChangesTable
+from spark_cec.pipeline.changes_table import ChangesTable
 from spark_cec.pipeline.epoch_files import close_left_epochs
 from spark_cec.pipeline.epoch_keeper import KEPT_S, RETRY_S, EpochKeeper
 from spark_cec.pipeline.options import Within
@@ -111,7 +111,7 @@ class Sink:
         if self.planned is None:
             self.planned = self._next()
         changes = list(self._changes(self.at, self.planned))
-        self._table.apply(changes, self._batch)
+        self._table.apply(changes, self._batch, "sink")
         self.check(self.planned)
         if not crashes:
             self._batch += 1
