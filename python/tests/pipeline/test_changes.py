@@ -144,6 +144,18 @@ def test_the_changelog_says_how_each_key_changed(connection: sqlite3.Connection)
     assert changed(8, row("undo", "f/2")) == []
 
 
+def test_of_two_epochs_of_a_key_the_one_that_came_last_shows(connection: sqlite3.Connection) -> None:
+    board = table_of(connection, changes=True)
+    for batch, (change, expected) in enumerate([
+        (row("tentative", "f/1", "a", 1), {("a", 1, 1)}),
+        (row("tentative", "g/1", "a", 2), {("a", 2, 1)}),
+        (row("undo", "g/1"), {("a", 1, 1)}),
+    ]):  # fmt: skip
+        board.apply([change], batch, QUERY)
+        assert shown(connection) == expected
+        assert fold_changes(connection, "board", SHOWN) == Counter(expected)
+
+
 def test_a_changelog_that_begins_later_has_the_whole_table_and_does_not_stop(connection: sqlite3.Connection) -> None:
     table_of(connection).apply([row("stable", None, "z", 1), row("tentative", "f/1", "a", 1)], 0, QUERY)
     table_of(connection, changes=True).apply([row("stable", None, "a", 2)], 1, QUERY)
