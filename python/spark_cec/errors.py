@@ -50,6 +50,10 @@ class KeysRefused(PermissionError):
         self.mend = mend
 
 
+class NoAnswer(OSError):
+    """A storage has not answered for as long as a request is repeated. It may later: no file is damaged or missing."""
+
+
 class Consequence(Enum):
     """What a restart does for a query that has ended with an error."""
 

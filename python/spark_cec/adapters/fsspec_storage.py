@@ -27,7 +27,7 @@ from spark_cec.adapters.hdfs_storage import SCHEMES, HdfsStorage, open_hdfs
 from spark_cec.adapters.local_storage import LocalStorage
 from spark_cec.adapters.retries import KeyRefusal, lender_of, may_pass, refusal_of, repeat, status_of
 from spark_cec.adapters.s3_keys import forget_sessions
-from spark_cec.errors import AlreadyExists, CecError, KeysRefused, LogLocationError
+from spark_cec.errors import AlreadyExists, CecError, KeysRefused, LogLocationError, NoAnswer
 from spark_cec.log.frame import Buffer
 from spark_cec.log.storage import Appender, Listing, Storage, StoredFile, probe
 
@@ -556,7 +556,7 @@ class ObjectStorage(_FsspecStorage):
             said = str(error.strerror or error).partition("\n")[0][:200]
             default = errno.EACCES if said.startswith(_GCSFS_FORBIDDEN) else errno.EIO
             number = error.errno or next((each for known, each in _NUMBERS if isinstance(error, known)), default)
-            raise OSError(number, said or os.strerror(number), place) from error
+            raise _class_of(error)(number, said or os.strerror(number), place) from error
         except Exception as error:
             self._raise_refusal(error, place)
             said = str(error).partition("\n")[0][:200]
@@ -564,7 +564,7 @@ class ObjectStorage(_FsspecStorage):
                 mend = "give them in the environment, in the store's own files, or by the machine's role"
                 raise PermissionError(errno.EACCES, f"no credentials ({said}): {mend}", place) from error
             number = _NUMBERS_BY_STATUS.get(status_of(error) or 0, errno.EIO)
-            raise OSError(number, f"{type(error).__name__}: {said}", place) from error
+            raise _class_of(error)(number, f"{type(error).__name__}: {said}", place) from error
 
 
     def _raise_refusal(self, error: Exception, place: str) -> None:
@@ -592,6 +592,10 @@ def _end_azure_retries(filesystem: Any) -> None:
     for policy in getattr(pipeline, "_impl_policies", ()):
         if hasattr(policy, "total_retries"):
             policy.total_retries = 0
+
+
+def _class_of(error: Exception) -> type[OSError]:
+    return NoAnswer if may_pass(error) else OSError
 
 
 def _is_file(item: dict[str, Any]) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeVar
 from spark_cec.adapters.hadoop_settings import find_hdfs, find_retry_s
 from spark_cec.adapters.hdfs_client import LEAST_S, HdfsClient, load_library
 from spark_cec.adapters.retries import repeat
-from spark_cec.errors import AlreadyExists, CecError, LogLocationError
+from spark_cec.errors import AlreadyExists, CecError, LogLocationError, NoAnswer
 from spark_cec.log.frame import Buffer
 from spark_cec.log.storage import Listing, StoredFile, probe
 
@@ -412,7 +412,8 @@ class HdfsStorage:
         except BaseException as error:
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # a panic of Rust
                 raise
-            raise OSError(_number_of(error), _explain(error), self._url_of(path)) from error
+            known = NoAnswer if _may_pass(error) else OSError
+            raise known(_number_of(error), _explain(error), self._url_of(path)) from error
 
 
 def _parse(error: BaseException) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from spark_cec.adapters.retries import causes
 from spark_cec.agent import messages
 from spark_cec.agent.agreements import AgreementCalls
 from spark_cec.agent.appends import AppendCalls
@@ -32,7 +33,7 @@ from spark_cec.agent.spool import Spool
 from spark_cec.agent.starts import StartCalls
 from spark_cec.agent.stores import StoreCalls
 from spark_cec.agent.unions import UnionCalls
-from spark_cec.errors import CecError, mend_of
+from spark_cec.errors import CecError, NoAnswer, mend_of
 
 _WITHOUT_LEASE = frozenset({"check", "begin", "hold", "release"})
 """The calls that take the lease, come before it, or come after it may have been lost."""
@@ -161,4 +162,6 @@ def _explain_error(error: Exception) -> str:
 
 def _encode_failure(error: Exception, message: str) -> str:
     parents = [each.__name__ for each in type(error).__mro__[1:] if issubclass(each, CecError)]
+    if any(isinstance(each, NoAnswer) for each in causes(error)):
+        parents.append(NoAnswer.__name__)
     return json.dumps({"error": {"kind": type(error).__name__, "parents": parents, "message": message}})

@@ -26,6 +26,7 @@ from spark_cec.pipeline.replicas import (
 )
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
 from spark_cec.recovery.query_files import PIPELINE_FILE
+from spark_cec.recovery.spark_logs import committed_batch
 
 _LOG = logging.getLogger(__name__)
 
@@ -150,6 +151,13 @@ class PipelineHome:
             mend = "because its lines have no checkpoint of them; give the pipeline another home"
             raise GraphError(graph.name, [f"{self.home} was begun without {' and '.join(new)}: {how}, {mend}"])
         return new
+
+    def has_batch(self, name: str) -> bool:
+        """Whether a flow has committed a batch, in any run. A storage that does not answer is no reason to deny it."""
+        try:
+            return committed_batch(open_storage(self.flow(name))) >= 0
+        except OSError:
+            return True
 
     def _is_gone(self, flow: str) -> bool:
         place = open_storage(self.flow(flow))

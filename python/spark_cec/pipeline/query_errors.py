@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from spark_cec.errors import CecError, Consequence, consequence_of
+from spark_cec.errors import CecError, Consequence, NoAnswer, consequence_of
 from spark_cec.pipeline.declare import FlowError
 
 if TYPE_CHECKING:
@@ -23,6 +23,14 @@ _NO_ANSWER = frozenset(
     )
 )
 """The exceptions of Kafka's clients for a cluster that does not answer. Not for one whose address is wrong."""
+
+_NO_CONNECTION = frozenset(
+    f"java.net.{each}"
+    for each in ("ConnectException", "NoRouteToHostException", "SocketTimeoutException", "UnknownHostException")
+)
+"""The JDK's exceptions for another end that is away, or whose address is wrong; also behind those of Hadoop and AWS."""
+_UNRESOLVED = "No resolvable bootstrap urls"
+"""Kafka's clients say so if no name of a broker has an address."""
 
 _MOST_CAUSES = 50
 _ERROR_CHARS = 2000
@@ -46,8 +54,30 @@ def is_due_to_lost_executors(java: Any) -> bool:
 
 
 def is_due_to_silent_source(java: Any) -> bool:
-    """Whether a query has ended because a source does not answer. `java` as in `is_fatal`."""
-    return any(str(each.getClass().getName()) in _NO_ANSWER for each in _causes(java))
+    """Whether a query has ended because a source, or the storage, does not answer. `java` as in `is_fatal`."""
+    return any(str(each.getClass().getName()) in _NO_ANSWER or _is_of_storage(each) for each in _causes(java))
+
+
+def is_due_to_lost_connection(java: Any) -> bool:
+    """Whether a query has ended because nothing is at an address. It may be wrong, if the flow has had no batch yet.
+
+    `java` as in `is_fatal`.
+    """
+    return any(_has_no_connection(each) or _UNRESOLVED in str(each.getMessage()) for each in _causes(java))
+
+
+def _is_of_storage(java: Any) -> bool:
+    return java.getClass().getSimpleName() == "CecException" and bool(java.isA(NoAnswer.__name__))
+
+
+def _has_no_connection(java: Any) -> bool:
+    """Whether the class of an exception, or a class above it, is that of a lost connection."""
+    known = java.getClass()
+    while known is not None:
+        if str(known.getName()) in _NO_CONNECTION:
+            return True
+        known = known.getSuperclass()
+    return False
 
 
 def _consequence(java: Any) -> Consequence | None:

@@ -95,7 +95,9 @@ def _assemble(
         for name in members:
             if name in chosen:
                 start = partial(flows.start, name)
-                supervisors[name] = Supervisor(name, start, patience, news.set, failed=note_failure)
+                supervisors[name] = Supervisor(
+                    name, start, patience, news.set, failed=note_failure, has_run=partial(home.has_batch, name)
+                )
     prioritizes = policy.mode is not RecoveryMode.AT_ONCE
     if cluster.is_elastic or runs is not None:
         policy = replace(policy, mode=RecoveryMode.AT_ONCE)

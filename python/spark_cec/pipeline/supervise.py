@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_cec.pipeline.query_errors import (
     error_text,
+    is_due_to_lost_connection,
     is_due_to_lost_executors,
     is_due_to_silent_source,
     is_fatal,
@@ -39,8 +40,8 @@ _MOST_DOUBLINGS = 32
 class Patience:
     """The supervisor gives a flow up after more than `most` failures within `window_s`; waits grow up to `wait_s`.
 
-    A loss of executors does not count, and neither does a source that does not answer: it is tried for as long as it
-    takes.
+    A loss of executors does not count. Neither does a source or a storage that does not answer: it is tried for as
+    long as it takes.
     """
 
     most: int = 5
@@ -62,16 +63,19 @@ class Supervisor(Worker):
     def __init__(
         self, name: str, start: Callable[[], StreamingQuery], patience: Patience, changed: Callable[[], None],
         clock: Callable[[], float] = time.monotonic, failed: Callable[[str], None] = lambda _: None,
+        has_run: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         """`start` starts the query. This calls `changed` at each new state.
 
-        It calls `failed`, in the thread of the flow and with its name, before the flow starts again.
+        It calls `failed`, in the thread of the flow and with its name, before the flow starts again. `has_run` answers
+        whether the flow had a batch in an earlier run: so its addresses are right.
         """
         super().__init__(f"cec-flow-{name}")
         self._start_query = start
         self._patience = patience
         self._changed = changed
         self._on_failure = failed
+        self._has_run = has_run
         self._clock = clock
         self._stopping = threading.Event()
         self._lock = threading.Lock()
@@ -262,7 +266,7 @@ class Supervisor(Worker):
             self._failures.popleft()
         if is_due_to_lost_executors(java):
             self._failures.clear()  # a restart brings the state back each time, so such failures do not count
-        if is_due_to_silent_source(java):
+        if is_due_to_silent_source(java) or (is_due_to_lost_connection(java) and self._has_had_batch()):
             self._failures.clear()
             self._silences += 1
             self._note(away_since_ms=self._status.away_since_ms or int(time.time() * 1000))
@@ -272,6 +276,11 @@ class Supervisor(Worker):
             self._note(restarts=self._status.restarts + 1)
             self._become(State.RESTARTING, str(failure))
         return failure
+
+    def _has_had_batch(self) -> bool:
+        with self._lock:
+            reached = self._reached
+        return reached >= 0 or self._has_run()
 
     def _end(self, state: State, error: str | None = None) -> None:
         if self._given_up is not None:

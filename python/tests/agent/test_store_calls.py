@@ -19,7 +19,7 @@ from spark_cec.agent import stores
 from spark_cec.agent.calls import _encode_failure
 from spark_cec.agent.messages import REQUESTS, Message
 from spark_cec.checkpoint.eventual import EventualCheckpoint, rebuild
-from spark_cec.errors import LostLog
+from spark_cec.errors import LostLog, NoAnswer, TransientError
 from spark_cec.ids import StoreId
 from spark_cec.log.writer import SegmentWriter
 from spark_cec.settings import PREFIX
@@ -285,6 +285,14 @@ def test_refusals_have_a_kind_and_say_what_is_wrong(
     with pytest.raises(Refused, match=says) as refused:
         agent.ask(name, **{**{key: value for key, value in known.items() if key in fields}, **change})
     assert refused.value.kind == kind
+
+
+def test_an_error_says_whether_the_storage_did_not_answer() -> None:
+    silence = NoAnswer(5, "reset by peer", "s3://bucket/x")
+    behind = TransientError("segment 7 could not be begun")
+    behind.__cause__ = silence
+    for error, expected in ((silence, ["NoAnswer"]), (behind, ["CecError", "NoAnswer"]), (OSError(5, "no disk"), [])):
+        assert json.loads(_encode_failure(error, "why"))["error"]["parents"] == expected
 
 
 def test_a_call_that_there_is_not_has_an_answer(agent: Agent) -> None:

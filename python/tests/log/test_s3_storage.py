@@ -16,7 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from spark_cec.adapters import hadoop_settings
 from spark_cec.adapters.fsspec_storage import ObjectStorage, open_storage
-from spark_cec.errors import AlreadyExists, LogLocationError
+from spark_cec.errors import AlreadyExists, LogLocationError, NoAnswer
 from spark_cec.log.storage import Storage
 from spark_cec_lab.storage import proxy
 from spark_cec_lab.storage.emulated_s3 import run_emulated_s3
@@ -159,7 +159,7 @@ def test_repeating_ends_in_time(server: Server, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(hadoop_settings, "_settings", {"spark.sql.streaming.stateStore.cec.storage.retry": "700ms"})
     with behind(server, lambda _: proxy.Order(status=503)) as (storage, between):
         began = time.monotonic()
-        with pytest.raises(OSError, match="by order of the test") as failed:
+        with pytest.raises(NoAnswer, match="by order of the test") as failed:
             storage.create("x", b"1")
         assert time.monotonic() - began < 30, "the setting is 0.7 s, and each attempt takes a moment"
         assert failed.value.filename.endswith("/x") and len(between.seen()) > 1

@@ -18,8 +18,13 @@ WAIT_S = 30.0
 class Java:
     """A Java exception, as py4j shows it."""
 
-    def __init__(self, name: str, cause: Java | None = None, kind: str = "", package: str = "") -> None:
+    def __init__(
+        self, name: str, cause: Java | None = None, kind: str = "", package: str = "", message: str | None = None,
+        above: Java | None = None,
+    ) -> None:  # fmt: skip
+        """`above`: the class above its own. `kind`, for the shim's own: the agent's class, or one above that."""
         self._name, self._cause, self._kind, self._package = name, cause, kind, package
+        self._message, self._above = message, above
 
     def getClass(self) -> Java:  # noqa: N802
         return self
@@ -33,8 +38,17 @@ class Java:
     def getCause(self) -> Java | None:  # noqa: N802
         return self._cause
 
+    def getSuperclass(self) -> Java | None:  # noqa: N802
+        return self._above
+
+    def getMessage(self) -> str | None:  # noqa: N802
+        return self._message
+
     def kind(self) -> str:
         return self._kind
+
+    def isA(self, name: str) -> bool:  # noqa: N802
+        return name == self._kind
 
 
 class Query:

@@ -80,9 +80,24 @@ def test_a_start_that_fails_counts_as_a_failure_too() -> None:
     assert (status.state, status.restarts) == (State.ENDED, 1)
 
 
-def test_a_source_that_does_not_answer_is_tried_for_as_long_as_it_takes() -> None:
+CONNECT = Java("ConnectException", package="java.net.")
+LOST_CONNECTIONS = [
+    Java("AWSClientIOException", CONNECT),
+    Java("HttpHostConnectException", above=CONNECT),
+    Java("UnknownHostException", package="java.net."),
+    Java("KafkaException", Java("ConfigException", message="No resolvable bootstrap urls given in bootstrap.servers")),
+]
+
+
+@pytest.mark.parametrize(
+    "silence",
+    [
+        Java("QueryException", Java("TimeoutException", package="org.apache.kafka.common.errors.")),
+        Java("SparkException", Java("CecException", kind="NoAnswer")),
+    ],
+)
+def test_a_source_that_does_not_answer_is_tried_for_as_long_as_it_takes(silence: Java) -> None:
     """It answers at last; then a failure counts again."""
-    silence = Java("QueryException", Java("TimeoutException", package="org.apache.kafka.common.errors."))
     seen: list[FlowStatus] = []
     starts: list[int] = []
     answers = threading.Event()
@@ -118,6 +133,36 @@ def test_another_timeout_counts(package: str) -> None:
     timeout = Java("TimeoutException", package=package)
     status = ended(life(lambda: Query(RuntimeError("late"), timeout)))
     assert (status.state, status.away_since_ms) == (State.FAILED, None)
+
+
+@pytest.mark.parametrize("lost", LOST_CONNECTIONS)
+def test_an_address_without_an_answer_counts_until_the_flow_has_had_a_batch(lost: Java) -> None:
+    """It may be wrong. The batch may be one of an earlier run."""
+    status = ended(life(lambda: Query(RuntimeError("nobody is there"), lost)))
+    assert (status.state, status.away_since_ms) == (State.FAILED, None)
+    starts: list[int] = []
+
+    def start() -> Any:
+        starts.append(1)
+        return Query(RuntimeError("nobody is there"), lost) if len(starts) < 20 else Query()
+
+    supervisor = Supervisor("counts", start, QUICK, lambda: None, lambda: 0.0, has_run=lambda: True)
+    supervisor.start()
+    assert ended(supervisor).state is State.ENDED and len(starts) == 20
+
+
+def test_an_address_that_had_answered_in_this_run_is_right() -> None:
+    starts: list[int] = []
+    first = Query(RuntimeError("nobody is there any more"), LOST_CONNECTIONS[0])
+    first.batch = 3
+
+    def start() -> Query:
+        starts.append(1)
+        if len(starts) == 1:
+            return first
+        return Query(RuntimeError("nobody is there"), LOST_CONNECTIONS[0]) if len(starts) < 20 else Query()
+
+    assert ended(life(start)).state is State.ENDED and len(starts) == 20
 
 
 def test_stop_ends_a_query_that_runs_and_nothing_starts_again() -> None:
