@@ -513,10 +513,9 @@ def test_a_flow_without_a_bound_closes_what_is_left(spark: SparkSession, tmp_pat
         rows.collect()
 
 
-def test_a_flow_after_it_answers_tentatively_too_and_corrects_itself(spark: SparkSession, tmp_path: Path) -> None:
-    """Its epoch has the state of its own last batch, and reads the epoch of the flow before it."""
-    feed, first, board = Feed(tmp_path), window_board(), window_board()
-    made = per_page(tmp_path, first)
+def chained(root: Path, first: Board, board: Board) -> Pipeline:
+    """As `per_page`, then sums by page and window of 20 seconds on the second board."""
+    made = per_page(root, first)
 
     @made.flow(kept=True, partitions=2, within="6s", alpha=0.8, watermarks={"totals": ("time", "0 seconds")})
     def long(totals: DataFrame) -> DataFrame:
@@ -528,7 +527,13 @@ def test_a_flow_after_it_answers_tentatively_too_and_corrects_itself(spark: Spar
     def shown_long(long: DataFrame) -> DataStreamWriter:
         return long.writeStream.foreachBatch(board.take)
 
-    with running(made, spark) as run:
+    return made
+
+
+def test_a_flow_after_it_answers_tentatively_too_and_corrects_itself(spark: SparkSession, tmp_path: Path) -> None:
+    """Its epoch has the state of its own last batch, and reads the epoch of the flow before it."""
+    feed, first, board = Feed(tmp_path), window_board(), window_board()
+    with running(chained(tmp_path, first, board), spark) as run:
         feed.put("web", (1, "a", 1), (15, "a", 1), (16, "q", 1))
         feed.put("app", (2, "a", 1), (16, "q", 1))
         eventually(lambda: first.stable == Counter([(0, "a", 2, 2)]) or None, "the first window is stable")
@@ -546,6 +551,33 @@ def test_a_flow_after_it_answers_tentatively_too_and_corrects_itself(spark: Spar
         has_none(run, first)
         eventually(lambda: (not board.tentative and flow_of(run, "long").epoch is None) or None, "all is stable")
         assert board.stable == right
+
+
+def test_a_flow_after_it_is_forked_when_the_epoch_of_the_first_one_has_begun_long_ago(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The input is slow, so the first flow has gone on since, and the flow after it has read those batches."""
+    feed, first, board = Feed(tmp_path), window_board(), window_board()
+    with running(chained(tmp_path, first, board), spark) as run:
+        feed.put("web", (1, "a", 1), (15, "a", 1))
+        feed.put("app", (2, "a", 1), (15, "a", 1))
+        eventually(lambda: first.stable == Counter([(0, "a", 2, 2)]) or None, "the first window is stable")
+        for second in (25, 35, 45, 55, 65):
+            feed.put("web", (second, "b", 1))
+        has_epoch(run, 1, "app")
+        eventually(lambda: board.shown()[20, "b", 2, 2] or None, "the second flow answers tentatively")
+        feed.put("app", (34, "b", 1))
+        eventually(lambda: board.stable == Counter([(0, "a", 4, 4)]) or None, "it has read later batches")
+        assert (flow_of(run, "totals").epoch, flow_of(run, "long").epoch) == (1, 1)
+        query = next(each for each in spark.streams.active if each.name == "long epoch 1")
+        query.stop()
+        eventually(lambda: board.tentative.get("long/2") or None, "rows of its next epoch", 60)
+        assert flow_of(run, "totals").epoch == 1
+        eventually(lambda: board.shown()[20, "b", 2, 2] or None, "the same answer")
+        feed.put("app", (66, "b", 1), (76, "b", 1))
+        feed.put("web", (76, "b", 1))
+        right: Windows = Counter([(0, "a", 4, 4), (20, "b", 3, 3), (40, "b", 2, 2)])
+        eventually(lambda: board.stable == right or None, f"{right}, not {board.stable}")
 
 
 def test_a_query_with_state_over_tentative_rows_is_eager(spark: SparkSession, tmp_path: Path) -> None:

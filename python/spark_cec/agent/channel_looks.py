@@ -12,7 +12,13 @@ import msgspec
 from spark_cec.agent.bucket_reads import BucketError
 from spark_cec.agent.logs import OpenLog
 from spark_cec.agent.messages import BucketEndRequest, BucketLeaveRequest
-from spark_cec.agent.reader import ReaderCalls, is_case_sensitive, missing_batch, refuse_other_batch
+from spark_cec.agent.reader import (
+    ReaderCalls,
+    is_case_sensitive,
+    is_other_batch,
+    missing_batch,
+    refuse_other_batch,
+)
 from spark_cec.availability.bucket_rows import find_times
 from spark_cec.availability.buckets import Backlog, BatchTimes, ChannelFacts, Position, advance
 from spark_cec.availability.replicas import REPLICAS
@@ -72,6 +78,24 @@ class ChannelLooks:
         facts = self.gather(msgspec.structs.replace(request, first=first or bounds[0]), member, union)
         there = replace(facts, position=replace(facts.position, batch=facts.newest))
         return replace(there, position=advance(there, there.position.until_ms))
+
+    def is_elsewhere(self, request: BucketEndRequest, member: Member) -> bool:
+        """Whether the stream's last batch is not in the channel, which is that of an epoch.
+
+        The stream is of a fork, and its flow has read batches of the other flow that came after the epoch's begin.
+        """
+        if member.begins_after is None or request.batch <= member.begins_after:
+            return False
+        log = self._readers.find_log_or_none(request)
+        bounds = None if log is None else log.published.bounds()
+        if log is None or bounds is None or bounds[1] < request.batch:
+            return True
+        return is_other_batch(log, request.seen, request.batch)
+
+    def look_elsewhere(self, request: BucketEndRequest, member: Member, union: Union) -> ChannelFacts:
+        """As `look_at`, for such a stream. Buckets say how far it is, and not batches."""
+        first = min(request.first, (member.begins_after or 0) + 1)
+        return self.look_at(msgspec.structs.replace(request, batch=-1, first=first, seen=None), member, union)
 
     def gather(self, request: BucketEndRequest, member: Member, union: Union) -> ChannelFacts:
         """What is known of the channel of a stream, whose last request this is.

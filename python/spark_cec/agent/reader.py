@@ -446,10 +446,14 @@ def refuse_other_batch(
     log: OpenLog, request: ViewOffsetsRequest | ViewSplitsRequest | BucketEndRequest, batch: int
 ) -> None:
     """Raises an error if the stream's `seen` batch differs from the log's batch of that number."""
-    seen = request.seen
-    there = identify_batch(log, batch) if seen else None
-    if seen and there and not seen.startswith(there) and not there.startswith(seen):
+    if is_other_batch(log, request.seen, batch):
         raise missing_batch(log, request, batch, batch)
+
+
+def is_other_batch(log: OpenLog, seen: str | None, batch: int) -> bool:
+    """Whether the batch that a stream has seen, by its identity, differs from the log's batch of that number."""
+    there = identify_batch(log, batch) if seen else None
+    return bool(seen and there and not seen.startswith(there) and not there.startswith(seen))
 
 
 def missing_batch(log: OpenLog | None, request: _Look, batch: int, newest: int) -> CecError:

@@ -55,6 +55,7 @@ class _Stream:
 
     `replica`: the one whose channel the batch is read from, empty without replicas. `others`: what was known of the
     channel in the other ones. `ends`: by replica, the end of the stable buckets, and since when it is there.
+    `is_elsewhere`: the batch before is of another channel.
     """
 
     request: BucketEndRequest
@@ -63,6 +64,7 @@ class _Stream:
     others: dict[str, ChannelFacts] = field(default_factory=dict)
     ends: dict[str, tuple[int, float]] = field(default_factory=dict)
     planned_for: tuple[Position, str] | None = None
+    is_elsewhere: bool = False
 
     @property
     def has_plan(self) -> bool:
@@ -285,7 +287,9 @@ class UnionCalls:
         member = union.members[request.own]
         stream.planned_for = position_of(request), request.replica
         if not member.copies:
-            stream.facts = self._channels.gather(request, member, union)
+            stream.is_elsewhere = self._channels.is_elsewhere(request, member)
+            look = self._channels.look_elsewhere if stream.is_elsewhere else self._channels.gather
+            stream.facts = look(request, member, union)
             return
         found, errors = dict[str, ChannelFacts](), dict[str, Exception]()
         for copy in member.copies:
@@ -349,7 +353,7 @@ def _of_replica(request: BucketEndRequest, member: Member, replica: str, first: 
 def _answer(stream: _Stream, at: Position, of: str | None, streams: _Streams, now: float) -> BucketEndAnswer:
     request, facts, held = stream.request, stream.facts, streams.held if streams.has_planned else {}
     moves = at != position_of(request)
-    has_changed = moves and facts is not None and stream.replica != request.replica
+    has_changed = moves and facts is not None and (stream.replica != request.replica or stream.is_elsewhere)
     needless = {replica: advance(each, at.until_ms).first - 1 for replica, each in stream.others.items()}
     return BucketEndAnswer(
         until_ms=at.until_ms, batch=at.batch, first=at.first, of=of, newest=at.batch + streams.leaves_more,

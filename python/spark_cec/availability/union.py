@@ -23,7 +23,8 @@ class Member:
 
     `is_source`: the flow that writes it reads a source, and no channel. `copies`: the channel in each replica, if the
     stream may read any of them. `wait_ms`: how far the flow that writes it may be behind before its tentative rows
-    count; 0 if it gives out none.
+    count; 0 if it gives out none. `begins_after`: the channel is that of an epoch, and has the flow's batches up to
+    this one, then its own; None for the flow's channel.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Member:
     is_source: bool = False
     copies: tuple[Copy, ...] = ()
     wait_ms: int = 0
+    begins_after: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,12 @@ def read_until(checkpoint: str, batch: int) -> int | None:
     return max((end for each in offsets if (end := manifest.read_bucket_end(each)) is not None), default=None)
 
 
+def find_begin(checkpoint: str, number: int) -> int:
+    """The flow's last batch in an epoch's past; -1 if there is none, or if the epoch is forgotten."""
+    epoch = read_epoch(open_storage(checkpoint), number)
+    return -1 if epoch is None else epoch.begins_after
+
+
 def end_epoch(checkpoint: str, epoch: Epoch) -> None:
     """Notes that the rows of the epoch do not count any more: those that the flow has given out replace them."""
     close_epoch(open_storage(checkpoint), epoch, _find_newest_rows(checkpoint), _now_ms())

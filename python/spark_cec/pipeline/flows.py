@@ -13,6 +13,7 @@ from spark_cec.availability.union import EpochReads, Member, Union
 from spark_cec.pipeline.callback_errors import describe_callback_error
 from spark_cec.pipeline.changes_table import EPOCH, KIND
 from spark_cec.pipeline.declare import SESSION, Flow, FlowError
+from spark_cec.pipeline.epoch_files import find_begin
 from spark_cec.pipeline.graph import Graph, GraphError, Part, nearest
 from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.options import Within, parse_interval_ms
@@ -273,6 +274,11 @@ class Flows:
         number = None if epoch is None else epoch.epochs.get(name)
         return self._home.flow(name) if number is None else epoch_checkpoint(self._home.flow(name), number)
 
+    def _find_begin(self, name: str, epoch: EpochReads | None) -> int | None:
+        """After which batch the channel of `_find_channel` is that of an epoch; None if it is the flow's own."""
+        number = None if epoch is None else epoch.epochs.get(name)
+        return None if number is None else find_begin(self._home.flow(name), number)
+
     def _describe_union(self, name: str, by: Flow, bucket_ms: int, epoch: EpochReads | None) -> dict[str, str]:
         """The options of a read by buckets: all channels of the flow, and the place of this one among them."""
         copies = self._replica.copies if self._replica is not None and by.node.is_sink else lambda _: ()
@@ -280,6 +286,7 @@ class Flows:
             channel: Member(
                 channel, self._find_channel(channel, epoch), column, parse_interval_ms(delay) or 0,
                 not self._graph.nodes[channel].inputs, copies(channel), self._find_wait_ms(channel),
+                self._find_begin(channel, epoch),
             )
             for parameter, (column, delay) in by.watermarks.items()
             for channel in by.list_channels(parameter)

@@ -327,6 +327,47 @@ def test_an_epoch_does_not_wait_for_an_absent_channel(union: Union) -> None:
     assert not list((Path(agent.home) / "late").rglob("*")), "an epoch keeps no late rows"
 
 
+@pytest.mark.parametrize("own", [1, 3])
+def test_a_fork_reads_an_epoch_that_began_before_its_flows_last_batch(own: int, union: Union, tmp_path: Path) -> None:
+    """The flow has read batches of the other flow that the epoch lacks, or has others in place of. Buckets count."""
+    for times in ((1_500, 2_500), (3_500, 4_500), (5_500, 6_500)):
+        union.write("app", *times)
+        union.write("web", *times)
+    union.plan()
+    union.read(union.plan())
+    assert union.offsets["app"]["batch"] == 2 and union.offsets["app"]["until_ms"] == 5_000
+    (tmp_path / "epoch").mkdir()
+    epoch = Agent(tmp_path / "epoch")
+    epoch.calls.close()
+    epoch.calls = union.agents["app"].calls
+    epoch.begin_run()
+    union.agents["app"], union.written["app"] = epoch, 0
+    union.write("app", 1_500, 2_500)  # the batch that both have
+    left = iter([3_500, 4_400, 5_700, 6_900, 7_800, 9_500])
+    for _ in range(own):  # the rows of buckets that the flow has already are in batches of other numbers
+        union.write("app", *[next(left) for _ in range(6 // own)])
+    union.write("web", 7_200, 9_500)
+    members = [
+        {"name": name, "path": agent.checkpoint, "time": "time", "delay_ms": 1_000, **begin}
+        for (name, agent), begin in zip(union.agents.items(), ({"begins_after": 0}, {}), strict=True)
+    ]
+    fork = {"union": {"bucket_ms": 1_000, "members": members}, "query": "fork"}
+    union.run += 1
+    union.plan(**fork)
+    ends = union.plan(**fork)
+    assert [end["until_ms"] for end in ends.values()] == [8_000, 8_000]
+    start, union.offsets["app"] = dict(union.offsets["app"]), {**union.offsets["app"], "first": ends["app"]["since"]}
+    found = union.read(ends)
+    numbers = {1: [102, 103, 104], 3: [200, 201, 300]}
+    assert found == {"app": numbers[own], "web": [200, 201, 300]}
+    assert ends["app"]["since"] == {1: 1, 3: 2}[own] and start["batch"] == 2
+    union.write("web", 11_500)
+    union.write("app", 10_200, 11_500)
+    ends = union.plan(**fork)
+    assert ends["app"]["since"] is None, "it is its own batch now"
+    assert union.read(ends) == {"app": [{1: 105, 3: 301}[own]], "web": [301]}
+
+
 def test_a_query_that_runs_is_said_for_which_channels_it_must_not_wait(union: Union) -> None:
     """In place of those of its union: another input goes away while an epoch is open, or one is back."""
     union.plan()
