@@ -214,6 +214,12 @@ class NotKept(CecError):
         )
 
 
+class BucketError(CecError):
+    """A channel cannot be read by buckets: see the message."""
+
+    consequence = Consequence.FIX
+
+
 class OutputBegunAnew(CecError):
     """A reader has read further than the output goes, or another output: not the one that is there now."""
 

@@ -69,7 +69,7 @@ FLOORS: Floors = (
         *("pipeline.query_errors", "pipeline.query_progress", "pipeline.epoch_keeper", "pipeline.epoch_files"),
         *("pipeline.watermarks", "pipeline.options", "pipeline.changes", "pipeline.sink_formats"),
         *("pipeline.plans", "pipeline.replicas", "pipeline.replica_checks", "pipeline.sink_keeper"),
-        *("pipeline.block_keeper", "pipeline.changes_table"),
+        *("pipeline.block_keeper", "pipeline.changes_table", "pipeline.input_checks"),
     ),
     # 8 migration of state, reports; "" is spark_cec/__init__.py
     ("migration", "migration.*", "query_report", ""),

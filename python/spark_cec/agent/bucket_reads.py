@@ -13,16 +13,12 @@ from spark_cec.availability.bucket_rows import sort_by_time, take_range
 from spark_cec.availability.replicas import find_floors
 from spark_cec.checkpoint.columns import find_column
 from spark_cec.checkpoint.readers import concat_tables, project_columns
-from spark_cec.errors import CecError
+from spark_cec.errors import BucketError
 from spark_cec.log.index import OutputEntry
 from spark_cec.log.late import keep_late
 from spark_cec.log.manifest import Manifest, load_between
 from spark_cec.log.storage import Storage
 from spark_cec.log.times import TimeRange
-
-
-class BucketError(CecError):
-    """A channel cannot be read by buckets: see the message."""
 
 
 def may_have_rows(buckets: BucketRange | None, batch: Manifest, *, exact: bool) -> bool:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from spark_cec.agent.bucket_reads import BucketError
 from spark_cec.agent.logs import OpenLog
 from spark_cec.agent.messages import BucketEndRequest, BucketLeaveRequest
 from spark_cec.agent.reader import (
@@ -25,7 +24,7 @@ from spark_cec.availability.replicas import REPLICAS
 from spark_cec.availability.union import Member, Union
 from spark_cec.checkpoint.columns import find_column
 from spark_cec.checkpoint.readers import output_rows
-from spark_cec.errors import DamagedLog, NotKept
+from spark_cec.errors import BucketError, DamagedLog, NotKept
 from spark_cec.log import manifest
 from spark_cec.log.boundary import Boundary
 from spark_cec.log.times import TimeRange, merge_ranges

@@ -18,6 +18,7 @@ from spark_cec.pipeline.checkpointing import (
     parse_checkpointing,
 )
 from spark_cec.pipeline.graph import Graph, GraphError, Node, Part, check_graph
+from spark_cec.pipeline.input_checks import check_inputs
 from spark_cec.pipeline.options import (
     FLOW_OPTIONS,
     SINK_OPTIONS,
@@ -183,6 +184,7 @@ class Declaration:
         graph = Graph(self.name, {name: flow.node for name, flow in self.flows.items()})
         check_flows(graph, self.checkpointing, {name: flow.trigger for name, flow in self.flows.items()})
         check_buckets(graph, self.checkpointing, [name for name, flow in self.flows.items() if flow.bucket_ms])
+        check_inputs(graph, self.flows)
         check_blocking(graph, [name for name, flow in self.flows.items() if flow.blocks])
         bounded = [name for name, flow in self.flows.items() if flow.within is not None]
         check_bounds(graph, bounded, [name for name, flow in self.flows.items() if flow.tentative or flow.within])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ from spark_cec.pipeline.epoch_keeper import EpochKeeper
 from spark_cec.pipeline.flows import Flows
 from spark_cec.pipeline.graph import Graph, GraphError, choose_flows
 from spark_cec.pipeline.home import PipelineHome
+from spark_cec.pipeline.input_checks import list_slow_inputs
 from spark_cec.pipeline.joint_recovery import JointRecovery
 from spark_cec.pipeline.replicas import Replica, check_replicas, describe_reads, parse_replica, refuse_some_sinks
 from spark_cec.pipeline.running import RunningPipeline
@@ -30,6 +32,8 @@ from spark_cec.pipeline.supervise import Patience, Supervisor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger(__name__)
 
 
 def start_pipeline(
@@ -71,6 +75,8 @@ def start_pipeline(
         if runs is not None:
             runs.begin_run()  # 5
         policy = recovery or RecoveryPolicy()
+        for each in list_slow_inputs(graph, declared.flows):
+            _LOG.warning("pipeline %s: %s", graph.name, each)
         running = _assemble(graph, chosen, home, flows, cluster, patience or Patience(), policy, runs, own)
         running.start_threads()  # 6
         undo.pop_all()

@@ -11,7 +11,9 @@ from spark_cec.availability.failure import FailureState, Orders
 from spark_cec.availability.keep import AtKeep
 from spark_cec.pipeline.declare import Declaration, Flow
 from spark_cec.pipeline.graph import GraphError
+from spark_cec.pipeline.input_checks import list_slow_inputs
 from spark_cec.pipeline.options import Keep, Pace, Step, Within
+from spark_cec.settings import PREFIX
 
 
 def declare(home: Path, sink: dict[str, Any] | None = None, **flow: Any) -> dict[str, Flow]:
@@ -185,3 +187,52 @@ def test_the_pace_of_an_epoch_follows_its_state(orders: Orders, correcting: Pace
     if step is Step.START_AGAIN:
         assert within.find_step(orders, correcting) is Step.KEEP, "once"
         assert within.find_step(AWAY, Pace.PROCESS, changes_pace=True) is step, "the start has failed"
+
+
+def graph_of(home: Path, rows: dict[str, Any], **totals: Any) -> Declaration:
+    made = Declaration("shop", str(home))
+    made.flow(name="rows", **rows)(lambda spark: spark)
+    made.flow(**{"name": "totals", "watermarks": {"rows": ("time", "10 seconds")}, **totals})(lambda rows: rows)
+    made.sink(name="out", tentative="within" in totals)(lambda totals: totals)
+    return made
+
+
+EVERY_30_S = {"trigger": {"processingTime": "30 seconds"}}
+QUIET_30_S = {"conf": {PREFIX + "sources.quiet": "30s"}}
+
+
+@pytest.mark.parametrize(
+    ("rows", "totals", "why"),
+    [
+        (EVERY_30_S, {"within": "30s"}, r"rows has trigger='30 seconds', and totals takes .* for 27000 ms: give"),
+        (QUIET_30_S, {"within": "30s"}, r"rows has spark.*sources.quiet=30s, and totals takes .* for 27000 ms"),
+        ({"trigger": {"availableNow": True}}, {"within": "30s"}, r"rows has trigger=.*and ends, so totals would take"),
+        ({"output_mode": "complete"}, {"within": "30s"}, r"totals reads rows by buckets, .* has output_mode='comp"),
+        ({"output_mode": "complete"}, {"bucket": "1s"}, r"totals reads rows by buckets, .* has output_mode='comp"),
+    ],
+)
+def test_inputs_that_would_seem_away_or_have_no_buckets_are_refused(
+    rows: dict[str, Any], totals: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(GraphError, match=why):
+        graph_of(tmp_path, rows, **totals).graph()
+
+
+@pytest.mark.parametrize(
+    ("rows", "totals", "warnings"),
+    [
+        (EVERY_30_S, {"within": "40s"}, ["trigger='30 seconds'"]),
+        (QUIET_30_S, {"bucket": "1s"}, ["sources.quiet=30s"]),
+        (EVERY_30_S, {"bucket": "30s"}, []), ({}, {"within": "30s"}, []), (EVERY_30_S, {}, []),
+        ({"conf": {PREFIX + "sources.quiet": "hold"}}, {"within": "30s"}, []),
+        ({"trigger": {"availableNow": True}}, {"bucket": "1s"}, []), ({"output_mode": "complete"}, {}, []),
+    ],
+)  # fmt: skip
+def test_inputs_that_tell_less_often_than_buckets_begin_are_named(
+    rows: dict[str, Any], totals: dict[str, Any], warnings: list[str], tmp_path: Path
+) -> None:
+    made = graph_of(tmp_path, rows, **totals)
+    found = list_slow_inputs(made.graph(), made.flows)
+    assert len(found) == len(warnings)
+    for each, known in zip(found, warnings, strict=True):
+        assert known in each and each.startswith("flow totals reads rows by buckets of 1000 ms")

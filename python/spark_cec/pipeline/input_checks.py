@@ -1,0 +1,87 @@
+"""Checks of what flows by buckets read: whether their inputs tell often enough how far they are."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from spark_cec.errors import SettingsError
+from spark_cec.pipeline.graph import Graph, GraphError
+from spark_cec.pipeline.options import Within, parse_interval_ms
+from spark_cec.settings import PREFIX, duration_ms
+
+_QUIET = "sources.quiet"
+
+
+class Flow(Protocol):
+    """What counts of a declared flow here; see `pipeline.declare.Flow`."""
+
+    @property
+    def trigger(self) -> Mapping[str, Any] | None: ...
+    @property
+    def output_mode(self) -> str | None: ...
+    @property
+    def conf(self) -> Mapping[str, str]: ...
+    @property
+    def bucket_ms(self) -> int | None: ...
+    @property
+    def within(self) -> Within | None: ...
+
+
+def check_inputs(graph: Graph, flows: Mapping[str, Flow]) -> None:
+    """Raises `GraphError` for each input that no flow can read by buckets, or that would seem away all the time."""
+    found = [each for name, flow, read in _list_reads(graph, flows) for each in _judge(name, flow, read, flows[read])]
+    if found:
+        raise GraphError(graph.name, found)
+
+
+def list_slow_inputs(graph: Graph, flows: Mapping[str, Flow]) -> list[str]:
+    """Warnings: inputs that tell less often than once in a bucket how far they are, so each row waits for that."""
+    found = []
+    for name, flow, read in _list_reads(graph, flows):
+        how, every_ms = _find_interval(flows[read])
+        if flow.bucket_ms is not None and every_ms > flow.bucket_ms:
+            found.append(
+                f"flow {name} reads {read} by buckets of {flow.bucket_ms} ms, and {read} has {how}: rows wait for that "
+                f"long, so a smaller bucket brings nothing"
+            )
+    return found
+
+
+def _judge(name: str, flow: Flow, read: str, of: Flow) -> Iterator[str]:
+    if of.output_mode == "complete":
+        yield (
+            f"{name} reads {read} by buckets, and {read} has output_mode='complete', which gives all rows out again "
+            f"and again: let {read} write in append mode, or leave bucket and within out"
+        )
+    if flow.within is None:
+        return
+    how, every_ms = _find_interval(of)
+    if every_ms > flow.within.wait_ms:
+        yield (
+            f"{read} has {how}, and {name} takes an input for away that tells nothing for {flow.within.wait_ms} ms: "
+            f"give {read} a shorter one, or {name} a larger within"
+        )
+    if of.trigger is not None and {"availableNow", "once"} & of.trigger.keys():
+        yield (
+            f"{read} has trigger={dict(of.trigger)!r} and ends, so {name} would take it for away: leave trigger out, "
+            f"or within"
+        )
+
+
+def _list_reads(graph: Graph, flows: Mapping[str, Flow]) -> Iterator[tuple[str, Flow, str]]:
+    """Each flow that reads by buckets, with each flow that it reads."""
+    for name, flow in flows.items():
+        if flow.bucket_ms is not None:
+            yield from ((name, flow, read) for read in graph.nodes[name].inputs if read in flows)
+
+
+def _find_interval(flow: Flow) -> tuple[str, float]:
+    """The setting that says how often a flow tells how far it is, and the time in ms; 0 if none does."""
+    trigger, quiet = (flow.trigger or {}).get("processingTime", "0 seconds"), flow.conf.get(PREFIX + _QUIET)
+    known = [(f"trigger={trigger!r}", float(parse_interval_ms(trigger) or 0))]
+    if quiet is not None:
+        with contextlib.suppress(SettingsError):  # "hold", or what the start of its query refuses
+            known.append((f"{PREFIX}{_QUIET}={quiet}", duration_ms(_QUIET, quiet)))
+    return max(known, key=lambda each: each[1])
