@@ -92,11 +92,11 @@ class PipelineHome:
             wanted = {**to_json(graph), "schemas": {**schemas, **known}, PROTOCOL: checkpointing.to_json()}
             if self._replica is not None:
                 wanted = {**wanted, "reads": dict(reads or {})}
-                refuse_other_graph(graph.name, self._replica, wanted)
+                dead = refuse_other_graph(graph.name, self._replica, wanted)
             if wanted != recorded:
                 self._storage.replace(PIPELINE_FILE, json.dumps(wanted, indent=1).encode())
             if self._replica is not None:
-                refuse_other_graph(graph.name, self._replica, wanted, STARTS_WITHIN_S)
+                refuse_other_graph(graph.name, self._replica, wanted, STARTS_WITHIN_S, dead)
         except BaseException:
             self.release()
             raise

@@ -33,7 +33,7 @@ STARTS_WITHIN_S = 60.0
 _LOOK_S = 0.2
 
 FRESH_S = 30.0
-"""A replica runs if it has written its status within so many seconds."""
+"""A replica runs if it writes its status within so many seconds. It does so once a second, if nothing is wrong."""
 
 DEFAULT_INTERVAL = "1 second"
 """Between two batches of a flow that reads a source. A replica that is behind runs them one after the other."""
@@ -141,32 +141,61 @@ def refuse_some_sinks(graph: Graph, chosen: Collection[str]) -> None:
         raise GraphError(graph.name, [f"replicas run all sinks or none, and {left_out} was left out: choose it, too"])
 
 
-def refuse_other_graph(pipeline: str, replica: Replica, wanted: Mapping[str, Any], wait_s: float = 0.0) -> None:
+def refuse_other_graph(
+    pipeline: str, replica: Replica, wanted: Mapping[str, Any], wait_s: float = 0.0, dead: PipelineStatus | None = None
+) -> PipelineStatus | None:
     """Raises `GraphError` if the other replica runs with another graph, or reads in another way. `wanted`: our record.
 
     One that only starts may not have recorded its program yet. `wait_s`: how long to wait until it has; 0 before our
-    own record is written. Of two that start at once each has recorded its program before it waits.
+    own record is written. Of two that start at once each has recorded its program before it waits. Answers the last
+    status of a replica that has another program, and does not run any more; `dead`: an earlier answer.
     """
     deadline, pause = time.monotonic() + wait_s, threading.Event()
-    while differ := _find_differences(replica, wanted, counts_starting=wait_s > 0):
-        if time.monotonic() >= deadline:
+    while (status := _read_status(replica.other)) is not None and not status.is_over:
+        differ = _find_differences(replica.other, wanted)
+        if not differ:
+            return None
+        is_starting = all(flow.state is State.STARTING for flow in status.flows)
+        if is_starting and (not wait_s or abs(time.time() - status.wall_ms / 1000) > FRESH_S):
+            return None
+        if not is_starting and (status == dead or not _writes_status(replica.other, status)):
+            return status
+        if not is_starting or time.monotonic() >= deadline:
             mend = "run one program in both, and stop both to change it"
             has = f"replica {replica.other.name} runs with other {', '.join(differ)} than replica {replica.name}"
             raise GraphError(pipeline, [f"{has}: {mend}"])
         pause.wait(_LOOK_S)
+    return None
 
 
-def _find_differences(replica: Replica, wanted: Mapping[str, Any], *, counts_starting: bool) -> list[str]:
-    """In what the program of the other replica differs; nothing if that replica does not run."""
-    storage = open_storage(replica.other.home)
+def _find_differences(other: Replica, wanted: Mapping[str, Any]) -> list[str]:
+    """In what the program of the other replica differs; nothing if it never ran."""
     try:
-        status = PipelineStatus.from_json(json.loads(storage.read(STATUS_FILE)))
-        theirs = json.loads(storage.read(PIPELINE_FILE))
-    except (FileNotFoundError, ValueError, KeyError, TypeError):  # it never ran, or its own start says what is wrong
+        theirs = json.loads(open_storage(other.home).read(PIPELINE_FILE))
+    except (FileNotFoundError, ValueError):  # its own start says what is wrong
         return []
-    counts = counts_starting or any(flow.state is not State.STARTING for flow in status.flows)
-    runs = counts and not status.is_over and time.time() - status.wall_ms / 1000 < FRESH_S
-    return sorted(key for key in wanted.keys() | theirs.keys() if wanted.get(key) != theirs.get(key)) if runs else []
+    if not isinstance(theirs, dict):
+        return []
+    return sorted(key for key in wanted.keys() | theirs.keys() if wanted.get(key) != theirs.get(key))
+
+
+def _writes_status(replica: Replica, last: PipelineStatus) -> bool:
+    """Whether a replica runs: it writes its status again. The clocks of its machine and of this one may differ."""
+    deadline, pause = time.monotonic() + FRESH_S, threading.Event()
+    while time.monotonic() < deadline:
+        pause.wait(_LOOK_S)
+        now = _read_status(replica)
+        if now is not None and now != last:
+            return not now.is_over
+    return False
+
+
+def _read_status(replica: Replica) -> PipelineStatus | None:
+    """The last status of a replica; None if there is none, or if it is damaged."""
+    try:
+        return PipelineStatus.from_json(json.loads(open_storage(replica.home).read(STATUS_FILE)))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
 
 
 def find_interval_ms(flow: Flow) -> int:
@@ -206,7 +235,5 @@ def read_newest_record(replicas: Collection[Replica]) -> dict[str, Any]:
 
 
 def _find_status_ms(replica: Replica) -> int:
-    try:
-        return PipelineStatus.from_json(json.loads(open_storage(replica.home).read(STATUS_FILE))).wall_ms
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return 0
+    status = _read_status(replica)
+    return 0 if status is None else status.wall_ms

@@ -130,24 +130,46 @@ def test_sinks_are_outside_of_both_replicas(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("runs", [True, False])
-def test_while_one_replica_runs_the_other_one_has_the_same_program(runs: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("clock_s", [-40, 0, 40])
+def test_while_one_replica_runs_the_other_one_has_the_same_program(
+    clock_s: int, runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`clock_s`: how far the clock of the other machine is ahead."""
+    monkeypatch.setattr("spark_cec.pipeline.replicas.FRESH_S", 30.0 if runs else 0.5)
     first, second = shop(tmp_path), shop(tmp_path, {"bucket": "2s"})
     graph = first.graph()
     theirs = PipelineHome.of(graph, str(tmp_path), Replica("b", str(tmp_path)))
     theirs.take(graph, {}, reads=describe_reads(first.flows, {}, {}))
-    wall_ms = int(time.time() * 1000) - (0 if runs else 60_000)
-    flows = (FlowStatus("web", State.RUNNING),)
-    theirs.write_status(PipelineStatus("shop", theirs.home, 1, wall_ms, flows))
-    ours = PipelineHome.of(graph, str(tmp_path), Replica("a", str(tmp_path)))
+    ends = threading.Event()
+
+    def write() -> None:
+        wall_ms = int((time.time() + clock_s) * 1000)
+        theirs.write_status(PipelineStatus("shop", theirs.home, 1, wall_ms, (FlowStatus("web", State.RUNNING),)))
+
+    def keep_writing() -> None:
+        while not ends.wait(0.05):
+            write()
+
+    write()
+    writer = threading.Thread(target=keep_writing)
     if runs:
-        with pytest.raises(GraphError, match="replica b runs with other reads than replica a"):
+        writer.start()
+    ours = PipelineHome.of(graph, str(tmp_path), Replica("a", str(tmp_path)))
+    try:
+        if runs:
+            with pytest.raises(GraphError, match="replica b runs with other reads than replica a"):
+                ours.take(graph, {}, reads=describe_reads(second.flows, {}, {}))
+            ours.take(graph, {}, reads=describe_reads(first.flows, {}, {}))
+        else:
             ours.take(graph, {}, reads=describe_reads(second.flows, {}, {}))
-        ours.take(graph, {}, reads=describe_reads(first.flows, {}, {}))
-    else:
-        ours.take(graph, {}, reads=describe_reads(second.flows, {}, {}))
+    finally:
+        ends.set()
+        if runs:
+            writer.join()
     recorded = json.loads((tmp_path / "replicas/a/pipeline.json").read_text())
     assert recorded["reads"]["totals"]["bucket_ms"] == (1_000 if runs else 2_000)
     ours.release()
+    theirs.release()
 
 
 def test_both_replicas_may_start_with_a_changed_program(tmp_path: Path) -> None:
