@@ -18,6 +18,7 @@ from cec_it.local import eventually
 from cec_it.running import flow_of, running
 from spark_cec.pipeline import Pipeline
 from spark_cec.pipeline.running import RunningPipeline
+from spark_cec.pipeline.status import State
 from spark_cec.settings import PREFIX
 from testbed.broker import Broker
 from testbed.topics import Topics
@@ -27,8 +28,8 @@ DOWN_S = 900.0
 QUIET = {PREFIX + "sources.quiet": "500ms"}
 
 
-def per_second(root: Path, board: Board, addresses: dict[str, str], topic: str) -> Pipeline:
-    """Two topics, each of its own broker -> rows by topic and second, by the time at which Kafka got them."""
+def per_second(root: Path, board: Board, addresses: dict[str, str], topic: str, seconds: int = 1) -> Pipeline:
+    """Two topics, each of its own broker -> rows by topic and window, by the time at which Kafka got them."""
     made = Pipeline("shop", f"{root}/home")
 
     def declare(name: str) -> None:
@@ -45,7 +46,7 @@ def per_second(root: Path, board: Board, addresses: dict[str, str], topic: str) 
 
     @made.flow(kept=True, partitions=2, conf=QUIET, within=X, alpha=0.5, watermarks=watermarks)
     def totals(web: DataFrame, app: DataFrame) -> DataFrame:
-        grouped = web.unionByName(app).groupBy("topic", f.window("timestamp", "1 second").alias("w"))
+        grouped = web.unionByName(app).groupBy("topic", f.window("timestamp", f"{seconds} seconds").alias("w"))
         return grouped.agg(f.count("*").alias("n")).select("topic", f.col("w.start").alias("begin"), "n")
 
     @made.sink(tentative=True)
@@ -131,6 +132,50 @@ def test_a_broker_that_does_not_answer(
             become_stable(board, both, topic, "app is back", within_s=180)
             eventually(lambda: not board.tentative or None, "no tentative row is left")
             assert flow_of(run, "totals").restarts == 0
+
+
+def test_rows_that_were_read_are_answered_though_no_more_come(
+    spark: SparkSession, broker: Broker, topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    """They are in a window that is open when the other topic's broker goes away. Nothing waits in a channel."""
+    seconds, board = 20, Board(lambda row: (row.topic, int(row.begin.timestamp()), row.n))
+    with two_brokers(broker, topics, topic, tmp_path) as (other, _):
+        addresses = {"web": broker.address, "app": other.address}
+        with running(per_second(tmp_path, board, addresses, topic, seconds), spark) as run:
+            eventually(lambda: board.stable or None, "the first window")
+            time.sleep(seconds - time.time() % seconds)  # a window begins
+            feed(topics, topic)
+            fed_ms = int(time.time() * 1000)
+            reached = lambda: (flow_of(run, "totals").complete_to_ms or 0) > fed_ms or None  # noqa: E731
+            eventually(reached, "the rows were read")
+            before = Counter(board.stable)
+            assert flow_of(run, "totals").epoch is None and not board.tentative
+            with killed(other):
+                new = Counter({("web", fed_ms // 1000 // seconds * seconds, 3): 1})
+                eventually(lambda: board.shown() == new or None, lambda: f"{new} tentatively, not {board.shown()}")
+                assert board.stable == before and flow_of(run, "totals").absent == ("app",)
+            eventually(lambda: board.stable == before + new or None, "the window is stable", 180)
+            eventually(lambda: not board.tentative or None, "no tentative row is left")
+
+
+def test_a_broker_whose_name_has_no_address_any_more_is_tried_until_it_is_back(
+    spark: SparkSession, broker: Broker, topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    """As in containers that stop: the client gives another error than for a broker that does not answer."""
+    board = Board(lambda row: (row.topic, int(row.begin.timestamp()), row.n))
+    with two_brokers(broker, topics, topic, tmp_path) as (other, both):
+        addresses = {"web": broker.address, "app": other.address}
+        with running(per_second(tmp_path, board, addresses, topic), spark):
+            become_stable(board, both, topic, "all are there")
+        gone = {**addresses, "app": "gone.invalid:9092"}
+        with running(per_second(tmp_path, board, gone, topic), spark) as run:
+            feed(topics, topic)
+            app = eventually(lambda: flow if (flow := flow_of(run, "app")).restarts > 7 else None, "8 restarts", 180)
+            assert app.state is State.RESTARTING and "No resolvable bootstrap urls" in (app.error or ""), app
+            answers_without_app(run, board, topics, topic)
+        with running(per_second(tmp_path, board, addresses, topic), spark):
+            feed(both["app"], topic)
+            become_stable(board, both, topic, "app is back")
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from spark_cec.agent.channel_looks import ChannelLooks, position_of
+from spark_cec.agent.logs import cec_directory
 from spark_cec.agent.messages import BucketEndAnswer, BucketEndRequest, BucketLeaveRequest, Done
 from spark_cec.agent.reader import (
     EMPTY_WAIT_MS,
@@ -24,15 +25,18 @@ from spark_cec.availability.buckets import (
     ChannelFacts,
     Held,
     Position,
+    Stand,
     advance,
     as_of,
     find_back,
     find_boundary,
     find_holders,
+    find_silent,
     find_stable_end,
     is_back,
     note_holders,
     note_left,
+    note_stands,
     plan_end,
 )
 from spark_cec.availability.epochs import find_flow
@@ -40,6 +44,7 @@ from spark_cec.availability.keep import LOW, Unread, measure_unread, measure_wai
 from spark_cec.availability.replicas import choose_copy
 from spark_cec.availability.union import Member, Union, parse_union
 from spark_cec.errors import CecError
+from spark_cec.recovery.query_files import QUERY
 from spark_cec.settings import parse_settings
 
 _LOG = logging.getLogger(__name__)
@@ -117,7 +122,7 @@ class _Streams:
     query does not wait, when they were left out; `back`: those of them that are back. `has_planned`: before, `held` is
     what the flow of a fork knew, which may be old. `given_up`: those that are waited for no more. By the clock of this
     process, `moved_at`: when the last batch was planned. `unread`: what is unread of each channel, if the union has a
-    bound for that.
+    bound for that. `stands`: since when the boundaries stand still, if it has a bound for that.
     """
 
     leader: str
@@ -131,15 +136,18 @@ class _Streams:
     left_ms: dict[str, int] = field(default_factory=dict)
     given_up: dict[str, _GivenUp] = field(default_factory=dict)
     unread: tuple[Unread, ...] = ()
+    stands: dict[str, Stand] = field(default_factory=dict)
 
     def give_up(self, name: str, boundary_ms: int, most_lag_ms: int) -> None:
         """Gives up a channel that holds rows back. It is back when it is less than `most_lag_ms` behind."""
         del self.held[name]
         self.given_up[name] = _GivenUp(boundary_ms, most_lag_ms)
 
-    def note_wait(self, holders: Mapping[str, int], ahead_ms: int, now: float) -> None:
+    def note_wait(
+        self, holders: Mapping[str, int], ahead_ms: int, now: float, silent: Mapping[str, float]
+    ) -> None:  # fmt: skip
         """Notes for which channels rows wait, as `note_holders` says."""
-        self.held, self.has_planned = note_holders(self.held, holders, ahead_ms, now), True
+        self.held, self.has_planned = note_holders(self.held, holders, ahead_ms, now, silent), True
 
 
 class UnionCalls:
@@ -269,7 +277,8 @@ class UnionCalls:
                 _LOG.warning("query %s waits for %s again", query, each.name)
         waited_for = [each for each in channels if each.name not in streams.given_up]
         ahead_ms = max((boundaries[each.name] for each in waited_for), default=0) // union.bucket_ms * union.bucket_ms
-        streams.note_wait(find_holders(waited_for, union.bucket_ms, union.absent), ahead_ms, self._clock())
+        holders, now = find_holders(waited_for, union.bucket_ms, union.absent), self._clock()
+        streams.note_wait(holders, ahead_ms, now, self._find_silent(query, streams, union, waited_for))
         for name, most_lag_ms, why in _list_overdue(streams, union, waited_for, self._clock()):
             streams.give_up(name, boundaries[name], most_lag_ms)
             _LOG.warning(_GOES_ON, query, name, why, name)
@@ -277,6 +286,17 @@ class UnionCalls:
             # Spark makes two streams of a channel that is joined with itself.
             known = list({each.name: each for each in channels}.values())
             streams.unread = measure_unread(known, union.bucket_ms, streams.given_up.keys())
+
+    def _find_silent(
+        self, query: str, streams: _Streams, union: Union, channels: Sequence[ChannelFacts]
+    ) -> dict[str, float]:
+        """The channels that hold back what the query has in its state, as `find_silent` says."""
+        if union.silence_ms is None:
+            return {}
+        now = self._clock()
+        streams.stands = note_stands(streams.stands, channels, now)
+        found = find_silent(channels, union.bucket_ms, streams.stands, now - union.silence_ms / 1000, union.absent)
+        return found if found and has_state(query.rpartition("/")[0]) else {}
 
     def _look(self, stream: _Stream, union: Union) -> None:
         """Learns what is known of the channel of a stream, and chooses the replica to read, if there are any.
@@ -313,6 +333,14 @@ class UnionCalls:
         if now - self._warned.get(message, -math.inf) >= _WARN_S:
             self._warned[message] = now
             _LOG.warning("query %s: %s", query, message)
+
+
+
+def has_state(checkpoint: str) -> bool:
+    """Whether the query of a checkpoint has operators with state, as far as its own note tells."""
+    query = QUERY.read_if_sound(cec_directory(checkpoint)) if checkpoint else None
+    return query is not None and bool(query.get("operators"))
+
 
 def _list_overdue(
     streams: _Streams, union: Union, channels: Sequence[ChannelFacts], now: float

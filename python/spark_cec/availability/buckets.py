@@ -168,18 +168,59 @@ class Held:
 
 
 def note_holders(
-    known: Mapping[str, Held], holders: Mapping[str, int], ahead_ms: int, now: float
+    known: Mapping[str, Held], holders: Mapping[str, int], ahead_ms: int, now: float,
+    silent: Mapping[str, float] | None = None,
 ) -> dict[str, Held]:  # fmt: skip
     """Since when each channel holds rows of others back, slowest first. `known`: the last answer.
 
     `holders`: as of `find_holders`. `ahead_ms`: the highest boundary. An input that is slow holds rows back, too. So
-    its wait ends only when its boundary has passed all rows that waited at the begin.
+    its wait ends only when its boundary has passed all rows that waited at the begin. `silent`: as of `find_silent`;
+    they hold back rows that the reader has in its state.
     """
     held = {}
     for name, end_ms in holders.items():
         before = known.get(name)
         held[name] = Held(now, ahead_ms) if before is None or end_ms >= before.to_ms else before
+    for name, since in (silent or {}).items():
+        held.setdefault(name, known.get(name) or Held(since, ahead_ms))
     return held
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """A channel's boundary, and since when it is there, s by the reader's clock."""
+
+    boundary_ms: int
+    since: float
+
+
+def note_stands(known: Mapping[str, Stand], channels: Iterable[ChannelFacts], now: float) -> dict[str, Stand]:
+    """Since when each channel's boundary is where it is. `known`: the last answer."""
+    boundaries = {each.name: find_boundary(each) for each in channels}
+    return {
+        name: known[name] if name in known and known[name].boundary_ms == ms else Stand(ms, now)
+        for name, ms in boundaries.items()
+    }
+
+
+def find_silent(
+    channels: Sequence[ChannelFacts], bucket_ms: int, stands: Mapping[str, Stand], until: float,
+    absent: Collection[str] = (),
+) -> dict[str, float]:  # fmt: skip
+    """The channels that hold back rows which the reader may have in its state, with since when they stand still.
+
+    Those rows were read, so `find_holders` does not see them. A channel stands still since `until` or longer, and the
+    writer of another one says that its own is a bucket further: so it is no matter of time without rows.
+    """
+    said_ms = max((each.said_ms for each in channels if each.said_ms is not None), default=None)
+    return {
+        each.name: stands[each.name].since
+        for each in channels
+        if said_ms is not None
+        and each.name not in absent
+        and stands[each.name].since <= until
+        and _floor(said_ms, bucket_ms) > _floor(find_boundary(each), bucket_ms)
+    }
 
 
 def find_stable_end(channels: Sequence[ChannelFacts], bucket_ms: int, absent: Collection[str] = ()) -> int | None:

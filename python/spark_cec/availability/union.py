@@ -47,7 +47,8 @@ class Union:
     (`availability.replicas`). `keep_bytes`: how many stored bytes may wait for the query; None without a bound.
     `goes_on`: whether a channel for which more wait counts as absent until it is back. `notes`: the streams note how
     far they are, so the channels keep what they need. `most_lag_ms`: a channel of `absent` is back if it has gone on,
-    and is less than that behind the others.
+    and is less than that behind the others. `silence_ms`: a channel that stands still for so long holds back what the
+    query has in its state; None if nobody asks.
     """
 
     bucket_ms: int
@@ -60,6 +61,7 @@ class Union:
     goes_on: bool = False
     notes: bool = True
     most_lag_ms: int = 0
+    silence_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

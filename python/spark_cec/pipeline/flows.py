@@ -304,7 +304,7 @@ class Flows:
         union = Union(
             bucket_ms, tuple(members[each] for each in sorted(members)), absent, most_wait_ms, pause_ms,
             self._replica is not None, None if keep is None else keep.most_bytes, keep is not None and not by.blocks,
-            most_lag_ms=most_lag_ms,
+            most_lag_ms=most_lag_ms, silence_ms=None if by.within is None else by.within.wait_ms // 2,
         )  # fmt: skip
         return {"union": json.dumps(asdict(union)), "own": str(sorted(members).index(name))}
 

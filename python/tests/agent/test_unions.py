@@ -229,6 +229,47 @@ def test_a_channel_that_says_more_than_its_rows(union: Union, monkeypatch: pytes
     assert union.plan()["web"]["until_ms"] == 12_000, "but after a while"
 
 
+def test_rows_that_were_read_wait_for_a_channel_that_stands_still(
+    union: Union, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in the query's state, in a window that is open. So the channels have no row that waits."""
+    now, has_state = begin_wait(union, monkeypatch)[0], list[bool]()
+    monkeypatch.setattr(unions, "has_state", lambda _: bool(has_state))
+    members = [
+        {"name": each, "path": union.agents[each].checkpoint, "time": "time", "delay_ms": 1_000} for each in NAMES
+    ]
+    bound = {"union": {"bucket_ms": 1_000, "members": members, "silence_ms": 2_000}}
+
+    def tell(name: str, second: int) -> None:
+        union.agents[name].ask("boundary", batch=0, generation=1, quiet_ms=1_000 * second + 1_000, columns={})
+
+    def waits() -> dict[str, int]:
+        found = union.plan(**bound)["app"]
+        return dict(zip(found["waits_for"], found["held_ms"], strict=True))
+
+    union.batch(**bound)
+    for second in range(20, 24):
+        now[0] += 1
+        tell("app", second)
+        tell("web", second)
+        union.batch(**bound)
+        assert waits() == {}, "both go on"
+    for second in range(24, 28):
+        now[0] += 1
+        tell("app", second)
+        union.batch(**bound)
+        assert waits() == {}, "without state nothing waits"
+    has_state.append(True)
+    assert waits() == {"web": 4_000}, "since it stands still"
+    now[0] += 1
+    assert waits() == {"web": 5_000}
+    assert union.plan(absent=["web"], **bound)["app"]["waits_for"] == []
+    tell("web", 27)
+    assert waits() == {}
+    now[0] += 9
+    assert waits() == {}, "both stand still"
+
+
 def test_streams_of_a_new_run_agree_again(union: Union) -> None:
     union.plan()
     union.write("app", 100, 4_500)
@@ -681,13 +722,13 @@ def test_a_channel_that_was_given_up_for_its_size_is_back_when_it_is_near(
 def test_a_wait_ends_when_all_that_waited_is_stable() -> None:
     """An input that is slow holds rows back as one that is away."""
     streams = unions._Streams("leader", 0.0)
-    streams.note_wait({"app": 10_000}, 90_000, 1.0)
+    streams.note_wait({"app": 10_000}, 90_000, 1.0, {})
     for now, end_ms in ((2.0, 11_000), (3.0, 50_000), (4.0, 89_000)):
-        streams.note_wait({"app": end_ms, "web": 94_000}, 95_000, now)
+        streams.note_wait({"app": end_ms, "web": 94_000}, 95_000, now, {})
         assert [each.since for each in streams.held.values()] == [1.0, 2.0], "each has its own wait"
-    streams.note_wait({"app": 90_000}, 97_000, 5.0)
+    streams.note_wait({"app": 90_000}, 97_000, 5.0, {})
     assert [each.since for each in streams.held.values()] == [5.0], "now others wait"
-    streams.note_wait({}, 97_000, 6.0)
+    streams.note_wait({}, 97_000, 6.0, {})
     assert not streams.held
 
 

@@ -14,11 +14,16 @@ from spark_cec.availability.buckets import (
     Backlog,
     BatchTimes,
     ChannelFacts,
+    Held,
     Position,
+    Stand,
     advance,
     as_of,
     find_boundary,
     find_holders,
+    find_silent,
+    note_holders,
+    note_stands,
     plan_end,
 )
 from spark_cec.log.times import TimeRange, merge_ranges
@@ -105,6 +110,41 @@ def test_rows_of_an_input_that_is_back_wait_for_one_that_went_away_meanwhile() -
     assert find_holders(channels, BUCKET_MS, ["web"]) == {"tel": 2_000, "app": 4_000}
     assert find_holders(channels, BUCKET_MS, ["tel", "web"]) == {"app": 4_000}
     assert find_holders(channels, BUCKET_MS, ["app", "tel"]) == {}
+
+
+def test_a_channel_that_stands_still_holds_back_what_was_read() -> None:
+    """If the writer of another one says that it has gone on. Rows alone say nothing of a channel without rows."""
+    web, app, tel = (Channel(name, said_ms=4_000) for name in ("web", "app", "tel"))
+    stands = dict[str, Stand]()
+
+    def find(now: float, least_s: float = 3.0, absent: tuple[str, ...] = ()) -> dict[str, float]:
+        nonlocal stands
+        channels = [each.facts() for each in (web, app, tel)]
+        stands = note_stands(stands, channels, now)
+        return find_silent(channels, BUCKET_MS, stands, now - least_s, absent)
+
+    assert find(10.0) == {} == find(15.0), "all stand still"
+    web.said_ms = tel.said_ms = 4_900
+    assert find(16.0) == {}, "they are in one bucket"
+    web.said_ms, tel.said_ms = 6_000, 5_000
+    assert find(17.0) == {"app": 10.0}
+    assert find(17.0, absent=("app",)) == {}
+    assert find(19.9) == {"app": 10.0}
+    assert find(20.0) == {"app": 10.0, "tel": 17.0}, "for three seconds now"
+    app.said_ms = 4_001
+    assert find(20.5) == {"tel": 17.0}, "it is slow, and goes on"
+    assert find(23.5) == {"app": 20.5, "tel": 17.0}
+    web.said_ms, web.batches = None, [rows_of(60_000)]
+    assert find(24.0) == {"app": 20.5}, "web tells nothing but its rows"
+
+
+def test_what_was_read_waits_from_the_first_moment_on() -> None:
+    waits = note_holders({}, {}, 9_000, 20.0, {"app": 10.0})
+    assert waits == {"app": Held(10.0, 9_000)}
+    assert note_holders(waits, {"app": 3_000}, 12_000, 21.0, {"app": 10.0}) == waits, "rows wait for it, too"
+    earlier = {"app": Held(5.0, 9_000)}
+    assert note_holders(earlier, {}, 12_000, 21.0, {"app": 10.0}) == earlier, "others have waited for longer"
+    assert note_holders(waits, {"tel": 3_000}, 12_000, 21.0, {}) == {"tel": Held(21.0, 12_000)}
 
 
 def test_the_delay_and_what_the_writer_says_move_the_boundary() -> None:
