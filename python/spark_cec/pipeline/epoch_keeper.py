@@ -26,7 +26,7 @@ from spark_cec.availability.union import EpochReads
 from spark_cec.ids import new_id
 from spark_cec.pipeline.epoch_files import close_failed_epochs, delete_epoch, end_epoch, make_epoch, read_until
 from spark_cec.pipeline.options import Pace, Step, Within
-from spark_cec.pipeline.query_progress import Wait, last_batch, leave_out, read_progress, read_wait
+from spark_cec.pipeline.query_progress import Wait, batch_ms, last_batch, leave_out, read_progress, read_wait
 from spark_cec.pipeline.worker import Worker
 from spark_cec.recovery.requests import ask_flush, withdraw_flush
 
@@ -42,6 +42,11 @@ KEPT_S = 30.0
 
 RETRY_S = 10.0
 """The shortest time between two epochs of a flow, if the first one failed."""
+
+_LONG_BATCHES = 3
+"""After so many batches in a row that take longer than the rest of X, the flow's bound is too short: the first batch of
+a run alone may take long.
+"""
 
 StartFork = Callable[[str, str, EpochReads], "StreamingQuery"]
 """Starts the query of an epoch: takes its name, its checkpoint, and what it reads."""
@@ -137,6 +142,8 @@ class EpochKeeper(Worker):
         self._request: str | None = None
         self._closed: deque[_ClosedEpoch] = deque()
         self._has_warned = False
+        self._last_batch: int | None = None
+        self._long_batches = 0
         self._standing = TentativeStatus()
 
     @property
@@ -206,6 +213,7 @@ class EpochKeeper(Worker):
         if query is None:
             return None
         found = read_progress(query)
+        self._note_batch(query)
         if found.until_ms is not None and found != self._progress:
             self._progress, self._moved_at = found, time.monotonic()
         wait, still_s = read_wait(query), time.monotonic() - self._moved_at
@@ -221,6 +229,20 @@ class EpochKeeper(Worker):
             open_.absent, open_.begun, open_.progress, wait.held_s, wait.back, has_ended,
             open_.is_suspended, open_.inputs, self._pause_ms(open_) / 1000,
         )  # fmt: skip
+
+    def _note_batch(self, query: StreamingQuery) -> None:
+        """Warns, once each time, if batches take longer than the rest of X: a first tentative row takes one, too."""
+        batch, rest_ms = last_batch(query), self._within.x_ms - self._within.wait_ms
+        if batch is None or batch == self._last_batch:
+            return
+        self._last_batch, took_ms = batch, batch_ms(query) or 0.0
+        self._long_batches = self._long_batches + 1 if took_ms > rest_ms else 0
+        if self._long_batches == _LONG_BATCHES:
+            _LOG.warning(
+                "flow %s: a batch takes %.1f s, and after the wait for an input %.1f s are left of within=%g s: give a "
+                "smaller alpha, or a larger within",
+                self._flow, took_ms / 1000, rest_ms / 1000, self._within.x_ms / 1000,
+            )  # fmt: skip
 
     def _note_answer(self, open_: _OpenEpoch, query: StreamingQuery) -> None:
         """Warns, once for the flow, if the first batch of an epoch came after more than X."""

@@ -140,6 +140,7 @@ class EpochQuery:
     error: str | None = None
     fails_to_stop: bool = False
     left_out: list[set[str]] = field(default_factory=list)
+    batch_ms: float | None = None
 
     def stop(self) -> None:
         if self.fails_to_stop:

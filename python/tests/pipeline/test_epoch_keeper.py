@@ -76,7 +76,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr("spark_cec.pipeline.epoch_keeper.time.monotonic", lambda: now[0])
     monkeypatch.setattr(epoch_keeper, "read_progress", lambda query: Progress(query.until_ms, query.until_ms))
     monkeypatch.setattr(epoch_keeper, "read_wait", lambda query: query.wait)
-    monkeypatch.setattr(epoch_keeper, "last_batch", lambda query: None if query.until_ms is None else 1)
+    monkeypatch.setattr(epoch_keeper, "last_batch", lambda query: query.until_ms)
+    monkeypatch.setattr(epoch_keeper, "batch_ms", lambda query: query.batch_ms)
     monkeypatch.setattr(epoch_keeper, "leave_out", lambda query, channels: query.left_out.append(set(channels)))
     return now
 
@@ -109,6 +110,27 @@ def test_an_epoch_from_its_begin_to_the_end_of_its_files(clock: list[float], tmp
     flow.waits_for("app")
     flow.keeper.look()
     assert flow.newest.number == 2 and list_numbers(flow.storage) == [1, 2]
+
+
+def test_batches_that_leave_no_time_for_an_answer_are_named(
+    clock: list[float], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not the first one of a run alone, and one batch that is seen again and again is one."""
+    flow = Flow(tmp_path)
+    rest_ms = 1_000
+
+    def has_batch(number: int, took_ms: float) -> bool:
+        flow.own.until_ms, flow.own.batch_ms = number, took_ms
+        for _ in range(4):
+            flow.keeper.look()
+        return "a batch takes" in caplog.text
+
+    assert not has_batch(1, rest_ms + 1)
+    assert not has_batch(2, rest_ms + 1)
+    assert not has_batch(3, rest_ms)
+    assert not has_batch(4, rest_ms + 100) and not has_batch(5, rest_ms + 200)
+    assert has_batch(6, rest_ms + 300) and has_batch(7, rest_ms + 300)
+    assert caplog.text.count("give a smaller alpha, or a larger within") == 1
 
 
 def test_a_flow_writes_its_stores_before_it_is_forked(clock: list[float], tmp_path: Path) -> None:

@@ -205,11 +205,13 @@ def run(spec: OutageSpec) -> None:
     inputs.end()
     running.stop()
     windows, flows = _windows_until(inputs, board), [name_flow(number) for number in range(outage.chain)]
+    wrong = sum(board.stable.get(each) != {inputs.expected[each]: 1} for each in windows)
+    unknown = board.stable.keys() - inputs.expected.keys()
     _tell(
         done=True, **_delays(board, windows, cut_at), tentative=board.tentative, corrected_s=corrected_s,
         first_tentative_s=_since(board.first_tentative_at, cut_at + outage.wait_s),
         costs=find_costs(log.batches, INPUTS, flows, _NO_NAME, cut_at, log.forked_at),
-        stable=len(windows), wrong=sum(board.stable.get(each) != {inputs.expected[each]: 1} for each in windows),
+        stable=len(windows), wrong=wrong + len(unknown),
     )  # fmt: skip
 
 
