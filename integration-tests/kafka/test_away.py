@@ -28,7 +28,9 @@ DOWN_S = 900.0
 QUIET = {PREFIX + "sources.quiet": "500ms"}
 
 
-def per_second(root: Path, board: Board, addresses: dict[str, str], topic: str, seconds: int = 1) -> Pipeline:
+def per_second(
+    root: Path, board: Board, addresses: dict[str, str], topic: str, seconds: int = 1, within: str = X
+) -> Pipeline:  # fmt: skip
     """Two topics, each of its own broker -> rows by topic and window, by the time at which Kafka got them."""
     made = Pipeline("shop", f"{root}/home")
 
@@ -44,7 +46,7 @@ def per_second(root: Path, board: Board, addresses: dict[str, str], topic: str, 
 
     watermarks = dict.fromkeys(addresses, ("timestamp", "1 second"))
 
-    @made.flow(kept=True, partitions=2, conf=QUIET, within=X, alpha=0.5, watermarks=watermarks)
+    @made.flow(kept=True, partitions=2, conf=QUIET, within=within, alpha=0.5, watermarks=watermarks)
     def totals(web: DataFrame, app: DataFrame) -> DataFrame:
         grouped = web.unionByName(app).groupBy("topic", f.window("timestamp", f"{seconds} seconds").alias("w"))
         return grouped.agg(f.count("*").alias("n")).select("topic", f.col("w.start").alias("begin"), "n")
@@ -138,10 +140,10 @@ def test_rows_that_were_read_are_answered_though_no_more_come(
     spark: SparkSession, broker: Broker, topics: Topics, topic: str, tmp_path: Path
 ) -> None:
     """They are in a window that is open when the other topic's broker goes away. Nothing waits in a channel."""
-    seconds, board = 20, Board(lambda row: (row.topic, int(row.begin.timestamp()), row.n))
+    seconds, board = 30, Board(lambda row: (row.topic, int(row.begin.timestamp()), row.n))
     with two_brokers(broker, topics, topic, tmp_path) as (other, _):
         addresses = {"web": broker.address, "app": other.address}
-        with running(per_second(tmp_path, board, addresses, topic, seconds), spark) as run:
+        with running(per_second(tmp_path, board, addresses, topic, seconds, within="12s"), spark) as run:
             eventually(lambda: board.stable or None, "the first window")
             time.sleep(seconds - time.time() % seconds)  # a window begins
             feed(topics, topic)

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from spark_cec.adapters.retries import causes
 from spark_cec.agent import messages
 from spark_cec.agent.agreements import AgreementCalls
 from spark_cec.agent.appends import AppendCalls
@@ -162,6 +161,9 @@ def _explain_error(error: Exception) -> str:
 
 def _encode_failure(error: Exception, message: str) -> str:
     parents = [each.__name__ for each in type(error).__mro__[1:] if issubclass(each, CecError)]
-    if any(isinstance(each, NoAnswer) for each in causes(error)):
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, NoAnswer):
+        cause = cause.__cause__
+    if cause is not None:
         parents.append(NoAnswer.__name__)
     return json.dumps({"error": {"kind": type(error).__name__, "parents": parents, "message": message}})

@@ -50,6 +50,8 @@ from spark_cec.settings import parse_settings
 _LOG = logging.getLogger(__name__)
 
 _WARN_S = 60.0
+_ASK_S = 10.0
+"""Between two looks whether a query has state. A query that has once has it until its end."""
 
 _GOES_ON = "query %s goes on without %s, %s: the rows of %s that come too late are kept aside, in the view late"
 
@@ -122,7 +124,8 @@ class _Streams:
     query does not wait, when they were left out; `back`: those of them that are back. `has_planned`: before, `held` is
     what the flow of a fork knew, which may be old. `given_up`: those that are waited for no more. By the clock of this
     process, `moved_at`: when the last batch was planned. `unread`: what is unread of each channel, if the union has a
-    bound for that. `stands`: since when the boundaries stand still, if it has a bound for that.
+    bound for that. `stands`: since when the boundaries stand still, and `silent`, as of `find_silent`, if it has a
+    bound for that. `has_state`: the query has operators with state, as far as is known; `asked_at`: when that was read.
     """
 
     leader: str
@@ -137,17 +140,24 @@ class _Streams:
     given_up: dict[str, _GivenUp] = field(default_factory=dict)
     unread: tuple[Unread, ...] = ()
     stands: dict[str, Stand] = field(default_factory=dict)
+    silent: dict[str, float] = field(default_factory=dict)
+    has_state: bool = False
+    asked_at: float = -math.inf
+
+    @property
+    def waits(self) -> dict[str, float]:
+        """The channels for which rows wait, in a channel or in the query's state, and since when."""
+        held = {name: each.since for name, each in self.held.items()}
+        return {**held, **{name: since for name, since in self.silent.items() if name not in held}}
 
     def give_up(self, name: str, boundary_ms: int, most_lag_ms: int) -> None:
         """Gives up a channel that holds rows back. It is back when it is less than `most_lag_ms` behind."""
         del self.held[name]
         self.given_up[name] = _GivenUp(boundary_ms, most_lag_ms)
 
-    def note_wait(
-        self, holders: Mapping[str, int], ahead_ms: int, now: float, silent: Mapping[str, float]
-    ) -> None:  # fmt: skip
+    def note_wait(self, holders: Mapping[str, int], ahead_ms: int, now: float) -> None:
         """Notes for which channels rows wait, as `note_holders` says."""
-        self.held, self.has_planned = note_holders(self.held, holders, ahead_ms, now, silent), True
+        self.held, self.has_planned = note_holders(self.held, holders, ahead_ms, now), True
 
 
 class UnionCalls:
@@ -202,7 +212,9 @@ class UnionCalls:
         flow = self._streams.get(find_flow(request.query) or "")
         if flow is None:
             return _Streams(request.leader, self._clock())
-        return _Streams(request.leader, self._clock(), held=dict(flow.held), given_up=dict(flow.given_up))
+        return _Streams(
+            request.leader, self._clock(), held=dict(flow.held), given_up=dict(flow.given_up), stands=dict(flow.stands)
+        )
 
     def leave(self, request: BucketLeaveRequest) -> Done:
         """Forgets a stream whose run has ended: forks of a flow come and go."""
@@ -254,7 +266,8 @@ class UnionCalls:
         # Its rows must have waited, too: else the batch would wait for them.
         streams.back = tuple(sorted(back & find_back(channels, streams.left_ms, union.most_lag_ms)))
         absent = streams.given_up.keys() | set(union.absent)
-        wait_ms = min(EMPTY_WAIT_MS, parse_settings(request.conf).quiet_inputs_ms or EMPTY_WAIT_MS)
+        known_ms = parse_settings(request.conf).quiet_inputs_ms, union.pause_of_empty_ms
+        wait_ms = min([EMPTY_WAIT_MS, *(each for each in known_ms if each is not None)])
         rests_ms = (self._clock() - streams.moved_at) * 1000
         # A stream's bound is for its own channel, and the channels need not have equally many rows.
         max_rows = None if request.max_rows is None else request.max_rows * len(channels)
@@ -277,8 +290,8 @@ class UnionCalls:
                 _LOG.warning("query %s waits for %s again", query, each.name)
         waited_for = [each for each in channels if each.name not in streams.given_up]
         ahead_ms = max((boundaries[each.name] for each in waited_for), default=0) // union.bucket_ms * union.bucket_ms
-        holders, now = find_holders(waited_for, union.bucket_ms, union.absent), self._clock()
-        streams.note_wait(holders, ahead_ms, now, self._find_silent(query, streams, union, waited_for))
+        streams.note_wait(find_holders(waited_for, union.bucket_ms, union.absent), ahead_ms, self._clock())
+        streams.silent = self._find_silent(query, streams, union, waited_for)
         for name, most_lag_ms, why in _list_overdue(streams, union, waited_for, self._clock()):
             streams.give_up(name, boundaries[name], most_lag_ms)
             _LOG.warning(_GOES_ON, query, name, why, name)
@@ -290,13 +303,18 @@ class UnionCalls:
     def _find_silent(
         self, query: str, streams: _Streams, union: Union, channels: Sequence[ChannelFacts]
     ) -> dict[str, float]:
-        """The channels that hold back what the query has in its state, as `find_silent` says."""
+        """The channels that hold back what the query has in its state, as `find_silent` says.
+
+        No row of a channel waits, so none would be lost or late if such a channel was never waited for again.
+        """
         if union.silence_ms is None:
             return {}
         now = self._clock()
         streams.stands = note_stands(streams.stands, channels, now)
         found = find_silent(channels, union.bucket_ms, streams.stands, now - union.silence_ms / 1000, union.absent)
-        return found if found and has_state(query.rpartition("/")[0]) else {}
+        if found and not streams.has_state and now - streams.asked_at >= _ASK_S:
+            streams.asked_at, streams.has_state = now, has_state(query)
+        return found if streams.has_state else {}
 
     def _look(self, stream: _Stream, union: Union) -> None:
         """Learns what is known of the channel of a stream, and chooses the replica to read, if there are any.
@@ -336,10 +354,11 @@ class UnionCalls:
 
 
 
-def has_state(checkpoint: str) -> bool:
-    """Whether the query of a checkpoint has operators with state, as far as its own note tells."""
-    query = QUERY.read_if_sound(cec_directory(checkpoint)) if checkpoint else None
-    return query is not None and bool(query.get("operators"))
+def has_state(query: str) -> bool:
+    """Whether a query has operators with state, as far as its note tells. `query`: a directory in its checkpoint."""
+    checkpoint = query.rpartition("/")[0]
+    known = QUERY.read_if_sound(cec_directory(checkpoint)) if checkpoint else None
+    return known is not None and bool(known.get("operators"))
 
 
 def _list_overdue(
@@ -379,13 +398,13 @@ def _of_replica(request: BucketEndRequest, member: Member, replica: str, first: 
 
 
 def _answer(stream: _Stream, at: Position, of: str | None, streams: _Streams, now: float) -> BucketEndAnswer:
-    request, facts, held = stream.request, stream.facts, streams.held if streams.has_planned else {}
+    request, facts, waits = stream.request, stream.facts, streams.waits if streams.has_planned else {}
     moves = at != position_of(request)
     has_changed = moves and facts is not None and (stream.replica != request.replica or stream.is_elsewhere)
     needless = {replica: advance(each, at.until_ms).first - 1 for replica, each in stream.others.items()}
     return BucketEndAnswer(
         until_ms=at.until_ms, batch=at.batch, first=at.first, of=of, newest=at.batch + streams.leaves_more,
-        waits_for=tuple(held), held_ms=tuple(int((now - each.since) * 1000) for each in held.values()),
+        waits_for=tuple(waits), held_ms=tuple(int((now - since) * 1000) for since in waits.values()),
         back=streams.back, replica=stream.replica if moves else request.replica,
         since=facts.position.first if has_changed and facts is not None else None, others=needless if moves else {},
         unread=tuple(each.channel for each in streams.unread),

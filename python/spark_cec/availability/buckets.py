@@ -168,21 +168,17 @@ class Held:
 
 
 def note_holders(
-    known: Mapping[str, Held], holders: Mapping[str, int], ahead_ms: int, now: float,
-    silent: Mapping[str, float] | None = None,
+    known: Mapping[str, Held], holders: Mapping[str, int], ahead_ms: int, now: float
 ) -> dict[str, Held]:  # fmt: skip
     """Since when each channel holds rows of others back, slowest first. `known`: the last answer.
 
     `holders`: as of `find_holders`. `ahead_ms`: the highest boundary. An input that is slow holds rows back, too. So
-    its wait ends only when its boundary has passed all rows that waited at the begin. `silent`: as of `find_silent`;
-    they hold back rows that the reader has in its state.
+    its wait ends only when its boundary has passed all rows that waited at the begin.
     """
     held = {}
     for name, end_ms in holders.items():
         before = known.get(name)
         held[name] = Held(now, ahead_ms) if before is None or end_ms >= before.to_ms else before
-    for name, since in (silent or {}).items():
-        held.setdefault(name, known.get(name) or Held(since, ahead_ms))
     return held
 
 

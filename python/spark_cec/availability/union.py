@@ -48,7 +48,8 @@ class Union:
     `goes_on`: whether a channel for which more wait counts as absent until it is back. `notes`: the streams note how
     far they are, so the channels keep what they need. `most_lag_ms`: a channel of `absent` is back if it has gone on,
     and is less than that behind the others. `silence_ms`: a channel that stands still for so long holds back what the
-    query has in its state; None if nobody asks.
+    query has in its state; None if nobody asks. `pause_of_empty_ms`: so long after a batch comes one without rows, if
+    only time has passed; None for the usual time.
     """
 
     bucket_ms: int
@@ -62,18 +63,20 @@ class Union:
     notes: bool = True
     most_lag_ms: int = 0
     silence_ms: int | None = None
+    pause_of_empty_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EpochReads:
     """What an epoch reads: it does not wait for the channels `absent`, and reads epochs of flows instead of flows.
 
-    `epochs`: by flow, the number of the epoch. `pause_ms`: as of `Union`.
+    `epochs`: by flow, the number of the epoch; `begins`: the flow's last batch in its past. `pause_ms`: as of `Union`.
     """
 
     absent: frozenset[str]
     epochs: Mapping[str, int] = field(default_factory=dict)
     pause_ms: int = 0
+    begins: Mapping[str, int] = field(default_factory=dict)
 
 
 def parse_union(fields: Mapping[str, Any]) -> Union:

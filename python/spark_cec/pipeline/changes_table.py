@@ -17,6 +17,8 @@ KIND, EPOCH = "_kind", "_epoch"
 _STABLE, _TENTATIVE, _UNDO = "stable", "tentative", "undo"
 _KEY = "_key"
 _CHANGE, _CHANGE_TYPE, _BATCH = "_change", "_change_type", "_batch"
+_ROW_ID = "_rowid_"
+"""SQLite's own number of a row, which grows."""
 _NO_EPOCH = ""
 """The epoch of a stable row."""
 _IS_TENTATIVE = f"{EPOCH} <> '{_NO_EPOCH}'"
@@ -39,7 +41,7 @@ def is_known(kind: str) -> bool:
 
 def own_names(*, changes: bool) -> list[str]:
     """The columns that a table has beside those of the rows. `changes`: with a changelog."""
-    return [_KEY, KIND, EPOCH, _TENTATIVE, *([_CHANGE, _CHANGE_TYPE, _BATCH] if changes else [])]
+    return [_KEY, KIND, EPOCH, _TENTATIVE, _ROW_ID, *([_CHANGE, _CHANGE_TYPE, _BATCH] if changes else [])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,8 @@ class _Schema:
         """Selects the row that counts of each key: the stable one, or else the tentative one that came last."""
         return (
             f"SELECT {_KEY}, {self.names}, {_IS_TENTATIVE} AS {_TENTATIVE} FROM {self.rows} r WHERE NOT EXISTS "
-            f"(SELECT 1 FROM {self.rows} s WHERE s.{_KEY} = r.{_KEY} AND s.rowid <> r.rowid "
-            f"AND (s.{EPOCH} = '{_NO_EPOCH}' OR r.{_IS_TENTATIVE} AND s.rowid > r.rowid))"
+            f"(SELECT 1 FROM {self.rows} s WHERE s.{_KEY} = r.{_KEY} AND s.{_ROW_ID} <> r.{_ROW_ID} "
+            f"AND (s.{EPOCH} = '{_NO_EPOCH}' OR r.{_IS_TENTATIVE} AND s.{_ROW_ID} > r.{_ROW_ID}))"
         )
 
     @property
@@ -125,8 +127,8 @@ class ChangesTable:
     def apply(self, rows: Iterable[Mapping[str, Any]], batch: int, query: str) -> None:
         """Applies the rows of a batch of a query, whose id is `query`; "" if that is not known.
 
-        Rows of another query are taken back if they are tentative. Of a batch that is older than the last one only
-        stable rows count: it is one of a driver that was paused, or of a checkpoint that was taken back. Raises
+        Rows of another query are taken back if they are tentative. Of a batch that is older than the last one no
+        tentative row counts: it is one of a driver that was paused, or of a checkpoint that was taken back. Raises
         `ChangesError` for a table that was made otherwise, or for rows of no known kind.
         """
         # Spark computes rows while they are read. So this comes first: no other connection waits for it.
@@ -199,7 +201,7 @@ class ChangesTable:
             self._run(schema.changelog)
             self._run(
                 f"INSERT INTO {schema.changes} ({_CHANGE_TYPE}, {_BATCH}, {schema.names}, {_TENTATIVE}) "
-                f"SELECT 'insert', ?, * FROM {_quote(schema.table)}",
+                f"SELECT 'insert', ?, * FROM main.{_quote(schema.table)}",
                 batch,
             )
         return bool(there) or self._with_changes
@@ -246,9 +248,9 @@ class ChangesTable:
         if is_old:
             rows += f" WHERE {EPOCH} = '{_NO_EPOCH}'"
         self._run(f"INSERT OR REPLACE INTO {schema.rows} ({_KEY}, {EPOCH}, {schema.names}) {rows}")
-        if not is_old:  # last, because rows come in any order
-            undone = f"{EPOCH} IN (SELECT {EPOCH} FROM undone)"
-            self._run(f"DELETE FROM {schema.rows} WHERE {_IS_TENTATIVE} AND {undone}")
+        # Last, because rows come in any order. Of an old batch, too: a checkpoint that was taken back says it again.
+        undone = f"{EPOCH} IN (SELECT {EPOCH} FROM undone)"
+        self._run(f"DELETE FROM {schema.rows} WHERE {_IS_TENTATIVE} AND {undone}")
 
     def _log(self, batch: int) -> None:
         """Compares each key before and after, so a batch that comes again adds nothing."""
@@ -262,14 +264,14 @@ class ChangesTable:
             kind = f"CASE WHEN {other}.{_KEY} IS NULL THEN '{alone}' ELSE '{updated}' END"
             tables = {"w": "was", "n": f"({self._find_rows()})"}
             return (
-                f"SELECT {side}.{_KEY} AS {_KEY}, {int(side == 'n')} AS place, {kind} AS kind, {columns} "
+                f"SELECT {side}.{_KEY} AS {_KEY}, {int(side == 'n')} AS {_CHANGE}, {kind} AS {_CHANGE_TYPE}, {columns} "
                 f"FROM {tables[side]} {side} LEFT JOIN {tables[other]} {other} ON n.{_KEY} = w.{_KEY} WHERE {differs}"
             )
 
         was, now = select("w", "delete", "update_preimage"), select("n", "insert", "update_postimage")
         self._run(
             f"INSERT INTO {schema.changes} ({_CHANGE_TYPE}, {_BATCH}, {', '.join(values)}) "
-            f"SELECT kind, ?, {', '.join(values)} FROM ({was} UNION ALL {now}) ORDER BY {_KEY}, place",
+            f"SELECT {_CHANGE_TYPE}, ?, {', '.join(values)} FROM ({was} UNION ALL {now}) ORDER BY {_KEY}, {_CHANGE}",
             batch,
         )
 

@@ -56,9 +56,12 @@ def read_until(checkpoint: str, batch: int) -> int | None:
 
 
 def find_begin(checkpoint: str, number: int) -> int:
-    """The flow's last batch in an epoch's past; -1 if there is none, or if the epoch is forgotten."""
+    """The flow's last batch in an epoch's past; -1 if there is none. Raises `FileNotFoundError` for a forgotten epoch.
+    """
     epoch = read_epoch(open_storage(checkpoint), number)
-    return -1 if epoch is None else epoch.begins_after
+    if epoch is None:
+        raise FileNotFoundError(f"epoch {number} of {checkpoint} is over")
+    return epoch.begins_after
 
 
 def end_epoch(checkpoint: str, epoch: Epoch) -> None:

@@ -26,7 +26,15 @@ from spark_cec.availability.union import EpochReads
 from spark_cec.ids import new_id
 from spark_cec.pipeline.epoch_files import close_failed_epochs, delete_epoch, end_epoch, make_epoch, read_until
 from spark_cec.pipeline.options import Pace, Step, Within
-from spark_cec.pipeline.query_progress import Wait, batch_ms, last_batch, leave_out, read_progress, read_wait
+from spark_cec.pipeline.query_progress import (
+    Wait,
+    batch_ms,
+    count_left,
+    last_batch,
+    leave_out,
+    read_progress,
+    read_wait,
+)
 from spark_cec.pipeline.worker import Worker
 from spark_cec.recovery.requests import ask_flush, withdraw_flush
 
@@ -44,8 +52,8 @@ RETRY_S = 10.0
 """The shortest time between two epochs of a flow, if the first one failed."""
 
 _LONG_BATCHES = 3
-"""After so many batches in a row that take longer than the rest of X, the flow's bound is too short: the first batch of
-a run alone may take long.
+"""After so many batches in a row that take longer than the rest of X, the flow's bound is too short. The first batch of
+a run, and those of a flow that catches up, may take long.
 """
 
 StartFork = Callable[[str, str, EpochReads], "StreamingQuery"]
@@ -236,7 +244,8 @@ class EpochKeeper(Worker):
         if batch is None or batch == self._last_batch:
             return
         self._last_batch, took_ms = batch, batch_ms(query) or 0.0
-        self._long_batches = self._long_batches + 1 if took_ms > rest_ms else 0
+        catches_up = self._open is not None or bool(count_left(query))
+        self._long_batches = self._long_batches + 1 if took_ms > rest_ms and not catches_up else 0
         if self._long_batches == _LONG_BATCHES:
             _LOG.warning(
                 "flow %s: a batch takes %.1f s, and after the wait for an input %.1f s are left of within=%g s: give a "

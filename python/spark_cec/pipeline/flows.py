@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from spark_cec.availability.epochs import epoch_checkpoint
@@ -51,6 +51,10 @@ CATCH_UP_ROWS = "200000"
 ends, and larger batches are hardly faster."""
 
 POOL_KEY = "spark.scheduler.pool"
+
+
+_PAUSES = 4
+"""In alpha times X, so many batches without rows come of a flow upstream."""
 
 
 class Flows:
@@ -130,7 +134,8 @@ class Flows:
         flow = self._declared[name]
         session = self._epoch_sessions.get(name) or self._make_session(flow, is_epoch=True)
         self._epoch_sessions[name] = session
-        made: DataFrame = self._call_function(name, session, reads)
+        begins = {each: find_begin(self._home.flow(each), number) for each, number in reads.epochs.items()}
+        made: DataFrame = self._call_function(name, session, replace(reads, begins=begins))
         self._spark.sparkContext.setLocalProperty(POOL_KEY, f"{name} epoch")
         writer = made.writeStream.format(FORMAT).queryName(query_name).option("checkpointLocation", checkpoint)
         if flow.trigger is not None:
@@ -274,10 +279,13 @@ class Flows:
         number = None if epoch is None else epoch.epochs.get(name)
         return self._home.flow(name) if number is None else epoch_checkpoint(self._home.flow(name), number)
 
-    def _find_begin(self, name: str, epoch: EpochReads | None) -> int | None:
-        """After which batch the channel of `_find_channel` is that of an epoch; None if it is the flow's own."""
-        number = None if epoch is None else epoch.epochs.get(name)
-        return None if number is None else find_begin(self._home.flow(name), number)
+    def _find_pause_ms(self, name: str) -> int | None:
+        """The longest time between two batches of a flow without rows, for the flows after it that have a bound.
+
+        They would take it for away if its boundary stood still for longer. None if there is none.
+        """
+        waits = [self._declared[each].within for each in self._graph.downstream(name) - {name}]
+        return min((each.wait_ms // _PAUSES for each in waits if each is not None), default=None)
 
     def _describe_union(self, name: str, by: Flow, bucket_ms: int, epoch: EpochReads | None) -> dict[str, str]:
         """The options of a read by buckets: all channels of the flow, and the place of this one among them."""
@@ -286,7 +294,7 @@ class Flows:
             channel: Member(
                 channel, self._find_channel(channel, epoch), column, parse_interval_ms(delay) or 0,
                 not self._graph.nodes[channel].inputs, copies(channel), self._find_wait_ms(channel),
-                self._find_begin(channel, epoch),
+                None if epoch is None else epoch.begins.get(channel),
             )
             for parameter, (column, delay) in by.watermarks.items()
             for channel in by.list_channels(parameter)
@@ -305,6 +313,7 @@ class Flows:
             bucket_ms, tuple(members[each] for each in sorted(members)), absent, most_wait_ms, pause_ms,
             self._replica is not None, None if keep is None else keep.most_bytes, keep is not None and not by.blocks,
             most_lag_ms=most_lag_ms, silence_ms=None if by.within is None else by.within.wait_ms // 2,
+            pause_of_empty_ms=self._find_pause_ms(by.node.name),
         )  # fmt: skip
         return {"union": json.dumps(asdict(union)), "own": str(sorted(members).index(name))}
 

@@ -156,7 +156,7 @@ class PipelineHome:
         """Whether a flow has committed a batch, in any run. A storage that does not answer is no reason to deny it."""
         try:
             return committed_batch(open_storage(self.flow(name))) >= 0
-        except OSError:
+        except (OSError, CecError):
             return True
 
     def _is_gone(self, flow: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from spark_cec.errors import SettingsError
-from spark_cec.pipeline.graph import Graph, GraphError
+from spark_cec.pipeline.graph import Graph, GraphError, Node
 from spark_cec.pipeline.options import Within, parse_interval_ms
 from spark_cec.settings import PREFIX, duration_ms
 
@@ -17,6 +17,8 @@ _QUIET = "sources.quiet"
 class Flow(Protocol):
     """What counts of a declared flow here; see `pipeline.declare.Flow`."""
 
+    @property
+    def node(self) -> Node: ...
     @property
     def trigger(self) -> Mapping[str, Any] | None: ...
     @property
@@ -37,14 +39,17 @@ def check_inputs(graph: Graph, flows: Mapping[str, Flow]) -> None:
 
 
 def list_slow_inputs(graph: Graph, flows: Mapping[str, Flow]) -> list[str]:
-    """Warnings: inputs that tell less often than once in a bucket how far they are, so each row waits for that."""
+    """Warnings: inputs that tell less often than once in a bucket how far they are, so each row waits for that.
+
+    `sources.quiet` counts only while a source has no rows, so it is no reason to refuse a pipeline.
+    """
     found = []
     for name, flow, read in _list_reads(graph, flows):
         how, every_ms = _find_interval(flows[read])
         if flow.bucket_ms is not None and every_ms > flow.bucket_ms:
             found.append(
-                f"flow {name} reads {read} by buckets of {flow.bucket_ms} ms, and {read} has {how}: rows wait for that "
-                f"long, so a smaller bucket brings nothing"
+                f"flow {name} reads {read} by buckets of {flow.bucket_ms} ms, and {read} has {how}: rows may wait so "
+                f"long, and a smaller bucket brings nothing"
             )
     return found
 
@@ -57,12 +62,17 @@ def _judge(name: str, flow: Flow, read: str, of: Flow) -> Iterator[str]:
         )
     if flow.within is None:
         return
-    how, every_ms = _find_interval(of)
-    if every_ms > flow.within.wait_ms:
-        yield (
-            f"{read} has {how}, and {name} takes an input for away that tells nothing for {flow.within.wait_ms} ms: "
-            f"give {read} a shorter one, or {name} a larger within"
-        )
+    every_ms = parse_interval_ms((of.trigger or {}).get("processingTime", "0 seconds")) or 0
+    for how, takes_ms, most_ms in (
+        (f"trigger={dict(of.trigger or {})!r}", every_ms, flow.within.wait_ms),
+        # Half of the time, because its boundary moves with its batches.
+        (f"buckets of {of.bucket_ms} ms", of.bucket_ms or 0, flow.within.wait_ms // 2),
+    ):
+        if takes_ms > most_ms:
+            yield (
+                f"{read} has {how}, and {name} takes an input for away that tells nothing for {flow.within.wait_ms} "
+                f"ms: give {read} at most {most_ms} ms, or {name} a larger within"
+            )
     if of.trigger is not None and {"availableNow", "once"} & of.trigger.keys():
         yield (
             f"{read} has trigger={dict(of.trigger)!r} and ends, so {name} would take it for away: leave trigger out, "
@@ -81,7 +91,7 @@ def _find_interval(flow: Flow) -> tuple[str, float]:
     """The setting that says how often a flow tells how far it is, and the time in ms; 0 if none does."""
     trigger, quiet = (flow.trigger or {}).get("processingTime", "0 seconds"), flow.conf.get(PREFIX + _QUIET)
     known = [(f"trigger={trigger!r}", float(parse_interval_ms(trigger) or 0))]
-    if quiet is not None:
+    if quiet is not None and not flow.node.inputs:
         with contextlib.suppress(SettingsError):  # "hold", or what the start of its query refuses
             known.append((f"{PREFIX}{_QUIET}={quiet}", duration_ms(_QUIET, quiet)))
     return max(known, key=lambda each: each[1])

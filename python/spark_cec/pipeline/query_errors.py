@@ -26,9 +26,12 @@ _NO_ANSWER = frozenset(
 
 _NO_CONNECTION = frozenset(
     f"java.net.{each}"
-    for each in ("ConnectException", "NoRouteToHostException", "SocketTimeoutException", "UnknownHostException")
+    for each in ("ConnectException", "NoRouteToHostException", "UnknownHostException")
 )
-"""The JDK's exceptions for another end that is away, or whose address is wrong; also behind those of Hadoop and AWS."""
+"""The JDK's exceptions for another end that is away, or whose address is wrong; also behind those of Hadoop and AWS.
+
+Not SocketTimeoutException: a request that takes too long may do so each time.
+"""
 _UNRESOLVED = "No resolvable bootstrap urls"
 """Kafka's clients say so if no name of a broker has an address."""
 
@@ -54,16 +57,19 @@ def is_due_to_lost_executors(java: Any) -> bool:
 
 
 def is_due_to_silent_source(java: Any) -> bool:
-    """Whether a query has ended because a source, or the storage, does not answer. `java` as in `is_fatal`."""
-    return any(str(each.getClass().getName()) in _NO_ANSWER or _is_of_storage(each) for each in _causes(java))
+    """Whether a query has ended because a source does not answer. `java` as in `is_fatal`."""
+    return any(str(each.getClass().getName()) in _NO_ANSWER for each in _causes(java))
 
 
 def is_due_to_lost_connection(java: Any) -> bool:
-    """Whether a query has ended because nothing is at an address. It may be wrong, if the flow has had no batch yet.
+    """Whether a query has ended because nothing answers at an address of a source, or of the storage.
 
-    `java` as in `is_fatal`.
+    The address may be wrong, if the flow has had no batch yet. `java` as in `is_fatal`.
     """
-    return any(_has_no_connection(each) or _UNRESOLVED in str(each.getMessage()) for each in _causes(java))
+    return any(
+        _is_of_storage(each) or _has_no_connection(each) or _UNRESOLVED in str(each.getMessage())
+        for each in _causes(java)
+    )
 
 
 def _is_of_storage(java: Any) -> bool:

@@ -32,8 +32,10 @@ STARTS_WITHIN_S = 60.0
 
 _LOOK_S = 0.2
 
-FRESH_S = 30.0
-"""A replica runs if it writes its status within so many seconds. It does so once a second, if nothing is wrong."""
+FRESH_S = 75.0
+"""A replica runs if it writes its status within so many seconds. It does so once a second, if the storage answers.
+So this is longer than a request to a storage is repeated.
+"""
 
 DEFAULT_INTERVAL = "1 second"
 """Between two batches of a flow that reads a source. A replica that is behind runs them one after the other."""

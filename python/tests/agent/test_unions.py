@@ -234,7 +234,7 @@ def test_rows_that_were_read_wait_for_a_channel_that_stands_still(
 ) -> None:
     """They are in the query's state, in a window that is open. So the channels have no row that waits."""
     now, has_state = begin_wait(union, monkeypatch)[0], list[bool]()
-    monkeypatch.setattr(unions, "has_state", lambda _: bool(has_state))
+    monkeypatch.setattr(unions, "has_state", lambda query: query == "query" and bool(has_state))
     members = [
         {"name": each, "path": union.agents[each].checkpoint, "time": "time", "delay_ms": 1_000} for each in NAMES
     ]
@@ -260,14 +260,30 @@ def test_rows_that_were_read_wait_for_a_channel_that_stands_still(
         union.batch(**bound)
         assert waits() == {}, "without state nothing waits"
     has_state.append(True)
-    assert waits() == {"web": 4_000}, "since it stands still"
+    assert waits() == {}, "that is asked now and then"
+    now[0] += 10
+    tell("app", 37)
+    assert waits() == {"web": 14_000}, "since it stands still"
+    has_state.clear()
     now[0] += 1
-    assert waits() == {"web": 5_000}
+    assert waits() == {"web": 15_000}
+    kept = {"union": {**bound["union"], "most_wait_ms": 3_000}}
+    assert union.plan(**kept)["web"]["until_ms"] == union.offsets["web"]["until_ms"], "it is not given up"
     assert union.plan(absent=["web"], **bound)["app"]["waits_for"] == []
-    tell("web", 27)
+    tell("web", 37)
     assert waits() == {}
     now[0] += 9
     assert waits() == {}, "both stand still"
+
+
+def test_a_query_has_state_if_its_note_says_so(tmp_path: Path) -> None:
+    place = tmp_path / "totals" / "cec"
+    place.mkdir(parents=True)
+    query = f"{tmp_path}/totals/sources"
+    assert not unions.has_state(query) and not unions.has_state("query")
+    for operators, expected in (([], False), ([{"name": "windows"}], True)):
+        (place / "query.json").write_text(json.dumps({"log_home": "cec/log", "log_id": "00", "operators": operators}))
+        assert unions.has_state(query) is expected
 
 
 def test_streams_of_a_new_run_agree_again(union: Union) -> None:
@@ -722,13 +738,13 @@ def test_a_channel_that_was_given_up_for_its_size_is_back_when_it_is_near(
 def test_a_wait_ends_when_all_that_waited_is_stable() -> None:
     """An input that is slow holds rows back as one that is away."""
     streams = unions._Streams("leader", 0.0)
-    streams.note_wait({"app": 10_000}, 90_000, 1.0, {})
+    streams.note_wait({"app": 10_000}, 90_000, 1.0)
     for now, end_ms in ((2.0, 11_000), (3.0, 50_000), (4.0, 89_000)):
-        streams.note_wait({"app": end_ms, "web": 94_000}, 95_000, now, {})
+        streams.note_wait({"app": end_ms, "web": 94_000}, 95_000, now)
         assert [each.since for each in streams.held.values()] == [1.0, 2.0], "each has its own wait"
-    streams.note_wait({"app": 90_000}, 97_000, 5.0, {})
+    streams.note_wait({"app": 90_000}, 97_000, 5.0)
     assert [each.since for each in streams.held.values()] == [5.0], "now others wait"
-    streams.note_wait({}, 97_000, 6.0, {})
+    streams.note_wait({}, 97_000, 6.0)
     assert not streams.held
 
 

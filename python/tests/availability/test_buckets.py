@@ -14,7 +14,6 @@ from spark_cec.availability.buckets import (
     Backlog,
     BatchTimes,
     ChannelFacts,
-    Held,
     Position,
     Stand,
     advance,
@@ -22,7 +21,6 @@ from spark_cec.availability.buckets import (
     find_boundary,
     find_holders,
     find_silent,
-    note_holders,
     note_stands,
     plan_end,
 )
@@ -136,15 +134,6 @@ def test_a_channel_that_stands_still_holds_back_what_was_read() -> None:
     assert find(23.5) == {"app": 20.5, "tel": 17.0}
     web.said_ms, web.batches = None, [rows_of(60_000)]
     assert find(24.0) == {"app": 20.5}, "web tells nothing but its rows"
-
-
-def test_what_was_read_waits_from_the_first_moment_on() -> None:
-    waits = note_holders({}, {}, 9_000, 20.0, {"app": 10.0})
-    assert waits == {"app": Held(10.0, 9_000)}
-    assert note_holders(waits, {"app": 3_000}, 12_000, 21.0, {"app": 10.0}) == waits, "rows wait for it, too"
-    earlier = {"app": Held(5.0, 9_000)}
-    assert note_holders(earlier, {}, 12_000, 21.0, {"app": 10.0}) == earlier, "others have waited for longer"
-    assert note_holders(waits, {"tel": 3_000}, 12_000, 21.0, {}) == {"tel": Held(21.0, 12_000)}
 
 
 def test_the_delay_and_what_the_writer_says_move_the_boundary() -> None:

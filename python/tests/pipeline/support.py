@@ -141,6 +141,7 @@ class EpochQuery:
     fails_to_stop: bool = False
     left_out: list[set[str]] = field(default_factory=list)
     batch_ms: float | None = None
+    left: int = 0
 
     def stop(self) -> None:
         if self.fails_to_stop:
