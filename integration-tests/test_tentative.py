@@ -568,9 +568,11 @@ def test_a_flow_after_it_is_forked_when_the_epoch_of_the_first_one_has_begun_lon
         eventually(lambda: board.shown()[20, "b", 2, 2] or None, "the second flow answers tentatively")
         feed.put("app", (34, "b", 1))
         eventually(lambda: board.stable == Counter([(0, "a", 4, 4)]) or None, "it has read later batches")
-        number = flow_of(run, "long").epoch
-        next(each for each in spark.streams.active if each.name == f"long epoch {number}").stop()
-        eventually(lambda: board.tentative.keys() - {f"long/{number}"} or None, "rows of its next epoch", 60)
+        open_ = run._epochs["long"]._open
+        assert open_ is not None and open_.query is not None
+        open_.query.stop()
+        before = {f"long/{open_.epoch.number}"}
+        eventually(lambda: board.tentative.keys() - before or None, "rows of its next epoch", 60)
         eventually(lambda: board.shown()[20, "b", 2, 2] or None, "the same answer")
         feed.put("app", (66, "b", 1), (76, "b", 1))
         feed.put("web", (76, "b", 1))
