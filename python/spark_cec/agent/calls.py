@@ -37,6 +37,9 @@ from spark_cec.errors import CecError, NoAnswer, mend_of
 _WITHOUT_LEASE = frozenset({"check", "begin", "hold", "release"})
 """The calls that take the lease, come before it, or come after it may have been lost."""
 
+_MOST_CAUSES = 50
+"""Causes can form a cycle."""
+
 
 class Calls:
     """Dispatches calls by name; safe for several threads."""
@@ -162,8 +165,9 @@ def _explain_error(error: Exception) -> str:
 def _encode_failure(error: Exception, message: str) -> str:
     parents = [each.__name__ for each in type(error).__mro__[1:] if issubclass(each, CecError)]
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, NoAnswer):
-        cause = cause.__cause__
-    if cause is not None:
-        parents.append(NoAnswer.__name__)
+    for _ in range(_MOST_CAUSES):
+        if isinstance(cause, NoAnswer):
+            parents.append(NoAnswer.__name__)
+            break
+        cause = None if cause is None else cause.__cause__
     return json.dumps({"error": {"kind": type(error).__name__, "parents": parents, "message": message}})

@@ -12,6 +12,7 @@ import msgspec
 from spark_cec.agent.logs import OpenLog
 from spark_cec.agent.messages import BucketEndRequest, BucketLeaveRequest
 from spark_cec.agent.reader import (
+    LOOK_FOR_BOUNDARY_S,
     ReaderCalls,
     is_case_sensitive,
     is_other_batch,
@@ -77,6 +78,11 @@ class ChannelLooks:
         facts = self.gather(msgspec.structs.replace(request, first=first or bounds[0]), member, union)
         there = replace(facts, position=replace(facts.position, batch=facts.newest))
         return replace(there, position=advance(there, there.position.until_ms))
+
+    def find_pause_s(self, request: BucketEndRequest) -> float:
+        """The time between two looks at the boundary of a stream's channel."""
+        log = self._readers.find_log_or_none(request)
+        return 0.0 if log is None or log.storage.can_append else LOOK_FOR_BOUNDARY_S
 
     def is_elsewhere(self, request: BucketEndRequest, member: Member) -> bool:
         """Whether the stream's last batch is not in the channel, which is that of an epoch.

@@ -50,8 +50,6 @@ from spark_cec.settings import parse_settings
 _LOG = logging.getLogger(__name__)
 
 _WARN_S = 60.0
-_ASK_S = 10.0
-"""Between two looks whether a query has state. A query that has once has it until its end."""
 
 _GOES_ON = "query %s goes on without %s, %s: the rows of %s that come too late are kept aside, in the view late"
 
@@ -125,7 +123,8 @@ class _Streams:
     what the flow of a fork knew, which may be old. `given_up`: those that are waited for no more. By the clock of this
     process, `moved_at`: when the last batch was planned. `unread`: what is unread of each channel, if the union has a
     bound for that. `stands`: since when the boundaries stand still, and `silent`, as of `find_silent`, if it has a
-    bound for that. `has_state`: the query has operators with state, as far as is known; `asked_at`: when that was read.
+    bound for that. `has_state`: the query has operators with state, as far as is known; then it has them until its end.
+    `asked_at`: when that was read.
     """
 
     leader: str
@@ -147,8 +146,10 @@ class _Streams:
     @property
     def waits(self) -> dict[str, float]:
         """The channels for which rows wait, in a channel or in the query's state, and since when."""
-        held = {name: each.since for name, each in self.held.items()}
-        return {**held, **{name: since for name, since in self.silent.items() if name not in held}}
+        found = {name: each.since for name, each in self.held.items()}
+        for name, since in self.silent.items():  # a row that comes later must not begin the wait anew
+            found[name] = min(since, found.get(name, since))
+        return found
 
     def give_up(self, name: str, boundary_ms: int, most_lag_ms: int) -> None:
         """Gives up a channel that holds rows back. It is back when it is less than `most_lag_ms` behind."""
@@ -213,8 +214,9 @@ class UnionCalls:
         if flow is None:
             return _Streams(request.leader, self._clock())
         return _Streams(
-            request.leader, self._clock(), held=dict(flow.held), given_up=dict(flow.given_up), stands=dict(flow.stands)
-        )
+            request.leader, self._clock(), held=dict(flow.held), given_up=dict(flow.given_up),
+            stands=dict(flow.stands), has_state=flow.has_state,
+        )  # fmt: skip
 
     def leave(self, request: BucketLeaveRequest) -> Done:
         """Forgets a stream whose run has ended: forks of a flow come and go."""
@@ -305,14 +307,17 @@ class UnionCalls:
     ) -> dict[str, float]:
         """The channels that hold back what the query has in its state, as `find_silent` says.
 
-        No row of a channel waits, so none would be lost or late if such a channel was never waited for again.
+        Such a channel is never given up: its rows would be late, and none waits for it.
         """
         if union.silence_ms is None:
             return {}
-        now = self._clock()
+        now, silence_s = self._clock(), union.silence_ms / 1000
+        # Between two looks at a boundary it seems to stand still.
+        pauses = (self._channels.find_pause_s(each.request) for each in streams.members.values())
+        least_s = max([silence_s, *(2 * each for each in pauses)])
         streams.stands = note_stands(streams.stands, channels, now)
-        found = find_silent(channels, union.bucket_ms, streams.stands, now - union.silence_ms / 1000, union.absent)
-        if found and not streams.has_state and now - streams.asked_at >= _ASK_S:
+        found = find_silent(channels, union.bucket_ms, streams.stands, now - least_s, union.absent)
+        if found and not streams.has_state and now - streams.asked_at >= silence_s / 4:
             streams.asked_at, streams.has_state = now, has_state(query)
         return found if streams.has_state else {}
 
@@ -351,7 +356,6 @@ class UnionCalls:
         if now - self._warned.get(message, -math.inf) >= _WARN_S:
             self._warned[message] = now
             _LOG.warning("query %s: %s", query, message)
-
 
 
 def has_state(query: str) -> bool:

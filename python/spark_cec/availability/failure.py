@@ -52,7 +52,7 @@ class Progress:
 class FlowLook:
     """A look at a flow. `still_s`: for how many seconds its `progress` has not changed.
 
-    `held_s`: the channels that hold rows of others back, and for how many seconds. `inputs`: the open epochs of the
+    `held_s`: the channels for which rows wait, and for how many seconds. `inputs`: the open epochs of the
     flows that it reads.
     """
 

@@ -16,6 +16,7 @@ from spark_cec.pipeline.declare import SESSION, Flow, FlowError
 from spark_cec.pipeline.epoch_files import find_begin
 from spark_cec.pipeline.graph import Graph, GraphError, Part, nearest
 from spark_cec.pipeline.home import PipelineHome
+from spark_cec.pipeline.input_checks import find_pause_ms
 from spark_cec.pipeline.options import Within, parse_interval_ms
 from spark_cec.pipeline.plans import read_plan
 from spark_cec.pipeline.replica_checks import (
@@ -51,10 +52,6 @@ CATCH_UP_ROWS = "200000"
 ends, and larger batches are hardly faster."""
 
 POOL_KEY = "spark.scheduler.pool"
-
-
-_PAUSES = 4
-"""In alpha times X, so many batches without rows come of a flow upstream."""
 
 
 class Flows:
@@ -279,14 +276,6 @@ class Flows:
         number = None if epoch is None else epoch.epochs.get(name)
         return self._home.flow(name) if number is None else epoch_checkpoint(self._home.flow(name), number)
 
-    def _find_pause_ms(self, name: str) -> int | None:
-        """The longest time between two batches of a flow without rows, for the flows after it that have a bound.
-
-        They would take it for away if its boundary stood still for longer. None if there is none.
-        """
-        waits = [self._declared[each].within for each in self._graph.downstream(name) - {name}]
-        return min((each.wait_ms // _PAUSES for each in waits if each is not None), default=None)
-
     def _describe_union(self, name: str, by: Flow, bucket_ms: int, epoch: EpochReads | None) -> dict[str, str]:
         """The options of a read by buckets: all channels of the flow, and the place of this one among them."""
         copies = self._replica.copies if self._replica is not None and by.node.is_sink else lambda _: ()
@@ -313,7 +302,7 @@ class Flows:
             bucket_ms, tuple(members[each] for each in sorted(members)), absent, most_wait_ms, pause_ms,
             self._replica is not None, None if keep is None else keep.most_bytes, keep is not None and not by.blocks,
             most_lag_ms=most_lag_ms, silence_ms=None if by.within is None else by.within.wait_ms // 2,
-            pause_of_empty_ms=self._find_pause_ms(by.node.name),
+            pause_of_empty_ms=find_pause_ms(self._graph, self._declared, by.node.name),
         )  # fmt: skip
         return {"union": json.dumps(asdict(union)), "own": str(sorted(members).index(name))}
 

@@ -153,7 +153,7 @@ class PipelineHome:
         return new
 
     def has_batch(self, name: str) -> bool:
-        """Whether a flow has committed a batch, in any run. A storage that does not answer is no reason to deny it."""
+        """Whether a flow has committed a batch, in any run; True if the storage does not answer."""
         try:
             return committed_batch(open_storage(self.flow(name))) >= 0
         except (OSError, CecError):

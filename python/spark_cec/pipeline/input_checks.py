@@ -12,6 +12,10 @@ from spark_cec.pipeline.options import Within, parse_interval_ms
 from spark_cec.settings import PREFIX, duration_ms
 
 _QUIET = "sources.quiet"
+_PAUSES = 4
+"""In alpha times X, so many batches without rows come of a flow upstream."""
+_LEAST_PAUSE_MS = 1_000
+"""A batch without rows costs requests, too."""
 
 
 class Flow(Protocol):
@@ -33,9 +37,24 @@ class Flow(Protocol):
 
 def check_inputs(graph: Graph, flows: Mapping[str, Flow]) -> None:
     """Raises `GraphError` for each input that no flow can read by buckets, or that would seem away all the time."""
-    found = [each for name, flow, read in _list_reads(graph, flows) for each in _judge(name, flow, read, flows[read])]
+    found = list(_list_unreadable(graph, flows))
+    for name, flow in flows.items():
+        # A flow with one channel waits for no other one.
+        if flow.within is not None and len(set(graph.nodes[name].inputs)) > 1:
+            before = {up for read in graph.nodes[name].inputs for up in graph.upstream(read)} - {name}
+            found += [each for up in sorted(before & flows.keys()) for each in _judge(name, flow.within, up, flows[up])]
     if found:
         raise GraphError(graph.name, found)
+
+
+def find_pause_ms(graph: Graph, flows: Mapping[str, Flow], name: str) -> int | None:
+    """The longest time between two batches of a flow without rows, for the flows after it that have a bound.
+
+    They would take it for away if its boundary stood still for longer. None if there is none.
+    """
+    bounds = [flows[each].within for each in graph.downstream(name) - {name}]
+    waits = [each.wait_ms // _PAUSES for each in bounds if each is not None]
+    return max(min(waits), _LEAST_PAUSE_MS) if waits else None
 
 
 def list_slow_inputs(graph: Graph, flows: Mapping[str, Flow]) -> list[str]:
@@ -54,29 +73,32 @@ def list_slow_inputs(graph: Graph, flows: Mapping[str, Flow]) -> list[str]:
     return found
 
 
-def _judge(name: str, flow: Flow, read: str, of: Flow) -> Iterator[str]:
-    if of.output_mode == "complete":
-        yield (
-            f"{name} reads {read} by buckets, and {read} has output_mode='complete', which gives all rows out again "
-            f"and again: let {read} write in append mode, or leave bucket and within out"
-        )
-    if flow.within is None:
-        return
+def _list_unreadable(graph: Graph, flows: Mapping[str, Flow]) -> Iterator[str]:
+    for name, _, read in _list_reads(graph, flows):
+        if flows[read].output_mode == "complete":
+            yield (
+                f"{name} reads {read} by buckets, and {read} has output_mode='complete', which gives all rows out "
+                f"again and again: let {read} write in append mode, or leave bucket and within out"
+            )
+
+
+def _judge(name: str, within: Within, up: str, of: Flow) -> Iterator[str]:
+    """What keeps a flow `up`, upstream of the flow `name`, from telling in time how far it is."""
     every_ms = parse_interval_ms((of.trigger or {}).get("processingTime", "0 seconds")) or 0
     for how, takes_ms, most_ms in (
-        (f"trigger={dict(of.trigger or {})!r}", every_ms, flow.within.wait_ms),
+        (f"trigger={dict(of.trigger or {})!r}", every_ms, within.wait_ms),
         # Half of the time, because its boundary moves with its batches.
-        (f"buckets of {of.bucket_ms} ms", of.bucket_ms or 0, flow.within.wait_ms // 2),
+        (f"buckets of {of.bucket_ms} ms", of.bucket_ms or 0, within.wait_ms // 2),
     ):
         if takes_ms > most_ms:
             yield (
-                f"{read} has {how}, and {name} takes an input for away that tells nothing for {flow.within.wait_ms} "
-                f"ms: give {read} at most {most_ms} ms, or {name} a larger within"
+                f"{up} has {how}, and {name} takes an input for away that tells nothing for {within.wait_ms} ms: give "
+                f"{up} at most {most_ms} ms, or {name} a larger within"
             )
     if of.trigger is not None and {"availableNow", "once"} & of.trigger.keys():
         yield (
-            f"{read} has trigger={dict(of.trigger)!r} and ends, so {name} would take it for away: leave trigger out, "
-            f"or within"
+            f"{up} has trigger={dict(of.trigger)!r} and ends, so {name} would take it for away: leave trigger out, or "
+            f"within"
         )
 
 

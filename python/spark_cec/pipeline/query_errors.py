@@ -30,8 +30,11 @@ _NO_CONNECTION = frozenset(
 )
 """The JDK's exceptions for another end that is away, or whose address is wrong; also behind those of Hadoop and AWS.
 
-Not SocketTimeoutException: a request that takes too long may do so each time.
+Not SocketTimeoutException: a request that takes too long may do so each time. If there was not even a connection, it
+has a class of its own in some clients, and in the JDK it says so.
 """
+_CONNECT_TIMEOUT = "ConnectTimeoutException"
+_JDK_TIMEOUT, _NOT_CONNECTED = "java.net.SocketTimeoutException", "connect timed out"
 _UNRESOLVED = "No resolvable bootstrap urls"
 """Kafka's clients say so if no name of a broker has an address."""
 
@@ -78,9 +81,10 @@ def _is_of_storage(java: Any) -> bool:
 
 def _has_no_connection(java: Any) -> bool:
     """Whether the class of an exception, or a class above it, is that of a lost connection."""
-    known = java.getClass()
+    known, says_so = java.getClass(), _NOT_CONNECTED in str(java.getMessage()).lower()
     while known is not None:
-        if str(known.getName()) in _NO_CONNECTION:
+        name = str(known.getName())
+        if name in _NO_CONNECTION or name.endswith(_CONNECT_TIMEOUT) or (name == _JDK_TIMEOUT and says_so):
             return True
         known = known.getSuperclass()
     return False

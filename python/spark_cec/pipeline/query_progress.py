@@ -76,7 +76,7 @@ def _count_batches(end: str | None, latest: str | None, rows: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The channels that hold rows of others back from a query by buckets, slowest first, and for how long, in s.
+    """The channels for which rows wait, in a channel or in the query's state, and for how long, in s.
 
     `back`: the channels for which it does not wait, and which are back. All is of its last plan.
     """

@@ -27,14 +27,17 @@ from spark_cec.recovery.query_files import PIPELINE_FILE
 
 STATUS_FILE = "status.json"
 
-STARTS_WITHIN_S = 60.0
-"""So long a replica waits at most until the other one, which starts at the same time, has recorded its program."""
-
 _LOOK_S = 0.2
 
 FRESH_S = 75.0
 """A replica runs if it writes its status within so many seconds. It does so once a second, if the storage answers.
 So this is longer than a request to a storage is repeated.
+"""
+
+STARTS_WITHIN_S = FRESH_S + 15.0
+"""So long a replica waits at most until the other one, which starts at the same time, has recorded its program.
+
+One that was killed while it started is not fresh any more by then.
 """
 
 DEFAULT_INTERVAL = "1 second"

@@ -40,8 +40,8 @@ _MOST_DOUBLINGS = 32
 class Patience:
     """The supervisor gives a flow up after more than `most` failures within `window_s`; waits grow up to `wait_s`.
 
-    A loss of executors does not count. Neither does a source or a storage that does not answer: it is tried for as
-    long as it takes.
+    A loss of executors does not count. Neither does a source that does not answer: it is tried for as long as it takes.
+    The same holds for a storage, or another address, if the flow has had a batch.
     """
 
     most: int = 5
@@ -76,6 +76,7 @@ class Supervisor(Worker):
         self._changed = changed
         self._on_failure = failed
         self._has_run = has_run
+        self._is_known = False
         self._clock = clock
         self._stopping = threading.Event()
         self._lock = threading.Lock()
@@ -279,8 +280,10 @@ class Supervisor(Worker):
 
     def _has_had_batch(self) -> bool:
         with self._lock:
-            reached = self._reached
-        return reached >= 0 or self._has_run()
+            known = self._is_known or self._reached >= 0
+        # A storage that does not answer takes its time here, so it is asked once.
+        self._is_known = known or self._has_run()
+        return self._is_known
 
     def _end(self, state: State, error: str | None = None) -> None:
         if self._given_up is not None:

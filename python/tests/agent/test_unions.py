@@ -264,16 +264,57 @@ def test_rows_that_were_read_wait_for_a_channel_that_stands_still(
     now[0] += 10
     tell("app", 37)
     assert waits() == {"web": 14_000}, "since it stands still"
+    handler: Any = union.agents["app"].calls._by_name["bucket_end"][1]
+    monkeypatch.setattr(handler.__self__._channels, "find_pause_s", lambda _: 7.1)
+    assert waits() == {}, "its boundary is asked every seven seconds"
+    monkeypatch.setattr(handler.__self__._channels, "find_pause_s", lambda _: 7.0)
+    assert waits() == {"web": 14_000}
     has_state.clear()
     now[0] += 1
     assert waits() == {"web": 15_000}
     kept = {"union": {**bound["union"], "most_wait_ms": 3_000}}
     assert union.plan(**kept)["web"]["until_ms"] == union.offsets["web"]["until_ms"], "it is not given up"
     assert union.plan(absent=["web"], **bound)["app"]["waits_for"] == []
-    tell("web", 37)
-    assert waits() == {}
+    union.write("app", 40_000)
+    assert waits() == {"web": 15_000}, "a row that comes later does not begin the wait anew"
+    union.run += 1
+    fork = {**bound, "query": "totals/epochs/1/sources"}
+    handler.__self__._streams["totals/sources"] = handler.__self__._streams["query"]
+    union.plan(**fork)
+    now[0] += 1
+    found = union.plan(**fork)["app"]
+    assert dict(zip(found["waits_for"], found["held_ms"], strict=True)) == {"web": 16_000}, "nor does a fork"
+
+
+def test_channels_that_all_stand_still_hold_nothing_back(union: Union, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = begin_wait(union, monkeypatch)[0]
+    monkeypatch.setattr(unions, "has_state", lambda _: True)
+    members = [
+        {"name": each, "path": union.agents[each].checkpoint, "time": "time", "delay_ms": 1_000} for each in NAMES
+    ]
+    bound = {"union": {"bucket_ms": 1_000, "members": members, "silence_ms": 2_000}}
+    for name in NAMES:
+        union.agents[name].ask("boundary", batch=0, generation=1, quiet_ms=38_000, columns={})
+    union.batch(**bound)
     now[0] += 9
-    assert waits() == {}, "both stand still"
+    union.batch(**bound)
+    now[0] += 9
+    assert union.plan(**bound)["app"]["waits_for"] == []
+
+
+def test_a_batch_without_rows_comes_after_its_pause(union: Union, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flows after this one would take it for away if its boundary stood still for longer."""
+    now, kept = begin_wait(union, monkeypatch)
+    union.plan(union=kept)
+    for name in NAMES:
+        union.agents[name].ask("boundary", batch=0, generation=1, quiet_ms=21_000, columns={})
+    union.batch(union=kept)
+    for name in NAMES:
+        union.agents[name].ask("boundary", batch=0, generation=1, quiet_ms=31_000, columns={})
+    for pause_ms, at, comes in ((3_000, 2.9, False), (None, 3.1, False), (3_000, 3.1, True)):
+        now[0] = at
+        end = union.plan(union={**kept, "pause_of_empty_ms": pause_ms})["app"]["until_ms"]
+        assert end == (30_000 if comes else 20_000), (pause_ms, at)
 
 
 def test_a_query_has_state_if_its_note_says_so(tmp_path: Path) -> None:

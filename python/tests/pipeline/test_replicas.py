@@ -14,6 +14,8 @@ from spark_cec.pipeline import Pipeline
 from spark_cec.pipeline.graph import GraphError
 from spark_cec.pipeline.home import PipelineHome, open_homes
 from spark_cec.pipeline.replicas import (
+    FRESH_S,
+    STARTS_WITHIN_S,
     Replica,
     check_replicas,
     describe_reads,
@@ -189,6 +191,10 @@ def test_both_replicas_may_start_with_a_changed_program(tmp_path: Path) -> None:
     later.join()
     for home in homes.values():
         home.release()
+
+
+def test_a_replica_that_was_killed_while_it_started_is_not_waited_for_in_vain() -> None:
+    assert STARTS_WITHIN_S > FRESH_S
 
 
 def test_two_programs_that_start_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,8 @@ LOST_CONNECTIONS = [
     Java("AWSClientIOException", CONNECT),
     Java("HttpHostConnectException", above=CONNECT),
     Java("UnknownHostException", package="java.net."),
+    Java("SocketTimeoutException", package="java.net.", message="Connect timed out"),
+    Java("ConnectTimeoutException", package="org.apache.hadoop.net.", message="20000 millis timeout"),
     Java("SparkException", Java("CecException", kind="NoAnswer")),
     Java("KafkaException", Java("ConfigException", message="No resolvable bootstrap urls given in bootstrap.servers")),
 ]
@@ -144,6 +146,17 @@ def test_an_address_without_an_answer_counts_until_the_flow_has_had_a_batch(lost
     supervisor = Supervisor("counts", start, QUICK, lambda: None, lambda: 0.0, has_run=lambda: True)
     supervisor.start()
     assert ended(supervisor).state is State.ENDED and len(starts) == 20
+
+
+def test_a_request_that_takes_too_long_counts() -> None:
+    late = Java("SocketTimeoutException", package="java.net.", message="Read timed out")
+
+    def start() -> Any:
+        return Query(RuntimeError("late"), late)
+
+    supervisor = Supervisor("counts", start, QUICK, lambda: None, lambda: 0.0, has_run=lambda: True)
+    supervisor.start()
+    assert ended(supervisor).state is State.FAILED
 
 
 def test_an_address_that_had_answered_in_this_run_is_right() -> None:

@@ -11,7 +11,7 @@ from spark_cec.availability.failure import FailureState, Orders
 from spark_cec.availability.keep import AtKeep
 from spark_cec.pipeline.declare import Declaration, Flow
 from spark_cec.pipeline.graph import GraphError
-from spark_cec.pipeline.input_checks import list_slow_inputs
+from spark_cec.pipeline.input_checks import find_pause_ms, list_slow_inputs
 from spark_cec.pipeline.options import Keep, Pace, Step, Within
 from spark_cec.settings import PREFIX
 
@@ -189,10 +189,19 @@ def test_the_pace_of_an_epoch_follows_its_state(orders: Orders, correcting: Pace
         assert within.find_step(AWAY, Pace.PROCESS, changes_pace=True) is step, "the start has failed"
 
 
-def graph_of(home: Path, rows: dict[str, Any], **totals: Any) -> Declaration:
+def graph_of(home: Path, rows: dict[str, Any], inputs: tuple[str, ...] = ("rows", "web"), **totals: Any) -> Declaration:
+    """The flow `rows` and another input -> `totals`."""
     made = Declaration("shop", str(home))
     made.flow(name="rows", **rows)(lambda spark: spark)
-    made.flow(**{"name": "totals", "watermarks": {"rows": ("time", "10 seconds")}, **totals})(lambda rows: rows)
+    watermarks = dict.fromkeys(inputs, ("time", "10 seconds"))
+
+    def one(rows: Any) -> Any: ...
+
+    def two(rows: Any, web: Any) -> Any: ...
+
+    if len(inputs) == 2:
+        made.flow(name="web")(lambda spark: spark)
+    made.flow(**{"name": "totals", "watermarks": watermarks, **totals})(one if len(inputs) == 1 else two)
     made.sink(name="out", tentative="within" in totals)(lambda totals: totals)
     return made
 
@@ -215,18 +224,47 @@ def test_inputs_that_would_seem_away_or_have_no_buckets_are_refused(
 ) -> None:
     with pytest.raises(GraphError, match=why):
         graph_of(tmp_path, rows, **totals).graph()
+    if "complete" not in why and "comp" not in why:
+        graph_of(tmp_path, rows, ("rows",), **totals).graph()  # it waits for no other input
 
 
 @pytest.mark.parametrize(("bucket", "is_refused"), [("14s", True), ("13s", False)])
-def test_the_buckets_of_an_input_are_short_enough(bucket: str, is_refused: bool, tmp_path: Path) -> None:
-    made = graph_of(tmp_path, {}, bucket=bucket)
-    made.flow(name="later", within="30s", watermarks={"totals": ("time", "0 seconds")})(lambda totals: totals)
+@pytest.mark.parametrize("far", [False, True])
+def test_the_buckets_upstream_are_short_enough(far: bool, bucket: str, is_refused: bool, tmp_path: Path) -> None:
+    """Also those of an input's input. A flow with one input waits for no other one."""
+    made, start = graph_of(tmp_path, {}, bucket=bucket), ("time", "0 seconds")
+
+    def between(totals: Any) -> Any: ...
+
+    def later(web: Any, totals: Any) -> Any: ...
+
+    def later_of_between(web: Any, between: Any) -> Any: ...
+
+    if far:
+        made.flow(bucket="1s", watermarks={"totals": start})(between)
+    reads = {"web": start, "between" if far else "totals": start}
+    made.flow(name="later", within="30s", watermarks=reads)(later_of_between if far else later)
     made.sink(name="shown", tentative=True)(lambda later: later)
+    made.flow(name="last", within="30s", watermarks={"later": start})(lambda later: later)
+    made.sink(name="shown_last", tentative=True)(lambda last: last)
     if is_refused:
-        with pytest.raises(GraphError, match=r"totals has buckets of 14000 ms, and later .* at most 13500 ms"):
+        with pytest.raises(GraphError, match=r"totals has buckets of 14000 ms, and later .* at most 13500 ms") as error:
             made.graph()
+        assert len(error.value.complaints) == 1
     else:
         made.graph()
+
+
+def test_batches_without_rows_come_in_time_for_the_flows_after_it(tmp_path: Path) -> None:
+    made = graph_of(tmp_path, {}, bucket="1s")
+    made.flow(name="later", within="30s", watermarks={"totals": ("time", "0 seconds")})(lambda totals: totals)
+    made.flow(name="last", within="3s", watermarks={"later": ("time", "0 seconds")})(lambda later: later)
+    made.sink(name="shown", tentative=True)(lambda last: last)
+    graph = made.graph()
+    found = {name: find_pause_ms(graph, made.flows, name) for name in ("totals", "later", "last", "shown")}
+    assert found == {"totals": 1_000, "later": 1_000, "last": None, "shown": None}
+    alone = graph_of(tmp_path, {}, within="30s")
+    assert find_pause_ms(alone.graph(), alone.flows, "rows") == 27_000 // 4
 
 
 @pytest.mark.parametrize(
