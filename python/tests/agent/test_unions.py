@@ -275,7 +275,7 @@ def test_rows_that_were_read_wait_for_a_channel_that_stands_still(
     kept = {"union": {**bound["union"], "most_wait_ms": 3_000}}
     assert union.plan(**kept)["web"]["until_ms"] == union.offsets["web"]["until_ms"], "it is not given up"
     assert union.plan(absent=["web"], **bound)["app"]["waits_for"] == []
-    union.write("app", 40_000)
+    union.write("app", 36_500, 40_000)
     assert waits() == {"web": 15_000}, "a row that comes later does not begin the wait anew"
     union.run += 1
     fork = {**bound, "query": "totals/epochs/1/sources"}
