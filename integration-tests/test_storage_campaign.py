@@ -40,6 +40,9 @@ def test_a_wrong_state_is_found(capsys: pytest.CaptureFixture[str], monkeypatch:
         ("OSError", "Traceback ... [Errno 5] no: 's3a://bucket/x'", True),
         ("OSError", "Traceback ... [Errno 5] no", False),
         ("KeyError", "Traceback ... 's3a://bucket/x'", False),
+        ("NoAnswer", "s3a://bucket/x: the storage does not answer (503)", True),
+        ("NoAnswer", "the storage does not answer (503)", False),
+        ("NoAnswer", "Traceback ... 's3a://bucket/x'", False),
     ],
 )
 def test_an_error_is_named_or_not(kind: str, says: str, named: bool) -> None:

@@ -30,7 +30,7 @@ from cec_it.damages.world import Mismatch, World, build, check_stores
 from spark_cec.adapters import hadoop_settings, retries
 from spark_cec.adapters.retries import pauses
 from spark_cec.agent import logs
-from spark_cec.errors import CecError
+from spark_cec.errors import CecError, NoAnswer
 from spark_cec.log.index import MemoryIndex
 from tests.agent.support import Refused
 
@@ -150,6 +150,8 @@ def is_named(error: Refused) -> bool:
     """Whether an error is one of ours, or the operating system's with the URL of an object."""
     if error.kind in CecError._by_name:
         return "Traceback" not in str(error)
+    if error.kind == NoAnswer.__name__:
+        return "Traceback" not in str(error) and "s3a://" in str(error)
     known = getattr(builtins, error.kind, None)
     return isinstance(known, type) and issubclass(known, OSError) and "s3a://" in str(error)
 

@@ -159,6 +159,9 @@ def _explain_error(error: Exception) -> str:
         return str(error) if mend is None or mend in str(error) else f"{error}; {mend}"
     if mend is not None and isinstance(error, OSError):
         return f"{error.filename}: {mend}" if error.filename is not None else mend
+    if isinstance(error, NoAnswer):
+        mend = "see to it, and start the query again"
+        return f"{error.filename}: the storage does not answer ({error.strerror}): {mend}"
     return "".join(traceback.format_exception(error))
 
 

@@ -83,7 +83,8 @@ def delete_epoch(checkpoint: str, number: int) -> None:
 def close_failed_epochs(checkpoint: str, after: int = 0) -> int:
     """Closes the open epochs after that number; answers the newest number, 0 for none. Removes a fork without a note.
 
-    A storage may fail after it has created a note, so the caller may not know of the epoch. None of their queries may run.
+    A storage may fail after it has created a note, so the caller may not know of the epoch. Their queries must be
+    over.
     """
     flow = open_storage(checkpoint)
     numbers = list_numbers(flow)

@@ -16,7 +16,7 @@ import pytest
 
 from spark_cec.adapters.local_storage import LocalStorage
 from spark_cec.agent import stores
-from spark_cec.agent.calls import _encode_failure
+from spark_cec.agent.calls import _encode_failure, _explain_error
 from spark_cec.agent.messages import REQUESTS, Message
 from spark_cec.checkpoint.eventual import EventualCheckpoint, rebuild
 from spark_cec.errors import LostLog, NoAnswer, TransientError
@@ -289,6 +289,9 @@ def test_refusals_have_a_kind_and_say_what_is_wrong(
 
 def test_an_error_says_whether_the_storage_did_not_answer() -> None:
     silence = NoAnswer(5, "reset by peer", "s3://bucket/x")
+    assert _explain_error(silence) == (
+        "s3://bucket/x: the storage does not answer (reset by peer): see to it, and start the query again"
+    )
     behind = TransientError("segment 7 could not be begun")
     behind.__cause__ = silence
     for error, expected in ((silence, ["NoAnswer"]), (behind, ["CecError", "NoAnswer"]), (OSError(5, "no disk"), [])):
