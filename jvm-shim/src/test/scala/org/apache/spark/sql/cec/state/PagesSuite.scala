@@ -184,7 +184,6 @@ class PagesSuite extends CecSuite {
     val memory = PageMemory.apart(limit)
     val store = new Pages(memory, () => file())
     val (model, places) = (mutable.Map.empty[Int, UnsafeRow], mutable.Map.empty[Int, Int])
-    var fileBytes = 0L
     (0 until 600).foreach { i =>
       val owner = random.nextInt(40)
       places.remove(owner).foreach(store.free(_))
@@ -192,10 +191,12 @@ class PagesSuite extends CecSuite {
       places(owner) = store.add(owner, row(owner.toLong), content)
       model(owner) = content
       assert(memory.usedBytes <= limit + 2L * most && memory.usedBytes == store.heapBytes)
-      if (i == 300) fileBytes = store.fileBytes
+      // What is in use follows the rows that are there, and not what was ever written. How many there are is chance.
+      val liveBytes = model.values.map(_.getSizeInBytes.toLong).sum
+      assert(store.fileBytes <= liveBytes + 2L * most, s"after $i of 600, $liveBytes live")
     }
     model.foreach { case (owner, content) => assert(read(store, places(owner)) == ((row(owner.toLong), content))) }
-    assert(store.work.spilledBytes > (20L << 20) && store.fileBytes < 3 * fileBytes)
+    assert(store.work.spilledBytes > (20L << 20))
     places.values.foreach(store.free(_))
     assert(store.fileBytes == 0 && store.deadBytes == store.heapBytes)
     store.close()
