@@ -148,8 +148,7 @@ def test_rows_that_were_read_are_answered_though_no_more_come(
             time.sleep(seconds - time.time() % seconds)  # a window begins
             feed(topics, topic)
             fed_ms = int(time.time() * 1000)
-            reached = lambda: (flow_of(run, "totals").complete_to_ms or 0) > fed_ms or None  # noqa: E731
-            eventually(reached, "the rows were read")
+            eventually(lambda: (flow_of(run, "totals").complete_to_ms or 0) > fed_ms or None, "the rows were read")
             before = Counter(board.stable)
             assert flow_of(run, "totals").epoch is None and not board.tentative
             with killed(other):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Collection
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 _ANEW = (
     "another checkpoint; of a flow, delete its folder, those of the flows that it feeds, and, of a sink among them "
@@ -32,11 +32,23 @@ _MENDS = {
 _MENDS |= {errno.ENFILE: _MENDS[errno.EMFILE], errno.EDQUOT: _MENDS[errno.ENOSPC], errno.EPERM: _MENDS[errno.EACCES]}
 
 
+_MOST_CAUSES = 50
+_Found = TypeVar("_Found", bound=BaseException)
+
+
+def find_cause(error: BaseException, kind: type[_Found]) -> _Found | None:
+    """The error, or the first of its causes, that is of that class; None without one. Causes can form a cycle."""
+    cause: BaseException | None = error
+    for _ in range(_MOST_CAUSES):
+        if cause is None or isinstance(cause, kind):
+            return cause
+        cause = cause.__cause__
+    return None
+
+
 def mend_of(error: BaseException) -> str | None:
     """What the operating system's error behind this one means, and what to do about it; None if that is not known."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, OSError):
-        cause = cause.__cause__
+    cause = find_cause(error, OSError)
     if isinstance(cause, KeysRefused):
         return cause.mend
     return None if cause is None else _MENDS.get(cause.errno or 0)

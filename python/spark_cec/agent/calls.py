@@ -32,13 +32,10 @@ from spark_cec.agent.spool import Spool
 from spark_cec.agent.starts import StartCalls
 from spark_cec.agent.stores import StoreCalls
 from spark_cec.agent.unions import UnionCalls
-from spark_cec.errors import CecError, NoAnswer, mend_of
+from spark_cec.errors import CecError, NoAnswer, find_cause, mend_of
 
 _WITHOUT_LEASE = frozenset({"check", "begin", "hold", "release"})
 """The calls that take the lease, come before it, or come after it may have been lost."""
-
-_MOST_CAUSES = 50
-"""Causes can form a cycle."""
 
 
 class Calls:
@@ -167,10 +164,6 @@ def _explain_error(error: Exception) -> str:
 
 def _encode_failure(error: Exception, message: str) -> str:
     parents = [each.__name__ for each in type(error).__mro__[1:] if issubclass(each, CecError)]
-    cause: BaseException | None = error
-    for _ in range(_MOST_CAUSES):
-        if isinstance(cause, NoAnswer):
-            parents.append(NoAnswer.__name__)
-            break
-        cause = None if cause is None else cause.__cause__
+    if find_cause(error, NoAnswer) is not None:
+        parents.append(NoAnswer.__name__)
     return json.dumps({"error": {"kind": type(error).__name__, "parents": parents, "message": message}})

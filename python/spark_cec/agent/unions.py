@@ -60,7 +60,7 @@ class _Stream:
 
     `replica`: the one whose channel the batch is read from, empty without replicas. `others`: what was known of the
     channel in the other ones. `ends`: by replica, the end of the stable buckets, and since when it is there.
-    `is_elsewhere`: the batch before is of another channel.
+    `is_elsewhere`: the batch before is of another channel, as `judged` for that batch and its identity.
     """
 
     request: BucketEndRequest
@@ -70,6 +70,7 @@ class _Stream:
     ends: dict[str, tuple[int, float]] = field(default_factory=dict)
     planned_for: tuple[Position, str] | None = None
     is_elsewhere: bool = False
+    judged: tuple[int, str | None] | None = None
 
     @property
     def has_plan(self) -> bool:
@@ -312,14 +313,15 @@ class UnionCalls:
         if union.silence_ms is None:
             return {}
         now, silence_s = self._clock(), union.silence_ms / 1000
-        # Between two looks at a boundary it seems to stand still.
-        pauses = (self._channels.find_pause_s(each.request) for each in streams.members.values())
-        least_s = max([silence_s, *(2 * each for each in pauses)])
         streams.stands = note_stands(streams.stands, channels, now)
-        found = find_silent(channels, union.bucket_ms, streams.stands, now - least_s, union.absent)
+        found = find_silent(channels, union.bucket_ms, streams.stands, now - silence_s, union.absent)
         if found and not streams.has_state and now - streams.asked_at >= silence_s / 4:
             streams.asked_at, streams.has_state = now, has_state(query)
-        return found if streams.has_state else {}
+        if not found or not streams.has_state:
+            return {}
+        # Between two looks at a boundary it seems to stand still.
+        pause_s = max(self._channels.find_pause_s(each.request) for each in streams.members.values())
+        return {name: since for name, since in found.items() if now - since >= 2 * pause_s}
 
     def _look(self, stream: _Stream, union: Union) -> None:
         """Learns what is known of the channel of a stream, and chooses the replica to read, if there are any.
@@ -330,7 +332,9 @@ class UnionCalls:
         member = union.members[request.own]
         stream.planned_for = position_of(request), request.replica
         if not member.copies:
-            stream.is_elsewhere = self._channels.is_elsewhere(request, member)
+            if stream.judged != (request.batch, request.seen):  # Spark asks many times for each batch.
+                stream.judged = request.batch, request.seen
+                stream.is_elsewhere = self._channels.is_elsewhere(request, member)
             look = self._channels.look_elsewhere if stream.is_elsewhere else self._channels.gather
             stream.facts = look(request, member, union)
             return

@@ -426,7 +426,9 @@ def test_an_epoch_does_not_wait_for_an_absent_channel(union: Union) -> None:
 
 
 @pytest.mark.parametrize("own", [1, 3])
-def test_a_fork_reads_an_epoch_that_began_before_its_flows_last_batch(own: int, union: Union, tmp_path: Path) -> None:
+def test_a_fork_reads_an_epoch_that_began_before_its_flows_last_batch(
+    own: int, union: Union, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The flow has read batches of the other flow that the epoch lacks, or has others in place of. Buckets count."""
     for times in ((1_500, 2_500), (3_500, 4_500), (5_500, 6_500)):
         union.write("app", *times)
@@ -463,6 +465,9 @@ def test_a_fork_reads_an_epoch_that_began_before_its_flows_last_batch(own: int, 
     union.write("app", 10_200, 11_500)
     ends = union.plan(**fork)
     assert ends["app"]["since"] is None, "it is its own batch now"
+    looks = list[int]()
+    monkeypatch.setattr(channel_looks, "is_other_batch", lambda *of: looks.append(of[-1]))
+    assert union.plan(**fork) == ends and not looks, "that is known"
     assert union.read(ends) == {"app": [{1: 105, 3: 301}[own]], "web": [301]}
 
 
