@@ -166,6 +166,7 @@ def test_more_than_may_wait_goes_in_without_the_input_that_is_away(spark: SparkS
         put_all(feed, "web", web[5:])
         eventually(lambda: flow_of(run, "web").batch == FILES - 1 or None, "it reads all", 180)
         feed.put("web", (FILES * SECONDS + 5, "y", 1.0))
+        eventually(lambda: flow_of(run, "totals").given_up == ("app",) or None, "the status says so")
         there = [*first, [(12.5, "a", 0.25)]]
         becomes(spark, run, tmp_path, expected(FILES * SECONDS, web, there))
         assert not flow_of(run, "web").held_for
@@ -175,6 +176,7 @@ def test_more_than_may_wait_goes_in_without_the_input_that_is_away(spark: SparkS
         feed.put("web", (far - 20, "x", 2.0), (far, "z", 1.0))
         right = expected(far - 10, web, there, [[(FILES * SECONDS + 5, "y", 1.0), (far - 20, "x", 2.0)]])
         becomes(spark, run, tmp_path, right)
+        eventually(lambda: not flow_of(run, "totals").given_up or None, "app is back")
     late = spark.read.format("cec").option("view", "late").option("reader", "totals").load(f"{tmp_path}/home/flows/app")
     assert [row.page for row in late.collect()] == ["late"]
 
@@ -183,14 +185,14 @@ ROOT = Path(__file__).resolve().parents[1]
 LIFE_S = 240.0
 
 
-def live_until_held(root: Path, *, is_last: bool) -> int:
+def live_until_held(root: Path, master: str, *, is_last: bool) -> int:
     """One life of the driver of the pipeline `kept`, which is killed when it holds a flow, unless it is the last one.
 
     Answers the most bytes for which a flow was held: 0 for a last life that held none.
     """
     CASES["kept"].go_on(root / "in")
     paths = os.pathsep.join(str(ROOT / each) for each in ("python", "integration-tests", "support"))
-    command = [sys.executable, "-m", "cec_it.pipeline_driver", "kept", str(root), "local[2]"]
+    command = [sys.executable, "-m", "cec_it.pipeline_driver", "kept", str(root), master]
     child = Child(command, root / "driver.log", {"PYTHONPATH": paths, "PYSPARK_PYTHON": sys.executable})
     most = 0
     try:
@@ -215,11 +217,15 @@ def rows_in(out: Path) -> Rows:
     return Counter(tuple(row.values()) for row in rows)
 
 
-def test_a_driver_that_is_killed_while_flows_are_held_loses_no_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("master", [
+    pytest.param("local[2]", id="local"),
+    pytest.param("local-cluster[2,1,1024]", id="two executors", marks=pytest.mark.long),
+])  # fmt: skip
+def test_a_driver_that_is_killed_while_flows_are_held_loses_no_row(master: str, tmp_path: Path) -> None:
     case = CASES["kept"]
     case.feed(tmp_path / "in", 20_261_129)
     for _ in range(2):
-        assert live_until_held(tmp_path, is_last=False) > KEPT
+        assert live_until_held(tmp_path, master, is_last=False) > KEPT
     # How much more than the bound waits is a matter of time here: sources run before the first look after a start.
-    live_until_held(tmp_path, is_last=True)
+    live_until_held(tmp_path, master, is_last=True)
     assert rows_in(tmp_path / "out") == case.expected(tmp_path / "in")

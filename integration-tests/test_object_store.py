@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cec_it.checkpoints import hadoop_of, settings_of
-from cec_it.fed_pages import feeding
+from cec_it.fed_pages import INPUTS, feeding
 from cec_it.killed_jobs import (
     BATCHES,
     TWO_EXECUTORS,
@@ -33,6 +33,7 @@ from cec_it.replicated_shop import Shop
 from cec_it.s3a import SECRET, S3Server, fetch_s3a, run_server
 from cec_it.totals_job import CEC, MANAGER, Job
 from spark_cec.session import jar_path
+from spark_cec_lab.storage.proxy import PASS, Order, StorageProxy
 
 ONE_CONF_LINE = {"spark.sql.streaming.checkpointFileManagerClass": MANAGER}
 
@@ -154,5 +155,38 @@ def test_replicas_with_their_home_on_s3(server: S3Server, spark: SparkSession, t
     conf = {**settings_on(server), **jars}
     with feeding(spark, tmp_path) as feed, Shop(tmp_path, "local[2]", feed, conf) as shop:
         end_s = shop.kill_in_turn("ab")
+        shop.stop()
+    shop.check(end_s)
+
+
+@pytest.mark.long
+def test_a_replica_that_is_cut_off_from_the_store_takes_no_part_until_it_is_back(
+    server: S3Server, spark: SparkSession, tmp_path: Path
+) -> None:
+    """It lives, and runs the sink. An input is away meanwhile, and comes back while the replica is still cut off."""
+    jars = {"spark.jars": f"{jar_path()},{fetch_s3a()}", "cec.test.home": "s3a://query/cut off"}
+    with StorageProxy(server.proxy.upstream) as way, feeding(spark, tmp_path) as feed, Shop(
+        tmp_path, "local[2]", feed, {**settings_on(server), **jars}
+    ) as shop:
+        shop.start("a", conf={**settings_on(S3Server(server.endpoint, way)), **jars})
+        shop.await_sinks("a")
+        shop.start("b")
+        shop.put(5, 25, *INPUTS)
+        shop.await_stable()
+        shop.put(25, 45, "web")
+        shop.await_tentative()
+        way.decide = lambda _: Order(refused=True)
+        shop.put(45, 75, "web")
+        shop.await_sinks("b")
+        shop.await_tentative()
+        shop.put(25, 75, "app")
+        shop.await_stable()
+        way.decide = lambda _: PASS
+        shop.put(75, 105, *INPUTS)
+        shop.await_stable()
+        shop.living.pop("b").kill()
+        shop.put(105, 125, *INPUTS)
+        shop.await_sinks("a")
+        end_s = shop.await_stable()
         shop.stop()
     shop.check(end_s)

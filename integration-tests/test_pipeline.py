@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from cec_it.cluster import EXECUTOR, command_of
+from cec_it.cluster import AGENT, EXECUTOR, command_of
 from cec_it.pipelines import CASES, Rows, fail_once, read_board
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.availability.epochs import newest_epoch
@@ -67,13 +68,44 @@ class Waits:
         self.back = bool(self.waited) and not recovers
 
 
-def live(
-    case: str, root: Path, master: str, kill: str | None, at: int, waits: Waits | None = None,
-    how: tuple[str, str] = ("cec", "checkpoint"),
-) -> bool:  # fmt: skip
-    """One life of the driver; whether it came to its end. The kill comes when all flows together have `at` batches.
+When = Callable[[dict[str, Any]], bool]
+"""Of a status as JSON: whether now is the moment for a kill."""
 
-    `how` it is checkpointed: the protocol, and when rows leave.
+
+def has_batches(count: int) -> When:
+    """All flows together have so many batches."""
+    return lambda told: sum(flow["batch"] + 1 for flow in told["flows"] if flow["batch"] is not None) >= count
+
+
+def answers_without(told: dict[str, Any]) -> bool:
+    """A flow answers tentatively, without an input that is away."""
+    return any(flow["epoch"] is not None and flow["absent"] for flow in told["flows"])
+
+
+def corrects(told: dict[str, Any]) -> bool:
+    """A flow corrects its tentative answers: the input is back."""
+    return any(flow["epoch"] is not None and not flow["absent"] for flow in told["flows"])
+
+
+def kill_some(what: str, child: Child, root: Path, chance: random.Random) -> None:
+    """`what`: an executor, all of them but one, the agent of a JVM, or the name of a flow, which fails."""
+    if what in ("executor", "executors", "agent"):
+        program = AGENT if what == "agent" else EXECUTOR
+        found = [pid for pid in child.members() if program in command_of(pid)]
+        for pid in found[:-1] if what == "executors" else [chance.choice(found)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    else:
+        fail_once(root, what)
+
+
+def live(
+    case: str, root: Path, master: str, kill: str | None, when: When, waits: Waits | None = None,
+    how: tuple[str, str] = ("cec", "checkpoint"), chance: random.Random | None = None,
+) -> bool:  # fmt: skip
+    """One life of the driver; whether it came to its end, after its kill if there is one.
+
+    `how` it is checkpointed: the protocol, and when rows leave. `chance` chooses among processes of one kind.
     """
     CASES[case].go_on(root / "in")
     command = [sys.executable, "-m", "cec_it.pipeline_driver", case, str(root), master]
@@ -88,18 +120,11 @@ def live(
                 return True
             if waits:
                 waits.note(told)
-            batches = sum(flow["batch"] + 1 for flow in told["flows"] if flow["batch"] is not None)  # type: ignore[attr-defined]
-            if kill is not None and batches >= at:
+            if kill is not None and when(told):
                 if kill == "driver":
                     child.kill()
                     return False
-                if kill in ("executor", "executors"):
-                    executors = [pid for pid in child.members() if EXECUTOR in command_of(pid)]
-                    for pid in executors[:-1] if kill == "executors" else [executors[at % len(executors)]]:
-                        with contextlib.suppress(ProcessLookupError):
-                            os.kill(pid, signal.SIGKILL)
-                else:
-                    fail_once(root, kill)
+                kill_some(kill, child, root, chance or random.Random(SEED))
                 kill = None
         raise AssertionError(f"the driver ended without a word: {(root / 'driver.log').read_text()[-3000:]}")
     finally:
@@ -115,12 +140,14 @@ def round_of_kills(
     master = "local-cluster[2,1,1024]" if executors else "local[2]"
     touchy = {"diamond": "even", "chain": "named"}.get(case)
     kinds = ["driver", *(["executor"] if executors else []), *([touchy] if touchy else [])]
-    assert not live(case, root, master, "driver", chance.randrange(3, 40), how=how), "it was killed on its way"
+    first = has_batches(chance.randrange(3, 40))
+    assert not live(case, root, master, "driver", first, how=how), "it was killed on its way"
     for _ in range(lives - 1):
-        if live(case, root, master, chance.choice(kinds), chance.randrange(3, 40), how=how):
+        kind, moment = chance.choice(kinds), has_batches(chance.randrange(3, 40))
+        if live(case, root, master, kind, moment, how=how, chance=chance):
             break
     else:
-        assert live(case, root, master, None, 0, how=how)
+        assert live(case, root, master, None, has_batches(0), how=how)
     found, expected = rows_of(root / "out"), CASES[case].expected(root / "in")
     if how[1] == "at-once":  # rows that were taken back come again
         assert found.keys() == expected.keys(), f"SEED={seed} {root}"
@@ -142,11 +169,39 @@ def test_executors_are_lost_under_a_pipeline(case: str, tmp_path: Path) -> None:
     round_of_kills(case, tmp_path, SEED + 1, lives=2, executors=True)
 
 
+@pytest.mark.parametrize(("kill", "when"), [
+    ("driver", corrects),
+    ("agent", answers_without),
+    pytest.param("driver", answers_without, marks=pytest.mark.long),
+    pytest.param("agent", corrects, marks=pytest.mark.long),
+    pytest.param("executor", answers_without, marks=pytest.mark.long),
+    pytest.param("executor", corrects, marks=pytest.mark.long),
+])  # fmt: skip
+def test_a_process_dies_while_a_flow_answers_without_an_input(kill: str, when: When, tmp_path: Path) -> None:
+    """On two executors, where each has an agent of its own. A driver dies twice."""
+    CASES["away"].feed(tmp_path / "in", SEED)
+    came = []
+
+    def is_now(told: dict[str, Any]) -> bool:
+        if not when(told):
+            return False
+        came.append(told)
+        return True
+
+    for life in range(2 if kill == "driver" else 1):
+        live("away", tmp_path, "local-cluster[2,1,1024]", kill, is_now)
+        assert len(came) == life + 1, "the moment came"
+    if kill == "driver":
+        assert live("away", tmp_path, "local-cluster[2,1,1024]", None, has_batches(0))
+    expected = CASES["away"].expected(tmp_path / "in")
+    assert rows_of(tmp_path / "out") == expected and read_board(tmp_path)[0] == expected
+
+
 def test_flows_wait_for_executors_and_every_row_is_there(tmp_path: Path) -> None:
     """Two of three are lost at once; flows are let go as the cluster puts others in their place."""
     case, waits = CASES["diamond"], Waits(fill=0.01)
     case.feed(tmp_path / "in", SEED)
-    assert live("diamond", tmp_path, "local-cluster[3,1,1024]", "executors", 12, waits)
+    assert live("diamond", tmp_path, "local-cluster[3,1,1024]", "executors", has_batches(12), waits)
     assert waits.waited and waits.back
     assert rows_of(tmp_path / "out") == case.expected(tmp_path / "in")
 
