@@ -799,7 +799,7 @@ class BucketEndAnswer(Message, frozen=True, kw_only=True):
     They are those of the request if no bucket became stable. `of` as for other streams. `newest`: as `batch`, but one
     more if rows that could be read are left for the next batch. `waits_for`: the channels that hold rows of others
     back, slowest first, and `held_ms` for how long each. `back`: the channels for which the query does not wait, and
-    which are back.
+    which are back. `given_up`: those for which it waits no more, because too much has waited, or for too long.
 
     `replica`: the replica whose channel has the batch, empty if there are no replicas; `batch`, `first` and `of` are
     about that channel. `since`: where the batch begins in it, if the stream has read another replica before; else None.
@@ -817,6 +817,7 @@ class BucketEndAnswer(Message, frozen=True, kw_only=True):
     waits_for: tuple[str, ...]
     held_ms: tuple[int, ...]
     back: tuple[str, ...] = ()
+    given_up: tuple[str, ...] = ()
     replica: str = ""
     since: int | None = None
     others: dict[str, int] = {}

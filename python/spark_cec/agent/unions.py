@@ -413,7 +413,8 @@ def _answer(stream: _Stream, at: Position, of: str | None, streams: _Streams, no
     return BucketEndAnswer(
         until_ms=at.until_ms, batch=at.batch, first=at.first, of=of, newest=at.batch + streams.leaves_more,
         waits_for=tuple(waits), held_ms=tuple(int((now - since) * 1000) for since in waits.values()),
-        back=streams.back, replica=stream.replica if moves else request.replica,
+        back=streams.back, given_up=tuple(sorted(streams.given_up)),
+        replica=stream.replica if moves else request.replica,
         since=facts.position.first if has_changed and facts is not None else None, others=needless if moves else {},
         unread=tuple(each.channel for each in streams.unread),
         due_bytes=tuple(each.due_bytes for each in streams.unread),

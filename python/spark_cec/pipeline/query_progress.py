@@ -78,19 +78,27 @@ def _count_batches(end: str | None, latest: str | None, rows: int) -> int:
 class Wait:
     """The channels for which rows wait, in a channel or in the query's state, and for how long, in s.
 
-    `back`: the channels for which it does not wait, and which are back. All is of its last plan.
+    `back`: the channels for which it does not wait, and which are back. `given_up`: those for which it waits no more,
+    because too much has waited, or for too long. All is of its last plan.
     """
 
     held_s: Mapping[str, float] = field(default_factory=dict)
     back: frozenset[str] = frozenset()
+    given_up: frozenset[str] = frozenset()
+
+    @property
+    def long_waited_for(self) -> tuple[str, ...]:
+        """The channels for which rows have waited for some time."""
+        return tuple(name for name, held_s in self.held_s.items() if held_s >= _WORTH_SAYING_S)
 
 
 def read_wait(query: StreamingQuery) -> Wait:
     """For what a query waits that reads by buckets."""
     try:
-        said, _, back = str(_find_waits().of(str(query.id))).partition(";")
-        held = (each.partition(" ") for each in said.split(",") if each)
-        return Wait({name: int(ms) / 1000 for ms, _, name in held}, frozenset(each for each in back.split(",") if each))
+        said = str(_find_waits().of(str(query.id)))
+        held, back, given_up = ([each for each in part.split(",") if each] for part in (said or ";;").split(";"))
+        waits = (each.partition(" ") for each in held)
+        return Wait({name: int(ms) / 1000 for ms, _, name in waits}, frozenset(back), frozenset(given_up))
     except Exception:  # the session has ended
         return Wait()
 
@@ -120,11 +128,6 @@ def _find_waits() -> Any:
     for name in _WAITS.split("."):
         found = getattr(found, name)
     return found
-
-
-def channels_waited_for(query: StreamingQuery) -> tuple[str, ...]:
-    """The channels that have held back a query for some time which reads by buckets; none for another query."""
-    return tuple(name for name, held_s in read_wait(query).held_s.items() if held_s >= _WORTH_SAYING_S)
 
 
 def read_progress(query: StreamingQuery) -> Progress:

@@ -18,7 +18,7 @@ from spark_cec.pipeline.epoch_keeper import EpochKeeper
 from spark_cec.pipeline.graph import Graph
 from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.joint_recovery import JointRecovery
-from spark_cec.pipeline.query_progress import batch_ms, channels_waited_for
+from spark_cec.pipeline.query_progress import batch_ms, read_wait
 from spark_cec.pipeline.runs import ProtocolRuns
 from spark_cec.pipeline.sink_keeper import SinkKeeper
 from spark_cec.pipeline.status import (
@@ -26,6 +26,7 @@ from spark_cec.pipeline.status import (
     FlowStatus,
     PipelineStatus,
     State,
+    mark_given_up,
     mark_starving,
     mark_waiting,
 )
@@ -111,7 +112,9 @@ class RunningPipeline:
             ))
             for name, each in self._supervisors.items()
         ]  # fmt: skip
-        held = {name: channels_waited_for(query) for name, query in self.queries().items()}
+        waits = {name: read_wait(query) for name, query in self.queries().items()}
+        flows = mark_given_up(flows, {name: each.given_up for name, each in waits.items()})
+        held = {name: each.long_waited_for for name, each in waits.items()}
         marked = mark_waiting(self._graph, mark_starving(self._graph, flows), held)
         return PipelineStatus(
             self._graph.name, self._home.home, os.getpid(), int(time.time() * 1000), marked,

@@ -58,7 +58,8 @@ class FlowStatus:
     source does not answer, so that windows stay open, and those that hold its buckets back. `epoch`: the number of the
     open epoch, in which it answers tentatively without the channels `absent`, up to `tentative_to_ms`; None without
     one. `blocked`: the channels whose new rows may wait in a join for rows of `absent`. `held_for`: the flows for
-    which it is held.
+    which it is held. `given_up`: the channels for which it waits no more until they are back, because too much has
+    waited for them, or for too long.
     """
 
     name: str
@@ -77,6 +78,7 @@ class FlowStatus:
     absent: tuple[str, ...] = ()
     blocked: tuple[str, ...] = ()
     held_for: tuple[HeldFor, ...] = ()
+    given_up: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ class PipelineStatus:
                 each.get("complete_to_ms"), each.get("away_since_ms"), tuple(each.get("waits_for", ())),
                 each.get("epoch"), each.get("tentative_to_ms"), tuple(each.get("absent", ())),
                 tuple(each.get("blocked", ())), tuple(HeldFor(**held) for held in each.get("held_for", ())),
+                tuple(each.get("given_up", ())),
             )
             for each in fields["flows"]
         )  # fmt: skip
@@ -164,6 +167,12 @@ def mark_waiting(
         silent = frozenset() if flow.complete_to_ms is None else away & graph.upstream(flow.name) - {flow.name}
         found.append(flow if flow.state.is_over else replace(flow, waits_for=tuple(sorted(lags | silent))))
     return tuple(found)
+
+
+def mark_given_up(flows: Sequence[FlowStatus], given_up: Mapping[str, Collection[str]]) -> list[FlowStatus]:
+    """Marks the flows that run without an input for which they waited. `given_up`: by flow, those inputs."""
+    marked = [replace(flow, given_up=tuple(sorted(given_up.get(flow.name, ())))) for flow in flows]
+    return [before if before.state.is_over else now for before, now in zip(flows, marked, strict=True)]
 
 
 def mark_starving(graph: Graph, flows: Sequence[FlowStatus]) -> tuple[FlowStatus, ...]:

@@ -296,7 +296,10 @@ def _why(flow: FlowStatus, flows: Sequence[FlowStatus]) -> str:
             for each in flows
             if each.name in flow.waits_for
         ]
-        return f"waits for {'; '.join(missing)}{_tentative(flow)}"
+        without = f"; goes on without {', '.join(flow.given_up)}" if flow.given_up else ""
+        return f"waits for {'; '.join(missing)}{without}{_tentative(flow)}"
+    if flow.given_up and not flow.state.is_over:
+        return f"goes on without {', '.join(flow.given_up)}{_tentative(flow)}"
     if flow.epoch is not None:
         return _tentative(flow).removeprefix("; ")
     away = ""

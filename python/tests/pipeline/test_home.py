@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -255,6 +256,21 @@ def test_for_whom_a_flow_is_held_and_what_waits_there(tmp_path: Path) -> None:
     earlier = status.to_json()
     del earlier["flows"][0]["held_for"]
     assert PipelineStatus.from_json(earlier).flows[0].held_for == (), "of a driver of an earlier release"
+
+
+def test_without_which_inputs_a_flow_goes_on(tmp_path: Path) -> None:
+    app = FlowStatus("app", State.RUNNING)
+    flow = FlowStatus("a", State.RUNNING, given_up=("tel", "web"))
+    shown = io.StringIO()
+    status = status_of(tmp_path, app, flow, replace(flow, name="b", waits_for=("app",)))
+    Console(width=300, file=shown).print(make_table(status))
+    assert re.search(r" goes on without tel, web +", shown.getvalue())
+    assert "waits for app; goes on without tel, web" in shown.getvalue()
+    assert PipelineStatus.from_json(status.to_json()) == status
+    earlier = status.to_json()
+    for each in earlier["flows"]:
+        del each["given_up"]
+    assert {each.given_up for each in PipelineStatus.from_json(earlier).flows} == {()}, "of an earlier release"
 
 
 def test_how_far_a_flow_answers_tentatively_and_what_waits_in_a_join(tmp_path: Path) -> None:

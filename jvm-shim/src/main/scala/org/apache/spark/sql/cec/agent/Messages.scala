@@ -781,8 +781,8 @@ private[cec] object BetweenBatchesAnswer {
 /** Where a stream's next batch ends: `until_ms`, `batch` and `first` as in the request. */
 private[cec] final case class BucketEndAnswer(
     untilMs: Long, batch: Long, first: Long, of: Option[String], newest: Long, waitsFor: Seq[String], heldMs: Seq[Long],
-    back: Seq[String] = Nil, replica: String = "", since: Option[Long] = None, others: Map[String, Long],
-    unread: Seq[String] = Nil, dueBytes: Seq[Long] = Nil, waitingBytes: Seq[Long] = Nil)
+    back: Seq[String] = Nil, givenUp: Seq[String] = Nil, replica: String = "", since: Option[Long] = None,
+    others: Map[String, Long], unread: Seq[String] = Nil, dueBytes: Seq[Long] = Nil, waitingBytes: Seq[Long] = Nil)
 
 private[cec] object BucketEndAnswer {
   def of(node: JsonNode): BucketEndAnswer = BucketEndAnswer(
@@ -794,6 +794,7 @@ private[cec] object BucketEndAnswer {
     Json.elements(node.get("waits_for"))(value => value.asText),
     Json.elements(node.get("held_ms"))(value => value.asLong),
     Json.elements(node.get("back"))(value => value.asText),
+    Json.elements(node.get("given_up"))(value => value.asText),
     node.get("replica").asText,
     Json.option(node.get("since"))(value => value.asLong),
     Json.entries(node.get("others"))(value => value.asLong),

@@ -180,8 +180,9 @@ private[cec] object BucketWaits {
 
   /** Notes what the agent has said to the query of this thread. */
   def note(end: BucketEndAnswer): Unit = query.foreach { id =>
-    val held = end.heldMs.zip(end.waitsFor).map { case (ms, name) => s"$ms $name" }.mkString(",")
-    put(waits, id, if (end.back.isEmpty) held else end.back.mkString(s"$held;", ",", ""))
+    val held = end.heldMs.zip(end.waitsFor).map { case (ms, name) => s"$ms $name" }
+    val parts = Seq(held, end.back, end.givenUp)
+    put(waits, id, if (parts.forall(_.isEmpty)) "" else parts.map(_.mkString(",")).mkString(";"))
     put(unread, id, end.unread.zip(end.dueBytes.zip(end.waitingBytes)).map { case (name, (due, waiting)) => s"$due $waiting $name" }.mkString(","))
   }
 
@@ -199,8 +200,9 @@ private[cec] object BucketWaits {
   def leftOut: Option[Seq[String]] = query.flatMap(id => Option(absent.get(id))).map(_.split(',').toSeq.filter(_.nonEmpty))
 
   /**
-   * For each channel that holds rows of others back the time in ms and its name, slowest first, with commas; then, behind a semicolon,
-   * the channels for which the query does not wait, and which are back. Both are of one plan. Empty if there are none.
+   * For each channel that holds rows of others back the time in ms and its name, slowest first, with commas. Behind a semicolon, the
+   * channels for which the query does not wait, and which are back; behind another one, those that it has given up. All are of one
+   * plan. Empty if there are none.
    */
   def of(query: String): String = waits.getOrDefault(query, "")
 
