@@ -142,7 +142,7 @@ def _tidy(storage: Storage, request: AgreeRequest) -> None:
         if old:
             storage.replace(_KEPT_FILE, encode_object({"batch": max(keep_from, _read_number(storage, _KEPT_FILE, 0))}))
             storage.delete_all(sorted(old))
-    except OSError:
+    except (OSError, CecError):  # a damaged note of the other replica must not stop this one
         _LOG.warning("%s: old agreements of the replicas were not deleted", storage.url, exc_info=True)
 
 

@@ -12,9 +12,11 @@ import contextlib
 import errno
 import fcntl
 import os
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from spark_cec.agent.object_lease import TIMING, ObjectLease, is_taken
@@ -46,6 +48,7 @@ class CheckpointLeases:
         self._alone: set[str] = set()
         self._runs: dict[str, int] = {}
         self._objects: dict[str, list[ObjectLease]] = {}
+        self._locks: dict[str, list[_FileLock]] = {}
 
     def hold(
         self, checkpoint: str, own: Storage, wait_s: float | None = None, log: Storage | None = None,
@@ -64,25 +67,34 @@ class CheckpointLeases:
             _wait(deadline, f"the query with checkpoint {checkpoint}", str(os.getpid()))
         if checkpoint in self._held or not places:
             return False
-        objects: list[ObjectLease] = []
+        objects, locks = list[ObjectLease](), list[_FileLock]()
         with ExitStack() as taken:
             for place in places:
                 whose = f"the query with checkpoint {checkpoint}" if place is own else f"a query with log {place.url}"
                 deadline = _find_deadline(place, wait_s)
                 if _has_locks(place):
-                    taken.enter_context(_hold_lock(place, whose, deadline))
+                    locks.append(taken.enter_context(_hold_lock(place, whose, deadline)))
                 else:
                     objects.append(_take_object(taken, place, whose, deadline))
             if alone:
                 self._alone.add(checkpoint)
-            self._objects[checkpoint] = objects
+            self._objects[checkpoint], self._locks[checkpoint] = objects, locks
             self._held[checkpoint] = taken.pop_all()
         return True
 
     def confirm(self, checkpoint: str) -> None:
-        """Raises `Fenced` if this process has a lease on an object store, and cannot be sure of it any more."""
+        """Raises `Fenced` if this process cannot be sure of a lease any more, or another one has its file lock.
+
+        A server of NFS gives the lock of a client away that was cut off for long, and that one does not notice.
+        """
         for lease in self._objects.get(checkpoint, ()):
             lease.confirm()
+        for lock in self._locks.get(checkpoint, ()):
+            lock.confirm()
+
+    def is_sure(self, checkpoint: str) -> bool:
+        """Whether this process can be sure of its leases on object stores. Answers at once."""
+        return all(lease.is_sure for lease in self._objects.get(checkpoint, ()))
 
     def has(self, checkpoint: str) -> bool:
         """Whether this process holds the lease."""
@@ -100,6 +112,7 @@ class CheckpointLeases:
         """Releases the lease, if this process holds it."""
         self._runs.pop(checkpoint, None)
         self._objects.pop(checkpoint, None)
+        self._locks.pop(checkpoint, None)
         taken = self._held.pop(checkpoint, None)
         self._alone.discard(checkpoint)  # later, so that nobody shares the lease meanwhile
         if taken is not None:
@@ -165,8 +178,28 @@ def is_held(own: Storage) -> bool | None:
         raise
 
 
+@dataclass(frozen=True, slots=True)
+class _FileLock:
+    """A lock that this process has. `note`: what it has written into the file; empty if the disk was full."""
+
+    path: Path
+    whose: str
+    note: bytes
+
+    def confirm(self) -> None:
+        """Raises `Fenced` if another holder has noted itself since."""
+        there = b""
+        with contextlib.suppress(OSError), _open_file(self.path, os.O_RDONLY) as descriptor:
+            there = os.pread(descriptor, len(self.note) + 1, 0)
+        if self.note and there and there != self.note:
+            raise Fenced(
+                f"{self.whose} has lost its file lock {self.path} to agent process {_name_holder(there)}, as when a "
+                f"mount was cut off for long: start it again"
+            )
+
+
 @contextlib.contextmanager
-def _hold_lock(place: Storage, whose: str, deadline: float) -> Iterator[None]:
+def _hold_lock(place: Storage, whose: str, deadline: float) -> Iterator[_FileLock]:
     """Holds the lock file of a place; `Fenced` if another process holds it at the deadline. The error names `whose`."""
     path = Path(str(place.local_path(LOCK_FILE)))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -182,8 +215,7 @@ def _hold_lock(place: Storage, whose: str, deadline: float) -> Iterator[None]:
                 f"its file system cannot lock files ({error.strerror}), and a lock keeps a second run of the query "
                 f"out: mount it with file locks (NFS: without `nolock`, Lustre: with `flock`), or choose another one",
             ) from error
-        _note_holder(descriptor)
-        yield
+        yield _FileLock(path, whose, _note_holder(descriptor))
 
 
 def _wait(deadline: float, whose: str, holder: str) -> None:
@@ -212,14 +244,25 @@ def _is_locked_now(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     return False
 
 
-def _note_holder(descriptor: int) -> None:
-    """Writes the holder's process id, for the message of a refused start; on a full disk the message lacks it."""
+def _note_holder(descriptor: int) -> bytes:
+    """Writes and answers the holder's process id, for the message of a refused start, and a word that no other has.
+
+    On a full disk the file, and the answer, are empty.
+    """
+    note = f"{os.getpid()} {secrets.token_hex(8)}".encode()
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        if os.pwrite(descriptor, note, 0) == len(note):
+            return note
+    return b""
 
 
 def _read_holder(descriptor: int) -> str:
     with contextlib.suppress(OSError):
-        return os.pread(descriptor, 100, 0).decode(errors="replace")
+        return _name_holder(os.pread(descriptor, 100, 0))
     return ""
+
+
+def _name_holder(note: bytes) -> str:
+    """The process id of a note."""
+    return note.decode(errors="replace").partition(" ")[0]

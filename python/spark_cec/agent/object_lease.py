@@ -169,13 +169,18 @@ class ObjectLease:
             if old < self._number:
                 self._place.delete(_path(old))
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether no other process can have the lease. Asks nobody, so it answers at once."""
+        return not self._is_lost and self._clock() < self._valid_until
+
     def confirm(self) -> None:
         """Raises `Fenced` if this process cannot be sure that it has the lease. If a beat is late, makes up for it."""
-        if not self._is_lost and self._clock() < self._valid_until:
+        if self.is_sure:
             return
         with contextlib.suppress(OSError):
             self.beat()
-        if self._is_lost or self._clock() >= self._valid_until:
+        if not self.is_sure:
             raise Fenced(
                 f"{self._whose} was away from {self._place.url} for longer than {self._timing.valid_s:g} s, and "
                 f"another run may have begun meanwhile: start it again"

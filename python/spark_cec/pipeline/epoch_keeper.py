@@ -123,11 +123,14 @@ class EpochKeeper(Worker):
     def __init__(
         self, flow: str, checkpoint: str, within: Within, find_query: Callable[[], StreamingQuery | None],
         is_over: Callable[[], bool], find_inputs: Callable[[], Inputs], start: StartFork, changed: Callable[[], None],
+        confirm: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """`checkpoint`: the URL of the flow's.
 
         `find_query` answers the flow's own query while it runs, and `is_over` whether it never runs again.
-        `find_inputs` answers the open epochs of the flows that it reads. This calls `changed` at each new state.
+        `find_inputs` answers the open epochs of the flows that it reads. This calls `changed` at each new state, and
+        `confirm` before it changes files: that raises `Fenced` if another driver may run the flow by now. A flow that
+        waits writes nothing, so nothing else would find out.
         """
         super().__init__(f"cec-epochs-{flow}")
         self._flow = flow
@@ -139,6 +142,7 @@ class EpochKeeper(Worker):
         self._find_inputs = find_inputs
         self._start_fork = start
         self._changed = changed
+        self._confirm = confirm
         self._ending = threading.Event()
         self._progress = Progress()
         self._moved_at = time.monotonic()
@@ -269,6 +273,8 @@ class EpochKeeper(Worker):
 
     def _carry_out(self, orders: Orders, inputs: Inputs = frozenset()) -> None:
         open_, rests = self._open, time.monotonic() < self._rests_until
+        if orders.closes or orders.opens is not None:
+            self._confirm()
         try:
             if open_ is not None and orders.closes:
                 if orders.opens is not None and rests:
@@ -280,6 +286,8 @@ class EpochKeeper(Worker):
                 if step is Step.SUSPEND:
                     open_.suspend()
                 elif step is Step.START_AGAIN:
+                    # The new run is told at its start: an order to the run before would end with it.
+                    open_.absent = open_.absent if orders.leaves_out is None else orders.leaves_out
                     self._start_again(open_, self._within.while_correcting)
             if open_ is not None and orders.leaves_out is not None:
                 self._go_on_without(open_, orders.leaves_out)
@@ -373,6 +381,7 @@ class EpochKeeper(Worker):
     def _close_left(self) -> None:
         """Closes what an opening that failed has left: readers would keep the rows of an earlier epoch for its sake."""
         if self._may_have_left:
+            self._confirm()
             known = 0 if self._open is None else self._open.epoch.number
             # The notes decide, and not what was closed now: this may be the second attempt.
             newest = close_failed_epochs(self._checkpoint, known)
@@ -389,6 +398,7 @@ class EpochKeeper(Worker):
             try:
                 self._stop(closed)
                 if closed.query is None or not closed.query.isActive:
+                    self._confirm()
                     delete_epoch(self._checkpoint, closed.number)
                     self._closed.popleft()
                     continue

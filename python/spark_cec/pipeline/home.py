@@ -163,6 +163,10 @@ class PipelineHome:
         place = open_storage(self.flow(flow))
         return not place.list("") and not place.list("cec/log")
 
+    def confirm(self) -> None:
+        """Raises `Fenced` if another driver may have taken the home over, as after a pause."""
+        self._leases.confirm(self.home)
+
     def release(self) -> None:
         """Gives the lease back, if this object has it."""
         self._leases.release(self.home)

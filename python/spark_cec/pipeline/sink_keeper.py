@@ -80,14 +80,15 @@ class SinkKeeper(Worker):
     def _run_sinks(self) -> None:
         """Lets the sinks run until `end`, or until this process cannot be sure of the lease any more."""
         try:
-            self._has_lease = True
-            _LOG.info("pipeline %s: this replica runs the sinks", self._pipeline)
-            for each in self._supervisors.values():
-                each.let_go(STANDBY)
-            self._changed()
+            self._let_go()
             worked_at = time.monotonic()
             while not self._end.wait(_LOOK_S) and not self._are_over:
-                self._leases.confirm(self._place)
+                if self._leases.is_sure(self._place):
+                    self._leases.confirm(self._place)
+                else:
+                    self._hold()  # first: a storage that does not answer takes its time, and others may begin meanwhile
+                    self._leases.confirm(self._place)
+                    self._let_go()
                 worked_at = time.monotonic() if self._can_work() else worked_at
                 if time.monotonic() - worked_at > IDLE_S:
                     _LOG.warning("pipeline %s: the sinks stop in this replica: it has no executor", self._pipeline)
@@ -95,7 +96,6 @@ class SinkKeeper(Worker):
         except CecError as error:
             _LOG.warning("pipeline %s: the sinks stop in this replica: %s", self._pipeline, error)
         finally:
-            self._has_lease = False
             self._hold()
             self._await_rest()
             self._leases.release(self._place)
@@ -104,7 +104,15 @@ class SinkKeeper(Worker):
     def _are_over(self) -> bool:
         return all(each.is_over for each in self._supervisors.values())
 
+    def _let_go(self) -> None:
+        _LOG.info("pipeline %s: this replica runs the sinks", self._pipeline)
+        self._has_lease = True
+        for each in self._supervisors.values():
+            each.let_go(STANDBY)
+        self._changed()
+
     def _hold(self) -> None:
+        self._has_lease = False
         for each in self._supervisors.values():
             each.hold(STANDBY)
 

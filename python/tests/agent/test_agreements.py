@@ -180,6 +180,24 @@ def test_a_damaged_agreement_is_named(tmp_path: Path) -> None:
         b.step("7")
 
 
+def test_a_damaged_note_of_one_replica_does_not_stop_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one alone writes it, and may be gone. Agreements are kept meanwhile."""
+    monkeypatch.setattr(agreements, "KEPT", 2)
+    a, b = Replica(tmp_path, "a"), Replica(tmp_path, "b")
+    for each in (a, b):
+        each.begin("0")
+    for number in range(agreements.TIDY_EVERY):
+        for each in (a, b):
+            each.step(str(number))
+    note = next((tmp_path / "agreed/web").glob("at-b*"))
+    note.write_bytes(note.read_bytes()[:-4])
+    for number in range(2 * agreements.TIDY_EVERY):
+        a.step(str(agreements.TIDY_EVERY + number))
+    assert len(a.ends) == 3 * agreements.TIDY_EVERY
+
+
 def test_a_full_disk_at_a_tidying_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreements, "TIDY_EVERY", 1)
     a = Replica(tmp_path, "a")

@@ -50,6 +50,35 @@ def test_a_full_disk_costs_the_note_and_not_the_lease(
     assert CheckpointLeases().hold("q", own)
 
 
+def test_a_lock_that_another_process_has_got_is_lost(leases: CheckpointLeases, tmp_path: Path) -> None:
+    """A server of NFS gives the lock of a client away that was cut off. Its next holder notes itself, here, too."""
+    own, log = open_storage(str(tmp_path / "own")), open_storage(str(tmp_path / "log"))
+    assert leases.hold("q", own, log=log)
+    leases.confirm("q")
+    (tmp_path / "log" / lease.LOCK_FILE).write_text("4711 0123456789abcdef")
+    with pytest.raises(Fenced, match=r"lost its file lock .*/log/lock to agent process 4711,.* start it again"):
+        leases.confirm("q")
+    leases.release("q")
+    leases.confirm("q")
+
+
+def test_a_lock_file_that_says_nothing_is_no_alarm(
+    leases: CheckpointLeases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = open_storage(str(tmp_path))
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", failing(errno.ENOSPC))
+        leases.hold("full", own)
+    leases.confirm("full")
+    leases.release("full")
+    leases.hold("q", own)
+    with monkeypatch.context() as away:
+        away.setattr(os, "open", failing(errno.ESTALE))
+        leases.confirm("q")
+    (tmp_path / lease.LOCK_FILE).unlink()
+    leases.confirm("q")
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOLCK, errno.ENOSPC, errno.EMFILE])
 def test_a_lease_that_could_not_be_taken_leaves_nothing_behind(
     number: int, leases: CheckpointLeases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@ from spark_cec.agent.logs import cec_directory, home_of
 from spark_cec.availability.epochs import Epoch, epoch_checkpoint, list_numbers, newest_epoch, open_epoch
 from spark_cec.availability.failure import Progress
 from spark_cec.availability.union import EpochReads
+from spark_cec.errors import Fenced
 from spark_cec.pipeline import epoch_files, epoch_keeper
 from spark_cec.pipeline.epoch_files import close_left_epochs, delete_epoch, read_until
 from spark_cec.pipeline.epoch_keeper import EpochKeeper, TentativeStatus
@@ -30,13 +31,13 @@ class Flow:
         self.own, self.inputs, self.clock = EpochQuery(10_000), frozenset[tuple[str, int]](), 0.0
         self.started: list[tuple[EpochQuery, tuple[Any, ...]]] = []
         self.pauses: list[int] = []
-        self.fails = self.over = False
+        self.fails = self.over = self.fenced = False
         self.checkpoint = str(root / "flow")
         self.storage = open_storage(self.checkpoint)
         bound = Within(2_000, 1_000, **within)
         self.keeper = EpochKeeper(
             "totals", self.checkpoint, bound, self.find, lambda: self.over, lambda: self.inputs, self.start,
-            lambda: None,
+            lambda: None, self.confirm,
         )  # fmt: skip
 
     def find(self) -> Any:
@@ -50,6 +51,10 @@ class Flow:
         how = (name, checkpoint.rpartition("/")[2], tuple(sorted(reads.absent)), dict(reads.epochs))
         self.started.append((EpochQuery(), how))
         return self.started[-1][0]
+
+    def confirm(self) -> None:
+        if self.fenced:
+            raise Fenced("another driver runs the pipeline")
 
     def waits_for(self, *channels: str) -> None:
         self.own.wait = Wait(dict.fromkeys(channels, 1.5))
@@ -477,6 +482,49 @@ def test_an_epoch_goes_on_without_another_input_that_goes_away(clock: list[float
     flow.own.until_ms = 12_000
     flow.keeper.look()
     assert [how[2] for _, how in flow.started] == [("app",), ("app", "web")]
+
+
+def test_an_input_that_is_back_while_another_one_goes_away_counts_for_the_query_that_starts_again(
+    clock: list[float], tmp_path: Path
+) -> None:
+    """Both come in one look. An order to the query that is stopped would end with it."""
+    flow = Flow(tmp_path, while_correcting=Pace.DELAY)
+    flow.waits_for("app")
+    flow.keeper.look()
+    first = flow.query
+    first.until_ms, first.wait = 20_000, Wait({"web": 1.5}, frozenset({"app"}))
+    flow.waits_for()
+    flow.own.until_ms = 12_000
+    flow.keeper.look()
+    assert [how[2] for _, how in flow.started] == [("app",), ("web",)]
+    assert not first.left_out and not flow.query.left_out and flow.standing.absent == ("web",)
+
+
+@pytest.mark.parametrize("moment", ["opens", "closes", "deletes"])
+def test_a_driver_whose_pipeline_another_one_runs_changes_no_epoch(
+    moment: str, clock: list[float], tmp_path: Path
+) -> None:
+    """As after a pause, on an object store. The flow waits, so that it writes nothing that would be refused."""
+    flow = Flow(tmp_path)
+    if moment != "opens":
+        flow.waits_for("app")
+        flow.keeper.look()
+        flow.query.until_ms = 20_000
+    if moment == "deletes":
+        flow.waits_for()
+        flow.own.until_ms = 20_000
+        flow.keeper.look()
+        assert not flow.newest.is_open
+    before = sorted(str(path) for path in Path(flow.checkpoint).rglob("*"))
+    flow.fenced = True
+    flow.waits_for(*(["app"] if moment == "opens" else []))
+    flow.own.until_ms = 20_000
+    for _ in range(2):
+        clock[0] += epoch_keeper.KEPT_S
+        flow.keeper.look()
+    assert sorted(str(path) for path in Path(flow.checkpoint).rglob("*")) == before
+    assert list_numbers(flow.storage) == ([] if moment == "opens" else [1])
+    assert moment != "closes" or flow.newest.is_open
 
 
 def test_a_session_that_ends_leaves_the_open_epoch_as_it_is(

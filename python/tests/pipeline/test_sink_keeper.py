@@ -128,6 +128,28 @@ def test_a_lease_that_is_lost_stops_the_sinks(two: Two, monkeypatch: pytest.Monk
     wait(lambda: seen == [STANDBY] and two.running() == "a")
 
 
+def test_sinks_wait_while_the_storage_does_not_say_whose_lease_it_is(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The question takes as long as its requests are repeated, and then another replica may run them already."""
+    keeper, asked, answered = two.keepers["a"], threading.Event(), threading.Event()
+    keeper.start()
+    wait(lambda: two.running() == "a")
+
+    def ask(_: str) -> None:
+        asked.set()
+        assert answered.wait(20)
+
+    with monkeypatch.context() as away:
+        away.setattr(keeper._leases, "confirm", ask)
+        away.setattr(keeper._leases, "is_sure", lambda _: answered.is_set())
+        assert asked.wait(20)
+        assert two.running() == "" and keeper.stands_by("board")
+        answered.set()
+        wait(lambda: two.running() == "a")
+    assert not keeper.stands_by("board")
+
+
 def test_a_keeper_ends_while_it_waits(two: Two) -> None:
     two.keepers["a"].start()
     wait(lambda: two.running() == "a")
