@@ -14,6 +14,7 @@ from spark_cec.agent.messages import BucketEndRequest, BucketLeaveRequest
 from spark_cec.agent.reader import (
     LOOK_FOR_BOUNDARY_S,
     ReaderCalls,
+    identify_batch,
     is_case_sensitive,
     is_other_batch,
     missing_batch,
@@ -32,6 +33,14 @@ from spark_cec.log.times import TimeRange, merge_ranges
 
 BEGIN_MS = 1
 """Where a stream begins that has no row yet, as the shim's `BucketOffset.BeginMs`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A batch of a channel, and its identity; None if there was no log."""
+
+    batch: int
+    of: str | None
 
 
 @dataclass(slots=True)
@@ -70,14 +79,36 @@ class ChannelLooks:
         bounds = None if log is None else log.published.bounds()
         if log is None or bounds is None:
             return self.gather(request, member, union)
-        first = request.first
+        first, may_lack = request.first, member.is_kept or not union.notes
+        if 0 < first < bounds[0] and member.begins_after is None and not request.may_lose:
+            raise NotKept(first, bounds[0] - 1)
         if not first and union.replicated and not member.is_source and request.until_ms > BEGIN_MS:
             first = _find_first(log, bounds, member, request) or 0
-            if not first and bounds[0] > 0 and not union.notes:
+            if not first and bounds[0] > 0 and may_lack:
                 raise NotKept(0, bounds[0] - 1)
         facts = self.gather(msgspec.structs.replace(request, first=first or bounds[0]), member, union)
         there = replace(facts, position=replace(facts.position, batch=facts.newest))
         return replace(there, position=advance(there, there.position.until_ms))
+
+    def identify_newest(self, request: BucketEndRequest, newest: int) -> Mark:
+        """The newest batch that was looked at of the channel at the request's path, to know it again."""
+        log = self._readers.find_log_or_none(request)
+        return Mark(newest, None if log is None else identify_batch(log, newest))
+
+    def has_still(self, request: BucketEndRequest, mark: Mark) -> bool:
+        """Whether the channel has the batch still, or has let it go. If not, all that is known of the channel is old:
+        somebody has brought it back from a copy, and it has gone on from there.
+        """
+        log = self._readers.find_log_or_none(request)
+        if log is None or mark.batch < 0 or identify_batch(log, mark.batch) == mark.of:
+            return True
+        log.published.forget()
+        bounds = log.published.bounds()
+        if bounds is not None and mark.batch < bounds[0]:
+            return True
+        with self._lock:
+            self._times = {key: each for key, each in self._times.items() if key[0] != log.home}
+        return False
 
     def find_pause_s(self, request: BucketEndRequest) -> float:
         """The time between two looks at the boundary of a stream's channel."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from spark_cec.agent.channel_looks import ChannelLooks, position_of
+from spark_cec.agent.channel_looks import ChannelLooks, Mark, position_of
 from spark_cec.agent.logs import cec_directory
 from spark_cec.agent.messages import BucketEndAnswer, BucketEndRequest, BucketLeaveRequest, Done
 from spark_cec.agent.reader import (
@@ -34,6 +35,7 @@ from spark_cec.availability.buckets import (
     find_silent,
     find_stable_end,
     is_back,
+    leave_out_future,
     note_holders,
     note_left,
     note_stands,
@@ -51,6 +53,10 @@ _LOG = logging.getLogger(__name__)
 
 _WARN_S = 60.0
 
+AHEAD_MS = 600_000
+"""Rows may be dated so far ahead of this machine's clock: clocks differ. For later ones nobody waits before their time.
+"""
+
 _GOES_ON = "query %s goes on without %s, %s: the rows of %s that come too late are kept aside, in the view late"
 
 
@@ -60,7 +66,8 @@ class _Stream:
 
     `replica`: the one whose channel the batch is read from, empty without replicas. `others`: what was known of the
     channel in the other ones. `ends`: by replica, the end of the stable buckets, and since when it is there.
-    `is_elsewhere`: the batch before is of another channel, as `judged` for that batch and its identity.
+    `is_elsewhere`: the batch before is of another channel, as `judged` for that batch and its identity. `marks`: by
+    replica, the newest batch that was looked at.
     """
 
     request: BucketEndRequest
@@ -71,6 +78,7 @@ class _Stream:
     planned_for: tuple[Position, str] | None = None
     is_elsewhere: bool = False
     judged: tuple[int, str | None] | None = None
+    marks: dict[str, Mark] = field(default_factory=dict)
 
     @property
     def has_plan(self) -> bool:
@@ -145,6 +153,11 @@ class _Streams:
     asked_at: float = -math.inf
 
     @property
+    def facts(self) -> list[ChannelFacts]:
+        """What is known of the channels."""
+        return [stream.facts for stream in self.members.values() if stream.facts is not None]
+
+    @property
     def waits(self) -> dict[str, float]:
         """The channels for which rows wait, in a channel or in the query's state, and since when."""
         found = {name: each.since for name, each in self.held.items()}
@@ -165,9 +178,14 @@ class _Streams:
 class UnionCalls:
     """Plans the batches of queries that read channels by buckets."""
 
-    def __init__(self, readers: ReaderCalls, channels: ChannelLooks, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, readers: ReaderCalls, channels: ChannelLooks, clock: Callable[[], float],
+        wall: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        """`clock`: seconds, which never go back. `wall`: seconds since 1970."""
         self._readers = readers
         self._clock = clock
+        self._wall = wall
         self._streams: dict[str, _Streams] = {}
         self._channels = channels
         self._warned: dict[str, float] = {}
@@ -257,7 +275,7 @@ class UnionCalls:
             union = replace(union, absent=request.absent)
         for stream in streams.members.values():
             self._look(stream, union)
-        channels = [stream.facts for stream in streams.members.values() if stream.facts is not None]
+        channels = self._leave_out_future(request.query, streams.facts)
         self._note_waits(request.query, streams, union, channels)
         streams.left_ms = note_left(streams.left_ms, channels, union.absent)
         back = find_back(channels, streams.left_ms, union.most_lag_ms)
@@ -265,10 +283,12 @@ class UnionCalls:
             then_ms = self._clock() * 1000 - union.pause_ms
             for stream in streams.members.values():
                 stream.facts = None if stream.facts is None else as_of(stream.facts, then_ms)
-            channels = [stream.facts for stream in streams.members.values() if stream.facts is not None]
+            channels = self._leave_out_future(request.query, streams.facts)
         # Its rows must have waited, too: else the batch would wait for them.
         streams.back = tuple(sorted(back & find_back(channels, streams.left_ms, union.most_lag_ms)))
         absent = streams.given_up.keys() | set(union.absent)
+        if not absent:  # all inputs have come as far
+            channels = streams.facts
         known_ms = parse_settings(request.conf).quiet_inputs_ms, union.pause_of_empty_ms
         wait_ms = min([EMPTY_WAIT_MS, *(each for each in known_ms if each is not None)])
         rests_ms = (self._clock() - streams.moved_at) * 1000
@@ -281,6 +301,17 @@ class UnionCalls:
         streams.leaves_more = None not in (streams.end_ms, stable_ms) and streams.end_ms != stable_ms
         if streams.end_ms is not None:
             streams.moved_at = self._clock()
+
+    def _leave_out_future(self, query: str, channels: Sequence[ChannelFacts]) -> list[ChannelFacts]:
+        """The channels without the rows that are dated too far ahead of this machine's clock, of which this warns."""
+        most_ms = int(self._wall() * 1000) + AHEAD_MS
+        for each in channels:
+            if (each.backlog.latest_ms or 0) > most_ms:
+                self.warn(
+                    query, f"{each.name} has rows that are dated more than {AHEAD_MS // 60_000} minutes ahead of this "
+                    f"machine's clock: no input is away, and none is given up, because it has not come so far",
+                )  # fmt: skip
+        return [leave_out_future(each, most_ms) for each in channels]
 
     def _note_waits(self, query: str, streams: _Streams, union: Union, channels: Sequence[ChannelFacts]) -> None:
         """Notes for which channels rows wait. Gives up those that hold rows for too long, until they are back."""
@@ -341,18 +372,50 @@ class UnionCalls:
         found, errors = dict[str, ChannelFacts](), dict[str, Exception]()
         for copy in member.copies:
             try:
-                asks = _of_replica(request, member, copy.replica, stream.find_first(copy.replica))
-                found[copy.replica] = self._channels.look_at(asks, member, union)
+                found[copy.replica] = self._look_at_copy(stream, copy.replica, member, union)
             except (CecError, OSError) as error:
                 errors[copy.replica] = error
+        while found:
+            stream.replica = _choose_copy(request, found, union)
+            try:
+                if stream.replica == request.replica or self._has_still(stream, stream.replica, member):
+                    break
+                asks = _of_replica(request, member, stream.replica)
+                found[stream.replica] = self._channels.look_at(asks, member, union)
+                self._mark(stream, asks, found[stream.replica].newest)
+            except (CecError, OSError) as error:
+                errors[stream.replica] = error
+                del found[stream.replica]
         for replica, why in errors.items():
             self.warn(request.query, f"the channel of {member.name} in replica {replica} cannot be read: {why}")
         if not found:
             raise errors.get(request.replica) or next(iter(errors.values()))
-        ends = {replica: find_stable_end([each], union.bucket_ms) or 0 for replica, each in found.items()}
-        stream.replica = choose_copy(request.replica, ends, request.until_ms, union.bucket_ms)
         stream.facts = found.pop(stream.replica)
         stream.others = found
+
+    def _look_at_copy(self, stream: _Stream, replica: str, member: Member, union: Union) -> ChannelFacts:
+        """What is known of the channel in a replica.
+
+        Nothing of what was known before counts if somebody has brought that replica back from a copy. Then the number
+        of a batch says nothing any more. Raises `OutputBegunAnew` if the stream has read such a batch.
+        """
+        request, mark = stream.request, stream.marks.get(replica)
+        asks = _of_replica(request, member, replica, stream.find_first(replica))
+        facts = self._channels.look_at(asks, member, union)
+        if mark is not None and mark.batch == facts.newest:
+            return facts
+        if mark is not None and not self._has_still(stream, replica, member):
+            asks = _of_replica(request, member, replica)
+            facts = self._channels.look_at(msgspec.structs.replace(asks, checked=False), member, union)
+        self._mark(stream, asks, facts.newest)
+        return facts
+
+    def _has_still(self, stream: _Stream, replica: str, member: Member) -> bool:
+        mark = stream.marks.get(replica)
+        return mark is None or self._channels.has_still(_of_replica(stream.request, member, replica), mark)
+
+    def _mark(self, stream: _Stream, asks: BucketEndRequest, newest: int) -> None:
+        stream.marks[asks.replica] = self._channels.identify_newest(asks, newest)
 
     def warn(self, query: str, message: str) -> None:
         """Warns, once a minute for each message."""
@@ -392,6 +455,11 @@ def _list_overdue(
             why = f"for which {size:,} bytes wait, more than {union.keep_bytes:,}"
             found.append((name, int(LOW * (max(boundaries.values()) - boundaries[name])), why))
     return found
+
+
+def _choose_copy(request: BucketEndRequest, found: Mapping[str, ChannelFacts], union: Union) -> str:
+    ends = {replica: find_stable_end([each], union.bucket_ms) or 0 for replica, each in found.items()}
+    return choose_copy(request.replica, ends, request.until_ms, union.bucket_ms)
 
 
 def _of_replica(request: BucketEndRequest, member: Member, replica: str, first: int = 0) -> BucketEndRequest:

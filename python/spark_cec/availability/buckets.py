@@ -89,6 +89,30 @@ def as_of(channel: ChannelFacts, then_ms: float) -> ChannelFacts:
     return replace(channel, backlog=backlog, newest=young - 1, said_ms=said_ms)
 
 
+def leave_out_future(channel: ChannelFacts, most_ms: int) -> ChannelFacts:
+    """The channel without the rows whose time is after `most_ms`, as far as the ranges of its batches tell.
+
+    A clock that is wrong makes such rows. Nobody can say that another input is away because it has not come so far. And
+    where an input is not waited for, they must not decide for it which of its rows are late. Of a batch that has other
+    rows, too, the first one counts alone: nothing tells how far the others go.
+    """
+    latest_ms, said_ms = channel.backlog.latest_ms, channel.said_ms
+    if said_ms is not None and said_ms > most_ms:
+        channel = replace(channel, said_ms=most_ms)
+    if latest_ms is None or latest_ms <= most_ms:
+        return channel
+    kept = (
+        each if each.times.last_ms is None or each.times.last_ms <= most_ms else _cut_to_first(each)
+        for each in channel.backlog.batches
+        if each.times.first_ms is None or each.times.first_ms <= most_ms
+    )
+    return replace(channel, backlog=Backlog.of(kept))
+
+
+def _cut_to_first(batch: BatchTimes) -> BatchTimes:
+    return replace(batch, times=replace(batch.times, last_ms=batch.times.first_ms))
+
+
 def find_boundary(channel: ChannelFacts) -> int:
     """The channel's boundary, ms since the epoch: no row below it will come.
 

@@ -24,7 +24,8 @@ class Member:
     `is_source`: the flow that writes it reads a source, and no channel. `copies`: the channel in each replica, if the
     stream may read any of them. `wait_ms`: how far the flow that writes it may be behind before its tentative rows
     count; 0 if it gives out none. `begins_after`: the channel is that of an epoch, and has the flow's batches up to
-    this one, then its own; None for the flow's channel.
+    this one, then its own; None for the flow's channel. `is_kept`: the channel keeps what its settings say, whatever
+    its readers note.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Member:
     copies: tuple[Copy, ...] = ()
     wait_ms: int = 0
     begins_after: int | None = None
+    is_kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,6 +244,11 @@ class PublishedBatches:
                 self._list_bounds()
             return self._bounds
 
+    def forget(self) -> None:
+        """Has the next look list the batches: those that are known were replaced."""
+        with self._lock:
+            self._bounds = None
+
     def _list_bounds(self) -> tuple[int, int] | None:
         self._cuts_then = len(self.cuts.known)
         known, found = self._bounds, batches(self._storage, self.cuts)

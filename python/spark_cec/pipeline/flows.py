@@ -283,7 +283,7 @@ class Flows:
             channel: Member(
                 channel, self._find_channel(channel, epoch), column, parse_interval_ms(delay) or 0,
                 not self._graph.nodes[channel].inputs, copies(channel), self._find_wait_ms(channel),
-                None if epoch is None else epoch.begins.get(channel),
+                None if epoch is None else epoch.begins.get(channel), self._graph.nodes[channel].kept,
             )
             for parameter, (column, delay) in by.watermarks.items()
             for channel in by.list_channels(parameter)

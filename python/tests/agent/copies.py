@@ -29,6 +29,8 @@ class Copies:
     moved: set[str] = field(default_factory=set)
     max_rows: int | None = None
     notes: bool = True
+    kept: bool = False
+    planned_in: int = -1
 
     def __post_init__(self) -> None:
         self.at: dict[str, Any] = {"until_ms": 1, "batch": -1, "first": 0, "of": None, "replica": ""}
@@ -46,14 +48,14 @@ class Copies:
         """Which stream asks, and what it reads."""
         paths = [{"replica": name, "path": agent.checkpoint} for name, agent in self.agents.items()]
         member = {"name": "totals", "path": paths[0]["path"], "time": "time", "delay_ms": 0, "copies": paths,
-                  "wait_ms": WAIT_MS}  # fmt: skip
+                  "wait_ms": WAIT_MS, "is_kept": self.kept}  # fmt: skip
         union = {"bucket_ms": BUCKET_MS, "members": [member], "replicated": True, "notes": self.notes}
         return {"union": union, "own": 0, "query": "board", "source": "sources/0"}
 
     def plan(self) -> dict[str, Any]:
         """Where the next batch ends, which Spark asks twice: the first call of a run plans nothing."""
-        at = self.at
-        run = {"leader": f"run {self.run}", "leads": True, "may_wait": True}
+        at, checked, self.planned_in = self.at, self.planned_in == self.run, self.run
+        run = {"leader": f"run {self.run}", "leads": True, "may_wait": True, "checked": checked}
         place = {"until_ms": at["until_ms"], "batch": at["batch"], "first": at["first"], "seen": at["of"]}
         return self.agents["a"].ask(
             "bucket_end", replica=at["replica"], max_rows=self.max_rows, **self.stream, **run, **place

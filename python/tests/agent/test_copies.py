@@ -90,12 +90,20 @@ def test_what_the_writer_does_not_vouch_for_is_not_given_out(copies: Copies) -> 
     assert copies.take(copies.plan()) == []
 
 
-@pytest.mark.parametrize(("notes", "gone", "replica"), [(True, 6, "b"), (False, 0, "b"), (False, 15, "a")])
+@pytest.mark.parametrize(("how", "gone", "replica"), [
+    ({}, 6, "b"), ({"notes": False}, 0, "b"), ({"notes": False}, 15, "a"), ({"kept": True}, 0, "b"),
+    ({"kept": True}, 15, "a"),
+])  # fmt: skip
 def test_rows_that_the_other_replica_has_let_go_are_not_passed_over(
-    notes: bool, gone: int, replica: str, copies: Copies
+    how: dict[str, bool], gone: int, replica: str, copies: Copies
 ) -> None:
-    """A channel keeps what a stream needs that notes how far it is. For one that does not it may let rows go."""
-    copies.rows, copies.notes = list(range(500, 30_000, 1_000)), notes
+    """A channel keeps what a stream needs that notes how far it is. For one that does not it may let rows go.
+
+    That of a flow with `kept=True` keeps what `output.retainBatches` says, whatever its readers note.
+    """
+    copies.rows = list(range(500, 30_000, 1_000))
+    for name, value in how.items():
+        setattr(copies, name, value)
     copies.plan()
     for until_ms in range(1_000, 6_001, 1_000):
         for each in "ab":
@@ -110,3 +118,65 @@ def test_rows_that_the_other_replica_has_let_go_are_not_passed_over(
     end = copies.plan()
     assert end["replica"] == replica
     assert copies.take(end) == (copies.rows[6:26] if replica == "b" else [])
+
+
+def begin_beside(copies: Copies) -> None:
+    """The stream has read six batches of a, has looked at those of b, and now a stands still."""
+    copies.rows = list(range(500, 30_000, 1_000))
+    copies.plan()
+    for until_ms in range(1_000, 6_001, 1_000):
+        for each in "ab":
+            copies.give_out(each, until_ms)
+    assert copies.take(copies.plan()) == copies.rows[:6] and copies.at["replica"] == "a"
+    assert copies.plan()["until_ms"] == 6_000, "it looks at both"
+
+
+@pytest.mark.parametrize(("gone", "replica"), [(6, "b"), (7, "a")])
+def test_rows_that_were_let_go_since_the_last_look_are_not_passed_over(
+    gone: int, replica: str, copies: Copies
+) -> None:
+    """The stream knows from which batch on it may need rows of b: from 6 on."""
+    begin_beside(copies)
+    for until_ms in range(7_000, 26_001, 1_000):
+        copies.give_out("b", until_ms)
+    manifest.retire(open_storage(copies.agents["b"].home), gone)
+    end = copies.plan()
+    assert end["replica"] == replica
+    assert copies.take(end) == (copies.rows[6:26] if replica == "b" else [])
+
+
+@pytest.mark.parametrize("ends", [
+    (12_000,), (8_000, 12_000), (5_000, 7_000, 9_000, 11_000, 12_000),
+], ids=["fewer batches", "as many", "more"])  # fmt: skip
+def test_a_replica_that_was_brought_back_from_a_copy_is_read_anew(ends: tuple[int, ...], copies: Copies) -> None:
+    """The copy has four of six batches. Its batches are others from then on, and their numbers say nothing."""
+    begin_beside(copies)
+    bring_back(copies, "b", 4)
+    for until_ms in ends:
+        copies.give_out("b", until_ms)
+    end = copies.plan()
+    assert end["replica"] == "b"
+    assert copies.take(end) == copies.rows[6:12]
+    copies.give_out("a", 20_000)
+    assert copies.take(copies.plan()) == copies.rows[12:20]
+
+
+def test_a_replica_that_was_brought_back_under_the_stream_that_reads_it(copies: Copies) -> None:
+    """It has the rows in other batches, so the stream goes on in the other one, and not at a number."""
+    begin_beside(copies)
+    bring_back(copies, "a", 4)
+    for until_ms in (8_000, 10_000, 12_000, 14_000):
+        copies.give_out("a", until_ms)
+    copies.give_out("b", 12_000)
+    end = copies.plan()
+    assert end["replica"] == "b"
+    assert copies.take(end) == copies.rows[6:12]
+    assert copies.take(copies.plan()) == copies.rows[12:14] and copies.at["replica"] == "a"
+
+
+def bring_back(copies: Copies, replica: str, batches: int) -> None:
+    """Takes a replica back to so many batches behind the back of its readers. Each had rows of a second."""
+    manifests = Path(copies.agents[replica].home) / "manifests"
+    for path in sorted(manifests.glob("[0-9]*"))[batches:]:
+        path.unlink()
+    copies.batches[replica], copies.passed[replica] = batches, batches * 1_000

@@ -810,3 +810,69 @@ def test_a_stream_that_has_ended_is_forgotten(tmp_path: Path) -> None:
         for _ in range(2):
             calls.leave(BucketLeaveRequest(query=f"fork {fork}", source="sources/0"))
     assert list(calls._streams) == ["fork 2"] and list(times.read) == ["fork 2 sources/0"]
+
+
+def begin_with_future_row(union: Union, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[float]]:
+    """Rows wait for web, for a minute at most, as of `begin_wait`; app has a row of the year 2100, too.
+
+    Answers this machine's clocks: the one that is never set, and the time since 1970. Both are in seconds.
+    """
+    now, wall = [0.0], [20.0]
+    calls: Any = union.agents["app"].calls._by_name["bucket_end"][1].__self__  # type: ignore[attr-defined]
+    monkeypatch.setattr(calls, "_clock", lambda: now[0])
+    monkeypatch.setattr(calls, "_wall", lambda: wall[0])
+    return now, wall
+
+
+FUTURE_MS = 4_102_444_800_000
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["with other rows", "alone"])
+def test_no_input_is_given_up_that_cannot_come_as_far_as_a_wrong_clock(
+    together: bool, union: Union, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both go on at the pace of the clock, and no row is late. Once web is away, only rows up to now are waited for."""
+    now, wall = begin_with_future_row(union, monkeypatch)
+    kept = how_long(union)
+    union.plan(union=kept)
+    for second in range(20, 220):
+        now[0] += 1.0
+        wall[0] += 1.0
+        if second == 30:
+            union.write("app", *([second * 1_000] if together else []), FUTURE_MS)
+        union.write("app", second * 1_000)
+        union.write("web", second * 1_000 - 300)
+        ends = union.plan(union=kept)
+        assert not ends["app"]["given_up"]
+        union.read(ends)
+    assert union.offsets["app"]["until_ms"] == 217_000 and not late_rows(union, "app") + late_rows(union, "web")
+    for second in range(220, 320):
+        now[0] += 1.0
+        wall[0] += 1.0
+        union.write("app", second * 1_000)
+        union.batch(union=kept)
+    assert union.plan(union=kept)["app"]["given_up"] == ["web"], "it is away"
+    assert union.offsets["app"]["until_ms"] == 318_000, "and no window of the year 2100 has closed"
+    union.write("web", 318_500)
+    union.write("app", 320_000)
+    union.read(union.plan(union=kept))
+    assert not union.plan(union=kept)["app"]["given_up"] and not late_rows(union, "web"), "it is back"
+
+
+def test_rows_are_given_out_however_far_ahead_if_all_inputs_have_come_so_far(
+    union: Union, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_with_future_row(union, monkeypatch)
+    union.plan(union=how_long(union))
+    for name in NAMES:
+        union.write(name, 1_000, FUTURE_MS)
+    assert union.batch(union=how_long(union)) == {"app": [0], "web": [0]}
+    assert union.offsets["app"]["until_ms"] == FUTURE_MS - 1_000
+
+
+def how_long(union: Union) -> dict[str, Any]:
+    """A union in which rows wait for a minute."""
+    members = [
+        {"name": each, "path": union.agents[each].checkpoint, "time": "time", "delay_ms": 1_000} for each in NAMES
+    ]
+    return {"bucket_ms": 1_000, "most_wait_ms": 60_000, "members": members}
