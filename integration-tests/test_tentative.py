@@ -86,10 +86,10 @@ def has_epoch(run: RunningPipeline, number: int, *absent: str) -> None:
     eventually(look, f"epoch {number} without {absent}")
 
 
-def reaches(run: RunningPipeline, second: int) -> None:
-    """Waits until the flow has taken all buckets up to this second after noon."""
+def reaches(run: RunningPipeline, second: int, flow: str = "totals") -> None:
+    """Waits until the flow's watermark is this second after noon."""
     at_ms = int(NOON.timestamp() + second) * 1000
-    eventually(lambda: (flow_of(run, "totals").complete_to_ms or 0) >= at_ms or None, f"{second} s after noon")
+    eventually(lambda: (flow_of(run, flow).complete_to_ms or 0) >= at_ms or None, f"{second} s after noon")
 
 
 def has_row(spark: SparkSession, root: Path, flow: str, second: float) -> None:
@@ -513,14 +513,19 @@ def test_a_flow_without_a_bound_closes_what_is_left(spark: SparkSession, tmp_pat
         rows.collect()
 
 
-def chained(root: Path, first: Board, board: Board) -> Pipeline:
-    """As `per_page`, then sums by page and window of 20 seconds on the second board."""
+def chained(
+    root: Path, first: Board, board: Board, length_s: int = 20, price: str = "DOUBLE", **how: Any
+) -> Pipeline:
+    """As `per_page`, then sums by page and a longer window on the second board.
+
+    `price`: the type of those sums, and `how` their options. With doubles each change is written, and nothing replayed.
+    """
     made = per_page(root, first)
 
-    @made.flow(kept=True, partitions=2, within="6s", alpha=0.8, watermarks={"totals": ("time", "0 seconds")})
+    @made.flow(kept=True, partitions=2, within="6s", alpha=0.8, watermarks={"totals": ("time", "0 seconds")}, **how)
     def long(totals: DataFrame) -> DataFrame:
-        grouped = totals.groupBy(f.window("time", "20 seconds").alias("w"), "page")
-        found = grouped.agg(f.sum("n").alias("n"), f.sum("price").alias("price"))
+        grouped = totals.groupBy(f.window("time", f"{length_s} seconds").alias("w"), "page")
+        found = grouped.agg(f.sum("n").alias("n"), f.sum(f.col("price").cast(price)).alias("price"))
         return found.select(f.col("w.start").alias("time"), "page", "n", "price")
 
     @made.sink(tentative=True)
@@ -553,20 +558,30 @@ def test_a_flow_after_it_answers_tentatively_too_and_corrects_itself(spark: Spar
         assert board.stable == right
 
 
+@pytest.mark.parametrize(("length_s", "conf", "until", "answers", "right"), [
+    pytest.param(20, {}, 36, [(20, "b", 2, 2), (20, "b", 2, 2)], [(0, "a", 4, 4), (20, "b", 8, 8), (40, "b", 2, 2)],
+                 id="clean"),
+    pytest.param(60, DIRTY, 46, [(0, "b", 4, 4), (0, "b", 7, 7)], [(0, "a", 4, 4), (0, "b", 15, 15)],
+                 id="dirty windows"),
+])  # fmt: skip
 def test_a_flow_after_it_is_forked_when_the_epoch_of_the_first_one_has_begun_long_ago(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """The input is slow, so the first flow has gone on since, and the flow after it has read those batches."""
-    feed, first, board = Feed(tmp_path), window_board(), window_board()
-    with running(chained(tmp_path, first, board), spark) as run:
+    length_s: int, conf: dict[str, str], until: int, answers: list[tuple[int, str, int, float]],
+    right: list[tuple[int, str, int, float]], spark: SparkSession, tmp_path: Path,
+) -> None:  # fmt: skip
+    """The input is slow, so the first flow has gone on since, and the flow after it has read those batches.
+
+    If it has a dirty window of them, its fork replays them. They are in the flow's channel, and not in the epoch's.
+    """
+    feed, first, board, newest = Feed(tmp_path), window_board(), window_board(), length_s + 45
+    with running(chained(tmp_path, first, board, length_s, "BIGINT" if conf else "DOUBLE", conf=conf), spark) as run:
         feed.put("web", (1, "a", 1), (15, "a", 1))
         feed.put("app", (2, "a", 1), (15, "a", 1))
         eventually(lambda: first.stable == Counter([(0, "a", 2, 2)]) or None, "the first window is stable")
-        for second in (25, 35, 45, 55, 65):
+        for second in range(25, newest + 1, 10):
             feed.put("web", (second, "b", 1))
         has_epoch(run, 1, "app")
-        eventually(lambda: board.shown()[20, "b", 2, 2] or None, "the second flow answers tentatively")
-        for second in range(24, 36, 2):  # a batch of the first flow for each
+        eventually(lambda: board.shown()[answers[0]] or None, lambda: f"{answers[0]}, not {board.shown()}")
+        for second in range(24, until, 2):  # a batch of the first flow for each
             feed.put("app", (second, "b", 1))
             reaches(run, second - 2)
 
@@ -576,17 +591,17 @@ def test_a_flow_after_it_is_forked_when_the_epoch_of_the_first_one_has_begun_lon
             return json.loads(offset)["batch"] > totals.query.lastProgress["batchId"] or None
 
         eventually(is_ahead, "the second flow has read batches that the epoch lacks")
-        assert board.stable == Counter([(0, "a", 4, 4)])
+        if conf:
+            reaches(run, 30, "long")
         open_ = run._epochs["long"]._open
         assert open_ is not None and open_.query is not None
         open_.query.stop()
         before = {f"long/{open_.epoch.number}"}
         eventually(lambda: board.tentative.keys() - before or None, "rows of its next epoch", 60)
-        eventually(lambda: board.shown()[20, "b", 2, 2] or None, "the same answer")
-        feed.put("app", (66, "b", 1), (76, "b", 1))
-        feed.put("web", (76, "b", 1))
-        right: Windows = Counter([(0, "a", 4, 4), (20, "b", 8, 8), (40, "b", 2, 2)])
-        eventually(lambda: board.stable == right or None, lambda: f"{right}, not {board.stable}")
+        eventually(lambda: board.shown()[answers[1]] or None, lambda: f"{answers[1]}, not {board.shown()}")
+        feed.put("app", (newest + 1, "b", 1), (newest + 11, "b", 1))
+        feed.put("web", (newest + 11, "b", 1))
+        eventually(lambda: board.stable == Counter(right) or None, lambda: f"{right}, not {board.stable}")
 
 
 def test_a_query_with_state_over_tentative_rows_is_eager(spark: SparkSession, tmp_path: Path) -> None:

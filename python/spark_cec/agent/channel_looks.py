@@ -14,9 +14,9 @@ from spark_cec.agent.messages import BucketEndRequest, BucketLeaveRequest
 from spark_cec.agent.reader import (
     LOOK_FOR_BOUNDARY_S,
     ReaderCalls,
+    has_batch,
     identify_batch,
     is_case_sensitive,
-    is_other_batch,
     missing_batch,
     refuse_other_batch,
 )
@@ -122,11 +122,7 @@ class ChannelLooks:
         """
         if member.begins_after is None or request.batch <= member.begins_after:
             return False
-        log = self._readers.find_log_or_none(request)
-        bounds = None if log is None else log.published.bounds()
-        if log is None or bounds is None or bounds[1] < request.batch:
-            return True
-        return is_other_batch(log, request.seen, request.batch)
+        return not has_batch(self._readers.find_log_or_none(request), request.seen, request.batch)
 
     def look_elsewhere(self, request: BucketEndRequest, member: Member, union: Union) -> ChannelFacts:
         """As `look_at`, for such a stream. Buckets say how far it is, and not batches."""

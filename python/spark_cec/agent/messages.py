@@ -895,7 +895,8 @@ class ViewSplitsRequest(Request, frozen=True, kw_only=True):
     Bounds for `output`: batches `first` to `last`, or the `whole` log; with `buckets`, only the rows in them. Bounds
     for `windows`: `operator`, `store`, and `version` (None: the newest). `late`: the rows that came too late for the
     stream `reader`. `seen` identifies the last batch at the first planning of the read. `schema` (Spark's JSON) is the
-    reader's. `may_lose`: lost output is skipped.
+    reader's. `may_lose`: lost output is skipped. `or_flow`: the output is that of an epoch, and its reader is a fork.
+    If `seen` is no batch of it, the rows are those of the flow's own batches.
     """
 
     answer = ViewSplitsAnswer
@@ -913,6 +914,7 @@ class ViewSplitsRequest(Request, frozen=True, kw_only=True):
     version: int | None = None
     buckets: BucketRange | None = None
     reader: str | None = None
+    or_flow: bool = False
 
 
 class ReadSplitAnswer(Message, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn, Protocol, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from spark_cec.adapters.fsspec_storage import open_storage
@@ -30,6 +31,7 @@ from spark_cec.agent.messages import (
 from spark_cec.agent.output_cache import OutputCache
 from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.agent.spool import Spool, write_rows
+from spark_cec.availability.epochs import find_forked
 from spark_cec.checkpoint.columns import first_type_change
 from spark_cec.checkpoint.eventual import head_at, rebuild
 from spark_cec.checkpoint.readers import (
@@ -190,6 +192,11 @@ class ReaderCalls:
         first, newest = _retry_once(lambda: _find_since(log, since))
         return ViewOffsetsAnswer(first=first, last=newest, newest=newest)
 
+    def _is_in_epoch(self, request: ViewSplitsRequest) -> bool:
+        with suppress(LogLocationError):  # the epoch has no log yet
+            return has_batch(self._find_log(request), request.seen, request.last)
+        return False
+
     def read_boundary(self, log: OpenLog) -> Boundary | None:
         """The boundary of the output; an object store is asked now and then."""
         now = time.monotonic()
@@ -239,6 +246,8 @@ class ReaderCalls:
         view = request.view
         if view == "output" and request.last < request.first:
             return ViewSplitsAnswer(splits=(), lost=())  # there may be no log yet
+        if request.or_flow and not self._is_in_epoch(request):
+            request = msgspec.structs.replace(request, path=find_forked(request.path) or request.path)
         log = self._find_log(request)
         # Read the manifests before the catalog, and no later ones: then the catalog has all their frames.
         published = _published_range(log) if view == "output" else range(0)
@@ -448,6 +457,12 @@ def refuse_other_batch(
     """Raises an error if the stream's `seen` batch differs from the log's batch of that number."""
     if is_other_batch(log, request.seen, batch):
         raise missing_batch(log, request, batch, batch)
+
+
+def has_batch(log: OpenLog | None, seen: str | None, batch: int) -> bool:
+    """Whether a channel has a batch, and it is the one that a stream has seen, by its identity."""
+    bounds = None if log is None else log.published.bounds()
+    return log is not None and bounds is not None and bounds[1] >= batch and not is_other_batch(log, seen, batch)
 
 
 def is_other_batch(log: OpenLog, seen: str | None, batch: int) -> bool:

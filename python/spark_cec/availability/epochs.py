@@ -54,6 +54,12 @@ def find_flow(place: str) -> str | None:
     return None if found is None else found[1] + found[2]
 
 
+def find_forked(checkpoint: str) -> str | None:
+    """The checkpoint of the flow, if this one is of an epoch; else None."""
+    found = re.fullmatch(rf"(.*)/{EPOCHS}/\d+/?", checkpoint)
+    return None if found is None else found[1]
+
+
 def newest_epoch(flow: Storage) -> Epoch | None:
     """The epoch with the highest number; None if there never was one. Errors: `DamagedLog`.
 

@@ -13,9 +13,10 @@ import pytest
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.availability.epochs import Epoch, close_epoch, newest_epoch, open_epoch
 from spark_cec.log import manifest
+from spark_cec.log.home import read_log_file
 from spark_cec.log.storage import Storage
 from tests.agent.copies import BUCKET_MS, SCHEMA, Copies, make_copies, write_batch
-from tests.agent.support import Agent
+from tests.agent.support import Agent, Refused
 
 
 class Forks:
@@ -322,3 +323,35 @@ def test_rows_of_an_epoch_that_is_closed_are_not_begun(reader: Reader) -> None:
     forks.end()
     reader.read()
     assert reader.epoch is None
+
+
+@pytest.mark.parametrize("last", [1, 3], ids=["both have the number", "the flow alone has it"])
+def test_a_fork_reads_again_what_its_flow_has_read_of_the_other_flow(last: int, reader: Reader) -> None:
+    """Those batches came after the epoch's begin, so they are in the channel of the other flow alone."""
+    flow, fork = reader.copies.agents["a"], reader.forks["a"]
+    fork.begin()
+    for number in range(4):
+        write_batch(flow, number, [1_000 * number + 500], None)
+    for until_ms in (1_000, 2_000):
+        fork.give_out([700, 1_700], until_ms)
+    epoch = f"{flow.checkpoint}/epochs/1"
+    theirs, mine = identify(open_storage(flow.home), last), identify(open_storage(f"{epoch}/cec/log"), 1)
+
+    def read(**more: Any) -> list[int]:
+        buckets = {"column": "time", "after_ms": 1, "until_ms": 9_000, "fresh_from": 1 << 40}
+        bounds = {"first": 0, "whole": False, "schema": SCHEMA, "buckets": buckets, **more}
+        splits = flow.ask("view_splits", view="output", path=epoch, **bounds)["splits"]
+        found = [flow.ask("read_split", split=each, columns=["n"], path=epoch) for each in splits]
+        return sorted(row["n"] for answer in found for row in flow.rows(answer))
+
+    assert read(last=last, seen=theirs, or_flow=True) == [1_000 * number + 500 for number in range(last + 1)]
+    with pytest.raises(Refused, match="was begun anew"):
+        read(last=last, seen=theirs)
+    assert read(last=1, seen=mine, or_flow=True) == [700, 1_700], "what the fork itself has read"
+
+
+def identify(home: Storage, batch: int) -> str:
+    """As the offsets of streams name a batch of a log."""
+    log = read_log_file(home)
+    assert log is not None
+    return f"{log.log_id[:8]}-{manifest.load(home, batch).crc:08x}"

@@ -542,7 +542,7 @@ private[cec] final case class ViewSplitsRequest(
     path: String, conf: Map[String, String], view: String, first: Long = 0L, last: Long = 0L, whole: Boolean = false,
     mayLose: Boolean = false, seen: Option[String] = None, schema: Option[String] = None, operator: Long = 0L,
     store: String = "default", version: Option[Long] = None, buckets: Option[BucketRange] = None,
-    reader: Option[String] = None)
+    reader: Option[String] = None, orFlow: Boolean = false)
     extends AgentRequest("view_splits") {
   override type Answer = ViewSplitsAnswer
   override def toJson: ObjectNode = {
@@ -561,6 +561,7 @@ private[cec] final case class ViewSplitsRequest(
     node.set[JsonNode]("version", Json.orNull(version)(value => Json.node(value)))
     node.set[JsonNode]("buckets", Json.orNull(buckets)(value => value.toJson))
     node.set[JsonNode]("reader", Json.orNull(reader)(value => Json.node(value)))
+    node.put("or_flow", orFlow)
     node
   }
   override def parse(answer: JsonNode): ViewSplitsAnswer = ViewSplitsAnswer.of(answer)

@@ -141,7 +141,7 @@ private[source] final class BucketStream(view: OutputView, buckets: Buckets, sch
   }
 
   override def stop(): Unit = {
-    BucketWaits.forget()
+    if (checked) BucketWaits.forget() // a replay has streams of its own, and what the driver has ordered holds behind it
     BucketLeaders.forget(query, id)
     try view.leaveBuckets(query, place) catch { case NonFatal(_) => } // an agent that is dead has forgotten it
     (if (copies.isEmpty) Seq(view) else copies.values).foreach(_.noteEnd(None, retained))

@@ -91,6 +91,9 @@ private[source] final case class NextEnd(batch: Long, of: Option[String], newest
 private[source] final case class Buckets(union: String, own: Int) {
   private def member = Json.parse(union).get("members").get(own)
 
+  /** Whether the channel is that of an epoch, so that the stream is of a fork. Its flow may have read later batches of the other flow. */
+  def isOfEpoch: Boolean = member.hasNonNull("begins_after")
+
   /** The column with the time. */
   def time: String = member.get("time").asText
 
@@ -127,6 +130,8 @@ private[source] final case class OutputView(
     path: String, conf: Map[String, String], startingMs: Option[Long], maxBatches: Option[Long], maxRows: Option[Long], mayLose: Boolean,
     mayWait: Boolean, newColumns: Boolean, reader: Option[String], buckets: Option[Buckets], tentative: Boolean) extends View {
   override def name: String = "output"
+
+  override protected def bound(request: ViewSplitsRequest): ViewSplitsRequest = request.copy(orFlow = buckets.exists(_.isOfEpoch))
 
   /** The first batch to read. */
   def first: Long = Agent.call(ViewOffsetsRequest(path, conf, mayWait, startingTimestampMs = startingMs), conf).first
