@@ -385,7 +385,8 @@ def test_a_flow_in_instances(spark: SparkSession, tmp_path: Path) -> None:
     assert late and late == {start: there[start] for start in late}, "no row of an instance that was behind is missing"
 
 
-def test_the_command_runs_the_example_and_stops_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_runs_the_example_and_stops_it(by: signal.Signals, tmp_path: Path) -> None:
     home, log = tmp_path / "shop", tmp_path / "log"
     cec = str(Path(sys.executable).with_name("cec"))
     command = [cec, "pipeline", "run", str(ROOT / "examples/shop.py"), "--master", "local[2]"]
@@ -405,10 +406,11 @@ def test_the_command_runs_the_example_and_stops_it(tmp_path: Path) -> None:
             return True if written else None
 
         eventually(look, "rows in the report", 240.0)
-        child.send_signal(signal.SIGTERM)
+        child.send_signal(by)
         assert child.wait(60) == 0, log.read_text()[-3000:]
     finally:
         child.kill()
     assert PipelineHome(str(home)).status().is_over
-    said = log.read_text().split("pipeline shop: stopping\n")[1]
+    before, said = log.read_text().split("pipeline shop: stopping\n")
+    assert "Traceback" not in before
     assert len(said.splitlines()) < 10, f"what Spark says of tasks that were interrupted: {said}"

@@ -36,7 +36,8 @@ def complete_to_ms(query: StreamingQuery) -> int | None:
     try:
         text = query._jsq.lastProgress().eventTime().get("watermark")
         found = None if text is None else int(datetime.fromisoformat(str(text)).timestamp() * 1000)
-        return found or None  # Spark begins at the epoch
+        # Spark begins at the epoch, and a stream by buckets a millisecond later.
+        return None if found is None or found <= 1 else found
     except Exception:  # the session has ended
         return None
 

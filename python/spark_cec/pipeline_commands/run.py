@@ -118,7 +118,8 @@ def run(
         print(f"pipeline {pipeline.name}: Spark is being started", file=sys.stderr)
         with _spark(pipeline.name, master, pairs) as spark:
             running = pipeline.start(spark, only, RecoveryPolicy(recovery), replica)
-            signal.signal(signal.SIGTERM, _interrupt)
+            for number in (signal.SIGINT, signal.SIGTERM):  # PySpark's own handler calls the JVM, and prints tracebacks
+                signal.signal(number, _interrupt)
             _follow(running, as_json, lambda: spark.sparkContext.setLogLevel("OFF"))
             failed = running.status().failed
     except GraphError as error:
