@@ -96,19 +96,21 @@ class ChannelLooks:
         return Mark(newest, None if log is None else identify_batch(log, newest))
 
     def has_still(self, request: BucketEndRequest, mark: Mark) -> bool:
-        """Whether the channel has the batch still, or has let it go. If not, all that is known of the channel is old:
-        somebody has brought it back from a copy, and it has gone on from there.
+        """Whether the channel has the batch still. If not, what is known of the channel may be old.
+
+        Somebody may have brought it back from a copy, and it has gone on from there. A batch that was let go proves
+        nothing, either.
         """
         log = self._readers.find_log_or_none(request)
-        if log is None or mark.batch < 0 or identify_batch(log, mark.batch) == mark.of:
-            return True
-        log.published.forget()
-        bounds = log.published.bounds()
-        if bounds is not None and mark.batch < bounds[0]:
-            return True
-        with self._lock:
-            self._times = {key: each for key, each in self._times.items() if key[0] != log.home}
-        return False
+        return log is None or mark.batch < 0 or identify_batch(log, mark.batch) == mark.of
+
+    def forget(self, request: BucketEndRequest) -> None:
+        """Forgets which batches the channel has, and their times."""
+        log = self._readers.find_log_or_none(request)
+        if log is not None:
+            log.published.forget()
+            with self._lock:
+                self._times = {key: each for key, each in self._times.items() if key[0] != log.home}
 
     def find_pause_s(self, request: BucketEndRequest) -> float:
         """The time between two looks at the boundary of a stream's channel."""

@@ -53,7 +53,11 @@ _LOG = logging.getLogger(__name__)
 
 _WARN_S = 60.0
 
-AHEAD_MS = 600_000
+_PLANS = 3
+"""A plan is made anew so often, at most, because batches of a channel turn out to be others. Later another one is made.
+"""
+
+AHEAD_MS = 10_000
 """Rows may be dated so far ahead of this machine's clock: clocks differ. For later ones nobody waits before their time.
 """
 
@@ -67,7 +71,7 @@ class _Stream:
     `replica`: the one whose channel the batch is read from, empty without replicas. `others`: what was known of the
     channel in the other ones. `ends`: by replica, the end of the stable buckets, and since when it is there.
     `is_elsewhere`: the batch before is of another channel, as `judged` for that batch and its identity. `marks`: by
-    replica, the newest batch that was looked at.
+    replica, the newest batch that was looked at. `is_checked`: in this run the batch before was compared with `seen`.
     """
 
     request: BucketEndRequest
@@ -79,6 +83,7 @@ class _Stream:
     is_elsewhere: bool = False
     judged: tuple[int, str | None] | None = None
     marks: dict[str, Mark] = field(default_factory=dict)
+    is_checked: bool = False
 
     @property
     def has_plan(self) -> bool:
@@ -89,6 +94,19 @@ class _Stream:
         """The batch from which on the stream may need rows of a replica that it has not read; 0 if it is unknown."""
         known = self.facts if replica == self.replica else self.others.get(replica)
         return 0 if known is None else advance(known, self.request.until_ms).first
+
+    def knows(self, replica: str) -> bool:
+        """Whether it has looked at the channel in a replica before."""
+        return replica in self.others or (replica == self.replica and self.facts is not None)
+
+    def forget(self, replica: str) -> None:
+        """Forgets what it knows of the channel in a replica, whose batches are others now."""
+        self.marks.pop(replica, None)
+        self.others.pop(replica, None)
+        if replica == self.replica:
+            self.facts = None
+        if replica == self.request.replica:
+            self.is_checked = False
 
     def note_end(self, replica: str, end_ms: int, now: float) -> float:
         """Notes the end of the stable buckets in a replica; answers since when it is there."""
@@ -269,7 +287,30 @@ class UnionCalls:
         return found
 
     def _plan(self, request: BucketEndRequest, streams: _Streams) -> None:
-        """Plans the next batch. In the leader's second call of a run all streams of the query have asked once."""
+        """Plans the next batch. In the leader's second call of a run all streams of the query have asked once.
+
+        A plan must not follow what was known of a channel that somebody has brought back from a copy. To look whether
+        somebody has costs a request for each replica, so that comes when there is a batch.
+        """
+        for _ in range(_PLANS):
+            self._plan_once(request, streams)
+            if streams.end_ms is None or not self._forget_replaced(streams, parse_union(request.union)):
+                return
+        streams.end_ms = None
+
+    def _forget_replaced(self, streams: _Streams, union: Union) -> bool:
+        """Forgets the channels of replicas whose batches are others now; answers whether there are any."""
+        replaced = [
+            (stream, replica)
+            for stream in streams.members.values()
+            for replica in list(stream.marks)
+            if not self._has_still(stream, replica, union.members[stream.request.own])
+        ]
+        for stream, replica in replaced:
+            stream.forget(replica)
+        return bool(replaced)
+
+    def _plan_once(self, request: BucketEndRequest, streams: _Streams) -> None:
         union = parse_union(request.union)
         if request.absent is not None:
             union = replace(union, absent=request.absent)
@@ -308,8 +349,8 @@ class UnionCalls:
         for each in channels:
             if (each.backlog.latest_ms or 0) > most_ms:
                 self.warn(
-                    query, f"{each.name} has rows that are dated more than {AHEAD_MS // 60_000} minutes ahead of this "
-                    f"machine's clock: no input is away, and none is given up, because it has not come so far",
+                    query, f"{each.name} has rows that are dated more than {AHEAD_MS // 1000} seconds ahead of this "
+                    f"machine's clock: no other input counts as away because it has not come so far",
                 )  # fmt: skip
         return [leave_out_future(each, most_ms) for each in channels]
 
@@ -367,7 +408,8 @@ class UnionCalls:
                 stream.judged = request.batch, request.seen
                 stream.is_elsewhere = self._channels.is_elsewhere(request, member)
             look = self._channels.look_elsewhere if stream.is_elsewhere else self._channels.gather
-            stream.facts = look(request, member, union)
+            stream.facts = look(_check_once(stream, request), member, union)
+            stream.is_checked = True
             return
         found, errors = dict[str, ChannelFacts](), dict[str, Exception]()
         for copy in member.copies:
@@ -375,21 +417,12 @@ class UnionCalls:
                 found[copy.replica] = self._look_at_copy(stream, copy.replica, member, union)
             except (CecError, OSError) as error:
                 errors[copy.replica] = error
-        while found:
-            stream.replica = _choose_copy(request, found, union)
-            try:
-                if stream.replica == request.replica or self._has_still(stream, stream.replica, member):
-                    break
-                asks = _of_replica(request, member, stream.replica)
-                found[stream.replica] = self._channels.look_at(asks, member, union)
-                self._mark(stream, asks, found[stream.replica].newest)
-            except (CecError, OSError) as error:
-                errors[stream.replica] = error
-                del found[stream.replica]
         for replica, why in errors.items():
             self.warn(request.query, f"the channel of {member.name} in replica {replica} cannot be read: {why}")
         if not found:
             raise errors.get(request.replica) or next(iter(errors.values()))
+        ends = {replica: find_stable_end([each], union.bucket_ms) or 0 for replica, each in found.items()}
+        stream.replica = choose_copy(request.replica, ends, request.until_ms, union.bucket_ms)
         stream.facts = found.pop(stream.replica)
         stream.others = found
 
@@ -399,23 +432,31 @@ class UnionCalls:
         Nothing of what was known before counts if somebody has brought that replica back from a copy. Then the number
         of a batch says nothing any more. Raises `OutputBegunAnew` if the stream has read such a batch.
         """
-        request, mark = stream.request, stream.marks.get(replica)
-        asks = _of_replica(request, member, replica, stream.find_first(replica))
-        facts = self._channels.look_at(asks, member, union)
+        mark = stream.marks.get(replica)
+        facts, asks = self._look_on(stream, replica, member, union)
         if mark is not None and mark.batch == facts.newest:
             return facts
-        if mark is not None and not self._has_still(stream, replica, member):
-            asks = _of_replica(request, member, replica)
-            facts = self._channels.look_at(msgspec.structs.replace(asks, checked=False), member, union)
-        self._mark(stream, asks, facts.newest)
+        if mark is not None and not self._channels.has_still(asks, mark):
+            stream.forget(replica)
+            facts, asks = self._look_on(stream, replica, member, union)
+        stream.marks[replica] = self._channels.identify_newest(asks, facts.newest)
         return facts
+
+    def _look_on(
+        self, stream: _Stream, replica: str, member: Member, union: Union
+    ) -> tuple[ChannelFacts, BucketEndRequest]:
+        """What is known of the channel in a replica, and the request for it."""
+        asks = _of_replica(stream.request, member, replica, stream.find_first(replica))
+        if not stream.knows(replica):
+            self._channels.forget(asks)
+        is_read = replica == stream.request.replica
+        facts = self._channels.look_at(_check_once(stream, asks) if is_read else asks, member, union)
+        stream.is_checked = stream.is_checked or is_read
+        return facts, asks
 
     def _has_still(self, stream: _Stream, replica: str, member: Member) -> bool:
         mark = stream.marks.get(replica)
         return mark is None or self._channels.has_still(_of_replica(stream.request, member, replica), mark)
-
-    def _mark(self, stream: _Stream, asks: BucketEndRequest, newest: int) -> None:
-        stream.marks[asks.replica] = self._channels.identify_newest(asks, newest)
 
     def warn(self, query: str, message: str) -> None:
         """Warns, once a minute for each message."""
@@ -457,9 +498,12 @@ def _list_overdue(
     return found
 
 
-def _choose_copy(request: BucketEndRequest, found: Mapping[str, ChannelFacts], union: Union) -> str:
-    ends = {replica: find_stable_end([each], union.bucket_ms) or 0 for replica, each in found.items()}
-    return choose_copy(request.replica, ends, request.until_ms, union.bucket_ms)
+def _check_once(stream: _Stream, request: BucketEndRequest) -> BucketEndRequest:
+    """The request, so that the batch before is compared with `seen` once in each run.
+
+    The first call of a run may plan nothing, so the shim cannot say whether that was done.
+    """
+    return msgspec.structs.replace(request, checked=request.checked and stream.is_checked)
 
 
 def _of_replica(request: BucketEndRequest, member: Member, replica: str, first: int = 0) -> BucketEndRequest:

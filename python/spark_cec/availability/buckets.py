@@ -93,24 +93,25 @@ def leave_out_future(channel: ChannelFacts, most_ms: int) -> ChannelFacts:
     """The channel without the rows whose time is after `most_ms`, as far as the ranges of its batches tell.
 
     A clock that is wrong makes such rows. Nobody can say that another input is away because it has not come so far. And
-    where an input is not waited for, they must not decide for it which of its rows are late. Of a batch that has other
-    rows, too, the first one counts alone: nothing tells how far the others go.
+    where an input is not waited for, they must not decide for it which of its rows are late. A batch may have other
+    rows, too. They may wait, so it counts up to `most_ms`. But nothing tells how far they go, so the boundary follows
+    the first one.
     """
     latest_ms, said_ms = channel.backlog.latest_ms, channel.said_ms
     if said_ms is not None and said_ms > most_ms:
         channel = replace(channel, said_ms=most_ms)
     if latest_ms is None or latest_ms <= most_ms:
         return channel
-    kept = (
-        each if each.times.last_ms is None or each.times.last_ms <= most_ms else _cut_to_first(each)
-        for each in channel.backlog.batches
-        if each.times.first_ms is None or each.times.first_ms <= most_ms
-    )
-    return replace(channel, backlog=Backlog.of(kept))
-
-
-def _cut_to_first(batch: BatchTimes) -> BatchTimes:
-    return replace(batch, times=replace(batch.times, last_ms=batch.times.first_ms))
+    kept, ends = list[BatchTimes](), list[int]()
+    for each in channel.backlog.batches:
+        first, last = each.times.first_ms, each.times.last_ms
+        if first is None or last is None or last <= most_ms:
+            kept.append(each)
+            ends += [] if last is None else [last]
+        elif first <= most_ms:
+            kept.append(replace(each, times=replace(each.times, last_ms=most_ms)))
+            ends.append(first)
+    return replace(channel, backlog=Backlog(tuple(kept), max(ends, default=None)))
 
 
 def find_boundary(channel: ChannelFacts) -> int:
@@ -197,12 +198,16 @@ def note_holders(
     """Since when each channel holds rows of others back, slowest first. `known`: the last answer.
 
     `holders`: as of `find_holders`. `ahead_ms`: the highest boundary. An input that is slow holds rows back, too. So
-    its wait ends only when its boundary has passed all rows that waited at the begin.
+    its wait ends only when its boundary has passed all rows that waited at the begin. If the highest boundary is lower
+    now, that one counts: the clock that says which rows count was ahead for a moment.
     """
     held = {}
     for name, end_ms in holders.items():
         before = known.get(name)
-        held[name] = Held(now, ahead_ms) if before is None or end_ms >= before.to_ms else before
+        if before is None or end_ms >= min(before.to_ms, ahead_ms):
+            held[name] = Held(now, ahead_ms)
+        else:
+            held[name] = Held(before.since, min(before.to_ms, ahead_ms))
     return held
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent import unions
 from spark_cec.log import manifest
 from spark_cec.log.late import list_late
 from tests.agent.copies import Copies, make_copies
+from tests.agent.support import Refused
 
 
 @pytest.fixture
@@ -148,8 +150,14 @@ def test_rows_that_were_let_go_since_the_last_look_are_not_passed_over(
 @pytest.mark.parametrize("ends", [
     (12_000,), (8_000, 12_000), (5_000, 7_000, 9_000, 11_000, 12_000),
 ], ids=["fewer batches", "as many", "more"])  # fmt: skip
-def test_a_replica_that_was_brought_back_from_a_copy_is_read_anew(ends: tuple[int, ...], copies: Copies) -> None:
-    """The copy has four of six batches. Its batches are others from then on, and their numbers say nothing."""
+def test_a_replica_that_was_brought_back_from_a_copy_is_read_anew(
+    ends: tuple[int, ...], copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy has four of six batches. Its batches are others from then on, and their numbers say nothing.
+
+    By what was known before, stable buckets have no rows. A batch without rows comes after a while.
+    """
+    monkeypatch.setattr(unions, "EMPTY_WAIT_MS", -1)
     begin_beside(copies)
     bring_back(copies, "b", 4)
     for until_ms in ends:
@@ -174,9 +182,135 @@ def test_a_replica_that_was_brought_back_under_the_stream_that_reads_it(copies: 
     assert copies.take(copies.plan()) == copies.rows[12:14] and copies.at["replica"] == "a"
 
 
-def bring_back(copies: Copies, replica: str, batches: int) -> None:
-    """Takes a replica back to so many batches behind the back of its readers. Each had rows of a second."""
-    manifests = Path(copies.agents[replica].home) / "manifests"
-    for path in sorted(manifests.glob("[0-9]*"))[batches:]:
+class Life:
+    """Replicas give out rows and are brought back, and the query reads and is started again, at random."""
+
+    def __init__(self, seed: int, copies: Copies) -> None:
+        self.chance, self.copies, self.given = random.Random(seed), copies, list[int]()
+        self.said = {each: [0] for each in "ab"}
+        copies.rows = sorted({self.chance.randint(1, 40_000) for _ in range(80)})
+        copies.max_rows = self.chance.choice([None, None, 1, 5])
+
+    def give_out(self, replica: str, until_ms: int) -> None:
+        self.copies.give_out(replica, until_ms)
+        self.said[replica].append(until_ms)
+
+    def give_some(self, replica: str) -> None:
+        if self.copies.passed[replica] < 41_000:
+            self.give_out(replica, self.copies.passed[replica] + self.chance.randint(0, 3_000))
+
+    def bring_back(self, replica: str) -> None:
+        batches = self.chance.randint(0, self.copies.batches[replica])
+        del self.said[replica][batches + 1 :]
+        bring_back(self.copies, replica, batches, self.said[replica][-1])
+        for _ in range(self.chance.randint(0, 4)):
+            self.give_some(replica)
+
+    def read(self) -> None:
+        """A query that fails is started again."""
+        try:
+            self.given += self.copies.take(self.copies.plan())
+        except Refused:
+            self.copies.run += 1
+
+    def step(self) -> None:
+        if self.chance.random() < 0.6:
+            self.give_some(self.chance.choice("ab"))
+        if self.chance.random() < 0.08:
+            self.bring_back(self.chance.choice("ab"))
+        if self.chance.random() < 0.6:
+            self.read()
+        if self.chance.random() < 0.05:
+            self.copies.run += 1
+
+    def end(self) -> None:
+        """No failure is there to stay."""
+        self.copies.max_rows = None
+        for replica, until_ms in (("b", 50_000), ("a", 60_000), ("b", 70_000)):
+            self.give_out(replica, until_ms)
+            for _ in range(4):
+                self.read()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_replicas_are_brought_back_at_random(seed: int, copies: Copies, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also twice, to no batch at all, and under a query that is started again. No row is lost or doubled."""
+    monkeypatch.setattr(unions, "EMPTY_WAIT_MS", -1)
+    life = Life(seed, copies)
+    for _ in range(150):
+        life.step()
+    life.end()
+    assert sorted(life.given) == copies.rows, f"seed {seed}"
+
+
+def bring_back(copies: Copies, replica: str, batches: int, until_ms: int | None = None) -> None:
+    """Takes a replica back to so many batches behind the back of its readers.
+
+    `until_ms`: it has then given out the rows below; None if each batch had those of a second.
+    """
+    home = Path(copies.agents[replica].home)
+    for path in sorted((home / "manifests").glob("[0-9]*"))[batches:]:
         path.unlink()
-    copies.batches[replica], copies.passed[replica] = batches, batches * 1_000
+    copies.batches[replica] = batches
+    copies.passed[replica] = batches * 1_000 if until_ms is None else until_ms
+    if until_ms is not None:
+        (home / "boundary.json").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("ends", [(8_000, 12_000), (8_000, 9_000, 12_000)], ids=["as many", "more"])
+def test_a_replica_that_was_brought_back_while_the_query_was_stopped(ends: tuple[int, ...], copies: Copies) -> None:
+    """The first call of a run plans nothing, so the second one must compare the batch."""
+    begin_beside(copies)
+    bring_back(copies, "a", 4)
+    for until_ms in ends:
+        copies.give_out("a", until_ms)
+    copies.run += 1
+    given = take_some(copies)
+    for each in "ab":
+        copies.give_out(each, 13_000)
+    assert given + take_some(copies) == copies.rows[6:13]
+
+
+def test_a_replica_that_has_as_many_batches_again(copies: Copies) -> None:
+    """The stream has looked at six batches, and has read three of them: its own batches are bounded."""
+    copies.rows, copies.max_rows = list(range(500, 30_000, 1_000)), 1
+    copies.plan()
+    for until_ms in range(1_000, 6_001, 1_000):
+        for each in "ab":
+            copies.give_out(each, until_ms)
+    given = [row for _ in range(3) for row in copies.take(copies.plan())]
+    bring_back(copies, "a", 4)
+    for until_ms in (8_000, 12_000):
+        copies.give_out("a", until_ms)
+    given += take_some(copies, 8)
+    for until_ms in (13_000, 14_000):
+        for each in "ab":
+            copies.give_out(each, until_ms)
+    assert given + take_some(copies, 20) == copies.rows[:14]
+
+
+def test_a_replica_that_was_brought_back_learns_nothing_by_its_old_numbers(copies: Copies) -> None:
+    begin_beside(copies)
+    bring_back(copies, "b", 4)
+    for until_ms in (8_000, 12_000):
+        copies.give_out("b", until_ms)
+    copies.give_out("a", 7_000)
+    end = copies.plan()
+    assert copies.take(end) == copies.rows[6:12] if end["replica"] == "b" else end["others"]["b"] < 4
+
+
+def test_a_replica_that_was_brought_back_and_has_let_go_what_was_looked_at(copies: Copies) -> None:
+    copies.kept = True
+    begin_beside(copies)
+    bring_back(copies, "b", 4)
+    for until_ms in (8_000, 12_000, 13_000):
+        copies.give_out("b", until_ms)
+    manifest.retire(open_storage(copies.agents["b"].home), 6)
+    given = take_some(copies, 3)
+    copies.give_out("a", 14_000)
+    assert given + take_some(copies) == copies.rows[6:14]
+
+
+def take_some(copies: Copies, plans: int = 6) -> list[int]:
+    """The rows of the next batches."""
+    return [row for _ in range(plans) for row in copies.take(copies.plan())]

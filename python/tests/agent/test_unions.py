@@ -466,7 +466,7 @@ def test_a_fork_reads_an_epoch_that_began_before_its_flows_last_batch(
     ends = union.plan(**fork)
     assert ends["app"]["since"] is None, "it is its own batch now"
     looks = list[int]()
-    monkeypatch.setattr(channel_looks, "is_other_batch", lambda *of: looks.append(of[-1]))
+    monkeypatch.setattr(channel_looks, "has_batch", lambda *of: looks.append(of[-1]))
     assert union.plan(**fork) == ends and not looks, "that is known"
     assert union.read(ends) == {"app": [{1: 105, 3: 301}[own]], "web": [301]}
 
@@ -876,3 +876,56 @@ def how_long(union: Union) -> dict[str, Any]:
         {"name": each, "path": union.agents[each].checkpoint, "time": "time", "delay_ms": 1_000} for each in NAMES
     ]
     return {"bucket_ms": 1_000, "most_wait_ms": 60_000, "members": members}
+
+
+def test_no_input_is_given_up_when_the_time_of_a_row_comes_near(
+    union: Union, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row was eleven minutes ahead. Both inputs keep pace with the clock."""
+    now, wall = begin_with_future_row(union, monkeypatch)
+    kept = how_long(union)
+    union.plan(union=kept)
+    for second in range(20, 760, 4):
+        now[0] += 4
+        wall[0] += 4
+        union.write("app", second * 1_000, *([(second + 660) * 1_000] if second == 32 else []))
+        union.write("web", second * 1_000 - 300)
+        ends = union.plan(union=kept)
+        union.read(ends)
+        assert not ends["app"]["given_up"] and ends["app"]["until_ms"] <= (second + 1) * 1_000
+    assert not late_rows(union, "app") + late_rows(union, "web")
+
+
+def test_a_clock_that_was_ahead_for_a_moment_gives_no_input_up(
+    union: Union, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, wall = begin_with_future_row(union, monkeypatch)
+    kept = how_long(union)
+    union.plan(union=kept)
+    union.write("app", 4_000_000)
+    for second in range(20, 200, 2):
+        now[0] += 2
+        wall[0] = 7_200 if second == 40 else second
+        union.write("app", second * 1_000)
+        union.write("web", second * 1_000 - 2_000)
+        ends = union.plan(union=kept)
+        union.read(ends)
+        assert not ends["app"]["given_up"]
+    assert not late_rows(union, "web")
+
+
+def test_rows_beside_one_of_the_future_wait_as_others_do(union: Union, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The input for which they wait is away, and the writer says how far the other one is."""
+    now, wall = begin_with_future_row(union, monkeypatch)
+    kept = how_long(union)
+    union.plan(union=kept)
+    wall[0] = 30.0
+    union.write("web", 23_000)
+    union.write("app", 20_000, 25_000, FUTURE_MS)
+    given = union.batch(union=kept)["app"]
+    for second in range(31, 131):
+        now[0] += 1
+        wall[0] += 1
+        union.agents["app"].ask("boundary", batch=0, generation=1, quiet_ms=second * 1_000, columns={})
+        given += union.batch(union=kept)["app"]
+    assert given == [0, 1]
