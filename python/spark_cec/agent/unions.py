@@ -72,6 +72,7 @@ class _Stream:
     channel in the other ones. `ends`: by replica, the end of the stable buckets, and since when it is there.
     `is_elsewhere`: the batch before is of another channel, as `judged` for that batch and its identity. `marks`: by
     replica, the newest batch that was looked at. `is_checked`: in this run the batch before was compared with `seen`.
+    `listed`: the replicas whose batches were listed anew in this run.
     """
 
     request: BucketEndRequest
@@ -84,6 +85,7 @@ class _Stream:
     judged: tuple[int, str | None] | None = None
     marks: dict[str, Mark] = field(default_factory=dict)
     is_checked: bool = False
+    listed: set[str] = field(default_factory=set)
 
     @property
     def has_plan(self) -> bool:
@@ -95,14 +97,11 @@ class _Stream:
         known = self.facts if replica == self.replica else self.others.get(replica)
         return 0 if known is None else advance(known, self.request.until_ms).first
 
-    def knows(self, replica: str) -> bool:
-        """Whether it has looked at the channel in a replica before."""
-        return replica in self.others or (replica == self.replica and self.facts is not None)
-
     def forget(self, replica: str) -> None:
         """Forgets what it knows of the channel in a replica, whose batches are others now."""
         self.marks.pop(replica, None)
         self.others.pop(replica, None)
+        self.listed.discard(replica)
         if replica == self.replica:
             self.facts = None
         if replica == self.request.replica:
@@ -294,7 +293,10 @@ class UnionCalls:
         """
         for _ in range(_PLANS):
             self._plan_once(request, streams)
-            if streams.end_ms is None or not self._forget_replaced(streams, parse_union(request.union)):
+            if streams.end_ms is None:
+                return
+            if not self._forget_replaced(streams, parse_union(request.union)):
+                streams.moved_at = self._clock()
                 return
         streams.end_ms = None
 
@@ -340,8 +342,6 @@ class UnionCalls:
         )
         stable_ms = find_stable_end(channels, union.bucket_ms, absent)
         streams.leaves_more = None not in (streams.end_ms, stable_ms) and streams.end_ms != stable_ms
-        if streams.end_ms is not None:
-            streams.moved_at = self._clock()
 
     def _leave_out_future(self, query: str, channels: Sequence[ChannelFacts]) -> list[ChannelFacts]:
         """The channels without the rows that are dated too far ahead of this machine's clock, of which this warns."""
@@ -417,6 +417,7 @@ class UnionCalls:
                 found[copy.replica] = self._look_at_copy(stream, copy.replica, member, union)
             except (CecError, OSError) as error:
                 errors[copy.replica] = error
+                stream.marks.pop(copy.replica, None)  # no plan follows it
         for replica, why in errors.items():
             self.warn(request.query, f"the channel of {member.name} in replica {replica} cannot be read: {why}")
         if not found:
@@ -447,16 +448,19 @@ class UnionCalls:
     ) -> tuple[ChannelFacts, BucketEndRequest]:
         """What is known of the channel in a replica, and the request for it."""
         asks = _of_replica(stream.request, member, replica, stream.find_first(replica))
-        if not stream.knows(replica):
+        if replica not in stream.listed:
             self._channels.forget(asks)
+            stream.listed.add(replica)
         is_read = replica == stream.request.replica
         facts = self._channels.look_at(_check_once(stream, asks) if is_read else asks, member, union)
         stream.is_checked = stream.is_checked or is_read
         return facts, asks
 
     def _has_still(self, stream: _Stream, replica: str, member: Member) -> bool:
-        mark = stream.marks.get(replica)
-        return mark is None or self._channels.has_still(_of_replica(stream.request, member, replica), mark)
+        try:
+            return self._channels.has_still(_of_replica(stream.request, member, replica), stream.marks[replica])
+        except (CecError, OSError):  # the next look finds out, and another replica may do
+            return False
 
     def warn(self, query: str, message: str) -> None:
         """Warns, once a minute for each message."""

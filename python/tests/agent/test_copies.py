@@ -6,11 +6,13 @@ import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent import unions
+from spark_cec.errors import LogLocationError, NoAnswer
 from spark_cec.log import manifest
 from spark_cec.log.late import list_late
 from tests.agent.copies import Copies, make_copies
@@ -82,6 +84,32 @@ def test_a_replica_that_cannot_be_read_is_none(copies: Copies, caplog: pytest.Lo
     end = copies.plan()
     assert end["replica"] == "b"
     assert copies.take(end) == [1_500]
+
+
+@pytest.mark.parametrize("error", [OSError("EIO"), LogLocationError("there", "is gone"), NoAnswer("no answer")])
+@pytest.mark.parametrize(("bad", "good"), ["ab", "ba"])
+def test_a_replica_that_cannot_be_read_any_more_is_none(
+    bad: str, good: str, error: Exception, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the midst of a run, in which the stream has looked at both."""
+    begin_beside(copies)
+    copies.give_out(good, 8_000)
+    readers: Any = copies.agents["a"].calls._by_name["view_splits"][1].__self__  # type: ignore[attr-defined]
+    find, path = readers.find_log_or_none, copies.agents[bad].checkpoint
+
+    def fail(request: Any, *more: Any) -> Any:
+        if request.path == path:
+            raise error
+        return find(request, *more)
+
+    with monkeypatch.context() as away:
+        away.setattr(readers, "find_log_or_none", fail)
+        end = copies.plan()
+        assert end["replica"] == good
+        assert copies.take(end) == copies.rows[6:8]
+    copies.give_out(bad, 8_000)
+    copies.give_out(bad, 9_000)
+    assert copies.take(copies.plan()) == copies.rows[8:9], "it can be read again"
 
 
 def test_what_the_writer_does_not_vouch_for_is_not_given_out(copies: Copies) -> None:
