@@ -96,10 +96,10 @@ class ChannelLooks:
         return Mark(newest, None if log is None else identify_batch(log, newest))
 
     def has_still(self, request: BucketEndRequest, mark: Mark) -> bool:
-        """Whether the channel has the batch still. If not, what is known of the channel may be old.
+        """Whether the channel has the batch still. If not, the facts about the channel may be old.
 
         Somebody may have brought it back from a copy, and it has gone on from there. A batch that was let go proves
-        nothing, either.
+        nothing.
         """
         log = self._readers.find_log_or_none(request)
         return log is None or mark.batch < 0 or identify_batch(log, mark.batch) == mark.of

@@ -171,7 +171,7 @@ class _Streams:
 
     @property
     def facts(self) -> list[ChannelFacts]:
-        """What is known of the channels."""
+        """The facts about the channels."""
         return [stream.facts for stream in self.members.values() if stream.facts is not None]
 
     @property
@@ -288,8 +288,8 @@ class UnionCalls:
     def _plan(self, request: BucketEndRequest, streams: _Streams) -> None:
         """Plans the next batch. In the leader's second call of a run all streams of the query have asked once.
 
-        A plan must not follow what was known of a channel that somebody has brought back from a copy. To look whether
-        somebody has costs a request for each replica, so that comes when there is a batch.
+        If somebody has brought a channel back from a copy, the facts about it are old, and no plan may follow them. To
+        find out costs a request for each replica, so it is done when there is a batch.
         """
         for _ in range(_PLANS):
             self._plan_once(request, streams)
@@ -428,10 +428,10 @@ class UnionCalls:
         stream.others = found
 
     def _look_at_copy(self, stream: _Stream, replica: str, member: Member, union: Union) -> ChannelFacts:
-        """What is known of the channel in a replica.
+        """Looks at the channel in a replica.
 
-        Nothing of what was known before counts if somebody has brought that replica back from a copy. Then the number
-        of a batch says nothing any more. Raises `OutputBegunAnew` if the stream has read such a batch.
+        If somebody has brought that replica back from a copy, the numbers of batches say nothing any more, and the look
+        begins anew. Raises `OutputBegunAnew` if the stream has read such a batch.
         """
         mark = stream.marks.get(replica)
         facts, asks = self._look_on(stream, replica, member, union)
@@ -446,7 +446,7 @@ class UnionCalls:
     def _look_on(
         self, stream: _Stream, replica: str, member: Member, union: Union
     ) -> tuple[ChannelFacts, BucketEndRequest]:
-        """What is known of the channel in a replica, and the request for it."""
+        """Looks at the channel in a replica; answers the facts, and the request for them."""
         asks = _of_replica(stream.request, member, replica, stream.find_first(replica))
         if replica not in stream.listed:
             self._channels.forget(asks)

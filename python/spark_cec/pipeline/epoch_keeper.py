@@ -286,7 +286,7 @@ class EpochKeeper(Worker):
                 if step is Step.SUSPEND:
                     open_.suspend()
                 elif step is Step.START_AGAIN:
-                    # The new run is told at its start: an order to the run before would end with it.
+                    # The new run takes this at its start. An order to the run before would end with that run.
                     open_.absent = open_.absent if orders.leaves_out is None else orders.leaves_out
                     self._start_again(open_, self._within.while_correcting)
             if open_ is not None and orders.leaves_out is not None:

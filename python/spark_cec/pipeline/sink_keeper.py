@@ -83,11 +83,11 @@ class SinkKeeper(Worker):
             self._let_go()
             worked_at = time.monotonic()
             while not self._end.wait(_LOOK_S) and not self._are_over:
-                if self._leases.is_sure(self._place):
-                    self._leases.confirm(self._place)
-                else:
+                is_sure = self._leases.is_sure(self._place)
+                if not is_sure:
                     self._hold()  # first: a storage that does not answer takes its time, and others may begin meanwhile
-                    self._leases.confirm(self._place)
+                self._leases.confirm(self._place)
+                if not is_sure:
                     self._let_go()
                 worked_at = time.monotonic() if self._can_work() else worked_at
                 if time.monotonic() - worked_at > IDLE_S:

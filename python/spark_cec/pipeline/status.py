@@ -171,8 +171,10 @@ def mark_waiting(
 
 def mark_given_up(flows: Sequence[FlowStatus], given_up: Mapping[str, Collection[str]]) -> list[FlowStatus]:
     """Marks the flows that run without an input for which they waited. `given_up`: by flow, those inputs."""
-    marked = [replace(flow, given_up=tuple(sorted(given_up.get(flow.name, ())))) for flow in flows]
-    return [before if before.state.is_over else now for before, now in zip(flows, marked, strict=True)]
+    return [
+        flow if flow.state.is_over else replace(flow, given_up=tuple(sorted(given_up.get(flow.name, ()))))
+        for flow in flows
+    ]
 
 
 def mark_starving(graph: Graph, flows: Sequence[FlowStatus]) -> tuple[FlowStatus, ...]:

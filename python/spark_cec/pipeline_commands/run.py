@@ -289,6 +289,7 @@ def _has(capacity: CapacityStatus) -> str:
 def _why(flow: FlowStatus, flows: Sequence[FlowStatus]) -> str:
     if flow.held_for and not flow.state.is_over:
         return f"held: {'; '.join(f'{size(each.bytes)} wait for {each.flow}' for each in flow.held_for)}"
+    given_up = f"; goes on without {', '.join(flow.given_up)}" if flow.given_up else ""
     if flow.starves_for:
         return f"for {', '.join(flow.starves_for)}"
     if flow.waits_for:
@@ -297,12 +298,9 @@ def _why(flow: FlowStatus, flows: Sequence[FlowStatus]) -> str:
             for each in flows
             if each.name in flow.waits_for
         ]
-        without = f"; goes on without {', '.join(flow.given_up)}" if flow.given_up else ""
-        return f"waits for {'; '.join(missing)}{without}{_tentative(flow)}"
-    if flow.given_up and not flow.state.is_over:
-        return f"goes on without {', '.join(flow.given_up)}{_tentative(flow)}"
-    if flow.epoch is not None:
-        return _tentative(flow).removeprefix("; ")
+        return f"waits for {'; '.join(missing)}{given_up}{_tentative(flow)}"
+    if given_up or flow.epoch is not None:
+        return f"{given_up}{_tentative(flow)}".removeprefix("; ")
     away = ""
     if flow.away_since_ms is not None and not flow.state.is_over:
         away = f"a source has not answered for {_away_s(flow):,.0f} s: "

@@ -94,7 +94,8 @@ def test_a_replica_that_cannot_be_read_any_more_is_none(
     """In the midst of a run, in which the stream has looked at both."""
     begin_beside(copies)
     copies.give_out(good, 8_000)
-    readers: Any = copies.agents["a"].calls._by_name["view_splits"][1].__self__  # type: ignore[attr-defined]
+    handler: Any = copies.agents["a"].calls._by_name["view_splits"][1]
+    readers = handler.__self__
     find, path = readers.find_log_or_none, copies.agents[bad].checkpoint
 
     def fail(request: Any, *more: Any) -> Any:
@@ -183,7 +184,7 @@ def test_a_replica_that_was_brought_back_from_a_copy_is_read_anew(
 ) -> None:
     """The copy has four of six batches. Its batches are others from then on, and their numbers say nothing.
 
-    By what was known before, stable buckets have no rows. A batch without rows comes after a while.
+    The old facts say that stable buckets have no rows. A batch without rows comes after a while.
     """
     monkeypatch.setattr(unions, "EMPTY_WAIT_MS", -1)
     begin_beside(copies)

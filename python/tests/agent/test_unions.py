@@ -812,16 +812,23 @@ def test_a_stream_that_has_ended_is_forgotten(tmp_path: Path) -> None:
     assert list(calls._streams) == ["fork 2"] and list(times.read) == ["fork 2 sources/0"]
 
 
-def begin_with_future_row(union: Union, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[float]]:
-    """Rows wait for web, for a minute at most, as of `begin_wait`; app has a row of the year 2100, too.
+def begin_with_clocks(
+    union: Union, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[float], list[float], dict[str, Any]]:
+    """Begins a run in which rows wait for a minute at most.
 
-    Answers this machine's clocks: the one that is never set, and the time since 1970. Both are in seconds.
+    Answers the clock that is never set and the time since 1970, both in seconds, and the union.
     """
     now, wall = [0.0], [20.0]
-    calls: Any = union.agents["app"].calls._by_name["bucket_end"][1].__self__  # type: ignore[attr-defined]
-    monkeypatch.setattr(calls, "_clock", lambda: now[0])
-    monkeypatch.setattr(calls, "_wall", lambda: wall[0])
-    return now, wall
+    handler: Any = union.agents["app"].calls._by_name["bucket_end"][1]
+    monkeypatch.setattr(handler.__self__, "_clock", lambda: now[0])
+    monkeypatch.setattr(handler.__self__, "_wall", lambda: wall[0])
+    members = [
+        {"name": each, "path": union.agents[each].checkpoint, "time": "time", "delay_ms": 1_000} for each in NAMES
+    ]
+    kept = {"bucket_ms": 1_000, "most_wait_ms": 60_000, "members": members}
+    union.plan(union=kept)
+    return now, wall, kept
 
 
 FUTURE_MS = 4_102_444_800_000
@@ -832,9 +839,7 @@ def test_no_input_is_given_up_that_cannot_come_as_far_as_a_wrong_clock(
     together: bool, union: Union, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both go on at the pace of the clock, and no row is late. Once web is away, only rows up to now are waited for."""
-    now, wall = begin_with_future_row(union, monkeypatch)
-    kept = how_long(union)
-    union.plan(union=kept)
+    now, wall, kept = begin_with_clocks(union, monkeypatch)
     for second in range(20, 220):
         now[0] += 1.0
         wall[0] += 1.0
@@ -862,29 +867,19 @@ def test_no_input_is_given_up_that_cannot_come_as_far_as_a_wrong_clock(
 def test_rows_are_given_out_however_far_ahead_if_all_inputs_have_come_so_far(
     union: Union, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin_with_future_row(union, monkeypatch)
-    union.plan(union=how_long(union))
+    kept = begin_with_clocks(union, monkeypatch)[2]
     for name in NAMES:
         union.write(name, 1_000, FUTURE_MS)
-    assert union.batch(union=how_long(union)) == {"app": [0], "web": [0]}
+    assert union.batch(union=kept) == {"app": [0], "web": [0]}
     assert union.offsets["app"]["until_ms"] == FUTURE_MS - 1_000
 
-
-def how_long(union: Union) -> dict[str, Any]:
-    """A union in which rows wait for a minute."""
-    members = [
-        {"name": each, "path": union.agents[each].checkpoint, "time": "time", "delay_ms": 1_000} for each in NAMES
-    ]
-    return {"bucket_ms": 1_000, "most_wait_ms": 60_000, "members": members}
 
 
 def test_no_input_is_given_up_when_the_time_of_a_row_comes_near(
     union: Union, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The row was eleven minutes ahead. Both inputs keep pace with the clock."""
-    now, wall = begin_with_future_row(union, monkeypatch)
-    kept = how_long(union)
-    union.plan(union=kept)
+    now, wall, kept = begin_with_clocks(union, monkeypatch)
     for second in range(20, 760, 4):
         now[0] += 4
         wall[0] += 4
@@ -899,9 +894,7 @@ def test_no_input_is_given_up_when_the_time_of_a_row_comes_near(
 def test_a_clock_that_was_ahead_for_a_moment_gives_no_input_up(
     union: Union, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, wall = begin_with_future_row(union, monkeypatch)
-    kept = how_long(union)
-    union.plan(union=kept)
+    now, wall, kept = begin_with_clocks(union, monkeypatch)
     union.write("app", 4_000_000)
     for second in range(20, 200, 2):
         now[0] += 2
@@ -916,9 +909,7 @@ def test_a_clock_that_was_ahead_for_a_moment_gives_no_input_up(
 
 def test_rows_beside_one_of_the_future_wait_as_others_do(union: Union, monkeypatch: pytest.MonkeyPatch) -> None:
     """The input for which they wait is away, and the writer says how far the other one is."""
-    now, wall = begin_with_future_row(union, monkeypatch)
-    kept = how_long(union)
-    union.plan(union=kept)
+    now, wall, kept = begin_with_clocks(union, monkeypatch)
     wall[0] = 30.0
     union.write("web", 23_000)
     union.write("app", 20_000, 25_000, FUTURE_MS)
