@@ -62,6 +62,6 @@ def runs_with_stores(spark: SparkSession, root: Path, flow: str) -> set[int]:
 
 def kill_agent(root: Path, flow: str) -> None:
     """The process that keeps the flow's log, and the others' of its session."""
-    pid = int((root / "home/flows" / flow / "cec/lock").read_text())
+    pid = int((root / "home/flows" / flow / "cec/lock").read_text().split()[0])
     assert pid != os.getpid()
     os.kill(pid, signal.SIGKILL)
