@@ -92,6 +92,11 @@ class CheckpointLeases:
         for lock in self._locks.get(checkpoint, ()):
             lock.confirm()
 
+    def is_lost(self, checkpoint: str) -> bool:
+        """Whether another process is known to have taken a lease of this one. Asks object stores nothing."""
+        objects, locks = self._objects.get(checkpoint, ()), self._locks.get(checkpoint, ())
+        return any(each.is_lost for each in objects) or any(each.find_other() for each in locks)
+
     def is_sure(self, checkpoint: str) -> bool:
         """Whether this process can be sure of its leases on object stores. Answers at once."""
         return all(lease.is_sure for lease in self._objects.get(checkpoint, ()))
@@ -188,14 +193,19 @@ class _FileLock:
 
     def confirm(self) -> None:
         """Raises `Fenced` if another holder has noted itself since."""
+        other = self.find_other()
+        if other:
+            raise Fenced(
+                f"{self.whose} has lost its file lock {self.path} to agent process {_name_holder(other)}, as when a "
+                f"mount was cut off for long: start it again"
+            )
+
+    def find_other(self) -> bytes:
+        """The note of another holder; nothing if there is none, or if the file cannot be read now."""
         there = b""
         with contextlib.suppress(OSError), _open_file(self.path, os.O_RDONLY) as descriptor:
             there = os.pread(descriptor, len(self.note) + 1, 0)
-        if self.note and there and there != self.note:
-            raise Fenced(
-                f"{self.whose} has lost its file lock {self.path} to agent process {_name_holder(there)}, as when a "
-                f"mount was cut off for long: start it again"
-            )
+        return there if self.note and there != self.note else b""
 
 
 @contextlib.contextmanager

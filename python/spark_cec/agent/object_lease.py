@@ -170,6 +170,11 @@ class ObjectLease:
                 self._place.delete(_path(old))
 
     @property
+    def is_lost(self) -> bool:
+        """Whether a beat has seen that another process took the lease. Asks nobody."""
+        return self._is_lost
+
+    @property
     def is_sure(self) -> bool:
         """Whether no other process can have the lease. Asks nobody, so it answers at once."""
         return not self._is_lost and self._clock() < self._valid_until

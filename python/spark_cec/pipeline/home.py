@@ -167,6 +167,11 @@ class PipelineHome:
         """Raises `Fenced` if another driver may have taken the home over, as after a pause."""
         self._leases.confirm(self.home)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether another driver is known to have taken the home over."""
+        return self._leases.is_lost(self.home)
+
     def release(self) -> None:
         """Gives the lease back, if this object has it."""
         self._leases.release(self.home)

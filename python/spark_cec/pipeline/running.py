@@ -188,10 +188,15 @@ class RunningPipeline:
                 # Look before the status is made: the next round writes the end of a flow that ends meanwhile.
                 over = not any(each.is_alive() for each in self._supervisors.values())
                 try:
-                    self._home.write_status(self.status())
+                    status = self.status()
+                    self._home.confirm()
+                    self._home.write_status(status)
                     self._warn_of_long_batches()
                 except Exception:  # of a storage: the flows raise their own errors if they need it
-                    _LOG.warning("the status of pipeline %s was not written", self._graph.name, exc_info=True)
+                    if self._home.is_lost:
+                        self._give_up_flows()
+                    else:
+                        _LOG.warning("the status of pipeline %s was not written", self._graph.name, exc_info=True)
                 if over:
                     return
         finally:
@@ -205,6 +210,12 @@ class RunningPipeline:
                 self._sinks.join(_LEASE_WAIT_S)
             self._home.release()
             self._over.set()
+
+    def _give_up_flows(self) -> None:
+        """Ends all flows, because another driver runs them by now: this one was away for long, as in a pause."""
+        for supervisor in reversed(list(self._supervisors.values())):
+            if not supervisor.is_over:
+                supervisor.give_up(f"another driver runs the pipeline at {self._home.home}, so this one stops")
 
     def _warn_of_long_batches(self) -> None:
         if self._runs is not None:

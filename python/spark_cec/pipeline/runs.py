@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
@@ -43,11 +43,17 @@ RETAINED = "1000000000"
 class ProtocolRuns:
     """The runs of a pipeline's flows under a checkpointing protocol; this driver begins one after another."""
 
-    def __init__(self, home: str, graph: Graph, checkpointing: Checkpointing) -> None:
-        """Reads nothing. `home` is the URL of the pipeline's home."""
+    def __init__(
+        self, home: str, graph: Graph, checkpointing: Checkpointing, confirm: Callable[[], None] = lambda: None
+    ) -> None:
+        """Reads nothing. `home` is the URL of the pipeline's home.
+
+        `confirm` raises `Fenced` if another driver may have taken the home over. It is called before each change.
+        """
         self.checkpointing = checkpointing
         self._pipeline = graph.name
         self._home = home
+        self._confirm = confirm
         self._storage = open_storage(home)
         self._participants = checkpointing.list_participants(graph)
         self._run = ""
@@ -79,7 +85,8 @@ class ProtocolRuns:
         4. Give the run its number and its name, report how the rollback went, and delete the note.
 
         `failed`: the flows whose failure ended the last run. Raises `UnsuitableCheckpoint` if a flow cannot go back,
-        `DamagedLog` if the checkpoints of a flow are unreadable, `Fenced` if a flow runs.
+        `DamagedLog` if the checkpoints of a flow are unreadable, `Fenced` if a flow runs, or
+        another driver may have the home.
         """
         began = time.monotonic()
         places = {name: self._open_places(name) for name in self._participants}
@@ -88,8 +95,10 @@ class ProtocolRuns:
         self._log_orders(orders)
         number = self._count_runs() + 1
         note = {"line": {name: record.checkpoint.number for name, record in orders.line.items()}}
+        self._confirm()
         self._storage.replace(ROLLBACK_FILE, json.dumps(note).encode())  # 2
         report = {name: self._take_back(name, places[name], records[name], orders.line[name]) for name in places}  # 3
+        self._confirm()
         self._run = new_run()  # 4
         write_spec(self._storage, self._make_spec(number))
         self._report(number, failed, 1000 * (time.monotonic() - began), report)
@@ -97,7 +106,11 @@ class ProtocolRuns:
         self._begun_runs += 1
 
     def note_stop(self) -> None:
-        """Notes that all flows of the run are about to be stopped in good order: they then end at a line."""
+        """Notes that all flows of the run are about to be stopped in good order: they then end at a line.
+
+        Raises `Fenced` if another driver may have the home.
+        """
+        self._confirm()
         note_stop(self._storage, self._run)
 
     def warn_of_long_batch(self, flow: str, ms: float | None) -> None:
@@ -138,6 +151,7 @@ class ProtocolRuns:
         checkpoint, leases = f"{self._home}/flows/{name}", CheckpointLeases()
         leases.hold(checkpoint, places.own, log=external_log(checkpoint, _find_log(checkpoint, places.own)))
         try:
+            self._confirm()
             was = committed_batch(places.checkpoint)
             roll_back(places.checkpoint, places.own, places.log, to.batch)
         finally:

@@ -61,7 +61,7 @@ def start_pipeline(
         check_replicas(graph, declared.flows, is_cec=checkpointing.is_cec)
         refuse_some_sinks(graph, chosen)
     home = PipelineHome.of(graph, declared.home, own)
-    runs = None if checkpointing.is_cec else ProtocolRuns(declared.home, graph, checkpointing)
+    runs = None if checkpointing.is_cec else ProtocolRuns(declared.home, graph, checkpointing, home.confirm)
     flows = Flows(spark, graph, declared.flows, home, runs, own)  # 2
     with ExitStack() as undo:
         cluster = Cluster(spark)  # 3

@@ -11,7 +11,7 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.owner import claim_log
-from spark_cec.errors import DamagedLog, NewerFormat, UnsuitableCheckpoint
+from spark_cec.errors import DamagedLog, Fenced, NewerFormat, UnsuitableCheckpoint
 from spark_cec.log.checked_json import canonical
 from spark_cec.log.frame import crc32c
 from spark_cec.log.home import read_log_id
@@ -114,6 +114,30 @@ def test_a_crash_at_any_step_is_mended_by_the_same_steps(tmp_path: Path, monkeyp
         left[0] = -1
         ProtocolRuns(str(shop.home), GRAPH, UNC).begin_run()
         shop.is_back()
+
+
+def test_a_driver_that_was_paused_changes_nothing_beside_its_follower(tmp_path: Path) -> None:
+    """It wakes up at any step. From then on it changes no file, and notes no stop."""
+    for step in range(5):
+        shop, left, before = Shop(tmp_path / str(step)), [step], dict[Path, bytes]()
+
+        def confirm(shop: Shop = shop, left: list[int] = left, before: dict[Path, bytes] = before) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                before.update({path: path.read_bytes() for path in shop.home.rglob("*") if is_data(path)})
+                raise Fenced("another driver has the home")
+
+        paused = ProtocolRuns(str(shop.home), GRAPH, UNC, confirm)
+        with pytest.raises(Fenced):
+            paused.begin_run()
+            paused.note_stop()
+        assert {path: path.read_bytes() for path in shop.home.rglob("*") if is_data(path)} == before, f"step {step}"
+        ProtocolRuns(str(shop.home), GRAPH, UNC).begin_run()
+        shop.is_back()
+
+
+def is_data(path: Path) -> bool:
+    return path.is_file() and path.name != "lock"
 
 
 def test_a_line_that_is_damaged_on_the_way_back_is_left_for_an_older_one(

@@ -17,7 +17,7 @@ from spark_cec.pipeline.declare import Declaration
 from spark_cec.pipeline.graph import GraphError
 from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.options import Within
-from spark_cec.pipeline.running import RunningPipeline
+from spark_cec.pipeline.running import PipelineFailed, RunningPipeline
 from spark_cec.pipeline.runs import ProtocolRuns
 from spark_cec.pipeline.start import start_pipeline
 from spark_cec.pipeline.status import State
@@ -160,3 +160,19 @@ def test_a_thread_that_cannot_start_stops_the_flows_that_run(
 def test_a_protocol_runs_all_flows_or_none(application: Application) -> None:
     with pytest.raises(GraphError, match="1 of its flows were chosen: under protocol='uncoordinated' all flows run"):
         application.start_pipeline("uncoordinated", only=["a"])
+
+
+@pytest.mark.parametrize("protocol", ["cec", "uncoordinated"])
+def test_a_driver_whose_home_another_one_has_taken_stops_and_writes_nothing_more(
+    protocol: str, application: Application
+) -> None:
+    """It was away for long, as in a pause, and its lock went to another driver, which notes itself."""
+    running, home = application.start_pipeline(protocol), Path(application.home)
+    for supervisor in application.supervisors:
+        becomes(supervisor, State.RUNNING)
+    (home / "lock").write_text("4711 0123456789abcdef")
+    with pytest.raises(PipelineFailed, match=f"another driver runs the pipeline at {home}, so this one stops"):
+        running.wait(30.0)
+    running.stop()
+    assert [flow.state for flow in PipelineHome(application.home).status().flows] == [State.RUNNING, State.RUNNING]
+    assert all(query._ended.is_set() for query in application.queries)
