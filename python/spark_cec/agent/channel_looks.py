@@ -104,13 +104,15 @@ class ChannelLooks:
         log = self._readers.find_log_or_none(request)
         return log is None or mark.batch < 0 or identify_batch(log, mark.batch) == mark.of
 
-    def forget(self, request: BucketEndRequest) -> None:
-        """Forgets which batches the channel has, and their times."""
+    def forget(self, request: BucketEndRequest) -> bool:
+        """Forgets which batches the channel has, and their times; answers whether there is a channel."""
         log = self._readers.find_log_or_none(request)
-        if log is not None:
-            log.published.forget()
-            with self._lock:
-                self._times = {key: each for key, each in self._times.items() if key[0] != log.home}
+        if log is None:
+            return False
+        log.published.forget()
+        with self._lock:
+            self._times = {key: each for key, each in self._times.items() if key[0] != log.home}
+        return True
 
     def find_pause_s(self, request: BucketEndRequest) -> float:
         """The time between two looks at the boundary of a stream's channel."""

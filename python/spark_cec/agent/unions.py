@@ -417,7 +417,7 @@ class UnionCalls:
                 found[copy.replica] = self._look_at_copy(stream, copy.replica, member, union)
             except (CecError, OSError) as error:
                 errors[copy.replica] = error
-                stream.marks.pop(copy.replica, None)  # no plan follows it
+                stream.forget(copy.replica)  # it may be another one when it can be read again
         for replica, why in errors.items():
             self.warn(request.query, f"the channel of {member.name} in replica {replica} cannot be read: {why}")
         if not found:
@@ -448,8 +448,7 @@ class UnionCalls:
     ) -> tuple[ChannelFacts, BucketEndRequest]:
         """Looks at the channel in a replica; answers the facts, and the request for them."""
         asks = _of_replica(stream.request, member, replica, stream.find_first(replica))
-        if replica not in stream.listed:
-            self._channels.forget(asks)
+        if replica not in stream.listed and self._channels.forget(asks):
             stream.listed.add(replica)
         is_read = replica == stream.request.replica
         facts = self._channels.look_at(_check_once(stream, asks) if is_read else asks, member, union)

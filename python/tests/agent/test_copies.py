@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -89,28 +90,56 @@ def test_a_replica_that_cannot_be_read_is_none(copies: Copies, caplog: pytest.Lo
 @pytest.mark.parametrize("error", [OSError("EIO"), LogLocationError("there", "is gone"), NoAnswer("no answer")])
 @pytest.mark.parametrize(("bad", "good"), ["ab", "ba"])
 def test_a_replica_that_cannot_be_read_any_more_is_none(
-    bad: str, good: str, error: Exception, copies: Copies, monkeypatch: pytest.MonkeyPatch
+    bad: str, good: str, error: Exception, copies: Copies
 ) -> None:
     """In the midst of a run, in which the stream has looked at both."""
     begin_beside(copies)
     copies.give_out(good, 8_000)
-    handler: Any = copies.agents["a"].calls._by_name["view_splits"][1]
-    readers = handler.__self__
-    find, path = readers.find_log_or_none, copies.agents[bad].checkpoint
-
-    def fail(request: Any, *more: Any) -> Any:
-        if request.path == path:
-            raise error
-        return find(request, *more)
-
-    with monkeypatch.context() as away:
-        away.setattr(readers, "find_log_or_none", fail)
+    with unreadable(copies, bad, error):
         end = copies.plan()
         assert end["replica"] == good
         assert copies.take(end) == copies.rows[6:8]
     copies.give_out(bad, 8_000)
     copies.give_out(bad, 9_000)
     assert copies.take(copies.plan()) == copies.rows[8:9], "it can be read again"
+
+
+@contextmanager
+def unreadable(copies: Copies, replica: str, error: Exception | None = None) -> Iterator[None]:
+    """Nobody can look at that replica meanwhile."""
+    handler: Any = copies.agents["a"].calls._by_name["view_splits"][1]
+    readers = handler.__self__
+    find, path = readers.find_log_or_none, copies.agents[replica].checkpoint
+
+    def fail(request: Any, *more: Any) -> Any:
+        if request.path == path:
+            raise error or OSError("EIO")
+        return find(request, *more)
+
+    with pytest.MonkeyPatch.context() as away:
+        away.setattr(readers, "find_log_or_none", fail)
+        yield
+
+
+@pytest.mark.parametrize("ends", [
+    (13_000,), (6_000, 8_000, 9_000, 10_000, 11_000, 12_000, 13_000),
+], ids=["fewer batches", "more"])  # fmt: skip
+@pytest.mark.parametrize("replica", "ab")
+def test_a_replica_is_brought_back_while_it_cannot_be_read(
+    replica: str, ends: tuple[int, ...], copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream has looked at both, and reads a."""
+    monkeypatch.setattr(unions, "EMPTY_WAIT_MS", -1)
+    begin_beside(copies)
+    with unreadable(copies, replica):
+        copies.take(copies.plan())
+    bring_back(copies, replica, 4)
+    given = take_some(copies, 1)
+    for until_ms in ends:
+        copies.give_out(replica, until_ms)
+    given += take_some(copies)
+    copies.give_out("b" if replica == "a" else "a", 13_000)
+    assert given + take_some(copies) == copies.rows[6:13]
 
 
 def test_what_the_writer_does_not_vouch_for_is_not_given_out(copies: Copies) -> None:
@@ -216,7 +245,7 @@ class Life:
 
     def __init__(self, seed: int, copies: Copies) -> None:
         self.chance, self.copies, self.given = random.Random(seed), copies, list[int]()
-        self.said = {each: [0] for each in "ab"}
+        self.said, self.fails = {each: [0] for each in "ab"}, True
         copies.rows = sorted({self.chance.randint(1, 40_000) for _ in range(80)})
         copies.max_rows = self.chance.choice([None, None, 1, 5])
 
@@ -236,10 +265,13 @@ class Life:
             self.give_some(replica)
 
     def read(self) -> None:
-        """A query that fails is started again."""
+        """A query that fails is started again. Now and then a replica cannot be read."""
+        bad = self.chance.choice("ab") if self.fails and self.chance.random() < 0.1 else None
         try:
-            self.given += self.copies.take(self.copies.plan())
-        except Refused:
+            with unreadable(self.copies, bad) if bad else nullcontext():
+                end = self.copies.plan()
+            self.given += self.copies.take(end)
+        except (Refused, OSError):
             self.copies.run += 1
 
     def step(self) -> None:
@@ -254,7 +286,7 @@ class Life:
 
     def end(self) -> None:
         """No failure is there to stay."""
-        self.copies.max_rows = None
+        self.copies.max_rows, self.fails = None, False
         for replica, until_ms in (("b", 50_000), ("a", 60_000), ("b", 70_000)):
             self.give_out(replica, until_ms)
             for _ in range(4):
