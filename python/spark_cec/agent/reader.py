@@ -219,6 +219,11 @@ class ReaderCalls:
             self._held[log.home] = known
         return found
 
+    def forget_trails(self, path: str) -> None:
+        """Forgets how far the streams are that read this channel: its batches are others now. Notes stay as they are."""
+        for key in [each for each in self._trails if each[0] == path]:
+            del self._trails[key]
+
     def note(self, request: NoteReaderRequest) -> Done:
         """Records a stream's progress, so that the log can delete output that no reader needs."""
         key = request.path, request.reader

@@ -309,8 +309,13 @@ class UnionCalls:
             if not self._has_still(stream, replica, union.members[stream.request.own])
         ]
         for stream, replica in replaced:
-            stream.forget(replica)
+            self._forget(stream, replica, union.members[stream.request.own])
         return bool(replaced)
+
+    def _forget(self, stream: _Stream, replica: str, member: Member) -> None:
+        """Forgets what is known of a replica's channel, whose batches are others now."""
+        stream.forget(replica)
+        self._readers.forget_trails(_of_replica(stream.request, member, replica).path)
 
     def _plan_once(self, request: BucketEndRequest, streams: _Streams) -> None:
         union = parse_union(request.union)
@@ -438,7 +443,7 @@ class UnionCalls:
         if mark is not None and mark.batch == facts.newest:
             return facts
         if mark is not None and not self._channels.has_still(asks, mark):
-            stream.forget(replica)
+            self._forget(stream, replica, member)
             facts, asks = self._look_on(stream, replica, member, union)
         stream.marks[replica] = self._channels.identify_newest(asks, facts.newest)
         return facts

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from spark_cec.errors import DamagedLog, NewerFormat
 from spark_cec.log.checked_json import decode_object, encode_object
 from spark_cec.log.home import read_log_id
+from spark_cec.log.manifest import load, retired_before
 from spark_cec.log.storage import Storage
 
 READERS = "readers"
@@ -31,6 +32,9 @@ class ReaderTrail:
     """The ends of a stream's newest batches, through all its runs; for one thread at a time.
 
     Spark may repeat any batch in its offset log. So the stream will not ask again for input of earlier batches.
+
+    If somebody brings the log back from a copy, it goes on with other batches under the same numbers, and the ends say
+    nothing any more. So the note has a mark: a batch, and the checksum of its manifest.
     """
 
     def __init__(self, storage: Storage, log_id: str, name: str) -> None:
@@ -38,14 +42,11 @@ class ReaderTrail:
         self._storage = storage
         self._log_id = log_id
         self._path = _path(name)
-        fields = _read_note(storage, log_id, self._path)
-        self._through = int(fields["batch"])
-        self._ends = deque(int(end) for end in fields.get("ends", ()))
-        self._written = self._through
+        self._read()
 
     def begin(self, batch: int) -> None:
         """Begins the stream anew after `batch`: the notes of an earlier stream of that name do not apply."""
-        self._through = batch
+        self._through, self._mark = batch, None
         self._ends.clear()
         self.save()
 
@@ -67,13 +68,26 @@ class ReaderTrail:
     def save(self) -> None:
         """Writes the file, so that the next run knows the ends of this one's batches.
 
-        If the log is gone or was replaced, writes nothing: the new log must not get the old one's notes.
+        If the log is gone or was replaced, writes nothing: the new log must not get the old one's notes. If it was
+        brought back from a copy, goes on with the note that is there.
         """
         if read_log_id(self._storage) != self._log_id:
             return
-        content = {"batch": self._through, "ends": list(self._ends), "log": self._log_id}
+        if not _has_still(self._storage, self._mark):
+            self._read()
+            return
+        self._mark = _make_mark(self._storage, max(self._ends, default=self._through))
+        mark = {} if self._mark is None else {"mark": list(self._mark)}
+        content = {"batch": self._through, "ends": list(self._ends), "log": self._log_id, **mark}
         self._storage.replace(self._path, encode_object(content))
         self._written = self._through
+
+    def _read(self) -> None:
+        fields = _read_note(self._storage, self._log_id, self._path)
+        self._through = int(fields["batch"])
+        self._ends = deque(int(end) for end in fields.get("ends", ()))
+        self._written = self._through
+        self._mark = _read_mark(fields)
 
 
 def list_readers(storage: Storage) -> list[str]:
@@ -102,7 +116,10 @@ def forget_reads(storage: Storage, after: int) -> None:
             continue
         batch, ends = int(fields["batch"]), [int(end) for end in fields.get("ends", ())]
         kept = {**fields, "batch": min(batch, after), "ends": [end for end in ends if end <= after]}
-        if (kept["batch"], kept["ends"]) != (batch, ends):
+        mark = _read_mark(fields)
+        if mark is not None and mark[0] > after:
+            del kept["mark"]
+        if kept != fields:
             storage.replace(path, encode_object(kept))
 
 
@@ -112,7 +129,10 @@ def slowest_reader(storage: Storage, log_id: str, names: Iterable[str]) -> int:
 
 
 def _read_note(storage: Storage, log_id: str, path: str) -> dict[str, Any]:
-    """A reader's note; batch -1, which keeps all output, if the note is missing, unreadable, or of another log."""
+    """A reader's note; batch -1, which keeps all output, if the note is missing or unreadable.
+
+    The same if it is of another log, or of other batches than those that the log has now.
+    """
     try:
         fields, _ = decode_object(path, storage.read(path), "note of a reader")
     except FileNotFoundError:
@@ -121,7 +141,33 @@ def _read_note(storage: Storage, log_id: str, path: str) -> dict[str, Any]:
         place = f"{storage.url}/{path}"
         _LOG.warning("%s cannot be read (%s): all output is kept until its reader writes it anew", place, error)
         return _NOTHING
-    return fields if fields["log"] == log_id else _NOTHING
+    return fields if fields["log"] == log_id and _has_still(storage, _read_mark(fields)) else _NOTHING
+
+
+def _read_mark(fields: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The mark of a note: a batch, and the checksum of its manifest. None if the note has none."""
+    mark = fields.get("mark")
+    return None if mark is None else (int(mark[0]), int(mark[1]))
+
+
+def _make_mark(storage: Storage, batch: int) -> tuple[int, int] | None:
+    """The mark of a batch, -1 for none; None if its manifest cannot be read, as when it was let go."""
+    try:
+        return (batch, load(storage, batch).crc) if batch >= 0 else None
+    except (FileNotFoundError, DamagedLog):
+        return None
+
+
+def _has_still(storage: Storage, mark: tuple[int, int] | None) -> bool:
+    """Whether the log has the batch of a mark still. One that was let go, or that is damaged, proves nothing."""
+    if mark is None:
+        return True
+    try:
+        return load(storage, mark[0]).crc == mark[1]
+    except DamagedLog:
+        return True
+    except FileNotFoundError:
+        return retired_before(storage) > mark[0]
 
 
 def _path(name: str) -> str:

@@ -9,6 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.log import manifest
+from spark_cec.log.home import read_log_id
+from spark_cec.log.readers import slowest_reader
 from tests.agent.support import Agent
 
 BUCKET_MS, WAIT_MS = 1_000, 3_000
@@ -31,6 +35,7 @@ class Copies:
     notes: bool = True
     kept: bool = False
     planned_in: int = -1
+    trims: bool = False
 
     def __post_init__(self) -> None:
         self.at: dict[str, Any] = {"until_ms": 1, "batch": -1, "first": 0, "of": None, "replica": ""}
@@ -42,6 +47,8 @@ class Copies:
         write_batch(self.agents[replica], self.batches[replica], due, until_ms if says else None)
         self.batches[replica] += 1
         self.passed[replica] = until_ms
+        if self.trims:
+            self.trim(replica)
 
     @property
     def stream(self) -> dict[str, Any]:
@@ -80,8 +87,28 @@ class Copies:
         if end["until_ms"] != self.at["until_ms"]:
             self.moved.add(end["replica"])
             self.at = {key: end[key] for key in ("until_ms", "batch", "first", "of", "replica")}
+            self.note(end["replica"], end["first"] - 1)
+            for replica, batch in end["others"].items():
+                self.note(replica, batch)
         return rows
 
+    def note(self, replica: str, batch: int | None) -> None:
+        """Notes that the stream needs no batch up to this one; None when it stops."""
+        path = self.agents[replica].checkpoint
+        self.agents["a"].ask("note_reader", path=path, reader="board", may_wait=True, ends=batch, retained=0)
+
+    def stop(self) -> None:
+        """Ends a run of the query in good order."""
+        for replica in self.agents:
+            self.note(replica, None)
+        self.run += 1
+
+    def trim(self, replica: str) -> None:
+        """Lets go what the stream does not need."""
+        log = open_storage(self.agents[replica].home)
+        published = manifest.batches(log)
+        if published:
+            manifest.retire(log, min(slowest_reader(log, read_log_id(log) or "", ["board"]), published[-1]))
 
     def close(self) -> None:
         """Ends the agent."""

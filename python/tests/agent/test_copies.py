@@ -246,12 +246,15 @@ class Life:
     def __init__(self, seed: int, copies: Copies) -> None:
         self.chance, self.copies, self.given = random.Random(seed), copies, list[int]()
         self.said, self.fails = {each: [0] for each in "ab"}, True
+        self.files = {each: [read_files(copies, each)] for each in "ab"}
+        copies.trims = self.chance.random() < 0.7
         copies.rows = sorted({self.chance.randint(1, 40_000) for _ in range(80)})
         copies.max_rows = self.chance.choice([None, None, 1, 5])
 
     def give_out(self, replica: str, until_ms: int) -> None:
         self.copies.give_out(replica, until_ms)
         self.said[replica].append(until_ms)
+        self.files[replica].append(read_files(self.copies, replica))
 
     def give_some(self, replica: str) -> None:
         if self.copies.passed[replica] < 41_000:
@@ -260,7 +263,9 @@ class Life:
     def bring_back(self, replica: str) -> None:
         batches = self.chance.randint(0, self.copies.batches[replica])
         del self.said[replica][batches + 1 :]
+        del self.files[replica][batches + 1 :]
         bring_back(self.copies, replica, batches, self.said[replica][-1])
+        put_files(self.copies, replica, self.files[replica][-1])
         for _ in range(self.chance.randint(0, 4)):
             self.give_some(replica)
 
@@ -282,7 +287,7 @@ class Life:
         if self.chance.random() < 0.6:
             self.read()
         if self.chance.random() < 0.05:
-            self.copies.run += 1
+            self.copies.stop()
 
     def end(self) -> None:
         """No failure is there to stay."""
@@ -302,6 +307,23 @@ def test_replicas_are_brought_back_at_random(seed: int, copies: Copies, monkeypa
         life.step()
     life.end()
     assert sorted(life.given) == copies.rows, f"seed {seed}"
+
+
+def read_files(copies: Copies, replica: str) -> dict[str, bytes]:
+    """What a copy of a replica has of what says which batches there are, and which the stream needs."""
+    home = Path(copies.agents[replica].home)
+    found = [*home.glob("manifests/*"), *home.glob("readers/*")]
+    return {str(path.relative_to(home)): path.read_bytes() for path in found}
+
+
+def put_files(copies: Copies, replica: str, files: dict[str, bytes]) -> None:
+    """Puts a copy in the place of what is there."""
+    home = Path(copies.agents[replica].home)
+    for name in read_files(copies, replica):
+        (home / name).unlink()
+    for name, content in files.items():
+        (home / name).parent.mkdir(exist_ok=True)
+        (home / name).write_bytes(content)
 
 
 def bring_back(copies: Copies, replica: str, batches: int, until_ms: int | None = None) -> None:
@@ -370,6 +392,34 @@ def test_a_replica_that_was_brought_back_and_has_let_go_what_was_looked_at(copie
     given = take_some(copies, 3)
     copies.give_out("a", 14_000)
     assert given + take_some(copies) == copies.rows[6:14]
+
+
+@pytest.mark.parametrize("ends", [
+    (15_000, 30_000, 31_000, 32_000, 33_000, 34_000, 35_000, 36_000), (36_000,), (29_000, 33_000, 36_000),
+])  # fmt: skip
+@pytest.mark.parametrize("note", ["of the copy", "none"])
+def test_a_replica_that_was_brought_back_lets_nothing_go_by_an_old_note(
+    note: str, ends: tuple[int, ...], copies: Copies
+) -> None:
+    """The query in b stops, and notes how far it is, after a was brought back."""
+    copies.rows = list(range(500, 60_000, 1_000))
+    copies.plan()
+    for until_ms in range(1_000, 31_000, 1_000):
+        for each in "ab":
+            copies.give_out(each, until_ms)
+        if until_ms == 4_000:
+            files = read_files(copies, "a")
+        copies.note("a", until_ms // 1_000 - 1)
+    assert copies.take(copies.plan())[-1] == 29_500
+    copies.give_out("b", 31_000)
+    assert copies.take(copies.plan()) == [30_500] and copies.at["replica"] == "b"
+    bring_back(copies, "a", 4)
+    put_files(copies, "a", files if note == "of the copy" else {k: v for k, v in files.items() if "readers" not in k})
+    copies.stop()
+    copies.trims = True
+    for until_ms in ends:
+        copies.give_out("a", until_ms)
+    assert take_some(copies) == copies.rows[31:36]
 
 
 def take_some(copies: Copies, plans: int = 6) -> list[int]:

@@ -10,7 +10,8 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.log.home import LOG_FILE, join_log
-from spark_cec.log.readers import IN_FLIGHT, NOTED_EVERY, ReaderTrail, slowest_reader
+from spark_cec.log.manifest import Manifest, manifest_path, publish, retire
+from spark_cec.log.readers import IN_FLIGHT, NOTED_EVERY, ReaderTrail, forget_reads, slowest_reader
 from spark_cec.log.storage import Storage
 
 LOG_ID, OTHER = "1f" * 16, "2e" * 16
@@ -155,3 +156,69 @@ def test_what_a_protocol_needs_no_more_is_let_go_whatever_spark_keeps(storage: S
     trail.add(21, 10**9, again_from=21)
     trail.save()
     assert slowest_reader(storage, LOG_ID, ["alerts"]) == 22 - IN_FLIGHT, "Spark may run its newest ones again"
+
+
+def put_batches(storage: Storage, batches: range, rows: int) -> None:
+    for batch in batches:
+        publish(storage, Manifest(batch, (), rows, "{}", False, 1, 7))
+
+
+def bring_back(storage: Storage, batches: int, note: bytes | None) -> None:
+    """The log has so many batches again, as in a copy, and the reader's note of then."""
+    for path in sorted((Path(storage.url) / "manifests").glob("[0-9]*"))[batches:]:
+        path.unlink()
+    if note is not None:
+        storage.replace("readers/alerts.json", note)
+
+
+@pytest.mark.parametrize("again", [0, 10, 400], ids=["as in the copy", "some more", "further than before"])
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_note_from_before_the_log_was_brought_back_lets_nothing_go(
+    stops: bool, again: int, storage: Storage
+) -> None:
+    """The reader runs meanwhile. Its batches were others, so their numbers say nothing."""
+    put_batches(storage, range(300), rows=1)
+    run(storage, *range(100))
+    copy = storage.read("readers/alerts.json")
+    trail = run(storage, *range(100, 299), stops=False)
+    bring_back(storage, 110, copy)
+    put_batches(storage, range(110, 110 + again), rows=5)
+    if stops:
+        trail.save()
+    else:
+        for end in range(299, 299 + NOTED_EVERY):
+            trail.add(end, RETAINED)
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 100 - KEPT
+
+
+def test_a_note_that_was_left_in_a_log_that_was_brought_back_counts_no_more(storage: Storage) -> None:
+    put_batches(storage, range(300), rows=1)
+    run(storage, *range(299))
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 299 - KEPT
+    bring_back(storage, 110, note=None)
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 0
+    put_batches(storage, range(110, 400), rows=5)
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 0
+    run(storage, *range(110, 200))
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 200 - KEPT
+
+
+def test_a_mark_that_was_let_go_or_is_damaged_proves_nothing(storage: Storage) -> None:
+    put_batches(storage, range(300), rows=1)
+    trail = run(storage, *range(200))
+    retire(storage, 250)
+    trail.add(260, RETAINED)
+    trail.save()
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 201 - KEPT
+    storage.replace(manifest_path(260), b"{")
+    trail.add(261, RETAINED)
+    trail.save()
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 202 - KEPT
+
+
+def test_a_rollback_takes_a_note_back_with_its_mark(storage: Storage) -> None:
+    put_batches(storage, range(300), rows=1)
+    run(storage, *range(299))
+    forget_reads(storage, 150)
+    bring_back(storage, 151, note=None)
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 151
