@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from cec_it.boundaries import Boundaries
 from cec_it.cluster import AGENT, EXECUTOR, command_of
 from cec_it.pipelines import CASES, Rows, fail_once, read_board
 from spark_cec.adapters.fsspec_storage import open_storage
@@ -82,6 +83,11 @@ def answers_without(told: dict[str, Any]) -> bool:
     return any(flow["epoch"] is not None and flow["absent"] for flow in told["flows"])
 
 
+def corrects(told: dict[str, Any]) -> bool:
+    """Whether a flow corrects its tentative answers, because the input is back."""
+    return any(flow["epoch"] is not None and not flow["absent"] for flow in told["flows"])
+
+
 def kill_some(what: str, child: Child, root: Path, chance: random.Random) -> None:
     """`what`: an executor, all of them but one, the agent of a JVM, or the name of a flow, which fails."""
     if what in ("executor", "executors", "agent"):
@@ -97,10 +103,12 @@ def kill_some(what: str, child: Child, root: Path, chance: random.Random) -> Non
 def live(
     case: str, root: Path, master: str, kill: str | None, when: When, waits: Waits | None = None,
     how: tuple[str, str] = ("cec", "checkpoint"), chance: random.Random | None = None,
+    boundaries: Boundaries | None = None,
 ) -> bool:  # fmt: skip
     """One life of the driver; whether it came to its end, after its kill if there is one.
 
     `how` it is checkpointed: the protocol, and when rows leave. `chance` chooses among processes of one kind.
+    `boundaries` look at each status.
     """
     CASES[case].go_on(root / "in")
     command = [sys.executable, "-m", "cec_it.pipeline_driver", case, str(root), master]
@@ -115,6 +123,8 @@ def live(
                 return True
             if waits:
                 waits.note(told)
+            if boundaries:
+                boundaries.look()
             if kill is not None and when(told):
                 if kill == "driver":
                     child.kill()
@@ -135,22 +145,32 @@ def round_of_kills(
     master = "local-cluster[2,1,1024]" if executors else "local[2]"
     touchy = {"diamond": "even", "chain": "named"}.get(case)
     kinds = ["driver", *(["executor"] if executors else []), *([touchy] if touchy else [])]
+    boundaries = Boundaries([root / "home"]) if case in BY_BUCKETS else None
     first = has_batches(chance.randrange(3, 40))
-    assert not live(case, root, master, "driver", first, how=how), "it was killed on its way"
+    assert not live(case, root, master, "driver", first, how=how, boundaries=boundaries), "it was killed on its way"
     for _ in range(lives - 1):
         kind, moment = chance.choice(kinds), has_batches(chance.randrange(3, 40))
-        if live(case, root, master, kind, moment, how=how, chance=chance):
+        if live(case, root, master, kind, moment, how=how, chance=chance, boundaries=boundaries):
             break
     else:
-        assert live(case, root, master, None, has_batches(0), how=how)
+        assert live(case, root, master, None, has_batches(0), how=how, boundaries=boundaries)
     found, expected = rows_of(root / "out"), CASES[case].expected(root / "in")
     if how[1] == "at-once":  # rows that were taken back come again
         assert found.keys() == expected.keys(), f"SEED={seed} {root}"
     else:
         assert found == expected, f"SEED={seed} {root}"
-    if case == "away":
+    if boundaries is not None:
+        boundaries.check()
+    for flow in ANSWERS_WITHOUT.get(case, ()):
         assert read_board(root)[0] == expected, f"SEED={seed} {root}"
-        assert newest_epoch(open_storage(f"{root}/home/flows/short")) is not None, "an input was away"
+        assert newest_epoch(open_storage(f"{root}/home/flows/{flow}")) is not None, "an input was away"
+
+
+ANSWERS_WITHOUT = {"away": ("short",), "corrected": ("short",), "away-chain": ("short", "long")}
+"""The flows that answer without an input, by the case. Their sink `board` shows tentative rows, too."""
+
+BY_BUCKETS = frozenset({"buckets", *ANSWERS_WITHOUT})
+"""The cases whose channels have boundaries, because flows read them by buckets."""
 
 
 # The chain is that of the next test; all of them are in the long one.
@@ -159,32 +179,35 @@ def test_a_killed_pipeline_is_exact(case: str, tmp_path: Path) -> None:
     round_of_kills(case, tmp_path, SEED, lives=2, executors=False)
 
 
-@pytest.mark.parametrize("case", ["chain", "buckets", "away"])
+@pytest.mark.parametrize("case", ["chain", "buckets", "away", "away-chain"])
 def test_executors_are_lost_under_a_pipeline(case: str, tmp_path: Path) -> None:
     round_of_kills(case, tmp_path, SEED + 1, lives=2, executors=True)
 
 
+@pytest.mark.parametrize("case", ["away", "corrected"])
 @pytest.mark.parametrize(("kill", "master"), [
     ("agent", "local[2]"),
     pytest.param("driver", "local[2]", marks=pytest.mark.long),
     pytest.param("agent", "local-cluster[2,1,1024]", marks=pytest.mark.long),
     pytest.param("executor", "local-cluster[2,1,1024]", marks=pytest.mark.long),
 ])  # fmt: skip
-def test_a_process_dies_while_a_flow_answers_without_an_input(kill: str, master: str, tmp_path: Path) -> None:
+def test_a_process_dies_while_a_flow_answers_without_an_input_or_corrects(
+    kill: str, master: str, case: str, tmp_path: Path
+) -> None:
     """On a cluster each executor has an agent of its own. A driver dies twice."""
-    CASES["away"].feed(tmp_path / "in", SEED)
-    came = []
+    CASES[case].feed(tmp_path / "in", SEED)
+    came, is_due = [], corrects if case == "corrected" else answers_without
 
     def is_now(told: dict[str, Any]) -> bool:
-        came.extend([told] if answers_without(told) else [])
-        return answers_without(told)
+        came.extend([told] if is_due(told) else [])
+        return is_due(told)
 
     for life in range(2 if kill == "driver" else 1):
-        live("away", tmp_path, master, kill, is_now)
+        live(case, tmp_path, master, kill, is_now)
         assert len(came) == life + 1, "the moment came"
     if kill == "driver":
-        assert live("away", tmp_path, master, None, has_batches(0))
-    expected = CASES["away"].expected(tmp_path / "in")
+        assert live(case, tmp_path, master, None, has_batches(0))
+    expected = CASES[case].expected(tmp_path / "in")
     assert rows_of(tmp_path / "out") == expected and read_board(tmp_path)[0] == expected
 
 

@@ -24,11 +24,13 @@ from cec_it.running import flow_of, running
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.admin.find_log import find_log
 from spark_cec.admin.recoveries import read_recoveries
+from spark_cec.availability.failure import Progress
 from spark_cec.availability.epochs import list_numbers, newest_epoch
 from spark_cec.pipeline import Pipeline, apply_changes, epoch_files
 from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.epoch_keeper import EpochKeeper
 from spark_cec.pipeline.flows import Flows
+from spark_cec.pipeline.query_progress import has_run_batch, is_of_batch, read_progress
 from spark_cec.pipeline.running import RunningPipeline
 from spark_cec.settings import PREFIX
 
@@ -272,6 +274,33 @@ def test_restarts_take_tentative_rows_back(spark: SparkSession, tmp_path: Path) 
         has_none(run, board)
     assert list_numbers(flow)[0] >= 3, "notes are deleted"
     assert not list((tmp_path / "home/flows/totals/epochs").glob("[1-3]")), "and the files of epochs"
+
+
+def test_a_run_without_a_batch_says_nothing_of_what_its_operators_hold(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark reports its offsets before its first batch. Windows below them may be open."""
+    feed, board = Feed(tmp_path), window_board()
+    for name in ("web", "app"):
+        feed.put(name, *((float(second), "a", 1.0) for second in range(15)))
+    with running(per_page(tmp_path, board), spark) as run:
+        reaches(run, 10)
+    with running(per_page(tmp_path, board), spark) as run:
+
+        def find() -> Any:
+            query = run.queries().get("totals")
+            return query if query is not None and query.lastProgress is not None else None
+
+        query = eventually(find, "a trigger")
+        first = query._jsq.recentProgress()[0]
+        assert json.loads(first.sources()[0].endOffset())["until"] > 1, "it has offsets"
+        assert not is_of_batch(first)
+        if query._jsq.lastProgress().timestamp() == first.timestamp():
+            assert read_progress(query) == Progress() and not has_run_batch(query)
+        for name in ("web", "app"):
+            feed.put(name, *((float(second), "a", 1.0) for second in range(15, 25)))
+        eventually(lambda: has_run_batch(query) or None, "a batch")
+        reaches(run, 20)
+        found = read_progress(query)
+        assert found.until_ms is not None and found.answered_ms is not None and found.answered_ms <= found.until_ms
 
 
 def test_an_epoch_that_fails_is_begun_anew_and_the_flow_goes_on(

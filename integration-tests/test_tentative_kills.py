@@ -24,8 +24,10 @@ def test_replicas_are_killed_while_an_input_is_away(master: str, spark: SparkSes
     with feeding(spark, tmp_path) as feed, Shop(tmp_path, master, feed) as shop:
         end_s = shop.kill_in_turn("abb")
         eventually(lambda: not any(has_epoch(each, tmp_path) for each in "ab") or None, "no epoch is open", 120.0)
+        eventually(lambda: shop.have_both(end_s) or None, "both replicas have all windows", 120.0)
         shop.stop()
     shop.check(end_s)
+    shop.check_channels(spark, end_s)
     assert len(Answers(tmp_path).undone) >= 3
 
 

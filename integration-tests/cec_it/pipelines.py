@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -226,10 +227,55 @@ def feed_away(directory: Path, seed: int) -> None:
     (directory.parent / "paces.json").write_text(json.dumps(PACES[seed % len(PACES)]))
 
 
-def away(root: str, **how: Any) -> Pipeline:
-    """As `buckets`, within a second, where one branch stands still for four seconds now and then."""
-    pace, pace_after = json.loads((Path(root) / "paces.json").read_text())
+def away(root: str, correction_s: float = 0.0, **how: Any) -> Pipeline:
+    """As `buckets`, within a second, where one branch stands still for four seconds now and then.
+
+    `correction_s`: how long a correction takes at least. The flow then takes so long for a row for which it has waited.
+    """
     made = Pipeline("away", how.pop("home", f"{root}/home"), **how)
+    _answer_without(made, root, correction_s)
+
+    @made.sink
+    def out(short: DataFrame) -> DataStreamWriter:
+        return _out(_right(short), root, how)
+
+    @made.sink(tentative=True)
+    def board(short: DataFrame) -> DataStreamWriter:
+        return _board(short, root)
+
+    return made
+
+
+def away_chain(root: str, **how: Any) -> Pipeline:
+    """As `away`, and one more flow answers within a second, from the answers of the first one."""
+    made = Pipeline("away-chain", how.pop("home", f"{root}/home"), **how)
+    _answer_without(made, root, correction_s=0.0)
+    within: dict[str, Any] = {"within": "1s", **_paces(root), "watermarks": {"short": ("t", "0 seconds")}}
+
+    @made.flow(partitions=2, **within)
+    def long(short: DataFrame) -> DataFrame:
+        grouped = short.groupBy(F.window("t", f"{LONG_S} seconds").alias("w"), "k")
+        sums = grouped.agg(*(F.sum(each).alias(each) for each in ("n", "v", "share")))
+        return sums.select(F.col("w.start").alias("t"), "k", "n", "v", "share")
+
+    @made.sink
+    def out(long: DataFrame) -> DataStreamWriter:
+        return _out(_right(long), root, how)
+
+    @made.sink(tentative=True)
+    def board(long: DataFrame) -> DataStreamWriter:
+        return _board(long, root)
+
+    return made
+
+
+def _paces(root: str) -> dict[str, str]:
+    pace, pace_after = json.loads((Path(root) / "paces.json").read_text())
+    return {"while_away": pace, "while_correcting": pace_after}
+
+
+def _answer_without(made: Pipeline, root: str, correction_s: float) -> None:
+    """The flows of `away`."""
 
     @made.flow
     def events(spark: SparkSession) -> DataFrame:
@@ -244,27 +290,21 @@ def away(root: str, **how: Any) -> Pipeline:
         return events.where("pmod(n, 2) = 1").withColumn("v", _slow(F.col("n"), F.col("v")))
 
     late = f"{LATE_S} seconds"
+    within: dict[str, Any] = {"within": "1s", **_paces(root), "watermarks": dict.fromkeys(("even", "odd"), ("t", late))}
 
-    paces = {"while_away": pace, "while_correcting": pace_after}
-
-    @made.flow(partitions=2, within="1s", **paces, watermarks={"even": ("t", late), "odd": ("t", late)})
+    @made.flow(partitions=2, **within)
     def short(even: DataFrame, odd: DataFrame) -> DataFrame:
-        return _shares(even, odd)
+        return _shares(even, odd.withColumn("v", _slow(F.col("n"), F.col("v"), correction_s)) if correction_s else odd)
 
-    @made.sink
-    def out(short: DataFrame) -> DataStreamWriter:
-        return _out(_right(short), root, how)
 
-    @made.sink(tentative=True)
-    def board(short: DataFrame) -> DataStreamWriter:
-        rows = _right(short, "_kind", "_epoch")
-        return rows.writeStream.foreachBatch(apply_changes(f"{root}/board.db", "board", ["t", "k"], changes=True))
-
-    return made
+def _board(rows: DataFrame, root: str) -> DataStreamWriter:
+    """A table of all answers, the tentative ones among them."""
+    shown = _right(rows, "_kind", "_epoch")
+    return shown.writeStream.foreachBatch(apply_changes(f"{root}/board.db", "board", ["t", "k"], changes=True))
 
 
 def read_board(root: Path) -> tuple[Rows, Rows]:
-    """The stable rows on the board of `away`, and the tentative ones. Its changelog, folded, must be the board."""
+    """The stable rows on the board of a pipeline, and the tentative ones. Its changelog, folded, must be the board."""
     columns = ["t", "k", "n", "v", "tentative"]
     with contextlib.closing(sqlite3.connect(root / "board.db")) as board:
         rows = board.execute("SELECT t, k, n, v, _epoch FROM board_rows").fetchall()
@@ -320,6 +360,8 @@ CASES = {
     "buckets": Case(buckets, feed_events, another_day, chain_rows),
     "kept": Case(kept, feed_events, another_day, chain_rows),
     "away": Case(away, feed_away, another_day, chain_rows),
+    "corrected": Case(partial(away, correction_s=3.0), feed_away, another_day, chain_rows),
+    "away-chain": Case(away_chain, feed_away, another_day, chain_rows),
     "closure": Case(closure, feed_edges, nothing, closure_rows),
     "reachability": Case(
         lambda root, **how: reachability(f"{root}/home", root, LONGEST, **how), feed_changes, nothing, reachable_rows
@@ -361,12 +403,12 @@ def _right(short: DataFrame, *more: str) -> DataFrame:
     return short.where(kept).select(F.unix_timestamp("t").alias("t"), "k", "n", "v", *more)
 
 
-def _slow(n: Column, v: Column) -> Column:
-    """The values `v`. Some rows take four seconds."""
+def _slow(n: Column, v: Column, seconds: float = 4.0) -> Column:
+    """The values `v`. Some rows take so many seconds."""
 
     def look(number: int, value: int) -> int:
         if number % (3 * PER_FILE) == PER_FILE + 1:
-            time.sleep(4)
+            time.sleep(seconds)
         return value
 
     return F.udf(look, "bigint")(n, v)

@@ -8,8 +8,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from cec_it import fed_driver
-from cec_it.fed_pages import INPUTS, Shown
+from cec_it.boundaries import Boundaries
+from cec_it.fed_pages import INPUTS, Shown, shown
 from cec_it.feed import Feed
 from cec_it.local import eventually
 from cec_it.replica_process import Driver
@@ -67,6 +70,7 @@ class Shop:
         """`conf`: more settings of both drivers; `cec.test.home` is the home of the pipeline."""
         self.root, self._master, self._feed, self._conf = root, master, feed, conf or {}
         self.right, self.living, self.now_s = Windows(), dict[str, Driver](), 5
+        self._boundaries = Boundaries(root / "home/replicas" / each for each in "ab")
 
     def __enter__(self) -> Shop:
         (self.root / "out").mkdir()
@@ -104,6 +108,7 @@ class Shop:
         def look() -> bool | None:
             dead = [name for name, each in self.living.items() if each.process.poll() is not None]
             assert not dead, (self.root / f"stderr-{dead[0]}").read_text()[-3000:]
+            self._boundaries.look()
             return are_there(Answers(self.root)) or None
 
         eventually(look, lambda: f"{what}: {vars(Answers(self.root))}", 240.0)
@@ -156,4 +161,21 @@ class Shop:
         assert found.stable == self.right.up_to(end_s), "each window once"
         assert not found.tentative
         assert not list((self.root / "out").glob("differs-*")), "a repeat has the same rows"
+
+    def check_channels(self, spark: SparkSession, end_s: int) -> None:
+        """Both replicas have the same rows, all of which are right. A channel lets old rows go. The home is local.
+
+        No boundary went back in either, and no later row is below one.
+        """
+        found = {name: self._read_channel(spark, name) for name in "ab"}
+        begin_s = max(min(end for end, *_ in rows) for rows in found.values())
+        right = Counter({row: n for row, n in self.right.up_to(end_s).items() if row[0] >= begin_s})
+        assert right, "both channels have a window"
+        for name, rows in found.items():
+            assert Counter({row: n for row, n in rows.items() if begin_s <= row[0] <= end_s}) == right, name
+        self._boundaries.check()
+
+    def _read_channel(self, spark: SparkSession, replica: str) -> Shown:
+        rows = spark.read.format("cec").load(f"{self.root}/home/replicas/{replica}/flows/totals").collect()
+        return Counter(shown(row) for row in rows)
 

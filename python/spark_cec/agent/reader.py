@@ -220,7 +220,7 @@ class ReaderCalls:
         return found
 
     def forget_trails(self, path: str) -> None:
-        """Forgets how far the streams are that read this channel: its batches are others now. Notes stay as they are."""
+        """Forgets how far the streams are that read this channel: its batches are others now. Notes stay."""
         for key in [each for each in self._trails if each[0] == path]:
             del self._trails[key]
 

@@ -30,6 +30,7 @@ from spark_cec.pipeline.query_progress import (
     Wait,
     batch_ms,
     count_left,
+    has_run_batch,
     last_batch,
     leave_out,
     read_progress,
@@ -259,7 +260,7 @@ class EpochKeeper(Worker):
 
     def _note_answer(self, open_: _OpenEpoch, query: StreamingQuery) -> None:
         """Warns, once for the flow, if the first batch of an epoch came after more than X."""
-        if open_.has_answered or last_batch(query) is None:
+        if open_.has_answered or not has_run_batch(query):
             return
         open_.has_answered = True
         took_s = time.monotonic() - open_.opened_at

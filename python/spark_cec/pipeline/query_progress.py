@@ -23,12 +23,31 @@ _WORTH_SAYING_S = 2.0
 
 
 def last_batch(query: StreamingQuery) -> int | None:
-    """The newest batch; None before the first one since the start."""
+    """The newest batch; None before the first trigger since the start. It may be one of an earlier run."""
     try:
         progress = query._jsq.lastProgress()
         return None if progress is None else int(progress.batchId())
     except Exception:  # the session has ended
         return None
+
+
+def has_run_batch(query: StreamingQuery) -> bool:
+    """Whether the query has run a batch since its start, if it has watermarks."""
+    try:
+        return is_of_batch(query._jsq.lastProgress())
+    except Exception:  # the session has ended
+        return False
+
+
+def is_of_batch(progress: Any) -> bool:
+    """Whether a progress tells of a batch of the present run, if the query has watermarks. None is no progress.
+
+    The first trigger of a run may be idle. Then Spark reports the offsets of the run before, and neither a watermark
+    nor operators.
+    """
+    return progress is not None and (
+        bool(progress.durationMs().containsKey("addBatch")) or bool(progress.eventTime().containsKey("watermark"))
+    )
 
 
 def complete_to_ms(query: StreamingQuery) -> int | None:
@@ -132,9 +151,11 @@ def _find_waits() -> Any:
 
 
 def read_progress(query: StreamingQuery) -> Progress:
-    """How far a query is that reads by buckets, by its newest batch."""
+    """How far a query is that reads by buckets, by its newest batch; unknown before the first one since its start."""
     try:
         found = query._jsq.lastProgress()
+        if not is_of_batch(found):  # it says nothing of what operators hold
+            return Progress()
         ends = [read_bucket_end(str(source.endOffset())) for source in found.sources()]
         until_ms = max((end for end in ends if end is not None), default=None)
         # Operators with state give rows out when the watermark has passed them.

@@ -82,6 +82,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(epoch_keeper, "read_progress", lambda query: Progress(query.until_ms, query.until_ms))
     monkeypatch.setattr(epoch_keeper, "read_wait", lambda query: query.wait)
     monkeypatch.setattr(epoch_keeper, "last_batch", lambda query: query.until_ms)
+    monkeypatch.setattr(epoch_keeper, "has_run_batch", lambda query: query.until_ms is not None)
     monkeypatch.setattr(epoch_keeper, "batch_ms", lambda query: query.batch_ms)
     monkeypatch.setattr(epoch_keeper, "count_left", lambda query: query.left)
     monkeypatch.setattr(epoch_keeper, "leave_out", lambda query, channels: query.left_out.append(set(channels)))

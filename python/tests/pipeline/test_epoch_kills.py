@@ -216,6 +216,7 @@ class World:
         patch.setattr(epoch_keeper, "read_progress", lambda query: Progress(query.until_ms, query.until_ms))
         patch.setattr(epoch_keeper, "read_wait", lambda query: query.wait)
         patch.setattr(epoch_keeper, "leave_out", lambda query, channels: query.left_out.append(set(channels)))
+        patch.setattr(epoch_keeper, "has_run_batch", lambda query: query.until_ms is not None)
         patch.setattr(epoch_keeper, "last_batch", lambda query: None if query.until_ms is None else 1)
 
     def make_keeper(self) -> EpochKeeper:
