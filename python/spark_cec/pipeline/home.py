@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -63,18 +64,22 @@ class PipelineHome:
 
     def take(
         self, graph: Graph, schemas: Mapping[str, str], checkpointing: Checkpointing = CEC, wait_s: float | None = None,
-        reads: Mapping[str, Any] | None = None,
+        reads: Mapping[str, Any] | None = None, flows: Collection[str] | None = None,
     ) -> list[str]:  # fmt: skip
         """Takes the lease, compares the graph with the recorded one, and records it; answers the new flows.
 
         `schemas`: the columns of each flow, as Spark's JSON. `reads`: how each flow of a replica reads. Waits at most
-        `wait_s` for the end of a killed driver. If the call fails, it gives the lease back.
+        `wait_s` for the end of a killed driver. If the call fails, it gives the lease back. `flows`: those that start;
+        None for all. The status says so before the programs of two replicas are compared: of two that start at once,
+        one sees the other one.
 
         Raises `Fenced` if another driver has the pipeline, `GraphError` if the graph or a column's type changed, and
         `LogLocationError` for an unusable place.
         """
         self._hold(graph, wait_s)
+        starting = graph.nodes.keys() if flows is None else flows
         try:
+            self._write_state(graph, starting, State.STARTING)
             recorded = self._read(PIPELINE_FILE)
             new = self._compare_graph(graph, recorded, checkpointing, schemas)
             before = (recorded or {}).get("schemas", {})
@@ -98,6 +103,8 @@ class PipelineHome:
             if self._replica is not None:
                 refuse_other_graph(graph.name, self._replica, wanted, STARTS_WITHIN_S, dead)
         except BaseException:
+            with contextlib.suppress(OSError, CecError):
+                self._write_state(graph, starting, State.STOPPED)
             self.release()
             raise
         return new
@@ -113,11 +120,14 @@ class PipelineHome:
         try:
             recorded = self._read(PIPELINE_FILE)
             self._compare_graph(graph, recorded, checkpointing)
-            starting = tuple(FlowStatus(name, State.STARTING) for name in graph.nodes if name in flows)
-            self.write_status(PipelineStatus(graph.name, self.home, os.getpid(), int(time.time() * 1000), starting))
+            self._write_state(graph, flows, State.STARTING)
         finally:
             if taken:
                 self.release()
+
+    def _write_state(self, graph: Graph, flows: Collection[str], state: State) -> None:
+        now = tuple(FlowStatus(name, state) for name in graph.nodes if name in flows)
+        self.write_status(PipelineStatus(graph.name, self.home, os.getpid(), int(time.time() * 1000), now))
 
     def _hold(self, graph: Graph, wait_s: float | None) -> bool:
         """Takes the lease; answers whether this call took it."""

@@ -67,7 +67,7 @@ def start_pipeline(
         cluster = Cluster(spark)  # 3
         undo.callback(cluster.detach)
         reads = describe_reads(declared.flows, flows.settings(), flows.bounded())
-        home.take(graph, flows.schemas(), checkpointing, reads=reads)  # 4
+        home.take(graph, flows.schemas(), checkpointing, reads=reads, flows=chosen)  # 4
         undo.callback(home.release)
         for name, node in graph.nodes.items():
             if not node.is_sink:
