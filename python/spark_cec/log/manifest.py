@@ -7,13 +7,15 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from spark_cec.errors import AlreadyExists, DamagedLog, Fenced, UnsuitableCheckpoint
 from spark_cec.log.checked_json import decode_object, encode_object
 from spark_cec.log.output_rollbacks import Cut, Cuts, append_cut, read_all_cuts, read_cuts
-from spark_cec.log.storage import Storage
+from spark_cec.log.storage import Storage, reads_at_once
 from spark_cec.log.times import TimeRange
 
 MANIFESTS = "manifests"
@@ -28,6 +30,9 @@ RELIST_MOST_S = 600.0
 """The longest time between two listings, after several found no batch."""
 
 _LISTING_FROM = 1_000
+_ROUNDS = 4
+"""So many manifests for each read that may be under way are asked for together."""
+
 _RETIRED_BEFORE_CHECKSUMS = re.compile(rb'\{"before":([0-9]{1,18})\}')
 _NO_OFFSET = "-"
 _DIGITS = 20
@@ -264,20 +269,34 @@ class PublishedBatches:
 def load_between(storage: Storage, first: int, last: int) -> Iterator[tuple[int, Manifest | DamagedLog | None]]:
     """The batches `first` to `last`, each with its manifest, its damage, or None for a missing manifest.
 
-    A long range is limited to the batches that have a manifest.
+    A long range is limited to the batches that have a manifest. An object store is asked for several at once: a channel
+    may have a day of batches for a reader that waits. It is asked for as many as the caller has taken, so that one that
+    stops early costs few requests.
     """
     if last - first >= _LISTING_FROM:
         there = batches(storage)
         if not there:
             return
         first, last = max(first, there[0]), min(last, there[-1])
-    for batch in range(max(first, 0), last + 1):
-        try:
-            yield batch, load(storage, batch)
-        except DamagedLog as damage:
-            yield batch, damage
-        except FileNotFoundError:
-            yield batch, None
+    most, wanted = reads_at_once(storage), range(max(first, 0), last + 1)
+    if storage.can_append or len(wanted) <= 1:
+        yield from (_load_or_damage(storage, batch) for batch in wanted)
+        return
+    taken = 0
+    with ThreadPoolExecutor(min(most, len(wanted))) as pool:
+        while taken < len(wanted):
+            several = wanted[taken : taken + min(max(taken, 1), most * _ROUNDS)]
+            yield from pool.map(partial(_load_or_damage, storage), several)
+            taken += len(several)
+
+
+def _load_or_damage(storage: Storage, batch: int) -> tuple[int, Manifest | DamagedLog | None]:
+    try:
+        return batch, load(storage, batch)
+    except DamagedLog as damage:
+        return batch, damage
+    except FileNotFoundError:
+        return batch, None
 
 
 def last_within(storage: Storage, first: int, last: int, rows: int) -> int:

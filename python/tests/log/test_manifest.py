@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ from spark_cec.log.manifest import (
 )
 from spark_cec.log.reader import verify
 from spark_cec.log.storage import Storage
-from tests.log.support import memory_storage
+from tests.log.support import CannotAppend, Fault, memory_storage
 
 ONE = Manifest(3, ("0a" * 16, "0b" * 16), 17, '{"type":"struct"}', False, 2, 1_700_000_000_000)
 
@@ -279,3 +281,62 @@ def test_manifests_between_two_batches(first: int, last: int, wanted: list[int])
     found = [each.batch for _, each in load_between(storage, first, last) if isinstance(each, Manifest)]
     assert found == wanted
     assert storage.count == (last > 10)
+
+
+class Together(CannotAppend):
+    """An object store whose manifests can be read only two at a time, but for the first ones."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.barrier, self.read_so_far = threading.Barrier(2, timeout=30.0), 0
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        self.read_so_far += 1
+        if manifest_path(self.alone_up_to) < path:
+            self.barrier.wait()
+        return super().read(path, offset, length)
+
+    alone_up_to = 1
+
+
+def test_an_object_store_is_asked_for_several_manifests_at_once() -> None:
+    storage = memory_storage()
+    for batch in range(22):
+        publish(storage, dataclasses.replace(ONE, batch=batch))
+    found = list(load_between(Together(storage), 0, 21))
+    assert [(batch, each) for batch, each in found if isinstance(each, Manifest) and each.batch == batch] == found
+    assert len(found) == 22
+
+
+def test_one_who_stops_early_asks_for_few() -> None:
+    storage = memory_storage()
+    for batch in range(500):
+        publish(storage, dataclasses.replace(ONE, batch=batch))
+    for taken in (1, 2, 5, 30):
+        faulty = CannotAppend(storage)
+        assert len(list(itertools.islice(load_between(faulty, 0, 499), taken))) == taken
+        assert len(faulty.fault.seen) <= 2 * taken
+
+
+@pytest.mark.parametrize("appends", [True, False], ids=["file system", "object store"])
+def test_missing_and_damaged_manifests_have_their_places(appends: bool) -> None:
+    storage = memory_storage()
+    for batch in range(100):
+        if batch % 7:
+            publish(storage, dataclasses.replace(ONE, batch=batch))
+        if batch % 10 == 3 and batch % 7:
+            storage.replace(manifest_path(batch), b"{")
+    found = list(load_between(storage if appends else CannotAppend(storage), 0, 99))
+    assert [batch for batch, _ in found] == list(range(100))
+    for batch, each in found:
+        kind = type(None) if batch % 7 == 0 else DamagedLog if batch % 10 == 3 else Manifest
+        assert isinstance(each, kind), batch
+
+
+def test_a_storage_that_does_not_answer_is_an_error() -> None:
+    storage = memory_storage()
+    for batch in range(100):
+        publish(storage, dataclasses.replace(ONE, batch=batch))
+    away = CannotAppend(storage, Fault(50, error=lambda: OSError("503 Slow Down")))
+    with pytest.raises(OSError, match="503"):
+        list(load_between(away, 0, 99))
