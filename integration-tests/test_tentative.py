@@ -24,8 +24,8 @@ from cec_it.running import flow_of, running
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.admin.find_log import find_log
 from spark_cec.admin.recoveries import read_recoveries
-from spark_cec.availability.failure import Progress
 from spark_cec.availability.epochs import list_numbers, newest_epoch
+from spark_cec.availability.failure import Progress
 from spark_cec.pipeline import Pipeline, apply_changes, epoch_files
 from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.epoch_keeper import EpochKeeper

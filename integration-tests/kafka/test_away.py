@@ -173,6 +173,7 @@ def test_a_broker_whose_name_has_no_address_any_more_is_tried_until_it_is_back(
             feed(topics, topic)
             app = eventually(lambda: flow if (flow := flow_of(run, "app")).restarts > 7 else None, "8 restarts", 180)
             assert app.state is State.RESTARTING and app.away_since_ms is not None, app
+            assert app.servers == ("gone.invalid:9092",)
             answers_without_app(run, board, topics, topic)
         with running(per_second(tmp_path, board, addresses, topic), spark):
             feed(both["app"], topic)

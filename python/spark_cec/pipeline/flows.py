@@ -18,7 +18,7 @@ from spark_cec.pipeline.graph import Graph, GraphError, Part, nearest
 from spark_cec.pipeline.home import PipelineHome
 from spark_cec.pipeline.input_checks import find_pause_ms
 from spark_cec.pipeline.options import Within, parse_interval_ms
-from spark_cec.pipeline.plans import read_plan
+from spark_cec.pipeline.plans import list_servers, read_plan
 from spark_cec.pipeline.replica_checks import (
     list_bounded_columns,
     list_settings,
@@ -75,6 +75,7 @@ class Flows:
         self._bounded: dict[str, frozenset[str]] = {}
         self._schemas: dict[str, StructType] = {}
         self._plans: dict[str, Plan] = {}
+        self._servers: dict[str, tuple[str, ...]] = {}
         # One session for each flow, for all its starts: Spark keeps a session that has started a query.
         self._sessions: dict[str, SparkSession] = {}
         self._epoch_sessions: dict[str, SparkSession] = {}
@@ -99,6 +100,10 @@ class Flows:
     def bounded(self) -> dict[str, frozenset[str]]:
         """By flow of a replica, the columns for which it tells below which time no row will come."""
         return dict(self._bounded)
+
+    def servers(self) -> dict[str, tuple[str, ...]]:
+        """By flow that reads Kafka, the addresses of its servers."""
+        return dict(self._servers)
 
     def settings(self) -> dict[str, dict[str, str]]:
         """By flow of a replica, the settings of its session that can change its rows."""
@@ -177,6 +182,8 @@ class Flows:
                 f"{found.simpleString()}: make them the same"
             )
         self._schemas[name] = found
+        if not node.inputs:
+            self._servers[name] = list_servers(made)
         if self._replica is not None:
             refuse_other_rows(flow, made)
             self._bounded[name] = list_bounded_columns(made)

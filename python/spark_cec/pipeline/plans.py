@@ -1,9 +1,9 @@
-"""Reads the joins and unions of a flow from Spark's plan."""
+"""Reads the joins and unions of a flow, and the servers of its sources, from Spark's plan."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from spark_cec.availability.joins import Channel, Join, Merge, Plan
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
+_SERVERS = "kafka.bootstrap.servers"
 _WITHOUT_RIGHT = ("LEFT OUTER", "LEFT ANTI", "FULL OUTER")
 _WITHOUT_LEFT = ("RIGHT OUTER", "FULL OUTER")
 """The types of joins, in Spark's words, that give out rows of one side while the other one has none."""
@@ -28,6 +29,26 @@ def read_plan(made: DataFrame, channels: Mapping[str, str]) -> Plan:
     except Exception:
         _LOG.warning("the joins of a flow cannot be read from Spark's plan", exc_info=True)
         return Merge(())
+
+
+def list_servers(made: DataFrame) -> tuple[str, ...]:
+    """The addresses of the Kafka servers that a flow's DataFrame reads; none if the plan cannot be read."""
+    try:
+        found = _list_servers(made._jdf.queryExecution().analyzed())
+        return tuple(sorted({each.strip() for servers in found for each in servers.split(",")}))
+    except Exception:
+        _LOG.warning("the servers of a flow cannot be read from Spark's plan", exc_info=True)
+        return ()
+
+
+def _list_servers(node: Any) -> Iterator[str]:
+    if str(node.nodeName()) == "StreamingRelationV2":
+        servers = node.extraOptions().get(_SERVERS)
+        if servers is not None:
+            yield str(servers)
+    below = node.children()
+    for i in range(below.size()):
+        yield from _list_servers(below.apply(i))
 
 
 def _read(node: Any, channels: Mapping[str, str]) -> Plan:

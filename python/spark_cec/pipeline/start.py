@@ -96,13 +96,15 @@ def _assemble(
     """Makes the threads of a pipeline, and starts none."""
     news, supervisors = threading.Event(), dict[str, Supervisor]()
     recovery = None if runs is None else JointRecovery(graph.name, supervisors, runs)
+    servers = flows.servers()
     note_failure = _ignore_failure if recovery is None else recovery.note_failure
     for members in graph.order():
         for name in members:
             if name in chosen:
                 start = partial(flows.start, name)
                 supervisors[name] = Supervisor(
-                    name, start, patience, news.set, failed=note_failure, has_run=partial(home.has_batch, name)
+                    name, start, patience, news.set, failed=note_failure, has_run=partial(home.has_batch, name),
+                    servers=servers.get(name, ()),
                 )
     prioritizes = policy.mode is not RecoveryMode.AT_ONCE
     if cluster.is_elastic or runs is not None:

@@ -59,7 +59,7 @@ class FlowStatus:
     open epoch, in which it answers tentatively without the channels `absent`, up to `tentative_to_ms`; None without
     one. `blocked`: the channels whose new rows may wait in a join for rows of `absent`. `held_for`: the flows for
     which it is held. `given_up`: the channels for which it waits no more until they are back, because too much has
-    waited for them, or for too long.
+    waited for them, or for too long. `servers`: the addresses of the Kafka servers that it reads.
     """
 
     name: str
@@ -79,6 +79,7 @@ class FlowStatus:
     blocked: tuple[str, ...] = ()
     held_for: tuple[HeldFor, ...] = ()
     given_up: tuple[str, ...] = ()
+    servers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ class PipelineStatus:
                 each.get("complete_to_ms"), each.get("away_since_ms"), tuple(each.get("waits_for", ())),
                 each.get("epoch"), each.get("tentative_to_ms"), tuple(each.get("absent", ())),
                 tuple(each.get("blocked", ())), tuple(HeldFor(**held) for held in each.get("held_for", ())),
-                tuple(each.get("given_up", ())),
+                tuple(each.get("given_up", ())), tuple(each.get("servers", ())),
             )
             for each in fields["flows"]
         )  # fmt: skip

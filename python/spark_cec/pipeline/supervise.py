@@ -63,12 +63,13 @@ class Supervisor(Worker):
     def __init__(
         self, name: str, start: Callable[[], StreamingQuery], patience: Patience, changed: Callable[[], None],
         clock: Callable[[], float] = time.monotonic, failed: Callable[[str], None] = lambda _: None,
-        has_run: Callable[[], bool] = lambda: False,
+        has_run: Callable[[], bool] = lambda: False, servers: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         """`start` starts the query. This calls `changed` at each new state.
 
         It calls `failed`, in the thread of the flow and with its name, before the flow starts again. `has_run` answers
-        whether the flow had a batch in an earlier run: so its addresses are right.
+        whether the flow had a batch in an earlier run: so its addresses are right. `servers`: of its source, for the
+        status.
         """
         super().__init__(f"cec-flow-{name}")
         self._start_query = start
@@ -87,7 +88,7 @@ class Supervisor(Worker):
         self._holds = 0
         self._query: StreamingQuery | None = None
         self._query_id: str | None = None
-        self._status = FlowStatus(name, State.STARTING)
+        self._status = FlowStatus(name, State.STARTING, servers=servers)
         self._reached = -1
         self._looked_at: tuple[StreamingQuery | None, int | None] = (None, None)
         self._failures: deque[float] = deque()

@@ -294,7 +294,7 @@ def _why(flow: FlowStatus, flows: Sequence[FlowStatus]) -> str:
         return f"for {', '.join(flow.starves_for)}"
     if flow.waits_for:
         missing = [
-            f"{each.name}, away {_away_s(each):,.0f} s" if each.away_since_ms is not None else each.name
+            f"{each.name}, away {_away_s(each):,.0f} s{_reads(each)}" if each.away_since_ms is not None else each.name
             for each in flows
             if each.name in flow.waits_for
         ]
@@ -303,7 +303,7 @@ def _why(flow: FlowStatus, flows: Sequence[FlowStatus]) -> str:
         return f"{given_up}{_tentative(flow)}".removeprefix("; ")
     away = ""
     if flow.away_since_ms is not None and not flow.state.is_over:
-        away = f"a source has not answered for {_away_s(flow):,.0f} s: "
+        away = f"a source has not answered for {_away_s(flow):,.0f} s{_reads(flow)}: "
     if flow.error and (flow.state in (State.FAILED, State.RESTARTING) or (flow.restarts and not flow.state.is_over)):
         text = away + _plain(flow.error)
         return text if len(text) <= _ERROR_CHARS else text[:_ERROR_CHARS] + " …"
@@ -318,6 +318,11 @@ def _tentative(flow: FlowStatus) -> str:
     without = f" without {', '.join(flow.absent)}" if flow.absent else ""
     blocked = f"; new rows of {', '.join(flow.blocked)} may wait in a join" if flow.blocked else ""
     return f"; tentative{to}{without}{blocked}"
+
+
+def _reads(flow: FlowStatus) -> str:
+    """Whom to look for if the source of a flow does not answer."""
+    return f", reads {', '.join(flow.servers)}" if flow.servers else ""
 
 
 def _away_s(flow: FlowStatus) -> float:

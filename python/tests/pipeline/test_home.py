@@ -234,15 +234,17 @@ def test_how_far_a_flow_is_and_which_source_does_not_answer(tmp_path: Path) -> N
     away = int(time.time() * 1000) - 40_000
     flows = (
         FlowStatus("a", State.RUNNING, complete_to_ms=1_795_781_050_250),
-        FlowStatus("b", State.RESTARTING, restarts=3, error="no answer from broker:9092", away_since_ms=away),
+        FlowStatus(
+            "b", State.RESTARTING, restarts=3, error="Timed out", away_since_ms=away, servers=("k1:9092", "k2:9092")
+        ),
         FlowStatus("c", State.RUNNING, complete_to_ms=1_795_781_040_000, waits_for=("b",)),
     )
     shown = io.StringIO()
     status = status_of(tmp_path, *flows)
     Console(width=200, file=shown).print(make_table(status))
     assert "2026-11-27 12:04:10Z" in shown.getvalue()
-    assert re.search(r"a source has not answered for 4\d s: no answer from broker:9092", shown.getvalue())
-    assert re.search(r"waits for b, away 4\d s", shown.getvalue())
+    assert re.search(r"waits for b, away 4\d s, reads k1:9092, k2:9092", shown.getvalue())
+    assert re.search(r"has not answered for 4\d s, reads k1:9092, k2:9092: Timed out", shown.getvalue())
     assert PipelineStatus.from_json(status.to_json()) == status
 
 

@@ -73,6 +73,9 @@ class Application:
     def bounds(self) -> dict[str, Within]:
         return {}
 
+    def servers(self) -> dict[str, tuple[str, ...]]:
+        return {"a": ("kafka-2:9092",)}
+
     def settings(self) -> dict[str, dict[str, str]]:
         return {}
 
