@@ -42,6 +42,7 @@ class ReaderTrail:
         self._storage = storage
         self._log_id = log_id
         self._path = _path(name)
+        self._mark: tuple[int, int] | None = None
         self._read()
 
     def begin(self, batch: int) -> None:
@@ -77,8 +78,9 @@ class ReaderTrail:
             self._read()
             return
         self._mark = _make_mark(self._storage, max(self._ends, default=self._through))
-        mark = {} if self._mark is None else {"mark": list(self._mark)}
-        content = {"batch": self._through, "ends": list(self._ends), "log": self._log_id, **mark}
+        content = {"batch": self._through, "ends": list(self._ends), "log": self._log_id}
+        if self._mark is not None:
+            content["mark"] = list(self._mark)
         self._storage.replace(self._path, encode_object(content))
         self._written = self._through
 
