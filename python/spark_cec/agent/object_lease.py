@@ -9,7 +9,8 @@ for itself.
   Then it waits for `valid_s`: the holder sees the number, or trusts its lease no longer.
 
 So a driver that was paused and wakes up trusts its lease no longer, and nobody writes beside it before that. A holder
-that ended says so in its object. A holder of this machine whose process is gone needs no wait.
+that ended says so in its object. A holder of this machine whose process is gone needs no wait. But if either of them
+was still in the wait of a taker, the next taker has that wait: the holder before may trust its lease.
 """
 
 from __future__ import annotations
@@ -88,13 +89,17 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The content of a lease's object: its holder's token and process, the beat's number, and whether it ended."""
+    """The content of a lease's object: its holder's token and process, the beat's number, and whether it ended.
+
+    `waits`: the holder does not trust the lease yet, because the one before may.
+    """
 
     token: str
     number: int
     is_released: bool
     host: str
     process: Process | None
+    waits: bool = False
 
     def encode(self) -> bytes:
         """The object's bytes."""
@@ -102,6 +107,7 @@ class Beat:
         known = [process.boot, process.namespace, process.pid, process.started] if process is not None else None
         return json.dumps({
             "token": self.token, "beat": self.number, "released": self.is_released, "host": self.host, "process": known,
+            "waits": self.waits,
         }).encode()  # fmt: skip
 
     @classmethod
@@ -110,7 +116,8 @@ class Beat:
         try:
             raw: dict[str, Any] = json.loads(data)
             process = Process(*raw["process"]) if raw["process"] else None
-            return cls(str(raw["token"]), int(raw["beat"]), raw["released"] is True, str(raw["host"]), process)
+            waits = raw.get("waits") is True  # earlier releases do not say it
+            return cls(str(raw["token"]), int(raw["beat"]), raw["released"] is True, str(raw["host"]), process, waits)
         except (ValueError, KeyError, TypeError):
             return cls(data.decode(errors="replace"), -1, is_released=False, host="unknown", process=None)
 
@@ -136,6 +143,7 @@ class ObjectLease:
         self._beats = 0
         self._valid_until = 0.0
         self._is_lost = False
+        self._waits = False
         self._over = threading.Event()
         self._turn = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -147,7 +155,7 @@ class ObjectLease:
         """
         while True:
             newest = newest_number(self._place)
-            must_wait = newest > 0 and self._outlast(newest, deadline)
+            self._waits = newest > 0 and self._outlast(newest, deadline)
             began = self._clock()
             try:
                 self._place.create(_path(newest + 1), self._encode(is_released=False))
@@ -162,8 +170,9 @@ class ObjectLease:
         self._valid_until = began + self._timing.valid_s
         self._thread = threading.Thread(target=self._keep, name="cec-lease", daemon=True)
         self._thread.start()
-        if must_wait:
+        if self._waits:
             self._pause(self._timing.valid_s)
+            self._waits = False
             self.confirm()
         for old in _numbers(self._place):
             if old < self._number:
@@ -232,14 +241,15 @@ class ObjectLease:
         self._pause(self._timing.poll_s)
 
     def _outlast(self, number: int, deadline: float) -> bool:
-        """Waits until the holder of a number is gone; answers whether it may still trust its lease."""
+        """Waits until the holder of a number is gone; answers whether it, or the one before, may trust a lease still.
+        """
         known, since = None, self._clock()
         while True:
             found = _read(self._place, number)
-            if found is None or found.is_released or newest_number(self._place) > number:
+            if found is None or newest_number(self._place) > number:
                 return False
-            if found.process is not None and found.process.is_gone:
-                return False
+            if found.is_released or (found.process is not None and found.process.is_gone):
+                return found.waits
             if found != known:
                 if known is not None:  # it lives, but it may be about to end
                     deadline = min(deadline, time.monotonic() + self._timing.patience_s)
@@ -263,7 +273,7 @@ class ObjectLease:
 
     def _encode(self, *, is_released: bool) -> bytes:
         here = Process.find(os.getpid())
-        return Beat(self._token, self._beats, is_released, socket.gethostname(), here).encode()
+        return Beat(self._token, self._beats, is_released, socket.gethostname(), here, self._waits).encode()
 
 
 def newest_number(place: Storage) -> int:

@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from spark_cec.agent.object_lease import Beat, ObjectLease, Process, Timing, is_
 from spark_cec.errors import Fenced, LogLocationError
 from spark_cec.log.frame import Buffer
 from spark_cec.log.storage import Listing, Storage
-from tests.log.support import Fault, FaultyStorage, ObjectStore
+from tests.log.support import Crash, Fault, FaultyStorage, ObjectStore, Trouble
 
 TIMING = Timing(beat_s=100_000.0)
 """No beat comes by itself."""
@@ -26,9 +27,9 @@ TIMING = Timing(beat_s=100_000.0)
 class World:
     """A store, and a clock that goes on only while somebody waits. `meanwhile` runs in each pause."""
 
-    def __init__(self) -> None:
+    def __init__(self, timing: Timing = TIMING) -> None:
         self.place: Storage = ObjectStorage("s3://b/cec", ObjectStore(), "b/cec", exclusive=True)
-        self.now = 1000.0
+        self.timing, self.now = timing, 1000.0
         self.meanwhile: Callable[[], object] = lambda: None
 
     def pause(self, seconds: float) -> None:
@@ -36,7 +37,7 @@ class World:
         self.meanwhile()
 
     def lease(self, place: Storage | None = None) -> ObjectLease:
-        return ObjectLease(place or self.place, "the query q", TIMING, lambda: self.now, self.pause)
+        return ObjectLease(place or self.place, "the query q", self.timing, lambda: self.now, self.pause)
 
     def take(self) -> ObjectLease:
         lease = self.lease()
@@ -245,3 +246,125 @@ def test_whether_a_lease_is_taken(world: World) -> None:
     assert is_taken(BeatingStorage(world.place, lease.beat), quick)
     lease.release()
     assert not is_taken(world.place, quick)
+
+
+@dataclass
+class Death(Trouble):
+    """Ends the process at a call. `wakes`: what another process does before the `wakes_at`-th call."""
+
+    wakes_at: int = 0
+    wakes: Callable[[], object] = lambda: None
+
+    def run(self, name: str, whole: Callable[[], Any], half: Callable[[], Any] = lambda: None) -> Any:
+        """One call."""
+        if self.calls + 1 == self.wakes_at:
+            self.wakes_at = 0
+            self.wakes()
+        return super().run(name, whole, half)
+
+
+FEW_LOOKS = replace(TIMING, poll_s=10.0)
+
+COURSES = ["take", "take what was released", "take over", "beat", "beat of one that has lost it", "release"]
+
+
+class Course:
+    """A process that does one thing with a lease, until a storage call ends it. `other`: who had or has the lease."""
+
+    def __init__(self, what: str, death: Death) -> None:
+        self.world, self.other = World(FEW_LOOKS), None
+        if what == "take what was released":
+            self.world.take().release()
+        if what == "take over":
+            self.other = self.world.take()
+            self.world.move_holder_away()
+            death.wakes = self.other.beat
+        place = FaultyStorage(self.world.place)
+        self._lease = self.world.lease(place)
+        if not what.startswith("take"):
+            self._lease.take(time.monotonic() + 3600)
+        if what == "beat of one that has lost it":
+            self.world.move_holder_away()
+            self.other = self.world.take()
+            self.world.move_holder_away()
+        place.fault = death
+        with suppress(Crash):
+            {"take": self._take, "beat": self._lease.beat, "release": self._lease.release}[what.split()[0]]()
+
+    def _take(self) -> None:
+        self._lease.take(time.monotonic() + 3600)
+
+    def lose(self, *, machine: bool) -> None:
+        """The process is gone; and nobody can look whether it is, if its `machine` is gone, too."""
+        for each in self.world.place.list("lease"):
+            beat = Beat.decode(self.world.place.read(f"lease/{each.name}"))
+            if beat.token == self._lease._token:
+                assert beat.process is not None
+                gone = replace(beat.process, boot="another") if machine else replace(beat.process, started="1")
+                self.world.place.replace(f"lease/{each.name}", replace(beat, process=gone).encode())
+
+    def take_next(self) -> float:
+        """Another process takes the lease, and nobody else trusts it then; after how many seconds."""
+        world, began = self.world, self.world.now
+        assert len(world.place.list("lease")) <= 3
+        taker = world.take()
+        assert taker.is_sure
+        if self.other is not None:
+            assert not self.other.is_sure, "two trust the lease"
+            self.other.beat()
+            assert not trusts(self.other)
+        assert trusts(taker) and len(world.place.list("lease")) == 1
+        return world.now - began
+
+
+def list_deaths(what: str) -> list[tuple[int, str]]:
+    """Each storage call of a course, and whether it takes effect."""
+    Course(what, none := Death(0))
+    assert none.calls, "it asks the store"
+    return [(call, when) for call in range(1, none.calls + 1) for when in ("before", "after")]
+
+
+@pytest.mark.parametrize("machine", [False, True], ids=["process", "machine"])
+@pytest.mark.parametrize("what", COURSES)
+def test_a_kill_at_each_storage_call_leaves_the_lease_to_the_next_taker(what: str, machine: bool) -> None:
+    for call, when in list_deaths(what):
+        print(f"{what}: killed {when} call {call}")
+        course = Course(what, death := Death(call, when))
+        assert death.dead
+        course.lose(machine=machine)
+        took_s = course.take_next()
+        if not machine and course.other is None:
+            assert took_s == 0.0, "whose process is gone is known here"
+        assert took_s <= TIMING.silent_s + TIMING.valid_s + FEW_LOOKS.poll_s
+
+
+@pytest.mark.parametrize("machine", [False, True], ids=["process", "machine"])
+def test_a_taker_is_killed_while_the_holder_before_it_may_trust_the_lease(machine: bool) -> None:
+    """The silent holder wakes up at any call of the taker, writes a beat, and stands still again."""
+    for call, when in list_deaths("take over"):
+        for wakes_at in range(1, call + 1):
+            print(f"killed {when} call {call}; the holder wakes up before call {wakes_at}")
+            course = Course("take over", death := Death(call, when, wakes_at=wakes_at))
+            if death.dead:
+                course.lose(machine=machine)
+                course.take_next()
+
+
+def test_a_taker_that_gives_up_its_wait_leaves_the_wait_to_the_next_one(world: World) -> None:
+    """The holder before it wrote a beat just before it was taken for silent, and may trust the lease still."""
+    holder = world.take()
+    world.move_holder_away()
+    taker = world.lease(WakingStorage(world.place, holder.beat))
+
+    def give_up() -> None:
+        if newest_number(world.place) == 2:
+            world.now -= TIMING.valid_s - 1.0
+            raise KeyboardInterrupt
+
+    world.meanwhile = give_up
+    with pytest.raises(KeyboardInterrupt):
+        taker.take(time.monotonic() + 3600)
+    taker.release()
+    world.meanwhile = lambda: None
+    later = world.take()
+    assert later.is_sure and not holder.is_sure

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -25,6 +25,9 @@ LOG_ID = "0123456789abcdef0123456789abcdef"
 WRITER_ID = "0198c0ffee00-00112233445566ff"
 STORE = StoreId(0, 3)
 SEGMENT = str(SegmentName(WRITER_ID, 0))
+
+WRITES = ("create", "replace", "append_to_new", "append")
+"""The calls of a storage that need room. A full disk lets files be read and deleted."""
 
 _memory_roots = count()
 
@@ -157,6 +160,36 @@ class Fault:
             with suppress(FileNotFoundError):  # that is an answer, too
                 whole()
         raise self.error()
+
+
+@dataclass
+class Trouble(Fault):
+    """Fails `lasts` calls from the `call`-th on. After a `Crash` the process is dead, and so are its other threads.
+
+    `only`: calls of other names work, and do not count; None for all names.
+    """
+
+    lasts: int = 1
+    only: Collection[str] | None = None
+    dead: bool = False
+
+    def run(self, name: str, whole: Callable[[], Any], half: Callable[[], Any] = lambda: None) -> Any:
+        """One call."""
+        if self.dead:
+            raise Crash
+        if self.only is not None and name not in self.only:
+            return whole()
+        self.calls += 1
+        self.seen.append(name)
+        if not self.call <= self.calls < self.call + self.lasts:
+            return whole()
+        self.tripped = True
+        error = self.error()
+        self.dead = isinstance(error, Crash)
+        if self.when == "after":
+            with suppress(FileNotFoundError):  # that is an answer, too
+                whole()
+        raise error
 
 
 class FaultyStorage:

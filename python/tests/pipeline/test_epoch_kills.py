@@ -40,33 +40,10 @@ from spark_cec.recovery.spark_logs import committed_batch
 from spark_cec.settings import PREFIX, parse_settings
 from testbed.changelog import fold_changes
 from tests.agent.support import Agent
-from tests.log.support import LOG_ID, Crash, Fault, FaultyStorage
+from tests.log.support import LOG_ID, WRITES, Crash, FaultyStorage, Trouble
 from tests.pipeline.support import EpochQuery
 
 COLUMNS = {"window": "bigint", "n": "bigint"}
-
-
-@dataclass
-class Trouble(Fault):
-    """Fails `lasts` calls from the `call`-th on. After a `Crash` the process is dead, and so are its other threads."""
-
-    lasts: int = 1
-    dead: bool = False
-
-    def run(self, name: str, whole: Callable[[], Any], half: Callable[[], Any] = lambda: None) -> Any:
-        """One call."""
-        if self.dead:
-            raise Crash
-        self.calls += 1
-        self.seen.append(name)
-        if not self.call <= self.calls < self.call + self.lasts:
-            return whole()
-        self.tripped = True
-        error = self.error()
-        self.dead = isinstance(error, Crash)
-        if self.when == "after":
-            whole()
-        raise error
 
 
 @dataclass
