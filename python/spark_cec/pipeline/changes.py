@@ -53,8 +53,11 @@ def apply_changes(
 
 
 def _mend(error: sqlite3.Error) -> str:
-    is_held = "locked" in str(error)
-    return f"; another connection has held it for {_PATIENCE_S:g} s: end its transaction" if is_held else ""
+    if "locked" in str(error):
+        return f"; another connection has held it for {_PATIENCE_S:g} s: end its transaction"
+    if "is full" in str(error):
+        return "; the batch has changed nothing and comes again: make room there, and start the query again"
+    return ""
 
 
 def _check_keys(table: str, keys: Sequence[str]) -> list[str]:

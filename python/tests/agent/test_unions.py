@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -14,11 +16,11 @@ import pyarrow as pa
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.agent import channel_looks, unions
+from spark_cec.agent import bucket_reads, channel_looks, unions
 from spark_cec.agent.messages import BucketLeaveRequest
 from spark_cec.availability.buckets import Backlog
 from spark_cec.log.boundary import Boundary, still_holds
-from spark_cec.log.late import list_late, read_late
+from spark_cec.log.late import keep_late, list_late, read_late
 from spark_cec.log.manifest import PublishedBatches, load, take_back
 from spark_cec.log.storage import Storage
 from spark_cec.log.times import TimeRange
@@ -195,6 +197,40 @@ def test_late_rows_are_kept_aside_once(union: Union) -> None:
     rows = [row for split in splits for row in web.rows(web.ask("read_split", split=split))]
     assert [row["n"] for row in rows] == [100]
     assert web.ask("view_splits", view="late", reader="another")["splits"] == []
+
+
+@pytest.mark.parametrize("kept", range(4))
+def test_late_rows_on_a_full_disk_fail_the_batch_and_come_again(
+    kept: int, union: Union, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch must not count before its late rows are kept. `kept`: so many objects with late rows find room."""
+    union.plan()
+    union.write("app", 100, 50_000)
+    union.write("web", 200, 10_000)
+    assert union.batch()["web"] == [0]
+    for late_ms in (8_999, 8_000, 7_000):
+        union.write("web", late_ms, 9_500)
+    union.write("web", 30_000)
+    before, ends, web, room = dict(union.offsets["web"]), union.plan(), union.agents["web"], [kept]
+    spools = sorted(web.calls.spool.directory.iterdir())
+
+    def keep(storage: Storage, *rows: Any) -> None:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "late")
+        room[0] -= 1
+        keep_late(storage, *rows)
+
+    with monkeypatch.context() as full:
+        full.setattr(bucket_reads, "keep_late", keep)
+        if kept < 3:
+            with pytest.raises(Refused, match="no space is left: make room there"):
+                union.rows(web, before, ends["web"])
+        else:
+            union.rows(web, before, ends["web"])
+    assert len(late_rows(union, "web")) == kept
+    assert sorted(web.calls.spool.directory.iterdir()) == spools, "a read that fails leaves no file"
+    assert sorted(union.rows(web, before, ends["web"])) == [1, 101, 201, 301]
+    assert late_rows(union, "web") == [100, 200, 300], "each of them once, with those that were kept before"
 
 
 def test_a_channel_of_an_earlier_release_has_no_ranges(union: Union) -> None:

@@ -5,6 +5,7 @@ The changelog of such a table, folded, is the table after each batch.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import re
@@ -14,10 +15,12 @@ from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from spark_cec.pipeline import changes as changes_module
 from spark_cec.pipeline.changes import apply_changes, check_columns
 from spark_cec.pipeline.changes_table import ChangesError, ChangesTable
 from testbed.changelog import fold_changes
@@ -173,6 +176,87 @@ def test_a_batch_that_fails_changes_nothing(changes: bool, connection: sqlite3.C
     assert shown(connection) == {("a", 1, 0)}
     board.apply([row("stable", None, "b", 3)], 1, QUERY)
     assert shown(connection) == {("a", 1, 0), ("b", 3, 0)}
+
+
+class Disk:
+    """A database with a bound for its size, and what `foreachBatch` hands over."""
+
+    def __init__(self, path: Path, patch: pytest.MonkeyPatch) -> None:
+        self.path, self.most_pages, self._connect = path, 1 << 30, sqlite3.connect
+        self._apply: Any = apply_changes(str(path), "board", ["page"], changes=True)
+        patch.setattr(changes_module, "sqlite3", SimpleNamespace(connect=self._open, Error=sqlite3.Error))
+
+    def _open(self, database: str, patience_s: float, isolation_level: None) -> sqlite3.Connection:
+        connection = self._connect(database, patience_s, isolation_level=isolation_level)
+        connection.execute(f"PRAGMA max_page_count = {self.most_pages}")
+        return connection
+
+    def apply(self, rows: list[Change], batch: int) -> None:
+        kinds = {"_kind": "string", "_epoch": "string", **COLUMNS}
+        schema = [SimpleNamespace(name=name, dataType=SimpleNamespace(simpleString=lambda kind=kind: kind))
+                  for name, kind in kinds.items()]  # fmt: skip
+        context = SimpleNamespace(getLocalProperty=lambda _: QUERY)
+        taken = [SimpleNamespace(asDict=lambda recursive, row=row: row) for row in rows]
+        self._apply(SimpleNamespace(
+            schema=schema, sparkSession=SimpleNamespace(sparkContext=context), toLocalIterator=lambda: iter(taken)
+        ), batch)  # fmt: skip
+
+    def read(self, sql: str) -> list[tuple[Any, ...]]:
+        with contextlib.closing(self._connect(self.path)) as connection:
+            return connection.execute(sql).fetchall()
+
+    @property
+    def content(self) -> list[list[tuple[Any, ...]]]:
+        tables = ("board_rows", "board_changes", "board_sink")
+        return [self.read(f"SELECT * FROM {each} ORDER BY 1, 2") for each in tables]
+
+
+def test_a_full_disk_is_named_and_the_batch_may_come_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever statement finds no room. The second batch has stable and tentative rows, and takes others back."""
+    many = [row("tentative", "f/2", f"{each:0200}", each) for each in range(300)]
+    batches = [
+        [row("stable", None, "a", 1), *(row("tentative", "f/1", f"{each:0200}", 7) for each in range(40))],
+        [row("undo", "f/1"), row("stable", None, f"{5:0200}", 2), *many],
+        [row("undo", "f/2"), row("stable", None, "b", 3)],
+    ]
+    with monkeypatch.context() as patch:
+        calm = Disk(tmp_path / "calm.db", patch)
+        contents, pages = [], []
+        for number, rows in enumerate(batches):
+            calm.apply(rows, number)
+            contents.append(calm.content)
+            pages.append(calm.read("PRAGMA page_count")[0][0])
+    full = Disk(tmp_path / "full.db", monkeypatch)
+    refused = 0
+    for number, rows in enumerate(batches):
+        before = [] if number == 0 else contents[number - 1]
+        for full.most_pages in range(1 if number == 0 else pages[number - 1], pages[number], 7):
+            with pytest.raises(ChangesError, match=r"table board in .*full\.db cannot be written: .*full; .*make room"):
+                full.apply(rows, number)
+            refused += 1
+            there = full.read("SELECT count(*) FROM sqlite_master")[0][0]
+            assert full.content == before if before else there == 0, f"at {full.most_pages} pages"
+        full.most_pages = 1 << 30
+        for _ in range(2):
+            full.apply(rows, number)
+            assert full.content == contents[number]
+    assert refused > 10
+
+
+@pytest.mark.parametrize("takes_back", [False, True])
+def test_what_does_not_fit_is_taken_back_once(takes_back: bool, connection: sqlite3.Connection) -> None:
+    """If a whole disk is full, SQLite may take a transaction back by itself, and then there is none to take back."""
+    table_of(connection).apply([row("stable", None, "a", 1)], 0, QUERY)
+
+    def fill() -> Iterator[Change]:
+        yield row("stable", None, "b", 1)
+        if takes_back:
+            connection.execute("ROLLBACK")
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with pytest.raises(sqlite3.OperationalError, match="disk is full"):
+        table_of(connection).apply(fill(), 1, QUERY)
+    assert shown(connection) == {("a", 1, 0)} and not connection.in_transaction
 
 
 def test_a_query_that_begins_anew_has_no_tentative_row_of_an_earlier_one(connection: sqlite3.Connection) -> None:
