@@ -11,56 +11,11 @@ from typing import Any
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.availability.epochs import Epoch, close_epoch, newest_epoch, open_epoch
 from spark_cec.log import manifest
 from spark_cec.log.home import read_log_file
 from spark_cec.log.storage import Storage
-from tests.agent.copies import BUCKET_MS, SCHEMA, Copies, make_copies, write_batch
-from tests.agent.support import Agent, Refused
-
-
-class Forks:
-    """The epochs of a flow in one replica. A channel of an epoch has the flow's rows up to the fork, and its own."""
-
-    def __init__(self, flow: Agent) -> None:
-        self._flow = flow
-        self._number, self._batches, self._passed = 0, 0, 0
-        self.rows: dict[int, list[int]] = {}
-        self._agent: Agent | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self._agent is not None
-
-    def begin(self, after: int = -1) -> None:
-        """Opens the next one. `after`: the flow's last batch that its channel has."""
-        self._number += 1
-        place = Path(self._flow.checkpoint) / "epochs" / str(self._number)
-        place.mkdir(parents=True)
-        self._agent = Agent(self._flow.scratch, place)
-        self._agent.calls.close()
-        self._agent.calls = self._flow.calls
-        self._agent.begin_run()
-        self._batches, self._passed, self.rows[self._number] = 0, 0, []
-        open_epoch(open_storage(self._flow.checkpoint), Epoch(self._number, after, after, ("app",), 1))
-
-    def give_out(self, rows: list[int], until_ms: int) -> None:
-        """A batch with those of the rows that are below a time, and not below that of the batch before."""
-        assert self._agent is not None
-        due = [ms for ms in rows if self._passed <= ms < until_ms]
-        self.rows[self._number] += due
-        write_batch(self._agent, self._batches, due, until_ms)
-        self._batches, self._passed = self._batches + 1, max(until_ms, self._passed)
-
-    def end(self, *, deletes: bool = False) -> None:
-        """Closes the open one. `deletes`: its files go at once."""
-        flow = open_storage(self._flow.checkpoint)
-        epoch = newest_epoch(flow)
-        assert epoch is not None
-        close_epoch(flow, epoch, 0, 2)
-        if deletes:
-            shutil.rmtree(Path(self._flow.checkpoint) / "epochs" / str(self._number))
-        self._agent = None
+from tests.agent.copies import BUCKET_MS, SCHEMA, Copies, Forks, make_copies, read_epoch, write_batch
+from tests.agent.support import Refused
 
 
 class Reader:
@@ -82,25 +37,14 @@ class Reader:
         if found is None or before is None or name(found) != name(before):
             self.tentative = []
         if found is not None and found != before:
-            rows = self._rows(found)
+            rows = read_epoch(copies, found)
             epoch = self.forks[found["replica"]].rows[found["number"]]
             assert rows == [ms for ms in epoch if found["after_ms"] <= ms < found["until_ms"]], "all of its buckets"
             assert not {ms for ms in rows if ms < copies.at["until_ms"]}, "of buckets that are not stable yet"
             assert not set(rows) & set(self.tentative), "each row of an epoch comes once"
-            assert sorted(rows) == sorted(self._rows(found)), "a repeat"
+            assert sorted(rows) == sorted(read_epoch(copies, found)), "a repeat"
             self.tentative += rows
         self.epoch = found
-
-    def _rows(self, reading: dict[str, Any]) -> list[int]:
-        flow = self.copies.agents[reading["replica"]]
-        buckets = {"column": "time", "after_ms": reading["after_ms"], "until_ms": reading["until_ms"],
-                   "fresh_from": 1 << 40}  # fmt: skip
-        bounds = {"first": reading["since"], "last": reading["batch"], "whole": False, "seen": reading["of"],
-                  "schema": SCHEMA}  # fmt: skip
-        path = f"{flow.checkpoint}/epochs/{reading['number']}"
-        splits = flow.ask("view_splits", view="output", path=path, **bounds, buckets=buckets)["splits"]
-        found = [flow.ask("read_split", split=each, columns=["n"], path=path) for each in splits]
-        return sorted(row["n"] for answer in found for row in flow.rows(answer))
 
 
 def name(reading: dict[str, Any]) -> tuple[str, int]:
