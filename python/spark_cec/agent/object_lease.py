@@ -282,11 +282,16 @@ def newest_number(place: Storage) -> int:
 
 
 def is_taken(place: Storage, timing: Timing = TIMING) -> bool:
-    """Whether a process has the lease of a place. Waits for a beat, unless the newest holder has ended."""
+    """Whether a process has the lease of a place. Waits for a beat, unless the newest holder has ended.
+
+    If that one ended in the wait of a taker, waits until the holder before it trusts its lease no longer.
+    """
     number, since, known = newest_number(place), _now(), None
     while number:
         found = _read(place, number)
         if found is None or found.is_released or (found.process is not None and found.process.is_gone):
+            if found is not None and found.waits:
+                time.sleep(timing.valid_s)
             return newest_number(place) != number
         if known is not None and found != known:
             return True

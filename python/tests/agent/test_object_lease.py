@@ -248,6 +248,16 @@ def test_whether_a_lease_is_taken(world: World) -> None:
     assert not is_taken(world.place, quick)
 
 
+def test_a_lease_whose_taker_has_ended_in_its_wait_counts_as_taken_so_long(world: World) -> None:
+    """The holder before it may trust its lease still, though the newest one has ended."""
+    quick = Timing(silent_s=0.05, poll_s=0.01, valid_s=0.3)
+    ended = Beat("token", 1, is_released=True, host="here", process=None, waits=True)
+    world.place.create("lease/0000000001.json", ended.encode())
+    began = time.monotonic()
+    assert not is_taken(world.place, quick)
+    assert time.monotonic() - began >= 0.3
+
+
 @dataclass
 class Death(Trouble):
     """Ends the process at a call. `wakes`: what another process does before the `wakes_at`-th call."""
