@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 import spark_cec.log
+from spark_cec.agent.messages import EpochReading
+from spark_cec.agent.object_lease import Beat
 from spark_cec.ids import StoreId
 from spark_cec.log.frame import (
     MAGIC,
@@ -65,3 +68,13 @@ def test_the_worked_example_is_a_frame() -> None:
     assert frame.meta == LoadedMeta(StoreId(1, 2, "left"), 42, 3, 1_700_000_000_000)
     assert bytes(frame.payload) == b'{"held":5}'
     assert f"The frame is {len(data)} bytes long" in PAGE
+
+
+def test_what_a_lease_and_an_agreement_have_is_named() -> None:
+    lease = json.loads(Beat("token", 1, is_released=False, host="here", process=None).encode())
+    missing = [field for field in (*lease, "start", "end", "replica") if f'"{field}"' not in PAGE]
+    assert not missing
+
+
+def test_what_an_offset_has_of_an_epoch_is_named() -> None:
+    assert [field for field in EpochReading.__struct_fields__ if f'"{field}": ' not in PAGE] == []
