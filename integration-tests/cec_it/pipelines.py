@@ -256,7 +256,7 @@ def away_chain(root: str, **how: Any) -> Pipeline:
     def long(short: DataFrame) -> DataFrame:
         grouped = short.groupBy(F.window("t", f"{LONG_S} seconds").alias("w"), "k")
         sums = grouped.agg(*(F.sum(each).alias(each) for each in ("n", "v", "share")))
-        return sums.select(F.col("w.start").alias("t"), "k", "n", "v", "share")
+        return sums.select(F.window_time("w").alias("t"), "k", "n", "v", "share")
 
     @made.sink
     def out(long: DataFrame) -> DataStreamWriter:
@@ -389,18 +389,25 @@ def _touchy(root: str, flow: str, column: Column) -> Column:
 
 
 def _shares(even: DataFrame, odd: DataFrame) -> DataFrame:
-    """Sums of both branches by key and long window, of integers and of doubles; `t` is where a window begins."""
+    """Sums of both branches by key and long window, of integers and of doubles; `t` is the last moment of a window.
+
+    For such a column a channel has a boundary.
+    """
     rows = even.select("t", "k", "v").unionByName(odd.select("t", "k", "v"))
     grouped = rows.groupBy(F.window("t", f"{LONG_S} seconds").alias("w"), "k")
     found = grouped.agg(F.count("*").alias("n"), F.sum("v").alias("v"), F.sum(F.col("v") / 4).alias("share"))
-    return found.select(F.col("w.start").alias("t"), "k", "n", "v", "share")
+    return found.select(F.window_time("w").alias("t"), "k", "n", "v", "share")
 
 
 def _right(short: DataFrame, *more: str) -> DataFrame:
-    """The rows whose two sums agree, without the events that are there to close windows. Rows of kind undo stay."""
+    """The rows whose two sums agree, without the events that are there to close windows. Rows of kind undo stay.
+
+    `t` is the second at which a window begins.
+    """
     is_right = F.expr("k >= 0 AND share = v / 4")
     kept = is_right | F.expr("_kind = 'undo'") if more else is_right
-    return short.where(kept).select(F.unix_timestamp("t").alias("t"), "k", "n", "v", *more)
+    begin = (F.unix_timestamp("t") - (LONG_S - 1)).alias("t")
+    return short.where(kept).select(begin, "k", "n", "v", *more)
 
 
 def _slow(n: Column, v: Column, seconds: float = 4.0) -> Column:

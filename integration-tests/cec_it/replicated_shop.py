@@ -13,9 +13,11 @@ from pyspark.sql import SparkSession
 from cec_it import fed_driver
 from cec_it.boundaries import Boundaries
 from cec_it.fed_pages import INPUTS, Shown, shown
-from cec_it.feed import Feed
+from cec_it.feed import NOON, Feed
 from cec_it.local import eventually
 from cec_it.replica_process import Driver
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.log.boundary import read_boundary
 
 WINDOW_S = 10
 
@@ -174,6 +176,13 @@ class Shop:
         for name, rows in found.items():
             assert Counter({row: n for row, n in rows.items() if begin_s <= row[0] <= end_s}) == right, name
         self._boundaries.check()
+
+    def have_both(self, end_s: int) -> bool:
+        """Whether both replicas have given out all windows up to a time."""
+        end_ms = (NOON.timestamp() + end_s) * 1000
+        logs = (open_storage(f"{self.root}/home/replicas/{name}/flows/totals/cec/log") for name in "ab")
+        known = [read_boundary(each) for each in logs]
+        return all(each is not None and each.columns.get("time", 0) >= end_ms for each in known)
 
     def _read_channel(self, spark: SparkSession, replica: str) -> Shown:
         rows = spark.read.format("cec").load(f"{self.root}/home/replicas/{replica}/flows/totals").collect()

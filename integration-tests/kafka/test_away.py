@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -18,20 +19,24 @@ from cec_it.local import eventually
 from cec_it.running import flow_of, running
 from spark_cec.pipeline import Pipeline
 from spark_cec.pipeline.running import RunningPipeline
-from spark_cec.pipeline.status import State
+from spark_cec.pipeline.status import FlowStatus, State
 from spark_cec.settings import PREFIX
 from testbed.broker import Broker
 from testbed.topics import Topics
 
 X = "4s"
 DOWN_S = 900.0
+KEPT = 4_096
+"""The stored bytes that may wait: some batches."""
+
 QUIET = {PREFIX + "sources.quiet": "500ms"}
 
 
 def per_second(
-    root: Path, board: Board, addresses: dict[str, str], topic: str, seconds: int = 1, within: str = X
-) -> Pipeline:  # fmt: skip
+    root: Path, board: Board, addresses: dict[str, str], topic: str, seconds: int = 1, **how: Any
+) -> Pipeline:
     """Two topics, each of its own broker -> rows by topic and window, by the time at which Kafka got them."""
+    options: dict[str, Any] = {"within": X, "alpha": 0.5, **how}
     made = Pipeline("shop", f"{root}/home")
 
     def declare(name: str) -> None:
@@ -46,7 +51,7 @@ def per_second(
 
     watermarks = dict.fromkeys(addresses, ("timestamp", "1 second"))
 
-    @made.flow(kept=True, partitions=2, conf=QUIET, within=within, alpha=0.5, watermarks=watermarks)
+    @made.flow(kept=True, partitions=2, conf=QUIET, watermarks=watermarks, **options)
     def totals(web: DataFrame, app: DataFrame) -> DataFrame:
         grouped = web.unionByName(app).groupBy("topic", f.window("timestamp", f"{seconds} seconds").alias("w"))
         return grouped.agg(f.count("*").alias("n")).select("topic", f.col("w.start").alias("begin"), "n")
@@ -201,3 +206,34 @@ def test_kafka_is_down_for_fifteen_minutes(
             become_stable(board, both, topic, "app is back", within_s=300)
             eventually(lambda: not board.tentative or None, "no tentative row is left")
             assert flow_of(run, "totals").restarts == 0
+
+
+def test_kafka_deletes_what_a_held_flow_has_not_read(
+    spark: SparkSession, broker: Broker, topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    """Its retention passes meanwhile. The flow fails by name then, and all stable rows are right."""
+    board = Board(lambda row: (row.topic, int(row.begin.timestamp()), row.n))
+    with two_brokers(broker, topics, topic, tmp_path) as (other, both):
+        addresses = {"web": broker.address, "app": other.address}
+        with running(per_second(tmp_path, board, addresses, topic, keep=KEPT), spark) as run:
+            become_stable(board, both, topic, "all are there")
+            with killed(other):
+
+                def is_held() -> bool | None:
+                    feed(topics, topic)
+                    time.sleep(0.3)
+                    return flow_of(run, "web").state is State.WAITING or None
+
+                eventually(is_held, "more waits than keep", 120)
+                feed(topics, topic)
+                right = windows_of({"web": topics}, topic)
+                topics.delete_before(topic, {0: topics.ends(topic)[0][1]})
+            feed(both["app"], topic)
+
+            def find_failed() -> FlowStatus | None:
+                flow = flow_of(run, "web")
+                return flow if flow.state is State.FAILED else None
+
+            web = eventually(find_failed, "the flow fails", 180)
+            assert web.error is not None and topic in web.error, web
+            assert board.stable <= right + windows_of({"app": both["app"]}, topic)
