@@ -234,6 +234,28 @@ def test_an_input_that_is_away_for_too_long_is_given_up_until_it_is_back(spark: 
     late = spark.read.format("cec").option("view", "late").option("reader", "totals").load(f"{tmp_path}/home/flows/app")
     assert [row.page for row in late.collect()] == ["late"]
 
+@pytest.mark.long
+def test_an_input_comes_and_goes_fifty_times(spark: SparkSession, tmp_path: Path) -> None:
+    """Each time an epoch opens, and goes. Nothing is left of them."""
+    feed, board, times = Feed(tmp_path), window_board(), 50
+    with running(per_page(tmp_path, board, within="2s", alpha=0.5), spark) as run:
+        for name in ("web", "app"):
+            feed.put(name, (1, "a", 1), (15, "a", 1))
+        eventually(lambda: board.stable == Counter([(0, "a", 2, 2)]) or None, "the first window is stable")
+        for second in range(25, 25 + 10 * times, 10):
+            feed.put("web", (second, "a", 1))
+            eventually(lambda: flow_of(run, "totals").epoch, f"an epoch at {second} s")
+            feed.put("app", (second, "a", 2))
+            has_none(run, board)
+        right: Windows = Counter([(0, "a", 2, 2), (10, "a", 2, 2)])
+        right += Counter((begin, "a", 2, 3) for begin in range(20, 10 + 10 * times, 10))
+        eventually(lambda: board.stable == right or None, lambda: f"{right - board.stable}, {board.stable - right}")
+        assert flow_of(run, "totals").restarts == 0
+        epochs = tmp_path / "home/flows/totals/epochs"
+        eventually(lambda: not [each for each in epochs.iterdir() if each.is_dir()] or None, "their files are gone", 90)
+    assert windows(spark, tmp_path) == right and len(board.undone) == len(set(board.undone))
+    assert len(list_numbers(open_storage(f"{tmp_path}/home/flows/totals"))) <= 2, "and their notes"
+
 
 def test_inputs_that_go_away_together_cost_one_epoch(spark: SparkSession, tmp_path: Path) -> None:
     feed, board = Feed(tmp_path), window_board()
