@@ -31,6 +31,8 @@ from spark_cec.log import manifest
 from spark_cec.log.boundary import Boundary
 from spark_cec.log.times import TimeRange, merge_ranges
 
+_LEAST_LOOK_S = 0.25
+
 BEGIN_MS = 1
 """Where a stream begins that has no row yet, as the shim's `BucketOffset.BeginMs`."""
 
@@ -114,10 +116,10 @@ class ChannelLooks:
             self._times = {key: each for key, each in self._times.items() if key[0] != log.home}
         return True
 
-    def find_pause_s(self, request: BucketEndRequest) -> float:
+    def find_pause_s(self, request: BucketEndRequest, union: Union) -> float:
         """The time between two looks at the boundary of a stream's channel."""
         log = self._readers.find_log_or_none(request)
-        return 0.0 if log is None or log.storage.can_append else LOOK_FOR_BOUNDARY_S
+        return 0.0 if log is None or log.storage.can_append else find_look_s(union.members[request.own], union)
 
     def is_elsewhere(self, request: BucketEndRequest, member: Member) -> bool:
         """Whether the stream's last batch is not in the channel, which is that of an epoch.
@@ -141,7 +143,7 @@ class ChannelLooks:
         """
         log, position = self._readers.find_log_or_none(request), position_of(request)
         # The boundary before the bounds: its batch is among them.
-        boundary = None if log is None else self._readers.read_boundary(log)
+        boundary = None if log is None else self._readers.read_boundary(log, find_look_s(member, union))
         bounds = None if log is None else log.published.bounds()
         if position.batch >= 0:
             if log is None or bounds is None or bounds[1] < position.batch:
@@ -217,6 +219,15 @@ def position_of(request: BucketEndRequest) -> Position:
 
 def name_stream(request: BucketEndRequest | BucketLeaveRequest, replica: str = "") -> str:
     return f"{request.query} {request.source} {replica}".rstrip()
+
+
+def find_look_s(member: Member, union: Union) -> float:
+    """How often a boundary is looked at, in s: four times while rows wait before they are answered without a channel.
+
+    Less often, a channel that is in time would seem to stand still.
+    """
+    waits_ms = [2 * (union.silence_ms or 0), member.wait_ms]
+    return min([LOOK_FOR_BOUNDARY_S, *(max(ms / 4000, _LEAST_LOOK_S) for ms in waits_ms if ms)])
 
 
 def _find_first(log: OpenLog, bounds: tuple[int, int], member: Member, request: BucketEndRequest) -> int | None:

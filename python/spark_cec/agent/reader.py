@@ -70,7 +70,7 @@ so that the log may delete them, and so that it knows a boundary behind them.
 """
 
 LOOK_FOR_BOUNDARY_S = 5.0
-"""The shortest time between two looks for a boundary on an object store."""
+"""The time between two looks for a boundary on an object store, if nobody needs it sooner."""
 
 SPLIT_BYTES = 32 << 20
 """The stored bytes of one read task."""
@@ -197,11 +197,11 @@ class ReaderCalls:
             return has_batch(self._find_log(request), request.seen, request.last)
         return False
 
-    def read_boundary(self, log: OpenLog) -> Boundary | None:
-        """The boundary of the output; an object store is asked now and then."""
+    def read_boundary(self, log: OpenLog, every_s: float = LOOK_FOR_BOUNDARY_S) -> Boundary | None:
+        """The boundary of the output; an object store is asked so often."""
         now = time.monotonic()
         known, asked = self._boundaries.get(log.home, (None, -math.inf))
-        if now - asked >= (0.0 if log.storage.can_append else LOOK_FOR_BOUNDARY_S):
+        if now - asked >= (0.0 if log.storage.can_append else every_s):
             known, asked = read_boundary(log.storage), now
             self._boundaries[log.home] = known, asked
         return known

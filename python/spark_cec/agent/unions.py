@@ -397,7 +397,7 @@ class UnionCalls:
         if not found or not streams.has_state:
             return {}
         # Between two looks at a boundary it seems to stand still.
-        pause_s = max(self._channels.find_pause_s(each.request) for each in streams.members.values())
+        pause_s = max(self._channels.find_pause_s(each.request, union) for each in streams.members.values())
         return {name: since for name, since in found.items() if now - since >= 2 * pause_s}
 
     def _look(self, stream: _Stream, union: Union) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,14 +18,19 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent import bucket_reads, channel_looks, unions
+from spark_cec.agent.channel_looks import find_look_s
 from spark_cec.agent.messages import BucketLeaveRequest
+from spark_cec.agent.reader import ReaderCalls
 from spark_cec.availability.buckets import Backlog
+from spark_cec.availability.union import Member
+from spark_cec.availability.union import Union as BucketUnion
 from spark_cec.log.boundary import Boundary, still_holds
 from spark_cec.log.late import keep_late, list_late, read_late
 from spark_cec.log.manifest import PublishedBatches, load, take_back
 from spark_cec.log.storage import Storage
 from spark_cec.log.times import TimeRange
 from tests.agent.support import Agent, Refused
+from tests.log.support import CannotAppend, memory_storage
 
 NAMES = ("app", "web")
 SCHEMA = json.dumps({"type": "struct", "fields": [
@@ -301,9 +307,9 @@ def test_rows_that_were_read_wait_for_a_channel_that_stands_still(
     tell("app", 37)
     assert waits() == {"web": 14_000}, "since it stands still"
     handler: Any = union.agents["app"].calls._by_name["bucket_end"][1]
-    monkeypatch.setattr(handler.__self__._channels, "find_pause_s", lambda _: 7.1)
+    monkeypatch.setattr(handler.__self__._channels, "find_pause_s", lambda *_: 7.1)
     assert waits() == {}, "its boundary is asked every seven seconds"
-    monkeypatch.setattr(handler.__self__._channels, "find_pause_s", lambda _: 7.0)
+    monkeypatch.setattr(handler.__self__._channels, "find_pause_s", lambda *_: 7.0)
     assert waits() == {"web": 14_000}
     has_state.clear()
     now[0] += 1
@@ -320,6 +326,28 @@ def test_rows_that_were_read_wait_for_a_channel_that_stands_still(
     now[0] += 1
     found = union.plan(**fork)["app"]
     assert dict(zip(found["waits_for"], found["held_ms"], strict=True)) == {"web": 16_000}, "nor does a fork"
+
+
+@pytest.mark.parametrize(("silence_ms", "wait_ms", "look_s"), [
+    (None, 0, 5.0), (30_000, 0, 5.0), (2_500, 0, 1.25), (None, 4_000, 1.0), (2_500, 4_000, 1.0), (100, 0, 0.25),
+])  # fmt: skip
+def test_an_object_store_is_asked_for_a_boundary_four_times_before_an_answer_is_due(
+    silence_ms: int | None, wait_ms: int, look_s: float
+) -> None:
+    """`silence_ms` is half of the time that rows may wait."""
+    member = Member("app", "", "time", 0, wait_ms=wait_ms)
+    assert find_look_s(member, BucketUnion(1_000, (member,), silence_ms=silence_ms)) == look_s
+
+
+def test_a_boundary_on_an_object_store_is_asked_for_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, log = [100.0], SimpleNamespace(home="s3://b/log", storage=CannotAppend(memory_storage()))
+    monkeypatch.setattr("spark_cec.agent.reader.time.monotonic", lambda: now[0])
+    readers: Any = ReaderCalls.__new__(ReaderCalls)
+    readers._boundaries = {}
+    for _ in range(40):
+        readers.read_boundary(log, 1.25)
+        now[0] += 0.25
+    assert log.storage.fault.seen.count("read") == 8
 
 
 def test_channels_that_all_stand_still_hold_nothing_back(union: Union, monkeypatch: pytest.MonkeyPatch) -> None:
