@@ -36,5 +36,6 @@ class Boundaries:
                 later = [after.columns for after in seen[i + 1 :]]
                 for column, ms in each.columns.items():
                     assert all(columns.get(column, ms) >= ms for columns in later), f"{log}: {column} went back: {seen}"
-                    times = [one.times[column].first_ms for one in there if one.batch > each.batch]
-                    assert all(first is None or first >= ms for first in times), f"{log}: a row below {each}: {times}"
+                    ranges = [one.times[column] for one in there if one.batch > each.batch and column in one.times]
+                    times = [one.first_ms for one in ranges if one.first_ms is not None]
+                    assert min(times, default=ms) >= ms, f"{log}: a row below {each}: {times}"
