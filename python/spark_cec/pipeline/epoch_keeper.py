@@ -302,9 +302,10 @@ class EpochKeeper(Worker):
         if open_ is None:
             self._standing = TentativeStatus(FailureState.STABLE if state is FailureState.STABILIZATION else state)
         else:
-            self._standing = TentativeStatus(
-                state, open_.epoch.number, open_.progress.until_ms, tuple(sorted(open_.absent))
-            )  # fmt: skip
+            # A query that was suspended stays as it was. But the flow waits for none.
+            waits = state is not FailureState.STABILIZATION or not open_.is_suspended
+            absent = tuple(sorted(open_.absent)) if waits else ()
+            self._standing = TentativeStatus(state, open_.epoch.number, open_.progress.until_ms, absent)
         if replace(before, until_ms=None) != replace(self._standing, until_ms=None):
             _LOG.info("flow %s: %s", self._flow, self._standing)
             self._changed()
