@@ -236,12 +236,11 @@ def _find_first(log: OpenLog, bounds: tuple[int, int], member: Member, request: 
     The batches of such a channel follow one another in time: the rows of each are at or below its boundary, and none of
     a later one is. So no batch before the one that is found has a row that the stream needs.
     """
-    for last in range(bounds[1], bounds[0] - 1, -1):
-        for batch, each in manifest.load_between(log.storage, last, last):
-            if isinstance(each, manifest.Manifest) and each.rows:
-                times = each.times.get(find_column(member.time, each.times, exact=is_case_sensitive(request)) or "")
-                if times is not None and times.first_ms is not None and times.first_ms < request.until_ms:
-                    return batch
+    for batch, each in manifest.load_back(log.storage, bounds[1], bounds[0]):
+        if isinstance(each, manifest.Manifest) and each.rows:
+            times = each.times.get(find_column(member.time, each.times, exact=is_case_sensitive(request)) or "")
+            if times is not None and times.first_ms is not None and times.first_ms < request.until_ms:
+                return batch
     return None
 
 

@@ -72,7 +72,7 @@ class _Stream:
     channel in the other ones. `ends`: by replica, the end of the stable buckets, and since when it is there.
     `is_elsewhere`: the batch before is of another channel, as `judged` for that batch and its identity. `marks`: by
     replica, the newest batch that was looked at. `is_checked`: in this run the batch before was compared with `seen`.
-    `listed`: the replicas whose batches were listed anew in this run.
+    `listed`: the replicas whose batches were listed anew in this run. `broken`: those that could not be read last time.
     """
 
     request: BucketEndRequest
@@ -86,6 +86,7 @@ class _Stream:
     marks: dict[str, Mark] = field(default_factory=dict)
     is_checked: bool = False
     listed: set[str] = field(default_factory=set)
+    broken: set[str] = field(default_factory=set)
 
     @property
     def has_plan(self) -> bool:
@@ -422,7 +423,8 @@ class UnionCalls:
                 found[copy.replica] = self._look_at_copy(stream, copy.replica, member, union)
             except (CecError, OSError) as error:
                 errors[copy.replica] = error
-                stream.forget(copy.replica)  # it may be another one when it can be read again
+                stream.marks.pop(copy.replica, None)  # no plan follows it
+                stream.broken.add(copy.replica)
         for replica, why in errors.items():
             self.warn(request.query, f"the channel of {member.name} in replica {replica} cannot be read: {why}")
         if not found:
@@ -440,6 +442,10 @@ class UnionCalls:
         """
         mark = stream.marks.get(replica)
         facts, asks = self._look_on(stream, replica, member, union)
+        if replica in stream.broken:  # somebody may have brought it back meanwhile
+            self._forget(stream, replica, member)
+            facts, asks = self._look_on(stream, replica, member, union)
+            stream.broken.discard(replica)
         if mark is not None and mark.batch == facts.newest:
             return facts
         if mark is not None and not self._channels.has_still(asks, mark):

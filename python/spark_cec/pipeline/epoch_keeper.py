@@ -177,6 +177,8 @@ class EpochKeeper(Worker):
             self._guard(self._close_left)
             if self._open is not None:
                 self._guard(lambda: self._carry_out(Orders(FailureState.STABLE, closes=True)))
+        if self._open is not None:  # its note is for the next driver, or for another one that has the home by now
+            self._stop(_ClosedEpoch(self._open.epoch.number, 0.0, self._open.query))
 
     def look(self) -> None:
         """Looks once, and carries out the orders. Logs a failure, and tries again later."""

@@ -9,6 +9,7 @@ import os
 import re
 import time
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
@@ -48,6 +49,7 @@ class PipelineHome:
         self._sinks = frozenset(sinks)
         self._storage = open_storage(home)
         self._leases = CheckpointLeases()
+        self._before: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, graph: Graph, base: str, replica: Replica | None) -> PipelineHome:
@@ -79,6 +81,7 @@ class PipelineHome:
         self._hold(graph, wait_s)
         starting = graph.nodes.keys() if flows is None else flows
         try:
+            self._before = self._read(STATUS_FILE)
             self._write_state(graph, starting, State.STARTING)
             recorded = self._read(PIPELINE_FILE)
             new = self._compare_graph(graph, recorded, checkpointing, schemas)
@@ -101,13 +104,21 @@ class PipelineHome:
             if wanted != recorded:
                 self._storage.replace(PIPELINE_FILE, json.dumps(wanted, indent=1).encode())
             if self._replica is not None:
-                refuse_other_graph(graph.name, self._replica, wanted, STARTS_WITHIN_S, dead)
+                announce = partial(self._write_state, graph, starting, State.STARTING)
+                refuse_other_graph(graph.name, self._replica, wanted, STARTS_WITHIN_S, dead, announce)
         except BaseException:
-            with contextlib.suppress(OSError, CecError):
-                self._write_state(graph, starting, State.STOPPED)
-            self.release()
+            self.withdraw(graph)
             raise
         return new
+
+    def withdraw(self, graph: Graph) -> None:
+        """Gives the lease back after a start that failed. The status is as before, or says that nothing runs."""
+        with contextlib.suppress(OSError, CecError):
+            if self._before is None:
+                self._write_state(graph, graph.nodes, State.STOPPED)
+            else:
+                self._storage.replace(STATUS_FILE, json.dumps(self._before).encode())
+        self.release()
 
     def announce(
         self, graph: Graph, flows: Collection[str], checkpointing: Checkpointing = CEC, wait_s: float | None = None

@@ -64,6 +64,12 @@ def is_due_to_silent_source(java: Any) -> bool:
     return any(str(each.getClass().getName()) in _NO_ANSWER for each in _causes(java))
 
 
+def is_due_to_kafka(java: Any) -> bool:
+    """Whether a query has ended because the servers of Kafka do not answer, or are not found. `java` as in `is_fatal`.
+    """
+    return is_due_to_silent_source(java) or any(_UNRESOLVED in str(each.getMessage()) for each in _causes(java))
+
+
 def is_due_to_lost_connection(java: Any) -> bool:
     """Whether a query has ended because nothing answers at an address of a source, or of the storage.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from spark_cec.recovery.query_files import PIPELINE_FILE
 STATUS_FILE = "status.json"
 
 _LOOK_S = 0.2
+_ANNOUNCE_S = 1.0
 
 FRESH_S = 75.0
 """A replica runs if it writes its status within so many seconds. It does so once a second, if the storage answers.
@@ -147,15 +148,18 @@ def refuse_some_sinks(graph: Graph, chosen: Collection[str]) -> None:
 
 
 def refuse_other_graph(
-    pipeline: str, replica: Replica, wanted: Mapping[str, Any], wait_s: float = 0.0, dead: PipelineStatus | None = None
-) -> PipelineStatus | None:
+    pipeline: str, replica: Replica, wanted: Mapping[str, Any], wait_s: float = 0.0,
+    dead: PipelineStatus | None = None, announce: Callable[[], None] = lambda: None,
+) -> PipelineStatus | None:  # fmt: skip
     """Raises `GraphError` if the other replica runs with another graph, or reads in another way. `wanted`: our record.
 
     One that only starts may not have recorded its program yet. `wait_s`: how long to wait until it has; 0 before our
     own record is written. Of two that start at once each has recorded its program before it waits. Answers the last
-    status of a replica that has another program, and does not run any more; `dead`: an earlier answer.
+    status of a replica that has another program, and does not run any more; `dead`: an earlier answer. `announce` is
+    called now and then while this waits: it says again that our replica starts, so that the other one waits, too.
     """
     deadline, pause = time.monotonic() + wait_s, threading.Event()
+    announced = time.monotonic()
     while (status := _read_status(replica.other)) is not None and not status.is_over:
         differ = _find_differences(replica.other, wanted)
         if not differ:
@@ -170,6 +174,9 @@ def refuse_other_graph(
             has = f"replica {replica.other.name} runs with other {', '.join(differ)} than replica {replica.name}"
             raise GraphError(pipeline, [f"{has}: {mend}"])
         pause.wait(_LOOK_S)
+        if time.monotonic() - announced >= _ANNOUNCE_S:
+            announced = time.monotonic()
+            announce()
     return None
 
 

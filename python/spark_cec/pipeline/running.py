@@ -83,6 +83,7 @@ class RunningPipeline:
         self._blocks = blocks
         self._sinks = sinks
         self._over = threading.Event()
+        self._is_given_up = False
         self._status_writer = _StatusWriter(self._write_statuses)
 
     def start_threads(self) -> None:
@@ -213,6 +214,9 @@ class RunningPipeline:
 
     def _give_up_flows(self) -> None:
         """Ends all flows, because another driver runs them by now: this one was away for long, as in a pause."""
+        if self._is_given_up:
+            return
+        self._is_given_up = True
         for supervisor in reversed(list(self._supervisors.values())):
             if not supervisor.is_over:
                 supervisor.give_up(f"another driver runs the pipeline at {self._home.home}, so this one stops")

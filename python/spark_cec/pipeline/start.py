@@ -68,7 +68,7 @@ def start_pipeline(
         undo.callback(cluster.detach)
         reads = describe_reads(declared.flows, flows.settings(), flows.bounded())
         home.take(graph, flows.schemas(), checkpointing, reads=reads, flows=chosen)  # 4
-        undo.callback(home.release)
+        undo.callback(home.withdraw, graph)
         for name, node in graph.nodes.items():
             if not node.is_sink:
                 close_left_epochs(home.flow(name))

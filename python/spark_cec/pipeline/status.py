@@ -59,7 +59,7 @@ class FlowStatus:
     open epoch, in which it answers tentatively without the channels `absent`, up to `tentative_to_ms`; None without
     one. `blocked`: the channels whose new rows may wait in a join for rows of `absent`. `held_for`: the flows for
     which it is held. `given_up`: the channels for which it waits no more until they are back, because too much has
-    waited for them, or for too long. `servers`: the addresses of the Kafka servers that it reads.
+    waited for them, or for too long. `servers`: the addresses of the Kafka servers that do not answer.
     """
 
     name: str

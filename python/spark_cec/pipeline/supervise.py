@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_cec.pipeline.query_errors import (
     error_text,
+    is_due_to_kafka,
     is_due_to_lost_connection,
     is_due_to_lost_executors,
     is_due_to_silent_source,
@@ -68,8 +69,8 @@ class Supervisor(Worker):
         """`start` starts the query. This calls `changed` at each new state.
 
         It calls `failed`, in the thread of the flow and with its name, before the flow starts again. `has_run` answers
-        whether the flow had a batch in an earlier run: so its addresses are right. `servers`: of its source, for the
-        status.
+        whether the flow had a batch in an earlier run: so its addresses are right. `servers`: the addresses of
+        its source, for the status.
         """
         super().__init__(f"cec-flow-{name}")
         self._start_query = start
@@ -88,7 +89,8 @@ class Supervisor(Worker):
         self._holds = 0
         self._query: StreamingQuery | None = None
         self._query_id: str | None = None
-        self._status = FlowStatus(name, State.STARTING, servers=servers)
+        self._status = FlowStatus(name, State.STARTING)
+        self._servers = servers
         self._reached = -1
         self._looked_at: tuple[StreamingQuery | None, int | None] = (None, None)
         self._failures: deque[float] = deque()
@@ -253,7 +255,7 @@ class Supervisor(Worker):
                 self._note(behind=None)
             else:
                 to_ms = complete_to_ms(query) or self._status.complete_to_ms
-                self._note(batch=batch, behind=count_left(query), complete_to_ms=to_ms, away_since_ms=None)
+                self._note(batch=batch, behind=count_left(query), complete_to_ms=to_ms, away_since_ms=None, servers=())
                 self._silences = 0
         with self._lock:
             self._looked_at = query, batch
@@ -271,7 +273,8 @@ class Supervisor(Worker):
         if is_due_to_silent_source(java) or (is_due_to_lost_connection(java) and self._has_had_batch()):
             self._failures.clear()
             self._silences += 1
-            self._note(away_since_ms=self._status.away_since_ms or int(time.time() * 1000))
+            servers = self._servers if is_due_to_kafka(java) else ()
+            self._note(away_since_ms=self._status.away_since_ms or int(time.time() * 1000), servers=servers)
         failure = FlowFailed(error_text(error), fatal=is_fatal(java, error))
         self._on_failure(self._status.name)
         if not failure.fatal and len(self._failures) <= self._patience.most:

@@ -25,6 +25,7 @@ from spark_cec.log.manifest import (
     batches,
     last_within,
     load,
+    load_back,
     load_between,
     manifest_path,
     publish,
@@ -305,7 +306,8 @@ def test_an_object_store_is_asked_for_several_manifests_at_once() -> None:
         publish(storage, dataclasses.replace(ONE, batch=batch))
     found = list(load_between(Together(storage), 0, 21))
     assert [(batch, each) for batch, each in found if isinstance(each, Manifest) and each.batch == batch] == found
-    assert len(found) == 22
+    assert [batch for batch, _ in found] == list(range(22))
+    assert list(load_back(CannotAppend(storage), 21, 0)) == found[::-1]
 
 
 def test_one_who_stops_early_asks_for_few() -> None:

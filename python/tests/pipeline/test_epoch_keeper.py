@@ -578,6 +578,17 @@ def test_a_query_that_runs_may_have_given_out_more_than_it_says(clock: list[floa
     assert flow.newest.number == 2 and not flow.newest.has_passed
 
 
+def test_the_query_of_an_epoch_ends_with_a_driver_whose_home_is_lost(clock: list[float], tmp_path: Path) -> None:
+    """The note stays: another driver closes it, and may have another epoch of that number by now."""
+    flow = Flow(tmp_path)
+    flow.waits_for("app")
+    flow.keeper.look()
+    flow.fenced = True
+    flow.keeper.end()
+    flow.keeper.run()
+    assert flow.newest.is_open and not flow.query.isActive
+
+
 def test_a_flow_that_is_over_has_no_epoch(clock: list[float], tmp_path: Path) -> None:
     flow = Flow(tmp_path)
     flow.waits_for("app")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_cec.pipeline import Pipeline
-from spark_cec.pipeline.graph import GraphError
+from spark_cec.pipeline.graph import Graph, GraphError
 from spark_cec.pipeline.home import PipelineHome, open_homes
 from spark_cec.pipeline.replicas import (
     FRESH_S,
@@ -21,6 +23,7 @@ from spark_cec.pipeline.replicas import (
     describe_reads,
     find_interval_ms,
     parse_replica,
+    refuse_other_graph,
     refuse_some_sinks,
 )
 from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
@@ -198,40 +201,54 @@ def test_a_replica_that_was_killed_while_it_started_is_not_waited_for_in_vain() 
     assert STARTS_WITHIN_S > FRESH_S + 60
 
 
+def run_once(homes: Iterable[PipelineHome], graph: Graph, program: Pipeline) -> None:
+    """Replicas have run a program, and were stopped in good order."""
+    for home in homes:
+        home.take(graph, {}, reads=describe_reads(program.flows, {}, {}))
+        stopped = tuple(FlowStatus(name, State.STOPPED) for name in graph.nodes)
+        home.write_status(PipelineStatus("shop", home.home, 1, int(time.time() * 1000), stopped))
+        home.release()
+
+
+def is_refused(home: PipelineHome, graph: Graph, program: Pipeline) -> bool:
+    """Starts a replica as far as its home goes."""
+    try:
+        home.take(graph, {}, reads=describe_reads(program.flows, {}, {}))
+    except GraphError:
+        return True
+    return False
+
+
 @pytest.mark.parametrize("announced", [True, False], ids=["by the command", "by a program"])
 @pytest.mark.parametrize("before", [True, False], ids=["both have run", "both are new"])
 def test_two_programs_that_start_at_once_are_refused(
     before: bool, announced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if neither runs yet: at least the one that records its program later finds the other one's."""
-    monkeypatch.setattr("spark_cec.pipeline.home.STARTS_WITHIN_S", 0.5)
-    graph, refused = shop(tmp_path).graph(), list[str]()
+    monkeypatch.setattr("spark_cec.pipeline.replicas.FRESH_S", 1.5)
+    monkeypatch.setattr("spark_cec.pipeline.home.STARTS_WITHIN_S", 3.0)
+    graph = shop(tmp_path).graph()
     homes = {name: PipelineHome.of(graph, str(tmp_path), Replica(name, str(tmp_path))) for name in "ab"}
-    for home in homes.values():
-        if before:
-            home.take(graph, {}, reads=describe_reads(shop(tmp_path).flows, {}, {}))
-            stopped = tuple(FlowStatus(name, State.STOPPED) for name in graph.nodes)
-            home.write_status(PipelineStatus("shop", home.home, 1, int(time.time() * 1000), stopped))
-            home.release()
-    for home in homes.values():
-        if announced:
+    if before:
+        run_once(homes.values(), graph, shop(tmp_path))
+    have_both_recorded = threading.Barrier(2)
+
+    def look(*arguments: Any) -> PipelineStatus | None:
+        if len(arguments) > 3:  # the second look of a start
+            have_both_recorded.wait(30.0)
+        return refuse_other_graph(*arguments)
+
+    monkeypatch.setattr("spark_cec.pipeline.home.refuse_other_graph", look)
+    if announced:
+        for home in homes.values():
             home.announce(graph, graph.nodes)
 
-    def take(name: str, bucket: str) -> None:
-        try:
-            homes[name].take(graph, {}, reads=describe_reads(shop(tmp_path, {"bucket": bucket}).flows, {}, {}))
-        except GraphError:
-            refused.append(name)
-
-    starts = [threading.Thread(target=take, args=each) for each in (("a", "1s"), ("b", "2s"))]
-    for each in starts:
-        each.start()
-    for each in starts:
-        each.join()
-    assert refused
-    for name, home in homes.items():
-        state = State.STOPPED if name in refused else State.STARTING
-        assert {each.state for each in home.status().flows} == {state}
+    programs = [shop(tmp_path, {"bucket": bucket}) for bucket in ("1s", "2s")]
+    with ThreadPoolExecutor(2) as both:
+        assert list(both.map(is_refused, homes.values(), [graph] * 2, programs)) == [True, True]
+    for home in homes.values():
+        state = State.STARTING if announced else State.STOPPED
+        assert {each.state for each in home.status().flows} == {state}, "as before"
 
 
 def test_settings_that_change_rows_are_compared(tmp_path: Path) -> None:

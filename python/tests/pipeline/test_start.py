@@ -20,9 +20,9 @@ from spark_cec.pipeline.options import Within
 from spark_cec.pipeline.running import PipelineFailed, RunningPipeline
 from spark_cec.pipeline.runs import ProtocolRuns
 from spark_cec.pipeline.start import start_pipeline
-from spark_cec.pipeline.status import State
+from spark_cec.pipeline.status import FlowStatus, PipelineStatus, State
 from spark_cec.pipeline.supervise import Supervisor
-from tests.pipeline.support import Query, becomes
+from tests.pipeline.support import WAIT_S, Query, becomes
 
 
 class Cluster:
@@ -120,6 +120,28 @@ def test_all_flows_run_until_they_are_stopped(protocol: str, application: Applic
     assert running.status().protocol == protocol
 
 
+def test_a_start_that_fails_leaves_the_status_as_it_was(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may say that a flow has failed. Nobody would see that in a status that says "stopped"."""
+    home = PipelineHome(application.home)
+    with monkeypatch.context() as failing:
+        failing.setattr(CapacityKeeper, "prioritize_caught_up_flows", fail)
+        with pytest.raises(OSError, match="the step fails"):
+            application.start_pipeline()
+        assert {flow.state for flow in home.status().flows} == {State.STOPPED}, "there was none"
+        said = PipelineStatus("shop", application.home, 1, 7, (FlowStatus("a", State.FAILED, error="divided by zero"),))
+        home.write_status(said)
+        with pytest.raises(OSError, match="the step fails"):
+            application.start_pipeline()
+        assert home.status() == said
+    assert application.has_nothing_left()
+
+
+def fail(*_: Any, **__: Any) -> None:
+    raise OSError("the step fails")
+
+
 @pytest.mark.parametrize("failing", [
     (start, "Cluster"), (PipelineHome, "take"), (ProtocolRuns, "begin_run"), (start, "Capacity"),
     (CapacityKeeper, "prioritize_caught_up_flows"),
@@ -127,9 +149,6 @@ def test_all_flows_run_until_they_are_stopped(protocol: str, application: Applic
 def test_a_step_that_fails_undoes_the_steps_before(
     failing: tuple[Any, str], application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError("the step fails")
-
     monkeypatch.setattr(*failing, fail)
     with pytest.raises(OSError, match="the step fails"):
         application.start_pipeline("uncoordinated")
@@ -179,3 +198,28 @@ def test_a_driver_whose_home_another_one_has_taken_stops_and_writes_nothing_more
     running.stop()
     assert [flow.state for flow in PipelineHome(application.home).status().flows] == [State.RUNNING, State.RUNNING]
     assert all(query._ended.is_set() for query in application.queries)
+
+
+def test_a_driver_that_has_lost_its_home_stops_each_query_once(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each stop has a thread, and a query may take minutes to end."""
+    monkeypatch.setattr("spark_cec.pipeline.running.STATUS_EVERY_S", 0.02)
+    running, home, stops = application.start_pipeline(), Path(application.home), list[Query]()
+    for supervisor in application.supervisors:
+        becomes(supervisor, State.RUNNING)
+    monkeypatch.setattr(Query, "stop", lambda query: stops.append(query))
+    looks, status = threading.Semaphore(0), running.status
+
+    def look() -> PipelineStatus:
+        looks.release()
+        return status()
+
+    monkeypatch.setattr(running, "status", look)
+    (home / "lock").write_text("4711 0123456789abcdef")
+    for _ in range(20):
+        assert looks.acquire(timeout=WAIT_S)
+    assert len(stops) == len(application.queries)
+    for query in application.queries:
+        query._ended.set()
+    running.stop()

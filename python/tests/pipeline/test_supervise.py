@@ -110,16 +110,17 @@ def test_a_source_that_does_not_answer_is_tried_for_as_long_as_it_takes() -> Non
         answers.set()
         return fine
 
-    supervisor = Supervisor("counts", start, QUICK, lambda: None, lambda: 0.0)
+    supervisor = Supervisor("counts", start, QUICK, lambda: None, lambda: 0.0, servers=("k1:9092",))
     supervisor.start()
     assert answers.wait(WAIT_S)
     becomes(supervisor, State.RUNNING)
     assert len(starts) == 20
+    assert {each.servers for each in seen} == {("k1:9092",)}
     since = {each.away_since_ms for each in seen}
     assert len(since) == 1 and None not in since, "since the first time"
     assert all(each.state is State.RESTARTING and each.error == "no answer" for each in seen)
     status = supervisor.status()
-    assert (status.away_since_ms, status.batch, status.restarts) == (None, 7, 19)
+    assert (status.away_since_ms, status.servers, status.batch, status.restarts) == (None, (), 7, 19)
     assert status.complete_to_ms == 1_795_781_050_250
     supervisor.stop()
     assert ended(supervisor).complete_to_ms == status.complete_to_ms
@@ -138,14 +139,20 @@ def test_an_address_without_an_answer_counts_until_the_flow_has_had_a_batch(lost
     status = ended(life(lambda: Query(RuntimeError("nobody is there"), lost)))
     assert (status.state, status.away_since_ms) == (State.FAILED, None)
     starts: list[int] = []
+    servers = set[tuple[str, ...]]()
 
     def start() -> Any:
         starts.append(1)
+        servers.add(supervisor.status().servers)
         return Query(RuntimeError("nobody is there"), lost) if len(starts) < 20 else Query()
 
-    supervisor = Supervisor("counts", start, QUICK, lambda: None, lambda: 0.0, has_run=lambda: True)
+    supervisor = Supervisor(
+        "counts", start, QUICK, lambda: None, lambda: 0.0, has_run=lambda: True, servers=("k1:9092",)
+    )
     supervisor.start()
     assert ended(supervisor).state is State.ENDED and len(starts) == 20
+    is_of_kafka = "Config" in str(lost.getCause() and lost.getCause().getClass().getSimpleName())
+    assert servers == ({(), ("k1:9092",)} if is_of_kafka else {()}), "the storage may be away"
 
 
 def test_a_request_that_takes_too_long_counts() -> None:
