@@ -9,14 +9,23 @@ from typing import Any
 
 from spark_cec.session import jar_path
 from spark_cec_lab.bench.measure import Say, after
-from spark_cec_lab.bench.pipelines.availability_job import ALPHA, SUSPENDS, WAITS, WITHIN, X_S, AwaySpec, Shape
+from spark_cec_lab.bench.pipelines.availability_job import (
+    ALPHA,
+    GOES_BACK,
+    SUSPENDS,
+    WAITS,
+    WITHIN,
+    X_S,
+    AwaySpec,
+    Shape,
+)
 from spark_cec_lab.bench.pipelines.one_job import run_job, spread
 
 _JOB = "spark_cec_lab.bench.pipelines.availability_job"
 _SILENCE_S = 400.0
 
 WINDOWS, QUICK_WINDOWS, LARGE_WINDOWS = 100_000, 20_000, 1_000_000
-_WAYS = (WITHIN, SUSPENDS, WAITS)
+_WAYS = (WITHIN, SUSPENDS, WAITS, GOES_BACK)
 
 
 Write = Callable[[dict[str, Any]], None]
@@ -54,7 +63,8 @@ def summary(found: Sequence[dict[str, dict[str, Any]]]) -> dict[str, Any]:
     """Median, lowest and highest of each measure; ratios are of two ways in one round.
 
     `first_tentative_batches`: the time from alpha * X to the first tentative row, in batches of the flow.
-    `suspended_over_waiting`: as `caught_up_over_waiting`, with `while_correcting="suspend"`.
+    `suspended_over_waiting`: as `caught_up_over_waiting`, with `while_correcting="suspend"`. `gone_back_over_within`:
+    the same of a flow that goes back, over ours.
     """
     within = [each[way] for each in found for way in (WITHIN, SUSPENDS)]
     return {
@@ -63,6 +73,7 @@ def summary(found: Sequence[dict[str, dict[str, Any]]]) -> dict[str, Any]:
         "first_tentative_batches": spread([1000 * e["first_tentative_s"] / e["batch_ms"] for e in within]),
         "caught_up_over_waiting": spread([e[WITHIN]["caught_up_s"] / e[WAITS]["caught_up_s"] for e in found]),
         "suspended_over_waiting": spread([e[SUSPENDS]["caught_up_s"] / e[WAITS]["caught_up_s"] for e in found]),
+        "gone_back_over_within": spread([e[GOES_BACK]["caught_up_s"] / e[WITHIN]["caught_up_s"] for e in found]),
         **heap_ratio(within),
     }  # fmt: skip
 

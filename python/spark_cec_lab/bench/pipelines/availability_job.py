@@ -7,6 +7,7 @@ line for each phase, the last one with `done`.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import threading
 import time
@@ -15,7 +16,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_cec.pipeline.query_progress import batch_ms, read_progress, read_wait
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.pipeline.query_progress import batch_ms, last_batch, read_progress, read_wait
+from spark_cec.recovery.rollback import roll_back
 from spark_cec_lab.bench.flink_job import end_with_the_parent
 from spark_cec_lab.bench.pipelines.driver import session_of
 from spark_cec_lab.bench.pipelines.way_job import WaySpec
@@ -27,8 +30,12 @@ if TYPE_CHECKING:
     from spark_cec.pipeline import Pipeline
     from spark_cec.pipeline.running import RunningPipeline
 
-WITHIN, SUSPENDS, WAITS = "within", "suspends", "waits"
-"""The ways: the flow answers within X, and goes on so or not while it catches up; or it waits."""
+WITHIN, SUSPENDS, WAITS, GOES_BACK = "within", "suspends", "waits", "goes back"
+"""The ways: the flow answers within X, and goes on so or not while it catches up; or it waits.
+
+The last one is the paper's checkpoint/redo: the flow itself goes on without the input. When that one is back, the
+pipeline stops, the flow is taken back to its last batch before, and all starts again.
+"""
 
 X_S, ALPHA = 10.0, 0.5
 AWAY_S = 20.0
@@ -121,13 +128,18 @@ def run(spec: AwaySpec) -> None:
     before, batch = _heap_bytes(spark), batch_ms(running.queries()["counts"])
     _tell(phase="settled", windows=windows, batch_ms=batch)
     gate.touch()
+    newest = last_batch(running.queries()["counts"]) or 0
     held_at = _wait(running, lambda: _held_since(running), "the flow waits for the input that is away")
-    if spec.way != WAITS:
+    if spec.way in (WITHIN, SUSPENDS):
         _wait(running, lambda: seen.tentative_at, "a tentative row")
     time.sleep(max(held_at + AWAY_S - time.time(), 0.0))
     during, back_at = _heap_bytes(spark), time.time()
     gate.unlink()
     _tell(phase="back", tentative=seen.kinds.get("tentative", 0))
+    if spec.way == GOES_BACK:
+        running.stop()
+        _go_back(f"{spec.home}/pipeline/flows", newest)
+        running = _pipeline(spec, gate, seen).start(spark)
     _wait(running, lambda: _lag_s(running) < _SETTLED_LAG_S and not _has_epoch(running), "the flow has caught up")
     caught_up_s = time.time() - back_at
     running.stop()
@@ -165,7 +177,9 @@ def _pipeline(spec: AwaySpec, gate: Path, seen: _Seen) -> Pipeline:
 
     pace = "suspend" if spec.way == SUSPENDS else "process"
     bound = {"within": f"{X_S}s", "alpha": ALPHA, "while_correcting": pace}
-    how = {"bucket": "1s"} if spec.way == WAITS else bound
+    how = {"bucket": "1s"} if spec.way in (WAITS, GOES_BACK) else bound
+    if spec.way == GOES_BACK:
+        how["waits_at_most"] = f"{ALPHA * X_S:g}s"
 
     @made.flow(watermarks={"web": ("t", "0 seconds"), "app": ("t", "0 seconds")}, **how)
     def counts(web: DataFrame, app: DataFrame) -> DataFrame:
@@ -178,6 +192,14 @@ def _pipeline(spec: AwaySpec, gate: Path, seen: _Seen) -> Pipeline:
         return counts.writeStream.foreachBatch(seen.take)
 
     return made
+
+
+def _go_back(flows: str, batch: int) -> None:
+    """Takes the flow back to the end of a batch. The sink begins anew, which costs little."""
+    checkpoint = f"{flows}/counts"
+    own, log = open_storage(f"{checkpoint}/cec"), open_storage(f"{checkpoint}/cec/log")
+    roll_back(open_storage(checkpoint), own, log, batch)
+    shutil.rmtree(f"{flows}/left")
 
 
 def _wait(running: RunningPipeline, look: Callable[[], Any], what: str) -> Any:
