@@ -35,6 +35,15 @@ _LOG = logging.getLogger(__name__)
 PROTOCOL = "protocol"
 
 
+_BEFORE = "before"
+"""In the status of a start: the status that was there before."""
+
+
+def _describe(graph: Graph, home: str, flows: Collection[str], state: State) -> PipelineStatus:
+    now = tuple(FlowStatus(name, state) for name in graph.nodes if name in flows)
+    return PipelineStatus(graph.name, home, os.getpid(), int(time.time() * 1000), now)
+
+
 class NoHome(CecError):
     """A place is no home of a pipeline, or its files are unreadable: see the message."""
 
@@ -49,7 +58,6 @@ class PipelineHome:
         self._sinks = frozenset(sinks)
         self._storage = open_storage(home)
         self._leases = CheckpointLeases()
-        self._before: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, graph: Graph, base: str, replica: Replica | None) -> PipelineHome:
@@ -81,8 +89,7 @@ class PipelineHome:
         self._hold(graph, wait_s)
         starting = graph.nodes.keys() if flows is None else flows
         try:
-            self._before = self._read(STATUS_FILE)
-            self._write_state(graph, starting, State.STARTING)
+            self._write_starting(graph, starting)
             recorded = self._read(PIPELINE_FILE)
             new = self._compare_graph(graph, recorded, checkpointing, schemas)
             before = (recorded or {}).get("schemas", {})
@@ -104,7 +111,7 @@ class PipelineHome:
             if wanted != recorded:
                 self._storage.replace(PIPELINE_FILE, json.dumps(wanted, indent=1).encode())
             if self._replica is not None:
-                announce = partial(self._write_state, graph, starting, State.STARTING)
+                announce = partial(self._write_starting, graph, starting)
                 refuse_other_graph(graph.name, self._replica, wanted, STARTS_WITHIN_S, dead, announce)
         except BaseException:
             self.withdraw(graph)
@@ -112,13 +119,36 @@ class PipelineHome:
         return new
 
     def withdraw(self, graph: Graph) -> None:
-        """Gives the lease back after a start that failed. The status is as before, or says that nothing runs."""
+        """Gives the lease back after a start that failed. The status is as before, or says that nothing runs.
+
+        Writes nothing if another driver may have the home.
+        """
         with contextlib.suppress(OSError, CecError):
-            if self._before is None:
-                self._write_state(graph, graph.nodes, State.STOPPED)
-            else:
-                self._storage.replace(STATUS_FILE, json.dumps(self._before).encode())
+            if self._leases.has(self.home):
+                self.confirm()
+                before = self._read_before()
+                if before is None:
+                    self._write_state(graph, graph.nodes, State.STOPPED)
+                else:
+                    self._storage.replace(STATUS_FILE, json.dumps(before).encode())
         self.release()
+
+    def _write_starting(self, graph: Graph, flows: Collection[str]) -> None:
+        """Says that flows are starting, and keeps the status that was there before, for a start that fails.
+
+        Raises `Fenced` if another driver may have the home.
+        """
+        self.confirm()
+        now = _describe(graph, self.home, flows, State.STARTING).to_json()
+        self._storage.replace(STATUS_FILE, json.dumps({**now, _BEFORE: self._read_before()}).encode())
+
+    def _read_before(self) -> dict[str, Any] | None:
+        """The status before the present start; None if there was none, or if it cannot be read."""
+        with contextlib.suppress(LogLocationError):
+            found = self._read(STATUS_FILE)
+            before = found.get(_BEFORE, found) if found is not None else None
+            return before if isinstance(before, dict) else None
+        return None
 
     def announce(
         self, graph: Graph, flows: Collection[str], checkpointing: Checkpointing = CEC, wait_s: float | None = None
@@ -131,14 +161,13 @@ class PipelineHome:
         try:
             recorded = self._read(PIPELINE_FILE)
             self._compare_graph(graph, recorded, checkpointing)
-            self._write_state(graph, flows, State.STARTING)
+            self._write_starting(graph, flows)
         finally:
             if taken:
                 self.release()
 
     def _write_state(self, graph: Graph, flows: Collection[str], state: State) -> None:
-        now = tuple(FlowStatus(name, state) for name in graph.nodes if name in flows)
-        self.write_status(PipelineStatus(graph.name, self.home, os.getpid(), int(time.time() * 1000), now))
+        self.write_status(_describe(graph, self.home, flows, state))
 
     def _hold(self, graph: Graph, wait_s: float | None) -> bool:
         """Takes the lease; answers whether this call took it."""

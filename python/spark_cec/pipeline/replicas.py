@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
@@ -29,17 +30,16 @@ STATUS_FILE = "status.json"
 
 _LOOK_S = 0.2
 _ANNOUNCE_S = 1.0
+_SILENT_S = 10.0
+"""A replica that has not said again for so many seconds that it starts may be gone."""
 
 FRESH_S = 75.0
 """A replica runs if it writes its status within so many seconds. It does so once a second, if the storage answers.
 So this is longer than a request to a storage is repeated.
 """
 
-STARTS_WITHIN_S = FRESH_S + 75.0
-"""So long a replica waits at most until the other one, which starts at the same time, has recorded its program.
-
-One that was killed while it started is not fresh any more by then, also if its clock was a minute ahead.
-"""
+STARTS_WITHIN_S = FRESH_S + 15.0
+"""So long a replica waits for the other one, which starts at the same time, to record its program."""
 
 DEFAULT_INTERVAL = "1 second"
 """Between two batches of a flow that reads a source. A replica that is behind runs them one after the other."""
@@ -158,18 +158,18 @@ def refuse_other_graph(
     status of a replica that has another program, and does not run any more; `dead`: an earlier answer. `announce` is
     called now and then while this waits: it says again that our replica starts, so that the other one waits, too.
     """
-    deadline, pause = time.monotonic() + wait_s, threading.Event()
-    announced = time.monotonic()
+    begun = announced = time.monotonic()
+    sight, pause = None, threading.Event()
     while (status := _read_status(replica.other)) is not None and not status.is_over:
         differ = _find_differences(replica.other, wanted)
         if not differ:
             return None
-        is_starting = all(flow.state is State.STARTING for flow in status.flows)
-        if is_starting and (not wait_s or abs(time.time() - status.wall_ms / 1000) > FRESH_S):
-            return None
-        if not is_starting and (status == dead or not _writes_status(replica.other, status)):
-            return status
-        if not is_starting or time.monotonic() >= deadline:
+        now = time.monotonic()
+        sight = Sight.after(sight, status, now)
+        verdict = judge_other_program(sight, now, begun, time.time(), wait_s, dead)
+        if verdict is Verdict.GO_ON:
+            return None if sight.is_starting else status
+        if verdict is Verdict.REFUSE:
             mend = "run one program in both, and stop both to change it"
             has = f"replica {replica.other.name} runs with other {', '.join(differ)} than replica {replica.name}"
             raise GraphError(pipeline, [f"{has}: {mend}"])
@@ -178,6 +178,61 @@ def refuse_other_graph(
             announced = time.monotonic()
             announce()
     return None
+
+
+class Verdict(Enum):
+    """What to do at the sight of a replica with another program."""
+
+    GO_ON = "go on"
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The status of a replica with another program. `since`: when it was first seen so, by our clock, in s.
+
+    `writes`: it says the same of its flows as the status before, at another time. So its driver lives.
+    """
+
+    status: PipelineStatus
+    since: float
+    writes: bool = False
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether it only starts: it may not have recorded its program yet."""
+        return _is_starting(self.status)
+
+    @classmethod
+    def after(cls, before: Sight | None, status: PipelineStatus, now: float) -> Sight:
+        """The sight of a status after another one. A start that fails puts the status back that was there."""
+        if before is not None and before.status == status:
+            return before
+        return cls(status, now, before is not None and before.is_starting == _is_starting(status))
+
+
+def judge_other_program(
+    sight: Sight, now: float, begun: float, wall_s: float, wait_s: float, dead: PipelineStatus | None
+) -> Verdict:
+    """Whether a replica with another program runs. `now`, `begun`: our clock, now and at the first look, in s.
+
+    `wall_s`: seconds since 1970. `wait_s`, `dead`: as of `refuse_other_graph`.
+    """
+    still_s = now - sight.since
+    if sight.status == dead or still_s >= FRESH_S:
+        return Verdict.GO_ON
+    if not sight.is_starting:
+        return Verdict.REFUSE if sight.writes else Verdict.WAIT
+    was_killed = not sight.writes and abs(wall_s - sight.status.wall_ms / 1000) > FRESH_S
+    if not wait_s or was_killed:
+        return Verdict.GO_ON
+    is_due = now - begun >= wait_s and sight.writes and still_s < _SILENT_S
+    return Verdict.REFUSE if is_due else Verdict.WAIT
+
+
+def _is_starting(status: PipelineStatus) -> bool:
+    return all(flow.state is State.STARTING for flow in status.flows)
 
 
 def _find_differences(other: Replica, wanted: Mapping[str, Any]) -> list[str]:
@@ -189,17 +244,6 @@ def _find_differences(other: Replica, wanted: Mapping[str, Any]) -> list[str]:
     if not isinstance(theirs, dict):
         return []
     return sorted(key for key in wanted.keys() | theirs.keys() if wanted.get(key) != theirs.get(key))
-
-
-def _writes_status(replica: Replica, last: PipelineStatus) -> bool:
-    """Whether a replica runs: it writes its status again. The clocks of its machine and of this one may differ."""
-    deadline, pause = time.monotonic() + FRESH_S, threading.Event()
-    while time.monotonic() < deadline:
-        pause.wait(_LOOK_S)
-        now = _read_status(replica)
-        if now is not None and now != last:
-            return not now.is_over
-    return False
 
 
 def _read_status(replica: Replica) -> PipelineStatus | None:

@@ -217,6 +217,7 @@ class RunningPipeline:
         if self._is_given_up:
             return
         self._is_given_up = True
+        self._end_watchers()
         for supervisor in reversed(list(self._supervisors.values())):
             if not supervisor.is_over:
                 supervisor.give_up(f"another driver runs the pipeline at {self._home.home}, so this one stops")
