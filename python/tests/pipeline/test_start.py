@@ -190,8 +190,10 @@ def test_a_driver_whose_home_another_one_has_taken_stops_and_writes_nothing_more
 ) -> None:
     """It was away for long, as in a pause, and its lock went to another driver, which notes itself."""
     running, home = application.start_pipeline(protocol), Path(application.home)
-    for supervisor in application.supervisors:
-        becomes(supervisor, State.RUNNING)
+    deadline, pause = time.monotonic() + WAIT_S, threading.Event()
+    while [flow.state for flow in PipelineHome(application.home).status().flows] != [State.RUNNING, State.RUNNING]:
+        assert time.monotonic() < deadline
+        pause.wait(0.02)
     (home / "lock").write_text("4711 0123456789abcdef")
     with pytest.raises(PipelineFailed, match=f"another driver runs the pipeline at {home}, so this one stops"):
         running.wait(30.0)
