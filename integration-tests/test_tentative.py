@@ -234,6 +234,7 @@ def test_an_input_that_is_away_for_too_long_is_given_up_until_it_is_back(spark: 
     late = spark.read.format("cec").option("view", "late").option("reader", "totals").load(f"{tmp_path}/home/flows/app")
     assert [row.page for row in late.collect()] == ["late"]
 
+
 @pytest.mark.long
 def test_an_input_comes_and_goes_fifty_times(spark: SparkSession, tmp_path: Path) -> None:
     """Each time an epoch opens, and goes. Nothing is left of them."""

@@ -314,7 +314,7 @@ class UnionCalls:
         return bool(replaced)
 
     def _forget(self, stream: _Stream, replica: str, member: Member) -> None:
-        """Forgets what is known of a replica's channel, whose batches are others now."""
+        """Forgets the facts about a replica's channel, whose batches are others now."""
         stream.forget(replica)
         self._readers.forget_trails(_of_replica(stream.request, member, replica).path)
 

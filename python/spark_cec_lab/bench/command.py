@@ -106,11 +106,11 @@ failover  a pipeline of 15 queries on a cluster of processes; 8 of 10 workers ar
 chain     the same work as a pipeline of three flows, as one query, as three queries joined by Parquet files
 union     two flows into one that counts their rows: by buckets of a second, and as rows come
 availability  an input that is away. cost: of two inputs, one for 20 seconds; the first tentative row, the time to catch
-          up, and the heap, beside the same flow that waits, with 100,000 windows (--keys; --quick: 20,000). heap: the
-          heap alone, with 1,000,000. fig9 to fig12, table2, table3: the experiments of Balazinska et al. (SIGMOD
-          2005) with three inputs; the paper's two ways to go back are formulas with measured constants. switch: of
-          two replicas one is killed, and the other one takes its sink over. --part: one of them. --quick without
-          --part: the experiments, each with few runs, but fig12.
+          up, and the heap, beside the same flow that waits, and one that goes back, with 100,000 windows (--keys;
+          --quick: 20,000). heap: the heap alone, with 1,000,000. fig9 to fig12, table2, table3: the experiments of
+          Balazinska et al. (SIGMOD 2005) with three inputs; the paper's two ways to go back are formulas with
+          measured constants. switch: of two replicas one is killed, and the other one takes its sink over.
+          --part: one of them. --quick without --part: the experiments, each with few runs, but fig12.
           --simulate: fig9 to fig12 and table2 on a simulated clock, at the paper's scale and at that of Spark, and
           bound, 50 random failures at each pace, by the product's own decisions; prints tables
 nexmark   queries of that benchmark (--query), 200,000 events a batch, 10,000 to a second of event time

@@ -310,14 +310,14 @@ def test_replicas_are_brought_back_at_random(seed: int, copies: Copies, monkeypa
 
 
 def read_files(copies: Copies, replica: str) -> dict[str, bytes]:
-    """What a copy of a replica has of what says which batches there are, and which the stream needs."""
+    """The manifests and the notes of readers, as a copy of a replica has them."""
     home = Path(copies.agents[replica].home)
     found = [*home.glob("manifests/*"), *home.glob("readers/*")]
     return {str(path.relative_to(home)): path.read_bytes() for path in found}
 
 
 def put_files(copies: Copies, replica: str, files: dict[str, bytes]) -> None:
-    """Puts a copy in the place of what is there."""
+    """Puts a copy in the place of the present files."""
     home = Path(copies.agents[replica].home)
     for name in read_files(copies, replica):
         (home / name).unlink()

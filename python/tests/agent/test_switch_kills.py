@@ -229,7 +229,7 @@ COURSES: dict[str, tuple[Callable[[World], None], str]] = {
     "stable rows": (change_twice, "aba"),
     "epochs": (change_epochs, "aABA"),
 }
-"""What happens, and what is read in turn if nobody kills the reader: capital letters stand for epochs."""
+"""The events, and the replicas that an undisturbed reader reads in turn. Capital letters stand for epochs."""
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

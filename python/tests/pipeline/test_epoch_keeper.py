@@ -107,7 +107,7 @@ def test_an_epoch_from_its_begin_to_the_end_of_its_files(clock: list[float], tmp
     flow.own.until_ms = 19_500
     flow.keeper.look()
     assert not flow.query.isActive and flow.newest.is_open, "it stops, and its rows count"
-    assert flow.standing.absent == (), "app is back, whatever the query was told"
+    assert flow.standing.absent == (), "app is back, and the query was not told"
     flow.own.until_ms = 20_000
     flow.keeper.look()
     assert not flow.newest.is_open and flow.standing.epoch is None
