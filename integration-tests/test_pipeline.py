@@ -184,7 +184,8 @@ def test_executors_are_lost_under_a_pipeline(case: str, tmp_path: Path) -> None:
     round_of_kills(case, tmp_path, SEED + 1, lives=2, executors=True)
 
 
-@pytest.mark.parametrize("case", ["away", "corrected"])
+# A correction of one batch shows in no status, so the moment for the second case may not come.
+@pytest.mark.parametrize("case", ["away", pytest.param("corrected", marks=pytest.mark.long)])
 @pytest.mark.parametrize(("kill", "master"), [
     ("agent", "local[2]"),
     pytest.param("driver", "local[2]", marks=pytest.mark.long),
