@@ -132,11 +132,11 @@ def _read_history(index: Index, meta: CommitMeta, live: Mapping[int, int]) -> li
 
 
 def _rests_on_flush(index: Index, meta: CommitMeta) -> bool:
-    """Whether a flush completed the base; after a flush, the next commit brings the whole ledger."""
+    """Whether a flush completed the base, and the commit knew of it; it brings the whole ledger then."""
     if meta.base_checkpoint_id == NO_CHECKPOINT:
         return False
     base = base_of(index, meta)
-    return base is not None and completed(index, base) is not base
+    return base is not None and meta.dirty_from >= base.meta.version and completed(index, base) is not base
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,24 @@ def _find_flush(commit: CommitEntry, frames: Sequence[CommitEntry]) -> CommitEnt
     return flush if flush is not None and flush.meta.generation >= commit.meta.generation else commit
 
 
+def _find_known_flush(commit: CommitEntry, frames: Sequence[CommitEntry], child: CommitMeta) -> CommitEntry:
+    """The flush of `commit` if `child`, which builds on that commit, knew of it; else the commit itself.
+
+    A flush leaves no window dirty, so D of a commit that knew of it is not before it. A flush that was written later,
+    or whose answer was lost, would make windows clean that are dirty in the books of `child`.
+    """
+    if child.dirty_from < commit.meta.version:
+        return commit
+    flush = _find_flush(commit, frames)
+    if child.flags & CommitFlags.ON_FLUSH and flush is commit:
+        raise DamagedLog(
+            f"store {child.store}",
+            -1,
+            f"the flush of version {commit.meta.version}, which version {child.version} rests on, is lost",
+        )
+    return flush
+
+
 def base_of(index: Index, commit: CommitMeta) -> CommitEntry | None:
     """The commit that `commit` builds on; None if the log lacks it.
 
@@ -130,7 +148,8 @@ def chain_of(index: Index, head: CommitEntry, oldest: int | None = None) -> list
     for entry in index.frames(meta.store, back_to, meta.version):
         by_version.setdefault(entry.meta.version, []).append(entry)
     version, checkpoint_id = meta.version, meta.checkpoint_id
-    newest, on_flush = _ANY_GENERATION, False
+    newest = _ANY_GENERATION
+    child: CommitMeta | None = None
     while True:
         frames = [entry for entry in by_version.get(version, []) if entry.meta.generation <= newest]
         commit = head if head.meta.version == version and not meta.is_flush else None
@@ -142,13 +161,7 @@ def chain_of(index: Index, head: CommitEntry, oldest: int | None = None) -> list
                 -1,
                 f"the commit frame of version {version}, which version {above} rests on, is lost",
             )
-        flush = _find_flush(commit, frames)
-        if on_flush and flush is commit:
-            raise DamagedLog(
-                f"store {meta.store}",
-                -1,
-                f"the flush of version {version}, which version {version + 1} rests on, is lost",
-            )
+        flush = _find_flush(commit, frames) if child is None else _find_known_flush(commit, frames, child)
         chain += [flush, commit] if flush is not commit else [commit]
         if version <= back_to:
             return chain
@@ -159,7 +172,7 @@ def chain_of(index: Index, head: CommitEntry, oldest: int | None = None) -> list
                 return chain
             version = base.meta.version + 1 if base is not None else version
         version -= 1
-        newest, on_flush = commit.meta.generation, bool(commit.meta.flags & CommitFlags.ON_FLUSH)
+        newest, child = commit.meta.generation, commit.meta
 
 
 def rebuild(storage: Storage, index: Index, head: CommitEntry) -> EventualCheckpoint:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from spark_cec.checkpoint.commit_frames import CommitRequest, CommitResult, StoreLedgers, commit_stores
 from spark_cec.checkpoint.eventual import EventualCheckpoint
+from spark_cec.checkpoint.flush import flush_store
 from spark_cec.ids import NO_CHECKPOINT, StoreId, new_id
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import CommitFlags, CommitMeta
@@ -51,6 +52,12 @@ class Log:
             [(request, lambda: records)], settings=self.settings, catalog=self.catalog, writer=self.writer,
             ledgers=self.ledgers,
         )[0]
+
+    def flush(self, request: CommitRequest, records: pa.Table | None) -> CommitResult:
+        """The flush of a commit, as the agent does it."""
+        return flush_store(
+            request, records, settings=self.settings, catalog=self.catalog, writer=self.writer, ledgers=self.ledgers
+        )
 
 
 def record_table(grouped: bool, records: list[tuple[RecordKind, bytes, Rows]]) -> pa.Table | None:
@@ -98,6 +105,12 @@ class Tip:
         )
         return tip, records
 
+    def flushed(self) -> tuple[Tip, list[tuple[RecordKind, bytes, Rows]]]:
+        """The same version when its dirty windows are written, and the records."""
+        records = [(RecordKind.CHECK, window, self.state[window]) for window in sorted(self.dirty)]
+        footprints = {**self.footprints, **dict.fromkeys(self.dirty, self.version)}
+        return replace(self, footprints=footprints, seen=self.state, dirty={}), records
+
 
 def request(
     store: StoreId,
@@ -110,6 +123,7 @@ def request(
     inputs: int = 1,
     generation: int = 1,
     wall_ms: int = 0,
+    flags: int = 0,
 ) -> CommitRequest:
     """What the shim would send for this commit; with the whole ledger, or only what changed in it."""
 
@@ -137,7 +151,7 @@ def request(
         dirty_windows=len(after.dirty),
         wall_ms=wall_ms,
         watermark_ms=0,
-        flags=CommitFlags.GROUPED if grouped else 0,
+        flags=flags | (CommitFlags.GROUPED if grouped else 0),
     )
     return CommitRequest(meta, {at: count for at, count in live.items() if count}, whole, RETAINED)
 

@@ -28,7 +28,7 @@ from spark_cec.checkpoint.eventual import _keep_newest, _number_windows, chain_o
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
 from spark_cec.log.index import Index
-from spark_cec.log.meta import CommitMeta
+from spark_cec.log.meta import CommitFlags, CommitMeta
 from spark_cec.log.reader import read_frame
 from spark_cec.log.segment import segment_path
 from tests.checkpoint.support import Log, Rows, Tip, found_state, record_table, request
@@ -57,6 +57,16 @@ def commit(log: Log, store: StoreId, before: Tip, changes: dict[bytes, Rows], ch
     after, records = before.next(changes, checked)
     grouped = GROUPED[store]
     log.commit(request(store, before, after, records, grouped, whole=True, **more), record_table(grouped, records))
+    return after
+
+
+def flush(log: Log, store: StoreId, tip: Tip, generation: int) -> Tip:
+    """A flush of an attempt; the attempt after that."""
+    after, records = tip.flushed()
+    grouped = GROUPED[store]
+    more = {"inputs": 0, "generation": generation, "flags": CommitFlags.FLUSH}
+    sent = request(store, tip, after, records, grouped, whole=True, **more)
+    log.flush(sent, record_table(grouped, records))
     return after
 
 
@@ -99,6 +109,25 @@ class Histories(RuleBasedStateMachine):
             at = commit(self.log, store, at, rows, checked, generation=generation, wall_ms=self.clock)
             self.all.append((store, at, generation, self.clock))
         return store, at, generation
+
+    @rule(target=tips, tip=consumes(tips))
+    def is_flushed(self, tip: tuple[StoreId, Tip, int]) -> tuple[StoreId, Tip, int]:
+        """What comes next rests on the flush."""
+        store, at, generation = tip
+        return store, self._flush(*tip) if at.version else at, generation
+
+    @rule(tip=tips)
+    def is_flushed_unknown_to_what_rests_on_it(self, tip: tuple[StoreId, Tip, int]) -> None:
+        """As where an executor has written an older version for another one, or where the answer was lost."""
+        if tip[1].version:
+            self._flush(*tip)
+
+    def _flush(self, store: StoreId, at: Tip, _: int) -> Tip:
+        place = next(i for i, each in enumerate(self.all) if each[1].checkpoint_id == at.checkpoint_id)
+        known, generation, wall_ms = self.all[place][1:]
+        after = flush(self.log, store, at, generation) if known.dirty else known
+        self.all[place] = (store, after, generation, wall_ms)
+        return after
 
     @rule(target=tips, tip=consumes(tips))
     def a_new_run(self, tip: tuple[StoreId, Tip, int]) -> tuple[StoreId, Tip, int]:
@@ -278,3 +307,19 @@ def test_windows_are_told_apart_by_all_their_bytes(seed: int, families: bool) ->
         assert max(codes) < distinct
         kept = _keep_newest(table.append_column("footprint", pa.array(range(300))))
         assert kept["footprint"].to_pylist() == [wanted.index(each) for each in dict.fromkeys(wanted)]
+
+
+@pytest.mark.parametrize("store", STORES[:2], ids=["plain", "grouped"])
+def test_a_flush_that_came_later_does_not_count_for_what_rests_on_its_commit(store: StoreId) -> None:
+    """An executor has written an older version for another one, or the answer to a flush was lost."""
+    log = Log()
+    rows = {w: rows_of(store, w, [(1, b"a")]) for w in WINDOWS}
+    first = commit(log, store, Tip(), rows, set())
+    base = commit(log, store, first, {w: rows_of(store, w, [(1, b"b")]) for w in WINDOWS[:4]}, set())
+    child = commit(log, store, base, {WINDOWS[0]: rows_of(store, WINDOWS[0], [(1, b"c")])}, {WINDOWS[1]})
+    whole = flush(log, store, base, generation=1)
+    check(log, store, child, 1 << 20)
+    assert child.dirty == {WINDOWS[0]: 1, WINDOWS[2]: 1, WINDOWS[3]: 1}
+    check(log, store, whole, 1 << 20)
+    check(log, store, commit(log, store, child, {}, set()), 1 << 20)
+    check(log, store, commit(log, store, whole, {}, set()), 1 << 20)
