@@ -19,6 +19,7 @@ from spark_cec.agent.reader import (
     is_case_sensitive,
     missing_batch,
     refuse_other_batch,
+    refuse_other_log,
 )
 from spark_cec.availability.bucket_rows import find_times
 from spark_cec.availability.buckets import Backlog, BatchTimes, ChannelFacts, Position, advance
@@ -148,6 +149,7 @@ class ChannelLooks:
         if position.batch >= 0:
             if log is None or bounds is None or bounds[1] < position.batch:
                 raise missing_batch(log, request, position.batch, -1 if bounds is None else bounds[1])
+            refuse_other_log(log, request, position.batch)
             if not request.checked or log.published.cuts.known:
                 refuse_other_batch(log, request, position.batch)
         holds = log is not None and boundary is not None and self._readers.holds(log, boundary)

@@ -171,6 +171,7 @@ class ReaderCalls:
             return ViewOffsetsAnswer(first=kept_from, last=newest, newest=newest, **said)
         assert log is not None
         if after is not None:
+            refuse_other_log(log, request, after)
             if not request.checked or log.published.cuts.known:
                 refuse_other_batch(log, request, after)
             settings, channel = parse_settings(request.conf), request.path
@@ -181,7 +182,7 @@ class ReaderCalls:
             self._protocols.will_read(settings, channel, log.storage, after, last, up_to, request.source)
             if not _is_worth_reading(log.storage, last + 1, newest, wait_ms):
                 newest = last  # Else a reader that has read all rows would seem to lag.
-            of = identify_batch(log, last) if last > after else None
+            of = identify_end(log, request, last) if last > after else None
             has_read_all = last == after and up_to is None and request.up_to is None
             # What the stream has taken in, its offset must name: then it notices a rollback of the boundary's batch.
             holds = boundary is not None and boundary.batch <= after and self.holds(log, boundary)
@@ -454,6 +455,28 @@ def identify_batch(log: OpenLog, batch: int) -> str | None:
         return f"{log.log_id[:8]}-{manifest.load(log.storage, batch).crc:08x}"
     except (FileNotFoundError, DamagedLog):
         return f"{log.log_id[:8]}-"
+
+
+def identify_end(log: OpenLog, request: ViewOffsetsRequest | BucketEndRequest, batch: int) -> str | None:
+    """The identity of the batch with which a stream's next batch ends.
+
+    Raises `OutputTakenBack` if a rollback took the batch back after its number was read: an offset without an identity
+    would fit each batch that has the number later.
+    """
+    of = identify_batch(log, batch)
+    if of is None or not of.endswith("-"):
+        return of
+    bounds = log.published.bounds()
+    newest = -1 if bounds is None else bounds[1]
+    if batch > newest:
+        raise missing_batch(log, request, batch, newest)
+    return identify_batch(log, batch)
+
+
+def refuse_other_log(log: OpenLog, request: ViewOffsetsRequest | BucketEndRequest, batch: int) -> None:
+    """Raises an error if the stream's `seen` batch is of another log. It asks the storage nothing."""
+    if request.seen and not request.seen.startswith(log.log_id[:8]):
+        raise missing_batch(log, request, batch, batch)
 
 
 def refuse_other_batch(

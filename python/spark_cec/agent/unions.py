@@ -21,6 +21,7 @@ from spark_cec.agent.reader import (
     EMPTY_WAIT_MS,
     ReaderCalls,
     identify_batch,
+    identify_end,
 )
 from spark_cec.availability.buckets import (
     ChannelFacts,
@@ -233,7 +234,9 @@ class UnionCalls:
         moved, member = advance(facts, streams.end_ms), parse_union(request.union).members[request.own]
         there = _of_replica(request, member, stream.replica)
         log = self._readers.find_log_or_none(there) if moved != position else None
-        of = None if log is None else identify_batch(log, moved.batch)
+        of = None
+        if log is not None:  # A replica may have been brought back from a copy: its next look says so.
+            of = identify_batch(log, moved.batch) if stream.replica else identify_end(log, there, moved.batch)
         answer = _answer(stream, moved, of, streams, self._clock())
         # The next plan comes before this stream asks again.
         seen = of or (request.seen if stream.replica == request.replica else None)

@@ -94,6 +94,7 @@ def publish(storage: Storage, manifest: Manifest, cuts: Cuts | None = None, *, l
         storage.create(path, content)
     except AlreadyExists:
         cuts.look()
+        refuse_taken_back(storage.url, cuts, manifest.batch, manifest.generation)
         there = load(storage, manifest.batch)
         if cuts.of(there.batch, there.generation) is None:
             _refuse_other_input(storage, there, manifest)

@@ -19,6 +19,7 @@ from spark_cec.log import manifest
 from spark_cec.log.boundary import BOUNDARY_FILE
 from spark_cec.log.home import read_log_id
 from spark_cec.log.manifest import Consumed, load, manifest_path, retire, take_back
+from spark_cec.log.output_rollbacks import append_cut
 from spark_cec.log.segment import segment_path
 from spark_cec.recovery import lost_output
 from tests.agent.support import Agent, Refused, window
@@ -674,6 +675,57 @@ def test_a_stream_that_has_read_what_was_taken_back_is_told(agent: Agent) -> Non
         agent.ask("view_splits", view="output", first=3, last=4, whole=False, seen=late)
     assert numbers(agent) == [0, 1, 2, 30, 40, 50]
     assert agent.ask("view_offsets", after=1, seen=early, checked=True)["last"] == 5
+
+
+def test_a_stream_that_runs_notices_a_log_that_was_begun_anew(agent: Agent) -> None:
+    """Its query was deleted and started again, and has more batches than the stream has read, before it looks again."""
+    for batch in range(5):
+        publish(agent, batch, write(agent, batch, batch))
+    seen = agent.ask("view_offsets", after=-1, max_batches=2)["of"]
+    assert agent.ask("view_offsets", after=1, seen=seen, checked=True)["last"] == 4
+    with pytest.raises(Refused, match="batch 1 of the output, which has another batch of that number now"):
+        agent.ask("view_offsets", after=1, seen="00000000" + seen[8:], checked=True)
+
+
+def test_a_rollback_while_a_stream_looks_gives_no_offset_without_an_identity(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such an offset would fit each batch that has its number later, and the stream would pass over the rollback."""
+    for batch in range(8):
+        publish(agent, batch, write(agent, batch, batch))
+    seen = agent.ask("view_offsets", after=-1, max_batches=3)["of"]
+    choose = views_module._choose_end
+
+    def roll_back(*given: Any) -> int:
+        last = choose(*given)
+        take_back(open_storage(agent.home), 3, 2)
+        return last
+
+    monkeypatch.setattr(views_module, "_choose_end", roll_back)
+    with pytest.raises(Refused, match=r"up to batch 7 of the output, of which run 2 .* taken back all after batch 3"):
+        agent.ask("view_offsets", after=2, seen=seen, checked=True)
+    monkeypatch.undo()
+    assert agent.ask("view_offsets", after=2, seen=seen, checked=True)["last"] == 3
+
+
+def test_a_run_that_is_cut_off_while_it_publishes_replaces_nothing(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier run has published the batch. A rollback comes, and a later run has the batch next."""
+    publish(agent, 0, write(agent, 0, 1))
+    frame, storage_type = write(agent, 0, 2), type(open_storage(agent.home))
+    real = storage_type.create
+
+    def cut_first(storage: Any, path: str, content: bytes) -> Any:
+        if path == manifest_path(0):
+            monkeypatch.undo()
+            append_cut(open_storage(agent.home), -1, 3, 0)
+        return real(storage, path, content)
+
+    monkeypatch.setattr(storage_type, "create", cut_first)
+    with pytest.raises(Refused, match="run 3 has taken back the output after batch -1"):
+        publish(agent, 0, frame, generation=2)
+    assert load(open_storage(agent.home), 0).generation == 1, "it is as it was"
 
 
 def test_a_run_whose_output_was_taken_back_publishes_nothing(agent: Agent) -> None:
