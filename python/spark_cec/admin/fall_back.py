@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.admin.committed import committed, committed_attempts, note_unwritten
+from spark_cec.admin.committed import committed, committed_attempts, decided_fallback, note_unwritten
 from spark_cec.admin.find_log import OWN_DIRECTORY, Place
 from spark_cec.admin.state import open_catalog
 from spark_cec.agent.lease import CheckpointLeases, command_wait_s
@@ -16,7 +16,7 @@ from spark_cec.log.storage import Storage
 from spark_cec.recovery.facts import read_plan
 from spark_cec.recovery.fallback import Base, FallbackCost, NoBase, estimate_cost, find_base, make_probe
 from spark_cec.recovery.generations import newest_generation
-from spark_cec.recovery.query_files import Fallback, read_carried, save_fallback
+from spark_cec.recovery.query_files import FALLBACK, Fallback, read_carried, save_fallback
 from spark_cec.recovery.spark_logs import all_stores
 
 
@@ -53,7 +53,10 @@ def plan_fallback(place: Place) -> FallbackPlan | None:
 
 
 def replay_due(place: Place) -> tuple[int, int] | None:
-    """The first and last batch that the next start replays, if no store is lost; None if it replays nothing."""
+    """The first and last batch that the next start replays; None if it replays nothing.
+
+    After `cec repair` of lost stores it replays from the version that the repair has found.
+    """
     done = committed(place)
     if done is None or done.version is None:
         return None
@@ -61,15 +64,23 @@ def replay_due(place: Place) -> tuple[int, int] | None:
     catalog.refresh()
     done = note_unwritten(place, catalog.index, done) or done
     stores = all_stores(place.checkpoint, catalog.index.stores(), is_ours=place.is_ours)
-    plan = read_plan(catalog.index, stores, done.last, done.version or 0, committed_attempts(place, done))
+    decided = decided_fallback(place, catalog.index, done)
+    base = decided.version if decided is not None else done.version or 0
+    plan = read_plan(catalog.index, stores, done.last, base, committed_attempts(place, done))
     return (plan.rewound_to + 1, done.last) if plan.rewound_to < done.last else None
 
 
-def record_fallback(place: Place, fallback: FallbackPlan) -> None:
+def record_fallback(place: Place, fallback: FallbackPlan | None) -> None:
     """Makes the next start begin from the version of the plan, if it has one; the caller holds the checkpoint's lease.
+
+    If no store is lost, an earlier plan is withdrawn: somebody has brought back what was lost.
     """
-    if place.checkpoint is not None and isinstance(fallback.found, Base):
-        own = open_storage(_own_url(place.checkpoint))
+    if place.checkpoint is None:
+        return
+    own = open_storage(_own_url(place.checkpoint))
+    if fallback is None:
+        FALLBACK.delete(own)
+    elif isinstance(fallback.found, Base):
         save_fallback(own, Fallback(fallback.found.version, fallback.committed_batch, newest_generation(own)))
 
 

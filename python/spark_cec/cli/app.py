@@ -231,7 +231,9 @@ def repair(
             fallback = plan_fallback(place)
             with meter(storage) as progress:
                 report = repair_log(WatchedStorage(storage, progress.read), dry_run)
-            if fallback is not None and not dry_run:
+            if not dry_run:
+                if fallback is not None and report.has_bundles:  # their segments are there again
+                    fallback = plan_fallback(find_log(checkpoint))
                 record_fallback(place, fallback)
             due = replay_due(place) if report.removed and fallback is None else None
             if place.damage is not None and not dry_run:

@@ -39,6 +39,11 @@ class RepairReport:
         """Bytes removed from segments."""
         return sum(removed.damage.bytes_lost for removed in self.removed)
 
+    @property
+    def has_bundles(self) -> bool:
+        """Whether a bundle was damaged, of whose segments another one was made."""
+        return any(is_bundle(removed.damage.segment) for removed in self.removed)
+
 
 def repair(storage: Storage, dry_run: bool) -> RepairReport:
     """Removes damaged bytes, torn tails included, from the segments. No query may write the log meanwhile.

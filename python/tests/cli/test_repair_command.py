@@ -166,6 +166,27 @@ def test_a_lost_frame_costs_a_longer_replay(checkpoint: Checkpoint, version: int
     assert (again["removed"], again["fallback"]["version"]) == ([], base), "the bytes are gone, the loss is not"
 
 
+def test_a_fallback_that_is_due_is_a_replay_that_is_due(checkpoint: Checkpoint) -> None:
+    """A clean stop has left nothing to replay; the fallback that was decided after it has."""
+    checkpoint.lose(STORES[0], 3)
+    assert run("repair", str(checkpoint.path)).exit_code == 0
+    refused = run("flush", str(checkpoint.path))
+    assert refused.exit_code == 2
+    assert "its next start replays batches 1 to 3" in refused.output
+
+
+def test_a_fallback_is_withdrawn_if_what_was_lost_is_back(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    segments = checkpoint.path / "cec" / "log" / "segments"
+    shutil.copytree(segments, tmp_path / "segments")
+    checkpoint.lose(STORES[0], 4)
+    assert answer(run("repair", str(checkpoint.path), "--json"))["fallback"]["version"] == 3
+    assert (checkpoint.path / "cec" / FALLBACK.name).exists()
+    shutil.rmtree(segments)
+    shutil.copytree(tmp_path / "segments", segments)
+    assert answer(run("repair", str(checkpoint.path), "--json"))["fallback"] is None
+    assert not (checkpoint.path / "cec" / FALLBACK.name).exists()
+
+
 def test_what_falling_back_costs_is_said(checkpoint: Checkpoint) -> None:
     checkpoint.lose(STORES[1], 3)
     result = run("repair", str(checkpoint.path))
