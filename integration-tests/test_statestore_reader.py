@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cec_it import feeds, local
@@ -144,3 +145,33 @@ def test_state_that_is_in_memory_alone_is_refused(spark: SparkSession, tmp_path:
     local.run_to(own, job, query, LAST)
     with pytest.raises(Exception, match=r"CANNOT_LOAD_STATE_STORE.*cec flush .*checkpoint`"):
         state(spark, job.checkpoint(query)).collect()
+
+
+@pytest.mark.parametrize("mode", ["eager", "deferred"])
+def test_a_function_of_the_query_reads_the_state(mode: str, spark: SparkSession, tmp_path: Path) -> None:
+    """Within `foreachBatch` the reader is as outside of the query. It takes no windows away from the query's stores."""
+    own = local.session(spark, {PARTITIONS: "3", **({"mode": "eager"} if mode == "eager" else local.OPENINGS_ONLY)})
+    given: dict[int, Rows] = {}
+    read: dict[int, Rows | str] = {}
+
+    def write(frame: DataFrame, batch: int) -> None:
+        given[batch] = rows_of(frame)
+        try:
+            before = state(frame.sparkSession, tmp_path, batchId=str(batch - 1)) if batch else frame.limit(0)
+            read[batch] = rows_of(before.selectExpr("key.key", "value.count AS n") if batch else before)
+        except Exception as error:
+            read[batch] = str(error)
+
+    counts = feeds.read_rate(own, "left", local.BATCHES, ROWS).groupBy("key").agg(f.count("*").alias("n"))
+    writer = counts.writeStream.outputMode("complete").option("checkpointLocation", str(tmp_path))
+    streaming = writer.foreachBatch(write).start()
+    try:
+        local.wait_for(streaming, LAST)
+    finally:
+        streaming.stop()
+    assert read[1] == given[0] != [], "the first batch leaves nothing dirty"
+    for batch in range(2, LAST + 1):
+        if mode == "eager":
+            assert read[batch] == given[batch - 1]
+        else:
+            assert re.search(r"CANNOT_LOAD_STATE_STORE.*cec flush", str(read[batch])), f"batch {batch}: {read[batch]}"

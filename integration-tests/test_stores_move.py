@@ -23,9 +23,9 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
         yield running
 
 
-SHORT = "more-stores-than-cores"
+SHORT = ("more-stores-than-cores", "looks-again", "looks-again-together")
 NAMES = [
-    name if name == SHORT else pytest.param(name, marks=pytest.mark.long)
+    name if name in SHORT else pytest.param(name, marks=pytest.mark.long)
     for name in (scenario.name for scenario in scenarios.MOVES)
 ]
 

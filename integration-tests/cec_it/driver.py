@@ -29,6 +29,8 @@ from cec_it.plans import PLANS
 
 CEC = "spark.sql.streaming.stateStore.cec."
 FOREACH = "foreachBatch"
+LOOKS_AGAIN = "spark.cec_it.looksAgain"
+"""Conf of a job: whether the function of its `foreachBatch` asks for rows of a batch again when it has written them."""
 CEC_SINK = "cec"
 EMPTY_AT_END = 3
 """Batches without rows that a query on `rate-micro-batch` runs at its end, so that the watermark has its effect."""
@@ -126,7 +128,8 @@ def start(spark: SparkSession, job: Job, query: Query, **trigger: Any) -> Stream
         .option("checkpointLocation", job.location(query))
     )
     if query.sink == FOREACH:
-        writer = writer.foreachBatch(results.recorder(job.out(query), job.life))
+        looks_again = job.conf.get(LOOKS_AGAIN) == "true"
+        writer = writer.foreachBatch(results.recorder(job.out(query), job.life, looks_again=looks_again))
     elif query.sink == "json":
         writer = writer.format("json").option("path", str(job.out(query)))
     else:

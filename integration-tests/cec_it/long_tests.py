@@ -102,6 +102,7 @@ _PARTS = (
         "test_refused_replay.py",
         "test_same_rows.py",
         "test_sensors.py",
+        "test_stores_move.py",
         "test_ui_at_size.py",
         "test_written_together.py",
     }),

@@ -227,13 +227,13 @@ def feed_away(directory: Path, seed: int) -> None:
     (directory.parent / "paces.json").write_text(json.dumps(PACES[seed % len(PACES)]))
 
 
-def away(root: str, correction_s: float = 0.0, **how: Any) -> Pipeline:
+def away(root: str, rows: int = 0, **how: Any) -> Pipeline:
     """As `buckets`, within a second, where one branch stands still for four seconds now and then.
 
-    `correction_s`: how long a correction takes at least. The flow then takes so long for a row for which it has waited.
+    `rows` bounds a batch of the flow; so few make a correction that takes many batches. 0: no bound.
     """
     made = Pipeline("away", how.pop("home", f"{root}/home"), **how)
-    _answer_without(made, root, correction_s)
+    _answer_without(made, root, rows)
 
     @made.sink
     def out(short: DataFrame) -> DataStreamWriter:
@@ -249,7 +249,7 @@ def away(root: str, correction_s: float = 0.0, **how: Any) -> Pipeline:
 def away_chain(root: str, **how: Any) -> Pipeline:
     """As `away`, and one more flow answers within a second, from the answers of the first one."""
     made = Pipeline("away-chain", how.pop("home", f"{root}/home"), **how)
-    _answer_without(made, root, correction_s=0.0)
+    _answer_without(made, root)
     within: dict[str, Any] = {"within": "1s", **_paces(root), "watermarks": {"short": ("t", "0 seconds")}}
 
     @made.flow(partitions=2, **within)
@@ -274,7 +274,7 @@ def _paces(root: str) -> dict[str, str]:
     return {"while_away": pace, "while_correcting": pace_after}
 
 
-def _answer_without(made: Pipeline, root: str, correction_s: float) -> None:
+def _answer_without(made: Pipeline, root: str, rows: int = 0) -> None:
     """The flows of `away`."""
 
     @made.flow
@@ -291,10 +291,11 @@ def _answer_without(made: Pipeline, root: str, correction_s: float) -> None:
 
     late = f"{LATE_S} seconds"
     within: dict[str, Any] = {"within": "1s", **_paces(root), "watermarks": dict.fromkeys(("even", "odd"), ("t", late))}
+    reads = {"reads": {"maxRowsPerTrigger": str(rows)}} if rows else {}
 
-    @made.flow(partitions=2, **within)
+    @made.flow(partitions=2, **within, **reads)
     def short(even: DataFrame, odd: DataFrame) -> DataFrame:
-        return _shares(even, odd.withColumn("v", _slow(F.col("n"), F.col("v"), correction_s)) if correction_s else odd)
+        return _shares(even, odd)
 
 
 def _board(rows: DataFrame, root: str) -> DataStreamWriter:
@@ -360,7 +361,7 @@ CASES = {
     "buckets": Case(buckets, feed_events, another_day, chain_rows),
     "kept": Case(kept, feed_events, another_day, chain_rows),
     "away": Case(away, feed_away, another_day, chain_rows),
-    "corrected": Case(partial(away, correction_s=3.0), feed_away, another_day, chain_rows),
+    "corrected": Case(partial(away, rows=12), feed_away, another_day, chain_rows),
     "away-chain": Case(away_chain, feed_away, another_day, chain_rows),
     "closure": Case(closure, feed_edges, nothing, closure_rows),
     "reachability": Case(
@@ -410,12 +411,12 @@ def _right(short: DataFrame, *more: str) -> DataFrame:
     return short.where(kept).select(begin, "k", "n", "v", *more)
 
 
-def _slow(n: Column, v: Column, seconds: float = 4.0) -> Column:
-    """The values `v`. Some rows take so many seconds."""
+def _slow(n: Column, v: Column) -> Column:
+    """The values `v`. Some rows take four seconds."""
 
     def look(number: int, value: int) -> int:
         if number % (3 * PER_FILE) == PER_FILE + 1:
-            time.sleep(seconds)
+            time.sleep(4)
         return value
 
     return F.udf(look, "bigint")(n, v)

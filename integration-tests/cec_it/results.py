@@ -22,8 +22,11 @@ def json_rows(frame: DataFrame) -> list[str]:
     return sorted(row[0] for row in frame.select(f.to_json(f.struct("*"))).collect())
 
 
-def recorder(out: Path, life: int) -> Callable[[DataFrame, int], None]:
-    """A function for `foreachBatch` that records its call, then writes `<batch>.<life>.json`, whole or not at all."""
+def recorder(out: Path, life: int, *, looks_again: bool = False) -> Callable[[DataFrame, int], None]:
+    """A function for `foreachBatch` that records its call, then writes `<batch>.<life>.json`, whole or not at all.
+
+    `looks_again`: it asks for some of the rows then, and at every third batch for all of them.
+    """
     out.mkdir(parents=True, exist_ok=True)
 
     def record(frame: DataFrame, batch: int) -> None:
@@ -33,6 +36,11 @@ def recorder(out: Path, life: int) -> Callable[[DataFrame, int], None]:
         hidden = target.with_suffix(".tmp")
         hidden.write_text(json.dumps(json_rows(frame)))
         hidden.replace(target)
+        if looks_again:
+            frame.head(1)
+            if batch % 3 == 0:
+                frame.count()
+                frame.isEmpty()
 
     return record
 

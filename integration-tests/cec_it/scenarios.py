@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cec_it import log
+from cec_it.driver import CEC, LOOKS_AGAIN
 from cec_it.faults import FAULTS, Course
 from cec_it.supervised import HOLDS, TRIGGER
 from spark_cec.log.segment import SegmentName
@@ -30,6 +31,7 @@ class Scenario:
 
 
 FAULT_SCENARIOS = tuple(Scenario(kind, (kind,)) for kind in (*(k for k in FAULTS if k != "decommission"), "driver"))
+_LOOKS = {LOOKS_AGAIN: "true", "spark.locality.wait": "0s", "spark.sql.shuffle.partitions": "5"}
 MOVES = (
     Scenario(
         "more-stores-than-cores",
@@ -37,6 +39,8 @@ MOVES = (
         may_fail=False,
         moves=True,
     ),
+    Scenario("looks-again", conf=_LOOKS, may_fail=False, moves=True),
+    Scenario("looks-again-together", conf={**_LOOKS, CEC + "writeAt": "batch"}, may_fail=False, moves=True),
     Scenario("busy-executor", conf={HOLDS: "2-5 7-10", "spark.locality.wait": "3s"}, may_fail=False, moves=True),
     Scenario(
         "busy-executor-no-wait", conf={HOLDS: "2-5 7-10", "spark.locality.wait": "0s"}, may_fail=False, moves=True

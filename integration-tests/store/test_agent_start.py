@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import shlex
 import signal
 import sys
@@ -205,6 +206,21 @@ def test_an_agent_behind_a_script_that_does_not_answer_is_ended_with_it(own: Sto
     os.kill(agent, signal.SIGSTOP)
     History(own, LogReader(str(tmp_path / "log")), 0, CountWindows(keys=6, size=9), Bounds()).start(0)
     assert agent not in [pid for pid, _ in processes_of(own)]
+
+
+def test_the_next_application_in_a_jvm_has_an_agent_of_its_own(own: Stores, tmp_path: Path) -> None:
+    """A notebook's JVM outlives its Spark: to mend the keys of a storage, one begins another application."""
+    own.ask("begin_application")
+    history = History(own, LogReader(str(tmp_path / "log")), 0, CountWindows(keys=6, size=9), Bounds())
+    history.start(0)
+    history.commit_next(history.operator.batch(random.Random(1), 0), 10_000)
+    first = own.agent_pid()
+    own.ask("begin_application")
+    history.commit_next(history.operator.batch(random.Random(2), 1), 10_000)
+    second = own.agent_pid()
+    history.commit_next(history.operator.batch(random.Random(3), 2), 10_000)
+    assert first != second == own.agent_pid()
+    until(lambda: len(processes_of(own)) == 1, "the first agent has ended")
 
 
 @pytest.mark.parametrize("path", ["{0}", ":{0}", "{0}:", "/nowhere::{0}"])

@@ -378,35 +378,6 @@ def connections(jvm: Stores) -> int:
     return sum(str(descriptor.readlink()).startswith("socket:") for descriptor in descriptors.iterdir())
 
 
-def test_a_store_is_given_away_only_at_the_version_that_it_has(make: Make, jvm: Stores, checkpoint: Path) -> None:
-    """A late task elsewhere may ask for a version that is long past: what is dirty here must not go for its sake."""
-    provider = make(settings={"CI": "0ms", "CP": "1h"})
-    for version in range(4):
-        begin_deferred(jvm, provider, checkpoint, task=version)
-        store = provider.store(version, thread="query")
-        assert jvm.do(store.name, ("put", (1,), (version, 0)), ("commit",), thread="query") == [None, version + 1]
-        jvm.ask("task_end", thread="query")
-    for elsewhere in (1, 2, 6):
-        assert jvm.ask("hand_over", name=provider.name, version=elsewhere) is False
-        assert provider.read(4) == {(1,): (3, 0)}
-    assert jvm.ask("hand_over", name=provider.name, version=4) is True
-    assert jvm.ask("hand_over", name=provider.name, version=4) is False
-    assert provider.fresh().read(4) == {(1,): (3, 0)}
-
-
-def begin_deferred(jvm: Stores, provider: Provider, checkpoint: Path, task: int) -> None:
-    """Begins a task of a query whose commits may leave windows dirty."""
-    home = f"{checkpoint}/cec/log"
-    provider.fresh().store(0).abort()  # there is a log from here on
-    run = {
-        "checkpoint": str(checkpoint), "home": home, "log_id": read_log_id(open_storage(home)), "generation": 1,
-        "replay_to": 0, "base": 0, "accept": False, "silent": False, "together": False, "started_ms": 0,
-        "deferred": [0], "counted": [], "forecast": None,
-    }  # fmt: skip
-    properties = {"spark.sql.cec.run": json.dumps(run), "sql.streaming.queryId": "q"}
-    jvm.ask("task_begin", task=task, thread="query", properties=properties)
-
-
 def test_whoever_only_reads_begins_no_log(jvm: Stores, tmp_path: Path) -> None:
     """Spark's `statestore` reader on a checkpoint whose log is gone: an empty one would stand in the way of the old."""
     (tmp_path / "cec").mkdir()

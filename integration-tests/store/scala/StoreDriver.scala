@@ -2,8 +2,8 @@ package org.apache.spark.sql.cec.testing
 
 import java.io.{BufferedReader, InputStreamReader, PrintStream}
 import java.nio.charset.StandardCharsets.UTF_8
-import java.util.Properties
-import java.util.concurrent.{Callable, ConcurrentHashMap, Executors, ExecutorService, Future, TimeUnit}
+import java.util.{Properties, UUID}
+import java.util.concurrent.{Callable, ConcurrentHashMap, CopyOnWriteArrayList, Executors, ExecutorService, Future, TimeUnit}
 import java.util.concurrent.atomic.AtomicLong
 
 import scala.jdk.CollectionConverters._
@@ -19,6 +19,7 @@ import org.apache.spark.sql.cec.agent.{Agent, DurableCommit, Json}
 import org.apache.spark.sql.cec.exchange.{HostedStore, LocalStores}
 import org.apache.spark.sql.cec.source.RowSpool
 import org.apache.spark.sql.cec.state.{AgentStoreClient, ExactAverages, PageMemory, Recovery, RowDigest, StoreState, UnwrittenCommit}
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.{StringType, StructField, StructType}
@@ -49,6 +50,7 @@ private final class StoreDriver {
   private val nextTicket = new AtomicLong()
   private val targets = new ConcurrentHashMap[String, Target]()
   private val providers = new ConcurrentHashMap[String, CecStateStoreProvider]()
+  private val groups = new ConcurrentHashMap[String, CopyOnWriteArrayList[StateTarget]]()
 
   def answer(request: JsonNode): JsonNode = request.get("op").asText match {
     case "join" =>
@@ -94,7 +96,7 @@ private final class StoreDriver {
       targets.put(request.get("store").asText, new StoreTarget(openStore(request)))
       null
     case "state" =>
-      targets.put(request.get("name").asText, new StateTarget(newState(request)))
+      targets.put(request.get("name").asText, newState(request))
       null
     case "do" => targets.get(request.get("target").asText).run(request.get("steps"))
     case "forget" =>
@@ -116,6 +118,9 @@ private final class StoreDriver {
     case "agent_pid" => Json.parse(Agent.pid.map(_.toString).getOrElse("null"))
     case "spool" => Json.obj().put("file", Agent.spoolFile(0, confOf(request)).toString).get("file")
     case "output" => writeOutput(request)
+    case "begin_application" =>
+      beginApplication()
+      null
     case "task_begin" => beginTask(request)
     case "task_end" => endTask()
   }
@@ -161,9 +166,11 @@ private final class StoreDriver {
       case _ => shape.encoder
     }
     val provider = new CecStateStoreProvider
+    val hadoopConf = new Configuration(false)
+    hadoopConf.set(StreamExecution.RUN_ID_KEY, request.path("run_id").asText(UUID.randomUUID().toString)) // as Spark does
     provider.init(
       idOf(request), shape.keySchema, shape.valueSchema, encoder, request.path("families").asBoolean, new StateStoreConf(sqlConf),
-      new Configuration, request.path("multiple").asBoolean, None)
+      hadoopConf, request.path("multiple").asBoolean, None)
     provider
   }
 
@@ -173,7 +180,18 @@ private final class StoreDriver {
     if (request.path("read").asBoolean) provider.getReadStore(version, id) else provider.getStore(version, id)
   }
 
-  private def newState(request: JsonNode): StoreState = {
+  /** A state, and the others of its `group`: as the stores of one query on several executors. */
+  private def newState(request: JsonNode): StateTarget = {
+    val group = groups.computeIfAbsent(request.path("group").asText, _ => new CopyOnWriteArrayList)
+    lazy val target: StateTarget = new StateTarget(openState(request, version => {
+      val isGiven = group.asScala.exists(other => (other ne target) && other.handOver(version))
+      isGiven && !request.path("hears_late").asBoolean
+    }))
+    if (request.has("group")) group.add(target)
+    target
+  }
+
+  private def openState(request: JsonNode, requestHandOver: Long => Boolean): StoreState = {
     val shape = new Shape(request.get("grouped").asBoolean)
     val id = idOf(request)
     val log = new AgentStoreClient(
@@ -184,7 +202,7 @@ private final class StoreDriver {
       deferred = request.get("deferred").asBoolean,
       Recovery(
         request.get("replay_to").asLong, request.path("base").asLong(request.get("replay_to").asLong), request.path("counted").asBoolean, request.path("accept").asBoolean),
-      _ => false, key => key.getInt(0).toString, PageMemory.limitedTo(StoreConfs.memoryBytes(confOf(request))), silent = request.path("silent").asBoolean,
+      requestHandOver, key => key.getInt(0).toString, PageMemory.limitedTo(StoreConfs.memoryBytes(confOf(request))), silent = request.path("silent").asBoolean,
       together = request.path("together").asBoolean)
   }
 
@@ -202,8 +220,11 @@ private final class StoreDriver {
     Json.obj().put("file", kept.toString).get("file")
   }
 
+  private def beginApplication(): Unit =
+    SparkEnv.set(new SparkEnv("test", null, null, null, null, null, null, null, null, null, null, new SparkConf))
+
   private def beginTask(request: JsonNode): JsonNode = {
-    if (SparkEnv.get == null) SparkEnv.set(new SparkEnv("test", null, null, null, null, null, null, null, null, null, null, new SparkConf))
+    if (SparkEnv.get == null) beginApplication()
     val properties = new Properties
     request.path("properties").properties.asScala.foreach(entry => properties.setProperty(entry.getKey, entry.getValue.asText))
     TaskContext.setTaskContext(

@@ -210,6 +210,20 @@ private final class StoreTarget(store: ReadStateStore) extends Target {
 
 /** The windows of a store below Spark's interface, with the batch's facts in the test's hand. */
 private final class StateTarget(state: StoreState) extends Target {
+  private var isGone = false
+
+  /** Gives the store away at a version, as a provider does. Nobody uses the state after that. */
+  def handOver(version: Long): Boolean = {
+    val isGiven = !isGone && state.writeWhole(version)
+    if (isGiven) close()
+    isGiven
+  }
+
+  private def close(): Unit = {
+    isGone = true
+    state.close()
+  }
+
   override protected def iterator: Iterator[UnsafeRowPair] = state.live.iterator
 
   override protected def step(name: String, arguments: JsonNode): JsonNode = {
@@ -237,6 +251,11 @@ private final class StateTarget(state: StoreState) extends Target {
       case "flush" =>
         state.settle()
         null
+      case "close" =>
+        state.settle()
+        close()
+        null
+      case "gone" => Json.parse(isGone.toString)
       case "version" => number(state.version)
       case "replaying" => Json.parse(state.isReplaying.toString)
       case "checkpoint" => text(state.checkpointId)

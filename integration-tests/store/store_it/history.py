@@ -28,6 +28,7 @@ AMPLE_MS = 10_000
 
 
 _runs = itertools.count()
+_states = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,8 @@ class History:
     inputs: dict[int, int] = field(default_factory=dict)
     records: dict[int, int] = field(default_factory=dict)
     generation: int = 0
+    replay_to: int = 0
+    base: int = 0
     target: str = ""
 
     @property
@@ -127,18 +130,29 @@ class History:
     def start(self, replay_to: int, generation: int | None = None, base: int | None = None) -> None:
         """A fresh store for the next run of the query; the one before is left as it is. `base`: it falls back there."""
         self.generation = self.generation + 1 if generation is None else generation
-        self.target = f"{self.log.home}/{self.operator_id}/{self.generation}/{replay_to}"
+        self.replay_to, self.base = replay_to, replay_to if base is None else base
+        self.open()
+
+    def open(self, executor: int = 0, *, hears_late: bool = False) -> None:
+        """A fresh store of this run, on an executor that asks the run's other ones for windows; they stay as they are.
+
+        `hears_late`: those that hand the store over seem to say no.
+        """
+        run = f"{self.log.home}/{self.operator_id}/{self.generation}/{self.replay_to}"
+        self.target = f"{run}/{executor}/{next(_states)}"
         self.jvm.ask(
             "state",
             name=self.target,
+            group=run,
+            hears_late=hears_late,
             home=self.log.home,
             operator=self.operator_id,
             partition=0,
             generation=self.generation,
             grouped=self.operator.grouped,
             deferred=True,
-            replay_to=replay_to,
-            base=replay_to if base is None else base,
+            replay_to=self.replay_to,
+            base=self.base,
             retained=self.bounds.retained,
             # In every other run most windows are on the disk.
             conf=self.jvm.conf(**self.bounds.conf(), memory="4KiB" if next(_runs) % 2 else "50%"),

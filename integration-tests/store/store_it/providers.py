@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.log.home import read_log_id
 from store_it.jvm import Key, Step, Stores, Value, pairs
 
 _numbers = itertools.count()
+
+RUN_ID = "11111111-2222-3333-4444-555555555555"
+"""Spark's id of the query's run, which it gives to each store of the run."""
 
 
 @dataclass
@@ -83,12 +89,42 @@ class Provider:
             partition=self.partition,
             grouped=self.grouped,
             conf={**self.jvm.conf(**self.settings), **self.conf},
-            **self.extra,
+            **{"run_id": RUN_ID, **self.extra},
         )
 
     def fresh(self) -> Provider:
         """Another provider on the same checkpoint, as after a restart."""
         return Provider(self.jvm, self.checkpoint, self.grouped, self.settings, self.conf, self.partition, self.extra)
+
+    def begin_task(self, task: int, *, together: bool = False) -> None:
+        """Begins a task of a deferred query, in thread `query`. `together`: its stores write at the end of a batch."""
+        home = f"{self.checkpoint}/cec/log"
+        self.fresh().store(0).abort()  # there is a log from here on
+        run = {
+            "run_id": RUN_ID, "checkpoint": self.checkpoint, "generation": 1,
+            "home": home, "log_id": read_log_id(open_storage(home)),
+            "replay_to": 0, "base": 0, "accept": False, "silent": False, "together": together, "started_ms": 0,
+            "deferred": [0], "counted": [], "forecast": None,
+        }  # fmt: skip
+        properties = {"spark.sql.cec.run": json.dumps(run), "sql.streaming.queryId": "q"}
+        self.jvm.ask("task_begin", task=task, thread="query", properties=properties)
+
+    def run_task(self, version: int, entries: dict[Key, Value], *, together: bool = False) -> int:
+        """One batch of that query at a version, from the begin of its task to the end."""
+        self.begin_task(version, together=together)
+        store = self.store(version, thread="query")
+        puts = [("put", key, value) for key, value in entries.items()]
+        committed = self.jvm.do(store.name, *puts, ("commit",), thread="query")[-1]
+        self.jvm.ask("task_end", thread="query")
+        return int(committed)
+
+    def look_in_task(self, version: int) -> dict[Key, Value]:
+        """A task of that query that looks at a version and ends without a commit."""
+        self.begin_task(version)
+        store = self.store(version, thread="query")
+        found = pairs(self.jvm.do(store.name, ("iterate",), thread="query")[0])
+        self.jvm.ask("task_end", thread="query")
+        return found
 
     def store(
         self, version: int, checkpoint_id: str | None = None, *, read: bool = False, thread: str = "main"

@@ -88,21 +88,17 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
 
   override def forget(): Unit = dropState()
 
-  override def flush(version: Long): Unit = exclusively(tryFlush(version))
+  override def flush(version: Long): Unit = exclusively(flushState(version))
 
   override def handOver(version: Long): Boolean = exclusively {
-    val here = tryFlush(version)
+    val here = Option(state).exists(_.writeWhole(version))
     if (here) dropState()
     here
   }
 
-  override def end(version: Long, write: Boolean): Unit = exclusively(try if (write) tryFlush(version) finally dropState())
+  override def end(version: Long, write: Boolean): Unit = exclusively(try if (write) flushState(version) finally dropState())
 
-  private def tryFlush(version: Long): Boolean = {
-    val proof = Option(state).flatMap(_.rewindTo(version))
-    proof.foreach(state.flush)
-    proof.isDefined
-  }
+  private def flushState(version: Long): Unit = Option(state).foreach(known => known.rewindTo(version).foreach(known.flush))
 
   override def exclusively[A](body: => A): A = {
     lock.acquire()
@@ -131,7 +127,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
     lock.acquire()
     try {
       synchronized {
-        LoadFailure.orResult(checkpoint) {
+        LoadFailure.orResult(checkpoint, hadoopConf) {
           val isNew = state == null
           if (!isNew && run.isDefined) LocalStores.announce()
           if (isNew) state = openState(if (empty) 0L else version)
@@ -166,7 +162,7 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
   private def openState(version: Long): StoreState = {
     val conf = storeConf.sqlConfs
     directory.verifyAll(checkpoint, version, conf)
-    run = RunContext.ofTask(checkpoint)
+    run = RunContext.ofTask(checkpoint, hadoopConf)
     val (home, logId, generation) = run.map(r => (r.home, Option(r.logId), r.generation)).getOrElse {
       val known = Agent.call(ResolveRequest(checkpoint, conf), conf)
       (known.home, known.logId, known.generation)

@@ -1,6 +1,9 @@
 package org.apache.spark.sql.cec
 
+import java.util.UUID
+
 import com.fasterxml.jackson.databind.JsonNode
+import org.apache.hadoop.conf.Configuration
 import scala.jdk.CollectionConverters._
 
 import org.apache.spark.{SparkContext, TaskContext}
@@ -58,8 +61,9 @@ private[cec] final case class RunContext(
   /** Whether the replay begins before a version that the log lost. */
   def fellBack: Boolean = base < replayTo
 
-  def announce(context: SparkContext): Unit = {
-    val node = Json.obj().put("checkpoint", checkpoint).put("home", home).put("log_id", logId).put("generation", generation)
+  /** @param runId Spark's id of the run, which it gives to each store of the run */
+  def announce(context: SparkContext, runId: UUID): Unit = {
+    val node = Json.obj().put("run_id", runId.toString).put("checkpoint", checkpoint).put("home", home).put("log_id", logId).put("generation", generation)
       .put("replay_to", replayTo).put("base", base).put("accept", accept).put("silent", silent).put("together", together).put("started_ms", startedMs)
     node.set[JsonNode]("deferred", Json.longs(deferred))
     node.set[JsonNode]("counted", Json.longs(counted))
@@ -80,19 +84,23 @@ private[cec] object RunContext {
       .map(timed => TimedBatch(timed.get(0).asLong, timed.get(1).asLong))
 
   /**
-   * The run of the query with this checkpoint, if this task belongs to the query. Threads that a stream's thread
-   * starts inherit the property. The jobs of such threads may read the same checkpoint, but have no query id.
+   * The run that a store belongs to, if the query of this task opens it.
+   *
+   * Other jobs have the property, too: those of a function for `foreachBatch`, and of threads that it starts. They may
+   * read the same checkpoint with Spark's own reader of state, which makes stores with an id of its own.
+   *
+   * @param conf that Spark gave to the store
    */
-  def ofTask(checkpoint: String): Option[RunContext] =
+  def ofTask(checkpoint: String, conf: Configuration): Option[RunContext] =
     for {
       task <- Option(TaskContext.get())
-      if task.getLocalProperty(StreamExecution.QUERY_ID_KEY) != null
-      run <- Option(task.getLocalProperty(Property)).map(parse)
+      known <- Option(task.getLocalProperty(Property)).map(Json.parse)
+      if known.get("run_id").asText == conf.get(StreamExecution.RUN_ID_KEY)
+      run = parse(known)
       if run.checkpoint == checkpoint
     } yield run
 
-  private def parse(text: String): RunContext = {
-    val node = Json.parse(text)
+  private def parse(node: JsonNode): RunContext = {
     def longs(name: String) = node.get(name).elements.asScala.map(_.asLong).toSet
     RunContext(
       node.get("checkpoint").asText, node.get("home").asText, node.get("log_id").asText, new RunNumber(node.get("generation").asLong),

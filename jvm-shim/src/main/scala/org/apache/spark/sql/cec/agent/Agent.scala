@@ -10,6 +10,7 @@ import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.JsonNode
 
+import org.apache.spark.SparkEnv
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.cec.metrics.AgentSource
 
@@ -29,6 +30,9 @@ private[cec] object Agent extends Logging {
 
   private var process: AgentProcess = _
   private var starts = 0L
+
+  /** The application that the running agent was started for. In a notebook's JVM one may follow another. */
+  private var application: Option[SparkEnv] = None
 
   /** The settings that the running agent started with. */
   private var startSettings = Map.empty[String, String]
@@ -184,9 +188,12 @@ private[cec] object Agent extends Logging {
   }
 
   private def runningAgent(conf: Map[String, String]): AgentProcess = synchronized {
-    if (process == null || !process.isAlive) startAgent(conf)
+    if (process == null || !process.isAlive || isOfAnotherApplication) startAgent(conf)
     process
   }
+
+  /** Whether the agent has the settings of an application that has ended: the next one may have other keys of its storage. */
+  private def isOfAnotherApplication: Boolean = application.exists(known => Option(SparkEnv.get).exists(_ ne known))
 
   private def startSuccessor(failed: AgentProcess, conf: Map[String, String]): AgentProcess = synchronized {
     if (process eq failed) startAgent(conf)
@@ -209,7 +216,8 @@ private[cec] object Agent extends Logging {
     val started = process
     new StorageSettingsWatch(storage, readStorage, started.send).start(() => !started.isAlive)
     starts += 1
-    if (starts == 1) new AgentSource(() => pid, () => synchronized(starts)).register()
+    if (starts == 1 || isOfAnotherApplication) new AgentSource(() => pid, () => synchronized(starts)).register()
+    application = Option(SparkEnv.get)
     startSettings = conf.filter { case (key, _) => AgentProcess.Keys.contains(key) }
   }
 

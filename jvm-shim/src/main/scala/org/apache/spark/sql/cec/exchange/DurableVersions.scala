@@ -26,7 +26,7 @@ private[cec] final class DurableVersions(id: StateStoreId, storeConf: StateStore
   def note(version: Long): Unit =
     if (storeConf.reportSnapshotUploadLag && reportedVersion.forall(version - _ >= storeConf.minDeltasForSnapshot)) {
       reportedVersion = Some(version)
-      Option(hadoopConf.get(StreamExecution.RUN_ID_KEY)).foreach(reportVersion(_, version)) // a store outside of a query has no run id
+      Option(hadoopConf.get(StreamExecution.RUN_ID_KEY)).foreach(reportVersion(_, version))
     }
 
   private def reportVersion(runId: String, version: Long): Unit =

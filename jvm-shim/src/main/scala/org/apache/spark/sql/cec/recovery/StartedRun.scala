@@ -79,7 +79,7 @@ private[recovery] final class StartedRun(
     new SparkLogs(session, run.checkpoint).sweep()
     Agent.openLog(run.home, Some(run.logId), conf)
     isLogOpen = true
-    run.announce(session.sparkContext)
+    run.announce(session.sparkContext, runId)
     DeferralRegistry.expect(session, run.checkpoint, decision)
     if (hasState) {
       StoreLocations.begin()

@@ -1,5 +1,7 @@
 package org.apache.spark.sql.cec.state
 
+import org.apache.hadoop.conf.Configuration
+
 import org.apache.spark.{QueryContext, SparkException}
 import org.apache.spark.sql.cec.RunContext
 import org.apache.spark.sql.cec.agent.CecException
@@ -29,11 +31,11 @@ private[cec] object LoadFailure {
    * If the log alone does not hold a version, a run of the query gets the plain error, because its restart brings the
    * version back. Another reader, such as Spark's reader of state, gets advice as well.
    */
-  def orResult[T](checkpoint: String)(load: => T): T = try load catch {
+  def orResult[T](checkpoint: String, conf: Configuration)(load: => T): T = try load catch {
     case lost: CecException if lost.isA("DamagedLog") => throw new LoadFailure(s"$Condition.UNCATEGORIZED", lost.getMessage, lost)
     case dirty: CecException if dirty.isA("RestartNeeded") =>
       val advice =
-        if (RunContext.ofTask(checkpoint).isDefined) ""
+        if (RunContext.ofTask(checkpoint, conf).isDefined) ""
         else s". To read the state from outside of the query, run `cec flush $checkpoint` and read the newest batch after that"
       throw new LoadFailure(s"$Condition.UNCATEGORIZED", dirty.getMessage + advice, dirty)
   }

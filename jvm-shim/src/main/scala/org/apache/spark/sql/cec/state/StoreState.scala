@@ -153,35 +153,56 @@ private[cec] final class StoreState(
       throw failure
   }
 
+  /** The proof of the present version; None if its windows are not proved. */
+  private def proof: Option[Verified] = Some(present.standing).collect { case known: Verified => known }
+
   /**
    * Takes back a batch under way or the last commit, if it is later than `wanted`. Returns the proof of version
    * `wanted`; None if the windows are of another version or not proved.
    */
-  def rewindTo(wanted: Long): Option[Verified] = present.standing match {
-    case _: Verified =>
-      rollback()
-      if (version == wanted + 1 && previous.isDefined) undoCommit()
-      Some(present.standing).collect { case proof: Verified if version == wanted => proof }
-    case _ => None
+  def rewindTo(wanted: Long): Option[Verified] = {
+    proof.foreach(_ => rollback())
+    if (proof.isDefined && version == wanted + 1 && previous.isDefined) undoCommit()
+    proof.filter(_ => version == wanted)
   }
+
+  /**
+   * Writes version `wanted` whole, and first the commit after it, if the store has made one. Spark may count that
+   * commit: a second run of its batch may only look at some rows, and then commits nothing. Returns false if the store
+   * cannot go back to `wanted`. A silent store leaves the commit out: a restart has an older version.
+   */
+  def writeWhole(wanted: Long): Boolean = {
+    proof.foreach(_ => rollback())
+    if (version == wanted + 1 && isReversible) proof.foreach(writeRest)
+    val found = rewindTo(wanted)
+    found.foreach(flush)
+    found.isDefined
+  }
+
+  private def isReversible: Boolean = previous.isDefined && !silent
 
   /** Frees the store's resources. Nobody may use the store after this call. */
   def close(): Unit = {
     try discardUnwritten() finally try windows.close() finally log.close()
   }
 
-  /** Writes the dirty windows of the last commit, if the windows are proved. */
-  def settle(): Unit = rewindTo(version).foreach(flush)
+  /** Writes the last commit whole, and the version before it: Spark may ask another executor for either. */
+  def settle(): Unit = {
+    proof.foreach(_ => rollback())
+    writeWhole(if (isReversible) version - 1 else version)
+  }
 
   /**
    * Writes all dirty windows, as the rest of the last commit. The eventual checkpoint is then the whole state. Call it
    * between two batches only.
    */
-  def flush(proof: Verified): Unit = if (silent) writeUnlogged(proof) else {
+  def flush(proof: Verified): Unit = (if (silent) writeUnlogged(proof) else writeRest(proof)).foreach(adopt)
+
+  /** Writes the commit of the present version, if the log lacks it, then its dirty windows. The books do not change. */
+  private def writeRest(proof: Verified): Option[WrittenChecks] = {
     write()
-    checkpointId.filter(_ => books.dirtyWindows > 0).foreach { id =>
-      writeChecks(proof, books.dirtyBefore(Long.MaxValue), CommitKind.Flush, id, Some(id), inputs = 0)
-    }
+    checkpointId.filter(_ => books.dirtyWindows > 0)
+      .map(id => writeChecks(proof, books.dirtyBefore(Long.MaxValue), CommitKind.Flush, id, Some(id), inputs = 0))
   }
 
   /** The commit of the present version, if the log lacks it. */
@@ -214,7 +235,7 @@ private[cec] final class StoreState(
   }
 
   /** Writes the changes of all commits since the newest frame as one frame, which names that frame as its base. */
-  private def writeUnlogged(proof: Verified): Unit = if (version > present.unlogged.version) {
+  private def writeUnlogged(proof: Verified): Option[WrittenChecks] = Option.when(version > present.unlogged.version) {
     val closed = present.unlogged.closedIds.map(LiveWindows.row(_, idFields)).filterNot(windows.isOpen(_))
     writeChecks(
       proof, books.dirtyBefore(Long.MaxValue), CommitKind.Eager, checkpointId.getOrElse(log.newCheckpointId()), present.unlogged.checkpointId,
@@ -222,7 +243,7 @@ private[cec] final class StoreState(
   }
 
   /**
-   * Writes a frame with the given windows at the present version.
+   * Writes a frame with the given windows at the present version. The books do not change.
    *
    * @param proof that the windows are the state of the present version
    * @param id of the commit that the frame makes or completes
@@ -231,7 +252,7 @@ private[cec] final class StoreState(
    */
   private def writeChecks(
       proof: Verified, windowsToWrite: Iterator[Int], kind: CommitKind.Value, id: String, on: Option[String], inputs: Long,
-      closed: Seq[UnsafeRow] = Nil): Unit = {
+      closed: Seq[UnsafeRow] = Nil): WrittenChecks = {
     require(proof eq present.standing, s"store $id: the proof is of version ${proof.version}, the windows are of version $version")
     val startedNs = System.nanoTime()
     val chosen = new IntList
@@ -246,10 +267,16 @@ private[cec] final class StoreState(
         version, next.openWindows, next.dirtyFrom, next.dirtyWindows, 0, spool.checked, spool.closed, inputs, windows.sums,
         rowDigest.kind, (System.nanoTime() - startedNs) / 1000, kind, next.live(true), liveIsWhole = true)
       val answer = log.write(log.describe(proof, numbers, id, isNamed = false, on, file, () => next.live(true)))
-      trusted(books.apply(version - 1, BatchDelta.None, chosen, next))
-      present = present.copy(checkpointId = Some(id), plan = Some(new CheckpointPlan(answer.plan)), unlogged = UnloggedChanges.since(version, id))
-      forgetOtherVersions() // their stamps are out of date
+      WrittenChecks(id, chosen, next, answer)
     } finally spool.close()
+  }
+
+  /** Brings the books to a frame that the log has now. */
+  private def adopt(written: WrittenChecks): Unit = {
+    trusted(books.apply(version - 1, BatchDelta.None, written.windows, written.books))
+    present = present.copy(
+      checkpointId = Some(written.id), plan = Some(new CheckpointPlan(written.answer.plan)), unlogged = UnloggedChanges.since(version, written.id))
+    forgetOtherVersions() // their stamps are out of date
   }
 
   /**
@@ -425,11 +452,12 @@ private[cec] final class StoreState(
   /** Writes the frame that the log needs at the end of a replay. */
   private def writeReplayEnd(proof: Verified, remains: Remains, inputs: Long): Unit =
     if (base == replayTo) flush(proof)
-    else writeChecks(
-      proof, books.withFootprintBefore(Long.MaxValue), CommitKind.Eager, remains.checkpointId.getOrElse(log.newCheckpointId()), on = None, inputs)
+    else adopt(writeChecks(
+      proof, books.withFootprintBefore(Long.MaxValue), CommitKind.Eager, remains.checkpointId.getOrElse(log.newCheckpointId()), on = None, inputs))
 
   /** Accepts the windows as they are, as the state at the end of the replay. */
   private def acceptWindows(why: String): Unit = {
+    require(recovery.accept, s"store $id at version $version: $why, and no setting accepts that")
     present.hold.foreach(hold => held = hold.held)
     val unsure = windows.windows.filter(w => windows.isDirty(w) || base < replayTo || windows.footprint(w) < replayTo).map(w => describe(windows.id(w))).toSeq
     logWarning(s"$why. Accepted (spark.sql.streaming.stateStore.cec.onDivergence=accept): ${unsure.size} windows of store $id may differ from what " +
@@ -481,13 +509,14 @@ private[cec] final class StoreState(
       val checkpoint = try loadCheckpoint(at, wanted, if (replaying) None else uniqueId) catch {
         case missing: CecException if unasked && missing.isA("DamagedLog") => throw StoreState.dirtyElsewhere(id, wanted, "some")
       }
-      checkpoint.spool.foreach { file =>
+      // Without room for the windows the load fails before it reads the file.
+      try checkpoint.spool.foreach { file =>
         windows.reserve(checkpoint.footer.openWindows, checkpoint.rows)
         windows match {
           case keys: KeyWindows => CheckpointSpool.loadKeys(file, keys)
           case groups: GroupWindows => CheckpointSpool.loadGroups(file, groups)
         }
-      }
+      } finally checkpoint.discard()
       windows.loaded()
       adoptCheckpoint(checkpoint, underHold = wanted < at)
       ecLoadMs = (System.nanoTime() - startedNs) / 1e6
@@ -505,18 +534,24 @@ private[cec] final class StoreState(
   /**
    * Loads the eventual checkpoint of `at`. This store must run all batches from D on, so D may not be before `wanted`.
    * If D is earlier, another executor has the dirty windows, and the store asks it to write them.
+   *
+   *  1. As long as D is too early and a store hands the version over, load again. A store may hand over another attempt
+   *     of the version than the one that counts. In a replay no store can: it has proved nothing yet.
+   *  1. If no store has it, load once more: its owner may have written it and gone since the last load.
    */
   private def loadCheckpoint(at: Long, wanted: Long, attempt: Option[String]): CheckpointAnswer = {
-    val first = log.load(at, attempt)
-    val checkpoint = if (first.dirtyFrom >= wanted || wanted < replayTo || !requestHandOver(at)) first else {
-      first.discard()
-      log.load(at, attempt)
+    var found = log.load(at, attempt)
+    var mayAsk = wanted >= replayTo
+    while (found.dirtyFrom < wanted && mayAsk) {
+      mayAsk = requestHandOver(at)
+      found.discard()
+      found = log.load(at, attempt)
     }
-    if (checkpoint.dirtyFrom < wanted && !(recovery.accept && at == replayTo && wanted == replayTo)) {
-      checkpoint.discard()
-      throw StoreState.dirtyElsewhere(id, at, checkpoint.dirtyWindows.toString)
+    if (found.dirtyFrom < wanted && !(recovery.accept && at == replayTo && wanted == replayTo)) {
+      found.discard()
+      throw StoreState.dirtyElsewhere(id, at, found.dirtyWindows.toString)
     }
-    checkpoint
+    found
   }
 
   private def reset(wanted: Long): Unit = {
@@ -547,6 +582,14 @@ private[cec] final class StoreState(
     if (underHold) setHold(Some(new ReplayVisibility(checkpoint.dirtyFrom)))
   }
 }
+
+/**
+ * A frame of checks that the log has.
+ *
+ * @param id of the commit that the frame makes or completes
+ * @param books after the frame
+ */
+private final case class WrittenChecks(id: String, windows: IntList, books: NextBooks, answer: DurableCommit)
 
 private object StoreState {
   def dirtyElsewhere(id: StateStoreId, version: Long, windows: String): CecException =
