@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.ids import new_writer_id
+from spark_cec.log.bundles import encode_bundle
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import PRELUDE_LENGTH
 from spark_cec.log.index import MemoryIndex
 from spark_cec.log.manifest import RETIRED, load, manifest_path
 from spark_cec.log.output_rollbacks import cut_path
+from spark_cec.log.segment import bundle_name, segment_path
 from spark_cec.recovery.query_files import FALLBACK
 from tests.cli.support import STORES, Checkpoint, answer, files, make_checkpoint, run
 from tests.log.support import LOG_ID
@@ -185,6 +189,23 @@ def test_a_fallback_is_withdrawn_if_what_was_lost_is_back(checkpoint: Checkpoint
     shutil.copytree(tmp_path / "segments", segments)
     assert answer(run("repair", str(checkpoint.path), "--json"))["fallback"] is None
     assert not (checkpoint.path / "cec" / FALLBACK.name).exists()
+
+
+def test_the_segments_of_a_damaged_bundle_are_not_lost(checkpoint: Checkpoint) -> None:
+    """The repair takes them out of it, so that there is nothing to fall back for."""
+    log = open_storage(str(checkpoint.path / "cec" / "log"))
+    segments = {path.name: path.read_bytes() for path in (checkpoint.path / "cec" / "log" / "segments").iterdir()}
+    bundle = segment_path(bundle_name(new_writer_id(1_700_000_000_000)))
+    data = bytearray(encode_bundle({name.removesuffix(".cec"): content for name, content in segments.items()}))
+    data[9] ^= 1
+    log.create(bundle, bytes(data))
+    for name in segments:
+        (checkpoint.path / "cec" / "log" / "segments" / name).unlink()
+    assert run("verify", str(checkpoint.path)).exit_code == 1
+    repaired = run("repair", str(checkpoint.path), "--json")
+    assert (repaired.exit_code, answer(repaired)["fallback"]) == (0, None)
+    assert not (checkpoint.path / "cec" / FALLBACK.name).exists()
+    assert run("verify", str(checkpoint.path)).exit_code == 0
 
 
 def test_what_falling_back_costs_is_said(checkpoint: Checkpoint) -> None:
