@@ -9,18 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.ids import new_writer_id
 from spark_cec.log.bundles import encode_bundle
 from spark_cec.log.catalog import Catalog
-from spark_cec.log.frame import PRELUDE_LENGTH
+from spark_cec.log.frame import PRELUDE_LENGTH, FrameKind
 from spark_cec.log.index import MemoryIndex
 from spark_cec.log.manifest import RETIRED, load, manifest_path
 from spark_cec.log.output_rollbacks import cut_path
 from spark_cec.log.segment import bundle_name, segment_path
 from spark_cec.recovery.query_files import FALLBACK
 from tests.cli.support import STORES, Checkpoint, answer, files, make_checkpoint, run
-from tests.log.support import LOG_ID
+from tests.log.support import LOG_ID, commit_meta, make_writer, payload_of
 
 
 def test_a_dry_run_announces_what_the_repair_then_does(checkpoint: Checkpoint) -> None:
@@ -192,16 +191,17 @@ def test_a_fallback_is_withdrawn_if_what_was_lost_is_back(checkpoint: Checkpoint
 
 
 def test_the_segments_of_a_damaged_bundle_are_not_lost(checkpoint: Checkpoint) -> None:
-    """The repair takes them out of it, so that there is nothing to fall back for."""
-    log = open_storage(str(checkpoint.path / "cec" / "log"))
-    segments = {path.name: path.read_bytes() for path in (checkpoint.path / "cec" / "log" / "segments").iterdir()}
-    bundle = segment_path(bundle_name(new_writer_id(1_700_000_000_000)))
-    data = bytearray(encode_bundle({name.removesuffix(".cec"): content for name, content in segments.items()}))
+    """The repair takes them out of it, so that there is nothing to fall back for. A later segment names the stores."""
+    log, bundled = checkpoint.storage, checkpoint.segment
+    data = bytearray(encode_bundle({bundled.stem: bundled.read_bytes()}))
     data[9] ^= 1
-    log.create(bundle, bytes(data))
-    for name in segments:
-        (checkpoint.path / "cec" / "log" / "segments" / name).unlink()
-    assert run("verify", str(checkpoint.path)).exit_code == 1
+    writer = make_writer(log, 1 << 20, new_writer_id(1_800_000_000_000))
+    for store in STORES:
+        writer.append(FrameKind.COMMIT, commit_meta(5, store=store), payload_of(5))
+    writer.close()
+    log.create(segment_path(bundle_name(new_writer_id(1_700_000_000_000))), bytes(data))
+    bundled.unlink()
+    assert answer(run("repair", str(checkpoint.path), "--dry-run", "--json"))["fallback"] is not None, "until then"
     repaired = run("repair", str(checkpoint.path), "--json")
     assert (repaired.exit_code, answer(repaired)["fallback"]) == (0, None)
     assert not (checkpoint.path / "cec" / FALLBACK.name).exists()
