@@ -361,7 +361,7 @@ CASES = {
     "buckets": Case(buckets, feed_events, another_day, chain_rows),
     "kept": Case(kept, feed_events, another_day, chain_rows),
     "away": Case(away, feed_away, another_day, chain_rows),
-    "corrected": Case(partial(away, rows=12), feed_away, another_day, chain_rows),
+    "corrected": Case(partial(away, rows=40), feed_away, another_day, chain_rows),
     "away-chain": Case(away_chain, feed_away, another_day, chain_rows),
     "closure": Case(closure, feed_edges, nothing, closure_rows),
     "reachability": Case(
