@@ -94,9 +94,10 @@ def greeting(**said: object) -> str:
     return f"echo '{{{words}}}'"
 
 
-def start(stores: Stores, python: str, timeout: str = "60s", **more: object) -> str:
+def start(stores: Stores, python: str, timeout: str = "60s", spool: Path | None = None, **more: object) -> str:
     """Starts the agent; a file in its spool."""
-    return str(stores.ask("spool", conf=stores.conf(python=python, agent__timeout=timeout), **more))
+    place = {"spool__path": str(spool)} if spool else {}
+    return str(stores.ask("spool", conf=stores.conf(python=python, agent__timeout=timeout, **place), **more))
 
 
 def test_a_thread_that_does_not_know_our_classes_replaces_an_agent(own: Stores) -> None:
@@ -216,10 +217,14 @@ def test_the_next_application_in_a_jvm_has_an_agent_of_its_own(own: Stores, tmp_
     history.commit_next(history.operator.batch(random.Random(1), 0), 10_000)
     first = own.agent_pid()
     own.ask("begin_application")
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    start(own, sys.executable, spool=spool)
     history.commit_next(history.operator.batch(random.Random(2), 1), 10_000)
     second = own.agent_pid()
     history.commit_next(history.operator.batch(random.Random(3), 2), 10_000)
     assert first != second == own.agent_pid()
+    assert list(spool.iterdir()), "it has the settings of its own application"
     until(lambda: len(processes_of(own)) == 1, "the first agent has ended")
 
 

@@ -65,7 +65,9 @@ def replay_due(place: Place) -> tuple[int, int] | None:
     done = note_unwritten(place, catalog.index, done) or done
     stores = all_stores(place.checkpoint, catalog.index.stores(), is_ours=place.is_ours)
     decided = decided_fallback(place, catalog.index, done)
-    base = decided.version if decided is not None else done.version or 0
+    # A decision for another end is of another copy of the checkpoint, and a start refuses it.
+    is_due = decided is not None and decided.committed_batch == done.last
+    base = decided.version if decided is not None and is_due else done.version or 0
     plan = read_plan(catalog.index, stores, done.last, base, committed_attempts(place, done))
     return (plan.rewound_to + 1, done.last) if plan.rewound_to < done.last else None
 

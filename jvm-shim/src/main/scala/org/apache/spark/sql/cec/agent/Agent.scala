@@ -201,7 +201,9 @@ private[cec] object Agent extends Logging {
   }
 
   private def startAgent(conf: Map[String, String]): Unit = {
-    val spool = SpoolOptions(conf.get(AgentProcess.SpoolKey), Option(process).map(dead => (dead.directory, dead.overflow)))
+    // The calls of an application that has ended need no spool file any more.
+    val inherited = Option(process).filterNot(_ => isOfAnotherApplication).map(dead => (dead.directory, dead.overflow))
+    val spool = SpoolOptions(conf.get(AgentProcess.SpoolKey), inherited)
     // A dead agent still has connections, and a silent agent may still live.
     Option(process).foreach(_.destroy())
     val readStorage = StorageSettings.reader(conf)
