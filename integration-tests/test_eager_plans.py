@@ -90,6 +90,18 @@ def unordered_windows(spark: SparkSession, root: Path) -> DataFrame:
     return spark_cec.count_window(events(spark, root), "key", 7, [f.sum("amount").alias("total")])
 
 
+def windows_of(aggregate: str, key: str = "key") -> Frame:
+    def build(spark: SparkSession, root: Path) -> DataFrame:
+        keyed = events(spark, root).withColumn("share", f.col("amount") / 7)
+        return spark_cec.count_window(keyed, key, 7, [f.expr(aggregate)], order_by="seq")
+
+    return build
+
+
+def since_yesterday(spark: SparkSession, root: Path) -> DataFrame:
+    return events(spark, root).where("to_date(ts) >= 'yesterday'").groupBy("key").count()
+
+
 def limited(spark: SparkSession, root: Path) -> DataFrame:
     return events(spark, root).limit(5)
 
@@ -153,6 +165,39 @@ CASES: dict[str, tuple[Frame, str, dict[str, str], str, list[bool], str]] = {
     "deduplication within": (on("distinct-within"), "append", {}, "eager", [False], "the first of its rows"),
     "count windows": (on("native-count-windows"), "append", {}, "deferred", [True], "same state"),
     "count windows without an order": (unordered_windows, "append", {}, "eager", [False], "without order_by"),
+    "count windows that read a clock": (
+        windows_of("max(current_timestamp()) AS seen"),
+        "append",
+        {},
+        "eager",
+        [False],
+        "not deterministic: current_timestamp",
+    ),
+    "count windows of a double": (
+        windows_of("count(*) AS n", key="share"),
+        "append",
+        {},
+        "eager",
+        [False],
+        "its key share is a floating-point number",
+    ),
+    "since yesterday": (since_yesterday, "update", {}, "eager", [False], "is read off a clock"),
+    "aes_encrypt": (
+        with_column("hex(aes_encrypt(string(amount), '0000111122223333'))"),
+        "update",
+        {},
+        "eager",
+        [False],
+        "not deterministic: aes_encrypt",
+    ),
+    "block of a file": (
+        with_column("_metadata.file_block_start"),
+        "update",
+        {},
+        "eager",
+        [False],
+        "depends on how files are split",
+    ),
     "a function": (on("count-windows"), "append", {}, "eager", [False], "functions.orderFree=on"),
     "a function, vouched for": (
         on("count-windows"),

@@ -115,7 +115,7 @@ class ProtocolCalls:
         """
         checkpoint, batch, failed = request.checkpoint, request.batch, request.failed
         pipeline, flow, run = self._find_run(checkpoint)
-        missing, is_sure = self._find_unwritten(run, batch) if batch > run.began_at else ([], False)
+        missing, is_sure = self._find_unwritten(run, batch) if batch > run.began_at else ([], True)
         if failed and (missing or not is_sure):
             raise CheckpointFailed(f"flow {flow.name} cannot be checkpointed after batch {batch}: {'; '.join(failed)}")
         if missing:
@@ -154,17 +154,19 @@ class ProtocolCalls:
             return None if flow is None else flow.end_of(sender)
 
     def will_read(
-        self, settings: Settings, channel: str, log: Storage, after: int, last: int, up_to: int | None, source: str
+        self, settings: Settings, channel: str, log: Storage | None, after: int, last: int, up_to: int | None,
+        source: str,
     ) -> None:
         """Records that the flow's next batch reads a channel's batches after `after` up to `last`.
 
-        `source` names the flow's source for the channel.
+        `source` names the flow's source for the channel. `log`: None, if the channel has none yet.
         """
         own = settings.protocol
         if own is None or not own.takes_part:
             return
         pipeline, sender = self._find_pipeline(own), _parse_flow(own, channel)
-        added = _load_piggybacks(log, after + 1, last) if pipeline.runtime.spec.protocol.adds_to_messages else {}
+        adds = pipeline.runtime.spec.protocol.adds_to_messages
+        added = _load_piggybacks(log, after + 1, last) if log is not None and adds else {}
         with pipeline.lock:
             flow = pipeline.runtime.flow(own.flow)
             if flow is not None:

@@ -166,7 +166,12 @@ class ReaderCalls:
         newest = kept_from - 1 if bounds is None else bounds[1]
         if after is not None and after > newest:
             raise missing_batch(log, request, after, newest)
+        settings, channel = parse_settings(request.conf), request.path
         if bounds is None:
+            if after is not None:  # A channel without a batch has markers, too.
+                up_to = self._protocols.end_of(settings, channel)
+                storage = None if log is None else log.storage
+                self._protocols.will_read(settings, channel, storage, after, after, up_to, request.source)
             said = _say(boundary if boundary is not None and boundary.batch < 0 else None)
             return ViewOffsetsAnswer(first=kept_from, last=newest, newest=newest, **said)
         assert log is not None
@@ -174,7 +179,6 @@ class ReaderCalls:
             refuse_other_log(log, request, after)
             if not request.checked or log.published.cuts.known:
                 refuse_other_batch(log, request, after)
-            settings, channel = parse_settings(request.conf), request.path
             # Ask after the bounds are read: a batch published later may be behind a marker.
             up_to = self._protocols.end_of(settings, channel)
             wait_ms = min(EMPTY_WAIT_MS, settings.quiet_inputs_ms or EMPTY_WAIT_MS)

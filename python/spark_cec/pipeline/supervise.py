@@ -228,16 +228,19 @@ class Supervisor(Worker):
 
     def _wait_while_held(self) -> int:
         """Waits until the flow is not held; answers how often it was held so far."""
-        with self._lock:
-            waits = bool(self._holders) and not self._stopping.is_set()
-            self._at_rest = waits
-        if waits:
+        has_waited = False
+        while True:
+            with self._lock:
+                if self._stopping.is_set() or not self._holders:
+                    self._at_rest = False
+                    holds = self._holds
+                    break
+                self._at_rest = True
             self._become(State.WAITING)
-        with self._lock:
-            self._may_run.wait_for(lambda: self._stopping.is_set() or not self._holders)
-            holds = self._holds
-            self._at_rest = False
-        if waits:
+            has_waited = True
+            with self._lock:
+                self._may_run.wait_for(lambda: self._stopping.is_set() or not self._holders)
+        if has_waited:
             self._become(State.STARTING)
         return holds
 

@@ -196,6 +196,14 @@ def test_who_does_not_answer_does_not_matter_if_all_stores_have_written(flows: F
         flows.run("a", range(1, 2))
 
 
+def test_who_does_not_answer_does_not_matter_if_nothing_has_run(flows: Flows) -> None:
+    """An idle flow has nothing to write. An executor that ended in good order must not take all flows back."""
+    flows.is_sure = False
+    flows.run("a", range(2))
+    flows.calls.begin(flows.settings("a"), flows.place("a"), f"{flows.place('a')}/cec/log", 2, 1)
+    assert flows.looks("a", failed=["executor 3 does not answer: Connection refused"])
+
+
 def test_it_matters_where_there_may_be_stores_that_nobody_knows_of(flows: Flows) -> None:
     """Those of the first checkpoint, of an executor that is gone."""
     flows.is_sure = False

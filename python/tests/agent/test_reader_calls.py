@@ -13,6 +13,7 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent import reader as views_module
+from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.checkpoint.readers import output_batches
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
@@ -735,6 +736,21 @@ def test_a_run_whose_output_was_taken_back_publishes_nothing(agent: Agent) -> No
         publish(agent, 0, write(agent, 0, 1))
     assert publish(agent, 0, write(agent, 0, 2), generation=2)
     assert numbers(agent) == [2]
+
+
+def test_a_channel_without_a_batch_has_markers_too(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that has nothing must not stop the rounds of a protocol: its readers are told of each look."""
+    looks: list[tuple[int, int, int | None]] = []
+    monkeypatch.setattr(ProtocolCalls, "end_of", lambda *_: -1)
+    monkeypatch.setattr(
+        ProtocolCalls, "will_read", lambda _self, _settings, _channel, _log, *given: looks.append(given[:3])
+    )
+    for _ in range(2):
+        assert agent.ask("view_offsets", after=-1)["last"] == -1
+    assert looks == [(-1, -1, -1)] * 2
+    publish(agent, 0, write(agent, 0, 1))
+    assert agent.ask("view_offsets", after=-1)["last"] == -1
+    assert looks == [(-1, -1, -1)] * 3
 
 
 def test_who_waits_for_a_log_may_plan_a_batch_of_nothing(tmp_path: Path, agent: Agent) -> None:

@@ -80,6 +80,20 @@ object CountWindow {
     Option.when(!windows.isOrdered)("count_window without order_by takes the rows of a key as they come")
   }
 
+  /** The expressions that a function computes and orders by; none of another function. */
+  def expressionsOf(function: AnyRef): Seq[Expression] = function match {
+    case windows: CountWindows => windows.order ++ windows.results
+    case _ => Nil
+  }
+
+  /** The same function with other expressions; None if it is another function. */
+  def mapExpressions(function: AnyRef, change: PartialFunction[Expression, Expression])
+      : Option[(Any, Iterator[Any], LogicalGroupState[Any]) => Iterator[Any]] = Some(function).collect { case windows: CountWindows =>
+    new CountWindows(
+      windows.size, windows.keys, windows.input, windows.order.map(_.transform(change).asInstanceOf[SortOrder]),
+      windows.results.map(_.transform(change).asInstanceOf[NamedExpression]))
+  }
+
   def refused(why: String): CecException = new CecException("Refused", s"count_window: $why")
 }
 
@@ -89,7 +103,8 @@ object CountWindow {
  *
  * @param results the keys and the results of the aggregates, in the order of the columns
  */
-private final class CountWindows(size: Int, keys: Seq[Attribute], input: Seq[Attribute], order: Seq[SortOrder], results: Seq[NamedExpression])
+private final class CountWindows(
+    val size: Int, val keys: Seq[Attribute], val input: Seq[Attribute], val order: Seq[SortOrder], val results: Seq[NamedExpression])
     extends ((Any, Iterator[Any], LogicalGroupState[Any]) => Iterator[Any]) with Serializable {
   private val parts = results.flatMap(_.collect { case part: AggregateExpression => part }).distinctBy(_.canonicalized)
   private val functions = parts.map(part => part.aggregateFunction match {

@@ -1,5 +1,6 @@
 package org.apache.spark.sql.cec.recovery
 
+import org.apache.spark.sql.catalyst.expressions.Attribute
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression
 import org.apache.spark.sql.catalyst.optimizer.InlineCTE
 import org.apache.spark.sql.catalyst.plans.logical._
@@ -8,6 +9,7 @@ import org.apache.spark.sql.cec.operators.CountWindow
 import org.apache.spark.sql.cec.source.CecTable
 import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
 import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.types.{DoubleType, FloatType}
 
 /**
  * Decides for each stateful operator of a query whether a replay gives the same state (docs/queries.md). An operator
@@ -58,8 +60,9 @@ private[recovery] final class DeferralAnalysis(write: WriteToStream, conf: SQLCo
         .orElse(a.groupingExpressions.flatMap(key => OrderIndependentAggregates.againstKey(key.dataType)).headOption)
     case d: Deduplicate => d.keys.flatMap(key => OrderIndependentAggregates.againstKey(key.dataType)).headOption
     case d: Distinct => d.output.flatMap(key => OrderIndependentAggregates.againstKey(key.dataType)).headOption
-    case f: FlatMapGroupsWithState => judgeTimeout(f.timeout).orElse(CountWindow.against(f.func).getOrElse(judgeFunction))
-    case f: FlatMapGroupsInPandasWithState => judgeTimeout(f.timeout).orElse(judgeFunction)
+    case f: FlatMapGroupsWithState =>
+      judgeTimeout(f.timeout).orElse(CountWindow.against(f.func).getOrElse(judgeFunction)).orElse(judgeGroups(f.groupingAttributes))
+    case f: FlatMapGroupsInPandasWithState => judgeTimeout(f.timeout).orElse(judgeFunction).orElse(judgeGroups(f.groupingAttributes))
     // Deferral would save nothing: a key is written when it is first seen, and never changes.
     case _: DeduplicateWithinWatermark => Some("a key's time is that of the first of its rows, and these come in any order")
     case _: Join => Some("the keys of a join's four stores depend on one another")
@@ -77,6 +80,12 @@ private[recovery] final class DeferralAnalysis(write: WriteToStream, conf: SQLCo
   private def judgeFunction: Option[String] = Option.when(!promises.functionsAreOrderFree)(
     "its function may depend on the order of a key's rows, and on how they are split into chunks; if it does not, say so with " +
       "spark.sql.streaming.stateStore.cec.functions.orderFree=on")
+
+  /** Of keys that are equal the first row's stays, as its bytes are. An aggregation makes one number of both zeros before. */
+  private def judgeGroups(keys: Seq[Attribute]): Option[String] =
+    keys.flatMap(key => OrderIndependentAggregates.againstKey(key.dataType)).headOption.orElse(
+      keys.find(_.dataType.existsRecursively(part => part == FloatType || part == DoubleType))
+        .map(key => s"its key ${key.name} is a floating-point number, of which 0.0 and -0.0 are equal with other bytes"))
 
   /** An unknown node may become a stateful operator. Then the ids of operators are uncertain. */
   private def findUnknownOperator: Option[String] = plan.collect {

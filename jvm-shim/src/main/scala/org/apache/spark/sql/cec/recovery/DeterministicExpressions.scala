@@ -1,12 +1,18 @@
 package org.apache.spark.sql.cec.recovery
 
+import java.nio.charset.StandardCharsets.ISO_8859_1
+import java.util.Locale
+
 import scala.util.Try
 
 import org.apache.spark.api.python.PythonEvalType
-import org.apache.spark.sql.catalyst.expressions.{Expression, PythonUDF, RuntimeReplaceable}
+import org.apache.spark.sql.catalyst.expressions.{AesEncrypt, Attribute, Cast, Expression, GetStructField, PythonUDF, RuntimeReplaceable}
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction
-import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
+import org.apache.spark.sql.catalyst.plans.logical.{FlatMapGroupsWithState, LogicalPlan}
 import org.apache.spark.sql.catalyst.trees.TreePattern
+import org.apache.spark.sql.cec.operators.CountWindow
+import org.apache.spark.sql.execution.datasources.FileFormat
+import org.apache.spark.sql.types.{DateType, StringType, TimestampNTZType, TimestampType}
 
 /**
  * Finds expressions that may have another value for the same row. Spark marks most of them; this object looks for the
@@ -22,11 +28,25 @@ private[recovery] object DeterministicExpressions {
     PythonEvalType.SQL_GROUPED_MAP_ARROW_UDF, PythonEvalType.SQL_GROUPED_MAP_ARROW_ITER_UDF,
     PythonEvalType.SQL_GROUPED_MAP_PANDAS_UDF_WITH_STATE)
 
+  /** What the optimizer replaces by its own clock if such a text is cast to a date or a timestamp. */
+  private val MomentWords = Seq("now", "today", "tomorrow", "yesterday")
+
+  /** How a file is split depends on the number of cores. */
+  private val PlacesOfSplits = Set("file_block_start", "file_block_length")
+
   /** A reason if an expression of the plan or its subqueries may have another value in a replay. */
   def against(plan: LogicalPlan): Option[String] =
-    plan.collectWithSubqueries { case node => node }.iterator.flatMap(_.expressions).flatMap(against(_)).nextOption()
+    plan.collectWithSubqueries { case node => node.expressions ++ findHidden(node) }.iterator.flatten.flatMap(against(_)).nextOption()
+
+  /** The expressions within a function, which no rule of Spark sees. */
+  private def findHidden(node: LogicalPlan): Seq[Expression] = node match {
+    case windows: FlatMapGroupsWithState => CountWindow.expressionsOf(windows.func)
+    case _ => Nil
+  }
 
   private def against(expression: Expression): Option[String] = expression match {
+    // Spark does not say that each call draws another vector.
+    case aes: AesEncrypt if !hasOwnVector(aes) => makeReason(aes)
     // Judge the expression that Spark will compute, such as the random generator behind `uniform`.
     case rewritten: RuntimeReplaceable if !expression.isInstanceOf[AggregateFunction] =>
       Try(rewritten.replacement).fold(_ => makeReason(expression), against(_))
@@ -37,11 +57,33 @@ private[recovery] object DeterministicExpressions {
     case _: AggregateFunction => None
     case udf: PythonUDF if !RowFunctions(udf.evalType) && !NodeFunctions(udf.evalType) =>
       Some(s"'${udf.name}' is a function of many rows at once, which come in any order")
+    case cast: Cast if isSpecialMoment(cast) => Some(s"the plan is not deterministic: ${cast.sql} is read off a clock")
+    case place: GetStructField if isPlaceOfSplit(place) => Some(s"the plan is not deterministic: ${place.sql} depends on how files are split")
     case e if dependsOnMoment(e) || !e.deterministic && e.children.forall(_.deterministic) => makeReason(e)
     case _ => None
   }
 
   private def makeReason(expression: Expression): Option[String] = Some(s"the plan is not deterministic: ${expression.prettyName}")
+
+  private def isSpecialMoment(cast: Cast): Boolean = cast.dataType match {
+    case DateType | TimestampType | TimestampNTZType if cast.child.foldable && cast.child.dataType.isInstanceOf[StringType] =>
+      val text = Try(Option(cast.child.eval())).fold(_ => None, known => known).map(_.toString.toLowerCase(Locale.ROOT))
+      text.exists(known => MomentWords.exists(known.contains))
+    case _ => false
+  }
+
+  private def isPlaceOfSplit(field: GetStructField): Boolean = field.child match {
+    case metadata: Attribute => metadata.name.equalsIgnoreCase(FileFormat.METADATA_NAME) && PlacesOfSplits(field.extractFieldName)
+    case _ => false
+  }
+
+  private def hasOwnVector(aes: AesEncrypt): Boolean = {
+    def isFixed(part: Expression, is: String => Boolean) = part.foldable && Try(Option(part.eval())).toOption.flatten.exists(value => is(value match {
+      case bytes: Array[Byte] => new String(bytes, ISO_8859_1)
+      case other => other.toString
+    }))
+    isFixed(aes.mode, _.equalsIgnoreCase("ECB")) || isFixed(aes.iv, _.nonEmpty)
+  }
 
   /** Whether the value depends on the time of the batch, the user or the current catalog. */
   private def dependsOnMoment(expression: Expression): Boolean =

@@ -4,8 +4,9 @@ import scala.util.control.NonFatal
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.CapturesConfig
-import org.apache.spark.sql.catalyst.expressions.TimeZoneAwareExpression
-import org.apache.spark.sql.catalyst.plans.logical.{AnalysisHelper, LogicalPlan}
+import org.apache.spark.sql.catalyst.expressions.{Expression, TimeZoneAwareExpression}
+import org.apache.spark.sql.catalyst.plans.logical.{AnalysisHelper, FlatMapGroupsWithState, LogicalPlan}
+import org.apache.spark.sql.cec.operators.CountWindow
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
 import org.apache.spark.sql.internal.SQLConf
@@ -62,9 +63,15 @@ private[recovery] final case class RestoredSettings(now: Map[String, String], re
         case files: StreamingRelation => files.copy(dataSource = files.dataSource.copy(sparkSession = session))
       }
       if (now.get(zone) == recorded.get(zone)) read
-      else AnalysisHelper.allowInvokingTransformsInAnalyzer(read.transformAllExpressionsWithSubqueries {
-        case zoned: TimeZoneAwareExpression if zoned.timeZoneId == now.get(zone) => zoned.withTimeZone(recorded(zone))
-      })
+      else {
+        val change: PartialFunction[Expression, Expression] = {
+          case zoned: TimeZoneAwareExpression if zoned.timeZoneId == now.get(zone) => zoned.withTimeZone(recorded(zone))
+        }
+        val within = Plans.transform(read) {
+          case windows: FlatMapGroupsWithState => CountWindow.mapExpressions(windows.func, change).fold(windows)(own => windows.copy(func = own))
+        }
+        AnalysisHelper.allowInvokingTransformsInAnalyzer(within.transformAllExpressionsWithSubqueries(change))
+      }
     }
 
   private def formatSetting(settings: Map[String, String], key: String): String = settings.getOrElse(key, "(not set)")

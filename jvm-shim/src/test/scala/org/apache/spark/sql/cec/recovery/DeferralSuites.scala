@@ -40,6 +40,32 @@ class DeterministicExpressionsSuite extends CecSuite {
     }
   }
 
+  test("a text that means a moment is none of a replay's") {
+    for (kind <- Seq(DateType, TimestampType, TimestampNTZType); word <- Seq("today", " Now ", "yesterday UTC", "tomorrow")) {
+      assert(of(Cast(Literal(word), kind, Some("UTC"))).exists(_.endsWith("is read off a clock")), (kind, word))
+      assert(of(GreaterThan(Cast(Concat(Seq(Literal(word), Literal(""))), kind, Some("UTC")), Literal(null, kind))).nonEmpty, (kind, word))
+    }
+    assert(of(new ParseToDate(Literal("today"))).nonEmpty)
+    for (word <- Seq("2026-11-30", "epoch", "")) assert(of(Cast(Literal(word), DateType, Some("UTC"))).isEmpty, word)
+    assert(of(Cast(column(StringType), DateType, Some("UTC"))).isEmpty && of(Cast(Literal("today"), StringType)).isEmpty)
+  }
+
+  test("a cipher that draws its vector has other bytes at each call") {
+    val (text, secret) = (Cast(column(StringType), BinaryType), Literal("0000111122223333".getBytes))
+    assert(of(new AesEncrypt(text, secret)).exists(_.endsWith("aes_encrypt")))
+    assert(of(new AesEncrypt(text, secret, Literal("CBC"))).nonEmpty)
+    assert(of(new AesEncrypt(text, secret, Literal("GCM"), Literal("DEFAULT"), column(BinaryType))).nonEmpty, "it may be empty")
+    assert(of(new AesEncrypt(text, secret, Literal("ECB"))).isEmpty)
+    assert(of(new AesEncrypt(text, secret, Literal("CBC"), Literal("DEFAULT"), Literal("0123456789abcdef".getBytes))).isEmpty)
+  }
+
+  test("where a file is split depends on the number of cores") {
+    val metadata = AttributeReference("_metadata", new StructType().add("file_path", StringType).add("file_block_start", LongType))()
+    assert(of(GetStructField(metadata, 1)).exists(_.endsWith("depends on how files are split")))
+    assert(of(GetStructField(metadata, 0)).isEmpty)
+    assert(of(GetStructField(metadata.withName("mine"), 1)).isEmpty)
+  }
+
   test("what Spark rewrites is judged by what it becomes") {
     assert(of(Uniform(Literal(1), Literal(9), Literal(3))).exists(_.contains("not deterministic")))
     assert(of(new Nvl(key, Literal(1L))).isEmpty)
