@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+import spark_cec
 from cec_it import local
 from cec_it.references import PROVIDER_KEY, SPARKS_OWN
 from cec_it.tables import Rows, run
@@ -59,6 +60,12 @@ def in_a_subquery(events: DataFrame) -> DataFrame:
     )
 
 
+def in_count_windows(events: DataFrame) -> DataFrame:
+    """The zone stands in a function, where no rule of Spark looks."""
+    latest = f.max(f.hour("at")).alias("latest")
+    return spark_cec.count_window(events, "key", 7, [latest, f.count("*").alias("n")], order_by=["amount", "at"])
+
+
 def nothing(events: DataFrame) -> DataFrame:
     return events.groupBy("key").agg(f.count("*").alias("n"), f.sum("amount").alias("total"))
 
@@ -68,6 +75,7 @@ CASES: dict[str, tuple[Callable[[DataFrame], DataFrame], list[dict[str, str]]]] 
     "source": (read_by_the_session, [{ZONE: "UTC"}, {ZONE: "Asia/Tokyo"}, {ZONE: "America/New_York"}]),
     "expressions": (in_expressions, [{ZONE: "Asia/Tokyo"}, {ZONE: "UTC"}, {ZONE: "UTC"}]),
     "subquery": (in_a_subquery, [{ZONE: "UTC"}, {ZONE: "Asia/Kathmandu"}, {ZONE: "UTC"}]),
+    "count windows": (in_count_windows, [{ZONE: "Asia/Tokyo"}, {ZONE: "UTC"}, {ZONE: "UTC"}]),
     "set to unset": (read_by_the_session, [{ZONE: "Asia/Tokyo"}, {}, {ZONE: "Asia/Tokyo"}]),
     "without effect": (
         nothing,
@@ -89,7 +97,8 @@ def test_a_replay_has_the_settings_of_its_batches(name: str, spark: SparkSession
             if store == "spark":
                 own.conf.set(PROVIDER_KEY, SPARKS_OWN)
             stream = own.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1).json(str(events))
-            streaming = run(query(stream), "update", tmp_path / store / "checkpoint", rows)
+            mode = "append" if query is in_count_windows else "update"
+            streaming = run(query(stream), mode, tmp_path / store / "checkpoint", rows)
             try:
                 for _ in range(3):
                     write(events, number)
