@@ -64,7 +64,7 @@ def run_to(provider: Provider, version: int, *, together: bool = False, first: i
 
 
 def test_a_store_is_given_away_only_at_the_version_that_it_has(make: Make, jvm: Stores) -> None:
-    """A late task elsewhere may ask for a version that is long past: what is dirty here must not go for its sake."""
+    """A late task elsewhere may ask for a version that is long past. Dirty windows must not go because of it."""
     provider = make()
     run_to(provider, 4)
     for elsewhere in (1, 2, 6):
@@ -206,13 +206,19 @@ def replay_moved(history: History) -> None:
         assert set(history.verdicts()) == {True}
 
 
-def test_a_replay_that_moves_begins_again(jvm: Stores, log: LogReader) -> None:
-    """Nobody can hand over windows that a replay has not proved, and nothing of it is written."""
-    rng = random.Random(5)
+def without_checks(jvm: Stores, log: LogReader, seed: int, batches: int) -> History:
+    """A history of so many batches whose updates stay dirty."""
+    rng = random.Random(seed)
     history = History(jvm, log, next(_operator_ids), CountWindows(keys=6, size=30), Bounds(checks=False))
     history.start(0)
-    for _ in range(8):
+    for _ in range(batches):
         history.commit_next(history.operator.batch(rng, history.version), AMPLE_MS)
+    return history
+
+
+def test_a_replay_that_moves_begins_again(jvm: Stores, log: LogReader) -> None:
+    """Nobody can hand over windows that a replay has not proved, and nothing of it is written."""
+    history = without_checks(jvm, log, seed=5, batches=8)
     first = history.dirty_from()
     history.recover(first, until=first + 3)
     history.open(1)
@@ -227,10 +233,6 @@ def test_a_replay_that_moves_begins_again(jvm: Stores, log: LogReader) -> None:
 
 def test_an_owner_that_answers_too_late_has_written_all_the_same(jvm: Stores, log: LogReader) -> None:
     """It closes between the load and the question, or its answer is lost: the log has the version then."""
-    rng = random.Random(3)
-    history = History(jvm, log, next(_operator_ids), CountWindows(keys=6, size=30), Bounds(checks=False))
-    history.start(0)
-    for _ in range(5):
-        history.commit_next(history.operator.batch(rng, history.version), AMPLE_MS)
+    history = without_checks(jvm, log, seed=3, batches=5)
     history.open(1, hears_late=True)
     assert history.visible(history.version) == history.truth[-1]

@@ -75,7 +75,7 @@ def replay_due(place: Place) -> tuple[int, int] | None:
 def record_fallback(place: Place, fallback: FallbackPlan | None) -> None:
     """Makes the next start begin from the version of the plan, if it has one; the caller holds the checkpoint's lease.
 
-    If no store is lost, an earlier plan is withdrawn: somebody has brought back what was lost.
+    If no store is lost, an earlier plan is withdrawn, because somebody has brought its frames back.
     """
     if place.checkpoint is None:
         return

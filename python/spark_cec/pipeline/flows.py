@@ -241,7 +241,7 @@ class Flows:
                 conf |= {PREFIX + "replica": self._replica.name, PREFIX + "replica.agreements": place}
                 conf[PREFIX + "replica.every"] = f"{find_interval_ms(flow)}ms"
         if self._runs is not None and self._runs.takes_part(flow.node.name):
-            conf[RETAINED_KEY] = RETAINED  # a line may be farther back than what somebody wanted kept
+            conf[RETAINED_KEY] = RETAINED  # a line may need older batches than the flow keeps by its conf
         if flow.partitions is not None:
             conf["spark.sql.shuffle.partitions"] = str(flow.partitions)
         for key, value in conf.items():

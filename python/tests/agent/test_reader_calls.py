@@ -739,7 +739,7 @@ def test_a_run_whose_output_was_taken_back_publishes_nothing(agent: Agent) -> No
 
 
 def test_a_channel_without_a_batch_has_markers_too(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A source that has nothing must not stop the rounds of a protocol: its readers are told of each look."""
+    """A source without a batch must not stop the rounds of a protocol, so the protocol hears of each look."""
     looks: list[tuple[int, int, int | None]] = []
     monkeypatch.setattr(ProtocolCalls, "end_of", lambda *_: -1)
     monkeypatch.setattr(

@@ -112,7 +112,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(target=tips, tip=consumes(tips))
     def is_flushed(self, tip: tuple[StoreId, Tip, int]) -> tuple[StoreId, Tip, int]:
-        """What comes next rests on the flush."""
+        """The next commit rests on the flush."""
         store, at, generation = tip
         return store, self._flush(*tip) if at.version else at, generation
 

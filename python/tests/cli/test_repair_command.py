@@ -169,13 +169,30 @@ def test_a_lost_frame_costs_a_longer_replay(checkpoint: Checkpoint, version: int
     assert (again["removed"], again["fallback"]["version"]) == ([], base), "the bytes are gone, the loss is not"
 
 
+def append_commits(checkpoint: Checkpoint, version: int) -> None:
+    """Commits without a dirty window, in a segment of their own."""
+    writer = make_writer(checkpoint.storage, 1 << 20, new_writer_id(1_800_000_000_000))
+    for store in STORES:
+        writer.append(FrameKind.COMMIT, commit_meta(version, store=store), payload_of(version))
+    writer.close()
+
+
 def test_a_fallback_that_is_due_is_a_replay_that_is_due(checkpoint: Checkpoint) -> None:
     """A clean stop has left nothing to replay; the fallback that was decided after it has."""
-    checkpoint.lose(STORES[0], 3)
+    catalog = Catalog(checkpoint.storage, MemoryIndex(LOG_ID))
+    catalog.refresh()
+    (entry,) = catalog.index.commits(STORES[0], 3, 3)
+    data = bytearray(checkpoint.segment.read_bytes())
+    data[entry.location.end - 6] ^= 1
+    first = checkpoint.segment
+    append_commits(checkpoint, 5)
+    checkpoint.commit(4)
+    assert run("flush", str(checkpoint.path)).exit_code == 0
+    first.write_bytes(data)
     assert run("repair", str(checkpoint.path)).exit_code == 0
     refused = run("flush", str(checkpoint.path))
     assert refused.exit_code == 2
-    assert "its next start replays batches 1 to 3" in refused.output
+    assert "its next start replays batches 1 to 4" in refused.output
 
 
 def test_a_fallback_is_withdrawn_if_what_was_lost_is_back(checkpoint: Checkpoint, tmp_path: Path) -> None:
@@ -191,14 +208,11 @@ def test_a_fallback_is_withdrawn_if_what_was_lost_is_back(checkpoint: Checkpoint
 
 
 def test_the_segments_of_a_damaged_bundle_are_not_lost(checkpoint: Checkpoint) -> None:
-    """The repair takes them out of it, so that there is nothing to fall back for. A later segment names the stores."""
+    """The repair takes them out of the bundle, so no fallback is needed. A later segment names the stores."""
     log, bundled = checkpoint.storage, checkpoint.segment
     data = bytearray(encode_bundle({bundled.stem: bundled.read_bytes()}))
     data[9] ^= 1
-    writer = make_writer(log, 1 << 20, new_writer_id(1_800_000_000_000))
-    for store in STORES:
-        writer.append(FrameKind.COMMIT, commit_meta(5, store=store), payload_of(5))
-    writer.close()
+    append_commits(checkpoint, 5)
     log.create(segment_path(bundle_name(new_writer_id(1_700_000_000_000))), bytes(data))
     bundled.unlink()
     assert answer(run("repair", str(checkpoint.path), "--dry-run", "--json"))["fallback"] is not None, "until then"
