@@ -161,10 +161,10 @@ class QueryCalls:
         return True
 
     def _find_dirty_from(self, home: str, version: int) -> int | None:
-        kept_from = self._protocols.kept_from(home)
-        if kept_from is not None:
-            return kept_from
         log = self._logs.get_known(home)
+        kept_from = self._protocols.kept_from(home, log.settings)
+        if kept_from is not None:
+            return kept_from or None  # at 0 there is nothing to acknowledge
         log.catalog.refresh()
         index = log.catalog.index
         stores = index.stores()
@@ -177,7 +177,7 @@ class QueryCalls:
         """Removes segments that no recovery, reader or setting needs."""
         log = self._logs.get_known(request.home)
         log.catalog.refresh()
-        version, kept_from = request.version, self._protocols.kept_from(request.home)
+        version, kept_from = request.version, self._protocols.kept_from(request.home, log.settings)
         if kept_from == 0:  # the flow would go back to its beginning, and write everything again
             return TrimAnswer(removed=())
         # Under a protocol Spark keeps all batches, and the flow's checkpoints release those that no line needs.

@@ -104,7 +104,7 @@ paper     the experiments of the paper's section IV (figures 5 to 9), its number
 failover  a pipeline of 15 queries on a cluster of processes; 8 of 10 workers are lost at once and come back one by one:
           relative latency and available queries, for each way to recover (--way)
 chain     the same work as a pipeline of three flows, as one query, as three queries joined by Parquet files
-union     two flows into one that counts their rows: by buckets of a second, and as rows come
+union     two flows into one that counts their rows: by buckets of a second with and without within, and as rows come
 availability  an input that is away. cost: of two inputs, one for 20 seconds; the first tentative row, the time to catch
           up, and the heap, beside the same flow that waits, and one that goes back, with 100,000 windows (--keys;
           --quick: 20,000). heap: the heap alone, with 1,000,000. fig9 to fig12, table2, table3: the experiments of

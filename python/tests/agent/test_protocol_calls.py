@@ -233,6 +233,16 @@ def test_what_a_flow_may_read_again_is_behind_its_older_checkpoint(flows: Flows)
     assert flows.calls.read_again_from(sink, flows.place("b")) is None
 
 
+def test_an_agent_that_does_not_know_the_checkpoints_lets_nothing_go(flows: Flows) -> None:
+    """It came after one that died. A flow's batch may still end before all flows go back to their line."""
+    flows.run("a", range(4))
+    log = f"{flows.place('a')}/cec/log"
+    assert flows.calls.kept_from(log, flows.settings("a")) == 3
+    successor = ProtocolCalls(NoLogs())  # type: ignore[arg-type]
+    assert successor.kept_from(log, flows.settings("a")) == 0
+    assert successor.kept_from(log, parse_settings({})) is None
+
+
 def test_stores_of_a_history_that_was_given_up_are_not_missed(tmp_path: Path) -> None:
     """It had more partitions. What is of the history that counts is missed, from its first checkpoint on."""
     agent = Agent(tmp_path)

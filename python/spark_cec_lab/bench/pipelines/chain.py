@@ -1,7 +1,7 @@
 """What flows cost when nothing fails, side by side.
 
-`chain`: a chain of three flows, one query, three queries joined by Parquet. `union`: two flows into one, by buckets and
-as rows come.
+`chain`: a chain of three flows, one query, three queries joined by Parquet. `union`: two flows into one with `within`,
+by buckets alone, and as rows come.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SILENCE_S = 180.0
 
 _COMPARED: dict[str, tuple[str, str, Enum]] = {
     "chain": ("spark_cec_lab.bench.pipelines.chain_job", "joined", Joined.PIPELINE),
-    "union": ("spark_cec_lab.bench.pipelines.union_job", "read", Read.BUCKETS),
+    "union": ("spark_cec_lab.bench.pipelines.union_job", "read", Read.WITHIN),
 }
 """By task: its job, how its lines name a way, and our way."""
 

@@ -188,7 +188,7 @@ def run(spec: OutageSpec) -> None:
     running = _declare(root, outage, board).start(spark)
     inputs.start()
     log.start()
-    _wait(running, lambda: board.stable and _delay_s(board, inputs) < SETTLED_S + outage.chain, "the first windows")
+    _wait(running, lambda: board.stable and _delay_s(board, inputs) < SETTLED_S * outage.chain + 1, "the first windows")
     _pass(running, SETTLED_S)
     _wait(running, lambda: not _has_epoch(running), "no epoch is open")
     board.forget_tentative()

@@ -1,7 +1,7 @@
-"""Two flows into one: `python -m spark_cec_lab.bench.pipelines.union_job SPEC` reads them in one of two ways.
+"""Two flows into one: `python -m spark_cec_lab.bench.pipelines.union_job SPEC` reads them in one of three ways.
 
-The flow counts the events of both by key, in windows of ten seconds. It reads them by buckets of a second, or as they
-come. One JSON line for each of its batches.
+The flow counts the events of both by key, in windows of ten seconds. It reads them by buckets of a second, ready to
+answer without an input that is away or not, or as they come. One JSON line for each of its batches.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _SPREAD_MS = 2_000
 class Read(str, Enum):
     """How the flow reads the two others."""
 
+    WITHIN = "within"
     BUCKETS = "buckets"
     PLAIN = "plain"
 
@@ -63,16 +64,17 @@ def _pipeline(spec: WaySpec) -> Pipeline:
         return _events(spark, spec)
 
     delay = _DELAY if spec.rows_per_s is None else "0 seconds"
-    bucket = "1s" if spec.way == Read.BUCKETS.value else None
+    bucket = None if spec.way == Read.PLAIN.value else "1s"
+    within = "30s" if spec.way == Read.WITHIN.value else None
 
-    @made.flow(watermarks={"web": ("t", delay), "app": ("t", delay)}, bucket=bucket)
+    @made.flow(watermarks={"web": ("t", delay), "app": ("t", delay)}, bucket=bucket, within=within)
     def counts(web: DataFrame, app: DataFrame) -> DataFrame:
         created = F.avg(F.unix_millis("created")).alias("created")
         seen = web.unionByName(app).observe("latency", created, F.count("*").alias("rows"))
         keyed = seen.groupBy(F.window("t", "10 seconds"), F.col("value") % 1000)
         return keyed.count().select("window.start", "count")
 
-    @made.sink
+    @made.sink(tentative=within is not None)
     def left(counts: DataFrame) -> DataStreamWriter:
         return counts.writeStream.format("noop")
 
